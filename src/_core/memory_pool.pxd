@@ -1,0 +1,28 @@
+"""Byte budget shared by network threads (KIP-72). Semantics: SimpleMemoryPool; strictness and depletion included."""
+from libc.stdint cimport int64_t
+from kbroker._core.clock cimport Clock
+from kbroker._core.sync cimport AtomicI64, Mutex
+
+cdef struct Pool:
+    AtomicI64 refs
+    Clock *clock                # owned count
+    int64_t size_bytes          # -1: unlimited (MemoryPool.NONE), every take succeeds and nothing is counted
+    int64_t max_single_bytes
+    bint strict
+    Mutex lock                  # leaf; guards the rest
+    int64_t available
+    int64_t dry_since_ns        # -1: not dry
+    int64_t dry_total_ns
+    int64_t dry_spells
+
+cdef Pool *pool_new(Clock *clock, int64_t size_bytes, int64_t max_single_bytes, bint strict) noexcept nogil
+cdef Pool *pool_retain(Pool *pool) noexcept nogil
+cdef void pool_release(Pool *pool) noexcept nogil
+cdef bint pool_take(Pool *pool, int64_t size_bytes) noexcept nogil     # size already checked by the caller
+cdef void pool_give(Pool *pool, int64_t size_bytes) noexcept nogil
+cdef int64_t pool_available(Pool *pool) noexcept nogil                 # unlimited: int64 max
+cdef bint pool_is_out_of_memory(Pool *pool) noexcept nogil
+cdef bint pool_is_low(Pool *pool) noexcept nogil                       # limited and available < size // 10
+
+cdef class MemoryPool:
+    cdef Pool *pool             # owned count

@@ -1,0 +1,39 @@
+"""Bounded queue of runs between network threads and handlers (Kafka's RequestChannel.requestQueue).
+
+Lock: ``RequestQueue.lock``, a leaf. Waits never hold the GIL. Each frame of a run counts.
+"""
+from libc.stdint cimport int32_t, int64_t
+from kbroker._core.clock cimport Clock, Waker
+from kbroker._core.request cimport Request
+from kbroker._core.sync cimport AtomicI64, Cond, Mutex
+
+cdef struct RequestQueue:
+    AtomicI64 refs
+    Clock *clock
+    Waker waker
+    Mutex lock
+    Cond not_empty
+    Cond not_full
+    Request *head               # runs, linked by next
+    Request *tail
+    int64_t count               # frames, all of every run
+    int64_t capacity
+    int32_t sleepers
+    int32_t blocked_putters
+    bint closed
+    AtomicI64 idle_ns           # summed over all takers
+    int64_t put_blocked_ns
+
+cdef RequestQueue *request_queue_new(Clock *clock, int64_t capacity) noexcept nogil
+cdef RequestQueue *request_queue_retain(RequestQueue *queue) noexcept nogil
+cdef void request_queue_release(RequestQueue *queue) noexcept nogil
+# Puts all runs of a list (by next) in order under one lock; waits while full; false when closed (what was not put is
+# still the caller's: *first then points at it). Signals min(sleepers, runs put).
+cdef bint request_queue_put(RequestQueue *queue, Request **first) noexcept nogil
+cdef Request *request_queue_take(RequestQueue *queue, int64_t timeout_ns) noexcept nogil   # one run; NULL: time-out or closed
+cdef void request_queue_close(RequestQueue *queue) noexcept nogil
+cdef bint request_queue_is_closed(RequestQueue *queue) noexcept nogil
+cdef bint request_queue_nearly_full(RequestQueue *queue) noexcept nogil    # above 3/4 of its capacity
+
+cdef class Queue:
+    cdef RequestQueue *queue    # owned count
