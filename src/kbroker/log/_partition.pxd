@@ -1,0 +1,65 @@
+"""One partition's log on disk in Kafka's format: append, read, roll, index, recover; native, no GIL, no Python object.
+
+Locks, in order: ``append_lock`` (appends, rolls, truncation, producer state; may span the page-cache write, never an fsync)
+-> ``view_lock`` (leaf: swaps the immutable segment list). End offset, high watermark and log start are atomics.
+"""
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
+from kbroker._core.clock cimport Clock
+from kbroker._core.request cimport OpenFile
+from kbroker._core.sync cimport AtomicI64, Mutex
+from kbroker.log._producer_state cimport AbortedTxn
+
+cdef struct AppendResult:
+    int16_t error               # Kafka error code, 0 = appended or duplicate
+    int64_t base_offset         # -1 on error
+    int64_t last_offset
+    int64_t log_append_time_ms  # -1 unless LogAppendTime (a duplicate answers its own time stamp)
+    int64_t log_start_offset
+    int32_t bad_record          # batch_index of the refused record, -1: none
+    const char *message         # static text for the client, or NULL
+    bint is_duplicate
+    bint high_watermark_moved   # waiting fetches may look
+    int64_t flush_offset        # > 0: answer only when partition_flushed_offset() >= this (log.flush.interval.messages reached)
+
+cdef struct ReadResult:
+    int16_t error               # 0, 1 out of range, 56 storage error
+    int64_t high_watermark
+    int64_t last_stable_offset
+    int64_t log_start_offset
+    OpenFile *file              # owned count of the caller, NULL when size_bytes is 0
+    int64_t position
+    int64_t size_bytes
+    AbortedTxn *aborted         # malloc'ed, caller frees; NULL when none
+    int32_t aborted_count
+
+cdef struct ReadProbe:          # what a parked fetch needs to know, without opening anything
+    int16_t error
+    int64_t available_bytes     # readable from the offset in its own segment, capped by max_bytes
+    bint crosses_segment        # the end is in a later segment than the offset: answer now
+
+cdef struct Partition           # opaque: fields live in _partition.pyx
+
+cdef Partition *partition_retain(Partition *partition) noexcept nogil
+cdef void partition_release(Partition *partition) noexcept nogil
+cdef bint partition_is_closed(Partition *partition) noexcept nogil            # deleted: answer 3 or 100
+cdef int32_t partition_index(Partition *partition) noexcept nogil
+cdef int64_t partition_log_end_offset(Partition *partition) noexcept nogil
+cdef int64_t partition_high_watermark(Partition *partition) noexcept nogil
+cdef int64_t partition_last_stable_offset(Partition *partition) noexcept nogil
+cdef int64_t partition_log_start_offset(Partition *partition) noexcept nogil
+cdef int64_t partition_flushed_offset(Partition *partition) noexcept nogil    # exclusive: all below is on disk
+cdef int32_t partition_leader_epoch(Partition *partition) noexcept nogil
+# ``batch`` is the record data of one partition of a Produce request: patched in place (offset, epoch, maybe timestamp and
+# CRC). ``api_version`` decides zstd (7+) and the one-batch rule; is_client = 0 skips client-only checks (internal writers).
+cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes, int16_t acks, int16_t api_version,
+                           bint is_client, AppendResult *out) noexcept nogil
+# max_bytes caps the answer; min_one lets the first batch exceed it. isolation 0 = up to the high watermark, 1 = the LSO.
+cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes, bint min_one, int8_t isolation,
+                         ReadResult *out) noexcept nogil
+cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_bytes, int8_t isolation, ReadProbe *out) noexcept nogil
+
+# Called without any lock after a flush (or another event outside an append) has moved the high watermark.
+ctypedef void (*partition_hook)(void *arg, Partition *partition) noexcept nogil
+
+cdef class PartitionLog:        # Python's handle: holds one count; opened and configured by log/manager.py
+    cdef Partition *partition

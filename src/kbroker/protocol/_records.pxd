@@ -1,0 +1,40 @@
+"""Record batch v2 (spec: headers-and-primitives 4): header fields, validation, iteration. Pure functions, no lock."""
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+
+cdef enum:
+    BATCH_HEADER_BYTES = 61
+
+cdef struct BatchHeader:
+    int64_t base_offset
+    int32_t batch_length        # total is batch_length + 12
+    int32_t leader_epoch
+    int8_t magic
+    uint32_t crc
+    int16_t attributes
+    int32_t last_offset_delta
+    int64_t base_timestamp_ms
+    int64_t max_timestamp_ms
+    int64_t producer_id
+    int16_t producer_epoch
+    int32_t base_sequence
+    int32_t record_count
+
+cdef struct RecordView:         # pointers into the (uncompressed) records section
+    int64_t offset
+    int64_t timestamp_ms
+    const char *key
+    int32_t key_bytes           # -1 null
+    const char *value
+    int32_t value_bytes         # -1 null
+    const char *headers         # first header (after the count)
+    int32_t header_count
+
+# False when fewer than 61 bytes are there (nothing else is judged).
+cdef bint batch_parse(const char *data, int64_t size_bytes, BatchHeader *out) noexcept nogil
+cdef bint batch_crc_ok(const char *data, const BatchHeader *header) noexcept nogil   # all batch_length + 12 bytes are there
+# One record at *position (relative to records); advances it. 0 ok; -1 malformed or past the end.
+cdef int32_t record_next(const char *records, int64_t size_bytes, int64_t *position, const BatchHeader *header,
+                         RecordView *out) noexcept nogil
+# Decompresses the records of a batch into a malloc'ed buffer, in bounded steps (cap_bytes in all; a bomb ends there).
+# Takes the GIL for the library's call, which drops it while it works. 0 ok; -1 undecodable or unknown codec; -2 over the cap.
+cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64_t cap_bytes, char **out, int64_t *out_bytes) noexcept nogil
