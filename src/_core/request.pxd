@@ -98,7 +98,7 @@ cdef struct Request:
     Segment *segments           # inline_segments, or segments_owned
     Segment *segments_owned
     int32_t segment_capacity
-    int32_t unused
+    int32_t inline_used         # bytes of inline_out taken
     Segment inline_segments[INLINE_SEGMENTS]
     int64_t response_bytes      # sum of the segments, without prefix
     char inline_out[INLINE_OUT_BYTES]

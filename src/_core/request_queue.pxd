@@ -30,10 +30,13 @@ cdef void request_queue_release(RequestQueue *queue) noexcept nogil
 # Puts all runs of a list (by next) in order under one lock; waits while full; false when closed (what was not put is
 # still the caller's: *first then points at it). Signals min(sleepers, runs put).
 cdef bint request_queue_put(RequestQueue *queue, Request **first) noexcept nogil
-cdef Request *request_queue_take(RequestQueue *queue, int64_t timeout_ns) noexcept nogil   # one run; NULL: time-out or closed
+# One run; NULL: time-out, or closed and empty. A negative time-out waits until the queue is closed.
+cdef Request *request_queue_take(RequestQueue *queue, int64_t timeout_ns) noexcept nogil
 cdef void request_queue_close(RequestQueue *queue) noexcept nogil
 cdef bint request_queue_is_closed(RequestQueue *queue) noexcept nogil
 cdef bint request_queue_nearly_full(RequestQueue *queue) noexcept nogil    # above 3/4 of its capacity
+
+cdef void request_queue_refuse_all(RequestQueue *queue) noexcept nogil     # what is queued goes back as ACTION_CLOSE
 
 cdef class Queue:
     cdef RequestQueue *queue    # owned count

@@ -1,0 +1,264 @@
+"""Bounded queue of runs between network threads and handlers, and its Python view."""
+cimport cython
+from libc.stdint cimport INT64_MAX, int64_t
+from libc.stdlib cimport calloc, free
+
+from kbroker._core.clock cimport (
+    Clock, borrow_clock, clock_add_waker, clock_now_ns, clock_release, clock_remove_waker, clock_retain, clock_wait_until,
+)
+from kbroker._core.request cimport ACTION_CLOSE, Request, request_free
+from kbroker._core.sync cimport (
+    atomic_add, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, cond_signal, cond_wait, mutex_destroy,
+    mutex_init, mutex_lock, mutex_unlock,
+)
+
+
+cdef void wake_takers(void *arg) noexcept nogil:
+    """A virtual clock moved: takers look at their deadlines again."""
+    cdef RequestQueue *queue = <RequestQueue *>arg
+    mutex_lock(&queue.lock)
+    cond_broadcast(&queue.not_empty)
+    mutex_unlock(&queue.lock)
+
+
+cdef RequestQueue *request_queue_new(Clock *clock, int64_t capacity) noexcept nogil:
+    cdef RequestQueue *queue = <RequestQueue *>calloc(1, sizeof(RequestQueue))
+    if queue is NULL:
+        return NULL
+    atomic_store(&queue.refs, 1)
+    mutex_init(&queue.lock)
+    cond_init(&queue.not_empty)
+    cond_init(&queue.not_full)
+    queue.clock = clock_retain(clock)
+    queue.capacity = capacity
+    queue.waker.wake = wake_takers
+    queue.waker.arg = queue
+    if clock.is_virtual:
+        clock_add_waker(clock, &queue.waker)
+    return queue
+
+
+cdef RequestQueue *request_queue_retain(RequestQueue *queue) noexcept nogil:
+    atomic_add(&queue.refs, 1)
+    return queue
+
+
+cdef void request_queue_release(RequestQueue *queue) noexcept nogil:
+    cdef Request *run
+    if queue is NULL or atomic_add(&queue.refs, -1) != 0:
+        return
+    if queue.clock.is_virtual:
+        clock_remove_waker(queue.clock, &queue.waker)
+    while queue.head is not NULL:           # nobody can take these any more: their connections close
+        run = queue.head
+        queue.head = run.next
+        refuse_run(run)
+    cond_destroy(&queue.not_empty)
+    cond_destroy(&queue.not_full)
+    mutex_destroy(&queue.lock)
+    clock_release(queue.clock)
+    free(queue)
+
+
+cdef void refuse_run(Request *run) noexcept nogil:
+    """Answer every frame of a run with "close the connection"."""
+    cdef Request *frame = run
+    cdef Request *following
+    if run.responder is NULL:               # made by a test or an embedder: no loop to go back to
+        while frame is not NULL:
+            following = frame.run_next
+            request_free(frame)
+            frame = following
+        return
+    while frame is not NULL:                # the run list becomes the answer list
+        frame.action = ACTION_CLOSE
+        frame.next = frame.run_next
+        frame = frame.run_next
+    run.responder.respond(run.responder, run)
+
+
+cdef inline int64_t run_length(Request *run) noexcept nogil:
+    cdef int64_t n = 0
+    while run is not NULL:
+        n += 1
+        run = run.run_next
+    return n
+
+
+cdef bint request_queue_put(RequestQueue *queue, Request **first) noexcept nogil:
+    cdef Request *run
+    cdef int64_t frames, started, runs = 0, wake
+    cdef bint done = True
+    mutex_lock(&queue.lock)
+    while first[0] is not NULL:
+        run = first[0]
+        frames = run_length(run)
+        # A run longer than the whole queue still enters an empty one.
+        while not queue.closed and queue.count > 0 and queue.count + frames > queue.capacity:
+            cond_broadcast(&queue.not_empty)        # whoever waits must see what was put so far
+            runs = 0
+            started = clock_now_ns(queue.clock)
+            queue.blocked_putters += 1
+            cond_wait(&queue.not_full, &queue.lock)
+            queue.blocked_putters -= 1
+            queue.put_blocked_ns += clock_now_ns(queue.clock) - started
+        if queue.closed:
+            done = False
+            break
+        first[0] = run.next
+        run.next = NULL
+        if queue.tail is NULL:
+            queue.head = run
+        else:
+            queue.tail.next = run
+        queue.tail = run
+        queue.count += frames
+        runs += 1
+    wake = runs if runs < queue.sleepers else queue.sleepers
+    mutex_unlock(&queue.lock)
+    while wake > 0:
+        cond_signal(&queue.not_empty)
+        wake -= 1
+    return done
+
+
+cdef Request *request_queue_take(RequestQueue *queue, int64_t timeout_ns) noexcept nogil:
+    """A negative time-out waits until the queue is closed. What was queued before the close is still handed out."""
+    cdef Request *run
+    cdef int64_t started = 0, deadline = INT64_MAX
+    cdef bint timed_out = False
+    mutex_lock(&queue.lock)
+    if queue.head is NULL and not queue.closed and timeout_ns != 0:
+        started = clock_now_ns(queue.clock)
+        if timeout_ns > 0 and timeout_ns < INT64_MAX - started:
+            deadline = started + timeout_ns
+        while queue.head is NULL and not queue.closed and not timed_out:
+            queue.sleepers += 1
+            if deadline == INT64_MAX:
+                cond_wait(&queue.not_empty, &queue.lock)
+            else:
+                timed_out = not clock_wait_until(queue.clock, &queue.not_empty, &queue.lock, deadline)
+            queue.sleepers -= 1
+        atomic_add(&queue.idle_ns, clock_now_ns(queue.clock) - started)
+    run = queue.head
+    if run is not NULL:
+        queue.head = run.next
+        if queue.head is NULL:
+            queue.tail = NULL
+        run.next = NULL
+        queue.count -= run_length(run)
+        if queue.blocked_putters > 0:
+            cond_broadcast(&queue.not_full)
+    mutex_unlock(&queue.lock)
+    return run
+
+
+cdef void request_queue_close(RequestQueue *queue) noexcept nogil:
+    mutex_lock(&queue.lock)
+    queue.closed = True
+    cond_broadcast(&queue.not_empty)
+    cond_broadcast(&queue.not_full)
+    mutex_unlock(&queue.lock)
+
+
+cdef bint request_queue_is_closed(RequestQueue *queue) noexcept nogil:
+    cdef bint closed
+    mutex_lock(&queue.lock)
+    closed = queue.closed
+    mutex_unlock(&queue.lock)
+    return closed
+
+
+cdef bint request_queue_nearly_full(RequestQueue *queue) noexcept nogil:
+    cdef bint nearly
+    mutex_lock(&queue.lock)
+    nearly = queue.count * 4 > queue.capacity * 3
+    mutex_unlock(&queue.lock)
+    return nearly
+
+
+cdef void request_queue_refuse_all(RequestQueue *queue) noexcept nogil:
+    cdef Request *run
+    while True:
+        run = request_queue_take(queue, 0)
+        if run is NULL:
+            return
+        refuse_run(run)
+
+
+@cython.final
+cdef class Queue:
+    """Bounded queue of requests between network threads and handlers (Kafka's ``RequestChannel.requestQueue``).
+
+    Args:
+        capacity: frames that may wait, >= 1 (``queued.max.requests``); a network thread that meets a full queue waits.
+        clock: times the waits; None is the process's system clock.
+    Raises: ValueError for a capacity below 1, TypeError for a clock that is none.
+    Threads: any.
+    """
+
+    def __cinit__(self, int64_t capacity, clock=None):
+        if capacity < 1:
+            raise ValueError(f"capacity must be >= 1, got {capacity}")
+        self.queue = request_queue_new(borrow_clock(clock), capacity)
+        if self.queue is NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef RequestQueue *queue = self.queue
+        with nogil:
+            request_queue_release(queue)
+
+    def close(self):
+        """Wake everybody who waits; nothing more is accepted, what is queued can still be taken."""
+        with nogil:
+            request_queue_close(self.queue)
+
+    def refuse_all(self):
+        """Take whatever is queued and close the connections it came from (the end of an ordered stop)."""
+        with nogil:
+            request_queue_refuse_all(self.queue)
+
+    def __len__(self):
+        cdef int64_t n
+        with nogil:
+            mutex_lock(&self.queue.lock)
+            n = self.queue.count
+            mutex_unlock(&self.queue.lock)
+        return n
+
+    @property
+    def capacity(self):
+        """Frames that may wait."""
+        return self.queue.capacity
+
+    @property
+    def closed(self):
+        """True once ``close`` was called."""
+        cdef bint closed
+        with nogil:
+            closed = request_queue_is_closed(self.queue)
+        return closed
+
+    @property
+    def is_nearly_full(self):
+        """True above three quarters of the capacity: network threads then hand over single frames."""
+        cdef bint nearly
+        with nogil:
+            nearly = request_queue_nearly_full(self.queue)
+        return nearly
+
+    @property
+    def idle_ns(self):
+        """Nanoseconds that all takers together have waited."""
+        return atomic_load(&self.queue.idle_ns)
+
+    @property
+    def put_blocked_ns(self):
+        """Nanoseconds that network threads have waited for room."""
+        cdef int64_t n
+        with nogil:
+            mutex_lock(&self.queue.lock)
+            n = self.queue.put_blocked_ns
+            mutex_unlock(&self.queue.lock)
+        return n
