@@ -1,0 +1,267 @@
+# cython: freethreading_compatible=True
+"""The system clock and a virtual clock that a test moves; everything that reads time reads one of these.
+
+Source: Kafka's ``Time`` (SystemTime, MockTime); a wait on a virtual clock ends by a waker, never by real time.
+"""
+cimport cython
+from libc.stdint cimport INT64_MAX, int64_t
+from libc.stdlib cimport calloc, free
+from kbroker._core.sync cimport (
+    Cond, Mutex, atomic_add, atomic_cas, atomic_load, atomic_store, cond_wait, cond_wait_ns, mutex_destroy,
+    mutex_init, mutex_lock, mutex_unlock,
+)
+
+cdef extern from *:
+    """
+    #include <chrono>
+    static inline int64_t kb_monotonic_ns() noexcept {
+        return std::chrono::duration_cast<std::chrono::nanoseconds>(
+            std::chrono::steady_clock::now().time_since_epoch()).count();
+    }
+    static inline int64_t kb_wall_ns() noexcept {
+        return std::chrono::duration_cast<std::chrono::nanoseconds>(
+            std::chrono::system_clock::now().time_since_epoch()).count();
+    }
+    """
+    int64_t monotonic_ns "kb_monotonic_ns"() noexcept nogil
+    int64_t wall_ns "kb_wall_ns"() noexcept nogil
+
+cdef enum:
+    NS_PER_MS = 1000000
+
+cdef int64_t VIRTUAL_START_NS = 1000000000000   # 1000 s: 0 means "not reached" in time stamps, and scales must not mix
+cdef int64_t LARGEST_MS = INT64_MAX // NS_PER_MS
+
+
+cdef inline int64_t floor_ms(int64_t ns) noexcept nogil:
+    return ns // NS_PER_MS if ns >= 0 else -((-ns + NS_PER_MS - 1) // NS_PER_MS)
+
+
+cdef Clock *clock_new_system() noexcept nogil:
+    cdef Clock *clock = <Clock *>calloc(1, sizeof(Clock))
+    if clock is NULL:
+        return NULL
+    mutex_init(&clock.lock)
+    atomic_store(&clock.refs, 1)
+    clock.is_virtual = False
+    clock.epoch_offset_ns = wall_ns() - monotonic_ns()
+    return clock
+
+
+cdef Clock *clock_new_virtual(int64_t start_epoch_ms) noexcept nogil:
+    cdef Clock *clock = <Clock *>calloc(1, sizeof(Clock))
+    if clock is NULL:
+        return NULL
+    mutex_init(&clock.lock)
+    atomic_store(&clock.refs, 1)
+    clock.is_virtual = True
+    atomic_store(&clock.virtual_ns, VIRTUAL_START_NS)
+    clock.epoch_offset_ns = start_epoch_ms * NS_PER_MS - VIRTUAL_START_NS
+    return clock
+
+
+cdef Clock *clock_retain(Clock *clock) noexcept nogil:
+    atomic_add(&clock.refs, 1)
+    return clock
+
+
+cdef void clock_release(Clock *clock) noexcept nogil:
+    if clock is not NULL and atomic_add(&clock.refs, -1) == 0:
+        mutex_destroy(&clock.lock)
+        free(clock)
+
+
+cdef int64_t clock_now_ns(Clock *clock) noexcept nogil:
+    return atomic_load(&clock.virtual_ns) if clock.is_virtual else monotonic_ns()
+
+
+cdef int64_t clock_now_ms(Clock *clock) noexcept nogil:
+    return floor_ms(clock_now_ns(clock))
+
+
+cdef int64_t clock_epoch_ms(Clock *clock) noexcept nogil:
+    return floor_ms(clock_now_ns(clock) + clock.epoch_offset_ns)
+
+
+cdef int64_t clock_wall_ms(Clock *clock) noexcept nogil:
+    return clock_epoch_ms(clock) if clock.is_virtual else floor_ms(wall_ns())
+
+
+cdef void clock_advance_ns(Clock *clock, int64_t delta_ns) noexcept nogil:
+    cdef Waker *waker
+    cdef int64_t now, limit
+    if not clock.is_virtual or delta_ns < 0:
+        return
+    while True:                     # saturates: neither scale may overflow
+        now = atomic_load(&clock.virtual_ns)
+        limit = INT64_MAX - clock.epoch_offset_ns if clock.epoch_offset_ns > 0 else INT64_MAX
+        if atomic_cas(&clock.virtual_ns, now, limit if delta_ns > limit - now else now + delta_ns):
+            break
+    mutex_lock(&clock.lock)         # time moved first: a waiter either sees it or is woken here
+    waker = clock.wakers
+    while waker is not NULL:
+        waker.wake(waker.arg)
+        waker = waker.next
+    mutex_unlock(&clock.lock)
+
+
+cdef void clock_add_waker(Clock *clock, Waker *waker) noexcept nogil:
+    if not clock.is_virtual:        # real time needs no waker
+        return
+    mutex_lock(&clock.lock)
+    waker.prev = NULL
+    waker.next = clock.wakers
+    if waker.next is not NULL:
+        waker.next.prev = waker
+    clock.wakers = waker
+    mutex_unlock(&clock.lock)
+
+
+cdef void clock_remove_waker(Clock *clock, Waker *waker) noexcept nogil:
+    if not clock.is_virtual:
+        return
+    mutex_lock(&clock.lock)
+    if waker.prev is not NULL or clock.wakers is waker:     # else it was not added, or removed before
+        if waker.prev is not NULL:
+            waker.prev.next = waker.next
+        else:
+            clock.wakers = waker.next
+        if waker.next is not NULL:
+            waker.next.prev = waker.prev
+        waker.next = waker.prev = NULL
+    mutex_unlock(&clock.lock)
+
+
+cdef bint clock_wait_until(Clock *clock, Cond *cond, Mutex *mutex, int64_t deadline_ns) noexcept nogil:
+    cdef int64_t left = deadline_ns - clock_now_ns(clock)
+    if left <= 0:
+        return False
+    if clock.is_virtual or deadline_ns == INT64_MAX:
+        cond_wait(cond, mutex)
+    else:
+        cond_wait_ns(cond, mutex, left)     # the caller loops, so the hour's cap and spurious wake-ups do no harm
+    return True
+
+
+cdef int64_t clock_real_wait_ns(Clock *clock, int64_t deadline_ns) noexcept nogil:
+    cdef int64_t left = deadline_ns - clock_now_ns(clock)
+    if left <= 0:
+        return 0
+    return -1 if clock.is_virtual or deadline_ns == INT64_MAX else left
+
+
+cdef Clock *PROCESS_CLOCK = clock_new_system()      # immutable after import, never freed
+if PROCESS_CLOCK is NULL:
+    raise MemoryError
+
+
+cdef Clock *borrow_clock(object clock) except NULL:
+    if clock is None:
+        return PROCESS_CLOCK
+    if not isinstance(clock, BaseClock):
+        raise TypeError(f"clock must be a SystemClock, a VirtualClock or None, not {type(clock).__name__}")
+    if (<BaseClock>clock).clock is NULL:
+        raise TypeError("BaseClock itself tells no time: use SystemClock or VirtualClock")
+    return (<BaseClock>clock).clock
+
+
+@cython.no_gc
+cdef class BaseClock:
+    """What SystemClock and VirtualClock have in common: one counted clock, read from any thread.
+
+    Threads: any. Source: Kafka's ``Time``.
+    """
+
+    def __dealloc__(self):
+        clock_release(self.clock)
+        self.clock = NULL
+
+    def now_ns(self) -> int:
+        """Return monotonic nanoseconds; only differences mean something."""
+        return clock_now_ns(borrow_clock(self))
+
+    def now_ms(self) -> int:
+        """Return monotonic milliseconds, ``now_ns`` rounded down."""
+        return clock_now_ms(borrow_clock(self))
+
+    def epoch_ms(self) -> int:
+        """Return milliseconds since 1970, carried by the monotonic clock: never jumps when the wall clock is set."""
+        return clock_epoch_ms(borrow_clock(self))
+
+    def wall_ms(self) -> int:
+        """Return the wall clock in milliseconds since 1970 (record time stamps); a virtual clock has only one time."""
+        return clock_wall_ms(borrow_clock(self))
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether the time moves only by ``advance_ms`` and ``advance_ns``."""
+        return bool(borrow_clock(self).is_virtual)
+
+
+@cython.final
+@cython.no_gc
+cdef class SystemClock(BaseClock):
+    """The machine's own clocks; all instances are the same process-wide clock.
+
+    Threads: any. Source: Kafka's ``SystemTime``.
+    """
+
+    def __cinit__(self):
+        self.clock = clock_retain(PROCESS_CLOCK)
+
+
+@cython.final
+@cython.no_gc
+cdef class VirtualClock(BaseClock):
+    """Time that stands still until it is advanced; waits on it end by advancing.
+
+    Args:
+        start_epoch_ms: wall time at the start, milliseconds since 1970, >= 0.
+        start_ms: monotonic time at the start, milliseconds, >= 0; differs from the wall time so that mixing them shows.
+
+    Raises: ValueError for a start out of range.
+
+    Threads: any; ``advance_*`` runs the wakers of all waiters on the calling thread, without the GIL.
+    Source: Kafka's ``MockTime``.
+    """
+
+    def __cinit__(self, start_epoch_ms=1_700_000_000_000, start_ms=None):
+        cdef int64_t epoch_ms = checked_ms(start_epoch_ms, "start_epoch_ms")
+        cdef int64_t monotonic_ms = VIRTUAL_START_NS // NS_PER_MS
+        if start_ms is not None:
+            monotonic_ms = checked_ms(start_ms, "start_ms")
+        self.clock = clock_new_virtual(epoch_ms)
+        if self.clock is NULL:
+            raise MemoryError
+        self.clock.epoch_offset_ns = (epoch_ms - monotonic_ms) * NS_PER_MS
+        atomic_store(&self.clock.virtual_ns, monotonic_ms * NS_PER_MS)
+
+    def advance_ms(self, delta_ms) -> None:
+        """Move the time forward by `delta_ms` milliseconds and wake every waiter.
+
+        Raises: ValueError if negative or too large; TypeError if not an integer.
+        """
+        cdef int64_t delta_ns = checked_ms(delta_ms, "delta_ms") * NS_PER_MS
+        with nogil:
+            clock_advance_ns(self.clock, delta_ns)
+
+    def advance_ns(self, delta_ns) -> None:
+        """Move the time forward by `delta_ns` nanoseconds and wake every waiter.
+
+        Raises: ValueError if negative or too large; TypeError if not an integer.
+        """
+        cdef int64_t delta = checked(delta_ns, "delta_ns", INT64_MAX)
+        with nogil:
+            clock_advance_ns(self.clock, delta)
+
+
+cdef int64_t checked(object value, str name, int64_t largest) except? -1:
+    if not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
+    if value < 0 or value > largest:
+        raise ValueError(f"{name} must be between 0 and {largest}, got {value}")
+    return value
+
+
+cdef int64_t checked_ms(object value, str name) except? -1:
+    return checked(value, name, LARGEST_MS)
