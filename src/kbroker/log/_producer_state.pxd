@@ -1,8 +1,13 @@
 """Idempotent-producer state of one partition (spec/log-storage 7, 8): entries, sequence rules, snapshots.
 
-Lock: none of its own; the partition's append lock guards every call.
+Lock: none of its own; the partition's append lock guards every call, except the two that only touch a file or a byte
+string (``producer_state_store_snapshot``, and nothing else).
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+cdef enum:
+    PRODUCER_CHECK_DUPLICATE = -100
+    SNAPSHOT_CORRUPT = -1
 
 cdef struct BatchFacts:         # header fields of one v2 batch, parsed once by the append
     int64_t base_offset         # assigned
@@ -29,12 +34,24 @@ cdef struct AbortedTxn:
     int64_t last_offset
     int64_t last_stable_offset
 
+cdef struct ProducerFacts:      # one producer as DescribeProducers shows it
+    int64_t producer_id
+    int16_t producer_epoch
+    int32_t coordinator_epoch   # -1: no marker seen
+    int64_t last_timestamp_ms
+    int32_t last_sequence       # -1: no batch remembered
+    int64_t last_offset         # -1: no batch remembered
+    int64_t current_txn_first_offset    # -1: none
+    int32_t batch_count         # 0 to 5
+
 cdef struct ProducerState       # opaque
 
 cdef ProducerState *producer_state_new() noexcept nogil
 cdef void producer_state_free(ProducerState *state) noexcept nogil
 cdef void producer_state_clear(ProducerState *state) noexcept nogil
-# 0 = may be written (not yet applied); -100 = duplicate, *duplicate filled; else the Kafka error code (45, 47, 48, 52)
+# 0 = may be written (not yet applied); -100 = duplicate, *duplicate filled; else the Kafka error code (45, 47, 48, 52;
+# 56 when memory is out). Memory that apply needs is taken here, so that an apply after a good check cannot fail.
+# An end marker is judged as the coordinator's (47, 52); recovery applies without asking.
 cdef int32_t producer_state_check(ProducerState *state, const BatchFacts *facts, Duplicate *duplicate) noexcept nogil
 # After the write. True when a marker aborted a transaction: *aborted is then an entry for the .txnindex.
 cdef bint producer_state_apply(ProducerState *state, const BatchFacts *facts, AbortedTxn *aborted) noexcept nogil
@@ -42,7 +59,18 @@ cdef void producer_state_set_high_watermark(ProducerState *state, int64_t high_w
 cdef int64_t producer_state_first_unstable_offset(ProducerState *state) noexcept nogil   # -1: none
 cdef void producer_state_expire(ProducerState *state, int64_t now_ms, int64_t expiration_ms) noexcept nogil
 cdef int64_t producer_state_count(ProducerState *state) noexcept nogil
+# malloc'ed list for the caller to free, NULL when empty or when memory is out (*count is then 0)
+cdef ProducerFacts *producer_state_list(ProducerState *state, int64_t *count) noexcept nogil
 cdef void producer_state_truncate(ProducerState *state, int64_t end_offset) noexcept nogil  # forget batches at or after it
-# Kafka's snapshot format, version 1. Written to path.tmp? No: written, fsynced, named path. 0 or -errno; load: -1 corrupt.
+# Kafka's snapshot format, version 1: encode under the append lock, store (path.tmp, fsync, rename) without any lock.
+# encode: malloc'ed bytes or NULL when memory is out; store: 0 or -errno.
+cdef char *producer_state_encode_snapshot(ProducerState *state, int64_t *size_bytes) noexcept nogil
+cdef int32_t producer_state_store_snapshot(const char *path, const char *data, int64_t size_bytes) noexcept nogil
+# Both in one, for callers that hold no lock another thread may wait for. 0 or -errno.
 cdef int32_t producer_state_write_snapshot(ProducerState *state, const char *path) noexcept nogil
+# Replaces the state by the file's; expired producers are left out. 0, SNAPSHOT_CORRUPT (-1, state unchanged) or -errno
+# (never -1: a lack of permission is always reported as EACCES).
 cdef int32_t producer_state_load_snapshot(ProducerState *state, const char *path, int64_t now_ms, int64_t expiration_ms) noexcept nogil
+
+cdef class ProducerStateManager:    # Python's handle for tools and tests: owns its state
+    cdef ProducerState *state
