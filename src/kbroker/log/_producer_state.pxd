@@ -61,7 +61,8 @@ cdef void producer_state_expire(ProducerState *state, int64_t now_ms, int64_t ex
 cdef int64_t producer_state_count(ProducerState *state) noexcept nogil
 # malloc'ed list for the caller to free, NULL when empty or when memory is out (*count is then 0)
 cdef ProducerFacts *producer_state_list(ProducerState *state, int64_t *count) noexcept nogil
-cdef void producer_state_truncate(ProducerState *state, int64_t end_offset) noexcept nogil  # forget batches at or after it
+# Forgets the batches at or after it.
+cdef void producer_state_truncate(ProducerState *state, int64_t end_offset) noexcept nogil
 # Kafka's snapshot format, version 1: encode under the append lock, store (path.tmp, fsync, rename) without any lock.
 # encode: malloc'ed bytes or NULL when memory is out; store: 0 or -errno.
 cdef char *producer_state_encode_snapshot(ProducerState *state, int64_t *size_bytes) noexcept nogil
@@ -70,7 +71,8 @@ cdef int32_t producer_state_store_snapshot(const char *path, const char *data, i
 cdef int32_t producer_state_write_snapshot(ProducerState *state, const char *path) noexcept nogil
 # Replaces the state by the file's; expired producers are left out. 0, SNAPSHOT_CORRUPT (-1, state unchanged) or -errno
 # (never -1: a lack of permission is always reported as EACCES).
-cdef int32_t producer_state_load_snapshot(ProducerState *state, const char *path, int64_t now_ms, int64_t expiration_ms) noexcept nogil
+cdef int32_t producer_state_load_snapshot(ProducerState *state, const char *path, int64_t now_ms,
+                                          int64_t expiration_ms) noexcept nogil
 
 cdef class ProducerStateManager:    # Python's handle for tools and tests: owns its state
     cdef ProducerState *state

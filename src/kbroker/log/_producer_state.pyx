@@ -36,7 +36,9 @@ cdef extern from *:
       static inline int kb_snap_rename(const char *a, const char *b) {
           if (MoveFileExA(a, b, MOVEFILE_REPLACE_EXISTING)) return 0;
           errno = EIO; return -1; }
-      static inline long long kb_snap_size(int fd) { struct _stat64 s; return _fstat64(fd, &s) ? -1 : (long long)s.st_size; }
+      static inline long long kb_snap_size(int fd) {
+          struct _stat64 s;
+          return _fstat64(fd, &s) ? -1 : (long long)s.st_size; }
     #else
       #include <unistd.h>
       #define KB_SNAP_READ (O_RDONLY | O_CLOEXEC)
@@ -433,7 +435,8 @@ cdef int64_t producer_state_first_unstable_offset(ProducerState *state) noexcept
     return ongoing.first_offset
 
 
-cdef inline bint is_expired(bint has_txn, int64_t last_timestamp_ms, int64_t now_ms, int64_t expiration_ms) noexcept nogil:
+cdef inline bint is_expired(bint has_txn, int64_t last_timestamp_ms, int64_t now_ms,
+                            int64_t expiration_ms) noexcept nogil:
     # written so that a hostile time stamp (near int64 min or max) cannot overflow
     if has_txn or expiration_ms < 0:
         return False
@@ -491,7 +494,7 @@ cdef ProducerFacts *producer_state_list(ProducerState *state, int64_t *count) no
 
 
 cdef void producer_state_truncate(ProducerState *state, int64_t end_offset) noexcept nogil:
-    """What was at or after end_offset did not happen. An epoch seen there stays known; the sequence is then not judged."""
+    """What was at or after end_offset did not happen. An epoch seen there stays known; its sequence is not judged."""
     cdef int64_t i = 0
     cdef int32_t kept
     cdef Entry *entry
