@@ -1,0 +1,91 @@
+# Two commands do everything: `make run` builds and serves, `make test` builds and tests. All of it stays in .venv and build.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# PYTHON=python3.12 make run  chooses another interpreter (3.10 or later)
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LOCK := tests/requirements.txt
+ARGS ?=
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+SOURCES := $(shell find src -path src/kbroker/_core -prune -o \( -name '*.pyx' -o -name '*.pxd' -o -name '*.h' \) -print)
+# A strict editable install links single files, so a new or renamed one needs an install too: this list changes then.
+TREE := $(shell find src -type f \( -name '*.py' -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.json' -o -name '*.h' \) | LC_ALL=C sort | cksum | tr ' ' -)
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 16
+
+.PHONY: run
+run: $(VENV)/.built ## build what is missing and serve a broker on 127.0.0.1:9092; ARGS="..." goes to `kbroker serve`
+	@exec $(BIN)/kbroker serve $(ARGS)
+
+.PHONY: build
+build: $(VENV)/.built ## compile into .venv
+
+.PHONY: test
+test: $(VENV)/.built $(VENV)/.locked ## the whole suite: what any change can break
+	$(BIN)/python -m pytest -m "not soak" --benchmark-disable $(ARGS)
+
+.PHONY: soak
+soak: $(VENV)/.built $(VENV)/.locked ## the long tests: 200 kills, long fuzzing
+	KBROKER_SOAK=1 $(BIN)/python -m pytest -m "soak or slow" --timeout=3600 --benchmark-disable $(ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.built $(VENV)/.locked ## formatters, linters, types, stubs, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/cython-lint src
+	$(BIN)/python -m mypy -p kbroker
+	$(BIN)/python tests/lint/stubs.py
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest -q tests/unit/test_design_rules.py
+
+.PHONY: format
+format: $(VENV)/.locked ## rewrite Python sources in the one format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: bench
+bench: $(VENV)/.built $(VENV)/.locked ## benchmarks of the cores, then loads beside peers (KBROKER_ORACLES names the folder with the load tools)
+	$(BIN)/python -m pytest bench/bench_*.py --benchmark-disable-gc --benchmark-group-by=group --benchmark-columns=median,iqr,ops
+	$(BIN)/python bench/loads/run.py --quick $(ARGS)
+
+.PHONY: sanitize
+sanitize: $(VENV)/.built $(VENV)/.locked ## the unit tests under ASan with UBSan, then under TSan
+	tests/lint/sanitize.sh address,undefined $(BIN)/python
+	tests/lint/sanitize.sh thread $(BIN)/python
+
+.PHONY: dist
+dist: $(VENV)/.locked ## sdist, and a wheel built from it
+	$(BIN)/python -m pip wheel -q --no-deps -w dist .
+
+.PHONY: clean
+clean: ## remove all that was built
+	rm -rf build dist $(VENV) src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src -name '*.so' -not -path 'src/kbroker/_core/*' -delete
+
+$(VENV)/.python:
+	@.ci/prerequisites $(PYTHON)
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+# The build tools and the run-time dependencies, at the versions of the lock; no build isolation, so that objects are kept.
+$(VENV)/.tools: $(VENV)/.python $(LOCK)
+	$(BIN)/python -m pip install -q -c $(LOCK) setuptools Cython click cramjam numpy
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.tools $(SOURCES) setup.py pyproject.toml build/tree-$(TREE)
+	@.ci/prerequisites $(BIN)/python
+	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e .
+	@touch $@
+
+build/tree-$(TREE):
+	@mkdir -p build && rm -f build/tree-* && touch $@
+
+$(VENV)/.locked: $(VENV)/.tools $(LOCK)
+	$(BIN)/python -m pip install -q -r $(LOCK)
+	@touch $@
