@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# The unit tests on a build of the extension with sanitizers, beside the normal build.
+#   tests/lint/sanitize.sh address,undefined|thread PYTHON
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+kind=$1
+python=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
+base=$PWD/build/sanitize-${kind%%,*}
+runtime() { gcc -print-file-name="$1"; }
+case $kind in
+address*) libraries=(libasan.so libubsan.so) ;;
+thread) libraries=(libtsan.so) ;;
+*)
+  echo "sanitize.sh: address,undefined or thread, not $kind" >&2
+  exit 2
+  ;;
+esac
+preload=""
+for library in "${libraries[@]}"; do
+  file=$(runtime "$library")
+  if [ ! -e "$file" ]; then
+    echo "make sanitize needs $library of gcc; on Debian: apt-get install gcc" >&2
+    exit 1
+  fi
+  preload="$preload $file"
+done
+
+KBROKER_SANITIZE=$kind "$python" setup.py -q build --build-base "$base" --build-lib "$base/lib"
+
+# CPython frees little at exit, so leaks of the interpreter would hide ours; the unit tests count allocations themselves.
+export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1
+export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+export TSAN_OPTIONS="halt_on_error=1:exitcode=66:second_deadlock_stack=1:suppressions=$PWD/tests/lint/tsan_suppressions.txt"
+export PYTHONMALLOC=malloc PYTHONPATH="$base/lib:$PWD" KBROKER_SANITIZED=$kind HYPOTHESIS_PROFILE=sanitize
+echo "unit tests under $kind"
+run=()
+# a kernel with more random bits of address space than the runtime was built for needs a fixed layout
+if [ "$kind" = thread ] && [ "$(cat /proc/sys/vm/mmap_rnd_bits 2> /dev/null || echo 28)" -gt 28 ]; then run=(setarch -R); fi
+LD_PRELOAD="$preload" "${run[@]}" "$python" -m pytest tests/unit -q --timeout=600 -p no:cacheprovider --benchmark-disable \
+  --deselect tests/unit/test_design_rules.py
