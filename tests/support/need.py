@@ -1,0 +1,44 @@
+"""What a test needs from the machine: a missing tool skips the test with its name, or fails it under KBROKER_REQUIRE_ALL=1."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+PACKAGES = {
+    "java": "openjdk-17-jre-headless",
+    "mvn": "maven",
+    "node": "nodejs",
+    "npm": "npm",
+    "go": "golang",
+    "kcat": "kcat",
+    "gcc": "gcc",
+    "prlimit": "util-linux",
+}
+
+
+def lack(reason: str) -> NoReturn:
+    """End the running test because the machine lacks something: a skip, or a failure where nothing may be skipped."""
+    if os.environ.get("KBROKER_REQUIRE_ALL") == "1":
+        pytest.fail(f"{reason} (KBROKER_REQUIRE_ALL=1 allows no skip)", pytrace=False)
+    pytest.skip(reason)
+
+
+def program(*names: str) -> None:
+    """Demand programs on the PATH."""
+    for name in names:
+        if shutil.which(name) is None:
+            lack(f"needs {name}; on Debian: apt-get install {PACKAGES.get(name, name)}")
+
+
+def oracle(inside: str) -> Path:
+    """Return a file or folder of the load and comparison tools, KBROKER_ORACLES naming their folder."""
+    root = os.environ.get("KBROKER_ORACLES")
+    if not root:
+        lack(f"needs {inside} of the comparison tools; KBROKER_ORACLES names their folder")
+    path = Path(root) / inside
+    if not path.exists():
+        lack(f"needs {path}, which is not there")
+    return path
