@@ -1,0 +1,45 @@
+"""Structs of the native Fetch handler. A FetchState belongs to one request; see _fetch.pyx for its life."""
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
+from kbroker._core.purgatory cimport Operation
+from kbroker._core.request cimport Request
+from kbroker.log._partition cimport Partition, ReadResult
+from kbroker.server._lane_types cimport Lane
+
+cdef struct FetchPart:
+    const char *name            # into the request's payload, or into FetchState.names
+    int32_t name_bytes
+    const char *id              # 16 bytes, NULL below version 13
+    int32_t index
+    int32_t leader_epoch
+    int64_t offset
+    int32_t last_fetched_epoch
+    int32_t max_bytes
+    Partition *partition        # counted, NULL when unknown
+    int16_t error               # decided before reading
+    bint is_included            # stands in the answer
+    bint is_superseded          # named again later in the request
+    ReadResult read
+
+cdef struct FetchState:
+    Operation op                # first: the purgatory knows only this
+    FetchState *parked_next     # Lane.parked_lock
+    FetchState *parked_prev
+    Request *request
+    Lane *lane
+    int16_t version
+    int8_t isolation
+    int32_t replica_id
+    int32_t max_wait_ms
+    int32_t min_bytes
+    int32_t max_bytes
+    int32_t session_id          # of the request
+    int32_t session_epoch
+    int16_t error               # of the whole answer
+    int32_t answer_session_id
+    void *session               # counted FetchSession of an incremental answer, or of a full one that opened it
+    bint is_incremental
+    int32_t part_count
+    FetchPart *parts
+    char *names                 # owned copies of topic names and ids, when the parts come from a session
+    const char *forgotten       # where ForgottenTopicsData begins in the payload, for the session
+    int64_t forgotten_bytes

@@ -1,0 +1,470 @@
+"""The native lane: handler threads that take runs from the request queue and answer without the GIL.
+
+Per request: parse the header, look (key, version) up, call the native handler; what has none, or declines, goes to the
+Python handlers' queue. Answers of a run go back together; a request that parks or is declined ends the run, and the frames
+behind it return to their channel (design: "The native lane").
+"""
+
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+
+from kbroker._core.clock cimport borrow_clock, clock_now_ns, clock_release, clock_retain
+from kbroker._core.purgatory cimport (
+    Key, purgatory_advance, purgatory_check_and_complete, purgatory_close, purgatory_delayed, purgatory_new,
+    purgatory_release, purgatory_watched,
+)
+from kbroker._core.request cimport (
+    ACTION_CLOSE, ACTION_RETURN, ACTION_SEND, Request, request_add_memory, request_release_payload,
+)
+from kbroker._core.request_queue cimport (
+    Queue, request_queue_is_closed, request_queue_put, request_queue_release, request_queue_retain, request_queue_take,
+)
+from kbroker._core.sync cimport (
+    atomic_add, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+)
+from kbroker._core.timing_wheel cimport timer_close, timer_new, timer_release
+from kbroker._core.wire cimport (
+    Reader, Writer, read_bytes, read_i16, read_i32, read_length, reader_init, skip_tags, write_i32, write_raw, writer_free,
+    writer_init,
+)
+from kbroker.log._partition cimport Partition
+from kbroker.server._fetch cimport complete_parked, handle_fetch
+from kbroker.server._fetch_session cimport (
+    SessionCache, session_cache_count, session_cache_free, session_cache_new,
+)
+from kbroker.server._lane_types cimport (
+    API_SLOTS, MAX_VERSIONS, Api, Body, Handler, Lane, Outcome, OUTCOME_ANSWERED, OUTCOME_DECLINED, OUTCOME_PARKED,
+)
+from kbroker.server._produce cimport handle_produce, run_deferred
+from kbroker.server._topics cimport TopicTable, topic_table_build, topic_table_release, topic_table_retain
+
+cdef extern from *:
+    """
+    #if !defined(_WIN32)
+    #include <signal.h>
+    static inline void kb_block_signals(void) { sigset_t all; sigfillset(&all); pthread_sigmask(SIG_BLOCK, &all, 0); }
+    #else
+    static inline void kb_block_signals(void) {}
+    #endif
+    """
+    void block_signals "kb_block_signals"() noexcept nogil
+
+
+cdef enum:
+    PRODUCE = 0
+    FETCH = 1
+    API_VERSIONS = 18
+    TAKE_NS = 300000000         # Kafka's receiveRequest(300 ms)
+    REAP_MS = 200
+    SOFTWARE_BYTES = 4096
+
+
+# ---------------------------------------------------------------- header and ApiVersions
+
+cdef Api *parse_header(Lane *lane, Request *request) noexcept nogil:
+    """Fills the header fields; NULL when the key or version is not enabled, or the header is malformed (then: close).
+
+    An unknown version of ApiVersions is let through with header_bytes 0: it is answered without a look at its body.
+    """
+    cdef Reader r
+    cdef Api *api
+    cdef int64_t n
+    reader_init(&r, request.payload, request.size_bytes)
+    request.api_key = read_i16(&r)
+    request.api_version = read_i16(&r)
+    request.correlation_id = read_i32(&r)
+    if r.bad or request.api_key < 0 or request.api_key >= API_SLOTS:
+        return NULL
+    api = &lane.apis[request.api_key]
+    if not api.is_enabled:
+        return NULL
+    if request.api_version < api.min_version or request.api_version > api.max_version:
+        request.header_bytes = 0
+        return api if request.api_key == API_VERSIONS else NULL
+    n = read_length(&r, False, False)
+    if n > 0:
+        request.client_id = <char *>read_bytes(&r, n)
+    request.client_id_bytes = <int32_t>(n if n > 0 else 0)
+    if request.api_version >= api.first_flexible:
+        skip_tags(&r)
+    if r.bad:
+        return NULL
+    request.header_bytes = <int32_t>(r.at - request.payload)
+    return api
+
+
+cdef bint is_alphanumeric(char c) noexcept nogil:
+    return (c >= c'a' and c <= c'z') or (c >= c'A' and c <= c'Z') or (c >= c'0' and c <= c'9')
+
+
+cdef bint is_software_name(const char *text, int64_t size_bytes) noexcept nogil:
+    """Matches [a-zA-Z0-9](?:[a-zA-Z0-9-.]*[a-zA-Z0-9])? of KIP-511."""
+    cdef int64_t i
+    if size_bytes < 1 or not is_alphanumeric(text[0]) or not is_alphanumeric(text[size_bytes - 1]):
+        return False
+    for i in range(size_bytes):
+        if not is_alphanumeric(text[i]) and text[i] != c'-' and text[i] != c'.':
+            return False
+    return True
+
+
+cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept nogil:
+    """Answers from bodies encoded at start; the answer's header is version 0, whatever the version (KIP-511)."""
+    cdef Lane *lane = handler.lane
+    cdef Body *body = &lane.unsupported_versions
+    cdef Reader r
+    cdef Writer w
+    cdef const char *name
+    cdef const char *version
+    cdef int64_t name_bytes, version_bytes
+    if request.header_bytes > 0:
+        body = &lane.versions[request.api_version]
+        if request.api_version >= 3:
+            reader_init(&r, request.payload + request.header_bytes, request.size_bytes - request.header_bytes)
+            name_bytes = read_length(&r, True, False)
+            name = read_bytes(&r, name_bytes)
+            version_bytes = read_length(&r, True, False)
+            version = read_bytes(&r, version_bytes)
+            skip_tags(&r)
+            if r.bad:
+                request.action = ACTION_CLOSE
+                return OUTCOME_ANSWERED
+            if not is_software_name(name, name_bytes) or not is_software_name(version, version_bytes):
+                body = &lane.invalid_versions[request.api_version]
+    writer_init(&w, request.inline_out, sizeof(request.inline_out))
+    write_i32(&w, request.correlation_id)
+    write_raw(&w, body.data, body.size_bytes)
+    request.action = ACTION_SEND
+    if w.failed or not request_add_memory(request, w.data, w.size_bytes, w.data if w.is_owned else NULL):
+        writer_free(&w)
+        request.action = ACTION_CLOSE
+    request.local_done_ns = clock_now_ns(lane.clock)
+    return OUTCOME_ANSWERED
+
+
+# ---------------------------------------------------------------- the handler thread
+
+cdef inline void quota_gate(Lane *lane, Request *request) noexcept nogil:
+    """Where quotas judge an answer before it leaves: StartThrottling would be queued here, before it (rule 10)."""
+
+
+cdef void refresh_topics(Handler *handler) noexcept nogil:
+    """Brings the handler's cached table up to the published one; one atomic load when nothing changed."""
+    cdef Lane *lane = handler.lane
+    cdef int64_t generation = atomic_load(&lane.generation)
+    if generation == handler.generation and handler.topics != NULL:
+        return
+    topic_table_release(handler.topics)
+    mutex_lock(&lane.topics_lock)
+    handler.topics = topic_table_retain(lane.topics)
+    handler.generation = atomic_load(&lane.generation)
+    mutex_unlock(&lane.topics_lock)
+
+
+cdef Outcome dispatch(Handler *handler, Request *request) noexcept nogil:
+    cdef Api *api = parse_header(handler.lane, request)
+    if api == NULL:
+        request.action = ACTION_CLOSE
+        return OUTCOME_ANSWERED
+    if api.handle == NULL:
+        return OUTCOME_DECLINED
+    return api.handle(handler, request)
+
+
+cdef void run_one(Handler *handler, Request *head) noexcept nogil:
+    """Executes a run in order and gives its answers back together."""
+    cdef Lane *lane = handler.lane
+    cdef Request *request = head
+    cdef Request *following
+    cdef Request *declined = NULL
+    cdef Request *answers = NULL
+    cdef Request **link = &answers
+    cdef Outcome outcome = OUTCOME_ANSWERED
+    cdef int64_t answered = 0
+    refresh_topics(handler)
+    while request != NULL:
+        following = request.run_next
+        request.run_next = NULL
+        request.next = NULL
+        if outcome != OUTCOME_ANSWERED:
+            request.action = ACTION_RETURN
+            link[0] = request
+            link = &request.next
+            request = following
+            continue
+        request.dequeue_ns = clock_now_ns(lane.clock)
+        outcome = dispatch(handler, request)
+        if outcome == OUTCOME_ANSWERED:
+            quota_gate(lane, request)
+            request.response_ready_ns = request.local_done_ns
+            answered += 1
+            if request.action == ACTION_CLOSE:
+                outcome = OUTCOME_PARKED        # the frames behind it have nobody to answer to
+            link[0] = request
+            link = &request.next
+        elif outcome == OUTCOME_DECLINED:
+            declined = request
+        request = following
+    atomic_add(&lane.handled, answered)
+    if answers != NULL:
+        head = answers
+        # All frames of a run come from one channel, so from one network thread.
+        head.responder.respond(head.responder, head)
+    if declined != NULL:
+        atomic_add(&lane.declined, 1)
+        if not request_queue_put(lane.python_requests, &declined):
+            declined.action = ACTION_CLOSE
+            declined.responder.respond(declined.responder, declined)
+    if handler.deferred_count > 0:
+        run_deferred(handler)
+
+
+cdef void handler_loop(Lane *lane) noexcept nogil:
+    cdef Handler handler
+    cdef Request *head
+    memset(&handler, 0, sizeof(handler))
+    handler.lane = lane
+    handler.generation = -1
+    block_signals()
+    while True:
+        head = request_queue_take(lane.requests, TAKE_NS)
+        if head != NULL:
+            run_one(&handler, head)
+        elif request_queue_is_closed(lane.requests):
+            break
+    topic_table_release(handler.topics)
+
+
+cdef void flush_moved(void *arg, Partition *partition) noexcept nogil:
+    """Hook of the log: an fsync (or another event outside an append) moved the partition's flushed or visible end."""
+    cdef Lane *lane = <Lane *>arg
+    cdef Key key
+    key.high = <int64_t>partition
+    key.low = 0
+    purgatory_check_and_complete(lane.produce_purgatory, &key)
+    purgatory_check_and_complete(lane.fetch_purgatory, &key)
+
+
+# ---------------------------------------------------------------- Python's view
+
+cdef void set_body(Body *body, bytes data) except *:
+    cdef char *copy = <char *>malloc(<size_t>(len(data) or 1))
+    if copy == NULL:
+        raise MemoryError
+    memcpy(copy, <const char *>data, <size_t>len(data))
+    free(body.data)
+    body.data = copy
+    body.size_bytes = len(data)
+
+
+cdef class NativeLane:
+    """The broker's native handlers: topic table, API table, purgatories and the bodies of threads.
+
+    Args:
+        clock: the broker's clock.
+        requests: queue of runs from the network threads.
+        python_requests: queue of what Python handlers serve; never full, since a channel has one run in flight.
+        node_id: this broker's id.
+        max_fetch_sessions: max.incremental.fetch.session.cache.slots.
+        fetch_max_bytes: the broker's fetch.max.bytes.
+        fetch_purge_interval, produce_purge_interval: completed operations that start a purge.
+    Threads: the ``run_*`` methods are thread bodies and release the GIL; the others may be called from any thread, before
+        ``close``.
+    """
+
+    cdef Lane *lane
+    cdef object _clock
+    cdef object _queues
+
+    def __cinit__(self, clock, Queue requests not None, Queue python_requests not None, int32_t node_id, *,
+                  int32_t max_fetch_sessions=1000, int64_t fetch_max_bytes=57671680,
+                  int64_t fetch_purge_interval=1000, int64_t produce_purge_interval=1000,
+                  int32_t max_fetch_partitions=100000, int64_t session_seed=0):
+        cdef Lane *lane = <Lane *>calloc(1, sizeof(Lane))
+        if lane == NULL:
+            raise MemoryError
+        self.lane = lane
+        mutex_init(&lane.topics_lock)
+        mutex_init(&lane.parked_lock)
+        if requests.queue == NULL or python_requests.queue == NULL:
+            raise ValueError("the queues are closed")
+        lane.clock = clock_retain(borrow_clock(clock))
+        self._clock = clock
+        self._queues = (requests, python_requests)
+        lane.requests = request_queue_retain(requests.queue)
+        lane.python_requests = request_queue_retain(python_requests.queue)
+        lane.node_id = node_id
+        lane.fetch_max_bytes = fetch_max_bytes
+        lane.max_fetch_partitions = max_fetch_partitions
+        lane.fetch_timer = timer_new(lane.clock, 1, 20)
+        lane.produce_timer = timer_new(lane.clock, 1, 20)
+        lane.fetch_purgatory = purgatory_new(lane.fetch_timer, fetch_purge_interval, 512)
+        lane.produce_purgatory = purgatory_new(lane.produce_timer, produce_purge_interval, 512)
+        lane.sessions = <void *>session_cache_new(max_fetch_sessions, session_seed or clock_now_ns(lane.clock))
+        if lane.fetch_purgatory == NULL or lane.produce_purgatory == NULL or lane.sessions == NULL:
+            raise MemoryError
+        lane.topics = topic_table_build(())
+
+    def __dealloc__(self):
+        cdef Lane *lane = self.lane
+        cdef int i
+        if lane == NULL:
+            return
+        topic_table_release(lane.topics)
+        session_cache_free(<SessionCache *>lane.sessions)
+        if lane.fetch_purgatory != NULL:
+            purgatory_release(lane.fetch_purgatory)
+        if lane.produce_purgatory != NULL:
+            purgatory_release(lane.produce_purgatory)
+        if lane.fetch_timer != NULL:
+            timer_release(lane.fetch_timer)
+        if lane.produce_timer != NULL:
+            timer_release(lane.produce_timer)
+        if lane.requests != NULL:
+            request_queue_release(lane.requests)
+        if lane.python_requests != NULL:
+            request_queue_release(lane.python_requests)
+        for i in range(MAX_VERSIONS):
+            free(lane.versions[i].data)
+            free(lane.invalid_versions[i].data)
+        free(lane.unsupported_versions.data)
+        if lane.clock != NULL:
+            clock_release(lane.clock)
+        mutex_destroy(&lane.topics_lock)
+        mutex_destroy(&lane.parked_lock)
+        free(lane)
+
+    def set_api(self, int key, int min_version, int max_version, int first_flexible):
+        """Enables an API. Produce, Fetch and ApiVersions are served natively, all others by Python.
+
+        Args:
+            key: API key, 0 to 127. min_version, max_version: what is accepted; others close the connection.
+            first_flexible: first version with tagged headers, 32767 for never.
+        Raises: ValueError for a key or range outside its bounds. Call before the first handler runs.
+        """
+        cdef Api *api
+        if not 0 <= key < API_SLOTS:
+            raise ValueError(f"API key must be 0 to {API_SLOTS - 1}, got {key}")
+        if not 0 <= min_version <= max_version < MAX_VERSIONS:
+            raise ValueError(f"versions of API {key} must be 0 to {MAX_VERSIONS - 1}, got {min_version} to {max_version}")
+        api = &self.lane.apis[key]
+        api.min_version = <int16_t>min_version
+        api.max_version = <int16_t>max_version
+        api.first_flexible = <int16_t>first_flexible
+        api.handle = NULL
+        if key == PRODUCE:
+            api.handle = handle_produce
+        elif key == FETCH:
+            api.handle = handle_fetch
+        elif key == API_VERSIONS:
+            api.handle = handle_api_versions
+        api.is_enabled = True
+
+    def set_api_versions(self, dict bodies, dict invalid, bytes unsupported not None):
+        """Sets the encoded ApiVersions answers (bodies without header).
+
+        Args:
+            bodies: version to the normal body. invalid: version to the body with error 42 (from version 3).
+            unsupported: version-0 body with error 35.
+        """
+        for version, data in bodies.items():
+            set_body(&self.lane.versions[self._version(version)], data)
+        for version, data in invalid.items():
+            set_body(&self.lane.invalid_versions[self._version(version)], data)
+        set_body(&self.lane.unsupported_versions, unsupported)
+
+    cdef int _version(self, object version) except -1:
+        cdef int number = version
+        if not 0 <= number < MAX_VERSIONS:
+            raise ValueError(f"version must be 0 to {MAX_VERSIONS - 1}, got {number}")
+        return number
+
+    def publish_topics(self, views):
+        """Swaps the topic table whole: what handlers see from their next run on.
+
+        Args: views: objects with ``name``, ``topic_id`` (uuid.UUID), ``partitions`` (PartitionLog by number) and
+            ``is_internal``.
+        """
+        cdef TopicTable *table = topic_table_build(views)
+        cdef TopicTable *old
+        cdef Lane *lane = self.lane
+        with nogil:
+            mutex_lock(&lane.topics_lock)
+            old = lane.topics
+            lane.topics = table
+            atomic_add(&lane.generation, 1)
+            mutex_unlock(&lane.topics_lock)
+            topic_table_release(old)
+
+    def run_handler(self):
+        """Body of one handler thread; returns when the request queue is closed and empty."""
+        cdef Lane *lane = self.lane
+        with nogil:
+            handler_loop(lane)
+
+    def run_fetch_reaper(self):
+        """Body of the thread that expires waiting fetches; returns after ``close``."""
+        cdef Lane *lane = self.lane
+        with nogil:
+            block_signals()
+            while not atomic_load(&lane.is_closed):
+                purgatory_advance(lane.fetch_purgatory, REAP_MS)
+
+    def run_produce_reaper(self):
+        """Body of the thread that expires produces waiting for the disk; returns after ``close``."""
+        cdef Lane *lane = self.lane
+        with nogil:
+            block_signals()
+            while not atomic_load(&lane.is_closed):
+                purgatory_advance(lane.produce_purgatory, REAP_MS)
+
+    def complete_waiting(self):
+        """Answers every waiting fetch now, with what is there (shutdown)."""
+        cdef Lane *lane = self.lane
+        with nogil:
+            complete_parked(lane)
+
+    def close(self):
+        """Ends the reapers and lets go of the topics. Handlers must have returned. May be called twice."""
+        cdef Lane *lane = self.lane
+        if atomic_load(&lane.is_closed):
+            return
+        with nogil:
+            complete_parked(lane)
+            atomic_store(&lane.is_closed, 1)
+            purgatory_close(lane.fetch_purgatory)
+            purgatory_close(lane.produce_purgatory)
+            timer_close(lane.fetch_timer)
+            timer_close(lane.produce_timer)
+        self.publish_topics(())
+
+    @property
+    def handled(self) -> int:
+        """Requests answered natively so far."""
+        return atomic_load(&self.lane.handled)
+
+    @property
+    def declined(self) -> int:
+        """Requests handed to the Python handlers so far."""
+        return atomic_load(&self.lane.declined)
+
+    @property
+    def fetch_sessions(self) -> int:
+        """Open incremental fetch sessions."""
+        return session_cache_count(<SessionCache *>self.lane.sessions)
+
+    @property
+    def waiting_fetches(self) -> int:
+        """NumDelayedOperations of the Fetch purgatory."""
+        return purgatory_delayed(self.lane.fetch_purgatory)
+
+    @property
+    def waiting_produces(self) -> int:
+        """NumDelayedOperations of the Produce purgatory."""
+        return purgatory_delayed(self.lane.produce_purgatory)
+
+    @property
+    def watched_fetches(self) -> int:
+        """PurgatorySize of the Fetch purgatory."""
+        return purgatory_watched(self.lane.fetch_purgatory)

@@ -1,0 +1,69 @@
+"""What the native handlers share: the lane itself, the handler's context, the table of APIs. Structs only.
+
+Threads: ``Lane`` is read by all handlers; ``topics`` and ``generation`` change under ``topics_lock``; everything else is set
+before the first handler runs. ``Handler`` belongs to one thread.
+"""
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+from kbroker._core.clock cimport Clock
+from kbroker._core.purgatory cimport Purgatory
+from kbroker._core.request cimport Request
+from kbroker._core.request_queue cimport RequestQueue
+from kbroker._core.sync cimport AtomicI64, Mutex
+from kbroker._core.timing_wheel cimport Timer
+from kbroker.log._partition cimport Partition
+from kbroker.server._topics cimport TopicTable
+
+cdef enum:
+    API_SLOTS = 128
+    MAX_VERSIONS = 32
+    DEFERRED_SLOTS = 32
+
+cdef enum Outcome:
+    OUTCOME_ANSWERED = 0        # the request carries its answer (or NO_OP, or CLOSE)
+    OUTCOME_PARKED = 1          # somebody else owns it now
+    OUTCOME_DECLINED = 2        # for the Python handlers
+
+ctypedef Outcome (*native_handler)(Handler *handler, Request *request) noexcept nogil
+
+cdef struct Api:
+    bint is_enabled
+    int16_t min_version
+    int16_t max_version
+    int16_t first_flexible      # 32767: never
+    native_handler handle       # NULL: Python
+
+cdef struct Body:               # an answer body that never changes
+    char *data
+    int64_t size_bytes
+
+cdef struct Lane:
+    Clock *clock
+    RequestQueue *requests
+    RequestQueue *python_requests
+    int32_t node_id
+    int32_t max_fetch_partitions
+    int64_t fetch_max_bytes     # fetch.max.bytes of the broker
+    Api apis[API_SLOTS]
+    Body versions[MAX_VERSIONS]         # ApiVersions by version
+    Body invalid_versions[MAX_VERSIONS]  # error 42
+    Body unsupported_versions           # error 35, version 0
+    Mutex topics_lock
+    TopicTable *topics
+    AtomicI64 generation
+    Timer *fetch_timer
+    Timer *produce_timer
+    Purgatory *fetch_purgatory
+    Purgatory *produce_purgatory
+    void *sessions              # SessionCache of _fetch_session
+    Mutex parked_lock
+    void *parked                # FetchState list, for shutdown
+    AtomicI64 is_closed
+    AtomicI64 handled           # requests answered natively
+    AtomicI64 declined
+
+cdef struct Handler:
+    Lane *lane
+    TopicTable *topics          # cached count
+    int64_t generation
+    Partition *deferred[DEFERRED_SLOTS]    # counted: waiting fetches to look at when the answers are away
+    int32_t deferred_count
