@@ -1,0 +1,285 @@
+"""The configuration table, and a broker's values: defaults, ``server.properties``, environment, ``--set``, dynamic ones.
+
+One table drives validation, DescribeConfigs, the properties file, ``--set key=value`` and the environment. Later sources
+win: defaults, properties file, environment, ``--set``; dynamic values win over all of them.
+
+Environment: ``KAFKA_LOG_DIRS``, ``KAFKA_CFG_LOG_DIRS`` and ``KBROKER_CFG_LOG_DIRS`` all mean ``log.dirs``; our own keys,
+such as ``kbroker.run.length``, are ``KBROKER_RUN_LENGTH`` (or ``KBROKER_CFG_KBROKER_RUN_LENGTH``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from kbroker.common.config_broker import BROKER_KEYS
+from kbroker.common.config_def import INT64_MAX, ConfigError, ConfigKey, ConfigSource, ConfigValue
+from kbroker.common.config_log import LOG_KEYS
+from kbroker.common.config_topic import TOPIC_KEYS
+from kbroker.common.listeners import Listener, advertised_listeners, parse_listeners
+
+BROKER_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(BROKER_KEYS + LOG_KEYS, key=lambda key: key.name)}
+TOPIC_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(TOPIC_KEYS, key=lambda key: key.name)}
+
+#: A key that is unset takes the first of these that is set, times the factor (``LogConfig`` of Kafka).
+FALLBACKS: Mapping[str, tuple[tuple[str, int], ...]] = {
+    "log.retention.ms": (("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),
+    "log.roll.ms": (("log.roll.hours", 3_600_000),),
+    "log.roll.jitter.ms": (("log.roll.jitter.hours", 3_600_000),),
+    "log.flush.interval.ms": (("log.flush.scheduler.interval.ms", 1),),
+}
+
+COMPACT_REFUSED = "compact is not supported yet: the log cleaner does not exist; only delete is"
+
+#: Variables with our prefix that are not settings of the broker.
+_NOT_SETTINGS = frozenset({"KAFKA_HOME", "KAFKA_OPTS", "KAFKA_VERSION", "KAFKA_URI", "KAFKA_ROOT", "KAFKA_PATH", "KAFKA_DEBUG"})
+
+
+class BrokerConfig:
+    """The values of one broker.
+
+    Args: ``values`` key to value (text or Python values), each as if set in the properties file.
+    Raises: ConfigError for a bad value; unknown keys are kept in ``unknown`` for the caller to warn about.
+    Threads: reading from any thread; ``set_dynamic`` swaps whole mappings, one writer at a time.
+    """
+
+    def __init__(self, values: Mapping[str, object] | None = None) -> None:
+        self.unknown: list[str] = []
+        self._static: dict[str, ConfigValue] = {}
+        self._dynamic_broker: Mapping[str, ConfigValue] = {}
+        self._dynamic_default: Mapping[str, ConfigValue] = {}
+        for name, value in (values or {}).items():
+            key = BROKER_TABLE.get(name)
+            if key is None:
+                self.unknown.append(name)
+            else:
+                self._static[name] = key.parse(value)
+        self._check()
+
+    @classmethod
+    def load(
+        cls,
+        properties: str | Path | None = None,
+        overrides: Iterable[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> BrokerConfig:
+        """Return the configuration of a properties file, an environment and ``key=value`` words, later ones winning.
+
+        Raises: ConfigError for a bad value or a word without ``=``; OSError if the file cannot be read.
+        """
+        values: dict[str, object] = {}
+        if properties is not None:
+            values.update(parse_properties(Path(properties).read_text(encoding="utf-8")))
+        values.update(from_environment(environ or {}))
+        for word in overrides:
+            name, equals, value = word.partition("=")
+            if not equals or not name.strip():
+                raise ConfigError("", word, f"Expected key=value, got {word!r}")
+            values[name.strip()] = value
+        return cls(values)
+
+    # ------------------------------------------------------------ reading
+
+    def value(self, name: str) -> ConfigValue:
+        """The value in force. Raises: KeyError for a name that is not in the table."""
+        for source in (self._dynamic_broker, self._dynamic_default, self._static):
+            if name in source:
+                return source[name]
+        return BROKER_TABLE[name].default
+
+    def integer(self, name: str) -> int:
+        """The value of a whole-number key that is never null."""
+        value = self.value(name)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} is not a whole number: {value!r}")
+        return value
+
+    def boolean(self, name: str) -> bool:
+        """The value of a true/false key."""
+        value = self.value(name)
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} is not true or false: {value!r}")
+        return value
+
+    def text(self, name: str) -> str:
+        """The value of a text key, empty if null."""
+        value = self.value(name)
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name} is not a text: {value!r}")
+        return value or ""
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """The value of a list key, empty if null."""
+        value = self.value(name)
+        if value is not None and not isinstance(value, tuple):
+            raise TypeError(f"{name} is not a list: {value!r}")
+        return value or ()
+
+    def is_set(self, name: str) -> bool:
+        """Whether the key was given a value by file, environment, ``--set`` or argument."""
+        return name in self._static
+
+    def sources(self, name: str) -> list[tuple[ConfigSource, ConfigValue]]:
+        """Every value the key has, the winning one first, the default (if any) last."""
+        found: list[tuple[ConfigSource, ConfigValue]] = []
+        if name in self._dynamic_broker:
+            found.append((ConfigSource.DYNAMIC_BROKER_CONFIG, self._dynamic_broker[name]))
+        if name in self._dynamic_default:
+            found.append((ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, self._dynamic_default[name]))
+        if name in self._static:
+            found.append((ConfigSource.STATIC_BROKER_CONFIG, self._static[name]))
+        default = BROKER_TABLE[name].default
+        if default is not None:
+            found.append((ConfigSource.DEFAULT_CONFIG, default))
+        return found
+
+    @property
+    def node_id(self) -> int:
+        """The broker's number: node.id, or broker.id if only that is set."""
+        old = self.integer("broker.id")
+        return old if old >= 0 and not self.is_set("node.id") else self.integer("node.id")
+
+    @property
+    def log_dir(self) -> Path:
+        """The folder of the data."""
+        folders = self.words("log.dirs")
+        return Path(folders[0] if folders else self.text("log.dir"))
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """What to bind."""
+        return parse_listeners("listeners", self.words("listeners"), self.words("listener.security.protocol.map"))
+
+    @property
+    def advertised_listeners(self) -> list[Listener]:
+        """What clients are told; empty when it follows from ``listeners``."""
+        protocols = self.words("listener.security.protocol.map")
+        return advertised_listeners(self.words("advertised.listeners"), self.listeners, protocols)
+
+    # ------------------------------------------------------------ topics
+
+    def topic_default(self, name: str) -> ConfigValue:
+        """What a topic key is when the topic does not set it."""
+        key = TOPIC_TABLE[name]
+        if key.synonym is None:
+            return key.default
+        value = self.value(key.synonym)
+        if value is not None:
+            return value
+        for fallback, factor in FALLBACKS.get(key.synonym, ()):
+            number = self.value(fallback)
+            if isinstance(number, int):
+                return number if number < 0 else min(number * factor, INT64_MAX)
+        return key.default
+
+    def topic_configs(self, overrides: Mapping[str, str]) -> dict[str, ConfigValue]:
+        """Every topic key with its value in force, for a topic that sets ``overrides``."""
+        return {
+            name: key.parse(overrides[name]) if name in overrides else self.topic_default(name)
+            for name, key in TOPIC_TABLE.items()
+        }
+
+    # ------------------------------------------------------------ dynamic values
+
+    def set_dynamic(self, broker: Mapping[str, str], default: Mapping[str, str]) -> None:
+        """Replace the dynamic values of this broker and of all brokers. Values that are no longer valid are left out."""
+        self._dynamic_broker = _parsed(broker)
+        self._dynamic_default = _parsed(default)
+
+    def _check(self) -> None:
+        """What one key alone cannot tell. Raises: ConfigError."""
+        request_max = self.integer("socket.request.max.bytes")
+        queued = self.integer("queued.max.request.bytes")
+        if 0 < queued < request_max:
+            reason = f"Must be 0 or less (no limit), or at least socket.request.max.bytes ({request_max})"
+            raise ConfigError("queued.max.request.bytes", queued, reason)
+        if "compact" in self.words("log.cleanup.policy"):
+            raise ConfigError("log.cleanup.policy", ",".join(self.words("log.cleanup.policy")), COMPACT_REFUSED)
+        if self.integer("default.replication.factor") != 1:
+            raise ConfigError("default.replication.factor", self.integer("default.replication.factor"), "There is one broker", "1")
+        if len(self.words("log.dirs")) > 1:
+            raise ConfigError("log.dirs", ",".join(self.words("log.dirs")), "Only one folder is supported", "one folder")
+        if self.is_set("log.dirs") and not self.words("log.dirs"):
+            raise ConfigError("log.dirs", "", "A folder is needed", "one folder")
+        self.listeners  # noqa: B018 - parsing is the check
+        self.advertised_listeners  # noqa: B018
+
+
+def validate_topic_configs(configs: Mapping[str, str]) -> None:
+    """Refuse what a topic cannot have: unknown keys, bad values, policies that do not work yet.
+
+    Raises: ConfigError with Kafka's wording.
+    """
+    for name in configs:
+        if name not in TOPIC_TABLE:
+            raise ConfigError("", name, f"Unknown topic config name: {name}")
+    values = {name: TOPIC_TABLE[name].parse(value) for name, value in configs.items()}
+    policy = values.get("cleanup.policy")
+    if isinstance(policy, tuple) and "compact" in policy:
+        raise ConfigError("cleanup.policy", ",".join(policy), COMPACT_REFUSED, "delete")
+    if values.get("remote.storage.enable") is True:
+        raise ConfigError("remote.storage.enable", "true", "There is no tiered storage", "false")
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Return the keys of a Java properties file: comments with # or !, ``=`` or ``:`` or blanks, continued lines, escapes."""
+    found: dict[str, str] = {}
+    pending = ""
+    for raw in text.splitlines():
+        line = pending + raw.lstrip()
+        pending = ""
+        if not line or line[0] in "#!":
+            continue
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            pending = line[:-1]
+            continue
+        _add_property(found, line)
+    if pending:
+        _add_property(found, pending)
+    return found
+
+
+def _add_property(found: dict[str, str], line: str) -> None:
+    match = re.match(r"((?:\\.|[^\s=:\\])+)\s*[=:]?\s*(.*)", line)
+    if match is not None:
+        found[_unescape(match[1])] = _unescape(match[2]).rstrip()
+
+
+def _unescape(text: str) -> str:
+    letters = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+    def replace(match: re.Match[str]) -> str:
+        word = match[1]
+        return chr(int(word[1:], 16)) if len(word) == 5 else letters.get(word, word)
+
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", replace, text)
+
+
+def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings in an environment. Unknown names count only with a ``_CFG_`` prefix (they are then warned about)."""
+    found: dict[str, str] = {}
+    for name in sorted(environ):
+        for prefix, own, sure in (
+            ("KBROKER_CFG_", "", True),
+            ("KAFKA_CFG_", "", True),
+            ("KAFKA_", "", False),
+            ("KBROKER_", "kbroker.", False),
+        ):
+            if name.startswith(prefix) and name not in _NOT_SETTINGS:
+                key = own + name[len(prefix) :].lower().replace("_", ".")
+                if sure or key in BROKER_TABLE:
+                    found[key] = environ[name]
+                break
+    return found
+
+
+def _parsed(values: Mapping[str, str]) -> dict[str, ConfigValue]:
+    found: dict[str, ConfigValue] = {}
+    for name, value in values.items():
+        if name in BROKER_TABLE:
+            try:
+                found[name] = BROKER_TABLE[name].parse(value)
+            except ConfigError:
+                continue  # stored by a version that allowed it: the next source counts
+    return found

@@ -1,0 +1,77 @@
+"""Listener addresses as configured: ``NAME://host:port`` and the protocol of each name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kbroker.common.config_def import ConfigError
+
+SUPPORTED_PROTOCOLS = ("PLAINTEXT",)
+_FORM = re.compile(r"([A-Za-z0-9_.-]+)://(\[[0-9A-Fa-f:.%]*\]|[^\[\]:/]*):(-?\d+)")
+
+
+class Listener(NamedTuple):
+    """One address. ``host`` may be empty (all interfaces), ``port`` 0 (any free one)."""
+
+    name: str
+    protocol: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_listeners(key: str, words: Sequence[str], protocol_map: Sequence[str]) -> list[Listener]:
+    """Return the listeners of a list of addresses.
+
+    Raises: ConfigError for a wrong form, a port out of range, a name or port used twice, or a protocol not served.
+    """
+    protocols = _protocols(protocol_map)
+    found: list[Listener] = []
+    for word in words:
+        match = _FORM.fullmatch(word)
+        if match is None:
+            raise ConfigError(key, word, "Not an address of the form NAME://host:port", "NAME://host:port, with commas between")
+        name, host, port = match[1].upper(), match[2].strip("[]"), int(match[3])
+        if not 0 <= port <= 65535:
+            raise ConfigError(key, word, f"Port {port} is out of range", "ports 0 to 65535")
+        if name not in protocols:
+            raise ConfigError(key, word, f"listener.security.protocol.map does not name {name}", ", ".join(sorted(protocols)))
+        if protocols[name] not in SUPPORTED_PROTOCOLS:
+            raise ConfigError(key, word, f"{protocols[name]} is not served yet", ", ".join(SUPPORTED_PROTOCOLS))
+        if any(name == other.name for other in found):
+            raise ConfigError(key, ",".join(words), f"Listener name {name} is used twice", "each name once")
+        if key == "listeners" and port and any(port == other.port and host == other.host for other in found):
+            raise ConfigError(key, ",".join(words), f"Port {port} is used twice", "each port once")
+        found.append(Listener(name, protocols[name], host, port))
+    if not found and key == "listeners":
+        raise ConfigError(key, "", "At least one listener is needed", "NAME://host:port, with commas between")
+    return found
+
+
+def advertised_listeners(words: Sequence[str], bound: Sequence[Listener], protocol_map: Sequence[str]) -> list[Listener]:
+    """Return the advertised addresses; their names must be those of listeners, their hosts something a client can reach."""
+    key = "advertised.listeners"
+    found = parse_listeners(key, words, protocol_map)
+    names = [listener.name for listener in bound]
+    for listener in found:
+        if listener.name not in names:
+            raise ConfigError(key, str(listener), f"listeners does not name {listener.name}", ", ".join(names))
+        if listener.host in ("", "0.0.0.0", "::"):
+            raise ConfigError(key, str(listener), "Clients cannot reach this host", "a host name or address of this machine")
+    return found
+
+
+def _protocols(protocol_map: Sequence[str]) -> dict[str, str]:
+    protocols: dict[str, str] = {}
+    for word in protocol_map:
+        name, colon, protocol = word.partition(":")
+        if not colon or protocol.upper() not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+            allowed = "NAME:PROTOCOL, with commas between"
+            raise ConfigError("listener.security.protocol.map", word, "Not of the form NAME:PROTOCOL", allowed)
+        protocols[name.strip().upper()] = protocol.strip().upper()
+    return protocols
