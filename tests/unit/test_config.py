@@ -4,29 +4,57 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.common.config import BROKER_TABLE, TOPIC_TABLE, BrokerConfig, from_environment, parse_properties
-from kbroker.common.config import validate_topic_configs
+from kbroker.common.config import (
+    BROKER_TABLE,
+    TOPIC_TABLE,
+    BrokerConfig,
+    from_environment,
+    parse_properties,
+    validate_topic_configs,
+)
 from kbroker.common.config_def import ConfigError, ConfigSource, to_text
 from kbroker.common.listeners import Listener
 
 KAFKA_TOPIC_DEFAULTS = {
-    "cleanup.policy": "delete", "compression.gzip.level": "-1", "compression.lz4.level": "9", "compression.type": "producer",
-    "compression.zstd.level": "3", "delete.retention.ms": "86400000", "file.delete.delay.ms": "60000",
-    "flush.messages": "9223372036854775807", "flush.ms": "9223372036854775807", "follower.replication.throttled.replicas": "",
-    "index.interval.bytes": "4096", "leader.replication.throttled.replicas": "", "local.retention.bytes": "-2",
-    "local.retention.ms": "-2", "max.compaction.lag.ms": "9223372036854775807", "max.message.bytes": "1048588",
-    "message.timestamp.after.max.ms": "3600000", "message.timestamp.before.max.ms": "9223372036854775807",
-    "message.timestamp.type": "CreateTime", "min.cleanable.dirty.ratio": "0.5", "min.compaction.lag.ms": "0",
-    "min.insync.replicas": "1", "preallocate": "false", "remote.log.copy.disable": "false",
-    "remote.log.delete.on.disable": "false", "remote.storage.enable": "false", "retention.bytes": "-1",
-    "retention.ms": "604800000", "segment.bytes": "1073741824", "segment.index.bytes": "10485760", "segment.jitter.ms": "0",
-    "segment.ms": "604800000", "unclean.leader.election.enable": "false",
-}  # fmt: skip
+    "cleanup.policy": "delete",
+    "compression.gzip.level": "-1",
+    "compression.lz4.level": "9",
+    "compression.type": "producer",
+    "compression.zstd.level": "3",
+    "delete.retention.ms": "86400000",
+    "file.delete.delay.ms": "60000",
+    "flush.messages": "9223372036854775807",
+    "flush.ms": "9223372036854775807",
+    "follower.replication.throttled.replicas": "",
+    "index.interval.bytes": "4096",
+    "leader.replication.throttled.replicas": "",
+    "local.retention.bytes": "-2",
+    "local.retention.ms": "-2",
+    "max.compaction.lag.ms": "9223372036854775807",
+    "max.message.bytes": "1048588",
+    "message.timestamp.after.max.ms": "3600000",
+    "message.timestamp.before.max.ms": "9223372036854775807",
+    "message.timestamp.type": "CreateTime",
+    "min.cleanable.dirty.ratio": "0.5",
+    "min.compaction.lag.ms": "0",
+    "min.insync.replicas": "1",
+    "preallocate": "false",
+    "remote.log.copy.disable": "false",
+    "remote.log.delete.on.disable": "false",
+    "remote.storage.enable": "false",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+    "segment.bytes": "1073741824",
+    "segment.index.bytes": "10485760",
+    "segment.jitter.ms": "0",
+    "segment.ms": "604800000",
+    "unclean.leader.election.enable": "false",
+}
 
 
 def test_topic_keys_are_kafkas():
     """A topic has exactly Kafka 4.3's keys, and its defaults follow from the broker's."""
-    assert KAFKA_TOPIC_DEFAULTS == {name: to_text(value) for name, value in BrokerConfig().topic_configs({}).items()}
+    assert {name: to_text(value) for name, value in BrokerConfig().topic_configs({}).items()} == KAFKA_TOPIC_DEFAULTS
 
 
 def test_table_defaults_pass_their_own_validators():
@@ -46,17 +74,35 @@ def test_every_synonym_is_a_broker_key():
         ("retention.ms", "soon", "Invalid value soon for configuration retention.ms: Not a number of type LONG"),
         ("retention.ms", "-2", "Invalid value -2 for configuration retention.ms: Value must be at least -1"),
         ("segment.bytes", "1", "Invalid value 1 for configuration segment.bytes: Value must be at least 1048576"),
-        ("segment.bytes", "3000000000", "Invalid value 3000000000 for configuration segment.bytes: Not a number of type INT"),
-        ("cleanup.policy", "shred", "Invalid value shred for configuration cleanup.policy: String must be one of: compact, delete"),
-        ("preallocate", "maybe", "Invalid value maybe for configuration preallocate: Expected value to be either true or false"),
-        ("min.cleanable.dirty.ratio", "2",
-         "Invalid value 2.0 for configuration min.cleanable.dirty.ratio: Value must be no more than 1"),
+        (
+            "segment.bytes",
+            "3000000000",
+            "Invalid value 3000000000 for configuration segment.bytes: Not a number of type INT",
+        ),
+        (
+            "cleanup.policy",
+            "shred",
+            "Invalid value shred for configuration cleanup.policy: String must be one of: compact, delete",
+        ),
+        (
+            "preallocate",
+            "maybe",
+            "Invalid value maybe for configuration preallocate: Expected value to be either true or false",
+        ),
+        (
+            "min.cleanable.dirty.ratio",
+            "2",
+            "Invalid value 2.0 for configuration min.cleanable.dirty.ratio: Value must be no more than 1",
+        ),
         ("no.such.key", "1", "Unknown topic config name: no.such.key"),
-        ("cleanup.policy", "compact,delete",
-         "Invalid value compact,delete for configuration cleanup.policy: compact is not supported yet: "  # noqa: ISC004
-         "the log cleaner does not exist; only delete is"),
+        (
+            "cleanup.policy",
+            "compact,delete",
+            "Invalid value compact,delete for configuration cleanup.policy: compact is not supported yet: "
+            "the log cleaner does not exist; only delete is",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_topic_value(key, value, text):
     """A topic value that cannot be is refused in Kafka's words."""
     with pytest.raises(ConfigError) as caught:
@@ -69,7 +115,8 @@ def test_bad_value_names_key_value_and_what_is_allowed():
     with pytest.raises(ConfigError) as caught:
         BrokerConfig({"num.io.threads": "0"})
     assert caught.value.explain() == (
-        "Invalid value 0 for configuration num.io.threads: Value must be at least 1 (allowed: a whole number of 32 bits, at least 1)"
+        "Invalid value 0 for configuration num.io.threads: Value must be at least 1 "
+        "(allowed: a whole number of 32 bits, at least 1)"
     )
 
 
@@ -81,7 +128,7 @@ def test_unknown_keys_are_kept_for_a_warning():
 @pytest.mark.parametrize("value", ["1", "104857599"])
 def test_queued_bytes_must_hold_one_request(value):
     """A pool too small for the largest request would block for ever."""
-    with pytest.raises(ConfigError, match="socket.request.max.bytes"):
+    with pytest.raises(ConfigError, match=r"socket\.request\.max\.bytes"):
         BrokerConfig({"queued.max.request.bytes": value})
 
 
@@ -97,22 +144,47 @@ def test_later_sources_win(tmp_path):
     path.write_text("num.partitions=2\nnum.io.threads=3\nlog.dirs=/from/file\n")
     environ = {"KAFKA_NUM_IO_THREADS": "4", "KAFKA_LOG_DIRS": "/from/env", "HOME": "/root"}
     config = BrokerConfig.load(path, ["log.dirs=/from/set"], environ)
-    assert (2, 4, "/from/set") == (config.integer("num.partitions"), config.integer("num.io.threads"), str(config.log_dir))
+    assert (
+        config.integer("num.partitions"),
+        config.integer("num.io.threads"),
+        str(config.log_dir),
+    ) == (2, 4, "/from/set")
 
 
 def test_environment_names():
     """Kafka's images, ours, and our own keys; what is no setting is left alone."""
-    environ = {"KAFKA_LOG_DIRS": "a", "KAFKA_CFG_NUM_PARTITIONS": "2", "KBROKER_CFG_NUM_IO_THREADS": "3", "KBROKER_RUN_LENGTH": "1",
-               "KAFKA_OPTS": "-X", "KAFKA_HOME": "/opt", "KBROKER_SANITIZE": "x", "KAFKA_CFG_NO_SUCH": "y"}  # fmt: skip
+    environ = {
+        "KAFKA_LOG_DIRS": "a",
+        "KAFKA_CFG_NUM_PARTITIONS": "2",
+        "KBROKER_CFG_NUM_IO_THREADS": "3",
+        "KBROKER_RUN_LENGTH": "1",
+        "KAFKA_OPTS": "-X",
+        "KAFKA_HOME": "/opt",
+        "KBROKER_SANITIZE": "x",
+        "KAFKA_CFG_NO_SUCH": "y",
+    }
     assert from_environment(environ) == {
-        "log.dirs": "a", "num.partitions": "2", "num.io.threads": "3", "kbroker.run.length": "1", "no.such": "y",
-    }  # fmt: skip
+        "log.dirs": "a",
+        "num.partitions": "2",
+        "num.io.threads": "3",
+        "kbroker.run.length": "1",
+        "no.such": "y",
+    }
 
 
 def test_properties_file():
     """Comments, separators, continued lines and escapes as Java reads them."""
     text = "# a\n! b\n a.b = 1 \nc:2\nd 3\ne=x,\\\n   y\nf=a\\tb\\u0041\nempty=\n\nlast=\\\\"
-    assert parse_properties(text) == {"a.b": "1", "c": "2", "d": "3", "e": "x,y", "f": "a\tbA", "empty": "", "last": "\\"}
+    found = parse_properties(text)
+    assert found == {
+        "a.b": "1",
+        "c": "2",
+        "d": "3",
+        "e": "x,y",
+        "f": "a\tbA",
+        "empty": "",
+        "last": "\\",
+    }
 
 
 @pytest.mark.parametrize("word", ["num.partitions", "=1", ""])
@@ -124,17 +196,17 @@ def test_set_needs_key_and_value(word):
 
 def test_retention_falls_back_from_ms_to_minutes_to_hours():
     """The finer unit wins wherever it is set."""
-    assert 7_200_000 == BrokerConfig({"log.retention.hours": 2}).topic_default("retention.ms")
-    assert 60_000 == BrokerConfig({"log.retention.hours": 2, "log.retention.minutes": 1}).topic_default("retention.ms")
-    assert 5 == BrokerConfig({"log.retention.minutes": 1, "log.retention.ms": 5}).topic_default("retention.ms")
-    assert -1 == BrokerConfig({"log.retention.hours": -1}).topic_default("retention.ms")
+    assert BrokerConfig({"log.retention.hours": 2}).topic_default("retention.ms") == 7_200_000
+    assert BrokerConfig({"log.retention.hours": 2, "log.retention.minutes": 1}).topic_default("retention.ms") == 60_000
+    assert BrokerConfig({"log.retention.minutes": 1, "log.retention.ms": 5}).topic_default("retention.ms") == 5
+    assert BrokerConfig({"log.retention.hours": -1}).topic_default("retention.ms") == -1
 
 
 def test_dynamic_values_win_and_name_their_source():
     """This broker's value, then the default of all brokers, then the file, then the table."""
     config = BrokerConfig({"message.max.bytes": 300})
     config.set_dynamic({"message.max.bytes": "100"}, {"message.max.bytes": "200", "gone.key": "1"})
-    assert 100 == config.topic_default("max.message.bytes")
+    assert config.topic_default("max.message.bytes") == 100
     assert config.sources("message.max.bytes") == [
         (ConfigSource.DYNAMIC_BROKER_CONFIG, 100),
         (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, 200),
@@ -150,12 +222,17 @@ def test_default_listener_is_local():
 
 def test_listeners_with_names_of_their_own():
     """Several listeners, IPv6 in brackets, one advertised elsewhere."""
-    config = BrokerConfig({
-        "listeners": "INTERNAL://[::1]:0,EXTERNAL://:9094",
-        "listener.security.protocol.map": "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT",
-        "advertised.listeners": "EXTERNAL://broker.example:9094",
-    })  # fmt: skip
-    assert config.listeners == [Listener("INTERNAL", "PLAINTEXT", "::1", 0), Listener("EXTERNAL", "PLAINTEXT", "", 9094)]
+    config = BrokerConfig(
+        {
+            "listeners": "INTERNAL://[::1]:0,EXTERNAL://:9094",
+            "listener.security.protocol.map": "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT",
+            "advertised.listeners": "EXTERNAL://broker.example:9094",
+        }
+    )
+    assert config.listeners == [
+        Listener("INTERNAL", "PLAINTEXT", "::1", 0),
+        Listener("EXTERNAL", "PLAINTEXT", "", 9094),
+    ]
     assert config.advertised_listeners == [Listener("EXTERNAL", "PLAINTEXT", "broker.example", 9094)]
 
 
@@ -184,8 +261,8 @@ def test_settings_that_cannot_work(values, text):
 
 def test_broker_id_is_the_old_name_of_node_id():
     """An old file keeps its number; the new key wins."""
-    assert (7, 3, 1) == (
+    assert (
         BrokerConfig({"broker.id": 7}).node_id,
         BrokerConfig({"broker.id": 7, "node.id": 3}).node_id,
         BrokerConfig().node_id,
-    )
+    ) == (7, 3, 1)

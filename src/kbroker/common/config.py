@@ -1,10 +1,10 @@
-"""The configuration table, and a broker's values: defaults, ``server.properties``, environment, ``--set``, dynamic ones.
+"""The configuration table, and a broker's values: defaults, properties file, environment, ``--set``, dynamic ones.
 
-One table drives validation, DescribeConfigs, the properties file, ``--set key=value`` and the environment. Later sources
-win: defaults, properties file, environment, ``--set``; dynamic values win over all of them.
+One table drives validation, DescribeConfigs, ``server.properties``, ``--set key=value`` and the environment. Later
+sources win: defaults, properties file, environment, ``--set``; dynamic values win over all of them.
 
-Environment: ``KAFKA_LOG_DIRS``, ``KAFKA_CFG_LOG_DIRS`` and ``KBROKER_CFG_LOG_DIRS`` all mean ``log.dirs``; our own keys,
-such as ``kbroker.run.length``, are ``KBROKER_RUN_LENGTH`` (or ``KBROKER_CFG_KBROKER_RUN_LENGTH``).
+Environment: ``KAFKA_LOG_DIRS``, ``KAFKA_CFG_LOG_DIRS`` and ``KBROKER_CFG_LOG_DIRS`` all mean ``log.dirs``; our own
+keys, such as ``kbroker.run.length``, are ``KBROKER_RUN_LENGTH`` (or ``KBROKER_CFG_KBROKER_RUN_LENGTH``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from kbroker.common.config_log import LOG_KEYS
 from kbroker.common.config_topic import TOPIC_KEYS
 from kbroker.common.listeners import Listener, advertised_listeners, parse_listeners
 
-BROKER_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(BROKER_KEYS + LOG_KEYS, key=lambda key: key.name)}
+BROKER_TABLE: Mapping[str, ConfigKey] = {
+    key.name: key for key in sorted(BROKER_KEYS + LOG_KEYS, key=lambda key: key.name)
+}
 TOPIC_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(TOPIC_KEYS, key=lambda key: key.name)}
 
 #: A key that is unset takes the first of these that is set, times the factor (``LogConfig`` of Kafka).
@@ -33,7 +35,9 @@ FALLBACKS: Mapping[str, tuple[tuple[str, int], ...]] = {
 COMPACT_REFUSED = "compact is not supported yet: the log cleaner does not exist; only delete is"
 
 #: Variables with our prefix that are not settings of the broker.
-_NOT_SETTINGS = frozenset({"KAFKA_HOME", "KAFKA_OPTS", "KAFKA_VERSION", "KAFKA_URI", "KAFKA_ROOT", "KAFKA_PATH", "KAFKA_DEBUG"})
+_NOT_SETTINGS = frozenset(
+    {"KAFKA_HOME", "KAFKA_OPTS", "KAFKA_VERSION", "KAFKA_URI", "KAFKA_ROOT", "KAFKA_PATH", "KAFKA_DEBUG"}
+)
 
 
 class BrokerConfig:
@@ -183,7 +187,7 @@ class BrokerConfig:
     # ------------------------------------------------------------ dynamic values
 
     def set_dynamic(self, broker: Mapping[str, str], default: Mapping[str, str]) -> None:
-        """Replace the dynamic values of this broker and of all brokers. Values that are no longer valid are left out."""
+        """Replace the dynamic values of this broker and of all brokers; those that are no longer valid are left out."""
         self._dynamic_broker = _parsed(broker)
         self._dynamic_default = _parsed(default)
 
@@ -197,9 +201,13 @@ class BrokerConfig:
         if "compact" in self.words("log.cleanup.policy"):
             raise ConfigError("log.cleanup.policy", ",".join(self.words("log.cleanup.policy")), COMPACT_REFUSED)
         if self.integer("default.replication.factor") != 1:
-            raise ConfigError("default.replication.factor", self.integer("default.replication.factor"), "There is one broker", "1")
+            raise ConfigError(
+                "default.replication.factor", self.integer("default.replication.factor"), "There is one broker", "1"
+            )
         if len(self.words("log.dirs")) > 1:
-            raise ConfigError("log.dirs", ",".join(self.words("log.dirs")), "Only one folder is supported", "one folder")
+            raise ConfigError(
+                "log.dirs", ",".join(self.words("log.dirs")), "Only one folder is supported", "one folder"
+            )
         if self.is_set("log.dirs") and not self.words("log.dirs"):
             raise ConfigError("log.dirs", "", "A folder is needed", "one folder")
         self.listeners  # noqa: B018 - parsing is the check
@@ -223,7 +231,7 @@ def validate_topic_configs(configs: Mapping[str, str]) -> None:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the keys of a Java properties file: comments with # or !, ``=`` or ``:`` or blanks, continued lines, escapes."""
+    """Return the keys of a Java properties file: comments, ``=`` or ``:`` or blanks, continued lines, escapes."""
     found: dict[str, str] = {}
     pending = ""
     for raw in text.splitlines():
@@ -257,7 +265,7 @@ def _unescape(text: str) -> str:
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings in an environment. Unknown names count only with a ``_CFG_`` prefix (they are then warned about)."""
+    """Return the settings in an environment; unknown names count, for a warning, only with a ``_CFG_`` prefix."""
     found: dict[str, str] = {}
     for name in sorted(environ):
         for prefix, own, sure in (

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from kbroker.common.config_def import INT32_MAX, INT64_MAX, ConfigKey, ConfigType, ConfigValue, Dynamic, Importance
-from kbroker.common.config_def import Validator, between
+from kbroker.common.config_def import (
+    INT32_MAX,
+    INT64_MAX,
+    ConfigKey,
+    ConfigType,
+    ConfigValue,
+    Dynamic,
+    Importance,
+    Validator,
+    between,
+)
 
 BOOLEAN, STRING, INT, SHORT, LONG, LIST = (
     ConfigType.BOOLEAN,
@@ -26,7 +35,8 @@ def _key(
 
 NETWORK_KEYS: tuple[ConfigKey, ...] = (
     _key("listeners", LIST, ("PLAINTEXT://127.0.0.1:9092",), None,
-         "Addresses to bind, NAME://host:port with commas between them; port 0 takes a free one, an empty host binds all.",
+         "Addresses to bind, NAME://host:port with commas between them; port 0 takes a free one, an "
+         "empty host binds all.",
          HIGH, PER_BROKER),
     _key("advertised.listeners", LIST, None, None,
          "Addresses told to clients, by listener name. Unset: those of listeners, port 0 replaced by the real port.",
@@ -37,23 +47,29 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
     _key("num.network.threads", INT, 3, between(1), "Network threads of each listener.", HIGH, CLUSTER_WIDE),
     _key("num.io.threads", INT, 8, between(1), "Threads that handle requests.", HIGH, CLUSTER_WIDE),
     _key("background.threads", INT, 10, between(1), "Threads for background work.", HIGH, CLUSTER_WIDE),
-    _key("queued.max.requests", INT, 500, between(1), "Requests that may wait before the network threads stop reading.", HIGH),
+    _key("queued.max.requests", INT, 500, between(1),
+         "Requests that may wait before the network threads stop reading.", HIGH),
     _key("queued.max.request.bytes", LONG, -1, None,
          "Bytes of requests held in memory at once; 0 or less: no limit, else at least socket.request.max.bytes."),
-    _key("socket.request.max.bytes", INT, 104_857_600, between(1), "Largest request in bytes; a larger one closes.", HIGH),
+    _key("socket.request.max.bytes", INT, 104_857_600, between(1),
+         "Largest request in bytes; a larger one closes.", HIGH),
     _key("socket.send.buffer.bytes", INT, 102_400, None, "SO_SNDBUF of connections; -1: the system's choice.", HIGH),
     _key("socket.receive.buffer.bytes", INT, 102_400, None, "SO_RCVBUF of connections; -1: the system's choice.", HIGH),
     _key("socket.listen.backlog.size", INT, 50, between(1), "Connections that may wait to be accepted."),
     _key("connections.max.idle.ms", LONG, 600_000, None, "Idle connections are closed after this many milliseconds."),
     _key("max.connections", INT, INT32_MAX, between(0), "Connections at once.", MEDIUM, CLUSTER_WIDE),
-    _key("max.connections.per.ip", INT, INT32_MAX, between(0), "Connections at once from one address.", MEDIUM, CLUSTER_WIDE),
-    _key("max.connections.per.ip.overrides", STRING, "", None, "address:count, with commas; wins over max.connections.per.ip.",
+    _key("max.connections.per.ip", INT, INT32_MAX, between(0),
+         "Connections at once from one address.", MEDIUM, CLUSTER_WIDE),
+    _key("max.connections.per.ip.overrides", STRING, "", None,
+         "address:count, with commas; wins over max.connections.per.ip.",
          MEDIUM, CLUSTER_WIDE),
-    _key("max.connection.creation.rate", INT, INT32_MAX, between(0), "New connections per second.", MEDIUM, CLUSTER_WIDE),
+    _key("max.connection.creation.rate", INT, INT32_MAX, between(0),
+         "New connections per second.", MEDIUM, CLUSTER_WIDE),
     _key("request.timeout.ms", INT, 30_000, None, "How long a client waits for an answer, in milliseconds.", HIGH),
     _key("fetch.max.bytes", INT, 57_671_680, between(1024), "Largest answer to a Fetch request in bytes."),
     _key("max.incremental.fetch.session.cache.slots", INT, 1000, between(0), "Fetch sessions kept at once."),
-    _key("fetch.purgatory.purge.interval.requests", INT, 1000, None, "Finished fetches after which watch lists are purged."),
+    _key("fetch.purgatory.purge.interval.requests", INT, 1000, None,
+         "Finished fetches after which watch lists are purged."),
     _key("producer.purgatory.purge.interval.requests", INT, 1000, None, "The same for produce requests."),
 )  # fmt: skip
 
@@ -62,20 +78,25 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
     _key("broker.id", INT, -1, None, "Old name of node.id; used when node.id is not set.", HIGH),
     _key("broker.rack", STRING, None, None, "Rack told to clients."),
     _key("process.roles", LIST, ("broker", "controller"), None, "Accepted; this broker is both.", HIGH),
-    _key("auto.create.topics.enable", BOOLEAN, True, None, "Whether a Metadata request may create the topics it names.", HIGH),
+    _key("auto.create.topics.enable", BOOLEAN, True, None,
+         "Whether a Metadata request may create the topics it names.", HIGH),
     _key("delete.topic.enable", BOOLEAN, True, None, "Whether topics can be deleted.", HIGH),
     _key("num.partitions", INT, 1, between(1), "Partitions of a topic created without a count."),
-    _key("default.replication.factor", INT, 1, between(1), "Replication factor of topics created without one; there is one broker."),
+    _key("default.replication.factor", INT, 1, between(1),
+         "Replication factor of topics created without one; there is one broker."),
     _key("transaction.max.timeout.ms", INT, 900_000, between(1), "Longest transaction in milliseconds.", HIGH),
-    _key("transactional.id.expiration.ms", INT, 604_800_000, between(1), "How long an idle transactional id is kept.", HIGH),
+    _key("transactional.id.expiration.ms", INT, 604_800_000, between(1),
+         "How long an idle transactional id is kept.", HIGH),
     _key("transaction.state.log.num.partitions", INT, 50, between(1), "Partitions of __transaction_state.", HIGH),
     _key("transaction.state.log.replication.factor", SHORT, 1, between(1), "Accepted; there is one broker.", HIGH),
     _key("transaction.state.log.min.isr", INT, 1, between(1), "Accepted; there is one broker.", HIGH),
-    _key("transaction.state.log.segment.bytes", INT, 104_857_600, between(1), "Segment size of __transaction_state.", HIGH),
+    _key("transaction.state.log.segment.bytes", INT, 104_857_600, between(1),
+         "Segment size of __transaction_state.", HIGH),
     _key("offsets.topic.num.partitions", INT, 50, between(1), "Partitions of __consumer_offsets.", HIGH),
     _key("offsets.topic.replication.factor", SHORT, 1, between(1), "Accepted; there is one broker.", HIGH),
     _key("offsets.topic.segment.bytes", INT, 104_857_600, between(1), "Segment size of __consumer_offsets.", HIGH),
-    _key("offsets.retention.minutes", INT, 10_080, between(1), "How long the offsets of an empty group are kept.", HIGH),
+    _key("offsets.retention.minutes", INT, 10_080, between(1),
+         "How long the offsets of an empty group are kept.", HIGH),
     _key("offset.metadata.max.bytes", INT, 4096, None, "Longest note of an offset commit.", HIGH),
     _key("group.initial.rebalance.delay.ms", INT, 3000, None, "How long a new group waits for more members."),
     _key("group.min.session.timeout.ms", INT, 6000, None, "Shortest session timeout a member may ask for."),
@@ -89,15 +110,18 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
 )  # fmt: skip
 
 OWN_KEYS: tuple[ConfigKey, ...] = (
-    _key("kbroker.in.memory", BOOLEAN, False, None, "Keep everything in memory (a temporary folder removed at the end)."),
+    _key("kbroker.in.memory", BOOLEAN, False, None,
+         "Keep everything in memory (a temporary folder removed at the end)."),
     _key("kbroker.run.length", INT, 16, between(1, 1024),
          "Complete requests of one connection handed over at once; 1 is Kafka's exact behaviour."),
     _key("kbroker.python.threads", INT, 2, between(1, 64), "Threads for the requests that Python serves."),
-    _key("kbroker.frame.timeout.ms", LONG, 30_000, between(1), "A request must be complete this long after its first byte."),
+    _key("kbroker.frame.timeout.ms", LONG, 30_000, between(1),
+         "A request must be complete this long after its first byte."),
     _key("kbroker.max.open.files", INT, 1024, between(16), "Segment files kept open at once."),
     _key("kbroker.nofile.limit", LONG, INT64_MAX, between(64),
          "The soft limit of open files is raised to this at start, as far as the hard limit allows."),
-    _key("kbroker.shutdown.timeout.ms", LONG, 5000, between(0), "How long an orderly stop may take at the end of the process."),
+    _key("kbroker.shutdown.timeout.ms", LONG, 5000, between(0),
+         "How long an orderly stop may take at the end of the process."),
 )  # fmt: skip
 
 BROKER_KEYS = NETWORK_KEYS + SERVER_KEYS + OWN_KEYS

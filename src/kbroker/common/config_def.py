@@ -55,7 +55,7 @@ class Dynamic(enum.Enum):
 class ConfigError(ValueError):
     """A value that a key cannot have.
 
-    ``str()`` is Kafka's wording, as clients get it; ``explain()`` adds what is allowed, for the person who starts a broker.
+    ``str()`` is Kafka's wording, as clients get it; ``explain()`` adds what is allowed, for people.
     """
 
     def __init__(self, key: str, value: object, reason: str, allowed: str = "") -> None:
@@ -72,7 +72,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Validator:
-    """``check`` gives the reason of a refusal, or None; of a list, it sees each word. ``allowed`` says in words what passes."""
+    """``check`` gives the reason of a refusal, or None; of a list, it sees each word. ``allowed`` says what passes."""
 
     allowed: str
     check: Callable[[bool | int | float | str], str | None]
@@ -106,7 +106,8 @@ def levels(low: int, high: int, default: int) -> Validator:
 
     def check(value: bool | int | float | str) -> str | None:
         assert isinstance(value, int)
-        return None if low <= value <= high or value == default else f"Value must be between {low} and {high} or equal to {default}"
+        good = low <= value <= high or value == default
+        return None if good else f"Value must be between {low} and {high} or equal to {default}"
 
     return Validator(f"{low} to {high}, or {default}", check)
 
@@ -127,7 +128,7 @@ def throttled_replicas() -> Validator:
 class ConfigKey:
     """One row of the configuration table.
 
-    ``synonym``: for a topic key, the broker key whose value is the topic's default. ``doc``: what DescribeConfigs and the
+    ``synonym``: for a topic key, the broker key that gives the topic's default. ``doc``: what DescribeConfigs and the
     printed reference say.
     """
 

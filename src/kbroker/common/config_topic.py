@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from kbroker.common.config_def import INT32_MAX, INT64_MAX, ConfigKey, ConfigType, ConfigValue, Dynamic, Validator
-from kbroker.common.config_def import between, levels, one_of, throttled_replicas
+from kbroker.common.config_def import (
+    INT32_MAX,
+    INT64_MAX,
+    ConfigKey,
+    ConfigType,
+    ConfigValue,
+    Dynamic,
+    Validator,
+    between,
+    levels,
+    one_of,
+    throttled_replicas,
+)
 
 COMPRESSION_TYPES = one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 TIMESTAMP_TYPES = one_of("CreateTime", "LogAppendTime")
@@ -30,7 +41,8 @@ def _key(
 
 TOPIC_KEYS: tuple[ConfigKey, ...] = (
     _key("cleanup.policy", LIST, ("delete",), "log.cleanup.policy", CLEANUP_POLICIES,
-         "What happens to old segments: delete drops them by time and size. compact is refused until the cleaner exists."),
+         "What happens to old segments: delete drops them by time and size. compact is refused until "
+         "the cleaner exists."),
     _key("compression.gzip.level", INT, -1, "compression.gzip.level", GZIP_LEVELS,
          "Level used when compression.type is gzip."),
     _key("compression.lz4.level", INT, 9, "compression.lz4.level", LZ4_LEVELS,

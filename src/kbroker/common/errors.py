@@ -158,8 +158,8 @@ class Errors(enum.IntEnum):
 _MESSAGES = {
     Errors.UNKNOWN_SERVER_ERROR: "The server experienced an unexpected error when processing the request.",
     Errors.OFFSET_OUT_OF_RANGE: "The requested offset is not within the range of offsets maintained by the server.",
-    Errors.CORRUPT_MESSAGE: "This message has failed its CRC checksum, exceeds the valid size, has a null key for a compacted topic, "
-    "or is otherwise corrupt.",
+    Errors.CORRUPT_MESSAGE: "This message has failed its CRC checksum, exceeds the valid size, has a null "
+    "key for a compacted topic, or is otherwise corrupt.",
     Errors.UNKNOWN_TOPIC_OR_PARTITION: "This server does not host this topic-partition.",
     Errors.REQUEST_TIMED_OUT: "The request timed out.",
     Errors.INVALID_TOPIC_EXCEPTION: "The request attempted to perform an operation on an invalid topic.",
@@ -168,8 +168,8 @@ _MESSAGES = {
     Errors.INVALID_REPLICATION_FACTOR: "Replication factor is below 1 or larger than the number of available brokers.",
     Errors.INVALID_REPLICA_ASSIGNMENT: "Replica assignment is invalid.",
     Errors.INVALID_CONFIG: "Configuration is invalid.",
-    Errors.INVALID_REQUEST: "This most likely occurs because of a request being malformed by the client library or the message was sent "
-    "to an incompatible broker. See the broker logs for more details.",
+    Errors.INVALID_REQUEST: "This most likely occurs because of a request being malformed by the client library "
+    "or the message was sent to an incompatible broker. See the broker logs for more details.",
     Errors.UNSUPPORTED_VERSION: "The version of API is not supported.",
     Errors.KAFKA_STORAGE_ERROR: "Disk error when trying to access log file on the disk.",
     Errors.TOPIC_DELETION_DISABLED: "Topic deletion is disabled.",

@@ -35,12 +35,16 @@ def parse_listeners(key: str, words: Sequence[str], protocol_map: Sequence[str])
     for word in words:
         match = _FORM.fullmatch(word)
         if match is None:
-            raise ConfigError(key, word, "Not an address of the form NAME://host:port", "NAME://host:port, with commas between")
+            raise ConfigError(
+                key, word, "Not an address of the form NAME://host:port", "NAME://host:port, with commas between"
+            )
         name, host, port = match[1].upper(), match[2].strip("[]"), int(match[3])
         if not 0 <= port <= 65535:
             raise ConfigError(key, word, f"Port {port} is out of range", "ports 0 to 65535")
         if name not in protocols:
-            raise ConfigError(key, word, f"listener.security.protocol.map does not name {name}", ", ".join(sorted(protocols)))
+            raise ConfigError(
+                key, word, f"listener.security.protocol.map does not name {name}", ", ".join(sorted(protocols))
+            )
         if protocols[name] not in SUPPORTED_PROTOCOLS:
             raise ConfigError(key, word, f"{protocols[name]} is not served yet", ", ".join(SUPPORTED_PROTOCOLS))
         if any(name == other.name for other in found):
@@ -53,8 +57,10 @@ def parse_listeners(key: str, words: Sequence[str], protocol_map: Sequence[str])
     return found
 
 
-def advertised_listeners(words: Sequence[str], bound: Sequence[Listener], protocol_map: Sequence[str]) -> list[Listener]:
-    """Return the advertised addresses; their names must be those of listeners, their hosts something a client can reach."""
+def advertised_listeners(
+    words: Sequence[str], bound: Sequence[Listener], protocol_map: Sequence[str]
+) -> list[Listener]:
+    """Return the advertised addresses: names must be those of listeners, hosts something a client can reach."""
     key = "advertised.listeners"
     found = parse_listeners(key, words, protocol_map)
     names = [listener.name for listener in bound]
@@ -62,7 +68,9 @@ def advertised_listeners(words: Sequence[str], bound: Sequence[Listener], protoc
         if listener.name not in names:
             raise ConfigError(key, str(listener), f"listeners does not name {listener.name}", ", ".join(names))
         if listener.host in ("", "0.0.0.0", "::"):
-            raise ConfigError(key, str(listener), "Clients cannot reach this host", "a host name or address of this machine")
+            raise ConfigError(
+                key, str(listener), "Clients cannot reach this host", "a host name or address of this machine"
+            )
     return found
 
 
