@@ -1,0 +1,198 @@
+"""Messages of the Kafka protocol as dicts: typed Python face of the wire tables and their codec.
+
+A body is a dict with Kafka's own field names. Arrays are lists, structs are dicts, a uuid is ``uuid.UUID`` (16 bytes are
+accepted too when encoding), ``bytes`` are bytes and ``records`` a memoryview of the decoded buffer (bytes-like when
+encoding). Decoding fills every field of the table; what the version lacks has its default. Encoding takes the default for
+missing keys, and refuses unknown keys and values that the version cannot carry. Text that is not UTF-8 comes through as
+surrogate escapes and goes back as the same bytes.
+
+Every failure is a ProtocolError. Functions are safe from any thread; buffers and bodies must not change meanwhile.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kbroker.common.errors import ProtocolError
+from kbroker.protocol import _wire
+from kbroker.protocol.schema import (
+    ApiSchema,
+    api,
+    api_by_name,
+    apis,
+    data_plan,
+    data_versions,
+    header_plan,
+    request_plan,
+    response_plan,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "ApiSchema",
+    "Body",
+    "RequestHeader",
+    "api",
+    "api_by_name",
+    "apis",
+    "data_versions",
+    "decode_data",
+    "decode_request",
+    "decode_request_header",
+    "decode_response",
+    "decode_response_frame",
+    "decode_versioned",
+    "encode_data",
+    "encode_request",
+    "encode_request_frame",
+    "encode_request_header",
+    "encode_response",
+    "encode_response_frame",
+    "encode_versioned",
+    "request_header_version",
+    "response_header_version",
+]
+
+Body = dict[str, Any]
+
+_API_VERSIONS = 18
+
+
+class RequestHeader(NamedTuple):
+    """Header of a request. ``client_id``: empty when the client sent null."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str
+
+
+def request_header_version(key: int, version: int) -> int:
+    """Return 2 for a flexible request version, else 1.
+
+    Raises: ProtocolError: unknown API.
+    """
+    return 2 if api(key).is_flexible(version) else 1
+
+
+def response_header_version(key: int, version: int) -> int:
+    """Return 1 for a flexible response version, else 0; always 0 for ApiVersions, whose reader knows no version yet.
+
+    Raises: ProtocolError: unknown API.
+    """
+    return 1 if key != _API_VERSIONS and api(key).is_flexible(version) else 0
+
+
+def decode_request_header(data: Buffer, offset: int = 0) -> tuple[RequestHeader, int]:
+    """Decode the header of a request frame (without its size prefix).
+
+    Returns: the header and the position of the body.
+
+    Raises: ProtocolError: it is cut or malformed, or the API is unknown (nothing then says where its body starts).
+    """
+    try:
+        key, version = struct.unpack_from(">hh", memoryview(data), offset)
+    except struct.error:
+        raise ProtocolError("frame too short for a request header") from None
+    plan = header_plan("RequestHeader", request_header_version(key, version))
+    header, end = _wire.decode_from(plan, data, offset)
+    return RequestHeader(key, version, header["CorrelationId"], header["ClientId"] or ""), end
+
+
+def encode_request_header(key: int, version: int, correlation_id: int, client_id: str | None = "") -> bytes:
+    """Encode a request header in the version that belongs to `version` of the API."""
+    return _wire.encode(
+        header_plan("RequestHeader", request_header_version(key, version)),
+        {
+            "RequestApiKey": key,
+            "RequestApiVersion": version,
+            "CorrelationId": correlation_id,
+            "ClientId": client_id,
+        },
+    )
+
+
+def decode_request(key: int, version: int, data: Buffer, offset: int = 0) -> Body:
+    """Decode a request body; bytes after it are ignored, as Kafka does.
+
+    Args:
+        key: api key.
+        version: api version.
+        data: the frame, or the body alone.
+        offset: where the body starts.
+
+    Raises: ProtocolError: unknown API or version, or bytes that are no such body.
+    """
+    return _wire.decode(request_plan(key, version), data, offset)
+
+
+def encode_request(key: int, version: int, body: Body) -> bytes:
+    """Encode a request body.
+
+    Raises: ProtocolError: unknown API or version, or a body it cannot carry.
+    """
+    return _wire.encode(request_plan(key, version), body)
+
+
+def decode_response(key: int, version: int, data: Buffer, offset: int = 0) -> Body:
+    """Decode a response body; see decode_request."""
+    return _wire.decode(response_plan(key, version), data, offset)
+
+
+def encode_response(key: int, version: int, body: Body) -> bytes:
+    """Encode a response body; see encode_request."""
+    return _wire.encode(response_plan(key, version), body)
+
+
+def encode_request_frame(key: int, version: int, correlation_id: int, client_id: str | None, body: Body) -> bytes:
+    """Encode a whole request as it goes over a connection: size, header, body."""
+    header = encode_request_header(key, version, correlation_id, client_id)
+    return _wire.encode(request_plan(key, version), body, header, True)
+
+
+def encode_response_frame(key: int, version: int, correlation_id: int, body: Body) -> bytes:
+    """Encode a whole response as it goes over a connection: size, header, body."""
+    if not -0x80000000 <= correlation_id <= 0x7FFFFFFF:
+        raise ProtocolError(f"CorrelationId: {correlation_id} does not fit")
+    header = struct.pack(">i", correlation_id) + bytes(response_header_version(key, version))
+    return _wire.encode(response_plan(key, version), body, header, True)
+
+
+def decode_response_frame(key: int, version: int, data: Buffer, offset: int = 0) -> tuple[int, Body]:
+    """Decode a response frame (without its size prefix); return its correlation id and body."""
+    plan = header_plan("ResponseHeader", response_header_version(key, version))
+    header, end = _wire.decode_from(plan, data, offset)
+    correlation_id: int = header["CorrelationId"]
+    return correlation_id, _wire.decode(response_plan(key, version), data, end)
+
+
+def decode_data(name: str, version: int, data: Buffer, offset: int = 0) -> Body:
+    """Decode a struct that is no API, such as ConsumerProtocolAssignment or AbortedTxn."""
+    return _wire.decode(data_plan(name, version), data, offset)
+
+
+def encode_data(name: str, version: int, body: Body) -> bytes:
+    """Encode a struct that is no API."""
+    return _wire.encode(data_plan(name, version), body)
+
+
+def decode_versioned(name: str, data: Buffer) -> tuple[int, Body]:
+    """Decode a struct that starts with its own int16 version, as embedded group metadata does.
+
+    Returns: the version as it was sent, and the struct. One newer than the tables is read as the newest they know.
+
+    Raises: ProtocolError: cut, malformed, or of a version below the first.
+    """
+    view = memoryview(data)
+    if view.nbytes < 2:
+        raise ProtocolError(f"{name}: too short for its version")
+    version: int = struct.unpack_from(">h", view)[0]
+    return version, _wire.decode(data_plan(name, min(version, data_versions(name)[1])), data, 2)
+
+
+def encode_versioned(name: str, version: int, body: Body) -> bytes:
+    """Encode a struct with its int16 version in front."""
+    return _wire.encode(data_plan(name, version), body, struct.pack(">h", version))
