@@ -1,5 +1,6 @@
 """Record batch v2 (spec: headers-and-primitives 4): header fields, validation, iteration. Pure functions, no lock."""
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from cpython.buffer cimport Py_buffer
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 cdef enum:
     BATCH_HEADER_BYTES = 61
@@ -29,12 +30,42 @@ cdef struct RecordView:         # pointers into the (uncompressed) records secti
     const char *headers         # first header (after the count)
     int32_t header_count
 
+cdef struct HeaderView:         # pointers into the records section
+    const char *key
+    int32_t key_bytes
+    const char *value
+    int32_t value_bytes         # -1 null
+
 # False when fewer than 61 bytes are there (nothing else is judged).
 cdef bint batch_parse(const char *data, int64_t size_bytes, BatchHeader *out) noexcept nogil
 cdef bint batch_crc_ok(const char *data, const BatchHeader *header) noexcept nogil   # all batch_length + 12 bytes are there
 # One record at *position (relative to records); advances it. 0 ok; -1 malformed or past the end.
 cdef int32_t record_next(const char *records, int64_t size_bytes, int64_t *position, const BatchHeader *header,
                          RecordView *out) noexcept nogil
+# The header at `at` of a record that record_next accepted; returns the place of the next one, NULL when malformed.
+cdef const char *header_next(const char *at, const char *end, HeaderView *out) noexcept nogil
 # Decompresses the records of a batch into a malloc'ed buffer, in bounded steps (cap_bytes in all; a bomb ends there).
 # Takes the GIL for the library's call, which drops it while it works. 0 ok; -1 undecodable or unknown codec; -2 over the cap.
-cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64_t cap_bytes, char **out, int64_t *out_bytes) noexcept nogil
+cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64_t cap_bytes, char **out,
+                              int64_t *out_bytes) noexcept nogil
+
+cdef class RecordBatch:         # Python's view of one batch; immutable
+    cdef:
+        BatchHeader header
+        const char *data        # first byte of the batch, inside buffer
+        Py_buffer buffer        # owned while held
+        bint held
+        object source
+        int64_t position        # of the batch in source
+
+cdef class RecordBatchBuilder:  # one thread at a time
+    cdef:
+        BatchHeader header
+        uint8_t *data           # owned: the records so far
+        int64_t size
+        int64_t capacity
+        bint has_base           # base_timestamp_ms is set
+    cdef int add(self, key, value, int64_t timestamp_ms, headers, offset_delta) except -1
+    cdef uint8_t *room(self, int64_t size) except NULL
+    cdef int put_varlong(self, int64_t value) except -1
+    cdef int put_blob(self, value) except -1

@@ -1,0 +1,142 @@
+"""Record batches (format 2) for Python: build, iterate, take apart into columns.
+
+The byte grammar itself is in ``_records.pyx``, which the log uses natively. Damaged data is a ProtocolError with the code
+CORRUPT_MESSAGE.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.protocol._records import RecordBatch, RecordBatchBuilder, batch_at, corrupt
+from kbroker.protocol.compression import CompressionType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from typing_extensions import Buffer
+
+__all__ = [
+    "CompressionType",
+    "Record",
+    "RecordBatch",
+    "RecordBatchBuilder",
+    "batch_at",
+    "build_batch",
+    "build_control_batch",
+    "iter_batches",
+    "iter_records",
+]
+
+_ABORT, _COMMIT = 0, 1
+
+
+class Record(NamedTuple):
+    """One record. ``value`` None is a tombstone; ``headers`` are pairs of a name and bytes or None."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int = -1
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    offset: int = -1
+
+
+def build_batch(
+    records: Iterable[Record | tuple[bytes | None, bytes | None]],
+    *,
+    compression: CompressionType = CompressionType.NONE,
+    base_offset: int = 0,
+    base_timestamp_ms: int | None = None,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    log_append_time: bool = False,
+    leader_epoch: int = -1,
+) -> bytes:
+    """Build one batch.
+
+    Args:
+        records: Record or (key, value); a Record's offset, if not -1, gives its place above `base_offset`.
+        compression: codec of the records.
+        base_offset: offset of the first record; a producer sends 0 and the broker assigns.
+        base_timestamp_ms: what record times are relative to; the first record's time when left out.
+        producer_id, producer_epoch, base_sequence: of an idempotent producer, else -1.
+        transactional: part of a transaction.
+        log_append_time: readers take the batch's highest timestamp for every record.
+        leader_epoch: partition leader epoch; the broker overwrites it.
+
+    Raises: ValueError, TypeError, OverflowError: a record that no batch can hold.
+    """
+    builder = RecordBatchBuilder(
+        compression,
+        base_offset=base_offset,
+        base_timestamp_ms=base_timestamp_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+        log_append_time=log_append_time,
+        leader_epoch=leader_epoch,
+    )
+    for record in records:
+        key, value, timestamp_ms, headers, offset = record if isinstance(record, Record) else Record(*record)
+        builder.append(key, value, timestamp_ms, headers, None if offset < 0 else offset - base_offset)
+    return builder.build()
+
+
+def build_control_batch(
+    *,
+    commit: bool,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
+    """Build the batch that ends a transaction on one partition: a single commit or abort marker."""
+    builder = RecordBatchBuilder(
+        CompressionType.NONE,
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+        leader_epoch=leader_epoch,
+    )
+    key = struct.pack(">hh", 0, _COMMIT if commit else _ABORT)
+    builder.append(key, struct.pack(">hi", 0, coordinator_epoch), timestamp_ms)
+    return builder.build()
+
+
+def iter_batches(data: Buffer, *, allow_truncated: bool = False) -> Iterator[RecordBatch]:
+    """Yield the batches of `data`, which hold no copy of it; checksums are not looked at.
+
+    Args:
+        data: concatenated batches.
+        allow_truncated: end quietly at a cut last batch, as a fetch answer may have one.
+
+    Raises: ProtocolError: a length that cannot be, or a cut last batch.
+    """
+    position, size_bytes = 0, memoryview(data).nbytes
+    while position < size_bytes:
+        batch = batch_at(data, position)
+        if batch is None:
+            if allow_truncated:
+                return
+            raise corrupt(f"batch cut after {size_bytes - position} bytes")
+        yield batch
+        position += batch.size_bytes
+
+
+def iter_records(data: Buffer, *, allow_truncated: bool = False) -> Iterator[Record]:
+    """Yield the records of `data`, control batches left out; checksums are verified, codecs undone.
+
+    Raises: ProtocolError: damaged data, see iter_batches.
+    """
+    for batch in iter_batches(data, allow_truncated=allow_truncated):
+        if not batch.is_control:
+            for offset, timestamp_ms, key, value, headers in batch.records():
+                yield Record(key, value, timestamp_ms, headers, offset)
