@@ -279,7 +279,9 @@ def test_missing_folder_and_file_raise_oserror(state, tmp_path):
         state.load_snapshot(tmp_path / "absent")
 
 
-@pytest.mark.parametrize("args", [(-1, 0, 0, 0), (1, -1, 0, 0), (1, 40000, 0, 0), (1, 0, -1, 0), (1, 0, 0, -1), (2**63, 0, 0, 0)])
+@pytest.mark.parametrize(
+    "args", [(-1, 0, 0, 0), (1, -1, 0, 0), (1, 40000, 0, 0), (1, 0, -1, 0), (1, 0, 0, -1), (2**63, 0, 0, 0)]
+)
 def test_wrong_numbers_are_refused(state, args):
     """A number out of range is a ValueError, not a wrong entry."""
     with pytest.raises(ValueError, match="must be in"):

@@ -1,7 +1,7 @@
 """Idempotent-producer state of one partition (spec/log-storage 7, 8): entries, sequence rules, snapshots.
 
-Lock: none of its own; the partition's append lock guards every call, except the two that only touch a file or a byte
-string (``producer_state_store_snapshot``, and nothing else).
+Lock: none of its own; the partition's append lock guards every call but ``producer_state_store_snapshot``, which only
+writes a file and is called without it.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 

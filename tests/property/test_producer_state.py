@@ -1,0 +1,172 @@
+"""The native producer state against the rules written down with a dict and lists."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbroker.log._producer_state import ProducerStateManager
+
+MODULUS = 2**31
+
+
+@dataclass
+class Producer:
+    epoch: int = -1
+    coordinator_epoch: int = -1
+    timestamp: int = -1
+    txn: int | None = None
+    batches: deque = field(default_factory=lambda: deque(maxlen=5))  # (first seq, last seq, first, last, time)
+
+    def set_epoch(self, epoch):
+        if epoch != self.epoch:
+            self.epoch, self.batches = epoch, deque(maxlen=5)
+
+
+@dataclass
+class Model:
+    producers: dict = field(default_factory=dict)
+    ended: list = field(default_factory=list)  # (first offset, marker offset) not yet below the high watermark
+
+    def append(self, pid, epoch, sequence, offset, count, timestamp, transactional, from_client):
+        known = self.producers.get(pid)
+        p = known or Producer()
+        last = (sequence + count - 1) % MODULUS
+        if from_client:
+            if p.epoch == epoch:
+                for first_seq, last_seq, first, _, time in p.batches:
+                    if (first_seq, last_seq) == (sequence, last):
+                        return 0, first, time
+            if epoch < p.epoch:
+                return 47, -1, -1
+            if p.epoch != -1:
+                wanted = (p.batches[-1][1] + 1) % MODULUS if p.batches and epoch == p.epoch else 0
+                if sequence != wanted:
+                    return 45, -1, -1
+        if p.txn is not None and not transactional:
+            return 48, -1, -1
+        self.producers[pid] = p
+        p.set_epoch(epoch)
+        p.batches.append((sequence, last, offset, offset + count - 1, timestamp))
+        p.timestamp = timestamp
+        if transactional and p.txn is None:
+            p.txn = offset
+        return 0, offset, timestamp
+
+    def end(self, pid, epoch, offset, commit, coordinator_epoch, timestamp):
+        p = self.producers.get(pid) or Producer()
+        if epoch < p.epoch:
+            return 47, None
+        if coordinator_epoch < p.coordinator_epoch:
+            return 52, None
+        self.producers[pid] = p
+        p.set_epoch(epoch)
+        p.coordinator_epoch, p.timestamp = coordinator_epoch, timestamp
+        first, p.txn = p.txn, None
+        if first is None:
+            return 0, None
+        self.ended.append((first, offset))
+        stable = min((q.txn for q in self.producers.values() if q.txn is not None), default=offset + 1)
+        return 0, None if commit else (pid, first, offset, stable)
+
+    def expire(self, now, expiration):
+        self.producers = {
+            k: p for k, p in self.producers.items() if p.txn is not None or now - p.timestamp < expiration
+        }
+
+    def first_unstable(self):
+        return min(
+            [p.txn for p in self.producers.values() if p.txn is not None] + [f for f, _ in self.ended], default=None
+        )
+
+    def describe(self):
+        return [
+            {
+                "producer_id": pid,
+                "producer_epoch": p.epoch,
+                "coordinator_epoch": p.coordinator_epoch,
+                "last_timestamp_ms": p.timestamp,
+                "last_sequence": p.batches[-1][1] if p.batches else -1,
+                "last_offset": p.batches[-1][3] if p.batches else -1,
+                "current_txn_first_offset": -1 if p.txn is None else p.txn,
+                "batch_count": len(p.batches),
+            }
+            for pid, p in sorted(self.producers.items())
+        ]
+
+
+PIDS = st.integers(0, 3)
+EPOCHS = st.integers(0, 2)
+SEQUENCES = st.one_of(st.integers(0, 12), st.integers(MODULUS - 4, MODULUS - 1))
+STEPS = st.one_of(
+    st.tuples(st.just("next"), PIDS, st.integers(1, 3), st.booleans()),
+    st.tuples(st.just("repeat"), PIDS, st.integers(0, 4)),
+    st.tuples(st.just("append"), PIDS, EPOCHS, SEQUENCES, st.integers(1, 6), st.booleans(), st.booleans()),
+    st.tuples(st.just("end"), PIDS, EPOCHS, st.booleans(), st.integers(0, 2)),
+    st.tuples(st.just("watermark"), st.integers(0, 60)),
+    st.tuples(st.just("expire"), st.integers(1, 20)),
+    st.tuples(st.just("reload")),
+)
+
+
+def append(state, model, pid, epoch, sequence, offset, count, now, transactional, from_client):
+    got = state.append(
+        pid, epoch, sequence, offset,
+        record_count=count, timestamp_ms=now, transactional=transactional, from_client=from_client,
+    )  # fmt: skip
+    assert got == model.append(pid, epoch, sequence, offset, count, now, transactional, from_client)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(STEPS, max_size=60))
+def test_state_follows_the_rules(steps):
+    """Every answer, the list of producers and the first unstable offset equal the model's, snapshots included."""
+    state, model, offset = ProducerStateManager(), Model(), 0
+    for now, step in enumerate(steps):
+        p = model.producers.get(step[1]) if len(step) > 1 else None
+        match step:
+            case "next", pid, count, transactional:
+                epoch = max(p.epoch, 0) if p else 0
+                sequence = (p.batches[-1][1] + 1) % MODULUS if p and p.batches else 0
+                append(state, model, pid, epoch, sequence, offset, count, now, transactional, True)
+            case "repeat", pid, i if p and len(p.batches) > i:
+                first, last = p.batches[i][:2]
+                append(
+                    state,
+                    model,
+                    pid,
+                    p.epoch,
+                    first,
+                    offset,
+                    (last - first) % MODULUS + 1,
+                    now,
+                    p.txn is not None,
+                    True,
+                )
+            case "append", pid, epoch, sequence, count, transactional, from_client:
+                append(state, model, pid, epoch, sequence, offset, count, now, transactional, from_client)
+            case "end", pid, epoch, commit, coordinator_epoch:
+                got = state.end_transaction(
+                    pid, epoch, offset, commit=commit, coordinator_epoch=coordinator_epoch, timestamp_ms=now
+                )
+                assert got == model.end(pid, epoch, offset, commit, coordinator_epoch, now)
+            case "watermark", high_watermark:
+                state.set_high_watermark(high_watermark)
+                model.ended = [(f, m) for f, m in model.ended if m >= high_watermark]
+            case "expire", expiration:
+                state.expire(now, expiration)
+                model.expire(now, expiration)
+            case ("reload",):
+                with TemporaryDirectory() as folder:
+                    state.write_snapshot(f"{folder}/0.snapshot")
+                    state = ProducerStateManager()
+                    state.load_snapshot(f"{folder}/0.snapshot", now_ms=now, expiration_ms=10**9)
+                model.ended = []
+                for q in model.producers.values():
+                    q.batches = deque(list(q.batches)[-1:], maxlen=5)
+        offset += 7
+        assert state.describe() == model.describe()
+        assert state.first_unstable_offset == model.first_unstable()
+        assert len(state) == len(model.producers)
