@@ -1,0 +1,314 @@
+"""The small state files of a log folder, in Kafka's formats: written whole or not at all, read strictly.
+
+Threads: reading and writing functions may run on any thread; a ``CheckpointFile`` serialises its own writers.
+Source: ``CheckpointFile``, ``OffsetCheckpointFile``, ``PartitionMetadataFile``, ``PropertiesUtils``,
+``CleanShutdownFileHandler``.
+"""
+
+import base64
+import binascii
+import json
+import os
+import re
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
+LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+STATE_FILE_MAX_BYTES = 64 << 20  # a million partitions fit; a larger file is not one of ours
+
+TopicPartition = tuple[str, int]
+K = TypeVar("K")
+
+
+class CorruptFileError(OSError):
+    """A state file that cannot be what was written; the message names file, line and fault."""
+
+
+class MetaPropertiesMismatch(ValueError):
+    """The folder belongs to another cluster or node."""
+
+
+def sync_descriptor(fd: int) -> None:
+    """Force a file to the disk itself (on macOS ``fsync`` stops at the drive's cache)."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(fd)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable."""
+    if sys.platform == "win32":
+        return
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write ``path`` so that a crash leaves the old content or the new one: ``.tmp``, sync, rename, sync of the folder.
+
+    Raises: OSError; the old file is then unharmed and no ``.tmp`` is left (unless removing it failed too).
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("wb") as f:
+            f.write(data)
+            f.flush()
+            sync_descriptor(f.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def _read_text(path: Path) -> str | None:
+    """Content, or None when there is no such file."""
+    try:
+        with path.open("rb") as f:
+            data = f.read(STATE_FILE_MAX_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    if len(data) > STATE_FILE_MAX_BYTES:
+        raise CorruptFileError(f"{path}: larger than {STATE_FILE_MAX_BYTES} bytes")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise CorruptFileError(f"{path}: not UTF-8 text at byte {e.start}") from None
+
+
+_DECIMAL = re.compile(r"-?[0-9]{1,19}\Z")
+
+
+def _decimal(text: str, bits: int) -> int:
+    if not _DECIMAL.match(text):
+        raise ValueError(f"not a number: {text!r}")
+    value = int(text)
+    if not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise ValueError(f"does not fit {bits} bits: {text}")
+    return value
+
+
+class CheckpointFile(Generic[K]):
+    """Kafka's checkpoint text format: version, number of entries, one blank-separated entry a line.
+
+    Args: ``path`` of the file; ``format_key`` gives the fields of a line before its offset; ``parse_key`` reads them
+    back and raises ValueError.
+    """
+
+    VERSION = 0
+
+    def __init__(
+        self, path: Path, format_key: Callable[[K], Iterable[object]], parse_key: Callable[[list[str]], K]
+    ) -> None:
+        self.path = Path(path)
+        self._format_key = format_key
+        self._parse_key = parse_key
+        self._lock = threading.Lock()
+
+    def write(self, offsets: Mapping[K, int]) -> None:
+        """Replace the file's content. Raises: OSError."""
+        lines = [" ".join(map(str, (*self._format_key(key), offset))) for key, offset in offsets.items()]
+        text = "\n".join([str(self.VERSION), str(len(lines)), *lines]) + "\n"
+        with self._lock:
+            write_atomically(self.path, text.encode())
+
+    def read(self) -> dict[K, int]:
+        """Return the entries; none when the file is absent or empty. Raises: CorruptFileError, OSError."""
+        text = _read_text(self.path)
+        if not text:
+            return {}
+        lines = text.splitlines()
+        try:
+            if _decimal(lines[0], 32) != self.VERSION:
+                raise self._corrupt(1, f"version {lines[0]} is not {self.VERSION}")
+            expected = _decimal(lines[1], 32) if len(lines) > 1 else -1
+        except ValueError as e:
+            raise self._corrupt(1, str(e)) from None
+        if expected < 0 or expected != len(lines) - 2:
+            raise self._corrupt(2, f"{max(0, len(lines) - 2)} entries where {expected} are promised")
+        entries: dict[K, int] = {}
+        for number, line in enumerate(lines[2:], 3):
+            fields = line.split()
+            try:
+                if not fields:
+                    raise ValueError("empty")
+                key, offset = self._parse_key(fields[:-1]), _decimal(fields[-1], 64)
+            except ValueError as e:
+                raise self._corrupt(number, f"malformed line {line[:80]!r}: {e}") from None
+            if key in entries:
+                raise self._corrupt(number, f"second entry of {key}")
+            entries[key] = offset
+        return entries
+
+    def _corrupt(self, line: int, fault: str) -> CorruptFileError:
+        return CorruptFileError(f"{self.path}, line {line}: {fault}")
+
+
+def _parse_topic_partition(fields: list[str]) -> TopicPartition:
+    if len(fields) != 2:
+        raise ValueError("expected topic, partition, offset")
+    partition = _decimal(fields[1], 32)
+    if partition < 0:
+        raise ValueError("negative partition")
+    return fields[0], partition
+
+
+def _parse_epoch(fields: list[str]) -> int:
+    if len(fields) != 1:
+        raise ValueError("expected epoch, start offset")
+    return _decimal(fields[0], 32)
+
+
+def offset_checkpoint(path: Path) -> CheckpointFile[TopicPartition]:
+    """A file of offsets per (topic, partition): recovery points, log starts, high watermarks."""
+    return CheckpointFile(path, lambda key: key, _parse_topic_partition)
+
+
+def leader_epoch_checkpoint(path: Path) -> CheckpointFile[int]:
+    """The file of start offsets per leader epoch of one partition."""
+    return CheckpointFile(path, lambda epoch: (epoch,), _parse_epoch)
+
+
+# -- clean shutdown ----------------------------------------------------------------------------------------------------
+
+
+def write_clean_shutdown(folder: Path, broker_epoch: int = -1) -> None:
+    """Say that everything in the folder is on disk; the last thing an orderly stop does. Raises: OSError."""
+    write_atomically(folder / CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode())
+
+
+def take_clean_shutdown(folder: Path) -> bool:
+    """Read and delete the mark; true if the last stop was orderly. A mark that cannot be read counts as none.
+
+    It is deleted at once and durably, so that a crash while loading counts as unclean. Raises: OSError.
+    """
+    path = folder / CLEAN_SHUTDOWN
+    try:
+        text = _read_text(path)
+        if text is None:
+            return False
+        content = json.loads(text)
+        clean = isinstance(content, dict) and content.get("version") == 0
+    except (CorruptFileError, ValueError):
+        clean = False
+    path.unlink()
+    sync_folder(folder)
+    return clean
+
+
+# -- meta.properties ---------------------------------------------------------------------------------------------------
+
+
+def uuid_to_text(value: uuid.UUID) -> str:
+    """Kafka's text form of an id: base64 of its 16 bytes, URL alphabet, no padding."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def uuid_from_text(text: str) -> uuid.UUID:
+    """Raises: ValueError."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]{22}", text):
+        raise ValueError(f"not an id of 22 base64 characters: {text[:40]!r}")
+    try:
+        return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+    except binascii.Error as e:
+        raise ValueError(str(e)) from None
+
+
+@dataclass(frozen=True)
+class MetaProperties:
+    """Whose folder this is (``meta.properties``, version 1)."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: uuid.UUID | None = None
+
+    def check(self, cluster_id: str | None, node_id: int, folder: Path) -> None:
+        """Raises: MetaPropertiesMismatch, when the folder is not of this cluster (None: any) and node."""
+        if cluster_id is not None and cluster_id != self.cluster_id:
+            raise MetaPropertiesMismatch(
+                f"{folder / META_PROPERTIES}: the folder belongs to cluster {self.cluster_id}, not to {cluster_id}"
+            )
+        if node_id != self.node_id:
+            raise MetaPropertiesMismatch(
+                f"{folder / META_PROPERTIES}: the folder belongs to node {self.node_id}, not to node {node_id}"
+            )
+
+
+def write_meta_properties(folder: Path, properties: MetaProperties) -> None:
+    """Raises: OSError; ValueError for a cluster id with control characters."""
+    if not properties.cluster_id.isprintable():
+        raise ValueError(f"cluster id with unprintable characters: {properties.cluster_id!r}")
+    lines = ["version=1", f"cluster.id={properties.cluster_id}", f"node.id={properties.node_id}"]
+    if properties.directory_id is not None:
+        lines.append(f"directory.id={uuid_to_text(properties.directory_id)}")
+    write_atomically(folder / META_PROPERTIES, ("\n".join(lines) + "\n").encode())
+
+
+def read_meta_properties(folder: Path) -> MetaProperties | None:
+    """Return the folder's owner, None when it has none yet. Version 0 (``broker.id``) is read too.
+
+    Raises: CorruptFileError, OSError.
+    """
+    path = folder / META_PROPERTIES
+    text = _read_text(path)
+    if text is None:
+        return None
+    values: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith(("#", "!")):
+            continue
+        key, separator, value = line.partition("=")
+        if not separator:
+            raise CorruptFileError(f"{path}, line {number}: expected key=value")
+        values[key.strip()] = value.strip().replace("\\:", ":").replace("\\=", "=")
+    version = values.get("version", "0")
+    if version not in ("0", "1"):
+        raise CorruptFileError(f"{path}: version {version} is not 0 or 1")
+    try:
+        node_id = _decimal(values["node.id" if version == "1" else "broker.id"], 32)
+        directory_id = uuid_from_text(values["directory.id"]) if "directory.id" in values else None
+        return MetaProperties(values["cluster.id"], node_id, directory_id)
+    except KeyError as e:
+        raise CorruptFileError(f"{path}: no {e.args[0]}") from None
+    except ValueError as e:
+        raise CorruptFileError(f"{path}: {e}") from None
+
+
+# -- partition.metadata ------------------------------------------------------------------------------------------------
+
+
+def write_partition_metadata(folder: Path, topic_id: uuid.UUID) -> None:
+    """Write which topic a partition's folder belongs to. Raises: OSError."""
+    write_atomically(folder / PARTITION_METADATA, f"version: 0\ntopic_id: {uuid_to_text(topic_id)}".encode())
+
+
+def read_partition_metadata(folder: Path) -> uuid.UUID | None:
+    """Return the topic id, None when there is no file. Raises: CorruptFileError, OSError."""
+    path = folder / PARTITION_METADATA
+    text = _read_text(path)
+    if text is None:
+        return None
+    lines = [[part.strip() for part in line.split(":", 1)] for line in text.splitlines() if line.strip()]
+    if len(lines) != 2 or lines[0] != ["version", "0"] or lines[1][0] != "topic_id":
+        raise CorruptFileError(f"{path}: expected the lines 'version: 0' and 'topic_id: ID'")
+    try:
+        return uuid_from_text(lines[1][-1])
+    except ValueError as e:
+        raise CorruptFileError(f"{path}: {e}") from None
