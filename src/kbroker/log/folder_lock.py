@@ -1,0 +1,77 @@
+"""One process per log folder: a record lock on ``.lock`` that dies with its process, and the pid inside for the message."""
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+LOCK_FILE = ".lock"
+
+# A record lock does not keep its own process out, and closing any descriptor of the file would drop it: so the process
+# remembers which lock files it holds, by inode. This is process state by nature, as the lock itself is.
+_held: set[tuple[int, int]] = set()
+_held_guard = threading.Lock()
+
+
+class FolderLockedError(RuntimeError):
+    """Another broker uses the folder; the message names its process."""
+
+
+class FolderLock:
+    """Holds a log folder for this process until ``release`` or the process's end.
+
+    A child made by ``fork`` holds nothing: ``release`` there only closes the descriptor.
+
+    Args: ``folder`` an existing folder.
+    Raises: FolderLockedError; OSError, when the lock file cannot be made (a read-only folder).
+    Threads: any.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = Path(folder) / LOCK_FILE
+        self._pid = os.getpid()
+        self._fd = -1
+        self._id = (0, 0)
+        with _held_guard:
+            self._acquire()
+
+    def _acquire(self) -> None:
+        import fcntl
+
+        try:
+            found = self.path.stat()
+            if (found.st_dev, found.st_ino) in _held:
+                raise FolderLockedError(f"{self.path.parent} is in use by this process already")
+        except FileNotFoundError:
+            pass
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as e:
+                if e.errno not in (errno.EACCES, errno.EAGAIN):
+                    raise
+                owner = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
+                who = f"process {owner}" if owner.isdigit() else "another process"
+                raise FolderLockedError(f"{self.path.parent} is in use by {who} ({self.path} is locked)") from None
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{self._pid}\n".encode(), 0)
+            found = os.fstat(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd, self._id = fd, (found.st_dev, found.st_ino)
+        _held.add(self._id)
+
+    @property
+    def is_held(self) -> bool:
+        """True in the process that took the lock, until it is released."""
+        return self._fd >= 0 and os.getpid() == self._pid
+
+    def release(self) -> None:
+        """Let others use the folder. The file stays: removing it would let two processes lock two files."""
+        with _held_guard:
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                _held.discard(self._id)
+                os.close(fd)

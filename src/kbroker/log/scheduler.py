@@ -1,0 +1,129 @@
+"""Named background tasks of the log over one timing wheel: retention, flush, checkpoints, expiry, deletion."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from kbroker._core.clock import BaseClock
+from kbroker._core.timing_wheel import Timer
+
+logger = logging.getLogger(__name__)
+
+TICK_MS = 10
+WHEEL_SIZE = 60
+ADVANCE_MS = 60_000  # how long one turn of the thread waits at most; a due task or close() wakes it sooner
+MAX_DELAY_MS = 2**53
+
+
+class ScheduledTask:
+    """One task of a Scheduler: runs once, or again ``period_ms`` after each run has ended.
+
+    Threads: ``cancel`` from any thread, the task itself included; a run under way is not waited for.
+    """
+
+    def __init__(self, scheduler: "Scheduler", name: str, run: Callable[[], object], period_ms: int) -> None:
+        self.name = name
+        self.period_ms = period_ms
+        self._scheduler = scheduler
+        self._run = run
+        self._cancelled = False
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """No run begins after this."""
+        self._cancelled = True
+        self._scheduler._forget(self)
+
+    def _fire(self) -> None:
+        if self._cancelled:
+            return
+        try:
+            self._run()
+        except Exception:  # one task's failure ends neither the thread nor the task
+            logger.exception("background task %s failed", self.name)
+        if self.period_ms > 0 and not self._cancelled:
+            self._scheduler._add(self, self.period_ms)
+        else:
+            self._scheduler._forget(self)
+
+
+class Scheduler:
+    """Runs tasks on one thread, never early, by the clock it was given.
+
+    With a virtual clock a test either starts the thread, which then follows the clock, or leaves it and calls
+    ``run_due`` after moving the clock: what is due runs on the calling thread, in order.
+
+    Threads: any; tasks run one after the other, so a long one delays the others.
+    Source: ``KafkaScheduler``.
+    """
+
+    def __init__(self, clock: BaseClock | None = None, name: str = "kafka-scheduler") -> None:
+        self._timer = Timer(clock, TICK_MS, WHEEL_SIZE)
+        self._name = name
+        self._lock = threading.Lock()
+        self._tasks: set[ScheduledTask] = set()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def schedule(self, name: str, run: Callable[[], object], *, delay_ms: int = 0, period_ms: int = 0) -> ScheduledTask:
+        """Run ``run`` after ``delay_ms``, then every ``period_ms`` if that is positive.
+
+        Raises: ValueError for a negative delay or period; RuntimeError once closed.
+        """
+        if delay_ms < 0 or period_ms < 0:
+            raise ValueError(f"delay_ms and period_ms of {name} must be >= 0, got {delay_ms} and {period_ms}")
+        task = ScheduledTask(self, name, run, min(period_ms, MAX_DELAY_MS))
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"scheduler {self._name} is closed")
+            self._tasks.add(task)
+            self._timer.add(min(delay_ms, MAX_DELAY_MS), task._fire)
+        return task
+
+    def start(self) -> None:
+        """Start the thread, once."""
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"scheduler {self._name} is closed")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
+                self._thread.start()
+
+    def run_due(self) -> None:
+        """Run what is due now on this thread; for tests with a virtual clock and no started thread."""
+        while self._timer.advance(0):
+            pass
+
+    @property
+    def task_names(self) -> list[str]:
+        """Names of the tasks that will still run, sorted."""
+        with self._lock:
+            return sorted(task.name for task in self._tasks)
+
+    def close(self, timeout_s: float = 10.0) -> bool:
+        """Drop all tasks and wait for a run under way. Returns: False if it did not end in time."""
+        with self._lock:
+            self._closed = True
+            self._tasks.clear()
+            thread = self._thread
+        self._timer.close()
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(timeout_s)
+        return not thread.is_alive()
+
+    def _loop(self) -> None:
+        while not self._closed:
+            self._timer.advance(ADVANCE_MS)
+
+    def _add(self, task: ScheduledTask, delay_ms: int) -> None:
+        with self._lock:
+            if not self._closed:
+                self._timer.add(delay_ms, task._fire)
+
+    def _forget(self, task: ScheduledTask) -> None:
+        with self._lock:
+            self._tasks.discard(task)
