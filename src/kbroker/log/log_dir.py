@@ -1,0 +1,186 @@
+"""One log folder: its lock, owner, checkpoints and partition folders, and whether it can still be written."""
+
+import errno
+import logging
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from kbroker.log import checkpoints
+from kbroker.log.checkpoints import CheckpointFile, CorruptFileError, MetaProperties, TopicPartition
+from kbroker.log.folder_lock import FolderLock, FolderLockedError
+
+logger = logging.getLogger(__name__)
+
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+PARTITION_FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})\Z")
+MAX_NAME_BYTES = 255
+#: The disk is full, not broken: reads go on, and writes do again when there is room.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class LogDirError(RuntimeError):
+    """The folder cannot be used; the message names it, the reason, and what to do."""
+
+
+def partition_folder_name(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def parse_partition_folder(name: str) -> TopicPartition | None:
+    """Return topic and partition of a folder's name, None when it is no partition's."""
+    match = PARTITION_FOLDER.match(name)
+    return (match["topic"], int(match["partition"])) if match else None
+
+
+class LogDir:
+    """A locked log folder.
+
+    Args: ``path`` made if absent; ``cluster_id`` (None: take the folder's) and ``node_id`` of the broker.
+    Raises: LogDirError, when it is no folder or cannot be written; FolderLockedError; MetaPropertiesMismatch;
+    CorruptFileError for a damaged ``meta.properties``.
+    Threads: reading attributes from any; the rest by one thread at a time (the manager's).
+    """
+
+    def __init__(self, path: str | Path, cluster_id: str | None = None, node_id: int = 1) -> None:
+        self.path = Path(os.path.abspath(path))
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = FolderLock(self.path)
+        except FolderLockedError:
+            raise
+        except FileExistsError:
+            raise LogDirError(f"{self.path} is a file, log.dirs needs a folder") from None
+        except OSError as e:
+            raise LogDirError(f"the log folder {self.path} cannot be written: {e.strerror}") from None
+        try:
+            self.owner = self._claim(cluster_id, node_id)
+            self.was_clean = checkpoints.take_clean_shutdown(self.path)
+        except OSError as e:
+            self._lock.release()
+            if isinstance(e, CorruptFileError):
+                raise
+            raise LogDirError(f"the log folder {self.path} cannot be written: {e.strerror}") from None
+        except BaseException:
+            self._lock.release()
+            raise
+        self.failure = ""
+        self._recovery_points = self._checkpoint(checkpoints.RECOVERY_POINT_CHECKPOINT)
+        self._log_starts = self._checkpoint(checkpoints.LOG_START_CHECKPOINT)
+        self._high_watermarks = self._checkpoint(checkpoints.HIGH_WATERMARK_CHECKPOINT)
+        self.recovery_points = self._read(self._recovery_points)
+        self.log_starts = self._read(self._log_starts)
+
+    def _checkpoint(self, name: str) -> CheckpointFile[TopicPartition]:
+        return checkpoints.offset_checkpoint(self.path / name)
+
+    def _claim(self, cluster_id: str | None, node_id: int) -> MetaProperties:
+        owner = checkpoints.read_meta_properties(self.path)
+        if owner is None:
+            new_cluster = cluster_id or checkpoints.uuid_to_text(uuid.uuid4())
+            owner = MetaProperties(new_cluster, node_id, uuid.uuid4())
+            checkpoints.write_meta_properties(self.path, owner)
+        owner.check(cluster_id, node_id, self.path)
+        return owner
+
+    def _read(self, checkpoint: CheckpointFile[TopicPartition]) -> dict[TopicPartition, int]:
+        """A checkpoint can be done without: everything is then read from the logs, as after an unclean stop."""
+        try:
+            return checkpoint.read()
+        except OSError as e:
+            logger.error("%s: it is ignored, and all logs of the folder are checked", e)
+            self.was_clean = False
+            return {}
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_offline(self) -> bool:
+        return bool(self.failure)
+
+    def note_failure(self, what: str, error: OSError) -> bool:
+        """Judge a failed operation: a full disk is only told, anything else takes the folder offline (returns True)."""
+        if error.errno in FULL:
+            logger.error("%s: %s failed, the disk is full: %s", self.path, what, error)
+            return False
+        if not self.failure:
+            self.failure = f"{what}: {error}"
+            logger.critical("log folder %s is offline: %s", self.path, self.failure)
+        return True
+
+    def write_recovery_points(self, offsets: dict[TopicPartition, int]) -> None:
+        self._recovery_points.write(offsets)
+
+    def write_log_starts(self, offsets: dict[TopicPartition, int]) -> None:
+        self._log_starts.write(offsets)
+
+    def write_high_watermarks(self, offsets: dict[TopicPartition, int]) -> None:
+        self._high_watermarks.write(offsets)
+
+    def close(self, clean: bool) -> None:
+        """Let the folder go; ``clean`` vouches that everything in it is on disk."""
+        try:
+            if clean and not self.is_offline:
+                checkpoints.write_clean_shutdown(self.path)
+        except OSError as e:
+            self.note_failure("writing the clean-shutdown mark", e)
+        finally:
+            self._lock.release()
+
+    def abandon(self) -> None:
+        """In a child made by fork: close the descriptor, write nothing."""
+        self._lock.release()
+
+    # -- partition folders -------------------------------------------------------------------------------------------
+
+    def partition_path(self, topic: str, partition: int) -> Path:
+        return self.path / partition_folder_name(topic, partition)
+
+    def folders(self) -> Iterator[Path]:
+        for entry in sorted(os.scandir(self.path), key=lambda e: e.name):
+            if entry.is_dir(follow_symlinks=False):
+                yield Path(entry.path)
+
+    def create_partition_folder(self, topic: str, partition: int, topic_id: uuid.UUID) -> Path:
+        """Make, or adopt, the folder of a partition. One of another topic of this name is put aside. Raises: OSError."""
+        path = self.partition_path(topic, partition)
+        if path.exists():
+            found = checkpoints.read_partition_metadata(path)
+            if found == topic_id:
+                return path
+            if found is None:
+                checkpoints.write_partition_metadata(path, topic_id)
+                return path
+            stray = self._other_name(topic, partition, STRAY_SUFFIX)
+            logger.warning("%s belongs to another topic of this name: it is now %s", path, stray.name)
+            path.rename(stray)
+        path.mkdir()
+        checkpoints.write_partition_metadata(path, topic_id)
+        checkpoints.sync_folder(self.path)
+        return path
+
+    def rename_for_delete(self, topic: str, partition: int) -> Path:
+        """Take a partition's folder out of sight, durably; the caller removes it later. Raises: OSError."""
+        renamed = self._other_name(topic, partition, DELETE_SUFFIX)
+        self.partition_path(topic, partition).rename(renamed)
+        checkpoints.sync_folder(self.path)
+        return renamed
+
+    def _other_name(self, topic: str, partition: int, suffix: str) -> Path:
+        unique = f"-{partition}.{uuid.uuid4().hex}{suffix}"
+        return self.path / (topic[: MAX_NAME_BYTES - len(unique)] + unique)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder that was renamed for it. What cannot be removed is told and left for the next start."""
+
+    def tell(_: object, failed: str, error: BaseException | tuple[object, BaseException, object]) -> None:
+        cause = error[1] if isinstance(error, tuple) else error
+        if not isinstance(cause, FileNotFoundError):
+            logger.error("cannot remove %s: %s", failed, cause)
+
+    shutil.rmtree(path, onerror=tell)
