@@ -1,0 +1,83 @@
+"""The `kbroker` command: parse and print only.
+
+Nothing heavy is imported until a command runs, so that `--help` answers at once and `serve` loads no client.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+import kbroker
+from kbroker.cli.consume import consume
+from kbroker.cli.log import log
+from kbroker.cli.produce import produce
+from kbroker.cli.serve import serve
+from kbroker.cli.topics import topics
+
+EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 130, 141
+
+
+class OneLineErrors(click.Group):
+    """A group whose failures are one line on stderr and an exit code: 2 for wrong usage, 1 for anything that failed."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run, and turn what users can cause into one line; a bug keeps its traceback."""
+        try:
+            status = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+            sys.stdout.flush()
+        except click.exceptions.NoArgsIsHelpError as help_wanted:
+            click.echo(help_wanted.format_message(), err=True)
+            sys.exit(help_wanted.exit_code)
+        except click.ClickException as error:
+            fail(error.format_message(), error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            sys.exit(EXIT_INTERRUPTED)
+        except BrokenPipeError:
+            # the reader has gone (`| head`): say nothing, and let the flush at exit meet no closed pipe
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            sys.exit(EXIT_BROKEN_PIPE)
+        except Exception as error:
+            message = user_message(error)
+            if message is None:
+                raise
+            fail(message, EXIT_FAILURE)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def user_message(error: Exception) -> str | None:
+    """The text of a failure that is not our bug, else None."""
+    from kbroker.client.connection import BrokerConnectionError
+    from kbroker.common.errors import KafkaError
+
+    if isinstance(error, KafkaError | BrokerConnectionError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+    return None
+
+
+def fail(message: str, status: int) -> None:
+    """Print one line and leave."""
+    click.echo("kbroker: " + " ".join(message.split()), err=True)
+    sys.exit(status)
+
+
+@click.group(cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(kbroker.__version__, prog_name="kbroker", message="%(prog)s %(version)s")
+def cli() -> None:
+    """A small Kafka-compatible broker, and tools for any Kafka."""
+
+
+for command in (serve, topics, produce, consume, log):
+    cli.add_command(command)

@@ -1,0 +1,123 @@
+"""`kbroker consume`: records of a topic to standard output, without a group."""
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.cli.options import bootstrap_option, connect, json_option
+from kbroker.cli.output import binary_stdout, json_bytes, json_line
+
+if TYPE_CHECKING:
+    from kbroker.client.consumer import Consumer, Record
+
+FORMATS = ("value", "key-value", "full")
+
+
+@click.command()
+@click.argument("topic")
+@bootstrap_option
+@click.option("--from-beginning", is_flag=True, help="Begin at the first record; otherwise only what comes from now on.")
+@click.option("--offset", type=click.IntRange(min=0), help="Begin at this offset of each partition.")
+@click.option("--timestamp", metavar="MS|TIME", help="Begin at the first record from then on: ms since 1970, or ISO 8601.")
+@click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one. Repeatable.")
+@click.option("--max-messages", "-n", type=click.IntRange(min=0), help="End after so many records.")
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="End when nothing came for so long.")
+@click.option("--read-committed", is_flag=True, help="Leave out aborted transactions.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="value", show_default=True, help="What a line shows.")
+@click.option("--key-separator", "-K", default=":", show_default=True, metavar="TEXT", help="Between key and value.")
+@json_option
+def consume(
+    topic: str,
+    bootstrap_server: str,
+    from_beginning: bool,
+    offset: int | None,
+    timestamp: str | None,
+    partitions: tuple[int, ...],
+    max_messages: int | None,
+    timeout: float | None,
+    read_committed: bool,
+    form: str,
+    key_separator: str,
+    as_json: bool,
+) -> None:
+    """Print the records of TOPIC until Ctrl-C.
+
+    One record a line; with --json one document a line.
+    """
+    if from_beginning + (offset is not None) + (timestamp is not None) > 1:
+        raise click.UsageError("only one of --from-beginning, --offset and --timestamp")
+    timestamp_ms = None if timestamp is None else _timestamp_ms(timestamp)
+    from kbroker.client.admin import EARLIEST, LATEST
+    from kbroker.client.consumer import Consumer
+
+    start = offset if offset is not None else EARLIEST if from_beginning else LATEST
+    out = binary_stdout()
+    separator = key_separator.encode()
+    with connect(bootstrap_server) as cluster:
+        chosen = list(dict.fromkeys(partitions)) or [p.partition for p in cluster.topic(topic).partitions]
+        # answers every half a second at the latest, sooner when the end is nearer
+        max_wait_ms = 500 if timeout is None else max(1, min(500, int(timeout * 1000)))
+        positions = {(topic, p): start for p in chosen}
+        consumer = Consumer(cluster, positions, read_committed=read_committed, max_wait_ms=max_wait_ms)
+        if timestamp_ms is not None:
+            consumer.seek_to_timestamp(timestamp_ms)
+        for batch in _batches(consumer, max_messages, timeout):
+            for record in batch:
+                out.write(_json(record) if as_json else _line(record, form, separator))
+            out.flush()
+
+
+def _batches(consumer: "Consumer", max_messages: int | None, timeout_s: float | None) -> "Iterator[list[Record]]":
+    """What each poll brings, until enough or too long nothing has come."""
+    left = max_messages
+    last = time.monotonic()
+    while left is None or left > 0:
+        batch = consumer.poll()
+        if batch:
+            batch = batch[:left]
+            yield batch
+            left = None if left is None else left - len(batch)
+            last = time.monotonic()
+        elif timeout_s is not None and time.monotonic() - last >= timeout_s:
+            return
+
+
+def _timestamp_ms(text: str) -> int:
+    """Milliseconds of a number or an ISO 8601 time (local time if it names no zone)."""
+    from datetime import datetime
+
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
+    except ValueError:
+        raise click.BadParameter(
+            f"expected ms since 1970 or a time such as 2026-01-31T12:00:00, got {text!r}", param_hint="--timestamp"
+        ) from None
+
+
+def _line(record: "Record", form: str, separator: bytes) -> bytes:
+    value = b"null" if record.value is None else record.value
+    if form == "value":
+        return value + b"\n"
+    key = b"null" if record.key is None else record.key
+    if form == "key-value":
+        return key + separator + value + b"\n"
+    where = f"{record.topic}-{record.partition} offset {record.offset} time {record.timestamp_ms} "
+    headers = b"".join(b"%s=%s " % (name.encode(), b"null" if v is None else v) for name, v in record.headers)
+    return where.encode() + headers + key + separator + value + b"\n"
+
+
+def _json(record: "Record") -> bytes:
+    document: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        **json_bytes("key", record.key),
+        **json_bytes("value", record.value),
+        "headers": [{"name": name, **json_bytes("value", value)} for name, value in record.headers],
+    }
+    return json_line(document)

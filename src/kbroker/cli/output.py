@@ -1,0 +1,63 @@
+"""How results look: tables for people, JSON for programs, bytes as they are."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, BinaryIO
+
+import click
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns as wide as their widest cell; numbers stand right. Nothing but the header if there are no rows."""
+    cells = [[_text(cell) for cell in row] for row in rows]
+    widths = [max(len(line[i]) for line in [list(header), *cells]) for i in range(len(header))]
+    right = [bool(cells) and all(_is_number(line[i]) for line in cells) for i in range(len(header))]
+    for line in [list(header), *cells]:
+        padded = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)]
+        click.echo("  ".join(padded).rstrip())
+
+
+def print_json(value: object) -> None:
+    """One document, indented."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def json_line(value: object) -> bytes:
+    """One document on one line."""
+    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+
+
+def json_bytes(name: str, value: bytes | None) -> dict[str, Any]:
+    """`{name: text}`, or `{name_base64: ...}` for bytes that are no UTF-8 text."""
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        import base64
+
+        return {f"{name}_base64": base64.b64encode(value).decode()}
+
+
+def binary_stdout() -> BinaryIO:
+    """Standard output for bytes."""
+    return click.get_binary_stream("stdout")
+
+
+def note(message: str) -> None:
+    """Tell people something on stderr, but only if they look (a terminal)."""
+    if sys.stderr.isatty():
+        click.echo(message, err=True)
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, list | tuple):
+        return ",".join(map(str, cell)) or "-"
+    return str(cell)
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").isdigit() or text == "-"

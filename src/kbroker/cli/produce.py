@@ -1,0 +1,132 @@
+"""`kbroker produce`: lines of standard input become records."""
+
+import select
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import click
+
+from kbroker.cli.options import bootstrap_option, connect, json_option
+from kbroker.cli.output import note, print_json
+
+ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+READ_BYTES = 1 << 16
+
+
+@click.command()
+@click.argument("topic")
+@bootstrap_option
+@click.option("--key-separator", "-K", metavar="TEXT", help="Split each line there into key and value; without it there is no key.")
+@click.option("--null-value", metavar="TEXT", help="A value that is exactly this becomes null (a tombstone).")
+@click.option("--header", "-H", "header_words", multiple=True, metavar="NAME=VALUE", help="Header of every record. Repeatable.")
+@click.option("--partition", type=click.IntRange(min=0), help="Where to; by key, else in turn, if left out.")
+@click.option("--codec", type=click.Choice(CODECS), default="none", show_default=True, help="Compression of the batches.")
+@click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="What to wait for.")
+@click.option("--idempotent", is_flag=True, help="No duplicates when a batch is sent again (needs --acks all).")
+@click.option("--batch-size", type=click.IntRange(min=1), default=262144, show_default=True, help="Bytes that may gather.")
+@json_option
+def produce(
+    topic: str,
+    bootstrap_server: str,
+    key_separator: str | None,
+    null_value: str | None,
+    header_words: tuple[str, ...],
+    partition: int | None,
+    codec: str,
+    acks: str,
+    idempotent: bool,
+    batch_size: int,
+    as_json: bool,
+) -> None:
+    """Send lines of standard input to TOPIC, each as a record.
+
+    Lines go out as they come: what has been read is sent when no more is waiting. Prints where they went.
+    """
+    if key_separator == "":
+        raise click.BadParameter("must not be empty", param_hint="--key-separator")
+    if idempotent and ACKS[acks] != -1:
+        raise click.BadParameter("needs --acks all", param_hint="--idempotent")
+    headers = [_header(word) for word in header_words]
+    from kbroker.client.producer import Delivery, Producer
+
+    deliveries: dict[int, list[int]] = {}  # partition: count, first offset, last offset
+
+    def on_delivery(delivery: Delivery) -> None:
+        known = deliveries.setdefault(delivery.partition, [0, delivery.base_offset, -1])
+        known[0] += delivery.record_count
+        if delivery.base_offset >= 0:
+            known[2] = delivery.base_offset + delivery.record_count - 1
+
+    stdin = click.get_binary_stream("stdin")
+    if stdin.isatty():
+        note("one record per line, Ctrl-D ends")
+    separator = None if key_separator is None else key_separator.encode()
+    null = None if null_value is None else null_value.encode()
+    with connect(bootstrap_server) as cluster:
+        with Producer(
+            cluster,
+            acks=ACKS[acks],
+            codec=codec,
+            idempotent=idempotent,
+            batch_size_bytes=batch_size,
+            on_delivery=on_delivery,
+        ) as producer:
+            for line in _lines(stdin):
+                if line is None:
+                    producer.flush()
+                    continue
+                key, value = _split(line, separator)
+                try:
+                    producer.send(topic, None if value == null else value, key, partition=partition, headers=headers)
+                except ValueError as error:
+                    raise click.BadParameter(str(error), param_hint="--partition") from None
+    rows = [
+        {"partition": p, "records": count, "first_offset": first, "last_offset": last}
+        for p, (count, first, last) in sorted(deliveries.items())
+    ]
+    if as_json:
+        print_json({"topic": topic, "records": sum(r["records"] for r in rows), "partitions": rows})
+    else:
+        for r in rows:
+            where = f", offsets {r['first_offset']} to {r['last_offset']}" if r["first_offset"] >= 0 else ""
+            click.echo(f"{topic}-{r['partition']}: {r['records']} record{'s' * (r['records'] != 1)}{where}")
+
+
+def _header(word: str) -> tuple[str, bytes]:
+    name, equals, value = word.partition("=")
+    if not equals:
+        raise click.BadParameter(f"expected NAME=VALUE, got {word!r}", param_hint="--header")
+    return name, value.encode()
+
+
+def _split(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
+    if separator is None:
+        return None, line
+    key, found, value = line.partition(separator)
+    if not found:
+        raise click.ClickException(f"a line without the separator {separator.decode()!r}: {line[:80].decode(errors='replace')!r}")
+    return key, value
+
+
+def _lines(stdin: BinaryIO) -> Iterator[bytes | None]:
+    """Lines without their end (LF or CRLF), and None whenever no more input is waiting."""
+    rest = b""
+    while True:
+        chunk = stdin.read1(READ_BYTES)  # type: ignore[attr-defined]
+        if not chunk:
+            break
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+        if not _more_waiting(stdin):
+            yield None
+    if rest:
+        yield rest.removesuffix(b"\r")
+
+
+def _more_waiting(stdin: BinaryIO) -> bool:
+    try:
+        return bool(select.select([stdin], [], [], 0)[0])
+    except (OSError, ValueError):  # not a descriptor, or not one that select takes (Windows): send what is there
+        return False

@@ -1,0 +1,105 @@
+"""`kbroker serve`: a broker until a signal says stop."""
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+import kbroker
+from kbroker.cli.options import key_values
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+CONFIG_STATUS, START_STATUS = 2, 1
+
+
+@click.command()
+@click.option("--listener", multiple=True, metavar="[NAME://]HOST:PORT", help="Address to bind; port 0 takes a free one. Repeatable.")
+@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder of the data: log.dirs.")
+@click.option("--config", "config_file", type=click.Path(dir_okay=False, path_type=Path), help="A server.properties with Kafka's names.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; wins over everything else. Repeatable.")
+@click.option("--in-memory", is_flag=True, help="Keep nothing after the stop.")
+def serve(listener: tuple[str, ...], data_dir: Path | None, config_file: Path | None, settings: tuple[str, ...], in_memory: bool) -> None:
+    """Run a broker until SIGTERM or Ctrl-C, then stop it in order.
+
+    Later sources win: defaults, --config, environment (KAFKA_LOG_DIRS, KBROKER_CFG_LOG_DIRS), the options, --set.
+    """
+    given = key_values(settings, "--set")
+    properties = _from_file_and_environment(config_file)
+    if listener:
+        properties["listeners"] = ",".join(_listener(word) for word in listener)
+    if data_dir is not None:
+        properties["log.dirs"] = str(data_dir)
+    if in_memory:
+        properties["kbroker.in.memory"] = "true"
+    properties.update(given)
+    _run(properties)
+
+
+def _listener(word: str) -> str:
+    """`host:port` means PLAINTEXT; the rest is checked where `listeners` is."""
+    address = word if "://" in word else f"PLAINTEXT://{word}"
+    host, colon, port = address.partition("://")[2].rpartition(":")
+    if not colon or not port.isdigit() or (":" in host and not host.startswith("[")):
+        raise click.BadParameter(f"expected host:port, got {word!r}", param_hint="--listener")
+    return address
+
+
+def _from_file_and_environment(config_file: Path | None) -> dict[str, str]:
+    from kbroker.common.config import from_environment, parse_properties
+
+    properties: dict[str, str] = {}
+    if config_file is not None:
+        try:
+            properties.update(parse_properties(config_file.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise click.BadParameter(f"{config_file}: {error.strerror}", param_hint="--config") from None
+        except UnicodeDecodeError:
+            raise click.BadParameter(f"{config_file}: not UTF-8 text", param_hint="--config") from None
+    properties.update(from_environment(os.environ))
+    return properties
+
+
+def _run(properties: dict[str, str]) -> None:
+    """Start, say so, wait, stop."""
+    from kbroker.common.config import ConfigError
+    from kbroker.server.broker import Broker, BrokerStartError
+
+    # A handler may only do what is safe at any moment: it writes one byte, and the main thread waits for it in a read.
+    wake_read, wake_write = os.pipe()
+
+    def on_signal(number: int, frame: "FrameType | None") -> None:
+        os.write(wake_write, bytes([number]))
+
+    stops = [signal.SIGTERM, signal.SIGINT]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has set it to be ignored
+        stops.append(signal.SIGHUP)
+    before = {number: signal.signal(number, on_signal) for number in stops}
+    try:
+        try:
+            broker = Broker(properties)
+            broker.start()
+        except ConfigError as error:
+            raise _failure(error.explain(), CONFIG_STATUS) from None
+        except BrokerStartError as error:
+            raise _failure(str(error), START_STATUS) from None
+        try:
+            click.echo(f"kbroker {kbroker.__version__} ready: {broker.describe()}")
+            os.read(wake_read, 1)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C does not wait for the orderly stop
+        finally:
+            broker.stop()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(wake_read)
+        os.close(wake_write)
+
+
+def _failure(message: str, status: int) -> click.ClickException:
+    failure = click.ClickException(message)
+    failure.exit_code = status
+    return failure

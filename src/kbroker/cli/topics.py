@@ -1,0 +1,177 @@
+"""`kbroker topics`: list, describe, create and delete, on any Kafka."""
+
+from typing import Any
+
+import click
+
+from kbroker.cli.options import bootstrap_option, connect, json_option, key_values
+from kbroker.cli.output import print_json, print_table
+
+
+@click.group()
+def topics() -> None:
+    """List, describe, create and delete topics."""
+
+
+@topics.command("list")
+@bootstrap_option
+@click.option("--internal", is_flag=True, help="Internal topics too.")
+@json_option
+def list_topics(bootstrap_server: str, internal: bool, as_json: bool) -> None:
+    """List topics by name."""
+    from kbroker.client.admin import Admin
+
+    with connect(bootstrap_server) as cluster:
+        found = [t for t in Admin(cluster).describe_topics() if internal or not t.is_internal]
+    rows = [
+        {"name": t.name, "partitions": len(t.partitions), "replication_factor": max((len(p.replicas) for p in t.partitions), default=0)}
+        for t in found
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(["TOPIC", "PARTITIONS", "REPLICAS"], [list(row.values()) for row in rows])
+
+
+@topics.command()
+@click.argument("names", nargs=-1, metavar="[TOPIC]...")
+@bootstrap_option
+@json_option
+def describe(names: tuple[str, ...], bootstrap_server: str, as_json: bool) -> None:
+    """Show the partitions, offsets and own configs of topics (all topics if none is named)."""
+    with connect(bootstrap_server) as cluster:
+        found = _describe(cluster, names)
+    if as_json:
+        print_json(found)
+        return
+    for number, topic in enumerate(found):
+        if number:
+            click.echo()
+        configs = " ".join(f"{name}={value}" for name, value in topic["configs"].items()) or "-"
+        click.echo(f"{topic['name']}  id {topic['id'] or '-'}  configs {configs}")
+        columns = ["partition", "leader", "leader_epoch", "replicas", "isr", "start_offset", "end_offset"]
+        header = ["PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "START", "END"]
+        print_table(header, [[p[c] for c in columns] for p in topic["partitions"]])
+
+
+def _describe(cluster: Any, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    from kbroker.client.admin import EARLIEST, LATEST, Admin, ConfigSource, ResourceType
+
+    admin = Admin(cluster)
+    described = admin.describe_topics(names or None)
+    led = [(t.name, p.partition) for t in described for p in t.partitions if p.leader >= 0]
+    starts = admin.list_offsets(dict.fromkeys(led, EARLIEST))
+    ends = admin.list_offsets(dict.fromkeys(led, LATEST))
+    found = []
+    for t in described:
+        partitions = [
+            {
+                "partition": p.partition,
+                "leader": p.leader if p.leader >= 0 else None,
+                "leader_epoch": p.leader_epoch,
+                "replicas": list(p.replicas),
+                "isr": list(p.isr),
+                "start_offset": starts[t.name, p.partition].offset if p.leader >= 0 else None,
+                "end_offset": ends[t.name, p.partition].offset if p.leader >= 0 else None,
+            }
+            for p in t.partitions
+        ]
+        entries = admin.describe_configs(ResourceType.TOPIC, t.name)
+        configs = {e.name: e.value for e in entries if e.source is ConfigSource.DYNAMIC_TOPIC_CONFIG}
+        found.append(
+            {
+                "name": t.name,
+                "id": topic_id_text(t.topic_id.bytes) if t.topic_id else None,
+                "is_internal": t.is_internal,
+                "configs": configs,
+                "partitions": partitions,
+            }
+        )
+    return found
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """22 characters, as Kafka's tools write ids."""
+    import base64
+
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+@topics.command()
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@bootstrap_option
+@click.option("--partitions", "-p", type=click.IntRange(min=1), help="How many; the broker's num.partitions if left out.")
+@click.option("--replication-factor", type=click.IntRange(1, 32767), help="Copies; the broker's default if left out.")
+@click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="A topic config. Repeatable.")
+@click.option("--if-not-exists", is_flag=True, help="Existing topics are no error, and stay as they are.")
+@json_option
+def create(
+    names: tuple[str, ...],
+    bootstrap_server: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    as_json: bool,
+) -> None:
+    """Create topics."""
+    from kbroker.client.admin import Admin, NewTopic
+    from kbroker.common.errors import Errors, KafkaError
+
+    settings = key_values(configs, "--config")
+    rows = []
+    with connect(bootstrap_server) as cluster:
+        admin = Admin(cluster)
+        for name in names:  # one by one: the first failure says what exists by now
+            try:
+                (made,) = admin.create_topics([NewTopic(name, partitions or -1, replication_factor or -1, settings)])
+                rows.append({"name": name, "created": True, "partitions": made.partitions, "id": made.topic_id})
+            except KafkaError as failure:
+                if not (if_not_exists and failure.error is Errors.TOPIC_ALREADY_EXISTS):
+                    raise
+                rows.append({"name": name, "created": False, "partitions": -1, "id": None})
+            if not as_json:
+                count = f" with {_partitions(rows[-1]['partitions'])}" if rows[-1]["partitions"] > 0 else ""
+                click.echo(f"created {name}{count}" if rows[-1]["created"] else f"{name} exists")
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": row["name"],
+                    "created": row["created"],
+                    "partitions": row["partitions"] if row["partitions"] > 0 else None,
+                    "id": topic_id_text(row["id"].bytes) if row["id"] else None,
+                }
+                for row in rows
+            ]
+        )
+
+
+def _partitions(count: int) -> str:
+    return "1 partition" if count == 1 else f"{count} partitions"
+
+
+@topics.command()
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@bootstrap_option
+@click.option("--if-exists", is_flag=True, help="Missing topics are no error.")
+@json_option
+def delete(names: tuple[str, ...], bootstrap_server: str, if_exists: bool, as_json: bool) -> None:
+    """Delete topics with all their data, without asking."""
+    from kbroker.client.admin import Admin
+    from kbroker.common.errors import Errors, KafkaError
+
+    rows = []
+    with connect(bootstrap_server) as cluster:
+        for name in names:
+            try:
+                Admin(cluster).delete_topics([name])
+                rows.append({"name": name, "deleted": True})
+            except KafkaError as failure:
+                if not (if_exists and failure.error is Errors.UNKNOWN_TOPIC_OR_PARTITION):
+                    raise
+                rows.append({"name": name, "deleted": False})
+            if not as_json:
+                click.echo(f"deleted {name}" if rows[-1]["deleted"] else f"{name} does not exist")
+    if as_json:
+        print_json(rows)

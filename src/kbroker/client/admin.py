@@ -1,0 +1,293 @@
+"""Topics, partitions, configs and offsets of any Kafka cluster, asked for synchronously."""
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from kbroker.client.cluster import BodyFor, Cluster, Node, TopicMetadata, check, to_uuid
+from kbroker.client.connection import Body
+from kbroker.common.errors import Errors, KafkaError
+
+LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS = 2, 3, 19, 20
+DESCRIBE_CONFIGS, CREATE_PARTITIONS, DESCRIBE_CLUSTER = 32, 37, 60
+
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3  # in place of a timestamp in ListOffsets
+
+TopicPartition = tuple[str, int]
+
+
+class ResourceType(enum.IntEnum):
+    """What a config belongs to."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+
+
+class ConfigSource(enum.IntEnum):
+    """Where the value in force was set."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One config: `value` is None when it is sensitive or unset."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    is_sensitive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetInfo:
+    """Answer of ListOffsets; `offset` and `timestamp_ms` are -1 when no record fits."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The brokers of a cluster, by ascending id."""
+
+    cluster_id: str | None
+    controller_id: int
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """What CreateTopics answered; counts are -1 from brokers before v5, `topic_id` None before v7."""
+
+    name: str
+    topic_id: UUID | None
+    partitions: int
+    replication_factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be created; -1 takes the broker's default (CreateTopics v4 and later)."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+class Admin:
+    """Administrative requests over a `Cluster`, which it does not own.
+
+    Every method raises KafkaError with the broker's code and text for the first item that failed, BrokerConnectionError when the
+    cluster cannot be reached. Threads: as its Cluster.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    # ---- topics
+
+    def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        """Names in order; internal ones only when asked for."""
+        found = self.cluster.fetch_metadata(None)
+        return sorted(t.name for t in found if include_internal or not t.is_internal)
+
+    def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicMetadata]:
+        """Topics with their partitions, in order of their names (all of them for None).
+
+        Raises: KafkaError for a name that is unknown or illegal.
+        """
+        found = self.cluster.fetch_metadata(None if names is None else list(dict.fromkeys(names)))
+        for topic in found:
+            check(topic.error, f"topic {topic.name!r}")
+        return sorted(found, key=lambda t: t.name)
+
+    def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout_ms: int = 30_000
+    ) -> list[CreatedTopic]:
+        """Create topics, or only check that they could be created.
+
+        Raises: KafkaError TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG ...; those before the
+            failed one in the answer exist.
+        """
+        wanted = [
+            {
+                "Name": t.name,
+                "NumPartitions": t.partitions,
+                "ReplicationFactor": t.replication_factor,
+                "Configs": [{"Name": k, "Value": v} for k, v in t.configs.items()],
+            }
+            for t in topics
+        ]
+
+        def body(version: int) -> Body:
+            if version < 4 and any(t["NumPartitions"] == -1 or t["ReplicationFactor"] == -1 for t in wanted):
+                raise KafkaError(Errors.UNSUPPORTED_VERSION, "this broker wants partitions and replication factor named")
+            return {"Topics": wanted, "timeoutMs": timeout_ms, "validateOnly": validate_only}
+
+        answer = self._ask_controller(CREATE_TOPICS, body, timeout_ms)
+        for t in answer["Topics"]:
+            check(t["ErrorCode"], f"topic {t['Name']!r}", t.get("ErrorMessage"))
+        return [CreatedTopic(t["Name"], to_uuid(t["TopicId"]), t["NumPartitions"], t["ReplicationFactor"]) for t in answer["Topics"]]
+
+    def delete_topics(self, names: Iterable[str], *, timeout_ms: int = 30_000) -> None:
+        """Delete topics with all their data.
+
+        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED ...; the others of the list are gone all the same.
+        """
+        wanted = list(names)
+
+        def body(version: int) -> Body:
+            listed: Body = {"Topics": [{"Name": n} for n in wanted]} if version >= 6 else {"TopicNames": wanted}
+            return {**listed, "TimeoutMs": timeout_ms}
+
+        answer = self._ask_controller(DELETE_TOPICS, body, timeout_ms)
+        for t in answer["Responses"]:
+            self.cluster.forget(t["Name"])
+        for t in answer["Responses"]:
+            check(t["ErrorCode"], f"topic {t['Name']!r}", t.get("ErrorMessage"))
+
+    def create_partitions(self, topic: str, total_count: int, *, validate_only: bool = False, timeout_ms: int = 30_000) -> None:
+        """Grow a topic to `total_count` partitions.
+
+        Raises: KafkaError INVALID_PARTITIONS when that is not more than it has.
+        """
+        body: Body = {
+            "Topics": [{"Name": topic, "Count": total_count, "Assignments": None}],
+            "TimeoutMs": timeout_ms,
+            "ValidateOnly": validate_only,
+        }
+        answer = self._ask_controller(CREATE_PARTITIONS, body, timeout_ms)
+        self.cluster.forget(topic)
+        for t in answer["Results"]:
+            check(t["ErrorCode"], f"topic {t['Name']!r}", t.get("ErrorMessage"))
+
+    def _ask_controller(self, api_key: int, body: BodyFor, timeout_ms: int) -> Body:
+        """Send to the controller, again when it has moved (then nothing was done)."""
+
+        def attempt() -> Body:
+            node_id = self.cluster.controller()
+            answer = self.cluster.request(
+                api_key, body, node_id=node_id, timeout_s=timeout_ms / 1000 + self.cluster.request_timeout_s
+            )
+            for item in answer.get("Topics") or answer.get("Responses") or answer.get("Results") or ():
+                if item["ErrorCode"] == Errors.NOT_CONTROLLER:
+                    raise KafkaError(Errors.NOT_CONTROLLER, f"node {node_id}")
+            return answer
+
+        deadline = self.cluster.clock() + self.cluster.retry_timeout_s
+        while True:
+            try:
+                return attempt()
+            except KafkaError as failure:  # not cluster.retry: a lost answer may mean that it was done
+                if failure.error is not Errors.NOT_CONTROLLER or self.cluster.clock() > deadline:
+                    raise
+                self.cluster.sleep(0.1)
+                self.cluster.fetch_metadata([])
+
+    # ---- configs
+
+    def describe_configs(
+        self, resource_type: ResourceType, name: str, keys: Iterable[str] | None = None
+    ) -> list[ConfigEntry]:
+        """Configs of a topic or broker (`name` is then its node id), in order of their names.
+
+        Args:
+            resource_type: what `name` names.
+            name: topic name or node id.
+            keys: only these; None for all.
+        """
+        resource = {
+            "ResourceType": int(resource_type),
+            "ResourceName": name,
+            "ConfigurationKeys": None if keys is None else list(keys),
+        }
+        node_id = int(name) if resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name else None
+        answer = self.cluster.retry(lambda: self.cluster.request(DESCRIBE_CONFIGS, {"Resources": [resource]}, node_id=node_id))
+        entries = []
+        for result in answer["Results"]:
+            check(result["ErrorCode"], f"{resource_type.name.lower()} {name!r}", result.get("ErrorMessage"))
+            entries += [_config_entry(entry) for entry in result["Configs"]]
+        return sorted(entries, key=lambda e: e.name)
+
+    # ---- offsets
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, OffsetInfo]:
+        """Offsets by time.
+
+        Args:
+            wanted: per partition a timestamp in ms, or LATEST, EARLIEST, MAX_TIMESTAMP. A timestamp finds the first record at or
+                after it.
+            read_committed: LATEST is then the last stable offset.
+        """
+        found: dict[TopicPartition, OffsetInfo] = {}
+
+        def attempt() -> None:
+            by_leader: dict[int, list[TopicPartition]] = {}
+            for tp in wanted:
+                if tp not in found:
+                    by_leader.setdefault(self.cluster.leader(*tp), []).append(tp)
+            for node_id, partitions in by_leader.items():
+                found.update(self._list_offsets_of(node_id, {tp: wanted[tp] for tp in partitions}, read_committed))
+
+        self.cluster.retry(attempt)
+        return found
+
+    def _list_offsets_of(
+        self, node_id: int, wanted: Mapping[TopicPartition, int], read_committed: bool
+    ) -> dict[TopicPartition, OffsetInfo]:
+        topics: dict[str, list[Body]] = {}
+        for (topic, partition), timestamp in wanted.items():
+            topics.setdefault(topic, []).append({"PartitionIndex": partition, "Timestamp": timestamp})
+
+        def body(version: int) -> Body:
+            if version < 7 and MAX_TIMESTAMP in wanted.values():
+                raise KafkaError(Errors.UNSUPPORTED_VERSION, "this broker cannot look up the maximum timestamp")
+            listed = [{"Name": name, "Partitions": partitions} for name, partitions in topics.items()]
+            isolation: Body = {"IsolationLevel": int(read_committed)} if version >= 2 else {}
+            return {"ReplicaId": -1, "Topics": listed, **isolation, "TimeoutMs": int(self.cluster.request_timeout_s * 1000)}
+
+        answer = self.cluster.request(LIST_OFFSETS, body, node_id=node_id)
+        found = {}
+        for t in answer["Topics"]:
+            for p in t["Partitions"]:
+                check(p["ErrorCode"], f"partition {t['Name']}-{p['PartitionIndex']}")
+                found[t["Name"], p["PartitionIndex"]] = OffsetInfo(p["Offset"], p["Timestamp"], p["LeaderEpoch"])
+        return found
+
+    # ---- cluster
+
+    def describe_cluster(self) -> ClusterDescription:
+        """Cluster id, controller and brokers; from Metadata where DescribeCluster is not offered."""
+        if not self.cluster.supports(DESCRIBE_CLUSTER):
+            self.cluster.fetch_metadata([])
+            nodes = sorted(self.cluster.nodes.values(), key=lambda n: n.node_id)
+            return ClusterDescription(self.cluster.cluster_id, self.cluster.controller_id, tuple(nodes))
+        answer = self.cluster.request(DESCRIBE_CLUSTER, {})
+        check(answer["ErrorCode"], "cluster", answer.get("ErrorMessage"))
+        brokers = sorted(answer["Brokers"], key=lambda b: b["BrokerId"])
+        nodes = [Node(b["BrokerId"], b["Host"], b["Port"], b["Rack"]) for b in brokers]
+        return ClusterDescription(answer["ClusterId"], answer["ControllerId"], tuple(nodes))
+
+
+def _config_entry(entry: Body) -> ConfigEntry:
+    source = entry["ConfigSource"]
+    known = source in ConfigSource._value2member_map_
+    return ConfigEntry(
+        entry["Name"], entry["Value"], ConfigSource(source if known else 0), entry["ReadOnly"], entry["IsSensitive"]
+    )

@@ -1,0 +1,414 @@
+"""Who is in the cluster and what it speaks: bootstrap, version negotiation, metadata cache, routing, retries.
+
+Everything above (`admin`, `producer`, `consumer`) sends through `Cluster.request`, which opens and keeps one connection per broker.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TypeVar
+from uuid import UUID
+
+import kbroker
+from kbroker.client.connection import (
+    API_VERSIONS,
+    Address,
+    Body,
+    BrokerConnectionError,
+    Clock,
+    Connection,
+    OpenStream,
+    format_address,
+    open_plaintext,
+    parse_bootstrap,
+)
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.protocol import codec
+
+METADATA = 3
+FIRST_API_VERSIONS = 4  # what Java 4.3 starts with; v5 adds nothing that a client without a cluster id could say
+UNKNOWN_TOPIC_PATIENCE_S = 1.0  # a topic just created may not be known to every broker yet
+UNSUPPORTED_VERSION_BYTES = b"\x00\x23"  # 35, at the place where every version has its error code
+BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.05, 1.0
+
+T = TypeVar("T")
+Authenticate = Callable[[Connection], None]
+BodyFor = Body | Callable[[int], Body]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker as Metadata names it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        return self.host, self.port
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """One partition: `leader` and `leader_epoch` are -1 when there is none; `error` concerns this partition alone."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+    error: Errors = Errors.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """One topic, its partitions in ascending order; `topic_id` is None from brokers before Metadata v10."""
+
+    name: str
+    topic_id: UUID | None
+    is_internal: bool
+    partitions: tuple[PartitionMetadata, ...]
+    error: Errors = Errors.NONE
+
+
+def to_error(code: int) -> Errors:
+    """The enum member of a wire code; an unknown one counts as UNKNOWN_SERVER_ERROR, as clients treat it."""
+    try:
+        return Errors(code)
+    except ValueError:
+        return Errors.UNKNOWN_SERVER_ERROR
+
+
+def check(code: int, what: str, message: str | None = None) -> None:
+    """Raise KafkaError unless `code` is 0.
+
+    Args:
+        code: error code of an answer.
+        what: names the thing that failed, for example "topic 'orders'".
+        message: the broker's own text, if it sent one.
+    """
+    if code:
+        error = to_error(code)
+        raise KafkaError(error, f"{what}: {message or error.message}")
+
+
+class Cluster:
+    """A view of one Kafka cluster, kept by connections to its brokers.
+
+    Args:
+        bootstrap: `host:port[,host:port...]`.
+        client_id: sent with every request; quotas and the broker's logs know us by it.
+        connect_timeout_s: seconds for one connection.
+        request_timeout_s: seconds for one exchange.
+        retry_timeout_s: seconds for which retriable failures are tried again.
+        open_stream: makes a connected socket (TLS: a wrapped one).
+        authenticate: run on each new connection after version negotiation (SASL).
+        clock: monotonic seconds.
+        sleep: waits between attempts.
+
+    Raises: BrokerConnectionError when no bootstrap server answers; ValueError for a malformed list.
+
+    Threads: one at a time; open one Cluster per thread.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client_id: str = "kbroker",
+        connect_timeout_s: float = 10.0,
+        request_timeout_s: float = 30.0,
+        retry_timeout_s: float = 30.0,
+        open_stream: OpenStream = open_plaintext,
+        authenticate: Authenticate | None = None,
+        clock: Clock = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.client_id = client_id
+        self.request_timeout_s = request_timeout_s
+        self.retry_timeout_s = retry_timeout_s
+        self.nodes: dict[int, Node] = {}
+        self.controller_id = -1
+        self.cluster_id: str | None = None
+        self.clock = clock
+        self.sleep = sleep
+        self._bootstrap = parse_bootstrap(bootstrap)
+        self._connect_timeout_s = connect_timeout_s
+        self._open_stream = open_stream
+        self._authenticate = authenticate
+        self._connections: dict[Address, Connection] = {}
+        self._topics: dict[str, TopicMetadata] = {}
+        self._any_connection()
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # ---- connections and versions
+
+    def _connect(self, address: Address) -> Connection:
+        """A usable connection to `address`: the kept one, or a new one with versions negotiated."""
+        kept = self._connections.get(address)
+        if kept is not None and not kept.is_stale():
+            return kept
+        connection = Connection(
+            address,
+            client_id=self.client_id,
+            connect_timeout_s=self._connect_timeout_s,
+            open_stream=self._open_stream,
+            clock=self.clock,
+        )
+        try:
+            negotiate(connection, self.request_timeout_s)
+            if self._authenticate is not None:
+                self._authenticate(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connections[address] = connection
+        return connection
+
+    def _any_connection(self) -> Connection:
+        """A connection to any broker: one that is open, else known nodes, else the bootstrap list."""
+        for connection in list(self._connections.values()):
+            if not connection.is_stale():
+                return connection
+        failures: list[BrokerConnectionError] = []
+        for address in dict.fromkeys([*(node.address for node in self.nodes.values()), *self._bootstrap]):
+            try:
+                return self._connect(address)
+            except BrokerConnectionError as failure:
+                failures.append(failure)
+        first, *others = failures
+        raise BrokerConnectionError(first.address, "; ".join([first.message, *map(str, others)]))
+
+    def _connection_to(self, node_id: int | None) -> Connection:
+        if node_id is None:
+            return self._any_connection()
+        if node_id not in self.nodes:
+            self.fetch_metadata([])
+        node = self.nodes.get(node_id)
+        if node is None:
+            raise KafkaError(Errors.LEADER_NOT_AVAILABLE, f"the cluster knows no node {node_id}")
+        return self._connect(node.address)
+
+    def request(
+        self,
+        api_key: int,
+        body: BodyFor,
+        *,
+        node_id: int | None = None,
+        max_version: int | None = None,
+        timeout_s: float | None = None,
+        expect_response: bool = True,
+    ) -> Body:
+        """Send one request in the highest version both sides know, without any retry.
+
+        Args:
+            api_key: key of the API.
+            body: fields by Kafka's names, or a function that makes them for a version.
+            node_id: the broker; any when None.
+            max_version: never use a higher version.
+            timeout_s: seconds for the exchange.
+            expect_response: False for Produce with acks=0.
+
+        Raises: BrokerConnectionError; KafkaError UNSUPPORTED_VERSION if no version is common.
+        """
+        connection = self._connection_to(node_id)
+        version = self._version(connection, api_key, max_version)
+        fields = body(version) if callable(body) else body
+        limit_s = self.request_timeout_s if timeout_s is None else timeout_s
+        if connection.throttled_until_s > self.clock():  # it would only lie unread in the socket, and time out there
+            self.sleep(connection.throttled_until_s - self.clock())
+        return connection.request(api_key, version, fields, timeout_s=limit_s, expect_response=expect_response)
+
+    def supports(self, api_key: int, node_id: int | None = None) -> bool:
+        """Whether broker and codec share a version of an API."""
+        try:
+            self._version(self._connection_to(node_id), api_key, None)
+        except KafkaError:
+            return False
+        return True
+
+    def _version(self, connection: Connection, api_key: int, max_version: int | None) -> int:
+        low, high = codec.api(api_key).request_versions
+        their_low, their_high = connection.versions.get(api_key, (0, -1))
+        version = min(high, their_high, high if max_version is None else max_version)
+        if version < max(low, their_low):
+            offered = f"{their_low}-{their_high}" if their_high >= 0 else "none"
+            raise KafkaError(
+                Errors.UNSUPPORTED_VERSION,
+                f"{format_address(connection.address)} offers versions {offered} of {codec.api(api_key).name}, we speak {low}-{high}",
+            )
+        return version
+
+    # ---- metadata
+
+    def fetch_metadata(self, topics: Iterable[str] | None, *, allow_auto_topic_creation: bool = False) -> list[TopicMetadata]:
+        """Ask any broker once, and remember nodes, controller and topics.
+
+        Args:
+            topics: names, or None for all; an empty list asks for the brokers alone.
+            allow_auto_topic_creation: let the broker create what is missing.
+        """
+        wanted = None if topics is None else [{"Name": name} for name in topics]
+
+        def body(version: int) -> Body:
+            fields: Body = {"Topics": wanted}
+            if version == 0 and not wanted:  # v0: empty means all, and there is no null
+                fields["Topics"] = []
+            if version >= 4:
+                fields["AllowAutoTopicCreation"] = allow_auto_topic_creation
+            return fields
+
+        answer = self.request(METADATA, body)
+        check(answer.get("ErrorCode", 0), "metadata")
+        self.nodes = {b["NodeId"]: Node(b["NodeId"], b["Host"], b["Port"], b.get("Rack")) for b in answer["Brokers"]}
+        self.controller_id = answer.get("ControllerId", -1)
+        self.cluster_id = answer.get("ClusterId")
+        found = [_topic_metadata(topic) for topic in answer["Topics"]]
+        if topics is None:
+            self._topics.clear()
+        for topic in found:
+            if topic.error is Errors.NONE:
+                self._topics[topic.name] = topic
+            else:
+                self._topics.pop(topic.name, None)
+        return found
+
+    def topic(self, name: str, *, allow_auto_topic_creation: bool = False) -> TopicMetadata:
+        """Metadata of a topic whose partitions may be asked for, from the cache when it is there.
+
+        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION and others, once patience is over.
+        """
+        cached = self._topics.get(name)
+        if cached is not None:
+            return cached
+
+        def attempt() -> TopicMetadata:
+            (found,) = self.fetch_metadata([name], allow_auto_topic_creation=allow_auto_topic_creation)
+            check(found.error, f"topic {name!r}")
+            return found
+
+        patience_s = self.retry_timeout_s if allow_auto_topic_creation else min(UNKNOWN_TOPIC_PATIENCE_S, self.retry_timeout_s)
+        return self.retry(attempt, timeout_s=patience_s)
+
+    def forget(self, name: str) -> None:
+        """Drop what is cached of a topic, after an answer that proves it wrong."""
+        self._topics.pop(name, None)
+
+    def leader(self, topic: str, partition: int, *, allow_auto_topic_creation: bool = False) -> int:
+        """Node id of the partition's leader.
+
+        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION for a partition out of range, LEADER_NOT_AVAILABLE without a leader (and the
+            cached entry is dropped, so that a retry asks again).
+        """
+        known = self.topic(topic, allow_auto_topic_creation=allow_auto_topic_creation).partitions
+        found = next((p for p in known if p.partition == partition), None)
+        if found is None:
+            self.forget(topic)
+            raise KafkaError(
+                Errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} has {len(known)} partitions, there is no {partition}"
+            )
+        if found.leader < 0:
+            self.forget(topic)
+            raise KafkaError(Errors.LEADER_NOT_AVAILABLE, f"partition {topic}-{partition} has no leader")
+        return found.leader
+
+    def controller(self) -> int | None:
+        """Node id of the controller, or None (any broker) when the cluster names none."""
+        if not self.nodes:
+            self.fetch_metadata([])
+        return self.controller_id if self.controller_id in self.nodes else None
+
+    # ---- retries
+
+    def retry(self, attempt: Callable[[], T], *, timeout_s: float | None = None) -> T:
+        """Run `attempt` until it succeeds, fails for good, or time is over; forget cached topics between tries.
+
+        Args:
+            attempt: may raise KafkaError (tried again when the code is retriable) or BrokerConnectionError (tried again).
+            timeout_s: `retry_timeout_s` when None.
+        """
+        deadline = self.clock() + (self.retry_timeout_s if timeout_s is None else timeout_s)
+        backoff_s = BACKOFF_FIRST_S
+        while True:
+            try:
+                return attempt()
+            except KafkaError as failure:
+                if not failure.error.retriable or self.clock() + backoff_s > deadline:
+                    raise
+                if failure.error is Errors.NOT_CONTROLLER:
+                    self.nodes.clear()
+            except BrokerConnectionError:
+                if self.clock() + backoff_s > deadline:
+                    raise
+                self.nodes.clear()
+            self._topics.clear()
+            self.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+
+def negotiate(connection: Connection, timeout_s: float) -> None:
+    """Fill `connection.versions`.
+
+    A broker that does not know our ApiVersions version answers 35 in the format of version 0, with its own range; we ask again
+    with what it can (0 if it does not say). Source: KIP-35, KIP-511.
+    """
+    version = FIRST_API_VERSIONS
+    body: Body = {"ClientSoftwareName": "kbroker", "ClientSoftwareVersion": kbroker.__version__}  # both ignorable below v3
+    while True:
+        frame = connection.exchange(API_VERSIONS, version, body, timeout_s=timeout_s)
+        assert frame is not None
+        if version == 0 or frame[4:6] != UNSUPPORTED_VERSION_BYTES:
+            break
+        refused = connection.decode(API_VERSIONS, 0, frame)
+        offered = next((k["MaxVersion"] for k in refused["ApiKeys"] if k["ApiKey"] == API_VERSIONS), 0)
+        version = max(0, min(offered, version - 1))
+    answer = connection.decode(API_VERSIONS, version, frame)
+    check(answer["ErrorCode"], f"{format_address(connection.address)}: ApiVersions")
+    connection.versions = {k["ApiKey"]: (k["MinVersion"], k["MaxVersion"]) for k in answer["ApiKeys"]}
+
+
+def _topic_metadata(topic: Body) -> TopicMetadata:
+    partitions = [
+        PartitionMetadata(
+            p["PartitionIndex"],
+            p["LeaderId"],
+            p.get("LeaderEpoch", -1),
+            tuple(p["ReplicaNodes"]),
+            tuple(p["IsrNodes"]),
+            tuple(p.get("OfflineReplicas") or ()),
+            to_error(p["ErrorCode"]),
+        )
+        for p in topic["Partitions"]
+    ]
+    topic_id = topic.get("TopicId")
+    return TopicMetadata(
+        topic["Name"] or "",
+        to_uuid(topic_id),
+        topic.get("IsInternal", False),
+        tuple(sorted(partitions, key=lambda p: p.partition)),
+        to_error(topic["ErrorCode"]),
+    )
+
+
+def to_uuid(value: UUID | bytes | None) -> UUID | None:
+    """A topic id as the codec gives it; the zero id means none."""
+    if value is None:
+        return None
+    found = value if isinstance(value, UUID) else UUID(bytes=bytes(value))
+    return found if found.int else None

@@ -1,0 +1,242 @@
+"""One socket to one broker: frames with a deadline, answers matched by their correlation id.
+
+TLS and SASL enter at two seams: `open_stream` makes the byte stream (plaintext here; a TLS one returns a wrapped socket), and
+`Cluster` runs an optional `authenticate` step on every new connection before any other request.
+"""
+
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kbroker.common.errors import ProtocolError
+from kbroker.protocol import codec
+
+MAX_FRAME_BYTES = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes, taken as the bound of an answer too
+RECEIVE_BYTES = 1 << 16
+API_VERSIONS = 18
+
+Address = tuple[str, int]
+Body = dict[str, Any]
+Clock = Callable[[], float]
+OpenStream = Callable[[Address, float], socket.socket]
+
+
+class BrokerConnectionError(Exception):
+    """The transport to a broker failed: unreachable, closed, silent for too long, or it does not speak Kafka.
+
+    The message is one line that begins with the address. Nothing is known of the fate of a request that was under way.
+    """
+
+    def __init__(self, address: Address, message: str) -> None:
+        super().__init__(f"{format_address(address)}: {message}")
+        self.address = address
+        self.message = message
+
+
+class BrokerTimeoutError(BrokerConnectionError):
+    """No complete answer within the time given."""
+
+
+def format_address(address: Address) -> str:
+    """`host:port`, an IPv6 host in brackets."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_bootstrap(text: str, default_port: int = 9092) -> list[Address]:
+    """Split a comma separated list of `host[:port]` or `[ipv6]:port`.
+
+    Raises: ValueError with the entry that is wrong.
+    """
+    addresses = []
+    for entry in (part.strip() for part in text.split(",")):
+        if not entry:
+            continue
+        if entry.startswith("["):
+            host, bracket, rest = entry[1:].partition("]")
+            port_text = rest[1:] if rest.startswith(":") else rest
+            valid = bool(bracket) and (not rest or rest.startswith(":"))
+        else:
+            host, colon, port_text = entry.partition(":")
+            valid = not colon or bool(port_text)
+        port = default_port if not port_text else int(port_text) if port_text.isascii() and port_text.isdigit() else -1
+        if not valid or not host or not 0 < port < 65536:
+            raise ValueError(f"expected host:port, got {entry!r}")
+        addresses.append((host, port))
+    if not addresses:
+        raise ValueError("no bootstrap server named")
+    return addresses
+
+
+def open_plaintext(address: Address, timeout_s: float) -> socket.socket:
+    """Connect over TCP within `timeout_s` seconds."""
+    sock = socket.create_connection(address, timeout=timeout_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+class Connection:
+    """A blocking connection with one request in flight.
+
+    Args:
+        address: host and port.
+        client_id: sent in every request header.
+        connect_timeout_s: seconds for connecting.
+        max_frame_bytes: an answer that declares more than this closes the connection.
+        open_stream: makes the connected socket.
+        clock: monotonic seconds.
+
+    Raises: BrokerConnectionError when connecting fails. Any transport failure later closes the connection: an answer that
+    comes too late must not be taken for the next one.
+
+    Threads: one at a time.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        client_id: str = "kbroker",
+        connect_timeout_s: float = 10.0,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        open_stream: OpenStream = open_plaintext,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.address = address
+        self.client_id = client_id
+        self.max_frame_bytes = max_frame_bytes
+        self.versions: dict[int, tuple[int, int]] = {}  # filled by Cluster's negotiation: api key -> broker's range
+        self.throttled_until_s = 0.0  # by this connection's clock: the broker will not read from us before
+        self._clock = clock
+        self._correlation_id = 0
+        try:
+            self._sock: socket.socket | None = open_stream(address, connect_timeout_s)
+        except TimeoutError:
+            raise BrokerTimeoutError(address, f"no connection within {connect_timeout_s:g} s") from None
+        except OSError as error:
+            raise BrokerConnectionError(address, _reason(error)) from None
+
+    @property
+    def closed(self) -> bool:
+        """True once the socket is gone."""
+        return self._sock is None
+
+    def close(self) -> None:
+        """Close the socket; harmless when repeated."""
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
+
+    def is_stale(self) -> bool:
+        """True when the peer has closed an idle connection (or sent bytes nobody asked for): it must not be used again.
+
+        Asked before a kept connection is reused, so that a request is not lost to a socket that was already dead.
+        """
+        if self._sock is None:
+            return True
+        self._sock.settimeout(0)
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            pass
+        self.close()
+        return True
+
+    def request(
+        self, api_key: int, api_version: int, body: Body, *, timeout_s: float = 30.0, expect_response: bool = True
+    ) -> Body:
+        """Send one request and return the decoded body of its answer (an empty dict if none is expected).
+
+        Args:
+            api_key: key of the API.
+            api_version: version to encode and decode with.
+            body: fields by Kafka's names.
+            timeout_s: seconds for the whole exchange.
+            expect_response: False for Produce with acks=0.
+
+        Raises: BrokerConnectionError, BrokerTimeoutError; ProtocolError for a body that does not fit its version.
+        """
+        frame = self.exchange(api_key, api_version, body, timeout_s=timeout_s, expect_response=expect_response)
+        return {} if frame is None else self.decode(api_key, api_version, frame)
+
+    def exchange(
+        self, api_key: int, api_version: int, body: Body, *, timeout_s: float, expect_response: bool = True
+    ) -> bytearray | None:
+        """Send one request and return the frame of its answer, its correlation id checked and nothing else."""
+        if self._sock is None:
+            raise BrokerConnectionError(self.address, "connection is closed")
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        request = codec.encode_request_frame(api_key, api_version, self._correlation_id, self.client_id, body)
+        deadline = self._clock() + timeout_s
+        try:
+            self._send(request, deadline)
+            if not expect_response:
+                return None
+            (size_bytes,) = struct.unpack(">i", self._receive(4, deadline))
+            if not 4 <= size_bytes <= self.max_frame_bytes:
+                raise BrokerConnectionError(
+                    self.address, f"an answer of {size_bytes} bytes was announced (is this a Kafka plaintext port?)"
+                )
+            frame = self._receive(size_bytes, deadline)
+            (correlation_id,) = struct.unpack_from(">i", frame)
+            if correlation_id != self._correlation_id:
+                raise BrokerConnectionError(
+                    self.address, f"answer to request {correlation_id} where {self._correlation_id} was awaited"
+                )
+            return frame
+        except BaseException as error:
+            self.close()
+            if isinstance(error, TimeoutError):
+                raise BrokerTimeoutError(self.address, f"no answer within {timeout_s:g} s") from None
+            if isinstance(error, OSError):
+                raise BrokerConnectionError(self.address, _reason(error)) from None
+            raise
+
+    def decode(self, api_key: int, api_version: int, frame: bytearray) -> Body:
+        """Decode the frame of an answer; note how long the broker will not read from us."""
+        try:
+            _, answer = codec.decode_response_frame(api_key, api_version, frame)
+        except ProtocolError as error:
+            self.close()
+            what = f"undecodable answer to {codec.api(api_key).name} version {api_version}"
+            raise BrokerConnectionError(self.address, f"{what}: {error.message}") from None
+        throttle_time_ms = answer.get("ThrottleTimeMs", 0)
+        if throttle_time_ms > 0:
+            self.throttled_until_s = self._clock() + throttle_time_ms / 1000
+        return answer
+
+    def _send(self, data: bytes, deadline: float) -> None:
+        view = memoryview(data)
+        while view:
+            self._arm(deadline)
+            assert self._sock is not None
+            view = view[self._sock.send(view) :]
+
+    def _receive(self, size_bytes: int, deadline: float) -> bytearray:
+        # grows with the bytes that arrive: a size that lies costs nothing
+        data = bytearray()
+        while len(data) < size_bytes:
+            self._arm(deadline)
+            assert self._sock is not None
+            chunk = self._sock.recv(min(size_bytes - len(data), max(RECEIVE_BYTES, len(data))))
+            if not chunk:
+                raise BrokerConnectionError(self.address, "the broker closed the connection")
+            data += chunk
+        return data
+
+    def _arm(self, deadline: float) -> None:
+        left = deadline - self._clock()
+        if left <= 0:
+            raise TimeoutError
+        assert self._sock is not None
+        self._sock.settimeout(left)
+
+
+def _reason(error: OSError) -> str:
+    """What the system says, in lower case and without the number."""
+    text = error.strerror or str(error) or type(error).__name__
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,244 @@
+"""A synchronous consumer of assigned partitions: no group, no commits, no fetch session; positions live here."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kbroker.client.admin import EARLIEST, LATEST, Admin, TopicPartition
+from kbroker.client.cluster import Cluster, check, to_error
+from kbroker.client.connection import Body
+from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.protocol import records
+
+FETCH = 1
+MAX_FETCH_VERSION = 12  # from 13 on topics are named by id, and an id needs Metadata v10
+MAX_BATCH_BYTES = 1 << 30  # records of one batch, uncompressed
+
+
+class Record(NamedTuple):
+    """One record; `timestamp_ms` is create or append time as the topic says."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """What one fetch brought of one partition: whole batches as stored, and a cut one perhaps behind them.
+
+    The first batch may begin before `fetch_offset`. `aborted` lists producer id and first offset of aborted transactions (only
+    for read_committed).
+    """
+
+    topic: str
+    partition: int
+    fetch_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: tuple[tuple[int, int], ...]
+    data: memoryview
+
+
+class Consumer:
+    """Reads partitions from given offsets.
+
+    Args:
+        cluster: not owned.
+        positions: per partition the offset to begin at, or EARLIEST, or LATEST.
+        max_wait_ms: how long the broker may wait for `min_bytes`.
+        min_bytes: what makes an answer worth sending.
+        max_bytes: of one answer.
+        max_partition_bytes: of one partition in it; a single larger batch comes all the same.
+        read_committed: leave out aborted transactions, end at the last stable offset.
+        check_crcs: verify each batch.
+        reset: where to go on when a position is outside the log: EARLIEST, LATEST, or None to raise OFFSET_OUT_OF_RANGE.
+
+    Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION for what does not exist.
+
+    Threads: as its Cluster.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        positions: Mapping[TopicPartition, int],
+        *,
+        max_wait_ms: int = 500,
+        min_bytes: int = 1,
+        max_bytes: int = 16 << 20,
+        max_partition_bytes: int = 1 << 20,
+        read_committed: bool = False,
+        check_crcs: bool = True,
+        reset: int | None = None,
+    ) -> None:
+        if reset not in (None, EARLIEST, LATEST):
+            raise ValueError(f"reset must be EARLIEST, LATEST or None, got {reset}")
+        self.cluster = cluster
+        self.max_wait_ms = max_wait_ms
+        self.min_bytes = min_bytes
+        self.max_bytes = max_bytes
+        self.max_partition_bytes = max_partition_bytes
+        self.read_committed = read_committed
+        self.check_crcs = check_crcs
+        self.reset = reset
+        self.positions: dict[TopicPartition, int] = {}
+        self._admin = Admin(cluster)
+        self._turn = 0
+        self.seek(positions)
+
+    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Set positions (EARLIEST and LATEST are looked up now); adds partitions not yet assigned."""
+        for tp, offset in positions.items():
+            if offset < 0 and offset not in (EARLIEST, LATEST):
+                raise ValueError(f"offset of {tp[0]}-{tp[1]} must be >= 0, EARLIEST or LATEST, got {offset}")
+        symbolic = {tp: offset for tp, offset in positions.items() if offset < 0}
+        for tp in positions:
+            self.cluster.leader(*tp)
+        self.positions.update(positions)
+        if symbolic:
+            found = self._admin.list_offsets(symbolic, read_committed=self.read_committed)
+            self.positions.update({tp: info.offset for tp, info in found.items()})
+
+    def seek_to_timestamp(self, timestamp_ms: int) -> None:
+        """Move every partition to its first record at or after a time; to its end when there is none."""
+        found = self._admin.list_offsets(dict.fromkeys(self.positions, timestamp_ms), read_committed=self.read_committed)
+        self.seek({tp: info.offset if info.offset >= 0 else LATEST for tp, info in found.items()})
+
+    def fetch(self) -> list[FetchedPartition]:
+        """One round of requests, one per leader; only partitions that brought bytes. Positions do not move.
+
+        Raises: KafkaError, BrokerConnectionError once retries are over.
+        """
+        return self.cluster.retry(self._fetch_once)
+
+    def poll(self) -> list[Record]:
+        """Records of one fetch, in offset order per partition; positions move behind them. May be empty."""
+        found: list[Record] = []
+        for part in self.fetch():
+            found.extend(self.decode(part))
+        return found
+
+    def __iter__(self) -> Iterator[Record]:
+        """Records without end."""
+        while True:
+            yield from self.poll()
+
+    def decode(self, part: FetchedPartition) -> Iterator[Record]:
+        """Records of a fetched partition from its position on; the position moves as they are taken.
+
+        Raises: KafkaError CORRUPT_MESSAGE, naming partition and offset.
+        """
+        tp = (part.topic, part.partition)
+        aborted = _AbortedTransactions(part.aborted)
+        try:
+            for batch in records.iter_batches(part.data, check_crc=self.check_crcs):
+                skipped = aborted.skips(batch) if self.read_committed else batch.is_control
+                if not (skipped or batch.is_control):
+                    for record in batch.records(max_bytes=MAX_BATCH_BYTES):
+                        if record.offset < self.positions[tp]:
+                            continue
+                        self.positions[tp] = record.offset + 1
+                        yield Record(
+                            part.topic, part.partition, record.offset, record.timestamp_ms, record.key, record.value, record.headers
+                        )
+                self.positions[tp] = max(self.positions[tp], batch.last_offset + 1)
+        except ProtocolError as error:
+            where = f"partition {part.topic}-{part.partition} at offset {self.positions[tp]}"
+            raise KafkaError(error.error, f"{where}: {error.message}") from None
+
+    # ---- the wire
+
+    def _fetch_once(self) -> list[FetchedPartition]:
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for tp in self.positions:
+            by_leader.setdefault(self.cluster.leader(*tp), []).append(tp)
+        found: list[FetchedPartition] = []
+        for node_id, partitions in by_leader.items():
+            # the broker fills an answer in the order asked: begin with another partition each time, so that none starves
+            self._turn += 1
+            start = self._turn % len(partitions)
+            found += self._fetch_from(node_id, partitions[start:] + partitions[:start], self.max_wait_ms // len(by_leader))
+        return found
+
+    def _fetch_from(self, node_id: int, partitions: list[TopicPartition], max_wait_ms: int) -> list[FetchedPartition]:
+        topics: dict[str, list[Body]] = {}
+        for topic, partition in partitions:
+            topics.setdefault(topic, []).append(
+                {
+                    "Partition": partition,
+                    "FetchOffset": self.positions[topic, partition],
+                    "PartitionMaxBytes": self.max_partition_bytes,
+                }
+            )
+        body: Body = {
+            "ReplicaId": -1,
+            "MaxWaitMs": max_wait_ms,
+            "MinBytes": self.min_bytes,
+            "MaxBytes": self.max_bytes,
+            "IsolationLevel": int(self.read_committed),
+            "Topics": [{"Topic": name, "Partitions": listed} for name, listed in topics.items()],
+        }
+        answer = self.cluster.request(
+            FETCH,
+            body,
+            node_id=node_id,
+            max_version=MAX_FETCH_VERSION,
+            timeout_s=max_wait_ms / 1000 + self.cluster.request_timeout_s,
+        )
+        check(answer.get("ErrorCode", 0), "fetch")
+        found = []
+        for t in answer["Responses"]:
+            for p in t["Partitions"]:
+                part = self._take(t["Topic"], p)
+                if part is not None:
+                    found.append(part)
+        return found
+
+    def _take(self, topic: str, p: Body) -> FetchedPartition | None:
+        tp = (topic, p["PartitionIndex"])
+        if p["ErrorCode"] == Errors.OFFSET_OUT_OF_RANGE and self.reset is not None:
+            self.seek({tp: self.reset})
+            return None
+        if p["ErrorCode"]:
+            error = to_error(p["ErrorCode"])
+            raise KafkaError(error, f"partition {topic}-{tp[1]} at offset {self.positions[tp]}: {error.message}")
+        data = p["Records"]
+        if not data:
+            return None
+        aborted = tuple((a["ProducerId"], a["FirstOffset"]) for a in p.get("AbortedTransactions") or ())
+        return FetchedPartition(
+            topic,
+            tp[1],
+            self.positions[tp],
+            p["HighWatermark"],
+            p["LastStableOffset"],
+            p["LogStartOffset"],
+            aborted,
+            memoryview(data),
+        )
+
+
+class _AbortedTransactions:
+    """Follows aborted transactions through the batches of one fetch. Source: ``CompletedFetch`` of the Java consumer."""
+
+    def __init__(self, aborted: tuple[tuple[int, int], ...]) -> None:
+        self._coming = sorted(aborted, key=lambda entry: entry[1], reverse=True)  # next at the end
+        self._open: set[int] = set()
+
+    def skips(self, batch: "records.Batch") -> bool:
+        """Whether the records of `batch` belong to an aborted transaction; batches must come in offset order."""
+        if batch.producer_id < 0:
+            return False
+        while self._coming and self._coming[-1][1] <= batch.last_offset:
+            self._open.add(self._coming.pop()[0])
+        if batch.is_control:
+            if batch.is_abort_marker:
+                self._open.discard(batch.producer_id)
+            return True
+        return batch.is_transactional and batch.producer_id in self._open

@@ -1,0 +1,231 @@
+"""A synchronous producer: records gather per partition, `flush` sends one request per leader and waits for the answers."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+
+from kbroker.client.cluster import Cluster, check, to_error
+from kbroker.client.connection import Body
+from kbroker.client.partitioner import StickyPartitions, partition_of_key
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.protocol import records
+
+PRODUCE, INIT_PRODUCER_ID = 0, 22
+MAX_PRODUCE_VERSION = 12  # from 13 on topics are named by id, and an id needs Metadata v10
+RECORD_OVERHEAD_BYTES = 24  # lengths, deltas and attributes of one record, at most about this
+ACKS_ALL = -1
+
+Header = tuple[str, bytes | None]
+Pending = tuple[int, bytes | None, bytes | None, tuple[Header, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One batch the leader has taken; `base_offset` is -1 with acks=0 and for a duplicate whose offset is not known."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    record_count: int
+
+
+@dataclass(slots=True)
+class _Batch:
+    topic: str
+    partition: int
+    data: bytes
+    record_count: int
+
+
+class Producer:
+    """Sends records to any Kafka, one batch per partition in flight, in order.
+
+    Args:
+        cluster: not owned.
+        acks: 0 nothing is awaited, 1 the leader's write, -1 all in-sync replicas.
+        codec: none, gzip, snappy, lz4 or zstd.
+        batch_size_bytes: what may gather before it is sent unasked.
+        idempotent: let the broker drop duplicates of a retried batch (acks=-1 only). Without it a batch whose answer was lost is
+            sent again and may then be there twice.
+        timeout_ms: how long the leader may wait for its replicas.
+        on_delivery: called for each batch taken.
+        wall_clock: seconds since the epoch, for records without a timestamp.
+
+    Raises: ValueError for arguments that do not fit together.
+
+    Threads: as its Cluster.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        acks: int = ACKS_ALL,
+        codec: str = "none",
+        batch_size_bytes: int = 256 * 1024,
+        idempotent: bool = False,
+        timeout_ms: int = 30_000,
+        on_delivery: Callable[[Delivery], None] | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        if acks not in (-1, 0, 1):
+            raise ValueError(f"acks must be -1, 0 or 1, got {acks}")
+        if idempotent and acks != ACKS_ALL:
+            raise ValueError("an idempotent producer needs acks=-1")
+        if codec not in records.CODECS:
+            raise ValueError(f"codec must be one of {', '.join(records.CODECS)}, got {codec!r}")
+        if batch_size_bytes < 1:
+            raise ValueError(f"batch_size_bytes must be >= 1, got {batch_size_bytes}")
+        self.cluster = cluster
+        self.acks = acks
+        self.codec = codec
+        self.batch_size_bytes = batch_size_bytes
+        self.idempotent = idempotent
+        self.timeout_ms = timeout_ms
+        self.on_delivery = on_delivery
+        self._wall_clock = wall_clock
+        self._pending: dict[tuple[str, int], list[Pending]] = {}
+        self._pending_bytes = 0
+        self._sticky = StickyPartitions()
+        self._producer_id = -1
+        self._producer_epoch = -1
+        self._sequences: dict[tuple[str, int], int] = {}
+
+    def __enter__(self) -> "Producer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.flush()
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Iterable[Header] = (),
+    ) -> None:
+        """Add a record to the batch of its partition; sends when enough has gathered.
+
+        Args:
+            topic: created by the broker if it does that.
+            value: None is a tombstone.
+            key: decides the partition unless one is given.
+            partition: where it goes; by key, else sticky, when None.
+            timestamp_ms: create time since the epoch; now when None.
+            headers: names and values.
+
+        Raises: KafkaError, BrokerConnectionError as `flush`; ValueError for a partition the topic does not have.
+        """
+        count = len(self.cluster.topic(topic, allow_auto_topic_creation=True).partitions)
+        if partition is None:
+            partition = self._sticky.partition(topic, count) if key is None else partition_of_key(key, count)
+        elif not 0 <= partition < count:
+            raise ValueError(f"topic {topic!r} has partitions 0 to {count - 1}, there is no {partition}")
+        if timestamp_ms is None:
+            timestamp_ms = int(self._wall_clock() * 1000)
+        kept_headers = tuple(headers)
+        size_bytes = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+        size_bytes += sum(8 + len(name) + len(content or b"") for name, content in kept_headers)
+        if self._pending_bytes and self._pending_bytes + size_bytes > self.batch_size_bytes:
+            self.flush()
+        self._pending.setdefault((topic, partition), []).append((timestamp_ms, key, value, kept_headers))
+        self._pending_bytes += size_bytes
+
+    def flush(self) -> None:
+        """Send all that has gathered and wait until every batch is taken.
+
+        Raises: KafkaError with the code of the first batch refused for good, or of the last retry; BrokerConnectionError. The
+            batches not yet taken are then dropped.
+        """
+        if not self._pending:
+            return
+        if self.idempotent and self._producer_id < 0:
+            self._init_producer_id()
+        waiting = [self._build(topic, partition, gathered) for (topic, partition), gathered in self._pending.items()]
+        self._pending, self._pending_bytes = {}, 0
+        self._sticky.rotate()
+        try:
+            self.cluster.retry(lambda: self._send_all(waiting))
+        except BaseException:
+            self._producer_id = -1  # the broker may or may not have what was lost: a new id starts at sequence 0
+            raise
+
+    def _build(self, topic: str, partition: int, gathered: list[Pending]) -> _Batch:
+        sequence = -1
+        if self.idempotent:
+            sequence = self._sequences.get((topic, partition), 0)
+            self._sequences[topic, partition] = (sequence + len(gathered)) & 0x7FFFFFFF
+        data = records.build_batch(
+            gathered,
+            codec=self.codec,
+            producer_id=self._producer_id,
+            producer_epoch=self._producer_epoch,
+            base_sequence=sequence,
+        )
+        return _Batch(topic, partition, data, len(gathered))
+
+    def _init_producer_id(self) -> None:
+        body: Body = {"TransactionalId": None, "TransactionTimeoutMs": 60_000}
+
+        def attempt() -> Body:
+            answer = self.cluster.request(INIT_PRODUCER_ID, body)
+            check(answer["ErrorCode"], "producer id")
+            return answer
+
+        answer = self.cluster.retry(attempt)
+        self._producer_id, self._producer_epoch = answer["ProducerId"], answer["ProducerEpoch"]
+        self._sequences.clear()
+
+    def _send_all(self, waiting: list[_Batch]) -> None:
+        """One request per leader; takes delivered batches out of `waiting`, raises the first failure of those that stay."""
+        by_leader: dict[int, list[_Batch]] = {}
+        for batch in waiting:
+            by_leader.setdefault(self.cluster.leader(batch.topic, batch.partition), []).append(batch)
+        failure: KafkaError | None = None
+        for node_id, batches in by_leader.items():
+            answers = self._send_to(node_id, batches)
+            for batch in batches:
+                code, base_offset, message = answers.get((batch.topic, batch.partition), (int(Errors.UNKNOWN_SERVER_ERROR), -1, None))
+                if code == Errors.DUPLICATE_SEQUENCE_NUMBER:
+                    code, base_offset = 0, -1
+                if code == 0:
+                    waiting.remove(batch)
+                    if self.on_delivery is not None:
+                        self.on_delivery(Delivery(batch.topic, batch.partition, base_offset, batch.record_count))
+                    continue
+                error = to_error(code)
+                if failure is None or (failure.error.retriable and not error.is_retriable):
+                    failure = KafkaError(error, f"partition {batch.topic}-{batch.partition}: {message or error.message}")
+        if failure is not None:
+            raise failure
+
+    def _send_to(self, node_id: int, batches: list[_Batch]) -> dict[tuple[str, int], tuple[int, int, str | None]]:
+        topics: dict[str, list[Body]] = {}
+        for batch in batches:
+            topics.setdefault(batch.topic, []).append({"Index": batch.partition, "Records": batch.data})
+        body: Body = {
+            "TransactionalId": None,
+            "Acks": self.acks,
+            "TimeoutMs": self.timeout_ms,
+            "TopicData": [{"Name": name, "PartitionData": partitions} for name, partitions in topics.items()],
+        }
+        answer = self.cluster.request(
+            PRODUCE,
+            body,
+            node_id=node_id,
+            max_version=MAX_PRODUCE_VERSION,
+            timeout_s=self.timeout_ms / 1000 + self.cluster.request_timeout_s,
+            expect_response=self.acks != 0,
+        )
+        if self.acks == 0:
+            return {(b.topic, b.partition): (0, -1, None) for b in batches}
+        return {
+            (t["Name"], p["Index"]): (p["ErrorCode"], p["BaseOffset"], p.get("ErrorMessage"))
+            for t in answer["Responses"]
+            for p in t["PartitionResponses"]
+        }
