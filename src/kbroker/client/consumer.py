@@ -8,11 +8,11 @@ from kbroker.client.admin import EARLIEST, LATEST, Admin, TopicPartition
 from kbroker.client.cluster import Cluster, check, to_error
 from kbroker.client.connection import Body
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
-from kbroker.protocol import records
+from kbroker.protocol.records import RecordBatch, iter_batches
 
 FETCH = 1
 MAX_FETCH_VERSION = 12  # from 13 on topics are named by id, and an id needs Metadata v10
-MAX_BATCH_BYTES = 1 << 30  # records of one batch, uncompressed
+ABORT_MARKER = b"\x00\x00"  # in bytes 2 and 3 of a control record's key
 
 
 class Record(NamedTuple):
@@ -24,7 +24,7 @@ class Record(NamedTuple):
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
+    headers: list[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,6 @@ class Consumer:
         max_bytes: of one answer.
         max_partition_bytes: of one partition in it; a single larger batch comes all the same.
         read_committed: leave out aborted transactions, end at the last stable offset.
-        check_crcs: verify each batch.
         reset: where to go on when a position is outside the log: EARLIEST, LATEST, or None to raise OFFSET_OUT_OF_RANGE.
 
     Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION for what does not exist.
@@ -74,7 +73,6 @@ class Consumer:
         max_bytes: int = 16 << 20,
         max_partition_bytes: int = 1 << 20,
         read_committed: bool = False,
-        check_crcs: bool = True,
         reset: int | None = None,
     ) -> None:
         if reset not in (None, EARLIEST, LATEST):
@@ -85,7 +83,6 @@ class Consumer:
         self.max_bytes = max_bytes
         self.max_partition_bytes = max_partition_bytes
         self.read_committed = read_committed
-        self.check_crcs = check_crcs
         self.reset = reset
         self.positions: dict[TopicPartition, int] = {}
         self._admin = Admin(cluster)
@@ -130,23 +127,20 @@ class Consumer:
             yield from self.poll()
 
     def decode(self, part: FetchedPartition) -> Iterator[Record]:
-        """Records of a fetched partition from its position on; the position moves as they are taken.
+        """Records of a fetched partition from its position on; the position moves as they are taken. Checksums are verified.
 
         Raises: KafkaError CORRUPT_MESSAGE, naming partition and offset.
         """
         tp = (part.topic, part.partition)
         aborted = _AbortedTransactions(part.aborted)
         try:
-            for batch in records.iter_batches(part.data, check_crc=self.check_crcs):
-                skipped = aborted.skips(batch) if self.read_committed else batch.is_control
+            for batch in iter_batches(part.data):
+                skipped = self.read_committed and aborted.skips(batch)
                 if not (skipped or batch.is_control):
-                    for record in batch.records(max_bytes=MAX_BATCH_BYTES):
-                        if record.offset < self.positions[tp]:
-                            continue
-                        self.positions[tp] = record.offset + 1
-                        yield Record(
-                            part.topic, part.partition, record.offset, record.timestamp_ms, record.key, record.value, record.headers
-                        )
+                    for offset, timestamp_ms, key, value, headers in batch.records():
+                        if offset >= self.positions[tp]:
+                            self.positions[tp] = offset + 1
+                            yield Record(part.topic, part.partition, offset, timestamp_ms, key, value, headers)
                 self.positions[tp] = max(self.positions[tp], batch.last_offset + 1)
         except ProtocolError as error:
             where = f"partition {part.topic}-{part.partition} at offset {self.positions[tp]}"
@@ -231,14 +225,14 @@ class _AbortedTransactions:
         self._coming = sorted(aborted, key=lambda entry: entry[1], reverse=True)  # next at the end
         self._open: set[int] = set()
 
-    def skips(self, batch: "records.Batch") -> bool:
+    def skips(self, batch: RecordBatch) -> bool:
         """Whether the records of `batch` belong to an aborted transaction; batches must come in offset order."""
         if batch.producer_id < 0:
             return False
         while self._coming and self._coming[-1][1] <= batch.last_offset:
             self._open.add(self._coming.pop()[0])
         if batch.is_control:
-            if batch.is_abort_marker:
+            if any((key or b"")[2:4] == ABORT_MARKER for _, _, key, _, _ in batch.records()):
                 self._open.discard(batch.producer_id)
             return True
         return batch.is_transactional and batch.producer_id in self._open

@@ -9,15 +9,15 @@ from kbroker.client.cluster import Cluster, check, to_error
 from kbroker.client.connection import Body
 from kbroker.client.partitioner import StickyPartitions, partition_of_key
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.protocol import records
+from kbroker.protocol.records import RecordBatchBuilder
 
 PRODUCE, INIT_PRODUCER_ID = 0, 22
 MAX_PRODUCE_VERSION = 12  # from 13 on topics are named by id, and an id needs Metadata v10
-RECORD_OVERHEAD_BYTES = 24  # lengths, deltas and attributes of one record, at most about this
 ACKS_ALL = -1
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 Header = tuple[str, bytes | None]
-Pending = tuple[int, bytes | None, bytes | None, tuple[Header, ...]]
+TopicPartition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class Producer:
             raise ValueError(f"acks must be -1, 0 or 1, got {acks}")
         if idempotent and acks != ACKS_ALL:
             raise ValueError("an idempotent producer needs acks=-1")
-        if codec not in records.CODECS:
-            raise ValueError(f"codec must be one of {', '.join(records.CODECS)}, got {codec!r}")
+        if codec not in CODECS:
+            raise ValueError(f"codec must be one of {', '.join(CODECS)}, got {codec!r}")
         if batch_size_bytes < 1:
             raise ValueError(f"batch_size_bytes must be >= 1, got {batch_size_bytes}")
         self.cluster = cluster
@@ -85,12 +85,12 @@ class Producer:
         self.timeout_ms = timeout_ms
         self.on_delivery = on_delivery
         self._wall_clock = wall_clock
-        self._pending: dict[tuple[str, int], list[Pending]] = {}
-        self._pending_bytes = 0
+        self._pending: dict[TopicPartition, RecordBatchBuilder] = {}
+        self._pending_bytes = 0  # before compression
         self._sticky = StickyPartitions()
         self._producer_id = -1
         self._producer_epoch = -1
-        self._sequences: dict[tuple[str, int], int] = {}
+        self._sequences: dict[TopicPartition, int] = {}
 
     def __enter__(self) -> "Producer":
         return self
@@ -128,13 +128,14 @@ class Producer:
             raise ValueError(f"topic {topic!r} has partitions 0 to {count - 1}, there is no {partition}")
         if timestamp_ms is None:
             timestamp_ms = int(self._wall_clock() * 1000)
-        kept_headers = tuple(headers)
-        size_bytes = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
-        size_bytes += sum(8 + len(name) + len(content or b"") for name, content in kept_headers)
-        if self._pending_bytes and self._pending_bytes + size_bytes > self.batch_size_bytes:
+        if self._pending_bytes and self._pending_bytes + len(key or b"") + len(value or b"") > self.batch_size_bytes:
             self.flush()
-        self._pending.setdefault((topic, partition), []).append((timestamp_ms, key, value, kept_headers))
-        self._pending_bytes += size_bytes
+        batch = self._pending.get((topic, partition))
+        if batch is None:
+            batch = self._pending[topic, partition] = self._new_batch(topic, partition)
+        before = batch.size_bytes
+        batch.append(key, value, timestamp_ms, headers)
+        self._pending_bytes += batch.size_bytes - before
 
     def flush(self) -> None:
         """Send all that has gathered and wait until every batch is taken.
@@ -144,9 +145,10 @@ class Producer:
         """
         if not self._pending:
             return
-        if self.idempotent and self._producer_id < 0:
-            self._init_producer_id()
-        waiting = [self._build(topic, partition, gathered) for (topic, partition), gathered in self._pending.items()]
+        waiting = [_Batch(topic, partition, batch.build(), len(batch)) for (topic, partition), batch in self._pending.items()]
+        for batch in waiting if self.idempotent else ():
+            tp = (batch.topic, batch.partition)
+            self._sequences[tp] = (self._sequences.get(tp, 0) + batch.record_count) & 0x7FFFFFFF
         self._pending, self._pending_bytes = {}, 0
         self._sticky.rotate()
         try:
@@ -155,19 +157,15 @@ class Producer:
             self._producer_id = -1  # the broker may or may not have what was lost: a new id starts at sequence 0
             raise
 
-    def _build(self, topic: str, partition: int, gathered: list[Pending]) -> _Batch:
-        sequence = -1
-        if self.idempotent:
-            sequence = self._sequences.get((topic, partition), 0)
-            self._sequences[topic, partition] = (sequence + len(gathered)) & 0x7FFFFFFF
-        data = records.build_batch(
-            gathered,
-            codec=self.codec,
+    def _new_batch(self, topic: str, partition: int) -> RecordBatchBuilder:
+        if self.idempotent and self._producer_id < 0:
+            self._init_producer_id()
+        return RecordBatchBuilder(
+            CODECS[self.codec],
             producer_id=self._producer_id,
             producer_epoch=self._producer_epoch,
-            base_sequence=sequence,
+            base_sequence=self._sequences.get((topic, partition), 0) if self.idempotent else -1,
         )
-        return _Batch(topic, partition, data, len(gathered))
 
     def _init_producer_id(self) -> None:
         body: Body = {"TransactionalId": None, "TransactionTimeoutMs": 60_000}
@@ -204,7 +202,7 @@ class Producer:
         if failure is not None:
             raise failure
 
-    def _send_to(self, node_id: int, batches: list[_Batch]) -> dict[tuple[str, int], tuple[int, int, str | None]]:
+    def _send_to(self, node_id: int, batches: list[_Batch]) -> dict[TopicPartition, tuple[int, int, str | None]]:
         topics: dict[str, list[Body]] = {}
         for batch in batches:
             topics.setdefault(batch.topic, []).append({"Index": batch.partition, "Records": batch.data})
