@@ -17,7 +17,7 @@ from kbroker.cli.produce import produce
 from kbroker.cli.serve import serve
 from kbroker.cli.topics import topics
 
-EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 130, 141
+EXIT_FAILURE, EXIT_INTERRUPTED = 1, 130
 
 
 class OneLineErrors(click.Group):
@@ -46,7 +46,7 @@ class OneLineErrors(click.Group):
         except BrokenPipeError:
             # the reader has gone (`| head`): say nothing, and let the flush at exit meet no closed pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            sys.exit(EXIT_BROKEN_PIPE)
+            sys.exit(EXIT_FAILURE)
         except Exception as error:
             message = user_message(error)
             if message is None:
