@@ -1,4 +1,4 @@
-"""The synchronous client against a scripted broker on loopback: negotiation, routing, retries, and every way a socket fails."""
+"""The synchronous client against a scripted broker: negotiation, routing, retries, and every way a socket fails."""
 
 import contextlib
 import socket
@@ -64,7 +64,12 @@ class FakeBroker:
             for name in names
         ]
         host, port = self.address
-        return {"Brokers": [{"NodeId": 7, "Host": host, "Port": port}], "ControllerId": 7, "ClusterId": "c", "Topics": topics}
+        return {
+            "Brokers": [{"NodeId": 7, "Host": host, "Port": port}],
+            "ControllerId": 7,
+            "ClusterId": "c",
+            "Topics": topics,
+        }
 
     def asked(self, key: int) -> list[tuple[int, Body]]:
         return [(version, body) for k, version, body in self.seen if k == key]
@@ -150,10 +155,12 @@ def cluster(broker: FakeBroker, fake_time: FakeTime) -> Iterator[Cluster]:
 
 def test_bootstrap_lists():
     """A bootstrap list may name several hosts, IPv6 in brackets, and leave the port out."""
-    assert [("a", 1), ("b", 9092), ("::1", 2), ("::2", 9092)] == parse_bootstrap("a:1, b,[::1]:2,[::2]")
+    assert parse_bootstrap("a:1, b,[::1]:2,[::2]") == [("a", 1), ("b", 9092), ("::1", 2), ("::2", 9092)]
 
 
-@pytest.mark.parametrize("text", ["", ",", "a:", "a:b", "a:0", "a:65536", ":1", "a:1:2", "[::1", "[::1]x", "a:-1", "a:٣"])
+@pytest.mark.parametrize(
+    "text", ["", ",", "a:", "a:b", "a:0", "a:65536", ":1", "a:1:2", "[::1", "[::1]x", "a:-1", "a:٣"]
+)
 def test_malformed_bootstrap_list_is_refused(text):
     """A malformed bootstrap list is a ValueError, never an attempt to connect."""
     with pytest.raises(ValueError):
@@ -162,7 +169,7 @@ def test_malformed_bootstrap_list_is_refused(text):
 
 def test_ipv6_addresses_are_shown_in_brackets():
     """An address in an error can be pasted back into an option."""
-    assert ("[::1]:9092", "h:1") == (format_address(("::1", 9092)), format_address(("h", 1)))
+    assert (format_address(("::1", 9092)), format_address(("h", 1))) == ("[::1]:9092", "h:1")
 
 
 # ---- one connection
@@ -232,7 +239,7 @@ def test_versions_are_the_highest_both_know(broker, fake_time):
     broker.ranges[METADATA] = (0, 7)
     with Cluster(broker.bootstrap) as cluster:
         cluster.fetch_metadata(None)
-    assert [7] == [version for version, _ in broker.asked(METADATA)]
+    assert [version for version, _ in broker.asked(METADATA)] == [7]
 
 
 @pytest.mark.parametrize(("offered", "asked"), [((0, 5), [4]), ((0, 3), [4, 3]), ((0, 0), [4, 0])])
@@ -249,8 +256,8 @@ def test_api_versions_refused_for_good(broker):
     broker.handlers[API_VERSIONS] = lambda version, body: {"ErrorCode": 35}
     with pytest.raises(KafkaError, match="UNSUPPORTED_VERSION"):
         Cluster(broker.bootstrap)
-    assert [4, 3] == [version for version, _ in broker.asked(API_VERSIONS)][:2]
-    assert 5 >= len(broker.asked(API_VERSIONS))
+    assert [version for version, _ in broker.asked(API_VERSIONS)][:2] == [4, 3]
+    assert len(broker.asked(API_VERSIONS)) <= 5
 
 
 @pytest.mark.parametrize("theirs", [(99, 100), None])
@@ -277,7 +284,7 @@ def test_second_bootstrap_server_is_tried(broker):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         dead = format_address(listener.getsockname())
     with Cluster(f"{dead},{broker.bootstrap}") as cluster:
-        assert ["t"] == [t.name for t in cluster.fetch_metadata(None)]
+        assert [t.name for t in cluster.fetch_metadata(None)] == ["t"]
 
 
 def test_all_dead_bootstrap_servers_are_named_in_one_line():
@@ -294,16 +301,16 @@ def test_connection_closed_while_idle_is_replaced(broker, cluster):
     cluster.fetch_metadata(None)
     for sock in broker.sockets:
         sock.shutdown(socket.SHUT_RDWR)
-    assert ["t"] == [t.name for t in cluster.fetch_metadata(None)]
+    assert [t.name for t in cluster.fetch_metadata(None)] == ["t"]
 
 
 def test_throttled_answer_holds_back_the_next_request(broker, cluster, fake_time):
     """After an answer with ThrottleTimeMs the next request waits that long instead of timing out unread."""
     broker.handlers[METADATA] = lambda version, body: {**broker.metadata(version, body), "ThrottleTimeMs": 2500}
     cluster.fetch_metadata(None)
-    assert [] == fake_time.slept
+    assert fake_time.slept == []
     cluster.fetch_metadata(None)
-    assert [2.5] == fake_time.slept
+    assert fake_time.slept == [2.5]
 
 
 def test_unknown_topic_is_asked_for_a_while_then_reported(broker, cluster, fake_time):
@@ -316,11 +323,11 @@ def test_unknown_topic_is_asked_for_a_while_then_reported(broker, cluster, fake_
 def test_metadata_is_cached_until_forgotten(broker, cluster):
     """A known topic costs no second Metadata request."""
     for _ in range(3):
-        assert 7 == cluster.leader("t", 1)
-    assert 1 == len(broker.asked(METADATA))
+        assert cluster.leader("t", 1) == 7
+    assert len(broker.asked(METADATA)) == 1
     cluster.forget("t")
     cluster.leader("t", 0)
-    assert 2 == len(broker.asked(METADATA))
+    assert len(broker.asked(METADATA)) == 2
 
 
 def test_retry_gives_up_at_once_on_a_final_error(cluster, fake_time):
@@ -333,7 +340,7 @@ def test_retry_gives_up_at_once_on_a_final_error(cluster, fake_time):
 
     with pytest.raises(KafkaError):
         cluster.retry(attempt)
-    assert ([1], []) == (calls, fake_time.slept)
+    assert (calls, fake_time.slept) == ([1], [])
 
 
 # ---- admin
@@ -346,7 +353,7 @@ def test_create_topic_error_carries_the_brokers_text(broker, cluster):
     }
     with pytest.raises(KafkaError) as caught:
         Admin(cluster).create_topics([NewTopic("t")])
-    assert "TOPIC_ALREADY_EXISTS: topic 't': it is there" == str(caught.value)
+    assert str(caught.value) == "TOPIC_ALREADY_EXISTS: topic 't': it is there"
 
 
 def test_not_controller_is_tried_again_with_fresh_metadata(broker, cluster, fake_time):
@@ -356,7 +363,7 @@ def test_not_controller_is_tried_again_with_fresh_metadata(broker, cluster, fake
         "Topics": [{"Name": "t", "ErrorCode": next(answers), "NumPartitions": 3}]
     }
     (made,) = Admin(cluster).create_topics([NewTopic("t")])
-    assert (3, 2) == (made.partitions, len(broker.asked(CREATE_TOPICS)))
+    assert (made.partitions, len(broker.asked(CREATE_TOPICS))) == (3, 2)
 
 
 def test_default_partition_count_needs_a_version_that_has_it(broker):
@@ -380,7 +387,7 @@ def test_cluster_description_without_the_api(broker):
     broker.ranges.pop(60)
     with Cluster(broker.bootstrap) as cluster:
         described = Admin(cluster).describe_cluster()
-    assert ("c", 7, [7]) == (described.cluster_id, described.controller_id, [n.node_id for n in described.nodes])
+    assert (described.cluster_id, described.controller_id, [n.node_id for n in described.nodes]) == ("c", 7, [7])
 
 
 # ---- producer
@@ -410,12 +417,12 @@ def test_records_gather_until_flush(broker, cluster):
     producer = Producer(cluster, on_delivery=deliveries.append)
     producer.send("t", b"one", b"k", partition=1, timestamp_ms=5, headers=[("h", b"x")])
     producer.send("t", None, partition=1, timestamp_ms=7)
-    assert [] == taken
+    assert taken == []
     producer.flush()
     ((partition, data),) = taken
     (batch,) = iter_batches(data)
-    assert 1 == partition
-    assert [(0, 5, b"k", b"one", [("h", b"x")]), (1, 7, None, None, [])] == batch.records()
+    assert partition == 1
+    assert batch.records() == [(0, 5, b"k", b"one", [("h", b"x")]), (1, 7, None, None, [])]
     assert [Delivery("t", 1, 40, 2)] == deliveries
 
 
@@ -425,8 +432,8 @@ def test_full_batch_is_sent_unasked(broker, cluster):
     with Producer(cluster, batch_size_bytes=250) as producer:
         for _ in range(5):
             producer.send("t", bytes(100), partition=0)
-        assert [2, 2] == [next(iter_batches(data)).record_count for _, data in taken]
-    assert [2, 2, 1] == [next(iter_batches(data)).record_count for _, data in taken]
+        assert [next(iter_batches(data)).record_count for _, data in taken] == [2, 2]
+    assert [next(iter_batches(data)).record_count for _, data in taken] == [2, 2, 1]
 
 
 def test_retriable_refusal_is_sent_again_unchanged(broker, cluster, fake_time):
@@ -435,7 +442,7 @@ def test_retriable_refusal_is_sent_again_unchanged(broker, cluster, fake_time):
     with Producer(cluster) as producer:
         producer.send("t", b"a", partition=0)
         producer.send("t", b"b", partition=1)
-    assert [0, 1, 1] == [partition for partition, _ in taken]
+    assert [partition for partition, _ in taken] == [0, 1, 1]
     assert taken[1] == taken[2]
 
 
@@ -446,16 +453,20 @@ def test_final_refusal_names_the_partition(broker, cluster, fake_time):
     producer.send("t", b"a", partition=1)
     with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE: partition t-1"):
         producer.flush()
-    assert 1 == len(taken)
+    assert len(taken) == 1
     producer.flush()
-    assert 1 == len(taken)
+    assert len(taken) == 1
 
 
 def test_idempotent_batches_count_their_sequence(broker, cluster):
     """Sequences go on per partition; a failure takes a new producer id and begins at 0."""
     taken = take(broker, iter([0, 0, 87]))
     ids = iter([11, 12])
-    broker.handlers[INIT_PRODUCER_ID] = lambda version, body: {"ErrorCode": 0, "ProducerId": next(ids), "ProducerEpoch": 0}
+    broker.handlers[INIT_PRODUCER_ID] = lambda version, body: {
+        "ErrorCode": 0,
+        "ProducerId": next(ids),
+        "ProducerEpoch": 0,
+    }
     producer = Producer(cluster, idempotent=True)
     for fails in (False, False, True, False):
         producer.send("t", b"x", partition=0)
@@ -463,7 +474,7 @@ def test_idempotent_batches_count_their_sequence(broker, cluster):
         with pytest.raises(KafkaError) if fails else contextlib.nullcontext():
             producer.flush()
     seen = [next(iter_batches(data)) for _, data in taken]
-    assert [(11, 0), (11, 2), (11, 4), (12, 0)] == [(b.producer_id, b.base_sequence) for b in seen]
+    assert [(b.producer_id, b.base_sequence) for b in seen] == [(11, 0), (11, 2), (11, 4), (12, 0)]
 
 
 def test_acks_0_waits_for_nothing(broker, cluster):
@@ -515,7 +526,7 @@ def test_records_without_key_stay_until_a_batch_is_sent():
     for _ in range(4):
         seen += [sticky.partition("t", 3), sticky.partition("t", 3)]
         sticky.rotate()
-    assert [0, 0, 1, 1, 2, 2, 0, 0] == seen
+    assert seen == [0, 0, 1, 1, 2, 2, 0, 0]
 
 
 # ---- consumer
@@ -529,12 +540,16 @@ def batch(base: int, *values: bytes, **settings: Any) -> bytes:
 
 
 def marker(base: int, producer_id: int, kind: int) -> bytes:
-    builder = RecordBatchBuilder(base_offset=base, producer_id=producer_id, producer_epoch=0, transactional=True, control=True)
+    builder = RecordBatchBuilder(
+        base_offset=base, producer_id=producer_id, producer_epoch=0, transactional=True, control=True
+    )
     builder.append(struct.pack(">hh", 0, kind), b"\0" * 6, 1000)
     return builder.build()
 
 
-def serve_log(broker: FakeBroker, data: bytes, *, code: int = 0, aborted: Any = None, start: int = 0, end: int = 100) -> None:
+def serve_log(
+    broker: FakeBroker, data: bytes, *, code: int = 0, aborted: Any = None, start: int = 0, end: int = 100
+) -> None:
     def fetch(version: int, body: Body) -> Body:
         parts = [
             {
@@ -559,19 +574,19 @@ def serve_log(broker: FakeBroker, data: bytes, *, code: int = 0, aborted: Any = 
 
 
 def test_records_before_the_position_and_a_cut_tail_are_dropped(broker, cluster):
-    """A batch that begins earlier gives only what was asked for; a cut batch behind it gives nothing and moves nothing."""
+    """A batch that begins earlier gives only what was asked for; a cut batch behind it moves nothing."""
     serve_log(broker, batch(10, b"a", b"b", b"c") + batch(13, b"d")[:-1])
     consumer = Consumer(cluster, {("t", 0): 11})
-    assert [(11, b"b", 1010), (12, b"c", 1010)] == [(r.offset, r.value, r.timestamp_ms) for r in consumer.poll()]
-    assert {("t", 0): 13} == consumer.positions
+    assert [(r.offset, r.value, r.timestamp_ms) for r in consumer.poll()] == [(11, b"b", 1010), (12, b"c", 1010)]
+    assert consumer.positions == {("t", 0): 13}
 
 
 def test_empty_batch_moves_the_position(broker, cluster):
     """A batch that compaction emptied still advances, or the consumer stands still for ever."""
     serve_log(broker, RecordBatchBuilder(base_offset=5).build(last_offset_delta=4))
     consumer = Consumer(cluster, {("t", 0): 5})
-    assert [] == consumer.poll()
-    assert {("t", 0): 10} == consumer.positions
+    assert consumer.poll() == []
+    assert consumer.positions == {("t", 0): 10}
 
 
 def test_wrong_checksum_is_reported_with_its_place(broker, cluster):
@@ -589,7 +604,14 @@ def transactions() -> bytes:
         return batch(base, value, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
 
     return b"".join(
-        [data(0, 1, b"aborted"), data(1, 2, b"committed"), marker(2, 1, 0), data(3, 1, b"again"), marker(4, 2, 1), marker(5, 1, 1)]
+        [
+            data(0, 1, b"aborted"),
+            data(1, 2, b"committed"),
+            marker(2, 1, 0),
+            data(3, 1, b"again"),
+            marker(4, 2, 1),
+            marker(5, 1, 1),
+        ]
     )
 
 
@@ -597,15 +619,15 @@ def test_read_committed_leaves_out_exactly_the_aborted(broker, cluster):
     """Only batches of the aborted producer up to its marker are left out; control records never show."""
     serve_log(broker, transactions(), aborted=[{"ProducerId": 1, "FirstOffset": 0}])
     consumer = Consumer(cluster, {("t", 0): 0}, read_committed=True)
-    assert [b"committed", b"again"] == [r.value for r in consumer.poll()]
-    assert {("t", 0): 6} == consumer.positions
-    assert [1] == [body["IsolationLevel"] for _, body in broker.asked(FETCH)]
+    assert [r.value for r in consumer.poll()] == [b"committed", b"again"]
+    assert consumer.positions == {("t", 0): 6}
+    assert [body["IsolationLevel"] for _, body in broker.asked(FETCH)] == [1]
 
 
 def test_read_uncommitted_shows_all_but_control_records(broker, cluster):
     """Without read_committed aborted records show too."""
     serve_log(broker, transactions())
-    assert [b"aborted", b"committed", b"again"] == [r.value for r in Consumer(cluster, {("t", 0): 0}).poll()]
+    assert [r.value for r in Consumer(cluster, {("t", 0): 0}).poll()] == [b"aborted", b"committed", b"again"]
 
 
 def test_offset_out_of_range_raises_or_resets(broker, cluster):
@@ -614,14 +636,14 @@ def test_offset_out_of_range_raises_or_resets(broker, cluster):
     with pytest.raises(KafkaError, match="OFFSET_OUT_OF_RANGE: partition t-0 at offset 3"):
         Consumer(cluster, {("t", 0): 3}).poll()
     consumer = Consumer(cluster, {("t", 0): 3}, reset=EARLIEST)
-    assert [] == consumer.poll()
-    assert [50] == [r.offset for r in consumer.poll()]
+    assert consumer.poll() == []
+    assert [r.offset for r in consumer.poll()] == [50]
 
 
 def test_timestamp_after_the_last_record_means_the_end(broker, cluster):
     """A time nobody has written at yet waits at the end, as the console tools do."""
     serve_log(broker, b"", end=77)
     consumer = Consumer(cluster, {("t", 0): EARLIEST})
-    assert {("t", 0): 0} == consumer.positions
+    assert consumer.positions == {("t", 0): 0}
     consumer.seek_to_timestamp(123)
-    assert {("t", 0): 77} == consumer.positions
+    assert consumer.positions == {("t", 0): 77}

@@ -18,14 +18,20 @@ FORMATS = ("value", "key-value", "full")
 @click.command()
 @click.argument("topic")
 @bootstrap_option
-@click.option("--from-beginning", is_flag=True, help="Begin at the first record; otherwise only what comes from now on.")
+@click.option(
+    "--from-beginning", is_flag=True, help="Begin at the first record; otherwise only what comes from now on."
+)
 @click.option("--offset", type=click.IntRange(min=0), help="Begin at this offset of each partition.")
-@click.option("--timestamp", metavar="MS|TIME", help="Begin at the first record from then on: ms since 1970, or ISO 8601.")
+@click.option(
+    "--timestamp", metavar="MS|TIME", help="Begin at the first record from then on: ms since 1970, or ISO 8601."
+)
 @click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one. Repeatable.")
 @click.option("--max-messages", "-n", type=click.IntRange(min=0), help="End after so many records.")
 @click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="End when nothing came for so long.")
 @click.option("--read-committed", is_flag=True, help="Leave out aborted transactions.")
-@click.option("--format", "form", type=click.Choice(FORMATS), default="value", show_default=True, help="What a line shows.")
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="value", show_default=True, help="What a line shows."
+)
 @click.option("--key-separator", "-K", default=":", show_default=True, metavar="TEXT", help="Between key and value.")
 @json_option
 def consume(

@@ -1,5 +1,6 @@
 """`kbroker log`: look at segment files, and judge or repair a data folder; no broker is asked."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from kbroker.cli.options import json_option
 from kbroker.cli.output import binary_stdout, json_line, print_json
 
 DAMAGED_STATUS = 3
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.group()
@@ -17,53 +20,56 @@ def log() -> None:
 
 
 @log.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
 @json_option
 def dump(files: tuple[Path, ...], as_json: bool) -> None:
-    """Print the entries of .log, .index, .timeindex, .snapshot and checkpoint files."""
-    from kbroker.log.dump import dump_file
+    """Print the entries of segments, indexes, snapshots and checkpoints.
+
+    One entry a line, in the manner of Kafka's own tool; with --json one document a line.
+    """
+    from kbroker.log.checkpoints import CorruptFileError
+    from kbroker.log.dump import UnknownFileError, describe, dump_file
 
     out = binary_stdout()
-    for path in files:
-        if not as_json and len(files) > 1:
-            out.write(f"{path}:\n".encode())
-        for entry in dump_file(path):
-            out.write(json_line({"file": str(path), **_plain(entry)}) if as_json else _line(entry))
-    out.flush()
+    try:
+        for path in files:
+            if not as_json and len(files) > 1:
+                out.write(f"{path}:\n".encode())
+            for row in dump_file(path):
+                out.write(json_line({"file": str(path), **row}) if as_json else describe(row).encode() + b"\n")
+    except (UnknownFileError, CorruptFileError) as error:
+        raise click.ClickException(str(error)) from None
+    finally:
+        out.flush()
 
 
 @log.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
-@click.option("--repair", is_flag=True, help="Cut what is damaged. The broker must not run; what is cut is gone.")
+@click.argument("folder", type=FOLDER, metavar="DIR")
+@click.option("--repair", is_flag=True, help="Cut out what is damaged; the broker must not run meanwhile.")
 @json_option
 def verify(folder: Path, repair: bool, as_json: bool) -> None:
-    """Check every batch and index below DIR (a data folder or one partition); exit code 3 for damage found."""
+    """Check every file below DIR, a data folder or one partition's.
+
+    Exit code 3 says that damage was found and is still there. What --repair cuts out is kept beside the file.
+    """
+    from kbroker.log.folder_lock import FolderLockedError
     from kbroker.log.verify import verify as verify_folder
 
-    findings = [_plain(entry) for entry in verify_folder(folder, repair=repair)]
+    try:
+        findings = verify_folder(folder, repair=repair)
+    except FolderLockedError as error:
+        raise click.ClickException(str(error)) from None
     if as_json:
-        print_json(findings)
+        print_json([_document(finding) for finding in findings])
     else:
-        for entry in findings:
-            click.echo(_line(entry).decode(), nl=False)
-        click.echo(f"{len(findings)} finding{'s' * (len(findings) != 1)}" + (", repaired" if repair and findings else ""))
-    if findings and not repair:
-        raise SystemExit(DAMAGED_STATUS)
+        for f in findings:
+            offset = f", records from offset {f.offset} on" if f.offset >= 0 else ""
+            done = f"; {f.repair}" if f.repair else ""
+            click.echo(f"{f.path} at byte {f.position}, {f.size_bytes} bytes{offset}: {f.problem}{done}")
+        click.echo(f"{len(findings)} damaged places" if len(findings) != 1 else "1 damaged place")
+    if any(not f.repair for f in findings):
+        raise click.exceptions.Exit(DAMAGED_STATUS)
 
 
-def _plain(value: Any) -> Any:
-    """Bytes and paths as text, so that JSON can hold them."""
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value).decode(errors="backslashreplace")
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def _line(entry: dict[str, Any]) -> bytes:
-    cells = []
-    for name, value in _plain(entry).items():
-        cells.append(f"{name}: {'-' if value is None else value}")
-    return ("  ".join(cells) + "\n").encode(errors="backslashreplace")
+def _document(finding: Any) -> dict[str, Any]:
+    return {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(finding).items()}

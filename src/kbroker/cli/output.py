@@ -42,7 +42,7 @@ def json_bytes(name: str, value: bytes | None) -> dict[str, Any]:
 
 def binary_stdout() -> BinaryIO:
     """Standard output for bytes."""
-    return click.get_binary_stream("stdout")
+    return sys.stdout.buffer
 
 
 def note(message: str) -> None:

@@ -1,6 +1,7 @@
 """`kbroker produce`: lines of standard input become records."""
 
 import select
+import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -17,14 +18,25 @@ READ_BYTES = 1 << 16
 @click.command()
 @click.argument("topic")
 @bootstrap_option
-@click.option("--key-separator", "-K", metavar="TEXT", help="Split each line there into key and value; without it there is no key.")
+@click.option(
+    "--key-separator",
+    "-K",
+    metavar="TEXT",
+    help="Split each line there into key and value; without it there is no key.",
+)
 @click.option("--null-value", metavar="TEXT", help="A value that is exactly this becomes null (a tombstone).")
-@click.option("--header", "-H", "header_words", multiple=True, metavar="NAME=VALUE", help="Header of every record. Repeatable.")
+@click.option(
+    "--header", "-H", "header_words", multiple=True, metavar="NAME=VALUE", help="Header of every record. Repeatable."
+)
 @click.option("--partition", type=click.IntRange(min=0), help="Where to; by key, else in turn, if left out.")
-@click.option("--codec", type=click.Choice(CODECS), default="none", show_default=True, help="Compression of the batches.")
+@click.option(
+    "--codec", type=click.Choice(CODECS), default="none", show_default=True, help="Compression of the batches."
+)
 @click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="What to wait for.")
 @click.option("--idempotent", is_flag=True, help="No duplicates when a batch is sent again (needs --acks all).")
-@click.option("--batch-size", type=click.IntRange(min=1), default=262144, show_default=True, help="Bytes that may gather.")
+@click.option(
+    "--batch-size", type=click.IntRange(min=1), default=262144, show_default=True, help="Bytes that may gather."
+)
 @json_option
 def produce(
     topic: str,
@@ -58,29 +70,31 @@ def produce(
         if delivery.base_offset >= 0:
             known[2] = delivery.base_offset + delivery.record_count - 1
 
-    stdin = click.get_binary_stream("stdin")
+    stdin = sys.stdin.buffer
     if stdin.isatty():
         note("one record per line, Ctrl-D ends")
     separator = None if key_separator is None else key_separator.encode()
     null = None if null_value is None else null_value.encode()
-    with connect(bootstrap_server) as cluster:
-        with Producer(
+    with (
+        connect(bootstrap_server) as cluster,
+        Producer(
             cluster,
             acks=ACKS[acks],
             codec=codec,
             idempotent=idempotent,
             batch_size_bytes=batch_size,
             on_delivery=on_delivery,
-        ) as producer:
-            for line in _lines(stdin):
-                if line is None:
-                    producer.flush()
-                    continue
-                key, value = _split(line, separator)
-                try:
-                    producer.send(topic, None if value == null else value, key, partition=partition, headers=headers)
-                except ValueError as error:
-                    raise click.BadParameter(str(error), param_hint="--partition") from None
+        ) as producer,
+    ):
+        for line in _lines(stdin):
+            if line is None:
+                producer.flush()
+                continue
+            key, value = _split(line, separator)
+            try:
+                producer.send(topic, None if value == null else value, key, partition=partition, headers=headers)
+            except ValueError as error:
+                raise click.BadParameter(str(error), param_hint="--partition") from None
     rows = [
         {"partition": p, "records": count, "first_offset": first, "last_offset": last}
         for p, (count, first, last) in sorted(deliveries.items())
@@ -105,7 +119,9 @@ def _split(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
         return None, line
     key, found, value = line.partition(separator)
     if not found:
-        raise click.ClickException(f"a line without the separator {separator.decode()!r}: {line[:80].decode(errors='replace')!r}")
+        raise click.ClickException(
+            f"a line without the separator {separator.decode()!r}: {line[:80].decode(errors='replace')!r}"
+        )
     return key, value
 
 

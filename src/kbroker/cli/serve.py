@@ -17,12 +17,30 @@ CONFIG_STATUS, START_STATUS = 2, 1
 
 
 @click.command()
-@click.option("--listener", multiple=True, metavar="[NAME://]HOST:PORT", help="Address to bind; port 0 takes a free one. Repeatable.")
+@click.option(
+    "--listener",
+    multiple=True,
+    metavar="[NAME://]HOST:PORT",
+    help="Address to bind; port 0 takes a free one. Repeatable.",
+)
 @click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder of the data: log.dirs.")
-@click.option("--config", "config_file", type=click.Path(dir_okay=False, path_type=Path), help="A server.properties with Kafka's names.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; wins over everything else. Repeatable.")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A server.properties with Kafka's names.",
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; wins over everything else. Repeatable."
+)
 @click.option("--in-memory", is_flag=True, help="Keep nothing after the stop.")
-def serve(listener: tuple[str, ...], data_dir: Path | None, config_file: Path | None, settings: tuple[str, ...], in_memory: bool) -> None:
+def serve(
+    listener: tuple[str, ...],
+    data_dir: Path | None,
+    config_file: Path | None,
+    settings: tuple[str, ...],
+    in_memory: bool,
+) -> None:
     """Run a broker until SIGTERM or Ctrl-C, then stop it in order.
 
     Later sources win: defaults, --config, environment (KAFKA_LOG_DIRS, KBROKER_CFG_LOG_DIRS), the options, --set.
@@ -65,7 +83,7 @@ def _from_file_and_environment(config_file: Path | None) -> dict[str, str]:
 
 def _run(properties: dict[str, str]) -> None:
     """Start, say so, wait, stop."""
-    from kbroker.common.config import ConfigError
+    from kbroker.common.config_def import ConfigError
     from kbroker.server.broker import Broker, BrokerStartError
 
     # A handler may only do what is safe at any moment: it writes one byte, and the main thread waits for it in a read.
@@ -75,7 +93,9 @@ def _run(properties: dict[str, str]) -> None:
         os.write(wake_write, bytes([number]))
 
     stops = [signal.SIGTERM, signal.SIGINT]
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has set it to be ignored
+    if (
+        hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    ):  # nohup has set it to be ignored
         stops.append(signal.SIGHUP)
     before = {number: signal.signal(number, on_signal) for number in stops}
     try:
@@ -101,5 +121,5 @@ def _run(properties: dict[str, str]) -> None:
 
 def _failure(message: str, status: int) -> click.ClickException:
     failure = click.ClickException(message)
-    failure.exit_code = status
+    setattr(failure, "exit_code", status)  # noqa: B010  a class variable for click's stubs
     return failure

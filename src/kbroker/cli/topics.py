@@ -24,7 +24,11 @@ def list_topics(bootstrap_server: str, internal: bool, as_json: bool) -> None:
     with connect(bootstrap_server) as cluster:
         found = [t for t in Admin(cluster).describe_topics() if internal or not t.is_internal]
     rows = [
-        {"name": t.name, "partitions": len(t.partitions), "replication_factor": max((len(p.replicas) for p in t.partitions), default=0)}
+        {
+            "name": t.name,
+            "partitions": len(t.partitions),
+            "replication_factor": max((len(p.replicas) for p in t.partitions), default=0),
+        }
         for t in found
     ]
     if as_json:
@@ -100,7 +104,9 @@ def topic_id_text(topic_id: bytes) -> str:
 @topics.command()
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @bootstrap_option
-@click.option("--partitions", "-p", type=click.IntRange(min=1), help="How many; the broker's num.partitions if left out.")
+@click.option(
+    "--partitions", "-p", type=click.IntRange(min=1), help="How many; the broker's num.partitions if left out."
+)
 @click.option("--replication-factor", type=click.IntRange(1, 32767), help="Copies; the broker's default if left out.")
 @click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="A topic config. Repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="Existing topics are no error, and stay as they are.")
@@ -119,32 +125,26 @@ def create(
     from kbroker.common.errors import Errors, KafkaError
 
     settings = key_values(configs, "--config")
-    rows = []
+    rows: list[dict[str, Any]] = []
     with connect(bootstrap_server) as cluster:
         admin = Admin(cluster)
-        for name in names:  # one by one: the first failure says what exists by now
+        for name in names:  # one by one: each is reported before the next can fail
             try:
                 (made,) = admin.create_topics([NewTopic(name, partitions or -1, replication_factor or -1, settings)])
-                rows.append({"name": name, "created": True, "partitions": made.partitions, "id": made.topic_id})
             except KafkaError as failure:
                 if not (if_not_exists and failure.error is Errors.TOPIC_ALREADY_EXISTS):
                     raise
-                rows.append({"name": name, "created": False, "partitions": -1, "id": None})
+                rows.append({"name": name, "created": False})
+                text = f"{name} exists"
+            else:
+                topic_id = topic_id_text(made.topic_id.bytes) if made.topic_id else None
+                count = made.partitions if made.partitions > 0 else None
+                rows.append({"name": name, "created": True, "partitions": count, "id": topic_id})
+                text = f"created {name}" + (f" with {_partitions(count)}" if count else "")
             if not as_json:
-                count = f" with {_partitions(rows[-1]['partitions'])}" if rows[-1]["partitions"] > 0 else ""
-                click.echo(f"created {name}{count}" if rows[-1]["created"] else f"{name} exists")
+                click.echo(text)
     if as_json:
-        print_json(
-            [
-                {
-                    "name": row["name"],
-                    "created": row["created"],
-                    "partitions": row["partitions"] if row["partitions"] > 0 else None,
-                    "id": topic_id_text(row["id"].bytes) if row["id"] else None,
-                }
-                for row in rows
-            ]
-        )
+        print_json(rows)
 
 
 def _partitions(count: int) -> str:

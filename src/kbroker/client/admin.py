@@ -91,8 +91,8 @@ class NewTopic:
 class Admin:
     """Administrative requests over a `Cluster`, which it does not own.
 
-    Every method raises KafkaError with the broker's code and text for the first item that failed, BrokerConnectionError when the
-    cluster cannot be reached. Threads: as its Cluster.
+    Every method raises KafkaError with the broker's code and text for the first item that failed,
+    BrokerConnectionError when the cluster cannot be reached. Threads: as its Cluster.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -120,8 +120,8 @@ class Admin:
     ) -> list[CreatedTopic]:
         """Create topics, or only check that they could be created.
 
-        Raises: KafkaError TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG ...; those before the
-            failed one in the answer exist.
+        Raises: KafkaError TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG ...;
+            those before the failed one in the answer exist.
         """
         wanted = [
             {
@@ -135,18 +135,24 @@ class Admin:
 
         def body(version: int) -> Body:
             if version < 4 and any(t["NumPartitions"] == -1 or t["ReplicationFactor"] == -1 for t in wanted):
-                raise KafkaError(Errors.UNSUPPORTED_VERSION, "this broker wants partitions and replication factor named")
+                raise KafkaError(
+                    Errors.UNSUPPORTED_VERSION, "this broker wants partitions and replication factor named"
+                )
             return {"Topics": wanted, "timeoutMs": timeout_ms, "validateOnly": validate_only}
 
         answer = self._ask_controller(CREATE_TOPICS, body, timeout_ms)
         for t in answer["Topics"]:
             check(t["ErrorCode"], f"topic {t['Name']!r}", t.get("ErrorMessage"))
-        return [CreatedTopic(t["Name"], to_uuid(t["TopicId"]), t["NumPartitions"], t["ReplicationFactor"]) for t in answer["Topics"]]
+        return [
+            CreatedTopic(t["Name"], to_uuid(t["TopicId"]), t["NumPartitions"], t["ReplicationFactor"])
+            for t in answer["Topics"]
+        ]
 
     def delete_topics(self, names: Iterable[str], *, timeout_ms: int = 30_000) -> None:
         """Delete topics with all their data.
 
-        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED ...; the others of the list are gone all the same.
+        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED ...; the others of the list are gone
+            all the same.
         """
         wanted = list(names)
 
@@ -160,7 +166,9 @@ class Admin:
         for t in answer["Responses"]:
             check(t["ErrorCode"], f"topic {t['Name']!r}", t.get("ErrorMessage"))
 
-    def create_partitions(self, topic: str, total_count: int, *, validate_only: bool = False, timeout_ms: int = 30_000) -> None:
+    def create_partitions(
+        self, topic: str, total_count: int, *, validate_only: bool = False, timeout_ms: int = 30_000
+    ) -> None:
         """Grow a topic to `total_count` partitions.
 
         Raises: KafkaError INVALID_PARTITIONS when that is not more than it has.
@@ -216,7 +224,9 @@ class Admin:
             "ConfigurationKeys": None if keys is None else list(keys),
         }
         node_id = int(name) if resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name else None
-        answer = self.cluster.retry(lambda: self.cluster.request(DESCRIBE_CONFIGS, {"Resources": [resource]}, node_id=node_id))
+        answer = self.cluster.retry(
+            lambda: self.cluster.request(DESCRIBE_CONFIGS, {"Resources": [resource]}, node_id=node_id)
+        )
         entries = []
         for result in answer["Results"]:
             check(result["ErrorCode"], f"{resource_type.name.lower()} {name!r}", result.get("ErrorMessage"))
@@ -231,8 +241,8 @@ class Admin:
         """Offsets by time.
 
         Args:
-            wanted: per partition a timestamp in ms, or LATEST, EARLIEST, MAX_TIMESTAMP. A timestamp finds the first record at or
-                after it.
+            wanted: per partition a timestamp in ms, or LATEST, EARLIEST, MAX_TIMESTAMP. A timestamp finds the first
+                record at or after it.
             read_committed: LATEST is then the last stable offset.
         """
         found: dict[TopicPartition, OffsetInfo] = {}
@@ -260,7 +270,12 @@ class Admin:
                 raise KafkaError(Errors.UNSUPPORTED_VERSION, "this broker cannot look up the maximum timestamp")
             listed = [{"Name": name, "Partitions": partitions} for name, partitions in topics.items()]
             isolation: Body = {"IsolationLevel": int(read_committed)} if version >= 2 else {}
-            return {"ReplicaId": -1, "Topics": listed, **isolation, "TimeoutMs": int(self.cluster.request_timeout_s * 1000)}
+            return {
+                "ReplicaId": -1,
+                "Topics": listed,
+                **isolation,
+                "TimeoutMs": int(self.cluster.request_timeout_s * 1000),
+            }
 
         answer = self.cluster.request(LIST_OFFSETS, body, node_id=node_id)
         found = {}

@@ -1,6 +1,7 @@
 """Who is in the cluster and what it speaks: bootstrap, version negotiation, metadata cache, routing, retries.
 
-Everything above (`admin`, `producer`, `consumer`) sends through `Cluster.request`, which opens and keeps one connection per broker.
+Everything above (`admin`, `producer`, `consumer`) sends through `Cluster.request`, which opens and keeps one
+connection per broker.
 """
 
 import time
@@ -33,6 +34,7 @@ UNSUPPORTED_VERSION_BYTES = b"\x00\x23"  # 35, at the place where every version 
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.05, 1.0
 
 T = TypeVar("T")
+_BY_CODE = {int(error): error for error in Errors}
 Authenticate = Callable[[Connection], None]
 BodyFor = Body | Callable[[int], Body]
 
@@ -78,10 +80,7 @@ class TopicMetadata:
 
 def to_error(code: int) -> Errors:
     """The enum member of a wire code; an unknown one counts as UNKNOWN_SERVER_ERROR, as clients treat it."""
-    try:
-        return Errors(code)
-    except ValueError:
-        return Errors.UNKNOWN_SERVER_ERROR
+    return _BY_CODE.get(code, Errors.UNKNOWN_SERVER_ERROR)
 
 
 def check(code: int, what: str, message: str | None = None) -> None:
@@ -148,7 +147,9 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -249,15 +250,16 @@ class Cluster:
         version = min(high, their_high, high if max_version is None else max_version)
         if version < max(low, their_low):
             offered = f"{their_low}-{their_high}" if their_high >= 0 else "none"
-            raise KafkaError(
-                Errors.UNSUPPORTED_VERSION,
-                f"{format_address(connection.address)} offers versions {offered} of {codec.api(api_key).name}, we speak {low}-{high}",
-            )
+            name, who = codec.api(api_key).name, format_address(connection.address)
+            message = f"{who} offers versions {offered} of {name}, we speak {low}-{high}"
+            raise KafkaError(Errors.UNSUPPORTED_VERSION, message)
         return version
 
     # ---- metadata
 
-    def fetch_metadata(self, topics: Iterable[str] | None, *, allow_auto_topic_creation: bool = False) -> list[TopicMetadata]:
+    def fetch_metadata(
+        self, topics: Iterable[str] | None, *, allow_auto_topic_creation: bool = False
+    ) -> list[TopicMetadata]:
         """Ask any broker once, and remember nodes, controller and topics.
 
         Args:
@@ -303,7 +305,9 @@ class Cluster:
             check(found.error, f"topic {name!r}")
             return found
 
-        patience_s = self.retry_timeout_s if allow_auto_topic_creation else min(UNKNOWN_TOPIC_PATIENCE_S, self.retry_timeout_s)
+        patience_s = (
+            self.retry_timeout_s if allow_auto_topic_creation else min(UNKNOWN_TOPIC_PATIENCE_S, self.retry_timeout_s)
+        )
         return self.retry(attempt, timeout_s=patience_s)
 
     def forget(self, name: str) -> None:
@@ -313,15 +317,16 @@ class Cluster:
     def leader(self, topic: str, partition: int, *, allow_auto_topic_creation: bool = False) -> int:
         """Node id of the partition's leader.
 
-        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION for a partition out of range, LEADER_NOT_AVAILABLE without a leader (and the
-            cached entry is dropped, so that a retry asks again).
+        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION for a partition out of range, LEADER_NOT_AVAILABLE without a
+            leader (and the cached entry is dropped, so that a retry asks again).
         """
         known = self.topic(topic, allow_auto_topic_creation=allow_auto_topic_creation).partitions
         found = next((p for p in known if p.partition == partition), None)
         if found is None:
             self.forget(topic)
             raise KafkaError(
-                Errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} has {len(known)} partitions, there is no {partition}"
+                Errors.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {topic!r} has {len(known)} partitions, there is no {partition}",
             )
         if found.leader < 0:
             self.forget(topic)
@@ -340,7 +345,8 @@ class Cluster:
         """Run `attempt` until it succeeds, fails for good, or time is over; forget cached topics between tries.
 
         Args:
-            attempt: may raise KafkaError (tried again when the code is retriable) or BrokerConnectionError (tried again).
+            attempt: may raise KafkaError (tried again when the code is retriable) or BrokerConnectionError (tried
+                again).
             timeout_s: `retry_timeout_s` when None.
         """
         deadline = self.clock() + (self.retry_timeout_s if timeout_s is None else timeout_s)
@@ -365,11 +371,14 @@ class Cluster:
 def negotiate(connection: Connection, timeout_s: float) -> None:
     """Fill `connection.versions`.
 
-    A broker that does not know our ApiVersions version answers 35 in the format of version 0, with its own range; we ask again
-    with what it can (0 if it does not say). Source: KIP-35, KIP-511.
+    A broker that does not know our ApiVersions version answers 35 in the format of version 0, with its own range; we
+    ask again with what it can (0 if it does not say). Source: KIP-35, KIP-511.
     """
     version = FIRST_API_VERSIONS
-    body: Body = {"ClientSoftwareName": "kbroker", "ClientSoftwareVersion": kbroker.__version__}  # both ignorable below v3
+    body: Body = {
+        "ClientSoftwareName": "kbroker",
+        "ClientSoftwareVersion": kbroker.__version__,
+    }  # both ignorable below v3
     while True:
         frame = connection.exchange(API_VERSIONS, version, body, timeout_s=timeout_s)
         assert frame is not None

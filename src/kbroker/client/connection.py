@@ -1,7 +1,7 @@
 """One socket to one broker: frames with a deadline, answers matched by their correlation id.
 
-TLS and SASL enter at two seams: `open_stream` makes the byte stream (plaintext here; a TLS one returns a wrapped socket), and
-`Cluster` runs an optional `authenticate` step on every new connection before any other request.
+TLS and SASL enter at two seams: `open_stream` makes the byte stream (plaintext here; a TLS one returns a wrapped
+socket), and `Cluster` runs an optional `authenticate` step on every new connection before any other request.
 """
 
 import socket
@@ -88,7 +88,8 @@ class Connection:
         open_stream: makes the connected socket.
         clock: monotonic seconds.
 
-    Raises: BrokerConnectionError when connecting fails. Any transport failure later closes the connection: an answer that
+    Raises: BrokerConnectionError when connecting fails. Any transport failure later closes the connection: an answer
+        that
     comes too late must not be taken for the next one.
 
     Threads: one at a time.

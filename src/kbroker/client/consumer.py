@@ -31,8 +31,8 @@ class Record(NamedTuple):
 class FetchedPartition:
     """What one fetch brought of one partition: whole batches as stored, and a cut one perhaps behind them.
 
-    The first batch may begin before `fetch_offset`. `aborted` lists producer id and first offset of aborted transactions (only
-    for read_committed).
+    The first batch may begin before `fetch_offset`. `aborted` lists producer id and first offset of aborted
+    transactions (only for read_committed).
     """
 
     topic: str
@@ -56,7 +56,8 @@ class Consumer:
         max_bytes: of one answer.
         max_partition_bytes: of one partition in it; a single larger batch comes all the same.
         read_committed: leave out aborted transactions, end at the last stable offset.
-        reset: where to go on when a position is outside the log: EARLIEST, LATEST, or None to raise OFFSET_OUT_OF_RANGE.
+        reset: where to go on when a position is outside the log: EARLIEST, LATEST, or None to raise
+            OFFSET_OUT_OF_RANGE.
 
     Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION for what does not exist.
 
@@ -104,7 +105,9 @@ class Consumer:
 
     def seek_to_timestamp(self, timestamp_ms: int) -> None:
         """Move every partition to its first record at or after a time; to its end when there is none."""
-        found = self._admin.list_offsets(dict.fromkeys(self.positions, timestamp_ms), read_committed=self.read_committed)
+        found = self._admin.list_offsets(
+            dict.fromkeys(self.positions, timestamp_ms), read_committed=self.read_committed
+        )
         self.seek({tp: info.offset if info.offset >= 0 else LATEST for tp, info in found.items()})
 
     def fetch(self) -> list[FetchedPartition]:
@@ -127,14 +130,14 @@ class Consumer:
             yield from self.poll()
 
     def decode(self, part: FetchedPartition) -> Iterator[Record]:
-        """Records of a fetched partition from its position on; the position moves as they are taken. Checksums are verified.
+        """Records of a fetched partition from its position on, checksums verified; the position moves with them.
 
         Raises: KafkaError CORRUPT_MESSAGE, naming partition and offset.
         """
         tp = (part.topic, part.partition)
         aborted = _AbortedTransactions(part.aborted)
         try:
-            for batch in iter_batches(part.data):
+            for batch in iter_batches(part.data, allow_truncated=True):
                 skipped = self.read_committed and aborted.skips(batch)
                 if not (skipped or batch.is_control):
                     for offset, timestamp_ms, key, value, headers in batch.records():
@@ -154,10 +157,12 @@ class Consumer:
             by_leader.setdefault(self.cluster.leader(*tp), []).append(tp)
         found: list[FetchedPartition] = []
         for node_id, partitions in by_leader.items():
-            # the broker fills an answer in the order asked: begin with another partition each time, so that none starves
+            # the broker fills an answer in the order asked: another partition first each time, so that none starves
             self._turn += 1
             start = self._turn % len(partitions)
-            found += self._fetch_from(node_id, partitions[start:] + partitions[:start], self.max_wait_ms // len(by_leader))
+            found += self._fetch_from(
+                node_id, partitions[start:] + partitions[:start], self.max_wait_ms // len(by_leader)
+            )
         return found
 
     def _fetch_from(self, node_id: int, partitions: list[TopicPartition], max_wait_ms: int) -> list[FetchedPartition]:
@@ -219,7 +224,7 @@ class Consumer:
 
 
 class _AbortedTransactions:
-    """Follows aborted transactions through the batches of one fetch. Source: ``CompletedFetch`` of the Java consumer."""
+    """Follows aborted transactions through the batches of a fetch. Source: ``CompletedFetch`` of the Java consumer."""
 
     def __init__(self, aborted: tuple[tuple[int, int], ...]) -> None:
         self._coming = sorted(aborted, key=lambda entry: entry[1], reverse=True)  # next at the end

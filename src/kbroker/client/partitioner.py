@@ -22,7 +22,7 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of_key(key: bytes, partition_count: int) -> int:
-    """The partition of a keyed record: the same as Java's and kafka-python's default; librdkafka's default (crc32) differs."""
+    """The partition of a keyed record, as Java and kafka-python choose it; librdkafka's default (crc32) differs."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 

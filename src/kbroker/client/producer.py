@@ -1,4 +1,4 @@
-"""A synchronous producer: records gather per partition, `flush` sends one request per leader and waits for the answers."""
+"""A synchronous producer: records gather per partition, `flush` sends one request per leader and waits."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -46,8 +46,8 @@ class Producer:
         acks: 0 nothing is awaited, 1 the leader's write, -1 all in-sync replicas.
         codec: none, gzip, snappy, lz4 or zstd.
         batch_size_bytes: what may gather before it is sent unasked.
-        idempotent: let the broker drop duplicates of a retried batch (acks=-1 only). Without it a batch whose answer was lost is
-            sent again and may then be there twice.
+        idempotent: let the broker drop duplicates of a retried batch (acks=-1 only). Without it a batch whose answer
+            was lost is sent again and may then be there twice.
         timeout_ms: how long the leader may wait for its replicas.
         on_delivery: called for each batch taken.
         wall_clock: seconds since the epoch, for records without a timestamp.
@@ -95,7 +95,9 @@ class Producer:
     def __enter__(self) -> "Producer":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self.flush()
 
@@ -140,12 +142,14 @@ class Producer:
     def flush(self) -> None:
         """Send all that has gathered and wait until every batch is taken.
 
-        Raises: KafkaError with the code of the first batch refused for good, or of the last retry; BrokerConnectionError. The
-            batches not yet taken are then dropped.
+        Raises: KafkaError with the code of the first batch refused for good, or of the last retry;
+            BrokerConnectionError. The batches not yet taken are then dropped.
         """
         if not self._pending:
             return
-        waiting = [_Batch(topic, partition, batch.build(), len(batch)) for (topic, partition), batch in self._pending.items()]
+        waiting = [
+            _Batch(topic, partition, batch.build(), len(batch)) for (topic, partition), batch in self._pending.items()
+        ]
         for batch in waiting if self.idempotent else ():
             tp = (batch.topic, batch.partition)
             self._sequences[tp] = (self._sequences.get(tp, 0) + batch.record_count) & 0x7FFFFFFF
@@ -180,7 +184,7 @@ class Producer:
         self._sequences.clear()
 
     def _send_all(self, waiting: list[_Batch]) -> None:
-        """One request per leader; takes delivered batches out of `waiting`, raises the first failure of those that stay."""
+        """One request per leader; delivered batches leave `waiting`, the first failure of those that stay is raised."""
         by_leader: dict[int, list[_Batch]] = {}
         for batch in waiting:
             by_leader.setdefault(self.cluster.leader(batch.topic, batch.partition), []).append(batch)
@@ -188,7 +192,9 @@ class Producer:
         for node_id, batches in by_leader.items():
             answers = self._send_to(node_id, batches)
             for batch in batches:
-                code, base_offset, message = answers.get((batch.topic, batch.partition), (int(Errors.UNKNOWN_SERVER_ERROR), -1, None))
+                code, base_offset, message = answers.get(
+                    (batch.topic, batch.partition), (int(Errors.UNKNOWN_SERVER_ERROR), -1, None)
+                )
                 if code == Errors.DUPLICATE_SEQUENCE_NUMBER:
                     code, base_offset = 0, -1
                 if code == 0:
@@ -197,8 +203,10 @@ class Producer:
                         self.on_delivery(Delivery(batch.topic, batch.partition, base_offset, batch.record_count))
                     continue
                 error = to_error(code)
-                if failure is None or (failure.error.retriable and not error.is_retriable):
-                    failure = KafkaError(error, f"partition {batch.topic}-{batch.partition}: {message or error.message}")
+                if failure is None or (failure.error.retriable and not error.retriable):
+                    failure = KafkaError(
+                        error, f"partition {batch.topic}-{batch.partition}: {message or error.message}"
+                    )
         if failure is not None:
             raise failure
 
