@@ -11,6 +11,7 @@ from kbroker.log._producer_state import ProducerStateManager
 from kbroker.log.dump import UnknownFileError, describe, dump_file
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
 from kbroker.log.verify import verify
+from kbroker.protocol._records import RecordBatchBuilder
 
 
 def batch(base, count=1, *, payload=b"records", attributes=0, pid=-1, epoch=-1, seq=-1, time=1000, leader_epoch=0):
@@ -44,12 +45,29 @@ def test_log_rows_have_kafkas_names(tmp_path):
 
 
 def test_marker_is_shown(tmp_path):
-    """A control batch tells commit or abort and the coordinator's epoch."""
-    path = segment(tmp_path, 0, marker(0, 9, 1, 0), marker(1, 9, 1, 1), batch(2, attributes=0x30))
+    """A control batch tells commit or abort and the coordinator's epoch; nonsense in it is told, not raised."""
+    path = segment(tmp_path, 0, marker(0, 9, 1, 0), marker(1, 9, 1, 1), batch(2, attributes=0x30), batch(3))
     rows = list(dump_file(path))
-    assert [(r["endTxnMarker"], r.get("coordinatorEpoch")) for r in rows] == [
-        ("ABORT", 5), ("COMMIT", 5), ("UNREADABLE", None),
-    ]  # fmt: skip
+    assert [r["kind"] for r in rows] == ["batch", "record", "batch", "record", "batch", "damage", "batch"]
+    assert [(r["endTxnMarker"], r["coordinatorEpoch"]) for r in rows if r["kind"] == "record"] == [
+        ("ABORT", 5),
+        ("COMMIT", 5),
+    ]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_records_are_shown_on_request(tmp_path, codec):
+    """Records come with offset, time, sequence, header names and text, whatever the codec."""
+    builder = RecordBatchBuilder(codec, base_offset=5, producer_id=3, producer_epoch=0, base_sequence=2**31 - 1)
+    builder.append(b"k", b"v\xff", 1000, [("h", b"x")])
+    builder.append(None, None, 1001)
+    path = segment(tmp_path, 5, builder.build())
+    assert [r["kind"] for r in dump_file(path)] == ["batch"]
+    assert [describe(r) for r in list(dump_file(path, records=True))[1:]] == [
+        "offset: 5 CreateTime: 1000 keySize: 1 valueSize: 2 sequence: 2147483647 headerKeys: ['h'] "
+        "key: k payload: v\\xff",
+        "offset: 6 CreateTime: 1001 keySize: -1 valueSize: -1 sequence: 0 headerKeys: [] key: none payload: none",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ class BatchFile:
         return batch
 
     def batches(self, position: int = 0) -> Iterator[Batch]:
-        """Yield batch after batch, those with a wrong checksum too. Raises: DamagedBatch where the walk cannot go on."""
+        """Yield batch after batch, those with a wrong checksum too. Raises: DamagedBatch where the walk ends."""
         while position < self.size_bytes:
             batch = self.batch_at(position)
             yield batch

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from kbroker._core.crc32c import crc32c
+from kbroker.common.errors import KafkaError
 from kbroker.log import checkpoints
-from kbroker.log.batch_file import HEADER_BYTES, Batch, BatchFile, DamagedBatch
+from kbroker.log.batch_file import Batch, BatchFile, DamagedBatch
+from kbroker.protocol._records import batch_at
 
 Row = dict[str, Any]
 
@@ -27,19 +29,22 @@ class UnknownFileError(ValueError):
     """The name says nothing about the content."""
 
 
-def dump_file(path: str | Path) -> Iterator[Row]:
+def dump_file(path: str | Path, *, records: bool = False) -> Iterator[Row]:
     """Yield what a file holds, one dict for each entry, with ``kind`` telling which.
 
-    Kinds: ``batch`` (.log), ``offset_index``, ``time_index``, ``txn_index``, ``producer`` (.snapshot), ``checkpoint``
+    Kinds: ``batch`` (.log), each followed by its ``record`` rows with ``records``, else only those of end markers,
+    ``offset_index``, ``time_index``, ``txn_index``, ``producer`` (.snapshot), ``checkpoint``
     (checkpoint files), ``epoch`` (leader-epoch-checkpoint), ``partition_metadata``, and ``damage`` with ``position``
     and ``message`` for a place that cannot be read; the walk ends there.
 
     Raises: UnknownFileError; OSError; ``checkpoints.CorruptFileError`` for a damaged text file.
     """
     path = Path(path)
+    if path.suffix == ".log":
+        return _dump_log(path, records)
     reader = _READERS.get(path.suffix) or _BY_NAME.get(path.name)
     if reader is None:
-        known = ", ".join((*_READERS, *_BY_NAME))
+        known = ", ".join((".log", *_READERS, *_BY_NAME))
         raise UnknownFileError(f"{path}: not a file of the log (known: {known})")
     return reader(path)
 
@@ -61,15 +66,13 @@ def _base_offset(path: Path) -> int:
     return int(path.stem)
 
 
-def _dump_log(path: Path) -> Iterator[Row]:
+def _dump_log(path: Path, show_records: bool) -> Iterator[Row]:
     _base_offset(path)
     with closing(BatchFile(path)) as file:
         try:
             for batch in file.batches():
-                row = _batch_row(batch)
-                if batch.is_control and batch.is_valid:
-                    row |= _control_row(file, batch)
-                yield row
+                yield _batch_row(batch)
+                yield from _record_rows(file, batch, show_records)
         except DamagedBatch as e:
             yield {"kind": "damage", "position": e.position, "message": str(e)}
 
@@ -98,39 +101,44 @@ def _batch_row(batch: Batch) -> Row:
     }
 
 
-def _control_row(file: BatchFile, batch: Batch) -> Row:
-    """Type and coordinator epoch of an end marker: one record with fixed key and value, never compressed."""
-    records = bytes(file.data[batch.position + HEADER_BYTES : batch.position + min(batch.size_bytes, 512)])
+def _record_rows(file: BatchFile, batch: Batch, show_records: bool) -> Iterator[Row]:
+    """The end marker of a control batch, and the records themselves when they are asked for."""
+    if not (batch.is_control or show_records) or not batch.is_valid:
+        return
+    parsed = batch_at(file.data[batch.position : batch.position + batch.size_bytes])
     try:
-        # varint length, attributes, timestamp delta, offset delta, key length 4, int16 version, int16 type, value
-        at = 0
-        _, at = _varint(records, at)
-        at += 1
-        _, at = _varint(records, at)
-        _, at = _varint(records, at)
-        key_bytes, at = _varint(records, at)
-        _, control_type = struct.unpack_from(">hh", records, at)
-        at += key_bytes
-        row: Row = {"endTxnMarker": {0: "ABORT", 1: "COMMIT"}.get(control_type, f"UNKNOWN({control_type})")}
-        if control_type in (0, 1):
-            _, at = _varint(records, at)
-            _, row["coordinatorEpoch"] = struct.unpack_from(">hi", records, at)
-        return row
-    except (IndexError, struct.error):
+        records = parsed.records() if parsed is not None else []
+    except (KafkaError, ValueError) as e:
+        yield {"kind": "damage", "position": batch.position, "message": f"the records cannot be read: {e}"}
+        return
+    for i, (offset, timestamp_ms, key, value, headers) in enumerate(records):
+        row: Row = {
+            "kind": "record",
+            "offset": offset,
+            "LogAppendTime" if batch.is_log_append_time else "CreateTime": timestamp_ms,
+            "keySize": -1 if key is None else len(key),
+            "valueSize": -1 if value is None else len(value),
+            "sequence": -1 if batch.base_sequence < 0 else (batch.base_sequence + i) % 2**31,
+            "headerKeys": [name for name, _ in headers],
+        }
+        if batch.is_control:
+            yield row | _marker(key or b"", value or b"")
+        else:
+            yield row | {"key": _shown(key), "payload": _shown(value)}
+
+
+def _marker(key: bytes, value: bytes) -> Row:
+    if len(key) < 4:
         return {"endTxnMarker": "UNREADABLE"}
+    control_type = struct.unpack_from(">hh", key)[1]
+    row: Row = {"endTxnMarker": {0: "ABORT", 1: "COMMIT"}.get(control_type, f"UNKNOWN({control_type})")}
+    if control_type in (0, 1) and len(value) >= 6:
+        row["coordinatorEpoch"] = struct.unpack_from(">hi", value)[1]
+    return row
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    raw = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        raw |= (byte & 0x7F) << shift
-        if not byte & 0x80:
-            return (raw >> 1) ^ -(raw & 1), at
-        shift += 7
-        if shift > 63:
-            raise IndexError("varint too long")
+def _shown(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "backslashreplace")
 
 
 def _read(path: Path) -> bytes:
@@ -245,7 +253,6 @@ def _dump_partition_metadata(path: Path) -> Iterator[Row]:
 
 
 _READERS = {
-    ".log": _dump_log,
     ".index": _dump_offset_index,
     ".timeindex": _dump_time_index,
     ".txnindex": _dump_txn_index,

@@ -1,4 +1,4 @@
-"""One process per log folder: a record lock on ``.lock`` that dies with its process, and the pid inside for the message."""
+"""One process per log folder: a record lock on ``.lock`` that dies with its process, and its pid for the message."""
 
 import errno
 import os

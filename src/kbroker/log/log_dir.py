@@ -146,7 +146,7 @@ class LogDir:
                 yield Path(entry.path)
 
     def create_partition_folder(self, topic: str, partition: int, topic_id: uuid.UUID) -> Path:
-        """Make, or adopt, the folder of a partition. One of another topic of this name is put aside. Raises: OSError."""
+        """Make or adopt the folder of a partition; one of another topic of this name is put aside. Raises: OSError."""
         path = self.partition_path(topic, partition)
         if path.exists():
             found = checkpoints.read_partition_metadata(path)

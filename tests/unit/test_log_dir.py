@@ -1,0 +1,182 @@
+"""One log folder: one process, one owner, and a clear word when it cannot be used."""
+
+import errno
+import os
+import subprocess
+import sys
+import uuid
+
+import pytest
+
+from kbroker.log import checkpoints
+from kbroker.log.folder_lock import FolderLock, FolderLockedError
+from kbroker.log.log_dir import LogDir, LogDirError, parse_partition_folder
+
+ID = uuid.UUID(int=77)
+HOLD = (
+    "import sys; from pathlib import Path; from kbroker.log.folder_lock import FolderLock;"
+    "lock = FolderLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+)
+
+
+@pytest.fixture
+def other_process(tmp_path):
+    """A process that holds the folder until its standard input ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.stdin.close()
+    process.wait(20)
+    process.stdout.close()
+
+
+def test_second_process_is_refused_with_the_pid(tmp_path, other_process):
+    """Who comes second is told which process has the folder; when that ends, the folder is free."""
+    with pytest.raises(FolderLockedError, match=f"{tmp_path} is in use by process {other_process.pid} "):
+        FolderLock(tmp_path)
+    with pytest.raises(FolderLockedError, match=str(other_process.pid)):
+        LogDir(tmp_path)
+    other_process.kill()
+    other_process.wait(20)
+    FolderLock(tmp_path).release()
+
+
+def test_same_process_is_refused_and_loses_nothing(tmp_path):
+    """A second lock in one process is refused, and its try does not drop the first (a close of the file would)."""
+    lock = FolderLock(tmp_path)
+    for _ in range(3):
+        with pytest.raises(FolderLockedError, match="this process"):
+            FolderLock(tmp_path)
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    refused = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
+    assert f"in use by process {os.getpid()}" in refused.stderr
+    lock.release()
+    again = FolderLock(tmp_path)
+    assert again.is_held
+    again.release()
+    assert not again.is_held
+
+
+def test_stale_pid_does_not_lock(tmp_path):
+    """A lock file left by a killed process, even with our own pid in it, is no lock."""
+    (tmp_path / ".lock").write_text(f"{os.getpid()}\n")
+    FolderLock(tmp_path).release()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_forked_child_holds_no_lock_and_cannot_drop_it(tmp_path):
+    """A child made by fork holds nothing, and releasing there leaves the parent's lock."""
+    lock = FolderLock(tmp_path)
+    pid = os.fork()
+    if pid == 0:
+        held = lock.is_held
+        lock.release()
+        os._exit(1 if held else 0)
+    assert os.waitpid(pid, 0)[1] == 0
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    refused = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
+    assert "in use by process" in refused.stderr
+    lock.release()
+
+
+def test_folder_is_made_and_claimed(tmp_path):
+    """A new folder gets its owner; later starts see the same cluster, node and folder id."""
+    first = LogDir(tmp_path / "a" / "b", "cluster-1", 4)
+    assert not first.was_clean
+    assert (first.owner.cluster_id, first.owner.node_id) == ("cluster-1", 4)
+    first.close(clean=True)
+    again = LogDir(tmp_path / "a" / "b", None, 4)
+    assert again.was_clean
+    assert again.owner == first.owner
+    again.close(clean=False)
+    third = LogDir(tmp_path / "a" / "b", "cluster-1", 4)
+    assert not third.was_clean
+    third.close(clean=True)
+    with pytest.raises(checkpoints.MetaPropertiesMismatch, match="cluster-1"):
+        LogDir(tmp_path / "a" / "b", "cluster-2", 4)
+    FolderLock(tmp_path / "a" / "b").release()  # the refused one let go
+
+
+def test_file_instead_of_folder(tmp_path):
+    """A file where the folder should be is named."""
+    (tmp_path / "data").write_text("")
+    with pytest.raises(LogDirError, match="data is a file"):
+        LogDir(tmp_path / "data")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="needs a user that a read-only folder stops")
+def test_read_only_folder_as_user(tmp_path):
+    """A folder without write permission is refused with its name."""
+    tmp_path.chmod(0o555)
+    with pytest.raises(LogDirError, match="cannot be written: Permission denied"):
+        LogDir(tmp_path)
+
+
+def test_read_only_folder(tmp_path, monkeypatch):
+    """A read-only file system is refused with the folder's name and the reason, and no lock is kept."""
+
+    def refuse(path, data):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "write_atomically", refuse)
+        with pytest.raises(LogDirError, match=f"{tmp_path} cannot be written: Read-only file system"):
+            LogDir(tmp_path)
+    LogDir(tmp_path).close(clean=True)
+
+
+def test_damaged_checkpoint_means_check_everything(tmp_path):
+    """A damaged recovery point is not fatal: it is as if the stop had been unclean."""
+    LogDir(tmp_path).close(clean=True)
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n7\n")
+    folder = LogDir(tmp_path)
+    assert not folder.was_clean
+    assert folder.recovery_points == {}
+    folder.close(clean=True)
+
+
+def test_partition_folders(tmp_path):
+    """A partition's folder is made with its topic id, adopted when it is its own, put aside when it is another's."""
+    folder = LogDir(tmp_path)
+    path = folder.create_partition_folder("orders", 3, ID)
+    assert (path.name, checkpoints.read_partition_metadata(path)) == ("orders-3", ID)
+    (path / "x.log").write_text("kept")
+    assert folder.create_partition_folder("orders", 3, ID) == path
+    assert (path / "x.log").exists()
+    folder.create_partition_folder("orders", 3, uuid.UUID(int=78))
+    assert list(path.iterdir()) == [path / "partition.metadata"]
+    (stray,) = tmp_path.glob("*-stray")
+    assert (stray / "x.log").read_text() == "kept"
+    deleted = folder.rename_for_delete("orders", 3)
+    assert deleted.name.startswith("orders-3.")
+    assert deleted.name.endswith("-delete")
+    assert not path.exists()
+    long_name = "t" * 249
+    folder.create_partition_folder(long_name, 0, ID)
+    assert len(folder.rename_for_delete(long_name, 0).name) == 255
+    folder.close(clean=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "parsed"),
+    [("a-0", ("a", 0)), ("a-b-12", ("a-b", 12)), ("a.-1", ("a.", 1)), ("a-01", None), ("-1", None), ("a", None),
+     ("a-1.0123-delete", None), ("a-1.0123-stray", None), ("a b-1", None)],
+)  # fmt: skip
+def test_folder_names(name, parsed):
+    """Only topic, hyphen, number is a partition's folder."""
+    assert parse_partition_folder(name) == parsed
+
+
+def test_full_disk_is_not_a_broken_one(tmp_path):
+    """No space keeps the folder online; an I/O error takes it offline, and no clean mark is written."""
+    folder = LogDir(tmp_path)
+    assert not folder.note_failure("flush", OSError(errno.ENOSPC, "No space left on device"))
+    assert not folder.is_offline
+    assert folder.note_failure("flush", OSError(errno.EIO, "Input/output error"))
+    assert folder.is_offline
+    assert "flush" in folder.failure
+    folder.close(clean=True)
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()

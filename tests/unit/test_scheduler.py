@@ -1,0 +1,121 @@
+"""Background tasks run when the clock says, by name, and one failure stops nothing."""
+
+import logging
+import threading
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.log.scheduler import Scheduler
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock()
+
+
+@pytest.fixture
+def scheduler(clock):
+    scheduler = Scheduler(clock)
+    yield scheduler
+    assert scheduler.close()
+
+
+def test_a_task_runs_when_due_and_not_before(clock, scheduler):
+    """A one-shot task runs once, at its time or at most a tick later."""
+    runs = []
+    scheduler.schedule("once", lambda: runs.append(clock.now_ms()), delay_ms=1000)
+    clock.advance_ms(999)
+    scheduler.run_due()
+    assert runs == []
+    clock.advance_ms(11)
+    scheduler.run_due()
+    assert len(runs) == 1
+    clock.advance_ms(100_000)
+    scheduler.run_due()
+    assert len(runs) == 1
+    assert scheduler.task_names == []
+
+
+def test_a_periodic_task_runs_again_after_each_period(clock, scheduler):
+    """A periodic task runs once a period; a clock that jumps over many periods makes one run, not many."""
+    runs = []
+    scheduler.schedule("often", lambda: runs.append(1), delay_ms=100, period_ms=1000)
+    for _ in range(5):
+        clock.advance_ms(1010)
+        scheduler.run_due()
+    assert len(runs) == 5
+    clock.advance_ms(3_600_000)
+    scheduler.run_due()
+    assert len(runs) == 6
+    assert scheduler.task_names == ["often"]
+
+
+def test_a_failing_task_is_told_and_runs_again(clock, scheduler, caplog):
+    """An exception in a task is logged with the task's name; the task and the others go on."""
+    runs = []
+
+    def fail():
+        runs.append("bad")
+        raise OSError("disk on fire")
+
+    scheduler.schedule("bad-task", fail, delay_ms=10, period_ms=50)
+    scheduler.schedule("good-task", lambda: runs.append("good"), delay_ms=10, period_ms=50)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(2):
+            clock.advance_ms(100)
+            scheduler.run_due()
+    assert sorted(runs) == ["bad", "bad", "good", "good"]
+    assert "bad-task" in caplog.text
+    assert "disk on fire" in caplog.text
+
+
+def test_a_cancelled_task_does_not_run(clock, scheduler):
+    """After cancel no run begins, also when a task cancels itself."""
+    runs = []
+    task = scheduler.schedule("never", lambda: runs.append("never"), delay_ms=100, period_ms=100)
+    task.cancel()
+    own = scheduler.schedule("self", lambda: (runs.append("self"), own.cancel()), delay_ms=100, period_ms=100)
+    for _ in range(3):
+        clock.advance_ms(200)
+        scheduler.run_due()
+    assert runs == ["self"]
+    assert task.is_cancelled
+
+
+def test_the_thread_follows_a_virtual_clock(clock, scheduler):
+    """With the thread started, moving the clock is enough."""
+    ran = threading.Event()
+    names = []
+    scheduler.schedule("wake", lambda: (names.append(threading.current_thread().name), ran.set()), delay_ms=5000)
+    scheduler.start()
+    assert not ran.is_set()
+    clock.advance_ms(5020)
+    assert ran.wait(10)
+    assert names == ["kafka-scheduler"]
+
+
+def test_wrong_times_and_a_closed_scheduler_are_refused(clock):
+    """A negative time is a ValueError; a closed scheduler says so and runs nothing."""
+    scheduler = Scheduler(clock, "mine")
+    for wrong in ({"delay_ms": -1}, {"period_ms": -1}):
+        with pytest.raises(ValueError, match="of bad must be >= 0"):
+            scheduler.schedule("bad", list, **wrong)
+    runs = []
+    scheduler.schedule("late", lambda: runs.append(1), delay_ms=10)
+    assert scheduler.close()
+    assert scheduler.close()
+    clock.advance_ms(1000)
+    with pytest.raises(RuntimeError, match="mine is closed"):
+        scheduler.schedule("more", list)
+    with pytest.raises(RuntimeError, match="closed"):
+        scheduler.start()
+    assert runs == []
+
+
+def test_a_delay_for_ever_is_no_overflow(clock, scheduler):
+    """The largest delay that a configuration can give is taken and never comes."""
+    scheduler.schedule("never", lambda: pytest.fail("ran"), delay_ms=2**63 - 1, period_ms=2**63 - 1)
+    clock.advance_ms(10**12)
+    scheduler.run_due()
+    assert scheduler.task_names == ["never"]
