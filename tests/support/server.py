@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kbroker.common.config import BrokerConfig
 from kbroker.protocol import codec
@@ -12,6 +12,11 @@ from kbroker.server.context import ApiContext, Body, Endpoint, RequestContext
 from kbroker.server.kafka_apis import KafkaApis
 from kbroker.server.metadata_store import MetadataStore
 from kbroker.server.topics import TopicRegistry
+
+
+class Found(NamedTuple):
+    offset: int
+    timestamp_ms: int
 
 
 @dataclass
@@ -33,12 +38,15 @@ class FakeLog:
         self.records = [(stamp, offset) for offset, stamp in enumerate(timestamps)]
         self.high_watermark = self.last_stable_offset = len(timestamps)
 
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        found = [(s, o) for s, o in self.records if s >= timestamp and o >= self.log_start_offset]
-        return found[0] if found else None
+    fail: Exception | None = None
 
-    def max_timestamp(self) -> tuple[int, int] | None:
-        return max(self.records, key=lambda record: (record[0], -record[1])) if self.records else None
+    def offset_for_timestamp(self, timestamp: int, *, isolation: int = 0) -> Found:
+        if self.fail is not None:
+            raise self.fail
+        found = [(s, o) for s, o in self.records if s >= timestamp and o >= self.log_start_offset]
+        if timestamp == -3:
+            found = sorted(self.records, key=lambda record: (-record[0], record[1]))
+        return Found(found[0][1], found[0][0]) if found else Found(-1, -1)
 
 
 class FakeLogs:

@@ -52,7 +52,8 @@ def test_create_in_every_version(version):
         (new("t", 1, 0), 38, "Replication factor must be larger than 0, or -1 to use the default value."),
         (new("t", 1, 3), 38, "Unable to replicate the partition 3 time(s): The target replication "
          "factor of 3 "
-         "cannot be reached because only 1 broker(s) are registered or some brokers have all their log directories cordoned."),
+         "cannot be reached because only 1 broker(s) are registered or some brokers have "
+         "all their log directories cordoned."),
         (new("t", -1, -1, [(0, [99])]), 39,
          "The manual partition assignment includes broker 99, but no such broker is registered."),
         (new("t", -1, -1, [(0, [1, 1])]), 39, "The manual partition assignment includes the broker 1 more than once."),
@@ -273,6 +274,14 @@ def test_read_committed_ends_at_the_last_stable_offset():
     assert offsets(bench, (0, -1), isolation=1) == [(0, -1, 1, 0)]
     assert offsets(bench, (0, 40), isolation=1) == [(0, -1, -1, -1)]
     assert offsets(bench, (0, 40), isolation=0) == [(0, 40, 1, 0)]
+
+
+@pytest.mark.parametrize(("failure", "code"), [(OSError(5, "I/O"), 56), (ValueError("closed"), 3)])
+def test_a_log_that_cannot_be_read(failure, code):
+    """A disk error is 56, a topic deleted meanwhile 3; the other partition is answered."""
+    bench = timed()
+    bench.logs.open["t", 0].fail = failure
+    assert [row[0] for row in offsets(bench, (0, 5), (1, 5))] == [code, 0]
 
 
 def test_empty_log():

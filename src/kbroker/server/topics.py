@@ -181,6 +181,7 @@ class TopicRegistry:
 
     def _open(self, stored: StoredTopic, indexes: Iterable[int], present: Sequence[Any] = ()) -> TopicView:
         configs = self._config.topic_configs(stored.configs)
+        configs["producer.id.expiration.ms"] = self._config.integer("producer.id.expiration.ms")
         opened = [self._logs.open_partition(stored.name, index, stored.topic_id, configs) for index in indexes]
         is_internal = stored.name in INTERNAL_TOPICS
         return TopicView(stored.name, stored.topic_id, (*present, *opened), is_internal, stored.configs)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from kbroker.common.errors import Errors
 from kbroker.server.context import ApiContext, Body, RequestContext
+
+logger = logging.getLogger(__name__)
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
@@ -67,10 +70,16 @@ def _lookup(log: Any, row: Body, isolation_level: int, version: int) -> Body:
         return _found(log, index, -1, log.log_start_offset, version)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _answer(index, Errors.NONE)  # nothing is tiered
-    found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
-    if found is None or found[1] >= end:
+    try:
+        found = log.offset_for_timestamp(timestamp, isolation=1 if isolation_level == READ_COMMITTED else 0)
+    except OSError as error:
+        logger.warning("cannot look up a time in partition %d: %s", index, error)
+        return _answer(index, Errors.KAFKA_STORAGE_ERROR)
+    except ValueError:  # deleted just now
+        return _answer(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    if found.offset < 0 or found.offset >= end:
         return _answer(index, Errors.NONE)
-    return _found(log, index, found[0], found[1], version)
+    return _found(log, index, found.timestamp_ms, found.offset, version)
 
 
 def _found(log: Any, index: int, timestamp: int, offset: int, version: int) -> Body:
