@@ -169,9 +169,7 @@ def test_batch_larger_than_the_fetch_still_comes(cluster, topic):
 
 def test_acks_0_arrives(cluster, topic):
     """Records sent without waiting are there a moment later."""
-    with Producer(
-        cluster, acks=1
-    ) as producer:  # a topic just made may not have its leader yet: acks=0 would lose the record
+    with Producer(cluster, acks=1) as producer:  # until a topic just made has its leader, acks=0 would lose the record
         producer.send(topic, b"first", partition=1)
     with Producer(cluster, acks=0) as producer:
         producer.send(topic, b"x", partition=1)
