@@ -179,8 +179,8 @@ def test_lines_are_cut_at_their_ends_only():
     """A line may arrive in pieces, end in CRLF, be empty, or be the last without an end; None marks each pause."""
     from kbroker.cli.produce import _lines
 
-    pieces = Input(b"a\nb", b"c\r\n\n", b"\xff", b"d")
-    assert list(_lines(pieces)) == [b"a", None, b"bc", b"", None, None, None, b"\xffd"]  # type: ignore[arg-type]
+    pieces = Input(b" a \nb", b"c\r\n\n", b"\xff", b"d")
+    assert list(_lines(pieces)) == [b" a ", None, b"bc", b"", None, None, None, b"\xffd"]  # type: ignore[arg-type]
 
 
 # ---- serve
