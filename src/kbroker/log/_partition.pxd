@@ -6,8 +6,10 @@ Locks, in order: ``append_lock`` (appends, rolls, truncation, producer state; ma
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
 from kbroker._core.clock cimport Clock
 from kbroker._core.request cimport OpenFile
-from kbroker._core.sync cimport AtomicI64, Mutex
-from kbroker.log._producer_state cimport AbortedTxn
+from kbroker._core.sync cimport AtomicI64, Cond, Mutex
+from kbroker.log._config cimport LogConfig
+from kbroker.log._producer_state cimport AbortedTxn, ProducerState
+from kbroker.log._segment cimport Directory, FileCache, LogSegment, SegmentList
 
 cdef struct AppendResult:
     int16_t error               # Kafka error code, 0 = appended or duplicate
@@ -37,7 +39,64 @@ cdef struct ReadProbe:          # what a parked fetch needs to know, without ope
     int64_t available_bytes     # readable from the offset in its own segment, capped by max_bytes
     bint crosses_segment        # the end is in a later segment than the offset: answer now
 
-cdef struct Partition           # opaque: fields live in _partition.pyx
+cdef enum:
+    RECENT_APPENDS = 32
+
+cdef struct RecentAppend:       # where a batch lies, so that readers at the tail need not search
+    int64_t base_offset
+    int64_t end_offset
+    int64_t segment_base
+    int64_t position
+
+cdef struct DeletedSegment:     # renamed; removed from the disk when due
+    LogSegment *segment         # counted
+    int64_t deleted_ms
+    DeletedSegment *next
+
+cdef struct Partition           # opaque to all but log/: use the functions below
+ctypedef void (*partition_hook)(void *arg, Partition *partition) noexcept nogil
+
+cdef struct Partition:
+    AtomicI64 refs
+    AtomicI64 closed            # 1: deleted or shut
+    Clock *clock                # counted
+    FileCache *files            # counted
+    Directory *directory        # counted; NULL: in memory
+    int32_t index               # partition number
+    char topic_id[16]
+    Mutex append_lock           # appends, rolls, truncation, producer state
+    Mutex view_lock             # leaf: view, config, recent appends, damage text, hooks
+    SegmentList *view           # counted; replaced whole
+    LogConfig config
+    RecentAppend recent[RECENT_APPENDS]
+    int64_t recent_count        # ever; the newest is at (recent_count - 1) % RECENT_APPENDS
+    char *damage_text           # owned, NULL: sound
+    partition_hook on_high_watermark
+    partition_hook on_dirty
+    void *on_high_watermark_arg
+    void *on_dirty_arg
+    AtomicI64 log_end
+    AtomicI64 high_watermark
+    AtomicI64 last_stable
+    AtomicI64 log_start
+    AtomicI64 flushed
+    AtomicI64 leader_epoch
+    AtomicI64 damage_offset     # reads at or past it are refused; INT64_MAX: sound
+    AtomicI64 is_failed         # an fsync failed: no append until a restart
+    AtomicI64 new_names         # files made since the folder was last synced
+    AtomicI64 write_fault       # tests: errno of the next writes, 0 none
+    AtomicI64 sync_fault
+    LogSegment *active          # append lock; borrowed from the view
+    ProducerState *producers    # append lock
+    int32_t *epochs             # append lock; owned: (epoch) with its first offset in epoch_starts
+    int64_t *epoch_starts
+    int32_t epoch_count
+    int64_t jitter_ms           # of this segment
+    int64_t snapshot_offset     # of the newest producer snapshot, -1: none
+    DeletedSegment *deleted     # append lock
+    Mutex flush_lock            # leaf: who syncs; never held during the sync
+    Cond flush_done
+    bint is_flushing
 
 cdef Partition *partition_retain(Partition *partition) noexcept nogil
 cdef void partition_release(Partition *partition) noexcept nogil
@@ -59,7 +118,17 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
 cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_bytes, int8_t isolation, ReadProbe *out) noexcept nogil
 
 # Called without any lock after a flush (or another event outside an append) has moved the high watermark.
-ctypedef void (*partition_hook)(void *arg, Partition *partition) noexcept nogil
+cdef void partition_set_high_watermark_hook(Partition *partition, partition_hook hook, void *arg) noexcept nogil
+# Called without any lock, on the appending thread, when partition_flush_target() has risen: a flush is wanted.
+cdef void partition_set_dirty_hook(Partition *partition, partition_hook hook, void *arg) noexcept nogil
+cdef int64_t partition_flush_target(Partition *partition) noexcept nogil     # wanted on disk; <= flushed offset: nothing to do
+# Syncs what lies below up_to (negative: all), outside every lock; concurrent callers share one sync. 0 or -errno, after
+# which the partition takes no append until it is opened again.
+cdef int32_t partition_flush(Partition *partition, int64_t up_to) noexcept nogil
 
 cdef class PartitionLog:        # Python's handle: holds one count; opened and configured by log/manager.py
     cdef Partition *partition
+    cdef readonly str directory
+    cdef readonly str topic
+    cdef readonly int partition_id
+    cdef readonly bint in_memory

@@ -1,0 +1,21 @@
+"""Topic configuration as the log reads it: plain values, copied whole under the partition's ``view_lock``."""
+from libc.stdint cimport int32_t, int64_t
+
+cdef struct LogConfig:
+    int64_t segment_bytes
+    int64_t segment_ms
+    int64_t segment_jitter_ms
+    int64_t index_interval_bytes
+    int64_t segment_index_bytes
+    int64_t max_message_bytes
+    int64_t retention_ms            # -1: no limit
+    int64_t retention_bytes         # -1: no limit
+    int64_t file_delete_delay_ms
+    int64_t flush_messages
+    int64_t timestamp_before_max_ms
+    int64_t timestamp_after_max_ms
+    int64_t producer_expiration_ms
+    int64_t decompress_cap_bytes    # records of one compressed batch, unpacked; more is MESSAGE_TOO_LARGE
+    bint log_append_time
+    bint compacted                  # cleanup.policy contains compact: every record needs a key
+    bint delete_by_age              # cleanup.policy contains delete: retention.ms and retention.bytes count

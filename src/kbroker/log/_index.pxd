@@ -1,0 +1,65 @@
+"""Offset, time and transaction index of one segment, in Kafka's formats.
+
+An offset or time index is a mapped file; nothing is mapped (and no file made) before the first entry or look-up. One writer
+(under the append lock); readers see a count published after its entry. ``lock`` (the segment's leaf lock) guards the mapping
+itself and the list of aborted transactions.
+"""
+from libc.stdint cimport int32_t, int64_t
+from kbroker._core.sync cimport AtomicI64, Mutex
+from kbroker.log._producer_state cimport AbortedTxn
+
+cdef enum:
+    OFFSET_ENTRY_BYTES = 8      # int32 relative offset, int32 file position
+    TIME_ENTRY_BYTES = 12       # int64 timestamp, int32 relative offset
+    TXN_ENTRY_BYTES = 34        # int16 version 0, int64 producer id, first, last, last stable offset
+    INDEX_OUT_OF_ORDER = -10001
+    INDEX_FULL = -10002
+    INDEX_MISSING = -10003
+    INDEX_CORRUPT = -10004
+
+cdef struct Index:
+    const char *directory       # borrowed from the segment; NULL: memory only
+    int64_t base_offset
+    int32_t entry_bytes
+    bint writable               # the active segment's: preallocated to max_entries; sealed: as long as its entries
+    int64_t max_entries
+    int64_t map_bytes
+    int64_t reserved_bytes      # the file has blocks up to here: a store past them could end the process when the disk is full
+    AtomicI64 map               # address of the first entry, 0: not mapped
+    AtomicI64 entries
+    Mutex *lock
+
+cdef void index_init(Index *index, const char *directory, int64_t base_offset, int32_t entry_bytes, int64_t max_bytes,
+                     bint writable, Mutex *lock) noexcept nogil
+cdef void index_destroy(Index *index) noexcept nogil
+# Counts the entries of the file and judges it: 0, INDEX_MISSING, INDEX_CORRUPT or -errno. end_offset, file_bytes: of its segment.
+cdef int32_t index_load(Index *index, int64_t end_offset, int64_t file_bytes) noexcept nogil
+cdef int32_t index_reset(Index *index) noexcept nogil                      # forget all entries; the caller rebuilds
+cdef int32_t index_seal(Index *index) noexcept nogil                       # trim the file to its entries
+cdef bint index_is_full(Index *index) noexcept nogil
+cdef void index_truncate(Index *index, int64_t offset) noexcept nogil      # drop entries at or past offset
+cdef int32_t offset_index_append(Index *index, int64_t offset, int64_t position) noexcept nogil
+cdef void offset_index_lookup(Index *index, int64_t target, int64_t *offset, int64_t *position) noexcept nogil
+# Offset of the first entry at or past a position: upper bound of what a read of those bytes holds; -1: none
+cdef int64_t offset_index_offset_after(Index *index, int64_t position) noexcept nogil
+# is_closing: the one entry that may use the last place
+cdef int32_t time_index_maybe_append(Index *index, int64_t timestamp_ms, int64_t offset, bint is_closing) noexcept nogil
+cdef void time_index_lookup(Index *index, int64_t target_ms, int64_t *timestamp_ms, int64_t *offset) noexcept nogil
+cdef bint time_index_last(Index *index, int64_t *timestamp_ms, int64_t *offset) noexcept nogil
+
+cdef struct TxnIndex:
+    const char *directory       # borrowed; NULL: memory only
+    int64_t base_offset
+    AbortedTxn *entries         # owned
+    int32_t count
+    int32_t capacity
+    bint is_loaded              # the file has been read
+    Mutex *lock
+
+cdef void txn_index_init(TxnIndex *index, const char *directory, int64_t base_offset, Mutex *lock) noexcept nogil
+cdef void txn_index_destroy(TxnIndex *index) noexcept nogil
+cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept nogil
+cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil
+# Adds to *out (realloc'ed) what overlaps [fetch_offset, upper_bound); true when no later segment can add more; -1 on error
+cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t upper_bound, AbortedTxn **out,
+                               int32_t *count) noexcept nogil

@@ -1,0 +1,177 @@
+"""System calls of the log: whole reads and writes, sync, mappings, memory files. Each returns a count or -errno; EINTR is retried.
+
+Not for Windows: the log is POSIX only.
+"""
+from libc.stdint cimport int32_t, int64_t
+
+cdef extern from *:
+    """
+    #ifndef KBROKER_LOG_POSIX_H
+    #define KBROKER_LOG_POSIX_H
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <cerrno>
+    #include <cstdint>
+    #include <cstdio>
+    #include <cstdlib>
+    #include <cstring>
+    #include <fcntl.h>
+    #include <sys/mman.h>
+    #include <sys/resource.h>
+    #include <sys/stat.h>
+    #include <unistd.h>
+    static inline int kb_open(const char *path, int create) {
+        for (;;) {
+            int fd = open(path, O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0644);
+            if (fd >= 0) return fd;
+            if (errno != EINTR) return -errno;
+        }
+    }
+    static inline int kb_close(int fd) { return close(fd) ? -errno : 0; }
+    static inline int64_t kb_pread(int fd, char *data, int64_t size, int64_t position) {
+        int64_t done = 0;
+        while (done < size) {
+            ssize_t n = pread(fd, data + done, (size_t)(size - done), (off_t)(position + done));
+            if (n < 0) { if (errno == EINTR) continue; return -errno; }
+            if (n == 0) break;
+            done += n;
+        }
+        return done;
+    }
+    static inline int64_t kb_pwrite(int fd, const char *data, int64_t size, int64_t position) {
+        int64_t done = 0;
+        while (done < size) {
+            ssize_t n = pwrite(fd, data + done, (size_t)(size - done), (off_t)(position + done));
+            if (n < 0) { if (errno == EINTR) continue; return -errno; }
+            if (n == 0) return -ENOSPC;
+            done += n;
+        }
+        return done;
+    }
+    static inline int kb_truncate(int fd, int64_t size) {
+        for (;;) {
+            if (ftruncate(fd, (off_t)size) == 0) return 0;
+            if (errno != EINTR) return -errno;
+        }
+    }
+    static inline int64_t kb_fd_size(int fd) { struct stat s; return fstat(fd, &s) ? -errno : (int64_t)s.st_size; }
+    static inline int64_t kb_path_size(const char *path) { struct stat s; return stat(path, &s) ? -errno : (int64_t)s.st_size; }
+    static inline int64_t kb_modified_ms(const char *path) {
+        struct stat s;
+        if (stat(path, &s)) return -errno;
+    #ifdef __APPLE__
+        return (int64_t)s.st_mtimespec.tv_sec * 1000 + s.st_mtimespec.tv_nsec / 1000000;
+    #else
+        return (int64_t)s.st_mtim.tv_sec * 1000 + s.st_mtim.tv_nsec / 1000000;
+    #endif
+    }
+    static inline int kb_sync(int fd) {   /* macOS: fsync alone leaves data in the drive's cache */
+        for (;;) {
+    #ifdef __APPLE__
+            if (fcntl(fd, F_FULLFSYNC) == 0 || fsync(fd) == 0) return 0;
+    #else
+            if (fdatasync(fd) == 0) return 0;
+    #endif
+            if (errno != EINTR) return -errno;
+        }
+    }
+    static inline int kb_sync_directory(const char *path) {
+        int fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+        if (fd < 0) return -errno;
+        int rc = fsync(fd) ? -errno : 0;
+        if (rc == -EINVAL) rc = 0;        /* a file system that cannot sync a folder */
+        close(fd);
+        return rc;
+    }
+    static inline int kb_memory_file(void) {
+    #if defined(__linux__) && defined(MFD_CLOEXEC)
+        int fd = memfd_create("kbroker-log", MFD_CLOEXEC);
+        if (fd >= 0) return fd;
+    #endif
+        const char *base = getenv("TMPDIR");
+        char path[512];
+        snprintf(path, sizeof path, "%s/kbroker-log-XXXXXX", base && *base ? base : "/tmp");
+        int tmp = mkstemp(path);
+        if (tmp < 0) return -errno;
+        unlink(path);
+        fcntl(tmp, F_SETFD, FD_CLOEXEC);
+        return tmp;
+    }
+    static inline int64_t kb_descriptor_limit(void) {
+        struct rlimit r;
+        if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur == RLIM_INFINITY || r.rlim_cur > 1048576) return 1048576;
+        return (int64_t)r.rlim_cur;
+    }
+    static inline char *kb_map(int fd, int64_t size, int writable) {     /* fd -1: anonymous memory */
+        int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    #ifdef MAP_NORESERVE
+        if (fd < 0) flags |= MAP_NORESERVE;
+    #endif
+        void *p = mmap(NULL, (size_t)size, writable ? PROT_READ | PROT_WRITE : PROT_READ, flags, fd, 0);
+        return p == MAP_FAILED ? NULL : (char *)p;
+    }
+    static inline void kb_unmap(char *p, int64_t size) { munmap(p, (size_t)size); }
+    static inline int kb_rename(const char *from, const char *to) { return rename(from, to) ? -errno : 0; }
+    static inline int kb_unlink(const char *path) { return unlink(path) ? -errno : 0; }
+    static inline int kb_write_file(const char *path, const char *data, int64_t size) {   /* path.tmp, then renamed over */
+        char tmp[4400];
+        if (snprintf(tmp, sizeof tmp, "%s.tmp", path) >= (int)sizeof tmp) return -ENAMETOOLONG;
+        int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+        if (fd < 0) return -errno;
+        int64_t rc = kb_pwrite(fd, data, size, 0);
+        close(fd);
+        if (rc < 0) { unlink(tmp); return (int)rc; }
+        return kb_rename(tmp, path);
+    }
+    static inline void kb_log_path(char *out, int64_t room, const char *directory, int64_t base, const char *suffix) {
+        snprintf(out, (size_t)room, "%s/%020lld%s", directory, (long long)base, suffix);
+    }
+    static inline int64_t kb_get64(const char *p) {
+        const unsigned char *b = (const unsigned char *)p;
+        return (int64_t)((uint64_t)b[0] << 56 | (uint64_t)b[1] << 48 | (uint64_t)b[2] << 40 | (uint64_t)b[3] << 32
+             | (uint64_t)b[4] << 24 | (uint64_t)b[5] << 16 | (uint64_t)b[6] << 8 | b[7]);
+    }
+    static inline int32_t kb_get32(const char *p) {
+        const unsigned char *b = (const unsigned char *)p;
+        return (int32_t)((uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3]);
+    }
+    static inline void kb_put64(char *p, uint64_t x) { for (int i = 7; i >= 0; i--) { p[i] = (char)x; x >>= 8; } }
+    static inline void kb_put32(char *p, uint32_t x) { for (int i = 3; i >= 0; i--) { p[i] = (char)x; x >>= 8; } }
+    static inline void kb_put16(char *p, uint32_t x) { p[0] = (char)(x >> 8); p[1] = (char)x; }
+    #endif
+    """
+    int io_open "kb_open"(const char *path, bint create) noexcept nogil
+    int io_close "kb_close"(int fd) noexcept nogil
+    int64_t io_read "kb_pread"(int fd, char *data, int64_t size_bytes, int64_t position) noexcept nogil   # short only at the end
+    int64_t io_write "kb_pwrite"(int fd, const char *data, int64_t size_bytes, int64_t position) noexcept nogil
+    int io_truncate "kb_truncate"(int fd, int64_t size_bytes) noexcept nogil
+    int64_t io_fd_size "kb_fd_size"(int fd) noexcept nogil
+    int64_t io_path_size "kb_path_size"(const char *path) noexcept nogil
+    int64_t io_modified_ms "kb_modified_ms"(const char *path) noexcept nogil
+    int io_sync "kb_sync"(int fd) noexcept nogil
+    int io_sync_directory "kb_sync_directory"(const char *path) noexcept nogil
+    int io_memory_file "kb_memory_file"() noexcept nogil
+    int64_t io_descriptor_limit "kb_descriptor_limit"() noexcept nogil
+    char *io_map "kb_map"(int fd, int64_t size_bytes, bint writable) noexcept nogil
+    void io_unmap "kb_unmap"(char *data, int64_t size_bytes) noexcept nogil
+    int io_rename "kb_rename"(const char *source, const char *target) noexcept nogil
+    int io_unlink "kb_unlink"(const char *path) noexcept nogil
+    int io_write_file "kb_write_file"(const char *path, const char *data, int64_t size_bytes) noexcept nogil
+    void log_path "kb_log_path"(char *out, int64_t room_bytes, const char *directory, int64_t base_offset,
+                                const char *suffix) noexcept nogil
+    int64_t get_int64 "kb_get64"(const char *data) noexcept nogil
+    int32_t get_int32 "kb_get32"(const char *data) noexcept nogil
+    void put_int64 "kb_put64"(char *data, int64_t value) noexcept nogil
+    void put_int32 "kb_put32"(char *data, int32_t value) noexcept nogil
+    void put_int16 "kb_put16"(char *data, int32_t value) noexcept nogil
+    int EIO
+    int ENOENT
+    int ENOMEM
+    int ENOSPC
+    int EINVAL
+    int EMFILE
+    int ENFILE
+
+cdef enum:
+    PATH_ROOM = 4352            # a directory of PATH_MAX and a file name

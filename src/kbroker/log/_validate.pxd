@@ -1,0 +1,33 @@
+"""Checks of one record batch before it may enter a log (spec: log-storage 4, rows 3 and a to f). Pure: no lock, no file."""
+from libc.stdint cimport int16_t, int32_t, int64_t
+from kbroker.log._config cimport LogConfig
+from kbroker.log._producer_state cimport BatchFacts
+from kbroker.protocol._records cimport BatchHeader
+
+cdef enum:
+    UNKNOWN_SERVER_ERROR = -1
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    MESSAGE_TOO_LARGE = 10
+    RECORD_LIST_TOO_LARGE = 18
+    INVALID_TIMESTAMP = 32
+    KAFKA_STORAGE_ERROR = 56
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
+
+cdef struct BatchCheck:
+    int16_t error
+    const char *message         # static
+    int32_t bad_record          # -1: none
+    int64_t size_bytes          # of the batch: what follows it is no batch and is left out
+    int64_t max_timestamp_ms    # as stored
+    BatchFacts facts            # offsets relative: base 0 until the append knows
+
+# Judges the first batch of data and repairs what Kafka repairs: time-stamp type, largest time stamp, and then the CRC.
+# May take the GIL (compressed batch): never call it under a lock.
+cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const LogConfig *config, int16_t api_version,
+                         bint is_client, BatchCheck *out) noexcept nogil
+cdef void batch_facts(const char *data, const BatchHeader *header, bint from_client, BatchFacts *out) noexcept nogil
+# One whole batch at data? Its size, 0 when the bytes end too early, -1 when they are no batch
+cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept nogil

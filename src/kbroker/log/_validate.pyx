@@ -1,0 +1,198 @@
+# cython: freethreading_compatible=True
+"""What Kafka's ProduceRequest.validateRecords, UnifiedLog.analyzeAndValidateRecords and LogValidator refuse, in their order."""
+from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdlib cimport free
+from libc.string cimport memset
+from kbroker._core.crc32c cimport crc32c
+from kbroker.log._config cimport LogConfig
+from kbroker.log._posix cimport get_int32, put_int16, put_int32, put_int64
+from kbroker.log._producer_state cimport BatchFacts
+from kbroker.protocol._records cimport (
+    BATCH_HEADER_BYTES, BatchHeader, RecordView, batch_crc_ok, batch_decompress, batch_parse, record_next,
+)
+
+cdef enum:
+    CODEC_MASK = 7
+    CODEC_ZSTD = 4
+    LOG_APPEND_TIME_BIT = 8
+    TRANSACTIONAL_BIT = 16
+    CONTROL_BIT = 32
+    LEGACY_OVERHEAD = 14        # smallest size field of any format
+    UP_TO_MAGIC = 17
+
+
+cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept nogil:
+    cdef int64_t length
+    if size_bytes < 12:
+        return 0
+    length = get_int32(data + 8)
+    if length < LEGACY_OVERHEAD:
+        return -1
+    if size_bytes < UP_TO_MAGIC:
+        return 0
+    if data[16] < 0 or data[16] > 2:
+        return -1
+    return length + 12 if length + 12 <= size_bytes else 0
+
+
+cdef inline void refuse(BatchCheck *out, int16_t error, const char *message) noexcept nogil:
+    out.error = error
+    out.message = message
+
+
+cdef void batch_facts(const char *data, const BatchHeader *header, bint from_client, BatchFacts *out) noexcept nogil:
+    cdef RecordView record
+    cdef int64_t position = 0
+    out.base_offset = header.base_offset
+    out.last_offset = header.base_offset + header.last_offset_delta
+    out.last_offset_delta = header.last_offset_delta
+    out.producer_id = header.producer_id
+    out.producer_epoch = header.producer_epoch
+    out.base_sequence = header.base_sequence
+    out.last_sequence = -1
+    if header.base_sequence >= 0:
+        if header.base_sequence > 2147483647 - header.last_offset_delta:    # wraps to 0 past the largest int32
+            out.last_sequence = header.last_offset_delta - (2147483647 - header.base_sequence) - 1
+        else:
+            out.last_sequence = header.base_sequence + header.last_offset_delta
+    out.max_timestamp_ms = header.max_timestamp_ms
+    out.is_transactional = (header.attributes & TRANSACTIONAL_BIT) != 0
+    out.is_control = (header.attributes & CONTROL_BIT) != 0
+    out.control_type = -1
+    out.coordinator_epoch = -1
+    out.from_client = from_client
+    if out.is_control and header.attributes & CODEC_MASK == 0 and header.batch_length + 12 > BATCH_HEADER_BYTES:
+        if record_next(data + BATCH_HEADER_BYTES, <int64_t>header.batch_length + 12 - BATCH_HEADER_BYTES, &position, header,
+                       &record) == 0:
+            if record.key_bytes >= 4:
+                out.control_type = <int16_t>((<unsigned char>record.key[2] << 8) | <unsigned char>record.key[3])
+            if record.value_bytes >= 6:
+                out.coordinator_epoch = get_int32(record.value + 2)
+
+
+cdef void check_records(const char *records, int64_t size_bytes, const BatchHeader *header, int64_t now_ms,
+                        const LogConfig *config, bint is_compressed, int64_t *max_timestamp, BatchCheck *out) noexcept nogil:
+    cdef RecordView record
+    cdef int64_t position = 0, timestamp, age, largest = -1
+    cdef int32_t slot, first_bad = -1
+    cdef bint stamped = (header.attributes & LOG_APPEND_TIME_BIT) != 0
+    cdef bint bad_time = False
+    for slot in range(header.record_count):
+        if record_next(records, size_bytes, &position, header, &record) != 0:
+            refuse(out, INVALID_RECORD, b"A record of the batch is malformed or past its end")
+            return
+        if is_compressed and record.offset - header.base_offset != slot:
+            refuse(out, UNKNOWN_SERVER_ERROR, b"Inner offsets of a compressed batch are not consecutive")
+            return
+        if config.compacted and record.key_bytes < 0 and first_bad < 0:
+            first_bad = slot
+        timestamp = header.max_timestamp_ms if stamped else record.timestamp_ms
+        if timestamp > largest:
+            largest = timestamp
+        if not config.log_append_time and timestamp != -1:
+            # Kafka's subtraction wraps; these comparisons say the same without it
+            if ((timestamp < now_ms and now_ms - config.timestamp_before_max_ms > timestamp)
+                    or (timestamp > now_ms and timestamp - config.timestamp_after_max_ms > now_ms)):
+                bad_time = True
+                if first_bad < 0:
+                    first_bad = slot
+    if position != size_bytes:
+        refuse(out, INVALID_RECORD, b"Bytes are left after the last record of the batch")
+        return
+    if first_bad >= 0:
+        out.bad_record = first_bad
+        if bad_time:
+            refuse(out, INVALID_TIMESTAMP, b"One or more records have been rejected due to invalid timestamp")
+        else:
+            refuse(out, INVALID_RECORD, b"One or more records have been rejected: a compacted topic needs a key in each record")
+        return
+    max_timestamp[0] = largest
+
+
+cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const LogConfig *config, int16_t api_version,
+                         bint is_client, BatchCheck *out) noexcept nogil:
+    cdef BatchHeader header
+    cdef int64_t total, after, unpacked_bytes = 0, max_timestamp = -1
+    cdef int32_t codec, rc
+    cdef int16_t attributes
+    cdef char *unpacked = NULL
+    memset(out, 0, sizeof(BatchCheck))
+    out.bad_record = -1
+    out.max_timestamp_ms = -1
+    total = whole_batch_bytes(data, size_bytes)
+    if total < 0:
+        refuse(out, CORRUPT_MESSAGE, b"Not a record batch")
+        return
+    if total == 0:
+        refuse(out, INVALID_RECORD, b"Produce requests must have at least one record batch per partition")
+        return
+    if data[16] != 2:
+        refuse(out, INVALID_RECORD, b"Produce requests must only contain record batches with magic version 2")
+        return
+    out.size_bytes = total
+    if is_client:
+        codec = (<unsigned char>data[22]) & CODEC_MASK if total >= BATCH_HEADER_BYTES else 0
+        if codec == CODEC_ZSTD and api_version < 7:
+            refuse(out, UNSUPPORTED_COMPRESSION_TYPE, b"Produce requests below version 7 must not use ZStandard compression")
+            return
+        after = whole_batch_bytes(data + total, size_bytes - total)
+        if after < 0:
+            refuse(out, CORRUPT_MESSAGE, b"Not a record batch after the first one")
+            return
+        if after > 0:
+            refuse(out, INVALID_RECORD, b"Produce requests must contain exactly one record batch per partition")
+            return
+    if total >= 8 and is_client and get_int32(data) | get_int32(data + 4):
+        refuse(out, INVALID_RECORD, b"The base offset of a record batch in a Produce request must be 0")
+        return
+    if total > config.max_message_bytes:
+        refuse(out, MESSAGE_TOO_LARGE, b"The record batch is larger than max.message.bytes")
+        return
+    if total < BATCH_HEADER_BYTES or not batch_parse(data, total, &header) or not batch_crc_ok(data, &header):
+        refuse(out, CORRUPT_MESSAGE, b"Record batch is corrupt: checksum or size do not match")
+        return
+    codec = header.attributes & CODEC_MASK
+    if codec > CODEC_ZSTD:
+        refuse(out, UNKNOWN_SERVER_ERROR, b"Unknown compression codec")
+        return
+    if is_client:
+        if header.last_offset_delta < 0 or header.record_count <= 0 or (
+                <int64_t>header.last_offset_delta + 1 != header.record_count):
+            refuse(out, INVALID_RECORD, b"Record count and last offset delta of the batch do not match")
+            return
+        if header.attributes & CONTROL_BIT:
+            refuse(out, INVALID_RECORD, b"Clients are not allowed to write control records")
+            return
+        if header.producer_id > -1 and header.base_sequence < 0:
+            refuse(out, INVALID_RECORD, b"A batch with a producer id needs a sequence number")
+            return
+    elif header.last_offset_delta < 0 or header.record_count < 0:
+        refuse(out, INVALID_RECORD, b"Record count and last offset delta of the batch do not match")
+        return
+    if header.attributes & CONTROL_BIT:
+        max_timestamp = header.max_timestamp_ms
+    elif codec == 0:
+        check_records(data + BATCH_HEADER_BYTES, total - BATCH_HEADER_BYTES, &header, now_ms, config, False, &max_timestamp, out)
+    else:
+        rc = batch_decompress(data, &header, config.decompress_cap_bytes, &unpacked, &unpacked_bytes)
+        if rc == -2:
+            refuse(out, MESSAGE_TOO_LARGE, b"The decompressed records are too large")
+        elif rc != 0:
+            refuse(out, UNKNOWN_SERVER_ERROR, b"The records cannot be decompressed")
+        else:
+            check_records(unpacked, unpacked_bytes, &header, now_ms, config, True, &max_timestamp, out)
+            free(unpacked)
+    if out.error != 0:
+        return
+    attributes = header.attributes & ~LOG_APPEND_TIME_BIT
+    if config.log_append_time:
+        attributes |= LOG_APPEND_TIME_BIT
+        max_timestamp = now_ms
+    if attributes != header.attributes or max_timestamp != header.max_timestamp_ms:
+        put_int16(data + 21, attributes)
+        put_int64(data + 35, max_timestamp)
+        header.attributes = attributes
+        header.max_timestamp_ms = max_timestamp
+        put_int32(data + 17, <int32_t>crc32c(0, data + 21, total - 21))
+    out.max_timestamp_ms = max_timestamp
+    batch_facts(data, &header, is_client, &out.facts)

@@ -1,0 +1,57 @@
+"""What a partition log tells Python: plain named tuples, one per question."""
+
+from typing import NamedTuple
+
+
+class AppendInfo(NamedTuple):
+    """Outcome of an append; ``error`` is Kafka's code, 0 = appended or a repeat."""
+
+    error: int
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    bad_record: int
+    message: str | None
+    is_duplicate: bool
+    high_watermark_moved: bool
+    flush_offset: int
+
+
+class AbortedTransaction(NamedTuple):
+    """One entry of a transaction index."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class ReadInfo(NamedTuple):
+    """Outcome of a read: ``records`` begins with the batch that contains the offset and may end in the middle of one."""
+
+    error: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    records: bytes
+    position: int
+    aborted: list[AbortedTransaction]
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """First record at or after a time; all -1 when there is none."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+class SegmentFacts(NamedTuple):
+    """One segment as tools list it."""
+
+    base_offset: int
+    size_bytes: int
+    max_timestamp_ms: int
+    offset_entries: int
+    time_entries: int
