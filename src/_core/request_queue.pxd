@@ -17,6 +17,7 @@ cdef struct RequestQueue:
     Request *head               # runs, linked by next
     Request *tail
     int64_t count               # frames, all of every run
+    AtomicI64 depth             # mirrors count, to be read without the lock
     int64_t capacity
     int32_t sleepers
     int32_t blocked_putters

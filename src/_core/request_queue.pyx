@@ -114,6 +114,7 @@ cdef bint request_queue_put(RequestQueue *queue, Request **first) noexcept nogil
         queue.tail = run
         queue.count += frames
         runs += 1
+    atomic_store(&queue.depth, queue.count)
     wake = runs if runs < queue.sleepers else queue.sleepers
     mutex_unlock(&queue.lock)
     while wake > 0:
@@ -147,6 +148,7 @@ cdef Request *request_queue_take(RequestQueue *queue, int64_t timeout_ns) noexce
             queue.tail = NULL
         run.next = NULL
         queue.count -= run_length(run)
+        atomic_store(&queue.depth, queue.count)
         if queue.blocked_putters > 0:
             cond_broadcast(&queue.not_full)
     mutex_unlock(&queue.lock)
@@ -170,11 +172,7 @@ cdef bint request_queue_is_closed(RequestQueue *queue) noexcept nogil:
 
 
 cdef bint request_queue_nearly_full(RequestQueue *queue) noexcept nogil:
-    cdef bint nearly
-    mutex_lock(&queue.lock)
-    nearly = queue.count * 4 > queue.capacity * 3
-    mutex_unlock(&queue.lock)
-    return nearly
+    return atomic_load(&queue.depth) * 4 > queue.capacity * 3
 
 
 cdef void request_queue_refuse_all(RequestQueue *queue) noexcept nogil:
@@ -220,12 +218,7 @@ cdef class Queue:
             request_queue_refuse_all(self.queue)
 
     def __len__(self):
-        cdef int64_t n
-        with nogil:
-            mutex_lock(&self.queue.lock)
-            n = self.queue.count
-            mutex_unlock(&self.queue.lock)
-        return n
+        return atomic_load(&self.queue.depth)
 
     @property
     def capacity(self):
@@ -243,10 +236,7 @@ cdef class Queue:
     @property
     def is_nearly_full(self):
         """True above three quarters of the capacity: network threads then hand over single frames."""
-        cdef bint nearly
-        with nogil:
-            nearly = request_queue_nearly_full(self.queue)
-        return nearly
+        return request_queue_nearly_full(self.queue)
 
     @property
     def idle_ns(self):

@@ -436,6 +436,17 @@ def test_full_batch_is_sent_unasked(broker, cluster):
     assert [next(iter_batches(data)).record_count for _, data in taken] == [2, 2, 1]
 
 
+def test_records_without_key_change_partition_with_each_batch(broker, cluster):
+    """Keyless records fill one batch, and the next batch goes to the next partition."""
+    taken = take(broker, iter(()))
+    producer = Producer(cluster)
+    for _ in range(3):
+        producer.send("t", b"a")
+        producer.send("t", b"b")
+        producer.flush()
+    assert [(partition, next(iter_batches(data)).record_count) for partition, data in taken] == [(0, 2), (1, 2), (0, 2)]
+
+
 def test_retriable_refusal_is_sent_again_unchanged(broker, cluster, fake_time):
     """The same bytes go out again after a retriable code; the partition that was taken does not."""
     taken = take(broker, iter([0, 6]))

@@ -40,6 +40,16 @@ def test_cluster_id_looks_like_kafkas():
     assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", one) for one in ids)
 
 
+def test_the_log_folder_names_the_cluster(tmp_path):
+    """A new file takes the folder's id; a file of another cluster is refused."""
+    store = MetadataStore(tmp_path, 1, "one")
+    assert store.cluster_id == "one"
+    store.close()
+    MetadataStore(tmp_path, 1, "one").close()
+    with pytest.raises(MetadataError, match="belongs to cluster one, its log folder to two"):
+        MetadataStore(tmp_path, 1, "two")
+
+
 def test_a_removed_topic_leaves_nothing():
     """A new topic of the same name starts without the old one's configs."""
     store = MetadataStore(None, 1)

@@ -297,8 +297,9 @@ def test_many_producers_grow_and_shrink(state, tmp_path: Path):
         assert state.append(i * 1000, 0, i, i, timestamp_ms=i)[0] == 0
     state.expire(5_000 + 10, 10)  # those stamped 0 to 5000
     assert len(state) == 4_999
-    for i in range(10_000):
+    for i in reversed(range(10_000)):
         assert state.append(i * 1000, 0, i + 1, 20_000 + i, timestamp_ms=i)[0] == 0
+    assert len(state) == 10_000
     state.write_snapshot(tmp_path / "x.snapshot")
     again = ProducerStateManager()
     again.load_snapshot(tmp_path / "x.snapshot")

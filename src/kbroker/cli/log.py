@@ -1,6 +1,5 @@
 """`kbroker log`: look at segment files, and judge or repair a data folder; no broker is asked."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -72,4 +71,6 @@ def verify(folder: Path, repair: bool, as_json: bool) -> None:
 
 
 def _document(finding: Any) -> dict[str, Any]:
+    import dataclasses
+
     return {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(finding).items()}

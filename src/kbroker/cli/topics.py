@@ -42,7 +42,10 @@ def list_topics(bootstrap_server: str, internal: bool, as_json: bool) -> None:
 @bootstrap_option
 @json_option
 def describe(names: tuple[str, ...], bootstrap_server: str, as_json: bool) -> None:
-    """Show the partitions, offsets and own configs of topics (all topics if none is named)."""
+    """Show partitions, offsets and own configs of topics.
+
+    Without a name, of all topics.
+    """
     with connect(bootstrap_server) as cluster:
         found = _describe(cluster, names)
     if as_json:

@@ -48,12 +48,13 @@ class StoredTopic:
 class MetadataStore:
     """Cluster metadata.
 
-    Args: ``folder`` of the logs, None to keep everything in memory; ``node_id`` of this broker.
-    Raises: MetadataError if the file is damaged, locked, of a newer version, or of another node.
+    Args: ``folder`` of the logs, None to keep everything in memory; ``node_id`` of this broker; ``cluster_id`` of the log
+    folder, None to make one up for a new file and take the stored one otherwise.
+    Raises: MetadataError if the file is damaged, locked, of a newer version, or of another node or cluster.
     Threads: any.
     """
 
-    def __init__(self, folder: Path | None, node_id: int) -> None:
+    def __init__(self, folder: Path | None, node_id: int, cluster_id: str | None = None) -> None:
         self.path = None if folder is None else folder / FILE_NAME
         self._producer_lock = threading.Lock()  # taken before _lock
         self._lock = threading.Lock()
@@ -64,7 +65,7 @@ class MetadataStore:
         except sqlite3.Error as error:
             raise MetadataError(f"cannot open {self.path}: {error}") from error
         try:
-            self._open(node_id)
+            self._open(node_id, cluster_id)
         except sqlite3.Error as error:
             self._db.close()
             raise MetadataError(f"cannot use {self.path}: {error}") from error
@@ -72,7 +73,7 @@ class MetadataStore:
             self._db.close()
             raise
 
-    def _open(self, node_id: int) -> None:
+    def _open(self, node_id: int, cluster_id: str | None) -> None:
         self._db.execute("PRAGMA foreign_keys=ON")
         self._db.execute("PRAGMA synchronous=FULL")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
@@ -81,18 +82,20 @@ class MetadataStore:
                 f"{self.path} has schema version {version}, this kbroker knows {SCHEMA_VERSION}: start a newer kbroker"
             )
         if version == 0:
-            self._create(node_id)
+            self._create(node_id, cluster_id or new_cluster_id())
         self.cluster_id = self._fact("cluster.id")
         stored = int(self._fact("node.id"))
         if stored != node_id:
             raise MetadataError(f"{self.path} belongs to node.id {stored}, this broker is {node_id}")
+        if cluster_id is not None and cluster_id != self.cluster_id:
+            raise MetadataError(f"{self.path} belongs to cluster {self.cluster_id}, its log folder to {cluster_id}")
         self.node_id = node_id
 
-    def _create(self, node_id: int) -> None:
+    def _create(self, node_id: int, cluster_id: str) -> None:
         with self._transaction() as db:
             for statement in _SCHEMA.split(";"):
                 db.execute(statement)
-            facts = [("cluster.id", new_cluster_id()), ("node.id", str(node_id))]
+            facts = [("cluster.id", cluster_id), ("node.id", str(node_id))]
             db.executemany("INSERT INTO facts VALUES (?, ?)", facts)
             db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 

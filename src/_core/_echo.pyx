@@ -1,0 +1,95 @@
+"""Private to tests and benchmarks: puts runs into a queue and answers them natively, as the lane would."""
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy, memset
+
+from kbroker._core.request cimport (
+    ACTION_CLOSE, ACTION_SEND, Request, request_free, request_new,
+    request_reserve,
+)
+from kbroker._core.request_queue cimport Queue, RequestQueue, request_queue_put, request_queue_take
+
+
+cdef void answer_zeros(Request *request, int64_t body_bytes) noexcept nogil:
+    cdef char *out = request_reserve(request, 4 + body_bytes)
+    if out is NULL:
+        request.action = ACTION_CLOSE
+        return
+    memset(out, 0, <size_t>(4 + body_bytes))
+    if request.size_bytes >= 8:
+        memcpy(out, request.payload + 4, 4)
+    request.action = ACTION_SEND
+
+
+cdef void answer_echo(Request *request) noexcept nogil:
+    cdef char *out = request_reserve(request, request.size_bytes)
+    if out is NULL:
+        request.action = ACTION_CLOSE
+        return
+    memcpy(out, request.payload, <size_t>request.size_bytes)
+
+
+def run_echo(Queue queue not None, int64_t body_bytes=-1):
+    """Answer until the queue is closed: with the same bytes, or with bytes 4..7 (a correlation id) and body_bytes zeros."""
+    cdef RequestQueue *requests = queue.queue
+    cdef Request *run
+    cdef Request *frame
+    cdef int64_t served = 0
+    with nogil:
+        while True:
+            run = request_queue_take(requests, -1)
+            if run is NULL:
+                break
+            frame = run
+            while frame is not NULL:
+                served += 1
+                if body_bytes < 0:
+                    answer_echo(frame)
+                else:
+                    answer_zeros(frame, body_bytes)
+                frame.next = frame.run_next
+                frame = frame.run_next
+            run.responder.respond(run.responder, run)
+    return served
+
+
+def put_run(Queue queue not None, list payloads not None):
+    """Put one run of frames; False when the queue is closed (the frames are dropped)."""
+    cdef Request *head = NULL
+    cdef Request *last = NULL
+    cdef Request *frame
+    cdef bytes payload
+    cdef bint done
+    for payload in payloads:
+        frame = request_new(len(payload))
+        if frame is NULL:
+            raise MemoryError
+        memcpy(frame.payload, <const char *>payload, len(payload))
+        if last is NULL:
+            head = frame
+        else:
+            last.run_next = frame
+        last = frame
+    with nogil:
+        done = request_queue_put(queue.queue, &head)
+        while head is not NULL:
+            frame = head
+            head = head.run_next
+            request_free(frame)
+    return done
+
+
+def take_run(Queue queue not None, int64_t timeout_ns):
+    """Take one run as a list of payloads; None when there is none in time."""
+    cdef Request *run
+    cdef Request *frame
+    cdef list payloads = []
+    with nogil:
+        run = request_queue_take(queue.queue, timeout_ns)
+    if run is NULL:
+        return None
+    while run is not NULL:
+        frame = run
+        run = run.run_next
+        payloads.append(frame.payload[:frame.size_bytes])
+        request_free(frame)
+    return payloads

@@ -1,0 +1,127 @@
+"""One connection in one network loop, its transport table, and intrusive lists. Only the loop's thread touches a Channel,
+except its ``facts``, which never change after registration."""
+from libc.stdint cimport int32_t, int64_t
+from kbroker._core.framing cimport FrameReader
+from kbroker._core.request cimport OpenFile, Request, Session
+
+cdef extern from "socket_io.h" nogil:
+    enum:
+        KB_AGAIN
+        KB_FAILED
+        KB_NO_DESCRIPTORS
+        KB_MAX_PIECES
+        KB_HOST_BYTES
+    ctypedef struct kb_piece:
+        pass
+    void kb_piece_set(kb_piece *p, const char *data, int64_t n)
+
+cdef struct Channel
+
+cdef struct Transport:          # results: bytes, 0 end of stream, KB_AGAIN, KB_FAILED
+    int64_t (*receive)(Channel *channel, char *into, int64_t size_bytes) noexcept nogil
+    int64_t (*send)(Channel *channel, kb_piece *pieces, int count, bint more) noexcept nogil
+    int64_t (*send_file)(Channel *channel, OpenFile *file, int64_t at, int64_t size_bytes) noexcept nogil  # NULL: pread and send
+    int (*handshake)(Channel *channel) noexcept nogil           # NULL: ready at once; 1 ready, KB_AGAIN, KB_FAILED
+    bint (*has_buffered)(Channel *channel) noexcept nogil       # NULL: never
+    void (*close)(Channel *channel) noexcept nogil
+
+cdef enum CloseReason:
+    CLOSE_NONE = 0
+    CLOSE_PEER = 1              # end of stream or a failed read or write
+    CLOSE_INVALID = 2           # a frame that cannot be
+    CLOSE_EXPIRED = 3           # idle for too long
+    CLOSE_FRAME_TIMEOUT = 4     # a frame that was begun and not finished
+    CLOSE_LOCAL = 5             # asked for
+    CLOSE_FAILED_SEND = 6       # Selector: a send while another was in progress
+    CLOSE_STATE = 7             # an illegal move of the mute table
+
+cdef struct Link:
+    Link *next
+    Link *prev
+    Channel *channel            # NULL in a list's head
+
+cdef struct ChannelFacts:
+    int32_t index               # last part of the connection id
+    int32_t local_port
+    int32_t remote_port
+    char local_host[64]
+    char remote_host[64]
+    const char *listener_name   # outlives the channel
+
+cdef struct Channel:
+    int fd
+    int interest                # mask registered with the poller
+    int mute_state              # MuteState
+    int close_reason            # CLOSE_NONE while open
+    bint explicit_mute          # Selector.mute
+    bint may_be_readable        # an event came while it was not read: read without asking the poller
+    bint end_of_stream          # the peer is gone; complete frames are still delivered
+    bint close_when_sent
+    bint wants_write            # the kernel buffer is full
+    bint handshaking
+    int32_t throttles           # START_THROTTLE without its END_THROTTLE
+    int64_t number
+    int64_t last_active_ns
+    int64_t frame_started_ns
+    int64_t network_ns
+    Transport *transport
+    void *transport_state
+    void *owner                 # a handle's own
+    Session *session            # counted
+    Link by_activity
+    Link filling                # a frame is begun; in order of its begin
+    Link starved                # muted for want of pool memory
+    Link due                    # to be read or fed in the next poll whatever the poller says
+    Link ready                  # complete frames wait for their owner
+    Link touched                # answers arrived: write, then maybe read on
+    Link gone                   # closed; its owner has still to see it
+    # reading
+    FrameReader reader
+    char *left                  # owned: bytes read and not yet framed
+    int64_t left_at
+    int64_t left_end
+    # in flight: handed over and not back, and what came back
+    int64_t outstanding         # frames not yet sent, dropped or returned
+    int64_t next_sequence
+    int64_t send_sequence
+    Request *early              # owned: answers ahead of their turn, by sequence
+    Request *returned_first     # owned: handed over, not executed; first in line again when the run is over
+    Request *returned_last
+    int32_t returned_count
+    Request *send_first         # owned: answers in turn, being written
+    Request *send_last
+    int32_t prefix_sent         # how far send_first is: prefix bytes, segment, bytes of that segment
+    int32_t segment_at
+    int64_t segment_sent
+    ChannelFacts facts
+
+cdef inline void list_init(Link *head) noexcept nogil:
+    head.next = head
+    head.prev = head
+
+cdef inline bint list_empty(Link *head) noexcept nogil:
+    return head.next == head
+
+cdef inline bint is_linked(Link *link) noexcept nogil:
+    return link.next is not NULL
+
+cdef inline void list_append(Link *head, Link *link) noexcept nogil:
+    link.prev = head.prev
+    link.next = head
+    head.prev.next = link
+    head.prev = link
+
+cdef inline void list_remove(Link *link) noexcept nogil:    # no-op when not linked
+    if link.next is not NULL:
+        link.prev.next = link.next
+        link.next.prev = link.prev
+        link.next = NULL
+        link.prev = NULL
+
+cdef inline void list_append_once(Link *head, Link *link) noexcept nogil:
+    if link.next is NULL:
+        list_append(head, link)
+
+cdef Channel *channel_new(int fd) noexcept nogil            # plaintext transport; takes the descriptor
+cdef void channel_drop_io(Channel *channel) noexcept nogil  # closes the descriptor, frees what was read
+cdef void channel_free(Channel *channel) noexcept nogil     # in no list, nothing outstanding

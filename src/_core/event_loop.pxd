@@ -1,0 +1,79 @@
+"""The network loop's core: who may be read, framing, writing, idle and frame time-outs. Owners are the Processor and Selector.
+
+Threads: one thread runs the loop; only ``loop_wake`` may be called from others.
+"""
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from kbroker._core.channel cimport Channel, Link
+from kbroker._core.clock cimport Clock, Waker
+from kbroker._core.framing cimport Framing
+from kbroker._core.memory_pool cimport Pool
+from kbroker._core.poller cimport Poller, kb_event
+from kbroker._core.request cimport Request
+from kbroker._core.sync cimport AtomicI64, atomic_load_relaxed, atomic_store
+
+cdef struct LoopCounters:       # written by the loop's thread, read by any
+    AtomicI64 connections_created
+    AtomicI64 connections_closed
+    AtomicI64 connections_expired
+    AtomicI64 frames_expired
+    AtomicI64 invalid_frames
+    AtomicI64 bytes_received
+    AtomicI64 bytes_sent
+    AtomicI64 requests
+    AtomicI64 responses
+    AtomicI64 polls
+    AtomicI64 wait_ns           # inside the poller
+    AtomicI64 work_ns           # everything else of a poll
+    AtomicI64 memory_mutes
+    AtomicI64 poll_failures
+
+cdef inline void count(AtomicI64 *counter, int64_t n) noexcept nogil:   # one writer: no locked instruction
+    atomic_store(counter, atomic_load_relaxed(counter) + n)
+
+cdef struct EventLoop:
+    Poller *poller              # owned
+    Clock *clock                # counted
+    Pool *pool                  # counted
+    Waker waker
+    Framing framing
+    int64_t idle_ns             # negative: never
+    int64_t frame_timeout_ns    # 0: never
+    int32_t frame_limit         # complete frames a channel may hold before it is read again
+    bint exact                  # read exactly one frame at a time
+    bint reading                # false: nothing is read any more
+    bint out_of_memory
+    int64_t now_ns              # after the last wait
+    int64_t busy_since_ns       # when the last wait ended
+    int64_t next_idle_check_ns
+    uint64_t shuffle_state
+    int64_t next_number
+    int64_t open_channels
+    char *scratch               # owned
+    kb_event *events            # owned
+    AtomicI64 sleeping          # 1: about to wait or waiting
+    bint (*has_mail)(EventLoop *loop) noexcept nogil        # asked after ``sleeping`` is set; NULL: never
+    void (*sent)(EventLoop *loop, Channel *channel, Request *request) noexcept nogil   # an answer left; takes the request
+    Link by_activity            # all open channels, least recently active first
+    Link filling
+    Link starved
+    Link due
+    Link ready
+    Link touched
+    Link gone
+    LoopCounters counters
+
+# ``loop`` is zeroed memory. The poller and the counts of clock and pool are taken over; false: memory is out (nothing was taken)
+cdef bint loop_init(EventLoop *loop, Poller *poller, Clock *clock, Pool *pool, Framing *framing) noexcept nogil
+cdef void loop_destroy(EventLoop *loop) noexcept nogil      # every channel was closed and freed before
+cdef Channel *loop_register(EventLoop *loop, int fd) noexcept nogil     # takes the descriptor, also when it fails (NULL)
+cdef void loop_poll(EventLoop *loop, int64_t timeout_ns) noexcept nogil
+cdef void loop_read(EventLoop *loop, Channel *channel) noexcept nogil
+cdef void loop_queue_answer(Channel *channel, Request *request) noexcept nogil
+cdef void loop_write(EventLoop *loop, Channel *channel) noexcept nogil  # may close the channel
+cdef void loop_close(EventLoop *loop, Channel *channel, int reason) noexcept nogil     # ends in loop.gone
+cdef void loop_mute(Channel *channel) noexcept nogil
+cdef bint loop_unmute(EventLoop *loop, Channel *channel) noexcept nogil    # true: it is NOT_MUTED now
+# After its frames were taken, or it may be read again: what is staged, read or readable is looked at in the next poll.
+cdef void loop_resume(EventLoop *loop, Channel *channel) noexcept nogil
+cdef Channel *loop_lowest_priority(EventLoop *loop) noexcept nogil
+cdef void loop_wake(EventLoop *loop) noexcept nogil

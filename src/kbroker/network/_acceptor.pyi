@@ -1,0 +1,24 @@
+from typing import final
+
+from kbroker._core.clock import BaseClock
+from kbroker.network._processor import Processor
+
+@final
+class Acceptor:
+    def __new__(
+        cls,
+        listener: int,
+        processors: list[Processor],
+        *,
+        send_buffer_bytes: int = -1,
+        clock: BaseClock | None = None,
+        backend: object = "auto",
+    ) -> Acceptor: ...
+    def run(self) -> None: ...
+    def stop(self) -> None: ...
+    @property
+    def accepted(self) -> int: ...
+    @property
+    def out_of_descriptors(self) -> int: ...
+    @property
+    def blocked_ns(self) -> int: ...

@@ -1,0 +1,50 @@
+"""One network thread (Kafka's Processor): a native loop around the event loop, its inbox of answers and of new connections.
+
+A ProcessorCore lives until its handle is gone and every request it handed over has come back, also after its thread ended.
+"""
+from libc.stdint cimport int32_t, int64_t
+from kbroker._core.channel cimport Link
+from kbroker._core.event_loop cimport EventLoop
+from kbroker._core.request cimport Responder, Session
+from kbroker._core.request_queue cimport RequestQueue
+from kbroker._core.sync cimport AtomicI64, Cond, Mutex
+
+cdef enum:
+    NEW_CONNECTIONS = 20        # Processor.ConnectionQueueSize
+    POLL_NS = 300000000
+
+cdef enum ProcessorStage:
+    STAGE_RUN = 0
+    STAGE_DRAIN = 1             # answers only
+    STAGE_END = 2
+
+cdef struct ProcessorCore:
+    EventLoop loop              # first: the loop's callbacks find the core by it
+    Responder responder
+    AtomicI64 refs              # the handle; after the thread's end also each request still out
+    AtomicI64 inbox             # stack of answered Requests, newest first; INBOX_DEAD after the thread's end
+    AtomicI64 stage
+    AtomicI64 mutes_illegal     # moves the mute table refused
+    RequestQueue *queue         # counted
+    Session *session            # counted: identity of connections without authentication
+    Mutex offer_lock            # leaf; guards the next four
+    Cond offer_room
+    int offered[NEW_CONNECTIONS]
+    int32_t offered_first
+    int32_t offered_count
+    int32_t run_length
+    int32_t next_index
+    int64_t outstanding
+    int64_t max_connections     # of this processor; excess closes the lowest priority channel, one per pass
+    Link zombies                # closed channels with requests still out
+    char *listener_name         # owned
+
+cdef bint processor_offer(ProcessorCore *core, int fd, int64_t wait_ns) noexcept nogil  # false: full
+cdef void processor_wake(ProcessorCore *core) noexcept nogil
+cdef void core_release(ProcessorCore *core) noexcept nogil
+
+cdef class Processor:
+    cdef ProcessorCore *core    # counted
+    cdef readonly str listener_name
+    cdef readonly int processor_id
+    cdef bint started

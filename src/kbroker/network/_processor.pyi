@@ -1,0 +1,36 @@
+from typing import final
+
+from kbroker._core.clock import BaseClock
+from kbroker._core.memory_pool import MemoryPool
+from kbroker._core.request_queue import Queue
+
+@final
+class Processor:
+    def __new__(
+        cls,
+        listener_name: str,
+        processor_id: int,
+        queue: Queue,
+        *,
+        pool: MemoryPool | None = None,
+        clock: BaseClock | None = None,
+        framing: str = "length-prefix",
+        max_size_bytes: int | None = None,
+        delimiter: bytes | None = None,
+        idle_ms: int = 600000,
+        frame_timeout_ms: int = 30000,
+        run_length: int = 16,
+        principal: str = "User:ANONYMOUS",
+        listener_id: int = 0,
+        max_connections: int = 2147483647,
+        backend: object = "auto",
+    ) -> Processor: ...
+    @property
+    def listener_name(self) -> str: ...
+    @property
+    def processor_id(self) -> int: ...
+    def run(self) -> None: ...
+    def begin_stop(self) -> None: ...
+    def finish_stop(self) -> None: ...
+    def offer(self, fd: int) -> bool: ...
+    def counters(self) -> dict[str, int]: ...

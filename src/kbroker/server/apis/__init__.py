@@ -1,0 +1,5 @@
+"""One file per API that Python serves, prefixed with its key.
+
+Each has ``handle(ctx, body, request)``, which returns the answer's body, and ``failure(body, error, request)``, which
+returns the answer that reports one error for everything asked.
+"""

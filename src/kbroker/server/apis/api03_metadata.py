@@ -1,0 +1,109 @@
+"""Metadata: this broker, its topics by name or id, and topics made on the way."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+
+from kbroker.common.errors import Errors
+from kbroker.server.context import (
+    CLUSTER_OPERATIONS,
+    OPERATIONS_NOT_ASKED,
+    TOPIC_OPERATIONS,
+    ApiContext,
+    Body,
+    RequestContext,
+)
+from kbroker.server.topic_rules import invalid_name_reason
+from kbroker.server.topics import ZERO_ID, TopicView
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Answer all topics (null; an empty list in v0), none (an empty list), those named, or those with the ids given.
+
+    Ids count from v12, and then names beside them do not (as 4.3.1 does). A topic that is created on the way is
+    answered with UNKNOWN_TOPIC_OR_PARTITION once more, as Kafka does; the client asks again.
+    """
+    asked = body["Topics"]
+    version = request.api_version
+    operations = TOPIC_OPERATIONS if body["IncludeTopicAuthorizedOperations"] else OPERATIONS_NOT_ASKED
+    if asked is None or (version == 0 and not asked):
+        topics = [_topic(ctx, view, operations) for view in ctx.topics.all()]
+    else:
+        ids = [row["TopicId"] for row in asked if row["TopicId"] != ZERO_ID]
+        nameless = any(row["Name"] is None for row in asked)
+        if version < 12 and (ids or nameless):
+            return failure(body, Errors.INVALID_REQUEST, request)
+        if nameless and not ids:
+            return failure(body, Errors.UNKNOWN_SERVER_ERROR, request)
+        if ids:
+            topics = [_by_id(ctx, topic_id, operations) for topic_id in dict.fromkeys(ids)]
+        else:
+            names = dict.fromkeys(row["Name"] for row in asked)
+            topics = _by_name(ctx, names, operations, body["AllowAutoTopicCreation"])
+    endpoint = ctx.endpoint(request.listener)
+    rack = ctx.config.text("broker.rack") or None
+    answer: Body = {
+        "Brokers": [{"NodeId": ctx.node_id, "Host": endpoint.host, "Port": endpoint.port, "Rack": rack}],
+        "ClusterId": ctx.cluster_id,
+        "ControllerId": ctx.node_id,
+        "Topics": topics,
+    }
+    if body["IncludeClusterAuthorizedOperations"]:
+        answer["ClusterAuthorizedOperations"] = CLUSTER_OPERATIONS
+    return answer
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """No brokers, and every topic asked for with the same error."""
+    topics = [_unknown(row["Name"] or "", row["TopicId"], error) for row in body["Topics"] or ()]
+    return {"Brokers": [], "ClusterId": None, "ControllerId": -1, "Topics": topics, "ErrorCode": int(error)}
+
+
+def _by_name(ctx: ApiContext, names: Iterable[str], operations: int, may_create: bool) -> list[Body]:
+    topics: list[Body] = []
+    missing: list[str] = []
+    for name in names:
+        view = ctx.topics.get(name)
+        if view is not None:
+            topics.append(_topic(ctx, view, operations))
+        elif invalid_name_reason(name) is not None:
+            topics.append(_unknown(name, ZERO_ID, Errors.INVALID_TOPIC_EXCEPTION))
+        else:
+            missing.append(name)
+            topics.append(_unknown(name, ZERO_ID, Errors.UNKNOWN_TOPIC_OR_PARTITION))
+    if missing and may_create and ctx.config.boolean("auto.create.topics.enable"):
+        ctx.topics.auto_create(missing)
+    return topics
+
+
+def _by_id(ctx: ApiContext, topic_id: uuid.UUID, operations: int) -> Body:
+    view = ctx.topics.get_by_id(topic_id)
+    return _topic(ctx, view, operations) if view is not None else _unknown(None, topic_id, Errors.UNKNOWN_TOPIC_ID)
+
+
+def _topic(ctx: ApiContext, view: TopicView, operations: int) -> Body:
+    node = ctx.node_id
+    replicas = [node]
+    partitions = [
+        {
+            "PartitionIndex": index,
+            "LeaderId": node,
+            "LeaderEpoch": log.leader_epoch,
+            "ReplicaNodes": replicas,
+            "IsrNodes": replicas,
+        }
+        for index, log in enumerate(view.partitions)
+    ]
+    return {
+        "ErrorCode": 0,
+        "Name": view.name,
+        "TopicId": view.topic_id,
+        "IsInternal": view.is_internal,
+        "Partitions": partitions,
+        "TopicAuthorizedOperations": operations,
+    }
+
+
+def _unknown(name: str | None, topic_id: uuid.UUID, error: Errors) -> Body:
+    return {"ErrorCode": int(error), "Name": name, "TopicId": topic_id}

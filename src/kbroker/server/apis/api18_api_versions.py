@@ -1,0 +1,52 @@
+"""ApiVersions: what this broker serves. The native lane sends ``encode_bodies``; ``handle`` is the same in Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from kbroker.common.errors import Errors
+from kbroker.protocol import codec
+from kbroker.server.context import ApiContext, Body, RequestContext
+
+KEY = 18
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+Ranges = Mapping[int, tuple[int, int]]
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Return the advertised ranges; from v3 a client with a strange name gets INVALID_REQUEST (KIP-511)."""
+    if request.api_version >= 3:
+        words = (body["ClientSoftwareName"], body["ClientSoftwareVersion"])
+        if not all(_SOFTWARE.fullmatch(word) for word in words):
+            return failure(body, Errors.INVALID_REQUEST, request)
+    return answer(ctx.api_versions())
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """No ranges."""
+    return {"ErrorCode": int(error), "ApiKeys": []}
+
+
+def answer(ranges: Ranges) -> Body:
+    """The body that advertises these ranges. No features: none is finalized, and one of level 0 breaks old clients."""
+    rows = [{"ApiKey": key, "MinVersion": low, "MaxVersion": high} for key, (low, high) in sorted(ranges.items())]
+    return {"ErrorCode": 0, "ApiKeys": rows}
+
+
+def unsupported(ranges: Ranges) -> bytes:
+    """The version-0 body for a version we do not know: error 35 and the range of ApiVersions itself."""
+    low, high = ranges[KEY]
+    rows = [{"ApiKey": KEY, "MinVersion": low, "MaxVersion": high}]
+    return codec.encode_response(KEY, 0, {"ErrorCode": int(Errors.UNSUPPORTED_VERSION), "ApiKeys": rows})
+
+
+def encode_bodies(ranges: Ranges) -> tuple[dict[int, bytes], dict[int, bytes]]:
+    """Return, by version, the normal bodies and those for a bad software name (which exist from v3)."""
+    low, high = ranges[KEY]
+    invalid = {"ErrorCode": int(Errors.INVALID_REQUEST), "ApiKeys": []}
+    return (
+        {version: codec.encode_response(KEY, version, answer(ranges)) for version in range(low, high + 1)},
+        {version: codec.encode_response(KEY, version, invalid) for version in range(max(low, 3), high + 1)},
+    )

@@ -1,0 +1,84 @@
+"""DeleteTopics: by name, and from v6 by id."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TypeVar
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.topics import ZERO_ID
+
+_T = TypeVar("_T", str, uuid.UUID)
+
+UNKNOWN_TOPIC = "This server does not host this topic-partition."
+UNKNOWN_ID = "This server does not host this topic ID."
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Delete each topic on its own; one that is named twice, by name or by id, is left alone (INVALID_REQUEST)."""
+    if not ctx.config.boolean("delete.topic.enable"):
+        disabled = Errors.TOPIC_DELETION_DISABLED if request.api_version >= 3 else Errors.INVALID_REQUEST
+        return failure(body, disabled, request)
+    answers: list[Body] = []
+    names: list[str] = []
+    ids: list[uuid.UUID] = []
+    for name, topic_id in _rows(body, request):
+        if name is None and topic_id == ZERO_ID:
+            answers.append(_row(None, ZERO_ID, Errors.INVALID_REQUEST, "Neither topic name nor id were specified."))
+        elif name is not None and topic_id != ZERO_ID:
+            text = "You may not specify both topic name and topic id."
+            answers.append(_row(name, topic_id, Errors.INVALID_REQUEST, text))
+        elif name is not None:
+            names.append(name)
+        else:
+            ids.append(topic_id)
+    unique_names, repeated_names = _split(names)
+    unique_ids, repeated_ids = _split(ids)
+    for name in repeated_names:
+        answers.append(_row(name, ZERO_ID, Errors.INVALID_REQUEST, "Duplicate topic name."))
+    for topic_id in repeated_ids:
+        answers.append(_row(None, topic_id, Errors.INVALID_REQUEST, "Duplicate topic id."))
+    for topic_id in unique_ids:
+        view = ctx.topics.get_by_id(topic_id)
+        if view is None:
+            answers.append(_row(None, topic_id, Errors.UNKNOWN_TOPIC_ID, UNKNOWN_ID))
+        elif view.name in unique_names:
+            unique_names.remove(view.name)
+            text = "The provided topic name maps to an ID that was already supplied."
+            answers.append(_row(view.name, topic_id, Errors.INVALID_REQUEST, text))
+        else:
+            answers.append(_delete(ctx, view.name))
+    answers.extend(_delete(ctx, name) for name in unique_names)
+    return {"Responses": answers}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every topic with the same error."""
+    return {"Responses": [_row(name, topic_id, error, error.message) for name, topic_id in _rows(body, request)]}
+
+
+def _rows(body: Body, request: RequestContext) -> list[tuple[str | None, uuid.UUID]]:
+    if request.api_version >= 6:
+        return [(row["Name"], row["TopicId"]) for row in body["Topics"]]
+    return [(name, ZERO_ID) for name in body["TopicNames"]]
+
+
+def _split(items: list[_T]) -> tuple[list[_T], list[_T]]:
+    """Those that come once, and those that come more than once, each only once."""
+    counts: dict[_T, int] = {}
+    for item in items:
+        counts[item] = counts.get(item, 0) + 1
+    return [item for item in counts if counts[item] == 1], [item for item in counts if counts[item] > 1]
+
+
+def _delete(ctx: ApiContext, name: str) -> Body:
+    try:
+        return _row(name, ctx.topics.delete(name), Errors.NONE, None)
+    except KafkaError as error:
+        text = UNKNOWN_TOPIC if error.error == Errors.UNKNOWN_TOPIC_OR_PARTITION else error.message
+        return _row(name, ZERO_ID, error.error, text)
+
+
+def _row(name: str | None, topic_id: uuid.UUID, error: Errors, message: str | None) -> Body:
+    return {"Name": name, "TopicId": topic_id, "ErrorCode": int(error), "ErrorMessage": message}

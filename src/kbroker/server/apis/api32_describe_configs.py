@@ -1,0 +1,134 @@
+"""DescribeConfigs: of topics, brokers, loggers, and client metrics subscriptions."""
+
+from __future__ import annotations
+
+import logging
+
+from kbroker.common.config_def import ConfigSource, ConfigType
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.server.config_entries import Entry, broker_entries, default_broker_entries, topic_entries
+from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.metadata_store import BROKER
+from kbroker.server.topic_rules import invalid_name_reason
+
+TOPIC, BROKERS, BROKER_LOGGER, CLIENT_METRICS = 2, 4, 8, 16
+
+MALFORMED = (
+    "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
+    "incompatible broker. See the broker logs for more details."
+)
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Describe each resource on its own; an empty or null list of keys means all keys, unknown keys are left out."""
+    results = []
+    for resource in body["Resources"]:
+        try:
+            entries = _entries(ctx, resource["ResourceType"], resource["ResourceName"])
+        except KafkaError as error:
+            unknown = error.error == Errors.UNKNOWN_TOPIC_OR_PARTITION
+            results.append(_result(resource, error.error, "" if unknown else error.message, []))
+            continue
+        keys = set(resource["ConfigurationKeys"] or ())
+        configs = [
+            {
+                **entry,
+                "Synonyms": entry["Synonyms"] if body["IncludeSynonyms"] else [],
+                "Documentation": entry["Documentation"] if body["IncludeDocumentation"] else None,
+            }
+            for entry in entries
+            if not keys or entry["Name"] in keys
+        ]
+        results.append(_result(resource, Errors.NONE, "", configs))
+    return {"Results": results}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every resource with the same error."""
+    return {"Results": [_result(resource, error, error.message, []) for resource in body["Resources"]]}
+
+
+def _entries(ctx: ApiContext, kind: int, name: str) -> list[Entry]:
+    if kind == TOPIC:
+        return _topic(ctx, name)
+    if kind == BROKERS:
+        if not name:
+            return default_broker_entries(ctx.config, ctx.store.configs(BROKER, ""))
+        _check_broker(ctx, name, " or empty string,")
+        return broker_entries(ctx.config)
+    if kind == BROKER_LOGGER:
+        if not name:
+            raise KafkaError(Errors.INVALID_REQUEST, "Broker id must not be empty")
+        _check_broker(ctx, name, "")
+        return _loggers()
+    if kind == CLIENT_METRICS:
+        if not name:
+            raise KafkaError(Errors.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+        return _client_metrics()
+    raise KafkaError(Errors.INVALID_REQUEST, MALFORMED)
+
+
+def _topic(ctx: ApiContext, name: str) -> list[Entry]:
+    reason = invalid_name_reason(name)
+    if reason is not None:
+        raise KafkaError(Errors.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
+    view = ctx.topics.get(name)
+    if view is None:
+        raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    return topic_entries(ctx.config, view.configs)
+
+
+def _check_broker(ctx: ApiContext, name: str, or_empty: str) -> None:
+    digits = name[1:] if name[:1] in ("-", "+") else name
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 11):
+        raise KafkaError(Errors.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
+    if int(name) != ctx.node_id:
+        text = f"Unexpected broker id, expected {ctx.node_id}{or_empty} but received {name}"
+        raise KafkaError(Errors.INVALID_REQUEST, text)
+
+
+def _loggers() -> list[Entry]:
+    """Our loggers and their levels, in Kafka's words for them."""
+    words = {"CRITICAL": "FATAL", "WARNING": "WARN", "NOTSET": "INFO"}
+    own = sorted(name for name in list(logging.root.manager.loggerDict) if name.split(".")[0] == "kbroker")
+    entries = []
+    for name in ("root", *own):
+        logger = logging.getLogger(None if name == "root" else name)
+        level = logging.getLevelName(logger.getEffectiveLevel())
+        entries.append(
+            _plain(name, words.get(level, level), ConfigType.STRING, ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG)
+        )
+    return entries
+
+
+def _client_metrics() -> list[Entry]:
+    """No subscription is ever set: Kafka answers the defaults for any name."""
+    default = ConfigSource.DEFAULT_CONFIG
+    return [
+        _plain("interval.ms", "300000", ConfigType.INT, default),
+        _plain("match", "", ConfigType.LIST, default),
+        _plain("metrics", "", ConfigType.LIST, default),
+    ]
+
+
+def _plain(name: str, value: str, kind: ConfigType, source: ConfigSource) -> Entry:
+    return {
+        "Name": name,
+        "Value": value,
+        "ReadOnly": False,
+        "ConfigSource": int(source),
+        "IsSensitive": False,
+        "Synonyms": [],
+        "ConfigType": int(kind),
+        "Documentation": None,
+    }
+
+
+def _result(resource: Body, error: Errors, message: str, configs: list[Entry]) -> Body:
+    return {
+        "ErrorCode": int(error),
+        "ErrorMessage": message,
+        "ResourceType": resource["ResourceType"],
+        "ResourceName": resource["ResourceName"],
+        "Configs": configs,
+    }

@@ -1,0 +1,66 @@
+"""What handlers in Python are given: the broker's parts, and the facts of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from kbroker.common.config import BrokerConfig
+from kbroker.server.metadata_store import MetadataStore
+from kbroker.server.topics import TopicRegistry
+
+Body = dict[str, Any]
+
+#: Authorized operations are left out unless asked for; these are the bits an unrestricted client may use.
+OPERATIONS_NOT_ASKED = -(2**31)
+TOPIC_OPERATIONS = 3576
+CLUSTER_OPERATIONS = 8096
+
+
+class Endpoint(NamedTuple):
+    """Where clients of a listener find this broker."""
+
+    host: str
+    port: int
+
+
+@dataclass
+class ApiContext:
+    """The parts of a broker that handlers use.
+
+    ``endpoints``: by listener name, filled once the ports are bound. Threads: any; parts lock for themselves.
+    """
+
+    config: BrokerConfig
+    store: MetadataStore
+    topics: TopicRegistry
+    endpoints: dict[str, Endpoint] = field(default_factory=dict)
+    api_versions: Callable[[], Mapping[int, tuple[int, int]]] = dict
+
+    @property
+    def node_id(self) -> int:
+        """This broker's number: node and controller in one."""
+        return self.store.node_id
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id."""
+        return self.store.cluster_id
+
+    def endpoint(self, listener: str) -> Endpoint:
+        """Where clients of this listener find us; the first listener for a name we do not know."""
+        found = self.endpoints.get(listener)
+        return found if found is not None else next(iter(self.endpoints.values()))
+
+
+@dataclass(frozen=True)
+class RequestContext:
+    """One request's header and the facts of its connection."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int = 0
+    client_id: str = ""
+    listener: str = "PLAINTEXT"
+    principal: str = "User:ANONYMOUS"

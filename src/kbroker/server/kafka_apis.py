@@ -1,0 +1,88 @@
+"""The table of APIs: key to versions and handler. The ApiVersions answer and the native lane's table derive from it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import NamedTuple
+
+from kbroker.common.errors import Errors
+from kbroker.protocol import codec
+from kbroker.server.apis import (
+    api02_list_offsets,
+    api03_metadata,
+    api18_api_versions,
+    api19_create_topics,
+    api20_delete_topics,
+    api22_init_producer_id,
+    api32_describe_configs,
+    api37_create_partitions,
+    api60_describe_cluster,
+)
+from kbroker.server.context import ApiContext, Body, RequestContext
+
+Handle = Callable[[ApiContext, Body, RequestContext], Body | None]
+Failure = Callable[[Body, Errors, RequestContext], Body]
+
+NEVER_FLEXIBLE = 32767
+
+
+class ApiEntry(NamedTuple):
+    """One API. ``served_from``: Produce advertises 0 to 2, which old librdkafka looks for, but serves from 3.
+
+    ``handle`` is None where only the native lane can answer; ``is_native``: the lane is asked first.
+    """
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    served_from: int
+    first_flexible: int
+    handle: Handle | None
+    failure: Failure | None
+    is_native: bool
+
+
+class KafkaApis:
+    """What this broker serves. Immutable after construction."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, ApiEntry] = {}
+        self._add(0, None, is_native=True)
+        self._add(1, None, is_native=True)
+        self._add(2, api02_list_offsets)
+        self._add(3, api03_metadata)
+        self._add(18, api18_api_versions, is_native=True)
+        self._add(19, api19_create_topics)
+        self._add(20, api20_delete_topics)
+        self._add(22, api22_init_producer_id)
+        self._add(32, api32_describe_configs)
+        self._add(37, api37_create_partitions)
+        self._add(60, api60_describe_cluster)
+
+    def _add(self, key: int, module: ModuleType | None, is_native: bool = False) -> None:
+        schema = codec.api(key)
+        low, high = schema.advertised_versions
+        flexible = NEVER_FLEXIBLE if schema.flexible_from is None else schema.flexible_from
+        handle = None if module is None else module.handle
+        failure = None if module is None else module.failure
+        served_from = max(low, schema.request_versions[0])
+        self.entries[key] = ApiEntry(key, schema.name, low, high, served_from, flexible, handle, failure, is_native)
+
+    def ranges(self) -> Mapping[int, tuple[int, int]]:
+        """Advertised versions by key."""
+        return {entry.key: (entry.min_version, entry.max_version) for entry in self.entries.values()}
+
+    def find(self, key: int, version: int) -> ApiEntry | None:
+        """The entry that serves this version, or None: then the connection is closed."""
+        entry = self.entries.get(key)
+        return entry if entry is not None and entry.served_from <= version <= entry.max_version else None
+
+
+def encode_answer(entry: ApiEntry, request: RequestContext, body: Body) -> bytes:
+    """Return response header and body, without the length before them."""
+    flexible = request.api_version >= entry.first_flexible and entry.key != api18_api_versions.KEY
+    header = struct.pack(">i", request.correlation_id) + (b"\0" if flexible else b"")
+    return header + codec.encode_response(entry.key, request.api_version, body)

@@ -1,0 +1,202 @@
+"""The live model of topics: names and ids to open partitions, changed one at a time, published whole."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kbroker.common.config import BrokerConfig
+from kbroker.common.config_def import ConfigValue
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.server.metadata_store import MetadataStore, StoredTopic
+from kbroker.server.topic_rules import INTERNAL_TOPICS, NewTopic, check_configs, check_more_partitions, check_new_topic
+
+logger = logging.getLogger(__name__)
+
+ZERO_ID = uuid.UUID(int=0)
+
+
+class Logs(Protocol):
+    """What the registry asks of the log manager."""
+
+    def open_partition(
+        self, topic: str, partition: int, topic_id: uuid.UUID, configs: Mapping[str, ConfigValue]
+    ) -> Any: ...
+    def delete_partition(self, topic: str, partition: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class TopicView:
+    """A topic as handlers see it: never changed, replaced whole. ``configs`` are those it sets itself."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: tuple[Any, ...]
+    is_internal: bool = False
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Created:
+    """What creating gave: the id is random and not remembered when it was only validated."""
+
+    topic_id: uuid.UUID
+    num_partitions: int
+    configs: Mapping[str, str]
+
+
+class TopicRegistry:
+    """Topics by name and id.
+
+    Args: ``publish`` gets every topic after each change; it swaps the native lane's table.
+    Threads: reading from any thread without a lock (mappings are swapped whole); changes one at a time.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MetadataStore,
+        logs: Logs,
+        publish: Callable[[list[TopicView]], None],
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._logs = logs
+        self._publish = publish
+        self._lock = threading.Lock()
+        self._by_name: Mapping[str, TopicView] = {}
+        self._by_id: Mapping[uuid.UUID, TopicView] = {}
+
+    # ------------------------------------------------------------ reading
+
+    def get(self, name: str) -> TopicView | None:
+        """The topic of this name, if there is one."""
+        return self._by_name.get(name)
+
+    def get_by_id(self, topic_id: uuid.UUID) -> TopicView | None:
+        """The topic of this id, if there is one."""
+        return self._by_id.get(topic_id)
+
+    def all(self) -> list[TopicView]:
+        """Every topic, by name."""
+        by_name = self._by_name
+        return [by_name[name] for name in sorted(by_name)]
+
+    def partition(self, name: str, index: int) -> Any:
+        """The open log of one partition, or None."""
+        topic = self._by_name.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return topic.partitions[index]
+
+    # ------------------------------------------------------------ changing
+
+    def load(self) -> None:
+        """Open the partitions of every remembered topic, then publish them."""
+        with self._lock:
+            views = {}
+            for stored in self._store.topics():
+                views[stored.name] = self._open(stored, range(stored.partitions))
+            self._swap(views)
+
+    def create(self, topic: NewTopic, validate_only: bool = False) -> Created:
+        """Create a topic; it is remembered, open and published when this returns.
+
+        Raises: KafkaError with the code and text Kafka answers.
+        """
+        with self._lock:
+            default = self._config.integer("num.partitions")
+            count = check_new_topic(topic, self._by_name, self._config.node_id, default)
+            stored = StoredTopic(topic.name, uuid.uuid4(), count, check_configs(topic.configs))
+            if not validate_only:
+                self._store.add_topic(stored)
+                try:
+                    view = self._open(stored, range(count))
+                except Exception as error:
+                    self._store.remove_topic(topic.name)
+                    self._drop_logs(topic.name, range(count))
+                    if not isinstance(error, OSError):
+                        raise
+                    raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Cannot create the log: {error}") from error
+                self._swap({**self._by_name, topic.name: view})
+                logger.info("created topic %s with %d partition(s), id %s", topic.name, count, stored.topic_id)
+        return Created(stored.topic_id, count, stored.configs)
+
+    def delete(self, name: str) -> uuid.UUID:
+        """Forget a topic and remove its logs; return the id it had.
+
+        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        with self._lock:
+            view = self._by_name.get(name)
+            if view is None:
+                raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+            self._store.remove_topic(name)
+            self._swap({other: topic for other, topic in self._by_name.items() if other != name})
+            self._drop_logs(name, range(len(view.partitions)))
+            logger.info("deleted topic %s, id %s", name, view.topic_id)
+        return view.topic_id
+
+    def add_partitions(
+        self, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None, validate_only: bool = False
+    ) -> None:
+        """Let a topic grow to ``count`` partitions in all.
+
+        Raises: KafkaError with the code and text Kafka answers.
+        """
+        with self._lock:
+            view = self._by_name.get(name)
+            if view is None:
+                raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+            current = len(view.partitions)
+            check_more_partitions(name, current, count, assignments, self._config.node_id)
+            if validate_only:
+                return
+            stored = StoredTopic(name, view.topic_id, count, view.configs)
+            try:
+                grown = self._open(stored, range(current, count), view.partitions)
+            except OSError as error:
+                self._drop_logs(name, range(current, count))
+                raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Cannot create the log: {error}") from error
+            self._store.set_partitions(name, count)
+            self._swap({**self._by_name, name: grown})
+            logger.info("topic %s has %d partitions now", name, count)
+
+    def auto_create(self, names: Iterable[str]) -> None:
+        """Create topics that a Metadata request named; what cannot be created is left out."""
+        for name in names:
+            partitions = -1
+            configs: dict[str, str | None] = {}
+            if name == "__consumer_offsets":
+                partitions = self._config.integer("offsets.topic.num.partitions")
+                configs = {"segment.bytes": str(self._config.integer("offsets.topic.segment.bytes"))}
+            try:
+                self.create(NewTopic(name, partitions, configs=configs))
+            except KafkaError as error:
+                logger.debug("topic %s is not created: %s", name, error)
+
+    def _open(self, stored: StoredTopic, indexes: Iterable[int], present: Sequence[Any] = ()) -> TopicView:
+        configs = self._config.topic_configs(stored.configs)
+        configs["producer.id.expiration.ms"] = self._config.integer("producer.id.expiration.ms")
+        opened = [self._logs.open_partition(stored.name, index, stored.topic_id, configs) for index in indexes]
+        is_internal = stored.name in INTERNAL_TOPICS
+        return TopicView(stored.name, stored.topic_id, (*present, *opened), is_internal, stored.configs)
+
+    def _drop_logs(self, name: str, partitions: Iterable[int]) -> None:
+        """Remove what is there; a failed creation has not made all of them."""
+        for index in partitions:
+            try:
+                self._logs.delete_partition(name, index)
+            except KeyError:
+                continue
+            except OSError as error:
+                logger.warning("cannot remove the log of %s-%d: %s", name, index, error)
+
+    def _swap(self, by_name: Mapping[str, TopicView]) -> None:
+        self._by_id = {view.topic_id: view for view in by_name.values()}
+        self._by_name = by_name
+        self._publish(list(by_name.values()))

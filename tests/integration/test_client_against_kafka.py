@@ -1,0 +1,201 @@
+"""The synchronous client against a real Apache Kafka: what it promises to work with any broker."""
+
+import subprocess
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker.client.admin import EARLIEST, LATEST, MAX_TIMESTAMP, Admin, ConfigSource, NewTopic, ResourceType
+from kbroker.client.cluster import Cluster
+from kbroker.client.consumer import Consumer, Record
+from kbroker.client.producer import CODECS, Delivery, Producer
+from kbroker.common.errors import Errors, KafkaError
+from tests.support import need
+
+pytestmark = pytest.mark.slow
+
+PORT = 39094
+
+
+@pytest.fixture(scope="module")
+def kafka(worker_port: int) -> Iterator[str]:
+    script = need.oracle("tools/kafka.sh")
+    need.program("java", "mvn")
+    started = subprocess.run([script, "start", str(worker_port)], capture_output=True, text=True, timeout=240)
+    if started.returncode:
+        pytest.fail(f"Kafka did not start: {started.stderr[-2000:]}", pytrace=False)
+    yield f"127.0.0.1:{worker_port}"
+    subprocess.run([script, "stop", str(worker_port)], capture_output=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def worker_port() -> int:
+    """A pair of ports that are free now: broker and controller."""
+    import socket
+
+    for port in range(PORT, PORT + 200, 2):
+        try:
+            with socket.create_server(("127.0.0.1", port)), socket.create_server(("127.0.0.1", port + 1)):
+                return port
+        except OSError:
+            continue
+    pytest.fail("no free port")
+
+
+@pytest.fixture
+def cluster(kafka: str) -> Iterator[Cluster]:
+    with Cluster(kafka) as opened:
+        yield opened
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> str:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    (made,) = Admin(cluster).create_topics([NewTopic(name, partitions=3, configs={"retention.ms": "86400001"})])
+    assert (made.partitions, made.replication_factor) == (3, 1)
+    return name
+
+
+def drain(cluster: Cluster, topic: str, partitions: int = 3, **settings: bool) -> list[Record]:
+    """All records there are now."""
+    ends = Admin(cluster).list_offsets({(topic, p): LATEST for p in range(partitions)})
+    consumer = Consumer(cluster, dict.fromkeys(ends, EARLIEST), **settings)
+    found: list[Record] = []
+    while any(consumer.positions[tp] < end.offset for tp, end in ends.items()):
+        found += consumer.poll()
+    return found
+
+
+def test_topic_life(cluster, topic):
+    """A topic is created, described, grown and deleted, and each refusal has Kafka's code."""
+    admin = Admin(cluster)
+    (described,) = admin.describe_topics([topic])
+    assert [p.partition for p in described.partitions] == [0, 1, 2]
+    assert described.topic_id is not None
+    assert topic in admin.list_topics()
+    configs = {e.name: e for e in admin.describe_configs(ResourceType.TOPIC, topic)}
+    assert (configs["retention.ms"].value, configs["retention.ms"].source) == (
+        "86400001",
+        ConfigSource.DYNAMIC_TOPIC_CONFIG,
+    )
+    with pytest.raises(KafkaError) as caught:
+        admin.create_topics([NewTopic(topic)])
+    assert caught.value.error is Errors.TOPIC_ALREADY_EXISTS
+    admin.create_topics([NewTopic(topic + "-not")], validate_only=True)
+    assert topic + "-not" not in admin.list_topics()
+    with pytest.raises(KafkaError) as caught:
+        admin.create_partitions(topic, 2)
+    assert caught.value.error is Errors.INVALID_PARTITIONS
+    admin.create_partitions(topic, 4)
+    assert cluster.retry(lambda: cluster.leader(topic, 3)) == described.partitions[0].leader
+    admin.delete_topics([topic])
+    with pytest.raises(KafkaError) as caught:
+        admin.delete_topics([topic])
+    assert caught.value.error is Errors.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_records_come_back_as_they_were(cluster, topic, codec, idempotent):
+    """Every codec, keys, nulls, headers and times survive the way there and back, over several batches."""
+    deliveries: list[Delivery] = []
+    sent = [
+        (
+            p,
+            i,
+            None if i % 7 == 0 else b"k%d" % i,
+            None if i % 5 == 0 else bytes([i % 256]) * 50,
+            [("h", b"v"), ("n", None)],
+        )
+        for i in range(200)
+        for p in (i % 3,)
+    ]
+    with Producer(
+        cluster, codec=codec, idempotent=idempotent, batch_size_bytes=2000, on_delivery=deliveries.append
+    ) as producer:
+        for partition, time_ms, key, value, headers in sent:
+            producer.send(topic, value, key, partition=partition, timestamp_ms=1000 + time_ms, headers=headers)
+    assert sum(d.record_count for d in deliveries) == 200
+    assert len(deliveries) > 10
+    found = drain(cluster, topic)
+    assert sorted(sent, key=lambda s: s[1]) == sorted(
+        [(r.partition, r.timestamp_ms - 1000, r.key, r.value, r.headers) for r in found], key=lambda s: s[1]
+    )
+    for partition in range(3):
+        offsets = [r.offset for r in found if r.partition == partition]
+        assert offsets == list(range(len(offsets)))
+
+
+def test_offsets_by_time(cluster, topic):
+    """A time finds the first record at or after it; -1 means none; the newest time can be asked for."""
+    with Producer(cluster) as producer:
+        for time_ms in (1000, 3000, 2000):
+            producer.send(topic, b"", partition=0, timestamp_ms=time_ms)
+    tp = (topic, 0)
+    ask = Admin(cluster).list_offsets
+    assert [ask({tp: t})[tp].offset for t in (0, 1500, 3000, 3001)] == [0, 1, 1, -1]
+    assert (ask({tp: MAX_TIMESTAMP})[tp].offset, ask({tp: MAX_TIMESTAMP})[tp].timestamp_ms) == (1, 3000)
+    consumer = Consumer(cluster, {tp: EARLIEST})
+    consumer.seek_to_timestamp(9999)
+    assert consumer.positions == {tp: 3}
+
+
+def test_wrong_offset_is_refused_or_reset(cluster, topic):
+    """A position outside the log is Kafka's error, or goes where the caller said."""
+    with pytest.raises(KafkaError) as caught:
+        Consumer(cluster, {(topic, 0): 5}).poll()
+    assert caught.value.error is Errors.OFFSET_OUT_OF_RANGE
+    consumer = Consumer(cluster, {(topic, 0): 5}, reset=LATEST, max_wait_ms=10)
+    consumer.poll()
+    assert consumer.positions == {(topic, 0): 0}
+
+
+def test_too_large_batch_is_refused_by_name(cluster, topic):
+    """A batch above max.message.bytes comes back as MESSAGE_TOO_LARGE of its partition."""
+    producer = Producer(cluster)
+    producer.send(topic, bytes(2_000_000), partition=2)
+    with pytest.raises(KafkaError, match=f"MESSAGE_TOO_LARGE: partition {topic}-2"):
+        producer.flush()
+
+
+def test_batch_larger_than_the_fetch_still_comes(cluster, topic):
+    """A consumer whose limits are below one batch does not stand still."""
+    with Producer(cluster) as producer:
+        producer.send(topic, bytes(100_000), partition=0)
+    consumer = Consumer(cluster, {(topic, 0): 0}, max_partition_bytes=1000, max_bytes=1000)
+    assert [len(r.value or b"") for r in consumer.poll()] == [100_000]
+
+
+def test_acks_0_arrives(cluster, topic):
+    """Records sent without waiting are there a moment later."""
+    with Producer(cluster, acks=1) as producer:  # until a topic just made has its leader, acks=0 would lose the record
+        producer.send(topic, b"first", partition=1)
+    with Producer(cluster, acks=0) as producer:
+        producer.send(topic, b"x", partition=1)
+    consumer = Consumer(cluster, {(topic, 1): 1}, max_wait_ms=10_000)
+    assert [r.value for r in consumer.poll()] == [b"x"]
+
+
+def test_read_committed_against_a_real_transaction(cluster, topic, kafka):
+    """Aborted records of a real transactional producer are left out with read_committed, and shown without."""
+    from confluent_kafka import Producer as OtherProducer
+
+    other = OtherProducer({"bootstrap.servers": kafka, "transactional.id": topic})
+    other.init_transactions(30)
+    for value, commit in ((b"aborted", False), (b"committed", True)):
+        other.begin_transaction()
+        for partition in range(3):
+            other.produce(topic, value, partition=partition)
+        other.flush(30)
+        (other.commit_transaction if commit else other.abort_transaction)(30)
+    assert {b"committed"} == {r.value for r in drain(cluster, topic, read_committed=True)}
+    assert {b"aborted", b"committed"} == {r.value for r in drain(cluster, topic)}
+
+
+def test_cluster_is_described(cluster, kafka):
+    """The cluster names its id, its one broker and a controller."""
+    described = Admin(cluster).describe_cluster()
+    assert described.cluster_id
+    assert [kafka] == [f"{n.host}:{n.port}" for n in described.nodes]
+    assert described.controller_id == described.nodes[0].node_id

@@ -1,0 +1,108 @@
+"""Stand-ins for the parts below the handlers: logs in memory, and a context over them."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from kbroker.common.config import BrokerConfig
+from kbroker.protocol import codec
+from kbroker.server.context import ApiContext, Body, Endpoint, RequestContext
+from kbroker.server.kafka_apis import KafkaApis
+from kbroker.server.metadata_store import MetadataStore
+from kbroker.server.topics import TopicRegistry
+
+
+class Found(NamedTuple):
+    offset: int
+    timestamp_ms: int
+
+
+@dataclass
+class FakeLog:
+    """A partition of (timestamp, offset) pairs."""
+
+    topic: str
+    index: int
+    topic_id: uuid.UUID
+    configs: dict[str, Any]
+    records: list[tuple[int, int]] = field(default_factory=list)
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    last_stable_offset: int = 0
+    leader_epoch: int = 0
+    is_closed: bool = False
+
+    def fill(self, *timestamps: int) -> None:
+        self.records = [(stamp, offset) for offset, stamp in enumerate(timestamps)]
+        self.high_watermark = self.last_stable_offset = len(timestamps)
+
+    fail: Exception | None = None
+
+    def offset_for_timestamp(self, timestamp: int, *, isolation: int = 0) -> Found:
+        if self.fail is not None:
+            raise self.fail
+        found = [(s, o) for s, o in self.records if s >= timestamp and o >= self.log_start_offset]
+        if timestamp == -3:
+            found = sorted(self.records, key=lambda record: (-record[0], record[1]))
+        return Found(found[0][1], found[0][0]) if found else Found(-1, -1)
+
+
+class FakeLogs:
+    """A log manager that remembers what it was asked, and fails on demand."""
+
+    def __init__(self) -> None:
+        self.open: dict[tuple[str, int], FakeLog] = {}
+        self.fail_at: tuple[str, int] | None = None
+
+    def open_partition(self, topic: str, partition: int, topic_id: uuid.UUID, configs: Any) -> FakeLog:
+        if self.fail_at == (topic, partition):
+            raise OSError(28, "No space left on device")
+        log = FakeLog(topic, partition, topic_id, dict(configs))
+        self.open[topic, partition] = log
+        return log
+
+    def delete_partition(self, topic: str, partition: int) -> None:
+        del self.open[topic, partition]
+
+
+@dataclass
+class Bench:
+    """A context with everything a handler needs, and ``ask`` to go through the codec as a request does."""
+
+    ctx: ApiContext
+    logs: FakeLogs
+    published: list[list[Any]]
+
+    def ask(self, name: str, version: int, body: Body) -> Body:
+        """Encode, decode, handle, encode, decode: a body the wire cannot carry fails here too."""
+        key = codec.api_by_name(name).key
+        entry = KafkaApis().find(key, version)
+        assert entry is not None
+        assert entry.handle is not None
+        decoded = codec.decode_request(key, version, codec.encode_request(key, version, body))
+        answer = entry.handle(self.ctx, decoded, RequestContext(key, version))
+        assert answer is not None
+        return codec.decode_response(key, version, codec.encode_response(key, version, answer))
+
+    def create(self, name: str, partitions: int = 1, **configs: str) -> Any:
+        """Make a topic; gives its view."""
+        rows = [{"Name": key.replace("_", "."), "Value": value} for key, value in configs.items()]
+        topic = {"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1, "Configs": rows}
+        answer = self.ask("CreateTopics", 7, {"Topics": [topic]})
+        assert answer["Topics"][0]["ErrorCode"] == 0, answer
+        return self.ctx.topics.get(name)
+
+
+def make_bench(**config: object) -> Bench:
+    """A bench over a store in memory; config keys with underscores for dots."""
+    values = BrokerConfig({key.replace("_", "."): value for key, value in config.items()})
+    store = MetadataStore(None, values.node_id)
+    values.set_dynamic(store.configs("broker", str(values.node_id)), store.configs("broker", ""))
+    logs = FakeLogs()
+    published: list[list[Any]] = []
+    topics = TopicRegistry(values, store, logs, published.append)
+    apis = KafkaApis()
+    ctx = ApiContext(values, store, topics, {"PLAINTEXT": Endpoint("here", 9092)}, apis.ranges)
+    return Bench(ctx, logs, published)

@@ -1,0 +1,219 @@
+"""Metadata, ApiVersions and DescribeCluster."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+
+import pytest
+
+from kbroker.protocol import codec
+from kbroker.server.apis import api18_api_versions as api_versions
+from kbroker.server.context import RequestContext
+from kbroker.server.kafka_apis import KafkaApis, encode_answer
+from tests.support.server import make_bench
+
+NOT_ASKED = -(2**31)
+UNKNOWN_ID = uuid.UUID(int=0x1234)
+
+
+def named(*names, create=False):
+    return {"Topics": [{"Name": name} for name in names], "AllowAutoTopicCreation": create}
+
+
+def codes(answer):
+    return {row["Name"]: row["ErrorCode"] for row in answer["Topics"]}
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_a_topic_in_every_version(version):
+    """Broker, controller and partitions are there in each version; ids from v10 (quirks 6, 7, 15)."""
+    bench = make_bench()
+    view = bench.create("t", 3)
+    body = named("t", create=True)
+    if version < 4:
+        del body["AllowAutoTopicCreation"]
+    answer = bench.ask("Metadata", version, body)
+    assert [(b["NodeId"], b["Host"], b["Port"]) for b in answer["Brokers"]] == [(1, "here", 9092)]
+    assert answer["ControllerId"] == (1 if version else -1)
+    assert answer["ClusterId"] == (bench.ctx.cluster_id if version >= 2 else None)
+    (topic,) = answer["Topics"]
+    assert (topic["ErrorCode"], topic["Name"], topic["IsInternal"]) == (0, "t", False)
+    assert topic["TopicId"] == (view.topic_id if version >= 10 else uuid.UUID(int=0))
+    rows = [(p["PartitionIndex"], p["LeaderId"], p["ReplicaNodes"], p["IsrNodes"]) for p in topic["Partitions"]]
+    assert rows == [(index, 1, [1], [1]) for index in range(3)]
+    assert {p["LeaderEpoch"] for p in topic["Partitions"]} == {0 if version >= 7 else -1}
+
+
+@pytest.mark.parametrize(
+    ("version", "topics", "count"), [(0, [], 2), (1, None, 2), (1, [], 0), (13, None, 2), (13, [], 0)]
+)
+def test_null_is_all_and_empty_is_none(version, topics, count):
+    """But in v0 an empty list is all: old clients begin with it (quirk 22)."""
+    bench = make_bench()
+    bench.create("a")
+    bench.create("b")
+    assert len(bench.ask("Metadata", version, {"Topics": topics})["Topics"]) == count
+
+
+def test_operations_only_when_asked_for():
+    """INT32_MIN otherwise; filled, no bit above 14 is set, or kafka-python fails (quirk 9)."""
+    bench = make_bench()
+    bench.create("t")
+    answer = bench.ask("Metadata", 8, named("t"))
+    assert (answer["Topics"][0]["TopicAuthorizedOperations"], answer["ClusterAuthorizedOperations"]) == (NOT_ASKED,) * 2
+    asked = {"IncludeTopicAuthorizedOperations": True, "IncludeClusterAuthorizedOperations": True}
+    answer = bench.ask("Metadata", 8, {**named("t"), **asked})
+    assert (answer["Topics"][0]["TopicAuthorizedOperations"], answer["ClusterAuthorizedOperations"]) == (3576, 8096)
+    assert not (3576 | 8096) & ~0b111111111111000
+
+
+def test_auto_creation_answers_unknown_first():
+    """As Kafka 4.3: the first answer says 3, and the topic is there at the next."""
+    bench = make_bench(num_partitions=2)
+    assert codes(bench.ask("Metadata", 12, named("new", create=True))) == {"new": 3}
+    answer = bench.ask("Metadata", 12, named("new", create=True))
+    assert (codes(answer), len(answer["Topics"][0]["Partitions"])) == ({"new": 0}, 2)
+
+
+@pytest.mark.parametrize(("create", "enabled"), [(False, True), (True, False)])
+def test_nothing_is_created_unasked(create, enabled):
+    """Neither when the client forbids it, nor when the broker does."""
+    bench = make_bench(auto_create_topics_enable=enabled)
+    for _ in range(2):
+        assert codes(bench.ask("Metadata", 12, named("new", create=create))) == {"new": 3}
+
+
+def test_bad_and_colliding_names():
+    """Impossible names are 17, a collision is 3 and is not created, a name twice is answered once."""
+    bench = make_bench()
+    bench.create("a.b")
+    for _ in range(2):
+        answer = bench.ask("Metadata", 12, named("", "..", "white space", "a_b", "a.b", "a.b", create=True))
+        assert codes(answer) == {"": 17, "..": 17, "white space": 17, "a_b": 3, "a.b": 0}
+        assert len(answer["Topics"]) == 5
+
+
+def test_by_id():
+    """From v12: found ids have their name, unknown ones are 100 without (quirk 22); names beside ids do not count."""
+    bench = make_bench()
+    view = bench.create("t")
+    bench.create("other")
+    rows = [{"Name": None, "TopicId": view.topic_id}, {"Name": None, "TopicId": UNKNOWN_ID}, {"Name": "other"}]
+    answer = bench.ask("Metadata", 12, {"Topics": rows})
+    found = {(row["Name"], row["TopicId"], row["ErrorCode"]) for row in answer["Topics"]}
+    assert found == {("t", view.topic_id, 0), (None, UNKNOWN_ID, 100)}
+
+
+@pytest.mark.parametrize(
+    "row", [{"Name": "t", "TopicId": UNKNOWN_ID}, {"Name": None, "TopicId": UNKNOWN_ID}, {"Name": None}]
+)
+@pytest.mark.parametrize("version", [10, 11])
+def test_ids_are_refused_before_v12(version, row):
+    """The whole answer is an error, without brokers; names are never null there."""
+    answer = make_bench().ask("Metadata", version, {"Topics": [row]})
+    assert (answer["Brokers"], answer["ControllerId"], answer["Topics"][0]["ErrorCode"]) == ([], -1, 42)
+    assert answer["Topics"][0]["Name"] == (row["Name"] or "")
+
+
+def test_neither_name_nor_id():
+    """4.3.1 fails on it: -1 for all, at the top too from v13."""
+    answer = make_bench().ask("Metadata", 13, {"Topics": [{"Name": None}]})
+    assert (answer["ErrorCode"], answer["Topics"][0]["ErrorCode"], answer["Topics"][0]["Name"]) == (-1, -1, "")
+
+
+# ---------------------------------------------------------------- ApiVersions
+
+FLOORS = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 18: (0, 4), 19: (2, 7), 20: (1, 6), 22: (0, 5), 32: (1, 4),
+          37: (0, 3), 60: (0, 2)}  # fmt: skip
+
+
+def test_advertised_versions_are_the_table():
+    """Old librdkafka turns features off if a floor moves (quirk 1); nothing else is advertised (quirk 19)."""
+    assert dict(KafkaApis().ranges()) == FLOORS
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_bodies(version):
+    """Every version carries the whole table, and no feature (quirks 2, 3, 4)."""
+    bodies, _ = api_versions.encode_bodies(FLOORS)
+    answer = codec.decode_response(18, version, bodies[version])
+    assert {row["ApiKey"]: (row["MinVersion"], row["MaxVersion"]) for row in answer["ApiKeys"]} == FLOORS
+    assert (answer["ErrorCode"], answer["SupportedFeatures"], answer["FinalizedFeatures"]) == (0, [], [])
+    assert answer == make_bench().ask("ApiVersions", version, software("a", "1") if version >= 3 else {})
+
+
+def software(name, version):
+    return {"ClientSoftwareName": name, "ClientSoftwareVersion": version}
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "code"),
+    [
+        ("", "1", 42),
+        ("a", "", 42),
+        ("a b", "1", 42),
+        ("-x", "1", 42),
+        ("x.y-z", "1.0-rc.1", 0),
+        ("ü", "1", 42),
+        ("a\n", "1", 42),
+    ],
+)
+@pytest.mark.parametrize("version", [3, 4])
+def test_software_names(version, name, number, code):
+    """A strange name is 42 with no ranges; librdkafka then tries v0."""
+    bench = make_bench()
+    answer = bench.ask("ApiVersions", version, software(name, number))
+    assert (answer["ErrorCode"], bool(answer["ApiKeys"])) == (code, code == 0)
+    if code:
+        assert codec.decode_response(18, version, api_versions.encode_bodies(FLOORS)[1][version]) == answer
+
+
+def test_unknown_version_of_api_versions():
+    """Answered in v0 with 35 and the range of key 18 alone (quirk 2)."""
+    answer = codec.decode_response(18, 0, api_versions.unsupported(FLOORS))
+    rows = [{"ApiKey": 18, "MinVersion": 0, "MaxVersion": 4}]
+    assert (answer["ErrorCode"], answer["ApiKeys"]) == (35, rows)
+
+
+def test_api_versions_has_response_header_0():
+    """Whatever its version, although the body is flexible; others get a tagged section."""
+    apis, bench = KafkaApis(), make_bench()
+    entry = apis.find(18, 4)
+    data = encode_answer(
+        entry, RequestContext(18, 4, 7), entry.handle(bench.ctx, software("a", "1"), RequestContext(18, 4))
+    )
+    assert struct.unpack_from(">ih", data) == (7, 0)
+    entry = apis.find(60, 0)
+    data = encode_answer(entry, RequestContext(60, 0, 7), {"ClusterId": "c"})
+    assert data[:5] == b"\0\0\0\x07\0"
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [(0, 2), (0, 14), (1, 3), (3, -1), (3, 14), (19, 1), (4, 0), (999, 0), (8, 2)]
+)
+def test_what_is_not_served(key, version):
+    """No entry: the connection is closed (quirk 20). Produce 0-2 are advertised and yet not served."""
+    assert KafkaApis().find(key, version) is None
+
+
+# ---------------------------------------------------------------- DescribeCluster
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_describe_cluster(version):
+    """The one broker is the controller (quirk 7); operations only when asked for."""
+    bench = make_bench()
+    answer = bench.ask("DescribeCluster", version, {})
+    assert (answer["ErrorCode"], answer["ControllerId"], answer["ClusterId"]) == (0, 1, bench.ctx.cluster_id)
+    assert [(b["BrokerId"], b["Host"], b["Port"]) for b in answer["Brokers"]] == [(1, "here", 9092)]
+    assert answer["ClusterAuthorizedOperations"] == NOT_ASKED
+    answer = bench.ask("DescribeCluster", version, {"IncludeClusterAuthorizedOperations": True})
+    assert answer["ClusterAuthorizedOperations"] == 8096
+
+
+@pytest.mark.parametrize(("kind", "code"), [(0, 115), (2, 114), (3, 115)])
+def test_describe_cluster_for_others(kind, code):
+    """Controllers are not found at a broker's listener."""
+    answer = make_bench().ask("DescribeCluster", 1, {"EndpointType": kind})
+    assert (answer["ErrorCode"], answer["ClusterId"], answer["ControllerId"], answer["Brokers"]) == (code, "", -1, [])

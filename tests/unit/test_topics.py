@@ -1,0 +1,150 @@
+"""The registry of topics, over logs that are stand-ins."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.common.config import BrokerConfig
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.server.metadata_store import MetadataStore, StoredTopic
+from kbroker.server.topic_rules import NewTopic, colliding_name, invalid_name_reason
+from kbroker.server.topics import TopicRegistry
+from tests.support.server import FakeLogs, make_bench
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
+def test_names_that_are_legal(name):
+    """Kafka allows these."""
+    assert invalid_name_reason(name) is None
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "x" * 250, "a/b", "ümlaut", "a\n", "a:b", "\udcff"])
+def test_names_that_are_not(name):
+    """Kafka refuses these; a folder could not have some of them."""
+    assert invalid_name_reason(name) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "other"),
+    [("a_b", ["a.b"], "a.b"), ("a.b", ["x", "a_b"], "a_b"), ("a.b", ["a.b"], None), ("ab", ["a.b"], None)],
+)
+def test_names_that_collide(name, names, other):
+    """Two topics may not differ by dots and underscores only."""
+    assert colliding_name(name, names) == other
+
+
+def test_a_new_topic_is_open_remembered_and_published():
+    """When create returns, handlers, the store and the native lane know the topic."""
+    bench = make_bench()
+    created = bench.ctx.topics.create(NewTopic("t", 2, configs={"retention.ms": "5"}))
+    view = bench.ctx.topics.get("t")
+    assert view is bench.ctx.topics.get_by_id(created.topic_id)
+    assert list(view.partitions) == [bench.logs.open["t", 0], bench.logs.open["t", 1]]
+    assert view.partitions[0].configs["retention.ms"] == 5
+    assert bench.published[-1] == [view]
+    assert bench.ctx.store.topics() == [StoredTopic("t", created.topic_id, 2, {"retention.ms": "5"})]
+
+
+def test_validate_only_changes_nothing():
+    """A checked topic is not there, although it is told an id."""
+    bench = make_bench()
+    assert bench.ctx.topics.create(NewTopic("t", 2), validate_only=True).topic_id.int
+    assert (bench.ctx.topics.get("t"), bench.logs.open, bench.published, bench.ctx.store.topics()) == (None, {}, [], [])
+
+
+def test_topics_come_back_with_their_ids():
+    """Ids and partitions survive a restart (quirk 6: they must)."""
+    store, config = MetadataStore(None, 1), BrokerConfig()
+    first = TopicRegistry(config, store, FakeLogs(), lambda views: None)
+    first.create(NewTopic("b", 2))
+    first.create(NewTopic("a", 1))
+    published = []
+    second = TopicRegistry(config, store, FakeLogs(), published.append)
+    second.load()
+    known = [(view.name, view.topic_id, len(view.partitions)) for view in first.all()]
+    assert [(view.name, view.topic_id, len(view.partitions)) for view in second.all()] == known
+    assert len(published) == 1
+
+
+def test_a_recreated_topic_has_another_id():
+    """A client that holds the old id must not write into the new topic (quirk 6)."""
+    bench = make_bench()
+    first = bench.ctx.topics.create(NewTopic("t")).topic_id
+    assert bench.ctx.topics.delete("t") == first
+    assert bench.logs.open == {}
+    assert bench.published[-1] == []
+    assert bench.ctx.topics.get_by_id(first) is None
+    assert bench.ctx.topics.create(NewTopic("t")).topic_id != first
+
+
+def test_a_failing_disk_leaves_no_half_topic():
+    """When the third folder cannot be made, the topic is not there at all, and the error says why."""
+    bench = make_bench()
+    bench.logs.fail_at = ("t", 2)
+    with pytest.raises(KafkaError, match="No space left") as caught:
+        bench.ctx.topics.create(NewTopic("t", 3))
+    assert caught.value.error == Errors.KAFKA_STORAGE_ERROR
+    assert (bench.ctx.topics.get("t"), bench.ctx.store.topics(), bench.logs.open) == (None, [], {})
+
+
+def test_growing_keeps_the_partitions_there_are():
+    """Old partitions keep their open logs; the new ones are remembered."""
+    bench = make_bench()
+    bench.ctx.topics.create(NewTopic("t", 1))
+    old = bench.ctx.topics.get("t").partitions[0]
+    bench.ctx.topics.add_partitions("t", 3)
+    view = bench.ctx.topics.get("t")
+    assert (len(view.partitions), view.partitions[0] is old) == (3, True)
+    assert bench.ctx.store.topics()[0].partitions == 3
+    assert bench.published[-1] == [view]
+
+
+def test_a_topic_that_cannot_grow_stays_as_it_was():
+    """A failure while growing changes neither the view nor the store."""
+    bench = make_bench()
+    bench.ctx.topics.create(NewTopic("t", 1))
+    bench.logs.fail_at = ("t", 2)
+    with pytest.raises(KafkaError):
+        bench.ctx.topics.add_partitions("t", 3)
+    assert len(bench.ctx.topics.get("t").partitions) == bench.ctx.store.topics()[0].partitions == 1
+    assert list(bench.logs.open) == [("t", 0)]
+
+
+@pytest.mark.parametrize(
+    ("topic", "error"),
+    [
+        (NewTopic("bad name", 0, 0, configs={"x": None}), Errors.INVALID_TOPIC_EXCEPTION),
+        (NewTopic("there", 0, 0, configs={"x": None}), Errors.TOPIC_ALREADY_EXISTS),
+        (NewTopic("a_b", 0, 0, configs={"x": None}), Errors.INVALID_TOPIC_EXCEPTION),
+        (NewTopic("t", 0, 0, configs={"retention.ms": "x"}), Errors.INVALID_CONFIG),
+        (NewTopic("t", 0, 0), Errors.INVALID_REPLICATION_FACTOR),
+        (NewTopic("t", 0, 2), Errors.INVALID_PARTITIONS),
+        (NewTopic("t", 1, 2), Errors.INVALID_REPLICATION_FACTOR),
+        (NewTopic("t", 1, -1, [(0, [1])]), Errors.INVALID_REQUEST),
+        (NewTopic("t", -1, -1, [(0, [1]), (0, [1])]), Errors.INVALID_REPLICA_ASSIGNMENT),
+        (NewTopic("t", -1, -1, [(0, [1]), (1, [2])]), Errors.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+def test_the_first_failing_check_answers(topic, error):
+    """Kafka's order: name, existence, collision, configs, then numbers and assignments."""
+    bench = make_bench()
+    bench.ctx.topics.create(NewTopic("there"))
+    bench.ctx.topics.create(NewTopic("a.b"))
+    with pytest.raises(KafkaError) as caught:
+        bench.ctx.topics.create(topic)
+    assert caught.value.error == error
+
+
+def test_defaults_come_from_the_broker():
+    """-1 partitions are num.partitions; topic configs follow the broker's."""
+    bench = make_bench(num_partitions=4, log_retention_ms=7)
+    bench.ctx.topics.create(NewTopic("t"))
+    assert [log.configs["retention.ms"] for log in bench.ctx.topics.get("t").partitions] == [7] * 4
+
+
+def test_auto_creation_of_the_offsets_topic():
+    """Kafka gives it 50 partitions and calls it internal."""
+    bench = make_bench()
+    bench.ctx.topics.auto_create(["__consumer_offsets", "bad name"])
+    (view,) = bench.ctx.topics.all()
+    assert (view.is_internal, len(view.partitions)) == (True, 50)
