@@ -17,7 +17,7 @@ import kbroker
 pytestmark = pytest.mark.slow
 
 COMMAND = [sys.executable, "-m", "kbroker.cli"]
-READY = re.compile(rf"kbroker {re.escape(kbroker.__version__)} ready: PLAINTEXT://(127\.0\.0\.1:\d+), data in .+\n")
+READY = re.compile(rf"kbroker {re.escape(kbroker.__version__)} ready: PLAINTEXT://(127\.0\.0\.1:\d+), .+\n")
 PATIENCE_S = 60
 
 
@@ -217,7 +217,7 @@ def test_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
 def test_in_memory_leaves_nothing(tmp_path: Path) -> None:
     """With --in-memory records are served, and nothing of them is in the working folder afterwards."""
     broker = Served("--in-memory")
-    assert broker.ready_line.endswith("data in memory\n")
+    assert broker.ready_line.endswith(" in memory\n")
     broker.run("topics", "create", "t", "-p", "1")
     broker.run("produce", "t", stdin="one\n")
     assert broker.run("consume", "t", "--from-beginning", "-n", "1") == "one\n"

@@ -189,7 +189,7 @@ def test_lines_are_cut_at_their_ends_only():
 class FakeBroker:
     """Stands where the broker would; stops are counted."""
 
-    made: "ClassVar[list[FakeBroker]]" = []
+    made: ClassVar["list[FakeBroker]"] = []
     failure: Exception | None = None
 
     def __init__(self, properties: dict[str, str]) -> None:
@@ -205,7 +205,8 @@ class FakeBroker:
     def stop(self) -> None:
         self.stops += 1
 
-    bootstrap_servers = "127.0.0.1:1234"
+    def describe(self) -> str:
+        return "PLAINTEXT://127.0.0.1:1234, data in memory"
 
 
 class FakeStartError(Exception):
@@ -229,11 +230,10 @@ def test_serve_passes_settings_on_and_the_later_source_wins(fake_broker, tmp_pat
     result = run(
         *["serve", "--config", str(config), "--listener", "127.0.0.1:0", "--listener", "X://[::1]:1"],
         *["--data-dir", str(tmp_path), "--set", "num.io.threads=5", "--set", "a=b=c"],
-        *["--set", "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,X:PLAINTEXT"],
         env={"KBROKER_CFG_NUM_PARTITIONS": "7"},
     )
     assert (result.exit_code, result.stderr) == (0, "")
-    ready = f"kbroker {kbroker.__version__} ready: PLAINTEXT://127.0.0.1:1234, data in {tmp_path}\n"
+    ready = f"kbroker {kbroker.__version__} ready: PLAINTEXT://127.0.0.1:1234, data in memory\n"
     assert ready == result.stdout
     (broker,) = fake_broker.made
     assert broker.stops == 1

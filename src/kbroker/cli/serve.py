@@ -13,8 +13,6 @@ from kbroker.cli.options import key_values
 if TYPE_CHECKING:
     from types import FrameType
 
-    from kbroker.server.broker import Broker
-
 CONFIG_STATUS, START_STATUS = 2, 1
 
 
@@ -109,7 +107,7 @@ def _run(properties: dict[str, str]) -> None:
         except BrokerStartError as error:
             raise _failure(str(error), START_STATUS) from None
         try:
-            click.echo(_ready_line(broker, properties))
+            click.echo(f"kbroker {kbroker.__version__} ready: {broker.describe()}")
             os.read(wake_read, 1)
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C does not wait for the orderly stop
         finally:
@@ -119,15 +117,6 @@ def _run(properties: dict[str, str]) -> None:
             signal.signal(number, handler)
         os.close(wake_read)
         os.close(wake_write)
-
-
-def _ready_line(broker: "Broker", properties: dict[str, str]) -> str:
-    """One line that a script may wait for: it names the bound addresses."""
-    from kbroker.common.config import BrokerConfig
-
-    config = BrokerConfig(properties)
-    where = "in memory" if config.boolean("kbroker.in.memory") else f"in {config.log_dir.absolute()}"
-    return f"kbroker {kbroker.__version__} ready: PLAINTEXT://{broker.bootstrap_servers}, data {where}"
 
 
 def _failure(message: str, status: int) -> click.ClickException:
