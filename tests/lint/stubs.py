@@ -1,6 +1,6 @@
 """Run stubtest over every compiled module that has a stub: the .pyi files must tell the truth.
 
-    python tests/lint/stubs.py
+python tests/lint/stubs.py
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What a test needs from the machine: a missing tool skips the test with its name, or fails it under KBROKER_REQUIRE_ALL=1."""
+"""What a test needs from the machine: a missing tool skips it by name, or fails it under KBROKER_REQUIRE_ALL=1."""
 
 import os
 import shutil

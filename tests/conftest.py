@@ -1,0 +1,53 @@
+"""Fixtures of all suites: a broker process, or the one that KBROKER_TEST_BOOTSTRAP names."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import BrokerProcess
+
+SOAK = os.environ.get("KBROKER_SOAK") == "1"
+
+
+@pytest.fixture(scope="session")
+def soak() -> bool:
+    """True under `make soak`: take the long counts."""
+    return SOAK
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+    """Start brokers of a test's own: start_broker(**settings with dots as __, wrapper=[...]) -> BrokerProcess."""
+    started: list[BrokerProcess] = []
+
+    def start(*, folder: Path | None = None, wrapper: tuple[str, ...] = (), **settings: str) -> BrokerProcess:
+        place = folder or tmp_path / f"data-{len(started)}"
+        broker = BrokerProcess(place, {k.replace("__", "."): v for k, v in settings.items()}, wrapper=wrapper)
+        started.append(broker)
+        broker.start()
+        return broker
+
+    yield start
+    for broker in started:
+        broker.discard()
+
+
+@pytest.fixture(scope="session")
+def session_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess | None]:
+    """The broker that tests share; None if KBROKER_TEST_BOOTSTRAP names a foreign one."""
+    if os.environ.get("KBROKER_TEST_BOOTSTRAP"):
+        yield None
+        return
+    broker = BrokerProcess(tmp_path_factory.mktemp("broker") / "data")
+    broker.start()
+    yield broker
+    status = broker.stop()
+    assert status == 0, f"the shared broker ended with {status}:\n{broker.tail()}"
+
+
+@pytest.fixture(scope="session")
+def bootstrap(session_broker: BrokerProcess | None) -> str:
+    """host:port of a running broker."""
+    return session_broker.bootstrap if session_broker else os.environ["KBROKER_TEST_BOOTSTRAP"]

@@ -1,0 +1,154 @@
+"""A broker in a process of its own, as a user starts it: ready line, kill -9, the same port again, memory."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+READY = re.compile(r"127\.0\.0\.1:([1-9]\d*)")
+SERVE = [sys.executable, "-c", "from kbroker.cli import cli; cli()", "serve"]
+
+
+def wait_for(what: str, condition: Callable[[], object], seconds: float = 30.0, every: float = 0.02) -> None:
+    """Poll a condition; fail with its name when it has not come true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:g} s: {what}")
+        time.sleep(every)
+
+
+def rss_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise ProcessLookupError(pid)
+
+
+def socket_count(pid: int) -> int:
+    """Open sockets of a process; log files come and go for their own reasons."""
+    count = 0
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            count += os.readlink(entry).startswith("socket:")
+        except FileNotFoundError:
+            continue
+    return count
+
+
+class BrokerProcess:
+    """`kbroker serve` on 127.0.0.1, port chosen by the system at the first start and kept afterwards."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, *, wrapper: Sequence[str] = ()) -> None:
+        """`settings` are given with --set; `wrapper` is a command put before the broker's, such as prlimit."""
+        self.folder = folder
+        self.settings = dict(settings or {})
+        self.wrapper = list(wrapper)
+        self.port = 0
+        self.output: list[str] = []
+        self.process: subprocess.Popen[str] | None = None
+        self._ready = threading.Event()
+        self._reader: threading.Thread | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "the broker was never started"
+        return self.process.pid
+
+    def command(self) -> list[str]:
+        settings = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "log.dirs": str(self.folder),
+            **self.settings,
+        }
+        return [*self.wrapper, *SERVE, *(part for k, v in settings.items() for part in ("--set", f"{k}={v}"))]
+
+    def start(self, seconds: float = 30.0) -> float:
+        """Start and wait for the ready line; return the seconds it took."""
+        begun = time.monotonic()
+        self._ready.clear()
+        self.process = subprocess.Popen(
+            self.command(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
+        self._reader.start()
+        while not self._ready.wait(0.05):
+            if self.process.poll() is not None:
+                self._reader.join(5)
+                raise AssertionError(f"the broker ended with {self.process.returncode}:\n{self.tail()}")
+            if time.monotonic() - begun > seconds:
+                self.kill()
+                raise AssertionError(f"no ready line within {seconds:g} s:\n{self.tail()}")
+        return time.monotonic() - begun
+
+    def _read(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                self.output.append(line)
+                found = READY.search(line)
+                if found and not self._ready.is_set():
+                    self.port = int(found.group(1))
+                    self._ready.set()
+
+    def tail(self, lines: int = 40) -> str:
+        return "".join(self.output[-lines:])
+
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        """End it with SIGKILL and wait until it is gone."""
+        self._end(signal.SIGKILL, 10)
+
+    def stop(self, seconds: float = 20.0) -> int:
+        """End it with SIGTERM; return its exit status."""
+        return self._end(signal.SIGTERM, seconds)
+
+    def _end(self, number: signal.Signals, seconds: float) -> int:
+        process = self.process
+        assert process is not None, "the broker was never started"
+        if process.poll() is None:
+            process.send_signal(number)
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+            raise AssertionError(f"the broker did not stop within {seconds:g} s:\n{self.tail()}") from None
+        finally:
+            if self._reader is not None:
+                self._reader.join(10)
+        return process.returncode
+
+    def discard(self) -> None:
+        """End it whatever its state: for the end of a test."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+
+
+def run_to_end(command: Sequence[str], *, stdin: str | bytes | None = None, seconds: float = 120.0) -> str:
+    """Run a program to its end and return its standard output; a failure shows all it printed."""
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    done = subprocess.run(command, input=data, capture_output=True, timeout=seconds, check=False)
+    if done.returncode != 0:
+        raise AssertionError(
+            f"{' '.join(map(str, command))} ended with {done.returncode}\n"
+            f"{done.stdout.decode(errors='replace')[-4000:]}\n{done.stderr.decode(errors='replace')[-4000:]}"
+        )
+    return done.stdout.decode(errors="replace")

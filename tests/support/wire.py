@@ -1,0 +1,354 @@
+"""Raw Kafka frames, built by hand: what no client library would send, and answers read without our own codec."""
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
+CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID, DESCRIBE_CONFIGS, CREATE_PARTITIONS, DESCRIBE_CLUSTER = (
+    19,
+    20,
+    22,
+    32,
+    37,
+    60,
+)
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+
+def _crc_table() -> list[int]:
+    table = []
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = (value >> 1) ^ 0x82F63B78 if value & 1 else value >> 1
+        table.append(value)
+    return table
+
+
+_CRC = _crc_table()
+
+
+def crc32c(data: bytes) -> int:
+    """Castagnoli's CRC by table: slow, and nobody else's code."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value = _CRC[(value ^ byte) & 0xFF] ^ (value >> 8)
+    return value ^ 0xFFFFFFFF
+
+
+def uvarint(n: int) -> bytes:
+    out = bytearray()
+    while n > 127:
+        out.append(n & 127 | 128)
+        n >>= 7
+    out.append(n)
+    return bytes(out)
+
+
+def varint(n: int) -> bytes:
+    return uvarint((n << 1) ^ (n >> 63) if n < 0 else n << 1)
+
+
+def text(value: str | bytes | None) -> bytes:
+    """A string with its int16 length."""
+    if value is None:
+        return struct.pack(">h", -1)
+    data = value.encode() if isinstance(value, str) else value
+    return struct.pack(">h", len(data)) + data
+
+
+def compact(value: str) -> bytes:
+    """A compact string."""
+    data = value.encode()
+    return uvarint(len(data) + 1) + data
+
+
+def header(
+    key: int, version: int, correlation: int = 1, client_id: str | None = "raw", *, flexible: bool = False
+) -> bytes:
+    """Request header v1, or v2 if flexible."""
+    plain = struct.pack(">hhi", key, version, correlation) + text(client_id)
+    return plain + b"\0" if flexible else plain
+
+
+def record(
+    delta: int, value: bytes | None, *, key: bytes | None = None, timestamp_delta: int = 0, header_count: int = 0
+) -> bytes:
+    body = b"\0" + varint(timestamp_delta) + varint(delta)
+    body += varint(-1) if key is None else varint(len(key)) + key
+    body += varint(-1) if value is None else varint(len(value)) + value
+    body += varint(header_count)
+    return varint(len(body)) + body
+
+
+def batch(
+    values: Sequence[bytes] = (b"value",),
+    *,
+    records: bytes | None = None,
+    base_offset: int = 0,
+    length: int | None = None,
+    leader_epoch: int = -1,
+    magic: int = 2,
+    crc: int | None = None,
+    attributes: int = 0,
+    last_offset_delta: int | None = None,
+    timestamp_ms: int | None = None,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    count: int | None = None,
+) -> bytes:
+    """A record batch v2; every field can be made to lie."""
+    now = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+    body = b"".join(record(i, v) for i, v in enumerate(values)) if records is None else records
+    number = len(values) if count is None else count
+    last = len(values) - 1 if last_offset_delta is None else last_offset_delta
+    checked = (
+        struct.pack(">hiqqqhii", attributes, last, now, now, producer_id, producer_epoch, base_sequence, number) + body
+    )
+    whole = 4 + 1 + 4 + len(checked) if length is None else length
+    return (
+        struct.pack(">qiibI", base_offset, whole, leader_epoch, magic, crc32c(checked) if crc is None else crc)
+        + checked
+    )
+
+
+def produce(
+    topic: str,
+    partition: int,
+    records: bytes | None,
+    *,
+    acks: int = 1,
+    version: int = 7,
+    transactional_id: str | None = None,
+) -> bytes:
+    """Produce v3-v8 of one partition."""
+    size = -1 if records is None else len(records)
+    return (
+        header(PRODUCE, version)
+        + text(transactional_id)
+        + struct.pack(">hii", acks, 30000, 1)
+        + text(topic)
+        + struct.pack(">iii", 1, partition, size)
+        + (records or b"")
+    )
+
+
+def fetch(
+    topic: str,
+    partitions: Iterable[int] = (0,),
+    *,
+    offset: int = 0,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    partition_max_bytes: int = 1 << 20,
+) -> bytes:
+    """Fetch v4 of partitions of one topic."""
+    entries = [struct.pack(">iqi", p, offset, partition_max_bytes) for p in partitions]
+    return (
+        header(FETCH, 4)
+        + struct.pack(">iiiib", -1, max_wait_ms, min_bytes, max_bytes, 0)
+        + struct.pack(">i", 1)
+        + text(topic)
+        + struct.pack(">i", len(entries))
+        + b"".join(entries)
+    )
+
+
+def list_offsets(topic: str, partition: int, timestamp_ms: int) -> bytes:
+    """ListOffsets v1; -1 asks for the end, -2 for the start."""
+    return (
+        header(LIST_OFFSETS, 1)
+        + struct.pack(">ii", -1, 1)
+        + text(topic)
+        + struct.pack(">iiq", 1, partition, timestamp_ms)
+    )
+
+
+def create_topic(name: str | bytes, partitions: int, replication_factor: int = 1, timeout_ms: int = 10000) -> bytes:
+    """CreateTopics v2."""
+    return (
+        header(CREATE_TOPICS, 2)
+        + struct.pack(">i", 1)
+        + text(name)
+        + struct.pack(">ihii", partitions, replication_factor, 0, 0)
+        + struct.pack(">ib", timeout_ms, 0)
+    )
+
+
+class Closed(Exception):
+    """The broker closed the connection."""
+
+
+class Connection:
+    """One socket with frames on it."""
+
+    def __init__(self, bootstrap: str, timeout: float = 10.0) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout)
+        self.socket.settimeout(timeout)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def reset(self) -> None:
+        """Close with RST instead of FIN."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+    def send_raw(self, data: bytes) -> None:
+        try:
+            self.socket.sendall(data)
+        except (ConnectionResetError, BrokenPipeError):
+            raise Closed from None
+
+    def send(self, request: bytes) -> None:
+        """Send one request, its length before it."""
+        self.send_raw(struct.pack(">i", len(request)) + request)
+
+    def _exactly(self, size: int) -> bytes:
+        parts, have = [], 0
+        while have < size:
+            try:
+                part = self.socket.recv(min(size - have, 1 << 20))
+            except (ConnectionResetError, BrokenPipeError):
+                raise Closed from None
+            if not part:
+                raise Closed
+            parts.append(part)
+            have += len(part)
+        return b"".join(parts)
+
+    def receive(self) -> bytes:
+        """Return the next answer without its length; the correlation id is its first four bytes."""
+        (size,) = struct.unpack(">i", self._exactly(4))
+        return self._exactly(size)
+
+    def ask(self, request: bytes) -> bytes:
+        self.send(request)
+        return self.receive()
+
+    def is_closed_within(self, seconds: float) -> bool:
+        """True if the broker ends the connection in time; what it sends before is thrown away."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self.socket.settimeout(left)
+            try:
+                if not self.socket.recv(1 << 16):
+                    return True
+            except ConnectionError:
+                return True
+            except TimeoutError:
+                return False
+        return False
+
+
+@contextlib.contextmanager
+def crowd(bootstrap: str, count: int) -> Iterator[list[Connection]]:
+    """Many connections at once, closed together."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(Connection(bootstrap)) for _ in range(count)]
+
+
+@dataclass(frozen=True)
+class Produced:
+    error_code: int
+    base_offset: int
+
+
+def produced(answer: bytes) -> Produced:
+    """Read the answer to `produce` (v3-v8)."""
+    (length,) = struct.unpack_from(">h", answer, 8)
+    _, _, error_code, base_offset = struct.unpack_from(">iihq", answer, 10 + length)
+    return Produced(error_code, base_offset)
+
+
+@dataclass(frozen=True)
+class Fetched:
+    error_code: int
+    high_watermark: int
+    records: bytes
+
+    def batches(self) -> list[tuple[int, int, int, int]]:
+        """(base offset, codec, record count, max timestamp) of each complete batch."""
+        found, at = [], 0
+        while at + 61 <= len(self.records):
+            base, length = struct.unpack_from(">qi", self.records, at)
+            if at + 12 + length > len(self.records):
+                break
+            (attributes,) = struct.unpack_from(">h", self.records, at + 21)
+            (max_timestamp,) = struct.unpack_from(">q", self.records, at + 35)
+            (count,) = struct.unpack_from(">i", self.records, at + 57)
+            found.append((base, attributes & 7, count, max_timestamp))
+            at += 12 + length
+        return found
+
+
+def fetched(answer: bytes) -> Fetched:
+    """Read the first partition of the answer to `fetch` (v4)."""
+    (length,) = struct.unpack_from(">h", answer, 12)
+    at = 14 + length + 4
+    _, error_code, high_watermark, _, aborted = struct.unpack_from(">ihqqi", answer, at)
+    at += 26 + max(aborted, 0) * 16
+    (size,) = struct.unpack_from(">i", answer, at)
+    return Fetched(error_code, high_watermark, answer[at + 4 : at + 4 + max(size, 0)])
+
+
+def first_topic_error(answer: bytes) -> int:
+    """Error code of the first topic in an answer to CreateTopics v2-v4 (throttle time, then an array of topics)."""
+    (length,) = struct.unpack_from(">h", answer, 12)
+    (code,) = struct.unpack_from(">h", answer, 14 + length)
+    return int(code)
+
+
+def ranges(bootstrap: str) -> dict[int, tuple[int, int]]:
+    """The advertised version range of each API key."""
+    with Connection(bootstrap) as connection:
+        answer = connection.ask(header(API_VERSIONS, 0))
+    error, count = struct.unpack_from(">hi", answer, 4)
+    assert error == 0
+    return {k: (low, high) for k, low, high in struct.iter_unpack(">hhh", answer[10 : 10 + 6 * count])}
+
+
+def answers(bootstrap: str, within: float = 1.0) -> bool:
+    """True if ApiVersions is answered without error on a new connection in time."""
+    try:
+        with Connection(bootstrap, timeout=within) as connection:
+            answer = connection.ask(header(API_VERSIONS, 0, 77))
+    except (OSError, Closed):
+        return False
+    return struct.unpack_from(">ih", answer) == (77, 0)
+
+
+def end_offset(bootstrap: str, topic: str, partition: int = 0) -> int:
+    """The offset the next record will get."""
+    with Connection(bootstrap) as connection:
+        answer = connection.ask(list_offsets(topic, partition, -1))
+    (length,) = struct.unpack_from(">h", answer, 8)
+    _, _, error, _, offset = struct.unpack_from(">iihqq", answer, 10 + length)
+    assert error == 0, f"ListOffsets of {topic}-{partition}: error {error}"
+    return int(offset)
+
+
+def is_ready(bootstrap: str, topic: str, partition: int = 0) -> bool:
+    """True once a created partition has its leader: other brokers need a moment."""
+    try:
+        end_offset(bootstrap, topic, partition)
+    except AssertionError:
+        return False
+    return True
