@@ -1,0 +1,153 @@
+"""The proof of the native lane: requests are answered while Python cannot run in the broker's process."""
+
+import os
+import select
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import wire
+from tests.support.wire import Connection
+
+ROOT = Path(__file__).resolve().parents[2]
+HELD_S = 2.0
+
+
+class HeldBroker:
+    """A broker whose process can be told to hold its GIL."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.gil_holder", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        )
+        self.bootstrap = self.line()
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def hold(self) -> None:
+        """Return once the GIL is being held."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{HELD_S}\n")
+        self.process.stdin.flush()
+        assert self.line() == "spinning"
+        time.sleep(0.05)  # the line is written just before the spin begins
+
+    def is_holding(self) -> bool:
+        assert self.process.stdout is not None
+        return not select.select([self.process.stdout], [], [], 0)[0]
+
+    def stop(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None and pipe is not self.process.stdout:
+                pipe.close()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(10)
+            raise
+        finally:
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldBroker]:
+    broker = HeldBroker(tmp_path_factory.mktemp("gil") / "data")
+    try:
+        with Connection(broker.bootstrap) as connection:
+            assert wire.first_topic_error(connection.ask(wire.create_topic("held", 1))) == 0
+            assert wire.produced(connection.ask(wire.produce("held", 0, wire.batch([b"first"])))).error_code == 0
+        yield broker
+    finally:
+        broker.stop()
+
+
+NATIVE = {
+    "ApiVersions v0": wire.header(wire.API_VERSIONS, 0),
+    "ApiVersions v3": wire.header(wire.API_VERSIONS, 3, flexible=False)
+    + b"\0"
+    + wire.compact("a")
+    + wire.compact("b")
+    + b"\0",
+    "Produce": wire.produce("held", 0, wire.batch([b"while Python is stuck"])),
+    "Produce acks=all": wire.produce("held", 0, wire.batch([b"while Python is stuck"]), acks=-1),
+    "Fetch": wire.fetch("held"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NATIVE)
+def test_native_request_is_answered_without_the_gil(held: HeldBroker, name: str) -> None:
+    """A native request of another process is answered at once while the broker's process holds its GIL for 2 s."""
+    answered, slowest = 0, 0.0
+    with Connection(held.bootstrap, timeout=HELD_S + 5) as connection:
+        connection.ask(NATIVE[name])
+        held.hold()
+        deadline = time.monotonic() + HELD_S - 0.5
+        while time.monotonic() < deadline:
+            begun = time.monotonic()
+            connection.ask(NATIVE[name])
+            slowest = max(slowest, time.monotonic() - begun)
+            answered += 1
+        assert held.is_holding(), "the GIL was let go too early: this proved nothing"
+        assert held.line() == "done"
+    assert answered > 100
+    assert slowest < 0.5
+
+
+@pytest.mark.slow
+def test_new_connection_is_served_without_the_gil(held: HeldBroker) -> None:
+    """Accepting, framing and answering a new connection needs no GIL either."""
+    held.hold()
+    for _ in range(20):
+        assert wire.answers(held.bootstrap, within=0.5)
+    assert held.is_holding()
+    assert held.line() == "done"
+
+
+@pytest.mark.slow
+def test_parked_fetch_is_completed_without_the_gil(held: HeldBroker) -> None:
+    """A fetch that waits in the purgatory is woken by a produce, and another by its timeout, with the GIL held."""
+    end = wire.end_offset(held.bootstrap, "held")
+    with (
+        Connection(held.bootstrap) as reader,
+        Connection(held.bootstrap) as patient,
+        Connection(held.bootstrap) as writer,
+    ):
+        held.hold()
+        reader.send(wire.fetch("held", offset=end, max_wait_ms=20_000))
+        patient.send(wire.fetch("held", offset=end, max_wait_ms=500, min_bytes=1 << 20))
+        time.sleep(0.1)
+        assert wire.produced(writer.ask(wire.produce("held", 0, wire.batch([b"news"])))) == wire.Produced(0, end)
+        assert wire.fetched(reader.receive()).batches()[0][0] == end
+        assert wire.fetched(patient.receive()).error_code == 0
+        assert held.is_holding()
+        assert held.line() == "done"
+
+
+@pytest.mark.slow
+def test_cold_request_waits_for_the_gil(held: HeldBroker) -> None:
+    """The counter-proof: a request served by Python is not answered before the GIL is free."""
+    describe = wire.header(wire.DESCRIBE_CLUSTER, 0, 3, flexible=True) + b"\0\0"
+    with Connection(held.bootstrap) as connection:
+        assert struct.unpack_from(">i", connection.ask(describe)) == (3,)
+        held.hold()
+        begun = time.monotonic()
+        connection.send(describe)
+        assert connection.receive()[:4] == struct.pack(">i", 3)
+        assert time.monotonic() - begun > HELD_S / 2
+        assert held.line() == "done"

@@ -1,0 +1,86 @@
+"""A producer in a process of its own that outlives the broker and writes down what was acknowledged.
+
+    python -m tests.support.acked_producer BOOTSTRAP TOPIC PARTITIONS LOG_FILE CODEC
+
+Values are "PARTITION:NUMBER:..." with numbers 0, 1, 2, ... per partition. One line per event goes to LOG_FILE:
+`ack PARTITION NUMBER OFFSET`, `fail PARTITION NUMBER ERROR`, `error TEXT`. Ends when its standard input closes, after
+all that was sent has been acknowledged, with a last line `sent PARTITION COUNT` per partition.
+"""
+
+import select
+import sys
+import time
+from typing import Any
+
+from confluent_kafka import KafkaError, Message, Producer
+
+RECORDS_PER_TURN = 40
+FILLER = "x" * 900  # a megabyte is a thousand records: segments roll about every second
+
+
+def main() -> int:
+    bootstrap, topic, partition_text, path, codec = sys.argv[1:]
+    partitions = int(partition_text)
+    fatal: list[str] = []
+    with open(path, "w", buffering=1, encoding="utf-8") as log:
+
+        def on_error(error: KafkaError) -> None:
+            # a broker that is down is what this test is about; anything else is not
+            if error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT):
+                fatal.append(str(error))
+                log.write(f"error {error}\n")
+
+        producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "acks": "all",
+                "compression.type": codec,
+                "linger.ms": 2,
+                "batch.num.messages": 50,
+                "message.timeout.ms": 300_000,
+                "retry.backoff.ms": 20,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 100,
+                "socket.timeout.ms": 10_000,
+                "queue.buffering.max.messages": 3000,
+                "topic.metadata.refresh.interval.ms": 2000,
+                "error_cb": on_error,
+                "log_level": 0,
+            }
+        )
+
+        def written(partition: int, number: int) -> Any:
+            def report(error: KafkaError | None, message: Message) -> None:
+                if error is None:
+                    log.write(f"ack {partition} {number} {message.offset()}\n")
+                else:
+                    log.write(f"fail {partition} {number} {error}\n")
+
+            return report
+
+        sent = [0] * partitions
+        while not select.select([sys.stdin], [], [], 0)[0] and not fatal:
+            for _ in range(RECORDS_PER_TURN):
+                for partition in range(partitions):
+                    value = f"{partition}:{sent[partition]}:{FILLER}".encode()
+                    try:
+                        producer.produce(
+                            topic, value, partition=partition, on_delivery=written(partition, sent[partition])
+                        )
+                    except BufferError:
+                        producer.poll(0.05)
+                        continue
+                    sent[partition] += 1
+            producer.poll(0)
+            time.sleep(0.03)  # about 1,300 records a second to each partition
+        unsent = producer.flush(60)
+        if unsent:
+            log.write(f"error {unsent} records still unacknowledged after 60 s\n")
+        for partition, count in enumerate(sent):
+            log.write(f"sent {partition} {count}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
