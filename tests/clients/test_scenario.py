@@ -1,0 +1,122 @@
+"""One scenario for every client library: create, produce with each codec, consume by assignment, by time, delete.
+
+KBROKER_TEST_BOOTSTRAP=host:port runs it against any broker: Apache Kafka passes.
+"""
+
+import itertools
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.clients.programs import CLIENTS, Client, Confluent, Kafkajs, Record, make_client
+from tests.support import wire
+from tests.support.broker import wait_for
+
+pytestmark = pytest.mark.slow
+
+RECORDS = 20
+COUNTER = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where client programs are built."""
+    return tmp_path_factory.mktemp("clients")
+
+
+@pytest.fixture(params=CLIENTS)
+def client(request: pytest.FixtureRequest, bootstrap: str, scratch: Path) -> Client:
+    return make_client(request.param, bootstrap, scratch)
+
+
+@pytest.fixture
+def reference(bootstrap: str) -> Confluent:
+    return Confluent(bootstrap)
+
+
+class Topic:
+    """A topic of one test's own, made by its client where that can make one."""
+
+    def __init__(self, client: Client, reference: Confluent) -> None:
+        self.name = f"{client.name}-{time.time_ns():x}-{next(COUNTER)}"
+        self.partitions = 3 if client.can_choose_partition else 1
+        self.partition = 1 if client.can_choose_partition else 0
+        self.owner: Client = client if client.can_administrate else reference
+        self.owner.create(self.name, self.partitions)
+        bootstrap = client.bootstrap
+        wait_for("the topic's leaders", lambda: wire.is_ready(bootstrap, self.name, self.partitions - 1))
+
+    def codecs_on_the_log(self, bootstrap: str) -> set[int]:
+        """The codec bits of the batches that the broker kept."""
+        with wire.Connection(bootstrap) as connection:
+            answer = wire.fetched(connection.ask(wire.fetch(self.name, (self.partition,))))
+        assert answer.error_code == 0
+        return {codec for _, codec, _, _ in answer.batches()}
+
+
+@pytest.fixture
+def topic(client: Client, reference: Confluent) -> Topic:
+    return Topic(client, reference)
+
+
+def values(count: int = RECORDS, note: str = "") -> list[Record]:
+    """Records that compress: a batch of them is smaller with any codec."""
+    return [Record(f"{note}record {n} ".encode() + b"abc " * 30 + b"end") for n in range(count)]
+
+
+def test_create_and_delete(client: Client, reference: Confluent, topic: Topic) -> None:
+    """A topic the client creates is listed with its partitions, and is gone once it has deleted it."""
+    assert topic.name in reference.topics()
+    with wire.Connection(client.bootstrap) as connection:
+        assert wire.produced(connection.ask(wire.produce(topic.name, topic.partitions, wire.batch()))).error_code == 3
+    topic.owner.delete(topic.name)
+    wait_for("the topic is gone", lambda: topic.name not in reference.topics(), 15)
+
+
+def test_produce_with_each_codec_and_consume(client: Client, reference: Confluent, topic: Topic) -> None:
+    """Records of every codec the client knows come back in order, at dense offsets, and are kept in that codec."""
+    sent: list[Record] = []
+    codecs_seen: set[int] = set()
+    for codec in client.codecs:
+        records = values(note=f"{codec} ")
+        offsets = client.produce(topic.name, topic.partition, records, codec=codec, idempotent=True)
+        if offsets is not None:
+            assert offsets == list(range(len(sent), len(sent) + RECORDS))
+        sent += records
+        codecs_seen.add(wire.CODECS[codec])
+        assert topic.codecs_on_the_log(client.bootstrap) == codecs_seen
+    for reader in (client, reference):
+        if not reader.can_consume:
+            continue
+        found = reader.consume(topic.name, topic.partition, len(sent))
+        assert [r.value for r in found] == [r.value for r in sent]
+        assert [r.offset for r in found] == list(range(len(sent)))
+        assert all(abs(r.timestamp_ms - time.time() * 1000) < 600_000 for r in found)
+
+
+def test_produce_without_idempotence(client: Client, reference: Confluent, topic: Topic) -> None:
+    """A plain producer, with no producer id, is served as well."""
+    records = values()
+    client.produce(topic.name, topic.partition, records, codec="none", idempotent=False)
+    found = reference.consume(topic.name, topic.partition, RECORDS)
+    assert [r.value for r in found] == [r.value for r in records]
+
+
+def test_consume_by_timestamp(client: Client, reference: Confluent, topic: Topic) -> None:
+    """Looked up by time, reading begins at the first record that is not older, and not one later."""
+    start = int(time.time() * 1000) - 3_600_000
+    records = [Record(b"record %d" % n, start + 10 * n) for n in range(50)]
+    producer = client if client.can_set_timestamps else reference
+    for group in (records[:25], records[25:]):
+        producer.produce(topic.name, topic.partition, group, codec="gzip", idempotent=True)
+    for from_ms, first in ((start, 0), (start + 171, 18), (start + 250, 25), (start + 251, 26), (start + 490, 49)):
+        if isinstance(client, Kafkajs):
+            assert client.offsets(topic.name, from_ms)[topic.partition] == first
+            continue
+        if client.name == "java-console" and first not in (18, 26):
+            continue  # each look-up starts two virtual machines
+        found = client.consume(topic.name, topic.partition, 50 - first, from_ms)
+        assert [(r.offset, r.value, r.timestamp_ms) for r in found] == [
+            (n, records[n].value, records[n].timestamp_ms) for n in range(first, 50)
+        ]

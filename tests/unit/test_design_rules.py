@@ -1,0 +1,208 @@
+"""Rules of the design that a compiler does not check, looked up in the sources."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SRC = ROOT / "src"
+
+# Lower layers first. A room may import itself and what stands before it; rooms of one layer do not know each other.
+LAYERS = [
+    {"_core"},
+    {"common"},
+    {"protocol", "metrics"},
+    {"log", "network"},
+    {"coordinator"},
+    {"client", "server"},
+    {"console", "spark", "testing"},
+    {"cli"},
+]
+LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+IMPORT = re.compile(r"^\s*(?:from\s+kbroker\.(\w+)[\w.]*\s+c?import|c?import\s+kbroker\.(\w+))", re.MULTILINE)
+FROM_ROOT = re.compile(r"^\s*from\s+kbroker\s+c?import\s+(\w+)", re.MULTILINE)
+
+CLOCK_READS = re.compile(
+    r"clock_gettime|gettimeofday|clock_nanosleep|QueryPerformanceCounter|mach_absolute_time|GetSystemTimePreciseAsFileTime"
+    r"|(?:steady|system|high_resolution)_clock"
+    r"|\btime\.(?:time|monotonic|perf_counter|process_time|thread_time)(?:_ns)?\b"
+    r"|from time import|datetime\.(?:now|utcnow|today)\b|\bPyTime_"
+)
+# The clock itself, and the waits of the standard library that need a clock of its own.
+CLOCK_READERS = {"src/_core/clock", "src/_core/sync"}
+
+
+def sources(*suffixes: str, below: Path = SRC) -> list[Path]:
+    """Source files, the convenience link src/kbroker/_core left out."""
+    link = SRC / "kbroker" / "_core"
+    return sorted(p for p in below.rglob("*") if p.suffix in suffixes and p.is_file() and link not in p.parents)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def room(path: Path) -> str:
+    """The room of a source file: _core, common, protocol, ..."""
+    inside = path.relative_to(SRC)
+    if inside.parts[0] == "_core":
+        return "_core"
+    return inside.parts[1].split(".")[0] if len(inside.parts) > 1 else ""
+
+
+def without_comments(text: str) -> str:
+    """Cython or C text with comments and string literals blanked, line breaks kept."""
+
+    def blank(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", match.group())
+
+    return re.sub(
+        r'("""|\'\'\').*?\1|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#(?!include|define|if|end)[^\n]*',
+        blank,
+        text,
+        flags=re.DOTALL,
+    )
+
+
+def test_dependencies_point_down() -> None:
+    """No room imports or cimports one above it, in compiled sources either (import-linter does not see those)."""
+    wrong = []
+    for path in sources(".py", ".pyx", ".pxd", ".pyi"):
+        here = room(path)
+        if here not in LEVEL:
+            continue
+        text = path.read_text(encoding="utf-8")
+        found = {a or b for a, b in IMPORT.findall(text)} | set(FROM_ROOT.findall(text))
+        for other in found & set(LEVEL):
+            if other != here and LEVEL[other] >= LEVEL[here]:
+                wrong.append(f"{relative(path)} imports kbroker.{other}")
+    assert wrong == []
+
+
+def test_every_room_has_its_layer() -> None:
+    """A new package below kbroker is given its place among the layers."""
+    rooms = {p.name for p in (SRC / "kbroker").iterdir() if p.is_dir() and (p / "__init__.py").exists()}
+    assert rooms - set(LEVEL) == set()
+
+
+def nogil_regions(text: str) -> Iterator[tuple[int, str]]:
+    """Lines (number, text) inside `with nogil:` blocks and functions declared nogil."""
+    depth: int | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        indent = len(line) - len(line.lstrip())
+        if depth is not None and indent <= depth:
+            depth = None
+        if depth is None:
+            if re.search(r"\bnogil\s*:\s*$", line) and re.search(
+                r"\bcdef\b|\bcpdef\b|\bwith\b|^\s*[\w*]+ \w+\(|\)", line
+            ):
+                depth = indent
+            continue
+        yield number, line
+
+
+def extension_types() -> set[str]:
+    """Names of all cdef classes: casting a pointer to one of them makes a Python object."""
+    found = {"object", "bytes", "dict", "list", "str", "tuple"}
+    for path in sources(".pyx", ".pxd"):
+        found |= set(
+            re.findall(r"^\s*cdef\s+class\s+([\w.]+)", without_comments(path.read_text(encoding="utf-8")), re.MULTILINE)
+        )
+    return {name.rpartition(".")[2] for name in found}
+
+
+def test_no_cast_to_a_python_class_without_the_gil() -> None:
+    """`(<Partition>pointer).f()` without the GIL compiles to a borrowed call on an object nobody holds."""
+    cast = re.compile(r"<\s*(" + "|".join(sorted(map(re.escape, extension_types()))) + r")\s*\??>")
+    wrong = []
+    for path in sources(".pyx", ".pxd"):
+        for number, line in nogil_regions(without_comments(path.read_text(encoding="utf-8"))):
+            if cast.search(line):
+                wrong.append(f"{relative(path)}:{number}: {line.strip()}")
+    assert wrong == []
+
+
+def test_the_search_for_casts_can_find_one() -> None:
+    """The rule above sees a cast in a nogil function and in a nogil block, and not one beside them."""
+    text = "cdef void f(void *p) noexcept nogil:\n    (<Thing>p).go()\ndef g():\n    x = <Thing>p\n    with nogil:\n        h(<Thing>p)\n"
+    assert [number for number, line in nogil_regions(text) if "<Thing>" in line] == [2, 6]
+
+
+def test_no_clock_is_read_but_by_the_clock() -> None:
+    """Time is a parameter: nothing reads a clock but the Clock it was given."""
+    wrong = []
+    for path in sources(".py", ".pyx", ".pxd", ".h"):
+        name = relative(path)
+        if name.partition(".")[0] in CLOCK_READERS:
+            continue
+        text = without_comments(path.read_text(encoding="utf-8"))
+        for number, line in enumerate(text.splitlines(), 1):
+            if CLOCK_READS.search(line) and not line.lstrip().startswith(("//", "*", "/*")):
+                wrong.append(f"{name}:{number}: {line.strip()}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("folder", ["unit", "property"])
+def test_no_sleep_in_fast_tests(folder: str) -> None:
+    """Unit and property tests move a virtual clock or wait for a condition; they never sleep."""
+    wrong = []
+    for path in sources(".py", below=ROOT / "tests" / folder):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "sleep", "asyncio.sleep"):
+                wrong.append(f"{relative(path)}:{node.lineno}")
+    assert wrong == []
+
+
+def test_no_retired_cython() -> None:
+    """No `include`, `DEF` or `IF`: Cython is about to drop them."""
+    retired = re.compile(r"^\s*(?:include\s+[\"']|DEF\s|IF\s.*:)", re.MULTILINE)
+    found = [relative(p) for p in sources(".pyx", ".pxd") if retired.search(p.read_text(encoding="utf-8"))]
+    assert found == []
+
+
+def test_nogil_functions_say_how_they_fail() -> None:
+    """A nogil function without `noexcept` or `except` takes the GIL after every call to look for an exception."""
+    wrong = []
+    declared = re.compile(
+        r"^\s*cdef\s+(?!extern|class|struct|enum)[^=\n]*\([^\n]*\)([^\n)]*\bnogil\b[^\n]*)$", re.MULTILINE
+    )
+    for path in sources(".pyx", ".pxd"):
+        text = without_comments(path.read_text(encoding="utf-8"))
+        for found in declared.finditer(text):
+            if not re.search(r"\bnoexcept\b|\bexcept\b", found.group(1)):
+                wrong.append(f"{relative(path)}: {found.group().strip()[:100]}")
+    assert wrong == []
+
+
+def test_platform_code_is_behind_headers() -> None:
+    """Headers of one platform are included by C headers behind #ifdef, never by Cython sources."""
+    platform = re.compile(r'cdef extern from "(sys/epoll|sys/event|sys/eventfd|sys/sendfile|windows|winsock2|mach/)')
+    found = [relative(p) for p in sources(".pyx", ".pxd") if platform.search(p.read_text(encoding="utf-8"))]
+    assert found == []
+
+
+def test_serving_does_not_load_numpy() -> None:
+    """`kbroker serve` starts without NumPy: its import alone would cost a third of the start-up time."""
+    program = (
+        "import sys\n"
+        "import kbroker.cli, kbroker.server.broker\n"
+        "heavy = sorted(m for m in ('numpy', 'asyncio', 'pandas', 'pyarrow') if m in sys.modules)\n"
+        "print(heavy)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_locked_versions_are_exact_and_name_no_host() -> None:
+    """The lock pins every package by `==` and names no registry."""
+    for line in (ROOT / "tests" / "requirements.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            assert re.fullmatch(r"[\w.-]+==[\w.]+(; python_version [<>]=? \"3\.\d+\")?", line), line
