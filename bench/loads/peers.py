@@ -1,4 +1,4 @@
-"""The servers that are measured: kbroker, the bare loop, Apache Kafka. Each starts on a free port, ends with its block."""
+"""The servers that are measured: kbroker, the bare loop, Apache Kafka, each on a free port until its block ends."""
 
 import contextlib
 import os

@@ -93,21 +93,25 @@ def test_every_room_has_its_layer() -> None:
 
 
 def nogil_regions(text: str) -> Iterator[tuple[int, str]]:
-    """Lines (number, text) inside `with nogil:` blocks and functions declared nogil."""
-    depth: int | None = None
+    """Lines (number, text) inside `with nogil:` blocks and functions declared nogil, but for `with gil:` within."""
+    free: int | None = None  # indent of the line that opened the region without the GIL
+    held: int | None = None  # indent of a `with gil:` inside it
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         indent = len(line) - len(line.lstrip())
-        if depth is not None and indent <= depth:
-            depth = None
-        if depth is None:
-            if re.search(r"\bnogil\s*:\s*$", line) and re.search(
-                r"\bcdef\b|\bcpdef\b|\bwith\b|^\s*[\w*]+ \w+\(|\)", line
-            ):
-                depth = indent
-            continue
-        yield number, line
+        if held is not None and indent <= held:
+            held = None
+        if free is not None and indent <= free:
+            free = None
+        if free is None:
+            if re.search(r"\bnogil\s*:\s*$", line) and "extern" not in line:
+                free = indent
+        elif held is None:
+            if re.match(r"\s*with gil\s*:", line):
+                held = indent
+            else:
+                yield number, line
 
 
 def extension_types() -> set[str]:
@@ -132,10 +136,10 @@ def test_no_cast_to_a_python_class_without_the_gil() -> None:
 
 
 def test_the_search_for_casts_can_find_one() -> None:
-    """The rule above sees a cast in a nogil function and in a nogil block, and not one beside them."""
-    function = "cdef void f(void *p) noexcept nogil:\n    (<Thing>p).go()\n"
+    """The rule above sees a cast in a nogil function and in a nogil block, and not one beside them or under the GIL."""
+    function = "cdef void f(void *p) noexcept nogil:\n    (<Thing>p).go()\n    with gil:\n        <Thing>p\n"
     text = function + "def g():\n    x = <Thing>p\n    with nogil:\n        h(<Thing>p)\n"
-    assert [number for number, line in nogil_regions(text) if "<Thing>" in line] == [2, 6]
+    assert [number for number, line in nogil_regions(text) if "<Thing>" in line] == [2, 8]
 
 
 def test_no_clock_is_read_but_by_the_clock() -> None:
