@@ -184,6 +184,12 @@ def test_connection_refused_is_one_line_with_the_address():
     assert f"{format_address(address)}: connection refused" == str(caught.value)
 
 
+def test_impossible_host_name_is_one_line():
+    """A name that no resolver can take is a failed connection too, not a UnicodeError."""
+    with pytest.raises(BrokerConnectionError, match=r"a\.\.b:1: not a host name"):
+        Connection(("a..b", 1))
+
+
 @contextlib.contextmanager
 def raw_answer(data: bytes) -> Iterator[Connection]:
     """A connection whose peer sends fixed bytes, whatever it is asked."""

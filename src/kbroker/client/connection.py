@@ -118,6 +118,8 @@ class Connection:
             raise BrokerTimeoutError(address, f"no connection within {connect_timeout_s:g} s") from None
         except OSError as error:
             raise BrokerConnectionError(address, _reason(error)) from None
+        except UnicodeError:  # from the resolver's IDNA encoding
+            raise BrokerConnectionError(address, "not a host name") from None
 
     @property
     def closed(self) -> bool:
