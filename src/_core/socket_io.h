@@ -113,8 +113,10 @@ static inline void kb_address(int fd, int peer, char *host, int *port) {
         inet_ntop(AF_INET, &((struct sockaddr_in *)&a)->sin_addr, host, KB_HOST_BYTES);
         *port = ntohs(((struct sockaddr_in *)&a)->sin_port);
     } else if (a.ss_family == AF_INET6) {
-        inet_ntop(AF_INET6, &((struct sockaddr_in6 *)&a)->sin6_addr, host, KB_HOST_BYTES);
-        *port = ntohs(((struct sockaddr_in6 *)&a)->sin6_port);
+        struct sockaddr_in6 *six = (struct sockaddr_in6 *)&a;
+        if (IN6_IS_ADDR_V4MAPPED(&six->sin6_addr)) inet_ntop(AF_INET, (char *)&six->sin6_addr + 12, host, KB_HOST_BYTES);
+        else inet_ntop(AF_INET6, &six->sin6_addr, host, KB_HOST_BYTES);
+        *port = ntohs(six->sin6_port);
     } else {
         strcpy(host, "local");
     }

@@ -59,6 +59,8 @@ cdef void respond(Responder *responder, Request *first) noexcept nogil:
     atomic_add(&core.refs, 1)           # what we push may be the last request that keeps the core alive
     while first is not NULL:
         following = first.next
+        if first.action == ACTION_START_THROTTLE:
+            atomic_add(&core.refs, 1)   # until its END_THROTTLE
         first.next = reversed
         reversed = first
         first = following
@@ -80,12 +82,19 @@ cdef void drop_late(ProcessorCore *core, Request *request, Request *last) noexce
     last.next = NULL
     while request is not NULL:
         following = request.next
-        if request.action == ACTION_START_THROTTLE or request.action == ACTION_END_THROTTLE:
-            request_free(request)
-        else:
-            complete_request(core, request)
-            core_release(core)
+        drop_one(core, request)
         request = following
+
+
+cdef void drop_one(ProcessorCore *core, Request *request) noexcept nogil:
+    if request.action == ACTION_START_THROTTLE:
+        request_free(request)
+        return
+    if request.action == ACTION_END_THROTTLE:
+        request_free(request)
+    else:
+        complete_request(core, request)
+    core_release(core)
 
 
 cdef bint processor_offer(ProcessorCore *core, int fd, int64_t wait_ns) noexcept nogil:
@@ -207,6 +216,7 @@ cdef void accept_answer(ProcessorCore *core, Channel *channel, Request *request)
     if request.action == ACTION_RETURN and (request.payload is not NULL or request.size_bytes == 0):
         channel.outstanding -= 1
         core.outstanding -= 1
+        count(&core.loop.counters.requests, -1)     # it will be counted when it is handed over again
         request_clear_answer(request)
         request.action = ACTION_SEND
         request.next = NULL
@@ -246,6 +256,7 @@ cdef void take_control(ProcessorCore *core, Request *request) noexcept nogil:
             mute_event(core, channel, THROTTLE_ENDED)
             if channel.close_reason == 0:
                 loop_unmute(&core.loop, channel)
+        core_release(core)              # counted since its START_THROTTLE; the handle keeps the core alive here
     request_free(request)
     free_if_done(channel)
 
@@ -469,11 +480,7 @@ cdef void end_loop(ProcessorCore *core) noexcept nogil:
     request = <Request *>atomic_swap(&core.inbox, INBOX_DEAD)
     while request is not NULL:
         following = request.next
-        if request.action == ACTION_START_THROTTLE or request.action == ACTION_END_THROTTLE:
-            request_free(request)
-        else:
-            complete_request(core, request)
-            core_release(core)
+        drop_one(core, request)
         request = following
 
 

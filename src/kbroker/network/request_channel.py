@@ -1,0 +1,43 @@
+"""Python's side of a request queue: take requests, answer them."""
+
+from __future__ import annotations
+
+from kbroker._core.clock import BaseClock
+from kbroker._core.request_queue import Queue
+from kbroker.network._inbound import ChannelThrottle, InboundRequest, receive
+
+__all__ = ["ChannelThrottle", "InboundRequest", "RequestChannel"]
+
+
+class RequestChannel:
+    """The queue between network threads and handlers written in Python (Kafka's ``RequestChannel``).
+
+    Args:
+        queue: an existing queue, or None for one of its own.
+        capacity: of its own queue (``queued.max.requests``).
+        clock: of its own queue; None is the system's.
+    Threads: any number may receive; an answer may come from any thread.
+    """
+
+    def __init__(self, queue: Queue | None = None, *, capacity: int = 500, clock: BaseClock | None = None) -> None:
+        self.queue = Queue(capacity, clock) if queue is None else queue
+
+    def receive(self, timeout_s: float | None = None) -> InboundRequest | None:
+        """Wait for a request, without the GIL.
+
+        Args: ``timeout_s`` seconds of the queue's clock; None waits until the channel is closed.
+        Returns: a request; None at the time-out, or once the channel is closed and empty.
+        """
+        return receive(self.queue, -1 if timeout_s is None else max(0, int(timeout_s * 1e9)))
+
+    def close(self) -> None:
+        """Accept no more requests; those queued can still be received."""
+        self.queue.close()
+
+    @property
+    def closed(self) -> bool:
+        """True once closed."""
+        return self.queue.closed
+
+    def __len__(self) -> int:
+        return len(self.queue)

@@ -1,0 +1,252 @@
+"""Listeners with their acceptor and network threads; started and stopped in order."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kbroker._core.clock import BaseClock
+from kbroker._core.memory_pool import MemoryPool
+from kbroker._core.request_queue import Queue
+from kbroker.common.listeners import Listener
+from kbroker.network._acceptor import Acceptor
+from kbroker.network._processor import Processor
+
+logger = logging.getLogger(__name__)
+
+Backend = str | Callable[[], object]
+
+
+class SocketServerOptions(NamedTuple):
+    """What all listeners share; the defaults are Kafka's.
+
+    ``framing``, ``delimiter`` and ``max_request_bytes`` say how bytes become requests (``_core.framing.Framer``);
+    ``backend`` is "auto", "epoll", "kqueue" or a function that makes a selectors-like object for each thread.
+    """
+
+    network_threads: int = 3
+    max_request_bytes: int = 104857600
+    idle_ms: int = 600000
+    frame_timeout_ms: int = 30000
+    run_length: int = 16
+    max_connections: int = 2147483647
+    backlog: int = 50
+    send_buffer_bytes: int = 102400
+    receive_buffer_bytes: int = 102400
+    framing: str = "length-prefix"
+    delimiter: bytes | None = None
+    principal: str = "User:ANONYMOUS"
+    broker_id: int = 0
+    backend: Backend = "auto"
+
+
+class _BoundListener:
+    """One listening socket and the threads that serve it."""
+
+    def __init__(self, listener: Listener, server_socket: socket.socket) -> None:
+        self.listener = listener
+        self.socket = server_socket
+        self.processors: list[Processor] = []
+        self.acceptor: Acceptor | None = None
+        self.acceptor_thread: threading.Thread | None = None
+        self.processor_threads: list[threading.Thread] = []
+
+
+class SocketServer:
+    """Accepts connections, reads requests into a queue and sends the answers (Kafka's ``SocketServer``).
+
+    Args:
+        listeners: addresses; port 0 takes a free one.
+        queue: where requests go; handlers take them from it (``RequestChannel`` in Python).
+        options: see SocketServerOptions.
+        pool: memory budget of all requests; None: unlimited.
+        clock: None is the system's.
+    Threads: bind, start and the stops from one thread. Order of a stop: ``begin_stop``, then the handlers finish what is
+    queued, then ``finish_stop``.
+    """
+
+    def __init__(
+        self,
+        listeners: Sequence[Listener],
+        queue: Queue,
+        options: SocketServerOptions | None = None,
+        *,
+        pool: MemoryPool | None = None,
+        clock: BaseClock | None = None,
+    ) -> None:
+        self.options = SocketServerOptions() if options is None else options
+        if not listeners:
+            raise ValueError("at least one listener is needed")
+        if self.options.network_threads < 1:
+            raise ValueError(f"network_threads must be >= 1, got {self.options.network_threads}")
+        self._wanted = list(listeners)
+        self._queue = queue
+        self._pool = MemoryPool.unlimited() if pool is None else pool
+        self._clock = clock
+        self._bound: list[_BoundListener] = []
+        self._started = False
+        self._stopped = False
+
+    def bind(self) -> list[Listener]:
+        """Bind every listener without accepting yet; return them with their real ports.
+
+        Raises: OSError with the address when one cannot be bound (the others are released again).
+        """
+        if not self._bound:
+            try:
+                for listener in self._wanted:
+                    self._bound.append(_BoundListener(listener, self._listen(listener)))
+            except BaseException:
+                self._close_sockets()
+                raise
+        return self.listeners
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """The bound listeners with their real ports."""
+        return [b.listener._replace(port=b.socket.getsockname()[1]) for b in self._bound if b.socket.fileno() >= 0]
+
+    @property
+    def processors(self) -> list[Processor]:
+        """The network threads of all listeners, by their id."""
+        return [p for b in self._bound for p in b.processors]
+
+    @property
+    def acceptors(self) -> list[Acceptor]:
+        """One per listener."""
+        return [b.acceptor for b in self._bound if b.acceptor is not None]
+
+    def port(self, listener_name: str) -> int:
+        """Return the bound port of a listener. Raises: KeyError when there is none of that name."""
+        for listener in self.listeners:
+            if listener.name == listener_name:
+                return listener.port
+        raise KeyError(listener_name)
+
+    def start(self) -> None:
+        """Bind if that was not done, and serve."""
+        if self._started:
+            raise RuntimeError("the socket server was started")
+        self.bind()
+        self._started = True
+        for number, bound in enumerate(self._bound):
+            self._make_threads(number, bound)
+        for bound in self._bound:
+            assert bound.acceptor_thread is not None
+            for thread in (*bound.processor_threads, bound.acceptor_thread):
+                thread.start()
+
+    def begin_stop(self) -> None:
+        """Accept and read nothing more; answers to what was read still go out."""
+        for bound in self._bound:
+            if bound.acceptor is not None:
+                bound.acceptor.stop()
+        for bound in self._bound:
+            if bound.acceptor_thread is not None and bound.acceptor_thread.ident is not None:
+                bound.acceptor_thread.join(5)
+        self._close_sockets()
+        for processor in self.processors:
+            processor.begin_stop()
+
+    def finish_stop(self, timeout_s: float = 5.0) -> bool:
+        """Send what was answered, close every connection, end the threads; return whether all ended in time."""
+        if self._stopped:
+            return True
+        self._stopped = True
+        self.begin_stop()
+        self._queue.close()  # a network thread that waits for room would never look up
+        for processor in self.processors:
+            processor.finish_stop()
+        threads = [thread for bound in self._bound for thread in bound.processor_threads]
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(timeout_s)
+        self._queue.refuse_all()
+        late = [thread.name for thread in threads if thread.is_alive()]
+        if late:
+            logger.error("network threads did not end in %s s: %s", timeout_s, ", ".join(late))
+        return not late
+
+    def stop(self) -> bool:
+        """Both steps of the stop at once, for servers whose handlers need no time in between."""
+        self.begin_stop()
+        return self.finish_stop()
+
+    def _listen(self, listener: Listener) -> socket.socket:
+        host, dual = listener.host, False
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        if not host:
+            dual = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if dual else socket.AF_INET
+        try:
+            if host and family == socket.AF_INET:
+                family, _, _, _, address = socket.getaddrinfo(host, listener.port, type=socket.SOCK_STREAM)[0]
+                host = str(address[0])
+            server = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as why:
+            raise OSError(why.errno, f"cannot listen on {listener}: {why.strerror or why}") from why
+        try:
+            if sys.platform != "win32":
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual else 1)
+            if self.options.receive_buffer_bytes > 0:  # inherited by accepted sockets, so it is set before listening
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.options.receive_buffer_bytes)
+            server.bind((host, listener.port))
+            server.listen(self.options.backlog)
+            server.setblocking(False)
+        except OSError as why:
+            server.close()
+            raise OSError(why.errno, f"cannot listen on {listener}: {why.strerror or why}") from why
+        return server
+
+    def _make_threads(self, listener_id: int, bound: _BoundListener) -> None:
+        options, name, protocol = self.options, bound.listener.name, bound.listener.protocol
+        first_id = listener_id * options.network_threads
+        for processor_id in range(first_id, first_id + options.network_threads):
+            processor = Processor(
+                name,
+                processor_id,
+                self._queue,
+                pool=self._pool,
+                clock=self._clock,
+                framing=options.framing,
+                max_size_bytes=options.max_request_bytes,
+                delimiter=options.delimiter,
+                idle_ms=options.idle_ms,
+                frame_timeout_ms=options.frame_timeout_ms,
+                run_length=options.run_length,
+                principal=options.principal,
+                listener_id=listener_id,
+                max_connections=options.max_connections,
+                backend=self._make_backend(),
+            )
+            bound.processors.append(processor)
+            label = f"{options.broker_id}-ListenerName({name})-{protocol}-{processor_id}"
+            bound.processor_threads.append(
+                threading.Thread(target=processor.run, name=f"data-plane-kafka-network-thread-{label}", daemon=True)
+            )
+        bound.acceptor = Acceptor(
+            bound.socket.fileno(),
+            bound.processors,
+            send_buffer_bytes=options.send_buffer_bytes,
+            clock=self._clock,
+            backend=self._make_backend(),
+        )
+        port = bound.socket.getsockname()[1]
+        bound.acceptor_thread = threading.Thread(
+            target=bound.acceptor.run,
+            name=f"data-plane-kafka-socket-acceptor-ListenerName({name})-{protocol}-{port}",
+            daemon=True,
+        )
+
+    def _make_backend(self) -> object:
+        return self.options.backend() if callable(self.options.backend) else self.options.backend
+
+    def _close_sockets(self) -> None:
+        for bound in self._bound:
+            bound.socket.close()
