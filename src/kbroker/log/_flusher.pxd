@@ -1,0 +1,41 @@
+"""Forces appended data to disk for those who wait for it: many producers share one fsync.
+
+Lock: ``Flusher.lock``, a leaf; never held across a flush, and no partition lock is taken under it.
+"""
+from libc.stdint cimport int32_t, int64_t
+from kbroker._core.sync cimport AtomicI64, Cond, Mutex
+from kbroker.log._partition cimport Partition
+
+cdef enum:
+    FLUSHER_SLOTS = 1024
+
+cdef struct FlushItem           # a partition that is queued, being flushed, or both
+
+cdef struct Flusher:
+    AtomicI64 refs              # the Python handle, and every partition whose hook points here
+    Mutex lock
+    Cond work
+    FlushItem *head             # queued, in order of arrival
+    FlushItem *tail
+    FlushItem *slots[FLUSHER_SLOTS]     # all items, by partition
+    int64_t queued
+    int32_t sleepers
+    bint closed
+    AtomicI64 flushes
+    AtomicI64 failures
+
+cdef Flusher *flusher_new() noexcept nogil
+cdef Flusher *flusher_retain(Flusher *flusher) noexcept nogil
+cdef void flusher_release(Flusher *flusher) noexcept nogil
+# Someone waits for data of the partition: it is flushed once more, up to where it ends then. False when closed, or out of
+# memory: the caller flushes by itself.
+cdef bint flusher_mark(Flusher *flusher, Partition *partition) noexcept nogil
+cdef void flusher_run(Flusher *flusher) noexcept nogil      # body of a thread, until closed and the queue is empty
+cdef void flusher_close(Flusher *flusher) noexcept nogil
+
+cdef class FlusherPool:
+    cdef:
+        Flusher *flusher        # owned count
+        list threads
+        set attached            # partitions whose hook points here; each holds a count on the flusher
+        int64_t pid

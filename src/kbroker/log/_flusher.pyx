@@ -1,0 +1,263 @@
+"""The flusher: threads that fsync partitions somebody waits for, each partition by one thread at a time.
+
+A partition is queued at most once. What is appended while its flush runs queues it again, so that every wait is covered by
+an fsync that began after the data was written, and all who came during one fsync share the next.
+"""
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from kbroker._core.sync cimport (
+    atomic_add, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, cond_signal, cond_wait, mutex_destroy,
+    mutex_init, mutex_lock, mutex_unlock,
+)
+from kbroker.log._partition cimport (
+    Partition, PartitionLog, partition_flush, partition_log_end_offset, partition_release, partition_retain,
+    partition_set_dirty_hook,
+)
+
+import os
+import threading
+
+
+cdef struct FlushItem:
+    FlushItem *chain                # next of its slot
+    FlushItem *next                 # next in the queue
+    Partition *partition            # counted
+    bint running                    # a thread flushes it
+    bint again                      # marked while running
+
+
+cdef Flusher *flusher_new() noexcept nogil:
+    cdef Flusher *flusher = <Flusher *>calloc(1, sizeof(Flusher))
+    if flusher == NULL:
+        return NULL
+    atomic_store(&flusher.refs, 1)
+    mutex_init(&flusher.lock)
+    cond_init(&flusher.work)
+    return flusher
+
+
+cdef Flusher *flusher_retain(Flusher *flusher) noexcept nogil:
+    atomic_add(&flusher.refs, 1)
+    return flusher
+
+
+cdef void flusher_release(Flusher *flusher) noexcept nogil:
+    cdef FlushItem *item
+    cdef int32_t i
+    if flusher == NULL or atomic_add(&flusher.refs, -1) > 0:
+        return
+    for i in range(FLUSHER_SLOTS):
+        while flusher.slots[i] != NULL:     # only if no thread ever ran
+            item = flusher.slots[i]
+            flusher.slots[i] = item.chain
+            partition_release(item.partition)
+            free(item)
+    cond_destroy(&flusher.work)
+    mutex_destroy(&flusher.lock)
+    free(flusher)
+
+
+cdef inline FlushItem **slot_of(Flusher *flusher, Partition *partition) noexcept nogil:
+    cdef uint64_t address = <uint64_t><uintptr_t>partition
+    return &flusher.slots[((address * <uint64_t>0x9E3779B97F4A7C15) >> 32) & (FLUSHER_SLOTS - 1)]
+
+
+cdef void enqueue(Flusher *flusher, FlushItem *item) noexcept nogil:
+    """Under the lock."""
+    item.next = NULL
+    if flusher.tail != NULL:
+        flusher.tail.next = item
+    else:
+        flusher.head = item
+    flusher.tail = item
+    flusher.queued += 1
+    if flusher.sleepers > 0:
+        cond_signal(&flusher.work)
+
+
+cdef bint flusher_mark(Flusher *flusher, Partition *partition) noexcept nogil:
+    cdef FlushItem **slot = slot_of(flusher, partition)
+    cdef FlushItem *item
+    cdef bint taken = True
+    mutex_lock(&flusher.lock)
+    item = slot[0]
+    while item != NULL and item.partition != partition:
+        item = item.chain
+    if flusher.closed:
+        taken = False
+    elif item != NULL:
+        if item.running:
+            item.again = True
+    else:
+        item = <FlushItem *>calloc(1, sizeof(FlushItem))
+        if item == NULL:
+            taken = False
+        else:
+            item.partition = partition_retain(partition)
+            item.chain = slot[0]
+            slot[0] = item
+            enqueue(flusher, item)
+    mutex_unlock(&flusher.lock)
+    return taken
+
+
+cdef void forget(Flusher *flusher, FlushItem *item) noexcept nogil:
+    """Under the lock."""
+    cdef FlushItem **link = slot_of(flusher, item.partition)
+    while link[0] != item:
+        link = &link[0].chain
+    link[0] = item.chain
+
+
+cdef void flusher_run(Flusher *flusher) noexcept nogil:
+    cdef FlushItem *item
+    mutex_lock(&flusher.lock)
+    while True:
+        while flusher.head == NULL and not flusher.closed:
+            flusher.sleepers += 1
+            cond_wait(&flusher.work, &flusher.lock)
+            flusher.sleepers -= 1
+        item = flusher.head
+        if item == NULL:
+            break
+        flusher.head = item.next
+        if flusher.head == NULL:
+            flusher.tail = NULL
+        flusher.queued -= 1
+        item.running = True
+        mutex_unlock(&flusher.lock)
+        atomic_add(&flusher.flushes, 1)
+        # a failure takes the partition offline and answers those who wait: nothing is tried again here
+        if partition_flush(item.partition, partition_log_end_offset(item.partition)) != 0:
+            atomic_add(&flusher.failures, 1)
+        mutex_lock(&flusher.lock)
+        item.running = False
+        if item.again:
+            item.again = False
+            enqueue(flusher, item)
+        else:
+            forget(flusher, item)
+            mutex_unlock(&flusher.lock)
+            partition_release(item.partition)   # may be the last count, which closes files
+            free(item)
+            mutex_lock(&flusher.lock)
+    mutex_unlock(&flusher.lock)
+
+
+cdef void flusher_close(Flusher *flusher) noexcept nogil:
+    mutex_lock(&flusher.lock)
+    flusher.closed = True
+    cond_broadcast(&flusher.work)
+    mutex_unlock(&flusher.lock)
+
+
+cdef void on_dirty(void *arg, Partition *partition) noexcept nogil:
+    if not flusher_mark(<Flusher *>arg, partition):
+        partition_flush(partition, partition_log_end_offset(partition))
+
+
+@cython.final
+@cython.no_gc
+cdef class FlusherPool:
+    """Flusher threads of a broker.
+
+    Args: ``threads`` how many partitions may be flushed at the same time, 1 to 64.
+    Threads: any; waits drop the GIL.
+    """
+
+    def __cinit__(self, threads=1):
+        if not isinstance(threads, int):
+            raise TypeError(f"threads must be an int, got {type(threads).__name__}")
+        if not 1 <= threads <= 64:
+            raise ValueError(f"threads must be in [1, 64], got {threads}")
+        self.threads = []
+        self.attached = set()
+        self.pid = os.getpid()
+        self.flusher = flusher_new()
+        if self.flusher == NULL:
+            raise MemoryError
+        for i in range(threads):
+            self.threads.append(threading.Thread(target=_run, args=(_Lease.of(self),), name=f"log-flusher-{i}",
+                                                 daemon=True))
+
+    def __dealloc__(self):
+        # in a child made by fork a thread of the parent may hold the lock for ever: the memory is left to its end
+        if self.flusher != NULL and os.getpid() == self.pid:
+            flusher_close(self.flusher)
+            flusher_release(self.flusher)
+
+    def start(self):
+        for thread in self.threads:
+            thread.start()
+
+    def attach(self, PartitionLog log not None):
+        """Flush this partition whenever an append has somebody waiting for the disk."""
+        if log.partition == NULL:
+            raise ValueError("the partition is closed")
+        if log not in self.attached:
+            self.attached.add(log)
+            flusher_retain(self.flusher)
+            partition_set_dirty_hook(log.partition, on_dirty, self.flusher)
+
+    def detach(self, PartitionLog log not None):
+        """Leave this partition alone. To be called when nobody appends to it any more."""
+        if log in self.attached:
+            self.attached.remove(log)
+            if log.partition != NULL:
+                partition_set_dirty_hook(log.partition, NULL, NULL)
+            flusher_release(self.flusher)
+
+    def refuse_appends(self, PartitionLog log not None):
+        """Answer KAFKA_STORAGE_ERROR to every append from now on; reads go on. Until the partition is opened again."""
+        if log.partition != NULL:
+            atomic_store(&log.partition.is_failed, 1)
+
+    def mark(self, PartitionLog log not None):
+        """Ask for a flush of all that is appended now. Returns: False once closed."""
+        cdef bint taken
+        cdef Partition *partition = log.partition
+        if partition == NULL:
+            raise ValueError("the partition is closed")
+        with nogil:
+            taken = flusher_mark(self.flusher, partition)
+        return taken
+
+    @property
+    def flushes(self):
+        return atomic_load(&self.flusher.flushes)
+
+    @property
+    def failures(self):
+        return atomic_load(&self.flusher.failures)
+
+    def close(self, timeout_s=10.0):
+        """Flush what is queued, then end the threads. Returns: False if they did not end in time."""
+        with nogil:
+            flusher_close(self.flusher)
+        for thread in self.threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(timeout_s)
+        return not any(thread.is_alive() for thread in self.threads)
+
+
+@cython.final
+@cython.no_gc
+cdef class _Lease:
+    """A thread's own count: it outlives the pool's handle."""
+    cdef Flusher *flusher
+
+    @staticmethod
+    cdef _Lease of(FlusherPool pool):
+        cdef _Lease lease = _Lease.__new__(_Lease)
+        lease.flusher = flusher_retain(pool.flusher)
+        return lease
+
+    def __dealloc__(self):
+        flusher_release(self.flusher)
+
+
+def _run(_Lease lease not None):
+    cdef Flusher *flusher = lease.flusher
+    with nogil:
+        flusher_run(flusher)

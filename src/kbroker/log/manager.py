@@ -1,0 +1,457 @@
+"""All partitions of a broker: found at start, made, deleted, looked after by the clock, and closed in order.
+
+Threads: every public method from any thread. Lock: ``LogManager._lock`` guards the tables of partitions and folders;
+no file is touched under it but to create or delete a partition. Background tasks run on the scheduler's thread.
+Source: ``LogManager``, ``LogLoader``.
+"""
+
+import functools
+import logging
+import os
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from kbroker._core.clock import BaseClock, SystemClock
+from kbroker.common.config import BrokerConfig
+from kbroker.common.config_def import INT64_MAX, ConfigValue
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.log import checkpoints
+from kbroker.log._flusher import FlusherPool
+from kbroker.log._partition import PartitionLog
+from kbroker.log.checkpoints import TopicPartition
+from kbroker.log.log_dir import DELETE_SUFFIX, LogDir, parse_partition_folder, remove_folder
+from kbroker.log.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+INITIAL_TASK_DELAY_MS = 30_000
+PURGE_PERIOD_MS = 30_000
+HIGH_WATERMARK_PERIOD_MS = 5_000  # replica.high.watermark.checkpoint.interval.ms
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TopicLogs:
+    """A topic as the metadata knows it: what must be there after a start. ``config``: all topic keys with values."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+    config: Mapping[str, ConfigValue]
+
+
+@dataclass(frozen=True)
+class StartReport:
+    """What a start found."""
+
+    was_clean: bool
+    loaded: int = 0
+    unknown_folders: list[Path] = field(default_factory=list)  # left as they are
+    removed_folders: list[Path] = field(default_factory=list)  # deleted topics' leftovers
+    failures: dict[TopicPartition, str] = field(default_factory=dict)  # offline partitions, with the reason
+    damaged: dict[TopicPartition, str] = field(default_factory=dict)  # serve what lies before the damage only
+
+
+@dataclass
+class _Hosted:
+    log: PartitionLog
+    log_dir: LogDir | None
+    flush_ms: int
+    delete_delay_ms: int
+    flushed_ms: int  # when it was last flushed by time
+
+
+class LogManager:
+    """Owns the log folders and the partitions in them.
+
+    Args:
+        log_dirs: folders of the data; none with ``in_memory``.
+        clock: drives every task; None: the system clock.
+        config: the broker's configuration.
+        in_memory: keep nothing on disk.
+        cluster_id: refuse folders of another cluster; None: take the first folder's, or a new one.
+    Raises: LogDirError, FolderLockedError, MetaPropertiesMismatch, CorruptFileError: a folder cannot be used.
+    """
+
+    def __init__(
+        self,
+        log_dirs: Sequence[str | Path],
+        clock: BaseClock | None,
+        config: BrokerConfig,
+        in_memory: bool = False,
+        *,
+        cluster_id: str | None = None,
+    ) -> None:
+        if in_memory == bool(log_dirs):
+            raise ValueError("log_dirs must name a folder, or be empty with in_memory")
+        self._clock = clock if clock is not None else SystemClock()
+        self._config = config
+        self._in_memory = in_memory
+        self._lock = threading.RLock()
+        self._hosted: dict[TopicPartition, _Hosted] = {}
+        self._pid = os.getpid()
+        self._closed = False
+        self._dirs: list[LogDir] = []
+        self._all_sound = False
+        self.cluster_id = cluster_id
+        try:
+            for path in log_dirs:
+                log_dir = LogDir(path, self.cluster_id, config.node_id)
+                self._dirs.append(log_dir)
+                self.cluster_id = log_dir.owner.cluster_id
+        except BaseException:
+            for log_dir in self._dirs:
+                log_dir.close(clean=False)
+            raise
+        if self.cluster_id is None:
+            self.cluster_id = checkpoints.uuid_to_text(uuid.uuid4())
+        self.scheduler = Scheduler(clock, "log-scheduler")
+        self.flusher = FlusherPool(1)
+        _disarm_in_child(self)
+
+    # -- start and stop ----------------------------------------------------------------------------------------------
+
+    def start(self, topics: Iterable[TopicLogs], *, run_threads: bool = True) -> StartReport:
+        """Load every partition of ``topics``, creating what is missing, then begin the background tasks.
+
+        A partition that cannot be read is offline (KAFKA_STORAGE_ERROR), the others serve. Folders nobody knows are
+        left and reported; those of deleted topics are removed.
+        ``run_threads=False`` is for tests that run tasks themselves.
+        """
+        self._check_open()
+        report = StartReport(was_clean=all(d.was_clean for d in self._dirs))
+        wanted = {(t.name, p): t for t in topics for p in range(t.partitions)}
+        for log_dir in self._dirs:
+            self._sort_folders(log_dir, wanted, report)
+        workers = max(1, self._config.integer("num.recovery.threads.per.data.dir") * max(1, len(self._dirs)))
+        with ThreadPoolExecutor(workers, thread_name_prefix="log-recovery") as pool:
+            loads = {
+                key: pool.submit(self._load, topic, key[1]) for key, topic in wanted.items() if key not in self._hosted
+            }
+        for key, load in loads.items():
+            error = load.exception()
+            if error is None:
+                continue
+            if not isinstance(error, (OSError, ValueError, KafkaError)):
+                raise error
+            report.failures[key] = str(error)
+            logger.error("partition %s-%d is offline: %s", *key, error)
+        report.damaged.update((key, hosted.log.damage) for key, hosted in self._items() if hosted.log.damage)
+        # an orderly stop must not vouch for what this start could not read: the next one looks again
+        self._all_sound = not report.failures and not report.damaged
+        self._schedule()
+        if run_threads:
+            self.flusher.start()
+            self.scheduler.start()
+        return replace(report, loaded=len(self._hosted))
+
+    def close(self) -> None:
+        """Stop the tasks, then flush, snapshot and close every partition, write the checkpoints and the clean mark.
+
+        Idempotent. In a child made by fork nothing is written.
+        """
+        with self._lock:
+            if self._closed or os.getpid() != self._pid:
+                return
+            self._closed = True
+        self.scheduler.close()
+        self.flusher.close()
+        clean = self._all_sound
+        for (topic, partition), hosted in self._items():
+            done, _ = self._guarded(hosted, f"closing {topic}-{partition}", hosted.log.close)
+            clean = clean and done
+            self.flusher.detach(hosted.log)
+        self.write_checkpoints()
+        for log_dir in self._dirs:
+            log_dir.close(clean=clean)
+        with self._lock:
+            self._hosted.clear()
+
+    def _disarm(self) -> None:
+        """After fork, in the child: it owns neither threads nor lock, so it must never write."""
+        self._closed = True
+        for log_dir in self._dirs:
+            log_dir.abandon()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("the log manager is closed")
+
+    # -- loading -----------------------------------------------------------------------------------------------------
+
+    def _sort_folders(self, log_dir: LogDir, wanted: Mapping[TopicPartition, TopicLogs], report: StartReport) -> None:
+        for folder in log_dir.folders():
+            if folder.name.endswith(DELETE_SUFFIX):
+                remove_folder(folder)
+                report.removed_folders.append(folder)
+                continue
+            key = parse_partition_folder(folder.name)
+            if key is None or key not in wanted:
+                logger.warning("%s belongs to no topic: it is left as it is", folder)
+                report.unknown_folders.append(folder)
+
+    def _load(self, topic: TopicLogs, partition: int) -> None:
+        self._open(topic.name, partition, topic.topic_id, topic.config)
+
+    def _open(self, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue]) -> PartitionLog:
+        key = (topic, partition)
+        log_dir = self._dir_of(key)
+        folder: Path | None = None
+        if log_dir is not None:
+            try:
+                folder = log_dir.create_partition_folder(topic, partition, topic_id)
+            except OSError as e:
+                if not isinstance(e, checkpoints.CorruptFileError):
+                    log_dir.note_failure(f"making the folder of {topic}-{partition}", e)
+                raise
+        log = PartitionLog(
+            folder,
+            topic,
+            partition,
+            topic_id,
+            self._with_broker_keys(config),
+            self._clock,
+            in_memory=self._in_memory,
+            clean=log_dir.was_clean if log_dir else True,
+            recovery_point=max(0, log_dir.recovery_points.get(key, 0)) if log_dir else 0,
+            log_start_offset=max(0, log_dir.log_starts.get(key, 0)) if log_dir else 0,
+        )
+        hosted = _Hosted(log, log_dir, 0, 0, self._now_ms())
+        _note_config(hosted, config)
+        self.flusher.attach(log)
+        with self._lock:
+            self._hosted[key] = hosted
+        return log
+
+    def _with_broker_keys(self, config: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
+        """The log looks up what the broker, not the topic, decides under the broker's name."""
+        return {**config, "producer.id.expiration.ms": self._config.integer("producer.id.expiration.ms")}
+
+    def _dir_of(self, key: TopicPartition) -> LogDir | None:
+        """The folder that has the partition, else the one with the fewest."""
+        if self._in_memory:
+            return None
+        for log_dir in self._dirs:
+            if log_dir.partition_path(*key).exists():
+                return log_dir
+        usable = [d for d in self._dirs if not d.is_offline]
+        if not usable:
+            raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"no log folder is online: {self._dirs[0].failure}")
+        with self._lock:
+            counts = [sum(h.log_dir is d for h in self._hosted.values()) for d in usable]
+        return usable[counts.index(min(counts))]
+
+    # -- partitions --------------------------------------------------------------------------------------------------
+
+    def create_partition(
+        self, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
+    ) -> PartitionLog:
+        """Make a partition, its folder durable when this returns; one that exists is returned as it is.
+
+        Raises: KafkaError(KAFKA_STORAGE_ERROR), when its folder cannot be made.
+        """
+        self._check_open()
+        if parse_partition_folder(f"{topic}-{partition}") != (topic, partition):
+            raise ValueError(f"no name for a partition's folder: {topic!r} {partition!r}")
+        with self._lock:
+            found = self._hosted.get((topic, partition))
+            if found is not None:
+                return found.log
+            try:
+                return self._open(topic, partition, topic_id, config)
+            except OSError as e:
+                raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
+
+    def delete_partition(self, topic: str, partition: int) -> None:
+        """Take a partition out of service; its folder is renamed at once and removed after file.delete.delay.ms.
+
+        Raises: KeyError, when there is none; KafkaError(KAFKA_STORAGE_ERROR), when the folder cannot be renamed.
+        """
+        self._check_open()
+        key = (topic, partition)
+        with self._lock:
+            hosted = self._hosted.pop(key)
+            hosted.log.close(clean=False)  # from here on it answers as unknown
+            self.flusher.detach(hosted.log)
+            if hosted.log_dir is None:
+                hosted.log.delete()
+                return
+            hosted.log_dir.recovery_points.pop(key, None)
+            hosted.log_dir.log_starts.pop(key, None)
+            try:
+                renamed = hosted.log_dir.rename_for_delete(topic, partition)
+            except OSError as e:
+                hosted.log_dir.note_failure(f"deleting {topic}-{partition}", e)
+                raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
+        self.scheduler.schedule(
+            f"remove {renamed.name}", lambda: remove_folder(renamed), delay_ms=hosted.delete_delay_ms
+        )
+
+    def partition(self, topic: str, partition: int) -> PartitionLog | None:
+        """Return the partition, None when there is none (deleted, never made, or its folder could not be read)."""
+        with self._lock:
+            hosted = self._hosted.get((topic, partition))
+        return hosted.log if hosted is not None else None
+
+    def update_config(self, topic: str, config: Mapping[str, ConfigValue]) -> None:
+        """Give the partitions of a topic its new configuration."""
+        for (name, _), hosted in self._items():
+            if name == topic:
+                _note_config(hosted, config)
+                hosted.log.update_config(self._with_broker_keys(config))
+
+    @property
+    def offline_dirs(self) -> dict[Path, str]:
+        """Folders that can no longer be written, with the reason."""
+        return {d.path: d.failure for d in self._dirs if d.is_offline}
+
+    def _items(self) -> list[tuple[TopicPartition, _Hosted]]:
+        with self._lock:
+            return list(self._hosted.items())
+
+    # -- background tasks --------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        integer = self._config.integer
+        self._every("log-retention", self.apply_retention, integer("log.retention.check.interval.ms"))
+        purge_ms = min(integer("log.segment.delete.delay.ms"), PURGE_PERIOD_MS)
+        self._every("segment-deletion", self.purge_deleted, purge_ms)
+        self._every("producer-expiration", self.expire_producers, integer("producer.id.expiration.check.interval.ms"))
+        flush_ms = self._config.value("log.flush.interval.ms")
+        # Kafka never flushes by time unless the scheduler's interval is set too; here log.flush.interval.ms is enough
+        period_ms = min(
+            integer("log.flush.scheduler.interval.ms"), flush_ms if isinstance(flush_ms, int) else INT64_MAX
+        )
+        if period_ms < INT64_MAX:
+            self._every("log-flusher", self.flush_by_time, max(1, period_ms), min(INITIAL_TASK_DELAY_MS, period_ms))
+        if not self._in_memory:
+            every = integer("log.flush.offset.checkpoint.interval.ms")
+            self._every("recovery-point-checkpoint", self.write_recovery_points, every)
+            every = integer("log.flush.start.offset.checkpoint.interval.ms")
+            self._every("log-start-checkpoint", self.write_log_starts, every)
+            self._every("high-watermark-checkpoint", self.write_high_watermarks, HIGH_WATERMARK_PERIOD_MS)
+
+    def _every(
+        self, name: str, run: Callable[[], object], period_ms: int, delay_ms: int = INITIAL_TASK_DELAY_MS
+    ) -> None:
+        self.scheduler.schedule(name, run, delay_ms=delay_ms, period_ms=max(1, period_ms))
+
+    def apply_retention(self) -> int:
+        """Drop what retention.ms, retention.bytes and the log start no longer keep. Returns: removed segments."""
+        return sum(self._each("retention", PartitionLog.apply_retention))
+
+    def purge_deleted(self) -> None:
+        """Unlink the files of removed segments whose file.delete.delay.ms is over."""
+        self._each("unlinking segments", PartitionLog.purge_deleted)
+
+    def expire_producers(self) -> None:
+        """Forget idle producers (producer.id.expiration.ms)."""
+        self._each("producer expiration", PartitionLog.expire_producers)
+
+    def _each(self, what: str, action: Callable[[PartitionLog, int], T]) -> list[T]:
+        """Run ``action`` on every partition with the wall clock's time; those that fail are left out of the results."""
+        results = []
+        for (topic, partition), hosted in self._items():
+            run = functools.partial(action, hosted.log, self._clock.wall_ms())
+            done, result = self._guarded(hosted, f"{what} of {topic}-{partition}", run)
+            if done and result is not None:
+                results.append(result)
+        return results
+
+    def flush_by_time(self) -> None:
+        """Flush partitions whose flush.ms has passed since the last time."""
+        for (topic, partition), hosted in self._items():
+            now = self._now_ms()
+            if now - hosted.flushed_ms >= hosted.flush_ms:
+                hosted.flushed_ms = now
+                self._guarded(hosted, f"flush of {topic}-{partition}", hosted.log.flush)
+
+    def write_checkpoints(self) -> None:
+        """Write recovery points, log starts and high watermarks of every folder now."""
+        self.write_recovery_points()
+        self.write_log_starts()
+        self.write_high_watermarks()
+
+    def write_recovery_points(self) -> None:
+        self._write("recovery points", lambda d, o: d.write_recovery_points(o), lambda log: log.flushed_offset)
+
+    def write_log_starts(self) -> None:
+        """Only of partitions whose log starts above the base of its first segment."""
+        self._write("log starts", lambda d, o: d.write_log_starts(o), _explicit_log_start)
+
+    def write_high_watermarks(self) -> None:
+        self._write("high watermarks", lambda d, o: d.write_high_watermarks(o), lambda log: log.high_watermark)
+
+    def _write(
+        self,
+        what: str,
+        write: Callable[[LogDir, dict[TopicPartition, int]], None],
+        offset_of: Callable[[PartitionLog], int | None],
+    ) -> None:
+        items = self._items()
+        for log_dir in self._dirs:
+            if log_dir.is_offline:
+                continue
+            offsets = {key: offset_of(h.log) for key, h in items if h.log_dir is log_dir}
+            try:
+                write(log_dir, {key: offset for key, offset in offsets.items() if offset is not None})
+            except OSError as e:
+                if log_dir.note_failure(f"writing {what}", e):
+                    self._take_offline(log_dir)
+
+    # -- failures ----------------------------------------------------------------------------------------------------
+
+    def _guarded(self, hosted: _Hosted, what: str, action: Callable[[], T]) -> tuple[bool, T | None]:
+        """Run a partition's disk work. A full disk is told; another I/O error takes the folder offline.
+
+        Returns: whether it was done, and its result.
+        """
+        try:
+            return True, action()
+        except OSError as e:
+            log_dir = hosted.log_dir
+            if log_dir is None:
+                logger.error("%s failed: %s", what, e)
+            elif log_dir.note_failure(what, e):
+                self._take_offline(log_dir)
+        except ValueError as e:  # deleted or closed meanwhile
+            logger.info("%s: %s", what, e)
+        return False, None
+
+    def _take_offline(self, log_dir: LogDir) -> None:
+        """Refuse writes to all partitions of the folder (KAFKA_STORAGE_ERROR); what can be read is read on."""
+        for _, hosted in self._items():
+            if hosted.log_dir is log_dir:
+                self.flusher.refuse_appends(hosted.log)
+
+    def _now_ms(self) -> int:
+        return self._clock.now_ms()
+
+
+def _note_config(hosted: _Hosted, config: Mapping[str, ConfigValue]) -> None:
+    flush_ms, delay_ms = config.get("flush.ms"), config.get("file.delete.delay.ms")
+    hosted.flush_ms = flush_ms if isinstance(flush_ms, int) else INT64_MAX
+    hosted.delete_delay_ms = delay_ms if isinstance(delay_ms, int) else 60_000
+
+
+def _explicit_log_start(log: PartitionLog) -> int | None:
+    start = log.log_start_offset
+    return start if start > log.segments()[0].base_offset else None
+
+
+def _disarm_in_child(manager: LogManager) -> None:
+    reference = weakref.ref(manager)
+
+    def disarm() -> None:
+        found = reference()
+        if found is not None:
+            found._disarm()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=disarm)
