@@ -379,7 +379,7 @@ class LogManager:
         self.write_high_watermarks()
 
     def write_recovery_points(self) -> None:
-        self._write("recovery points", lambda d, o: d.write_recovery_points(o), lambda log: log.flushed_offset)
+        self._write("recovery points", lambda d, o: d.write_recovery_points(o), _recovery_point)
 
     def write_log_starts(self) -> None:
         """Only of partitions whose log starts above the base of its first segment."""
@@ -438,6 +438,12 @@ def _note_config(hosted: _Hosted, config: Mapping[str, ConfigValue]) -> None:
     flush_ms, delay_ms = config.get("flush.ms"), config.get("file.delete.delay.ms")
     hosted.flush_ms = flush_ms if isinstance(flush_ms, int) else INT64_MAX
     hosted.delete_delay_ms = delay_ms if isinstance(delay_ms, int) else 60_000
+
+
+def _recovery_point(log: PartitionLog) -> int:
+    """Never past damage: an unclean start looks only at what lies above this, and must find the damage again."""
+    damage = log.damage_offset
+    return log.flushed_offset if damage is None else min(log.flushed_offset, damage)
 
 
 def _explicit_log_start(log: PartitionLog) -> int | None:
