@@ -147,10 +147,9 @@ cdef int64_t partition_flush_target(Partition *partition) noexcept nogil:
 
 cdef int32_t partition_flush(Partition *partition, int64_t up_to) noexcept nogil:
     cdef int32_t rc = flush_log(partition, up_to)
-    if rc == 1:
+    if rc != 0:                 # moved, or failed: who waits for the disk must be told either way
         call_hook(partition, False)
-        return 0
-    return rc
+    return 0 if rc == 1 else rc
 
 
 # ------------------------------------------------------------------------------------------------------------ append
@@ -882,6 +881,7 @@ cdef class PartitionLog:
             mutex_lock(&state.append_lock)
             atomic_store(&state.closed, 1)
             mutex_unlock(&state.append_lock)
+            call_hook(state, False)     # waiting fetches are answered: the partition is gone
             purge_deleted(state, 0, True)
         if self.directory is not None and os.path.isdir(self.directory):
             import shutil

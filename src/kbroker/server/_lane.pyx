@@ -28,7 +28,7 @@ from kbroker._core.wire cimport (
     Reader, Writer, read_bytes, read_i16, read_i32, read_length, reader_init, skip_tags, write_i32, write_raw, writer_free,
     writer_init,
 )
-from kbroker.log._partition cimport Partition
+from kbroker.log._partition cimport Partition, partition_set_high_watermark_hook
 from kbroker.server._fetch cimport complete_parked, handle_fetch
 from kbroker.server._fetch_session cimport (
     SessionCache, session_cache_count, session_cache_free, session_cache_new,
@@ -246,6 +246,16 @@ cdef void flush_moved(void *arg, Partition *partition) noexcept nogil:
     purgatory_check_and_complete(lane.fetch_purgatory, &key)
 
 
+cdef void hook_partitions(Lane *lane, TopicTable *table, bint connect) noexcept nogil:
+    """Lets every partition of the table tell this lane about its flushes, or no longer."""
+    cdef int32_t i, k
+    for i in range(table.topic_count):
+        for k in range(table.topics[i].partition_count):
+            if table.topics[i].partitions[k] != NULL:
+                partition_set_high_watermark_hook(
+                    table.topics[i].partitions[k], flush_moved if connect else NULL, <void *>lane if connect else NULL)
+
+
 # ---------------------------------------------------------------- Python's view
 
 cdef void set_body(Body *body, bytes data) except *:
@@ -390,6 +400,7 @@ cdef class NativeLane:
         cdef TopicTable *old
         cdef Lane *lane = self.lane
         with nogil:
+            hook_partitions(lane, table, True)
             mutex_lock(&lane.topics_lock)
             old = lane.topics
             lane.topics = table
@@ -437,6 +448,7 @@ cdef class NativeLane:
             purgatory_close(lane.produce_purgatory)
             timer_close(lane.fetch_timer)
             timer_close(lane.produce_timer)
+            hook_partitions(lane, lane.topics, False)
         self.publish_topics(())
 
     @property

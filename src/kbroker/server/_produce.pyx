@@ -17,6 +17,7 @@ from kbroker._core.purgatory cimport (
 from kbroker._core.request cimport (
     ACTION_CLOSE, ACTION_NO_OP, ACTION_SEND, INLINE_OUT_BYTES, Request, request_add_memory, request_release_payload,
 )
+from kbroker._core.sync cimport atomic_load
 from kbroker._core.wire cimport (
     Reader, Writer, read_bytes, read_count, read_i16, read_i32, read_length, reader_init, skip_tags, store_u32, write_i16,
     write_i32, write_i64, write_i8, write_length, write_raw, write_string, write_uvarint, writer_free, writer_init,
@@ -417,12 +418,17 @@ cdef Outcome park(Handler *handler, Request *request, Parsed *parsed, Writer *w,
     return OUTCOME_PARKED
 
 
+cdef inline bint has_failed(Partition *partition) noexcept nogil:
+    """Its records will not reach the disk: a sync failed, or it was deleted or shut."""
+    return atomic_load(&partition.is_failed) != 0 or partition_is_closed(partition)
+
+
 cdef bint delayed_produce_try_complete(Operation *op) noexcept nogil:
     cdef DelayedProduce *delayed = <DelayedProduce *>op
     cdef int32_t i
     for i in range(delayed.count):
         if partition_flushed_offset(delayed.waiting[i].partition) < delayed.waiting[i].flush_offset and not (
-                partition_is_closed(delayed.waiting[i].partition)):
+                has_failed(delayed.waiting[i].partition)):
             return False
     return operation_force_complete(op)
 
@@ -437,7 +443,7 @@ cdef void delayed_produce_on_complete(Operation *op) noexcept nogil:
     for i in range(delayed.count):
         waiting = &delayed.waiting[i]
         if partition_flushed_offset(waiting.partition) < waiting.flush_offset:
-            error = KAFKA_STORAGE_ERROR if partition_is_closed(waiting.partition) else REQUEST_TIMED_OUT
+            error = KAFKA_STORAGE_ERROR if has_failed(waiting.partition) else REQUEST_TIMED_OUT
             delayed.answer[waiting.error_at] = 0
             delayed.answer[waiting.error_at + 1] = <char>error
             memset(delayed.answer + waiting.base_offset_at, 0xFF, 8)
