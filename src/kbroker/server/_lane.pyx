@@ -28,7 +28,7 @@ from kbroker._core.wire cimport (
     Reader, Writer, read_bytes, read_i16, read_i32, read_length, reader_init, skip_tags, write_i32, write_raw, writer_free,
     writer_init,
 )
-from kbroker.log._partition cimport Partition, partition_set_high_watermark_hook
+from kbroker.log._partition cimport Partition, partition_hook, partition_set_high_watermark_hook
 from kbroker.server._fetch cimport complete_parked, handle_fetch
 from kbroker.server._fetch_session cimport (
     SessionCache, session_cache_count, session_cache_free, session_cache_new,
@@ -249,11 +249,13 @@ cdef void flush_moved(void *arg, Partition *partition) noexcept nogil:
 cdef void hook_partitions(Lane *lane, TopicTable *table, bint connect) noexcept nogil:
     """Lets every partition of the table tell this lane about its flushes, or no longer."""
     cdef int32_t i, k
+    cdef partition_hook hook = NULL
+    if connect:
+        hook = flush_moved
     for i in range(table.topic_count):
         for k in range(table.topics[i].partition_count):
             if table.topics[i].partitions[k] != NULL:
-                partition_set_high_watermark_hook(
-                    table.topics[i].partitions[k], flush_moved if connect else NULL, <void *>lane if connect else NULL)
+                partition_set_high_watermark_hook(table.topics[i].partitions[k], hook, lane)
 
 
 # ---------------------------------------------------------------- Python's view
