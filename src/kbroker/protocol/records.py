@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.protocol._records import RecordBatch, RecordBatchBuilder, batch_at, corrupt
+from kbroker.protocol._columns import BinaryColumn, read_columns
+from kbroker.protocol._records import DEFAULT_CAP_BYTES, RecordBatch, RecordBatchBuilder, batch_at, corrupt
 from kbroker.protocol.compression import CompressionType
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = [
+    "BinaryColumn",
+    "Columns",
     "CompressionType",
     "Record",
     "RecordBatch",
@@ -25,6 +28,7 @@ __all__ = [
     "batch_at",
     "build_batch",
     "build_control_batch",
+    "columns",
     "iter_batches",
     "iter_records",
 ]
@@ -40,6 +44,24 @@ class Record(NamedTuple):
     timestamp_ms: int = -1
     headers: Sequence[tuple[str, bytes | None]] = ()
     offset: int = -1
+
+
+class Columns(NamedTuple):
+    """Records as columns; the arrays are read-only memoryviews, which numpy and Arrow wrap without a copy.
+
+    ``offsets`` and ``timestamps_ms`` hold one int64 per record. Record i's headers are the rows
+    ``header_offsets[i]`` to ``header_offsets[i + 1]`` of ``header_keys`` and ``header_values``. ``next_offset`` is where to
+    read on, -1 when no whole batch was there; it also passes control batches and what compaction removed.
+    """
+
+    offsets: memoryview
+    timestamps_ms: memoryview
+    keys: BinaryColumn
+    values: BinaryColumn
+    header_offsets: memoryview
+    header_keys: BinaryColumn
+    header_values: BinaryColumn
+    next_offset: int
 
 
 def build_batch(
@@ -140,3 +162,25 @@ def iter_records(data: Buffer, *, allow_truncated: bool = False) -> Iterator[Rec
         if not batch.is_control:
             for offset, timestamp_ms, key, value, headers in batch.records():
                 yield Record(key, value, timestamp_ms, headers, offset)
+
+
+def columns(
+    data: Buffer,
+    *,
+    min_offset: int = 0,
+    allow_truncated: bool = False,
+    include_control: bool = False,
+    cap_bytes: int = DEFAULT_CAP_BYTES,
+) -> Columns:
+    """Return the records of `data` as columns; checksums are verified, codecs undone, the GIL is not held.
+
+    Args:
+        data: concatenated batches.
+        min_offset: leave out records below; a fetch answer may begin before the offset that was asked for.
+        allow_truncated: end quietly at a cut last batch.
+        include_control: keep the records of control batches.
+        cap_bytes: the most that all compressed batches may grow to.
+
+    Raises: ProtocolError: damaged data, or more than `cap_bytes`.
+    """
+    return Columns(*read_columns(data, min_offset, allow_truncated, include_control, cap_bytes))

@@ -1,0 +1,28 @@
+"""Records of many batches as columns: flat arrays in native memory that any buffer consumer reads without a copy."""
+from libc.stdint cimport int64_t, uint8_t
+
+cdef struct Vector:             # grows by doubling; owned by whoever holds it
+    char *data
+    int64_t size                # bytes in use
+    int64_t capacity
+
+cdef struct Blobs:              # n byte strings end to end
+    Vector data
+    Vector ends                 # int64: where each ends in data; the first entry is 0, so n + 1 of them
+    Vector nulls                # uint8: 1 where the string is null
+
+cdef class Array:               # one finished, immutable vector behind the buffer protocol
+    cdef:
+        Vector vector           # owned
+        Py_ssize_t shape
+        Py_ssize_t stride
+        char *format            # "q" or "B"
+
+cdef class BinaryColumn:        # immutable
+    cdef:
+        readonly object data
+        readonly object offsets
+        readonly object nulls
+        const uint8_t[::1] bytes_view
+        const int64_t[::1] offsets_view
+        const uint8_t[::1] nulls_view
