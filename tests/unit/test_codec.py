@@ -1,19 +1,322 @@
-"""Codec: golden bytes where the protocol is odd, and what it refuses."""
+"""Codec: golden bytes where the protocol is odd, what it refuses, and what hostile bytes may cost."""
 
+import struct
+import time
+import tracemalloc
 import uuid
 
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
-from kbroker.protocol import codec
+from kbroker.protocol import _wire, codec
 
 
 def test_flexible_request_header_keeps_the_old_client_id():
     """The client id of header 2 got a compact length, which no client sends."""
-    frame = codec.encode_request_frame(
-        18, 3, 7, "abc", {"ClientSoftwareName": "kb", "ClientSoftwareVersion": "1"}
-    )
+    body = {"ClientSoftwareName": "kb", "ClientSoftwareVersion": "1"}
+    frame = codec.encode_request_frame(18, 3, 7, "abc", body)
     assert frame == bytes.fromhex("00000014 0012 0003 00000007 0003 616263 00 03 6b62 02 31 00")
     header, end = codec.decode_request_header(frame, 4)
     assert header == (18, 3, 7, "abc")
-    assert codec.decode_request(18, 3, frame, end) == {"ClientSoftwareName": "kb", "ClientSoftwareVersion": "1", "ClusterId": None, "NodeId": -1}
+    decoded = codec.decode_request(18, 3, frame, end)
+    assert {k: decoded[k] for k in body} == body
+
+
+def test_old_request_header_has_no_tags():
+    """Header 1 was given a tagged section."""
+    assert codec.encode_request_header(0, 8, -2, None) == bytes.fromhex("0000 0008 fffffffe ffff")
+    assert codec.decode_request_header(bytes.fromhex("0000 0008 fffffffe ffff 00")) == ((0, 8, -2, ""), 10)
+
+
+def test_api_versions_response_always_has_header_0():
+    """A tagged section in front of the ApiVersions body made every client drop the connection."""
+    assert [codec.response_header_version(18, v) for v in range(5)] == [0, 0, 0, 0, 0]
+    frame = codec.encode_response_frame(18, 3, 9, {"ApiKeys": [{"ApiKey": 18, "MaxVersion": 4}]})
+    assert frame == bytes.fromhex("00000013 00000009 0000 02 0012 0000 0004 00 00000000 00")
+    correlation_id, body = codec.decode_response_frame(18, 3, frame[4:])
+    assert (correlation_id, body["ApiKeys"][0]["MaxVersion"]) == (9, 4)
+
+
+def test_other_flexible_responses_have_header_1():
+    """The tagged section of response header 1 was forgotten."""
+    assert codec.response_header_version(3, 9) == 1
+    assert codec.response_header_version(3, 8) == 0
+    assert codec.encode_response_frame(12, 4, 1, {}) == bytes.fromhex("0000000c 00000001 00 00000000 0000 00")
+    assert codec.encode_response_frame(12, 3, 1, {}) == bytes.fromhex("0000000a 00000001 00000000 0000")
+
+
+@pytest.mark.parametrize("key", [17, 47])
+def test_two_apis_never_become_flexible(key):
+    """SaslHandshake and OffsetDelete got header 2."""
+    api = codec.api(key)
+    assert api.flexible_from is None
+    assert {codec.request_header_version(key, v) for v in range(api.request_versions[1] + 1)} == {1}
+
+
+def test_every_api_of_the_tables_is_listed():
+    """An API was dropped from the index, or its file does not name the same key."""
+    assert len(codec.apis()) == 74
+    assert codec.api(0).advertised_versions == (0, 13)
+    assert codec.api(0).request_versions == (3, 13)
+    assert codec.api_by_name("Fetch") is codec.api(1)
+    assert [a.name for a in codec.apis().values() if a.latest_version_unstable] == ["InitProducerId"]
+
+
+def test_tagged_field_carries_two_lengths():
+    """A tagged string was written without its own length."""
+    data = codec.encode_request(1, 12, {"ClusterId": "ab"})
+    assert data.endswith(bytes.fromhex("01 00 03 03 6162"))
+    assert codec.decode_request(1, 12, data)["ClusterId"] == "ab"
+
+
+def test_tagged_default_is_not_sent():
+    """A tagged struct at its default cost bytes, and old librdkafka reads them as an error."""
+    leader = {"LeaderId": -1, "LeaderEpoch": -1}
+    partition = {"Index": 1, "CurrentLeader": leader}
+    with_it = codec.encode_response(0, 10, {"Responses": [{"Name": "t", "PartitionResponses": [partition]}]})
+    without = codec.encode_response(0, 10, {"Responses": [{"Name": "t", "PartitionResponses": [{"Index": 1}]}]})
+    assert with_it == without
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        "02 19 01 ff 14 00",  # 25 then 20: out of order
+        "02 14 00 14 01 ff",  # twice
+        "01 8080808008 00",  # a number of 5 bytes is too large (below)
+    ],
+)
+def test_unknown_tags_are_skipped_by_size(tags):
+    """A newer client's tags ended its connection; Kafka takes them in any order and twice."""
+    data = bytes.fromhex("00000000 0000") + bytes.fromhex(tags)
+    if "8080808008" in tags:
+        with pytest.raises(ProtocolError):
+            codec.decode_response(12, 4, data)
+    else:
+        assert codec.decode_response(12, 4, data) == {"ThrottleTimeMs": 0, "ErrorCode": 0}
+
+
+def test_known_tag_must_fill_its_size():
+    """A value that left its tagged field, or did not fill it, was accepted and shifted what follows."""
+    data = codec.encode_request(1, 12, {"ClusterId": "ab"})
+    assert data[-4:-2] == b"\x03\x03"
+    for size in (2, 4):
+        with pytest.raises(ProtocolError):
+            codec.decode_request(1, 12, data[:-4] + bytes([size]) + data[-3:] + b"\x00" * (size - 3))
+
+
+def test_null_struct_is_one_byte():
+    """A nullable struct outside the tagged section lost its presence byte."""
+    assert codec.encode_request(75, 0, {"Cursor": None}) == bytes.fromhex("01 000007d0 ff 00")
+    data = codec.encode_request(75, 0, {"Cursor": {"TopicName": "t", "PartitionIndex": 3}})
+    assert data == bytes.fromhex("01 000007d0 01 02 74 00000003 00 00")
+    assert codec.decode_request(75, 0, data)["Cursor"] == {"TopicName": "t", "PartitionIndex": 3}
+
+
+def test_consumer_protocol_with_its_version():
+    """Embedded group metadata of a newer version than ours must be read as the newest we know."""
+    data = codec.encode_versioned("ConsumerProtocolSubscription", 0, {"Topics": ["t"], "UserData": None})
+    assert data == bytes.fromhex("0000 00000001 0001 74 ffffffff")
+    newer = b"\x00\x09" + codec.encode_data("ConsumerProtocolSubscription", 3, {"Topics": ["t"], "RackId": "r"})
+    version, body = codec.decode_versioned("ConsumerProtocolSubscription", newer + b"more")
+    assert (version, body["RackId"]) == (9, "r")
+    assert codec.encode_versioned("ConsumerProtocolAssignment", 0, {}) == bytes.fromhex("0000 00000000 ffffffff")
+    for bad in (b"", b"\x00", b"\xff\xff\x00\x00\x00\x00"):
+        with pytest.raises(ProtocolError):
+            codec.decode_versioned("ConsumerProtocolAssignment", bad)
+
+
+def test_absent_fields_have_their_defaults():
+    """A handler found a key missing, because the version of the request lacks the field."""
+    body = codec.decode_request(11, 0, codec.encode_request(11, 0, {"GroupId": "g"}))
+    assert (body["RebalanceTimeoutMs"], body["GroupInstanceId"], body["Protocols"]) == (-1, None, [])
+    first, second = (codec.decode_request(1, 4, codec.encode_request(1, 4, {})) for _ in range(2))
+    assert first["ForgottenTopicsData"] == []
+    assert first["ForgottenTopicsData"] is not second["ForgottenTopicsData"]
+    assert first["ReplicaState"] is not second["ReplicaState"]
+
+
+def test_a_value_the_version_lacks_is_refused_unless_ignorable():
+    """A value was dropped in silence: the client believes that it was sent."""
+    codec.encode_request(11, 4, {"Reason": "ignorable"})
+    codec.encode_request(11, 4, {"GroupInstanceId": None})
+    with pytest.raises(ProtocolError, match="GroupInstanceId does not exist in this version"):
+        codec.encode_request(11, 4, {"GroupInstanceId": "static"})
+    codec.encode_request(1, 14, {"ReplicaState": {"ReplicaId": -1}})
+    with pytest.raises(ProtocolError, match="ReplicaState"):
+        codec.encode_request(1, 14, {"ReplicaState": {"ReplicaId": 1}})
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"Nope": 1}, "no field Nope"),
+        ({"Topics": [{"Nope": 1}]}, "no field Nope"),
+        ({"Topics": 5}, "Topics: expected list, got int"),
+        ({"Topics": [5]}, "MetadataRequestTopic: expected dict, got int"),
+        ({"Topics": [None]}, "None is not allowed"),
+        ({"Topics": [{"Name": b"bytes"}]}, "Name: expected str, got bytes"),
+        ({"Topics": [{"TopicId": "text"}]}, "TopicId: expected uuid.UUID or 16 bytes, got str"),
+        ({"Topics": [{"TopicId": b"short"}]}, "TopicId: expected"),
+        ({"AllowAutoTopicCreation": 2}, "does not fit"),
+        ({"AllowAutoTopicCreation": None}, "None is not allowed"),
+    ],
+)
+def test_wrong_bodies_are_named(body, message):
+    """A wrong type gave a TypeError without the field's name, or wrong bytes."""
+    with pytest.raises(ProtocolError, match=message):
+        codec.encode_request(3, 12, body)
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**70, 1.5, "1", None])
+def test_integers_must_fit(value):
+    """An integer was cut to its lowest bytes."""
+    with pytest.raises(ProtocolError, match="MaxWaitMs"):
+        codec.encode_request(1, 4, {"MaxWaitMs": value})
+
+
+def test_long_strings_of_old_versions_are_refused():
+    """A string above 32,767 bytes got a negative length."""
+    codec.encode_request(10, 0, {"Key": "x" * 32767})
+    with pytest.raises(ProtocolError, match="Key: length 32768"):
+        codec.encode_request(10, 0, {"Key": "x" * 32768})
+    assert len(codec.encode_request(10, 3, {"Key": "x" * 32768})) == 32768 + 3 + 2
+
+
+def test_text_that_is_not_utf8_goes_through():
+    """A topic name with wrong bytes raised UnicodeDecodeError; Kafka answers it 17."""
+    data = bytes.fromhex("0003 ff61fe")
+    body = codec.decode_request(10, 0, data)
+    assert body["Key"] == "\udcffa\udcfe"
+    assert codec.encode_request(10, 0, body) == data
+    with pytest.raises(ProtocolError, match="Key"):
+        codec.encode_request(10, 0, {"Key": "\ud800"})
+
+
+def test_negative_lengths_are_null():
+    """Kafka reads every negative length as null, not only -1; where null is not allowed it closes."""
+    assert codec.decode_request(3, 1, struct.pack(">i", -2))["Topics"] is None
+    with pytest.raises(ProtocolError, match="null is not allowed"):
+        codec.decode_request(3, 0, struct.pack(">i", -1))
+    with pytest.raises(ProtocolError, match="null is not allowed"):
+        codec.decode_request(10, 0, struct.pack(">h", -2))
+
+
+def test_bytes_after_a_body_are_accepted():
+    """Kafka ignores what follows a valid body."""
+    assert codec.decode_response(12, 0, b"\x00\x03trailing")["ErrorCode"] == 3
+
+
+def test_records_are_a_view_of_the_frame():
+    """Records were copied, or could be longer than the frame."""
+    topic = {"Topic": "t", "Partitions": [{"Records": b"abc" * 1000}]}
+    data = codec.encode_response(1, 4, {"Responses": [topic]})
+    records = codec.decode_response(1, 4, data)["Responses"][0]["Partitions"][0]["Records"]
+    assert isinstance(records, memoryview)
+    assert records == b"abc" * 1000
+    assert records.obj is data
+    wide = memoryview(data + bytes(-len(data) % 8)).cast("q")  # any buffer is read as bytes
+    assert codec.decode_response(1, 4, wide)["Responses"][0]["Partitions"][0]["Records"] == b"abc" * 1000
+
+
+def test_uuid_is_a_real_one():
+    """The fast way to a UUID left an attribute unset."""
+    topic_id = uuid.uuid4()
+    data = codec.encode_request(3, 12, {"Topics": [{"TopicId": topic_id, "Name": None}]})
+    got = codec.decode_request(3, 12, data)["Topics"][0]["TopicId"]
+    assert got == topic_id
+    assert (hash(got), str(got), got.is_safe) == (hash(topic_id), str(topic_id), uuid.SafeUUID.unknown)
+    by_bytes = codec.encode_request(3, 12, {"Topics": [{"TopicId": topic_id.bytes, "Name": None}]})
+    assert by_bytes == data
+
+
+@pytest.mark.parametrize(("key", "version"), [(999, 0), (-1, 0), (3, -1), (3, 14), (3, 32767), (0, 2)])
+def test_unknown_apis_and_versions_are_refused(key, version):
+    """An unknown key or version raised KeyError."""
+    with pytest.raises(ProtocolError):
+        codec.decode_request(key, version, b"")
+    with pytest.raises(ProtocolError):
+        codec.encode_response(key, version, {})
+
+
+@pytest.mark.parametrize("data", ["", "00", "0003 000c 00000001", "0003 000c 00000001 7fff", "0003 000c 00000001 0000"])
+def test_cut_headers_are_refused(data):
+    """A short frame raised struct.error, or a client id longer than the frame was read."""
+    with pytest.raises(ProtocolError):
+        codec.decode_request_header(bytes.fromhex(data))
+
+
+def test_arguments_are_checked():
+    """A wrong argument reached the C code."""
+    with pytest.raises(ValueError, match="offset 5 is outside"):
+        codec.decode_request(12, 0, b"abc", 5)
+    with pytest.raises(ValueError, match="offset -1"):
+        codec.decode_request(12, 0, b"abc", -1)
+    with pytest.raises(TypeError):
+        codec.decode_request(12, 0, "text")
+    with pytest.raises(TypeError):
+        codec.encode_request(12, 0, [])
+    with pytest.raises(TypeError):
+        _wire.decode(None, b"")
+
+
+HOSTILE = {
+    "array of 2^31 - 1": (3, 1, b"\x7f\xff\xff\xff" + bytes(100)),
+    "compact array of 2^31 - 2": (3, 9, b"\xff\xff\xff\xff\x07" + bytes(100)),
+    "compact array beyond 31 bits": (3, 9, b"\xff\xff\xff\xff\x0f" + bytes(100)),
+    "varint of 10 bytes": (3, 9, b"\xff" * 9 + b"\x01" + bytes(100)),
+    "count above the bytes left": (3, 1, b"\x00\x00\x00\x40" + bytes(100)),
+    "nested array of 2^31 - 1": (3, 0, b"\x00\x00\x00\x01\x7f\xff" + bytes(10)),
+    "string beyond the frame": (10, 0, b"\x7f\xff" + bytes(100)),
+    "bytes beyond the frame": (36, 0, b"\x7f\xff\xff\xff" + bytes(100)),
+    "20 million tags, not there": (18, 3, b"\x02x\x02y\x80\xda\xc4\x09" + bytes(100)),
+    "tag beyond the frame": (18, 3, b"\x02x\x02y\x01\x20\x7f" + bytes(100)),
+    "50 million topics of nothing": (3, 1, struct.pack(">i", 50_000_000) + bytes(100_000_000)),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_counts_cost_nothing(case):
+    """A number in a frame made us take memory for what is not there."""
+    key, version, data = HOSTILE[case]
+    tracemalloc.start()
+    try:
+        start = time.perf_counter()
+        with pytest.raises(ProtocolError):
+            codec.decode_request(key, version, data)
+        assert time.perf_counter() - start < 0.1
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.slow
+def test_20_million_tags_take_no_memory():
+    """CVE-2026-111115: tags in a flexible header before authentication became 20 million objects."""
+    tags = b"\x80\xda\xc4\x09" + b"\x32\x00" * 20_000_000
+    header = struct.pack(">hhih", 18, 3, 1, 0) + tags
+    tracemalloc.start()
+    try:
+        assert codec.decode_request_header(header)[1] == len(header)
+        assert _wire.skip_tags(tags) == len(tags)
+        assert codec.decode_request(18, 3, b"\x02x\x02y" + tags)["ClientSoftwareName"] == "x"
+        # the last line's own input is 40 MB; nothing of that order may come on top
+        assert tracemalloc.get_traced_memory()[1] < 2 * len(tags)
+    finally:
+        tracemalloc.stop()
+    for bad in (b"", tags[:-1], b"\x01\x00\x05", b"\x80" * 5):
+        with pytest.raises(ProtocolError):
+            _wire.skip_tags(bad)
+
+
+def test_errors_are_complete_and_gap_free():
+    """A code was missing, moved, or lost its text."""
+    assert sorted(Errors) == list(range(-1, 137))
+    assert all(e.message.endswith(".") for e in Errors)
+    assert Errors.of(3) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert Errors.of(4711) is Errors.UNKNOWN_SERVER_ERROR
+    assert (Errors.NOT_COORDINATOR.retriable, Errors.INVALID_TOPIC_EXCEPTION.retriable) == (True, False)
+    assert sum(e.retriable for e in Errors) == 32
+    error = KafkaError(Errors.INVALID_CONFIG)
+    assert str(error) == "INVALID_CONFIG: The configuration is invalid."
+    assert ProtocolError("no").error is Errors.INVALID_REQUEST

@@ -1,13 +1,13 @@
 # cython: freethreading_compatible=True
 """Columnar reading of record batches: one pass without the GIL, no Python object per record.
 
-The layout (offsets of n + 1 entries, data end to end) is Arrow's large_binary, so numpy and Arrow wrap it as it is; only the
-null masks are a byte per record instead of a bit.
+The layout (offsets of n + 1 entries, data end to end) is Arrow's large_binary, so numpy and Arrow wrap it as is; only
+the null masks are a byte per record instead of a bit.
 """
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buffer
 from cpython.buffer cimport PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
@@ -113,11 +113,12 @@ cdef void free_columns(Columns_ *c) noexcept nogil:
 
 cdef int add_record(Columns_ *c, RecordView *record, const char *end) noexcept nogil:
     cdef HeaderView header
-    cdef int32_t i
+    cdef int32_t _i
     if not (push_i64(&c.offsets, record.offset) and push_i64(&c.timestamps, record.timestamp_ms)
-            and push_blob(&c.keys, record.key, record.key_bytes) and push_blob(&c.values, record.value, record.value_bytes)):
+            and push_blob(&c.keys, record.key, record.key_bytes)
+            and push_blob(&c.values, record.value, record.value_bytes)):
         return NO_MEMORY
-    for i in range(record.header_count):
+    for _i in range(record.header_count):
         record.headers = header_next(record.headers, end, &header)
         if record.headers is NULL:
             return BAD_RECORD
@@ -136,7 +137,7 @@ cdef int add_batch(Columns_ *c, const char *data, BatchHeader *header, int64_t m
     cdef const char *records = data + BATCH_HEADER_BYTES
     cdef int64_t size = <int64_t>header.batch_length + 12 - BATCH_HEADER_BYTES, position = 0
     cdef RecordView record
-    cdef int32_t i, status
+    cdef int32_t _i, status
     cdef int result = OK
     if header.attributes & CODEC_MASK:
         status = batch_decompress(data, header, cap[0], &owned, &size)
@@ -144,7 +145,7 @@ cdef int add_batch(Columns_ *c, const char *data, BatchHeader *header, int64_t m
             return OVER_CAP if status == -2 else BAD_CODEC
         cap[0] -= size
         records = owned
-    for i in range(header.record_count):
+    for _i in range(header.record_count):
         if record_next(records, size, &position, header, &record) != 0:
             result = BAD_RECORD
             break

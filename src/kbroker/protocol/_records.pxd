@@ -38,14 +38,16 @@ cdef struct HeaderView:         # pointers into the records section
 
 # False when fewer than 61 bytes are there (nothing else is judged).
 cdef bint batch_parse(const char *data, int64_t size_bytes, BatchHeader *out) noexcept nogil
-cdef bint batch_crc_ok(const char *data, const BatchHeader *header) noexcept nogil   # all batch_length + 12 bytes are there
+# All batch_length + 12 bytes must be there.
+cdef bint batch_crc_ok(const char *data, const BatchHeader *header) noexcept nogil
 # One record at *position (relative to records); advances it. 0 ok; -1 malformed or past the end.
 cdef int32_t record_next(const char *records, int64_t size_bytes, int64_t *position, const BatchHeader *header,
                          RecordView *out) noexcept nogil
 # The header at `at` of a record that record_next accepted; returns the place of the next one, NULL when malformed.
 cdef const char *header_next(const char *at, const char *end, HeaderView *out) noexcept nogil
 # Decompresses the records of a batch into a malloc'ed buffer, in bounded steps (cap_bytes in all; a bomb ends there).
-# Takes the GIL for the library's call, which drops it while it works. 0 ok; -1 undecodable or unknown codec; -2 over the cap.
+# Takes the GIL for the library's call, which drops it while it works. 0 ok; -1 undecodable or unknown
+# codec; -2 over the cap.
 cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64_t cap_bytes, char **out,
                               int64_t *out_bytes) noexcept nogil
 
@@ -67,5 +69,5 @@ cdef class RecordBatchBuilder:  # one thread at a time
         bint has_base           # base_timestamp_ms is set
     cdef int add(self, key, value, int64_t timestamp_ms, headers, offset_delta) except -1
     cdef uint8_t *room(self, int64_t size) except NULL
-    cdef int put_varlong(self, int64_t value) except -1
+    cdef int write_varlong(self, int64_t value) except -1
     cdef int put_blob(self, value) except -1

@@ -68,7 +68,8 @@ cdef bint batch_crc_ok(const char *data, const BatchHeader *header) noexcept nog
     return crc32c(0, data + CRC_FROM, size) == header.crc
 
 
-cdef inline int64_t read_varlong(const char *data, int64_t end, int64_t position, int last_shift, int64_t *out) noexcept nogil:
+cdef inline int64_t read_varlong(const char *data, int64_t end, int64_t position, int last_shift,
+                                 int64_t *out) noexcept nogil:
     """Zigzag varint; last_shift 28 for 32 bits, 63 for 64. Position after it, or -1."""
     cdef uint64_t value = 0
     cdef int shift = 0
@@ -86,7 +87,8 @@ cdef inline int64_t read_varlong(const char *data, int64_t end, int64_t position
     return -1
 
 
-cdef inline int64_t read_blob(const char *data, int64_t end, int64_t position, const char **blob, int32_t *size) noexcept nogil:
+cdef inline int64_t read_blob(const char *data, int64_t end, int64_t position, const char **blob,
+                              int32_t *size) noexcept nogil:
     """Varint length and bytes; any negative length is null. Position after it, or -1."""
     cdef int64_t length = 0
     position = read_varlong(data, end, position, 28, &length)
@@ -103,7 +105,7 @@ cdef inline int64_t read_blob(const char *data, int64_t end, int64_t position, c
 
 cdef int32_t record_next(const char *records, int64_t size_bytes, int64_t *position, const BatchHeader *header,
                          RecordView *out) noexcept nogil:
-    cdef int64_t at = position[0], end, length = 0, delta = 0, count = 0, i
+    cdef int64_t at = position[0], end, length = 0, delta = 0, count = 0, _i
     cdef const char *blob
     cdef int32_t blob_bytes = 0
     if at < 0 or at >= size_bytes:
@@ -137,7 +139,7 @@ cdef int32_t record_next(const char *records, int64_t size_bytes, int64_t *posit
         return -1
     out.headers = records + at
     out.header_count = <int32_t>count
-    for i in range(count):
+    for _i in range(count):
         at = read_blob(records, end, at, &blob, &blob_bytes)
         if at < 0 or blob_bytes < 0:
             return -1
@@ -194,7 +196,8 @@ cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64
     return status
 
 
-cdef int32_t decompress(int codec, const char *data, int64_t size, int64_t cap, char **out, int64_t *out_bytes) except? -9:
+cdef int32_t decompress(int codec, const char *data, int64_t size, int64_t cap, char **out,
+                        int64_t *out_bytes) except? -9:
     """A library decoder writes into memory of ours and stops where it ends, so a bomb costs at most `cap` bytes."""
     import cramjam
 
@@ -242,7 +245,8 @@ cdef int32_t in_steps(decoder, const char *data, int64_t size, int64_t cap, char
         room *= 4
 
 
-cdef int32_t snappy_block(decoder, const char *data, int64_t size, int64_t cap, char **out, int64_t *out_bytes) except? -9:
+cdef int32_t snappy_block(decoder, const char *data, int64_t size, int64_t cap, char **out,
+                          int64_t *out_bytes) except? -9:
     """Append one raw block; its first bytes say how long it is, and a copy yields at most 64 bytes for 3."""
     cdef uint64_t claimed = 0
     cdef int shift = 0
@@ -262,7 +266,8 @@ cdef int32_t snappy_block(decoder, const char *data, int64_t size, int64_t cap, 
     if claimed == 0:
         return 0 if i + 1 == size else -1
     try:
-        out_bytes[0] += decoder(view_of(data, size), PyMemoryView_FromMemory(out[0] + out_bytes[0], claimed, PyBUF_WRITE))
+        room = PyMemoryView_FromMemory(out[0] + out_bytes[0], claimed, PyBUF_WRITE)
+        out_bytes[0] += decoder(view_of(data, size), room)
     except Exception:
         return -1
     return 0
@@ -407,7 +412,7 @@ cdef class RecordBatch:
         cdef const char *at
         cdef const char *end
         cdef int64_t size = self.size_bytes - BATCH_HEADER_BYTES, position = 0
-        cdef int32_t status, i, j
+        cdef int32_t status, i, _j
         cdef RecordView record
         cdef HeaderView header
         cdef list out = []
@@ -430,7 +435,7 @@ cdef class RecordBatch:
                     raise corrupt(f"record {i} is damaged", self.header.base_offset)
                 headers = []
                 end = at + position
-                for j in range(record.header_count):
+                for _j in range(record.header_count):
                     record.headers = header_next(record.headers, end, &header)
                     headers.append((PyUnicode_DecodeUTF8(header.key, header.key_bytes, "surrogateescape"),
                                     blob_or_none(header.value, header.value_bytes)))
@@ -520,7 +525,8 @@ cdef class RecordBatchBuilder:
             headers: pairs (str, bytes-like or None), or a dict of them.
             offset_delta: place relative to the base offset, above all earlier ones; the next one when left out.
 
-        Raises: ValueError: a wrong delta. TypeError: a wrong type. OverflowError: too large. The builder is unchanged then.
+        Raises: ValueError: a wrong delta. TypeError: a wrong type. OverflowError: too large.
+            The builder stays as it was.
         """
         cdef int64_t start = self.size
         try:
@@ -541,12 +547,12 @@ cdef class RecordBatchBuilder:
         if delta > INT32_MAX:
             raise OverflowError(f"offset delta {delta} above 2^31 - 1")
         self.room(1)[0] = 0
-        self.put_varlong(<int64_t>(<uint64_t>timestamp_ms - <uint64_t>base))
-        self.put_varlong(delta)
+        self.write_varlong(<int64_t>(<uint64_t>timestamp_ms - <uint64_t>base))
+        self.write_varlong(delta)
         self.put_blob(key)
         self.put_blob(value)
         pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
-        self.put_varlong(len(pairs))
+        self.write_varlong(len(pairs))
         for header_key, header_value in pairs:
             name = header_key.encode("utf-8", "surrogateescape")
             self.put_blob(name)
@@ -579,17 +585,17 @@ cdef class RecordBatchBuilder:
         self.size += size
         return self.data + self.size - size
 
-    cdef int put_varlong(self, int64_t value) except -1:
+    cdef int write_varlong(self, int64_t value) except -1:
         put_varlong(self.room(varlong_bytes(value)), value)
         return 0
 
     cdef int put_blob(self, value) except -1:
         cdef Py_buffer buffer
         if value is None:
-            return self.put_varlong(-1)
+            return self.write_varlong(-1)
         PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
         try:
-            self.put_varlong(buffer.len)
+            self.write_varlong(buffer.len)
             memcpy(self.room(buffer.len), buffer.buf, buffer.len)
         finally:
             PyBuffer_Release(&buffer)

@@ -30,7 +30,7 @@ cdef class Plan:
         readonly int64_t min_bytes  # least size of the struct on the wire
         Field *fields               # owned
         Py_ssize_t count
-        Py_ssize_t tagged_count     # present fields that travel in the tagged section, ascending, at the end of `fields`
+        Py_ssize_t tagged_count     # present fields of the tagged section, ascending, at the end of fields
         dict template               # every field with its default: what a reader starts from
         list owned                  # keeps the borrowed objects alive
 

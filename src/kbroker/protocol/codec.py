@@ -1,10 +1,10 @@
 """Messages of the Kafka protocol as dicts: typed Python face of the wire tables and their codec.
 
-A body is a dict with Kafka's own field names. Arrays are lists, structs are dicts, a uuid is ``uuid.UUID`` (16 bytes are
-accepted too when encoding), ``bytes`` are bytes and ``records`` a memoryview of the decoded buffer (bytes-like when
-encoding). Decoding fills every field of the table; what the version lacks has its default. Encoding takes the default for
-missing keys, and refuses unknown keys and values that the version cannot carry. Text that is not UTF-8 comes through as
-surrogate escapes and goes back as the same bytes.
+A body is a dict with Kafka's own field names. Arrays are lists, structs are dicts, a uuid is ``uuid.UUID`` (16 bytes
+are accepted too when encoding), ``bytes`` are bytes and ``records`` a memoryview of the decoded buffer (bytes-like when
+encoding). Decoding fills every field of the table; what the version lacks has its default. Encoding takes the default
+for missing keys, and refuses unknown keys and values the version cannot carry. Text that is not UTF-8 comes through
+as surrogate escapes and goes back as the same bytes.
 
 Every failure is a ProtocolError. Functions are safe from any thread; buffers and bodies must not change meanwhile.
 """

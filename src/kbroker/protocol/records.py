@@ -1,6 +1,6 @@
 """Record batches (format 2) for Python: build, iterate, take apart into columns.
 
-The byte grammar itself is in ``_records.pyx``, which the log uses natively. Damaged data is a ProtocolError with the code
+The byte grammar itself is in ``_records.pyx``, which the log uses natively. Damaged data is a ProtocolError with code
 CORRUPT_MESSAGE.
 """
 
@@ -50,8 +50,8 @@ class Columns(NamedTuple):
     """Records as columns; the arrays are read-only memoryviews, which numpy and Arrow wrap without a copy.
 
     ``offsets`` and ``timestamps_ms`` hold one int64 per record. Record i's headers are the rows
-    ``header_offsets[i]`` to ``header_offsets[i + 1]`` of ``header_keys`` and ``header_values``. ``next_offset`` is where to
-    read on, -1 when no whole batch was there; it also passes control batches and what compaction removed.
+    ``header_offsets[i]`` to ``header_offsets[i + 1]`` of ``header_keys`` and ``header_values``. ``next_offset`` is
+    where to read on, -1 when no whole batch was there; it also passes control batches and what compaction removed.
     """
 
     offsets: memoryview

@@ -23,7 +23,7 @@ class ApiSchema:
     """One API: its key, name and version ranges (inclusive).
 
     ``advertised_versions`` is the range for ApiVersions; Produce advertises 0-2, which old librdkafka looks for, and
-    which no request may use. ``flexible_from``: first version with compact types and tagged fields, None if there is none.
+    which no request may use. ``flexible_from``: first version with compact types and tagged fields, or None.
     """
 
     key: int
@@ -173,7 +173,8 @@ def _message_plan(name: str, message: dict[str, Any], version: int) -> Plan:
 
 
 def _struct_plan(name: str, fields: list[Any], structs: dict[str, Any], version: int, flexible: bool) -> Plan:
-    untagged, tagged = [], []
+    untagged: list[Any] = []
+    tagged: list[Any] = []
     for field in fields:
         present = _within(version, field["versions"])
         tag = field.get("tag", -1) if present else -1
@@ -203,7 +204,7 @@ def _struct_plan(name: str, fields: list[Any], structs: dict[str, Any], version:
 
 
 def _default(field: dict[str, Any], kind: str, is_array: bool) -> Any:
-    """What a reader sees when the field is absent; any value that is not None stands for "empty" in arrays and structs."""
+    """What a reader sees when the field is absent; but None, any value means "empty" for arrays and structs."""
     if "default" in field:
         return field["default"]
     if is_array or kind not in _SCALARS:
