@@ -27,8 +27,8 @@ cdef struct Flusher:
 cdef Flusher *flusher_new() noexcept nogil
 cdef Flusher *flusher_retain(Flusher *flusher) noexcept nogil
 cdef void flusher_release(Flusher *flusher) noexcept nogil
-# Someone waits for data of the partition: it is flushed once more, up to where it ends then. False when closed, or out of
-# memory: the caller flushes by itself.
+# Someone waits for data of the partition: it is flushed once more, up to where it ends then. False when closed, or
+# out of memory: the caller flushes by itself.
 cdef bint flusher_mark(Flusher *flusher, Partition *partition) noexcept nogil
 cdef void flusher_run(Flusher *flusher) noexcept nogil      # body of a thread, until closed and the queue is empty
 cdef void flusher_close(Flusher *flusher) noexcept nogil

@@ -1,14 +1,14 @@
 """The flusher: threads that fsync partitions somebody waits for, each partition by one thread at a time.
 
-A partition is queued at most once. What is appended while its flush runs queues it again, so that every wait is covered by
-an fsync that began after the data was written, and all who came during one fsync share the next.
+A partition is queued at most once. What is appended while its flush runs queues it again, so that every wait is covered
+by an fsync that began after the data was written, and all who came during one fsync share the next.
 """
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from kbroker._core.sync cimport (
-    atomic_add, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, cond_signal, cond_wait, mutex_destroy,
-    mutex_init, mutex_lock, mutex_unlock,
+    atomic_add, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, cond_signal, cond_wait,
+    mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
 from kbroker.log._partition cimport (
     Partition, PartitionLog, partition_flush, partition_log_end_offset, partition_release, partition_retain,

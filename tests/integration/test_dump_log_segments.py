@@ -1,0 +1,144 @@
+"""Apache Kafka's own DumpLogSegments reads what the broker wrote, and agrees with our reader about all of it."""
+
+import os
+import random
+import re
+import subprocess
+import uuid
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.config import BrokerConfig
+from kbroker.log.dump import dump_file
+from kbroker.log.manager import LogManager, TopicLogs
+from kbroker.log.verify import verify
+from kbroker.protocol._records import RecordBatchBuilder
+from tests.support import need
+
+NOW_MS = 1_700_000_000_000
+TOOL = "org.apache.kafka.tools.DumpLogSegments"
+SETTINGS = {"segment.bytes": "1048576", "index.interval.bytes": "512", "segment.index.bytes": "4096"}
+
+
+def kafka_dumps(files, *options):
+    """Return the tool's output: one text per file, the line 'Dumping FILE' cut off."""
+    program = need.oracle("tools/kafka.sh")
+    need.program("java")
+    command = [str(program), "tool", TOOL, *options, "--files", ",".join(map(str, files))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=os.environ)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "Exception" not in done.stderr, done.stderr[-2000:]
+    parts = re.split(r"^Dumping (.+)\n", done.stdout, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.fixture(scope="module")
+def partition_folder(tmp_path_factory):
+    """A partition of several segments: all codecs, idempotent and transactional producers, one abort and one commit."""
+    folder = tmp_path_factory.mktemp("data")
+    config = BrokerConfig()
+    manager = LogManager([folder], VirtualClock(NOW_MS), config)
+    topic = TopicLogs("orders", uuid.uuid4(), 1, config.topic_configs(SETTINGS))
+    manager.start([topic], run_threads=False)
+    log = manager.partition("orders", 0)
+    randomness = random.Random(11)
+
+    def append(count, codec=0, *, is_client=True, time=0, **producer):
+        builder = RecordBatchBuilder(codec, **producer)
+        for i in range(count):
+            value = randomness.randbytes(randomness.randrange(200)) + b"a" * 50
+            builder.append(b"key", value, NOW_MS + time + i, [("h", b"x")])
+        result = log.append(builder.build(), is_client=is_client)
+        assert result.error == 0, result
+
+    def end(producer_id, commit):
+        builder = RecordBatchBuilder(producer_id=producer_id, producer_epoch=0, transactional=True, control=True)
+        builder.append(bytes((0, 0, 0, commit)), bytes(6), NOW_MS)
+        assert log.append(builder.build(), is_client=False).error == 0
+
+    sequence = 0
+    for i in range(60):
+        append(5, i % 5, time=i * 100)
+        append(3, producer_id=7, producer_epoch=0, base_sequence=sequence, time=i * 100)
+        sequence += 3
+        if i % 20 == 10:
+            log.roll()
+        if i in (5, 25):
+            for producer_id in (8, 9):
+                producer = {"producer_id": producer_id, "producer_epoch": 0, "transactional": True}
+                append(2, base_sequence=0 if i == 5 else 2, is_client=False, **producer)
+            end(8, commit=False)
+            append(1)
+            end(9, commit=True)
+    manager.close()
+    return folder / "orders-0"
+
+
+def test_batches_are_read_without_fault(partition_folder):
+    """Every batch is valid for Kafka, and its facts are the ones our reader shows."""
+    logs = sorted(partition_folder.glob("*.log"))
+    assert len(logs) >= 4
+    dumps = kafka_dumps(logs)
+    for path in logs:
+        theirs = re.findall(r"^baseOffset: .*$", dumps[str(path)], flags=re.MULTILINE)
+        ours = [row for row in dump_file(path) if row["kind"] == "batch"]
+        assert len(theirs) == len(ours) > 0
+        for line, row in zip(theirs, ours, strict=True):
+            found = dict(re.findall(r"(\w+): (\S+)", line))
+            assert found.pop("isvalid") == "true"
+            assert found.pop("deleteHorizonMs") == "OptionalLong.empty"
+            assert found == {key: str(row[key]).lower() for key in found}
+
+
+def test_records_are_read_without_fault(partition_folder):
+    """Kafka unpacks every record of every codec; there are no gaps."""
+    logs = sorted(partition_folder.glob("*.log"))
+    dumps = kafka_dumps(logs, "--deep-iteration", "--print-data-log")
+    seen = []
+    for path in logs:
+        seen += [int(offset) for offset in re.findall(r"^\| offset: (\d+)", dumps[str(path)], flags=re.MULTILINE)]
+        ours = [row["offset"] for row in dump_file(path, records=True) if row["kind"] == "record"]
+        assert seen[-len(ours) :] == ours
+    assert seen == list(range(len(seen)))
+    text = "".join(dumps.values())
+    assert text.count("endTxnMarker: ABORT") == text.count("endTxnMarker: COMMIT") == 2
+    assert "non-consecutive" not in text
+
+
+def test_indexes_are_sound(partition_folder):
+    """Offset and time indexes point where they should, by Kafka's own check of them against the log."""
+    files = sorted(p for p in partition_folder.iterdir() if p.suffix in (".index", ".timeindex"))
+    assert any(list(dump_file(p)) for p in files if p.suffix == ".index")
+    assert any(list(dump_file(p)) for p in files if p.suffix == ".timeindex")
+    for options in ((), ("--verify-index-only",), ("--index-sanity-check",)):
+        text = "".join(kafka_dumps(files, *options).values())
+        for fault in ("mismatch", "Mismatch", "out of order", "Out of order", "not found", "corrupt", "Indexed offset"):
+            assert fault not in text, text[-3000:]
+    for path, text in kafka_dumps([p for p in files if p.suffix == ".index"]).items():
+        theirs = [(int(o), int(p)) for o, p in re.findall(r"^offset: (\d+) position: (\d+)", text, flags=re.MULTILINE)]
+        assert theirs == [(row["offset"], row["position"]) for row in dump_file(path)]
+
+
+def test_transaction_indexes_and_snapshots_are_sound(partition_folder):
+    """Aborted transactions and producers are the same for Kafka and for us."""
+    files = sorted(p for p in partition_folder.iterdir() if p.suffix in (".txnindex", ".snapshot"))
+    assert {p.suffix for p in files} == {".txnindex", ".snapshot"}
+    aborted = 0
+    for path, text in kafka_dumps(files).items():
+        theirs = [line for line in text.splitlines() if line.startswith(("producerId: ", "version: "))]
+        ours = list(dump_file(path))
+        assert len(theirs) == len(ours)
+        by_producer = {int(re.search(r"producerId: (\d+)", line)[1]): line for line in theirs}
+        for row in ours:
+            found = dict(re.findall(r"(\w+): (\S+)", by_producer[row["producerId"]]))
+            for key in ("lastTimestamp", "firstSequence", "lastSequence", "lastOffset", "offsetDelta", "firstOffset"):
+                if row.get(key) is not None:
+                    assert found.get(key) == str(row[key]), (path, key)
+        aborted += len(ours) if path.endswith(".txnindex") else 0
+    assert aborted == 2
+
+
+def test_our_own_check_agrees(partition_folder):
+    """What Kafka reads without fault, verify finds nothing in."""
+    assert verify(partition_folder) == []
