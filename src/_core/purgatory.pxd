@@ -1,7 +1,8 @@
 """Delayed operations watched by key, completed once, expired by a timing wheel (Kafka's DelayedOperationPurgatory).
 
 An operation is any struct that begins with ``Operation`` and brings a table of functions. Lock order: the operation's lock
-(its own, or one supplied) -> shard lock -> timer lock; check_and_complete is called holding none of them.
+(its own, or one supplied) -> shard lock; operation's lock -> timer lock; no shard lock is held with the timer's. Functions of
+a table run under no lock but the operation's. check_and_complete is called holding none of them.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.clock cimport Clock
@@ -12,8 +13,9 @@ cdef struct Operation
 cdef struct OperationTable:
     # Under the operation's lock. True if satisfied AND this call won operation_force_complete. Safe to call repeatedly.
     bint (*try_complete)(Operation *op) noexcept nogil
-    void (*on_complete)(Operation *op) noexcept nogil       # exactly once, on the winner's thread
-    void (*on_expiration)(Operation *op) noexcept nogil     # after on_complete, only if the time-out won
+    # Exactly once, on the winner's thread; under the operation's lock if the winner is try_complete, else under none.
+    void (*on_complete)(Operation *op) noexcept nogil
+    void (*on_expiration)(Operation *op) noexcept nogil     # after on_complete, only if the time-out won; may be NULL
     void (*destroy)(Operation *op) noexcept nogil           # last count gone; the payload was freed at completion
 
 cdef struct Operation:
@@ -21,10 +23,10 @@ cdef struct Operation:
     AtomicI64 completed         # 0 -> 1 once
     OperationTable *table
     Mutex own_lock
-    Mutex *lock                 # &own_lock or the supplied one
+    Mutex *lock                 # &own_lock or the supplied one; NULL: try_complete locks for itself (Python operations)
     TimerEntry timer_entry      # not the first field: purgatory finds the operation through ``self_``
-    Operation *self_
-    void *purgatory
+    Operation *self_            # directly behind timer_entry
+    void *purgatory             # counted from the first watch on
     int64_t timeout_ms
 
 cdef struct Key:                # 128-bit watch key, made by the caller (for example topic id hash and partition)
@@ -43,7 +45,10 @@ cdef bint operation_is_completed(Operation *op) noexcept nogil
 # The caller keeps its own count on op. True: completed by this call.
 cdef bint purgatory_try_complete_else_watch(Purgatory *purgatory, Operation *op, Key *keys, int32_t key_count) noexcept nogil
 cdef int64_t purgatory_check_and_complete(Purgatory *purgatory, Key *key) noexcept nogil
+cdef int64_t purgatory_cancel_for_key(Purgatory *purgatory, Key *key) noexcept nogil   # how many; completes none
 cdef int64_t purgatory_watched(Purgatory *purgatory) noexcept nogil
 cdef int64_t purgatory_delayed(Purgatory *purgatory) noexcept nogil
 cdef bint purgatory_advance(Purgatory *purgatory, int64_t timeout_ms) noexcept nogil   # one reaper turn: timer, then maybe purge
+# Completes what still waits (payloads are freed by on_complete), wakes the reaper and refuses to watch from now on. The timer
+# stays open: it may serve others. An owner must call it: watched operations hold a count of their purgatory.
 cdef void purgatory_close(Purgatory *purgatory) noexcept nogil

@@ -54,6 +54,7 @@ cdef struct Timer:
     int32_t wheel_size
     int32_t levels
     int64_t pending                 # entries in buckets and in due
+    int64_t wake_calls              # of timer_wake
     int64_t offers                  # buckets put in the queue, for tests
     Bucket fresh                    # due when added; joins `due` at the next collect: a callback that adds ends
     Bucket due                      # expired, not yet taken
@@ -342,7 +343,7 @@ cdef int64_t timer_pending(Timer *timer) noexcept nogil:
 
 cdef bint timer_collect(Timer *timer, int64_t timeout_ms) noexcept nogil:
     cdef int64_t now_ns = clock_now_ns(timer.clock)
-    cdef int64_t deadline_ns, wake_ns
+    cdef int64_t deadline_ns, wake_ns, wake_calls
     if timeout_ms <= 0:
         deadline_ns = now_ns
     elif timeout_ms >= (INT64_MAX - now_ns) // NS_PER_MS:
@@ -350,6 +351,7 @@ cdef bint timer_collect(Timer *timer, int64_t timeout_ms) noexcept nogil:
     else:
         deadline_ns = now_ns + timeout_ms * NS_PER_MS
     mutex_lock(&timer.lock)
+    wake_calls = timer.wake_calls
     while True:
         if timer.closed:
             mutex_unlock(&timer.lock)
@@ -362,7 +364,7 @@ cdef bint timer_collect(Timer *timer, int64_t timeout_ms) noexcept nogil:
             wake_ns = min(wake_ns, timer.heap[0].expiration_ms * NS_PER_MS)
             if now_ns >= timer.heap[0].expiration_ms * NS_PER_MS:
                 break
-        if now_ns >= deadline_ns:
+        if now_ns >= deadline_ns or timer.wake_calls != wake_calls:
             mutex_unlock(&timer.lock)
             return False
         timer.waiters += 1
@@ -384,6 +386,17 @@ cdef TimerEntry *timer_take_due(Timer *timer) noexcept nogil:
     return entry
 
 
+cdef TimerEntry *timer_take_due_with_gil(Timer *timer) noexcept:
+    cdef TimerEntry *entry
+    if mutex_try_lock(&timer.lock):
+        entry = take_due_locked(timer)
+        mutex_unlock(&timer.lock)
+    else:
+        with nogil:
+            entry = timer_take_due(timer)
+    return entry
+
+
 cdef bint timer_advance(Timer *timer, int64_t timeout_ms) noexcept nogil:
     cdef TimerEntry *entry
     if not timer_collect(timer, timeout_ms):
@@ -398,6 +411,13 @@ cdef bint timer_advance(Timer *timer, int64_t timeout_ms) noexcept nogil:
 cdef void timer_close(Timer *timer) noexcept nogil:
     mutex_lock(&timer.lock)
     timer.closed = True
+    mutex_unlock(&timer.lock)
+    cond_broadcast(&timer.changed)
+
+
+cdef void timer_wake(Timer *timer) noexcept nogil:
+    mutex_lock(&timer.lock)
+    timer.wake_calls += 1
     mutex_unlock(&timer.lock)
     cond_broadcast(&timer.changed)
 
@@ -632,12 +652,7 @@ cdef class TimerHandle:
             if clock.is_virtual or clock_now_ms(clock) - start_ms >= timeout or timer_is_closed(timer):
                 return False
         while True:
-            if mutex_try_lock(&timer.lock):
-                entry = take_due_locked(timer)
-                mutex_unlock(&timer.lock)
-            else:
-                with nogil:
-                    entry = timer_take_due(timer)
+            entry = timer_take_due_with_gil(timer)
             if entry is NULL:
                 return True
             if entry.fire is fire_task:
@@ -767,5 +782,4 @@ cdef list described(Timer *timer):
 
 # The struct has the name Timer in C; Python's class takes it in the module's dictionary.
 (<PyTypeObject *>TimerHandle).tp_name = b"kbroker._core.timing_wheel.Timer"
-globals()["Timer"] = TimerHandle
-del globals()["TimerHandle"]
+globals()["Timer"] = TimerHandle        # and keeps the other one, by which cimport finds the class
