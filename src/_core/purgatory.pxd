@@ -1,8 +1,8 @@
 """Delayed operations watched by key, completed once, expired by a timing wheel (Kafka's DelayedOperationPurgatory).
 
 An operation is any struct that begins with ``Operation`` and brings a table of functions. Lock order: the operation's lock
-(its own, or one supplied) -> shard lock; operation's lock -> timer lock; no shard lock is held with the timer's. Functions of
-a table run under no lock but the operation's. check_and_complete is called holding none of them.
+(its own, or one supplied) -> shard lock; operation's lock -> timer lock; no shard lock is held with the timer's.
+Functions of a table run under no lock but the operation's. check_and_complete is called holding none of them.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.clock cimport Clock
@@ -38,17 +38,20 @@ cdef struct Purgatory
 cdef Purgatory *purgatory_new(Timer *timer, int64_t purge_interval, int32_t shards) noexcept nogil
 cdef Purgatory *purgatory_retain(Purgatory *purgatory) noexcept nogil
 cdef void purgatory_release(Purgatory *purgatory) noexcept nogil
-cdef void operation_init(Operation *op, OperationTable *table, int64_t timeout_ms, Mutex *lock) noexcept nogil  # count 1
+# Count 1, the caller's; lock NULL: its own.
+cdef void operation_init(Operation *op, OperationTable *table, int64_t timeout_ms, Mutex *lock) noexcept nogil
 cdef void operation_release(Operation *op) noexcept nogil
 cdef bint operation_force_complete(Operation *op) noexcept nogil
 cdef bint operation_is_completed(Operation *op) noexcept nogil
 # The caller keeps its own count on op. True: completed by this call.
-cdef bint purgatory_try_complete_else_watch(Purgatory *purgatory, Operation *op, Key *keys, int32_t key_count) noexcept nogil
+cdef bint purgatory_try_complete_else_watch(
+    Purgatory *purgatory, Operation *op, Key *keys, int32_t key_count) noexcept nogil
 cdef int64_t purgatory_check_and_complete(Purgatory *purgatory, Key *key) noexcept nogil
 cdef int64_t purgatory_cancel_for_key(Purgatory *purgatory, Key *key) noexcept nogil   # how many; completes none
 cdef int64_t purgatory_watched(Purgatory *purgatory) noexcept nogil
 cdef int64_t purgatory_delayed(Purgatory *purgatory) noexcept nogil
-cdef bint purgatory_advance(Purgatory *purgatory, int64_t timeout_ms) noexcept nogil   # one reaper turn: timer, then maybe purge
-# Completes what still waits (payloads are freed by on_complete), wakes the reaper and refuses to watch from now on. The timer
-# stays open: it may serve others. An owner must call it: watched operations hold a count of their purgatory.
+# One reaper turn: timer, then maybe purge.
+cdef bint purgatory_advance(Purgatory *purgatory, int64_t timeout_ms) noexcept nogil
+# Completes what still waits (payloads are freed by on_complete), wakes the reaper and refuses to watch from now on. The
+# timer stays open: it may serve others. An owner must call it: watched operations hold a count of their purgatory.
 cdef void purgatory_close(Purgatory *purgatory) noexcept nogil

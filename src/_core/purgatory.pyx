@@ -1,8 +1,8 @@
 # cython: freethreading_compatible=True
 """Purgatory: operations that wait for an event on one of their keys, or for their time-out.
 
-A watcher holds a count of its operation; an operation's completion frees its payload at once, so what stays listed until a
-check or a purge is small. Iteration works on a counted snapshot, never under the shard lock.
+A watcher holds a count of its operation; an operation's completion frees its payload at once, so what stays listed until
+a check or a purge is small. Iteration works on a counted snapshot, never under the shard lock.
 Source: ``DelayedOperationPurgatory``, ``DelayedOperation``.
 """
 cimport cython
@@ -24,7 +24,7 @@ from kbroker._core.timing_wheel cimport (
 )
 
 cdef extern from "Python.h":
-    PyObject *PyObject_CallNoArgs(object callback)     # both report failure by their result: handled here, not by Cython
+    PyObject *PyObject_CallNoArgs(object callback)     # both report failure by their result
     int PyObject_IsTrue(object value)
 
 cdef enum:
@@ -510,9 +510,9 @@ cdef void purgatory_close(Purgatory *purgatory) noexcept nogil:
 
 # --- Python's view
 #
-# A Python operation is a struct (lists and timer count it) and an object. From the watch to the completion the struct owns a
-# reference of the object; `guard` (the struct's own_lock, otherwise unused) makes reading it safe without the GIL's help. Its
-# lock is a Python lock: waiting for it drops the GIL, so no GIL is ever taken under a C lock.
+# A Python operation is a struct (lists and timer count it) and an object. From the watch to the completion the struct owns
+# a reference of the object; the struct's own_lock, otherwise unused, guards the pointer. The operation's lock is a Python
+# lock: waiting for it drops the GIL, so no GIL is ever taken under a C lock.
 
 cdef struct PythonOperation:
     Operation base
@@ -608,7 +608,7 @@ cdef class DelayedOperation:
     """Something that waits in a ``Purgatory`` until it can complete or its time is over; subclass it.
 
     Override ``try_complete`` (when satisfied: ``return self.force_complete()``), ``on_complete`` and, if wanted,
-    ``on_expiration``. A failure in one of them, on a thread that only checks or expires, goes to ``sys.unraisablehook``.
+    ``on_expiration``. A failure in one of them on a thread that only checks or expires goes to ``sys.unraisablehook``.
 
     Args:
         timeout_ms: milliseconds until it expires, counted from the end of ``try_complete_else_watch``; >= 0.

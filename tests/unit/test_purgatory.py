@@ -149,7 +149,7 @@ def test_key_given_twice_is_watched_twice() -> None:
 
 
 def test_purge_starts_beyond_the_interval() -> None:
-    """Completed operations still listed are purged by the reaper only when there are more than the interval (strict)."""
+    """Completed operations still listed are purged by the reaper only when more than the interval (strict)."""
     _, purgatory = purgatory_of(purge_interval=3)
     ops = [Operation() for _ in range(4)]
     for i, op in enumerate(ops):
