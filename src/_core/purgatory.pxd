@@ -1,6 +1,6 @@
 """Delayed operations watched by key, completed once, expired by a timing wheel (Kafka's DelayedOperationPurgatory).
 
-An operation is any struct that begins with ``Operation`` and brings a table of functions. Lock order: the operation's lock
+An operation is any struct that begins with ``Operation`` and brings a table of functions. Lock order: operation's lock
 (its own, or one supplied) -> shard lock; operation's lock -> timer lock; no shard lock is held with the timer's.
 Functions of a table run under no lock but the operation's. check_and_complete is called holding none of them.
 """

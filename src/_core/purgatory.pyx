@@ -1,7 +1,7 @@
 # cython: freethreading_compatible=True
 """Purgatory: operations that wait for an event on one of their keys, or for their time-out.
 
-A watcher holds a count of its operation; an operation's completion frees its payload at once, so what stays listed until
+A watcher holds a count of its operation; a completed operation frees its payload at once, so what stays listed until
 a check or a purge is small. Iteration works on a counted snapshot, never under the shard lock.
 Source: ``DelayedOperationPurgatory``, ``DelayedOperation``.
 """
@@ -510,8 +510,8 @@ cdef void purgatory_close(Purgatory *purgatory) noexcept nogil:
 
 # --- Python's view
 #
-# A Python operation is a struct (lists and timer count it) and an object. From the watch to the completion the struct owns
-# a reference of the object; the struct's own_lock, otherwise unused, guards the pointer. The operation's lock is a Python
+# A Python operation is a struct (lists and timer count it) and an object. From watch to completion the struct owns a
+# reference of the object; the struct's own_lock, otherwise unused, guards it. The operation's lock is a Python
 # lock: waiting for it drops the GIL, so no GIL is ever taken under a C lock.
 
 cdef struct PythonOperation:

@@ -28,8 +28,8 @@ cdef bint timer_advance(Timer *timer, int64_t timeout_ms) noexcept nogil
 # Wakes and ends the waiters; pending entries can only be cancelled.
 cdef void timer_close(Timer *timer) noexcept nogil
 cdef bint timer_is_closed(Timer *timer) noexcept nogil
-# The two halves of timer_advance, for an owner that fires in its own way: wait and collect, then take what is due one by
-# one (NULL: none left). An entry taken is no longer pending and ``fire`` has not run.
+# The two halves of timer_advance, for an owner that fires in its own way: wait and collect, then take what is due one
+# by one (NULL: none left). An entry taken is no longer pending and ``fire`` has not run.
 cdef bint timer_collect(Timer *timer, int64_t timeout_ms) noexcept nogil
 cdef TimerEntry *timer_take_due(Timer *timer) noexcept nogil
 cdef TimerEntry *timer_take_due_with_gil(Timer *timer) noexcept       # the same for a caller that holds the GIL
