@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -24,6 +25,8 @@ PATIENCE_S = 60
 class Served:
     """A `kbroker serve` process whose ready line has been read."""
 
+    started: ClassVar["list[Served]"] = []
+
     def __init__(self, *args: str, listener: str = "127.0.0.1:0") -> None:
         self.process = subprocess.Popen(
             [*COMMAND, "serve", "--listener", listener, *args],
@@ -31,6 +34,7 @@ class Served:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.started.append(self)
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         self.errors: list[str] = []
@@ -73,12 +77,19 @@ class Served:
         return done.stdout
 
 
+@pytest.fixture(autouse=True)
+def _none_left() -> Iterator[None]:
+    """Whatever a test left running ends with it."""
+    yield
+    while Served.started:
+        broker = Served.started.pop()
+        if broker.process.returncode is None:
+            broker.end(signal.SIGKILL)
+
+
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    broker = Served("--data-dir", str(tmp_path / "data"))
-    yield broker
-    if broker.process.poll() is None:
-        broker.end(signal.SIGKILL)
+def served(tmp_path: Path) -> Served:
+    return Served("--data-dir", str(tmp_path / "data"))
 
 
 def test_a_tour(served: Served) -> None:
