@@ -1,0 +1,65 @@
+"""Small logs for tests: batches with known values, and what a folder or a read holds."""
+
+from pathlib import Path
+from typing import Any
+
+from kbroker._core.clock import VirtualClock
+from kbroker._core.crc32c import crc32c
+from kbroker.log._partition import PartitionLog
+from kbroker.protocol.records import CompressionType, Record, build_batch
+
+NOW_MS = 1_700_000_000_000
+TOPIC_ID = bytes(range(16))
+
+
+def batch(*values: bytes, timestamp_ms: int = NOW_MS, **options: Any) -> bytes:
+    return build_batch([Record(key=None, value=v, timestamp_ms=timestamp_ms) for v in values], **options)
+
+
+def gzip_batch(*values: bytes, **options: Any) -> bytes:
+    return batch(*values, compression=CompressionType.GZIP, **options)
+
+
+def with_field(data: bytes, at: int, size: int, value: int, *, fix_crc: bool = True) -> bytes:
+    """A batch with one header field changed, its checksum made right again."""
+    out = bytearray(data)
+    out[at : at + size] = value.to_bytes(size, "big", signed=value < 0)
+    if fix_crc:
+        out[17:21] = crc32c(bytes(out[21:])).to_bytes(4, "big")
+    return bytes(out)
+
+
+def split(records: bytes) -> list[bytes]:
+    """Whole batches of a read; a cut last one is left out."""
+    found = []
+    while len(records) >= 61:
+        size = int.from_bytes(records[8:12], "big") + 12
+        if size > len(records):
+            break
+        found.append(records[:size])
+        records = records[size:]
+    return found
+
+
+def crc_ok(data: bytes) -> bool:
+    return crc32c(data[21:]) == int.from_bytes(data[17:21], "big")
+
+
+def read_all(log: PartitionLog, start: int | None = None) -> list[bytes]:
+    """Every batch from the log start (or start) to where reads end; stops at the first error."""
+    offset, found = log.log_start_offset if start is None else start, []
+    while True:
+        got = log.read(offset, 1 << 20)
+        batches = split(got.records)
+        if got.error or not batches:
+            return found
+        found += batches
+        offset = int.from_bytes(batches[-1][:8], "big") + int.from_bytes(batches[-1][23:27], "big") + 1
+
+
+def base_of(data: bytes) -> int:
+    return int.from_bytes(data[:8], "big")
+
+
+def open_log(folder: Path | None, clock: VirtualClock | None = None, *, config: dict[str, Any] | None = None, **options: Any) -> PartitionLog:
+    return PartitionLog(folder, "t", 0, TOPIC_ID, config or {}, clock or VirtualClock(NOW_MS), **options)
