@@ -51,7 +51,9 @@ cdef struct Scan:
     const char *reason          # of rc 1
 
 
-cdef const char *judge(LogSegment *segment, const BatchHeader *header, int64_t left, int64_t next_offset) noexcept nogil:
+cdef const char *judge(LogSegment *segment, const BatchHeader *header, int64_t left, int64_t next_offset,
+                       bint gapless) noexcept nogil:
+    # No checksum covers the base offset; but where nothing compacts, each batch begins where the one before ended.
     cdef int64_t total = <int64_t>header.batch_length + 12
     if total < BATCH_HEADER_BYTES:
         return b"a batch is shorter than its header"
@@ -59,7 +61,7 @@ cdef const char *judge(LogSegment *segment, const BatchHeader *header, int64_t l
         return b"not a record batch of version 2"
     if header.last_offset_delta < 0 or header.record_count < 0:
         return b"a batch header is impossible"
-    if header.base_offset < next_offset or header.base_offset + header.last_offset_delta - segment.base_offset > MAX_INT32:
+    if header.base_offset < next_offset or (gapless and header.base_offset != next_offset) or header.base_offset + header.last_offset_delta - segment.base_offset > MAX_INT32:
         return b"a batch's offset does not follow the one before"
     if total > left:
         return b"the last batch is cut off"
@@ -90,7 +92,8 @@ cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file
                 if total > BATCH_HEADER_BYTES:
                     break
                 batch_parse(batch, BATCH_HEADER_BYTES, &header)
-                out.reason = judge(segment, &header, file_bytes - at, out.next_offset)
+                out.reason = judge(segment, &header, file_bytes - at, out.next_offset,
+                                   not partition.config.compacted and (at != from_position or at == 0))
                 if out.reason is not NULL:
                     out.rc = 1
                     break
@@ -403,8 +406,9 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
                     fail(rc, directory, segment.base_offset)
             elif scan.rc == 1:
                 set_damage(partition, scan.next_offset, segment, scan.valid_bytes, scan.reason)
-            elif not is_last and scan.next_offset != next_base and scan.valid_bytes > 0:
-                set_damage(partition, scan.next_offset, segment, scan.valid_bytes, b"the batches up to the next segment are missing")
+            elif not is_last and scan.valid_bytes > 0 and (
+                    scan.next_offset > next_base or (scan.next_offset < next_base and not partition.config.compacted)):
+                set_damage(partition, min(scan.next_offset, next_base), segment, scan.valid_bytes, b"the batches up to the next segment are missing")
             elif not is_last and scan.valid_bytes == 0:
                 set_damage(partition, segment.base_offset, segment, 0, b"a sealed segment is empty")
             end = scan.next_offset
