@@ -28,7 +28,12 @@ ACTIONS = st.one_of(
 @given(st.lists(ACTIONS, max_size=25), st.sampled_from([0, 100, 4096]), st.sampled_from([24, 200, 10_000]))
 def test_log_is_a_list_of_batches(actions, interval, index_bytes):
     """Any mix of appends, rolls, retention, cuts and reopenings, clean or not, leaves the batches that the model has."""
-    config = {"segment.bytes": 800, "index.interval.bytes": interval, "segment.index.bytes": index_bytes, "retention.ms": -1}
+    config = {
+        "segment.bytes": 800,
+        "index.interval.bytes": interval,
+        "segment.index.bytes": index_bytes,
+        "retention.ms": -1,
+    }
     folder = Path(tempfile.mkdtemp(prefix="kbroker-log-"))
     clock = VirtualClock(NOW_MS)
     log = open_log(folder / "t-0", clock, config=config)
@@ -38,9 +43,9 @@ def test_log_is_a_list_of_batches(actions, interval, index_bytes):
         for name, *given_ in actions:
             if name == "append":
                 count, size = given_
-                assert log.append(batch(*[bytes([size % 256]) * size] * count)).base_offset == (end if 61 + count * (size + 10) <= 800 else -1) or (
-                    log.log_end_offset == end
-                )
+                assert log.append(batch(*[bytes([size % 256]) * size] * count)).base_offset == (
+                    end if 61 + count * (size + 10) <= 800 else -1
+                ) or (log.log_end_offset == end)
                 if log.log_end_offset != end:
                     model.append((end, end + count, size))
                     end += count
@@ -68,7 +73,9 @@ def test_log_is_a_list_of_batches(actions, interval, index_bytes):
                 clean, keep_point = given_
                 point = log.flushed_offset if keep_point else 0
                 log.close(clean=clean)
-                log = open_log(folder / "t-0", clock, config=config, clean=clean, recovery_point=point, log_start_offset=start)
+                log = open_log(
+                    folder / "t-0", clock, config=config, clean=clean, recovery_point=point, log_start_offset=start
+                )
             elif name == "tear":
                 log.close(clean=False)
                 with max((folder / "t-0").glob("*.log")).open("ab") as file:

@@ -61,5 +61,7 @@ def base_of(data: bytes) -> int:
     return int.from_bytes(data[:8], "big")
 
 
-def open_log(folder: Path | None, clock: VirtualClock | None = None, *, config: dict[str, Any] | None = None, **options: Any) -> PartitionLog:
+def open_log(
+    folder: Path | None, clock: VirtualClock | None = None, *, config: dict[str, Any] | None = None, **options: Any
+) -> PartitionLog:
     return PartitionLog(folder, "t", 0, TOPIC_ID, config or {}, clock or VirtualClock(NOW_MS), **options)

@@ -197,13 +197,21 @@ def test_left_over_files(tmp_path: Path) -> None:
     """.deleted and .cleaned files go, a .swap takes its place, unknown files stay untouched."""
     folder = tmp_path / "t-0"
     data = fill(folder, 5)
-    for name in ("00000000000000000009.log.deleted", "00000000000000000000.log.cleaned", "note.txt", "abc.log", "7.log"):
+    for name in (
+        "00000000000000000009.log.deleted",
+        "00000000000000000000.log.cleaned",
+        "note.txt",
+        "abc.log",
+        "7.log",
+    ):
         (folder / name).write_bytes(b"?")
     os.rename(segment(folder, 0), folder / f"{0:020d}.log.swap")
     log = open_log(folder)
     assert read_all(log) == data
     names = {p.name for p in folder.iterdir()}
-    assert {"note.txt", "abc.log", "7.log"} <= names and not [n for n in names if n.endswith((".deleted", ".cleaned", ".swap"))]
+    assert {"note.txt", "abc.log", "7.log"} <= names and not [
+        n for n in names if n.endswith((".deleted", ".cleaned", ".swap"))
+    ]
     log.close()
 
 

@@ -9,7 +9,18 @@ from kbroker._core.clock import VirtualClock
 from kbroker.log._partition import PartitionLog
 from kbroker.log._segment import OpenFileCache
 from kbroker.protocol.records import CompressionType, Record, build_batch
-from tests.support.log_files import NOW_MS, TOPIC_ID, base_of, batch, crc_ok, gzip_batch, open_log, read_all, split, with_field
+from tests.support.log_files import (
+    NOW_MS,
+    TOPIC_ID,
+    base_of,
+    batch,
+    crc_ok,
+    gzip_batch,
+    open_log,
+    read_all,
+    split,
+    with_field,
+)
 
 
 @pytest.fixture
@@ -440,7 +451,14 @@ def test_in_memory() -> None:
 )  # fmt: skip
 def test_arguments(tmp_path: Path, change: dict[str, object], error: type[Exception]) -> None:
     """Wrong arguments raise and leave nothing half made."""
-    given = {"directory": tmp_path / "a", "topic": "t", "partition": 0, "topic_id": TOPIC_ID, "config": {}, "clock": VirtualClock(NOW_MS)}
+    given = {
+        "directory": tmp_path / "a",
+        "topic": "t",
+        "partition": 0,
+        "topic_id": TOPIC_ID,
+        "config": {},
+        "clock": VirtualClock(NOW_MS),
+    }
     with pytest.raises(error):
         PartitionLog(**(given | change))  # type: ignore[arg-type]
 
