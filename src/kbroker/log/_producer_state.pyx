@@ -787,6 +787,13 @@ cdef class ProducerStateManager:
 
     def append(self, producer_id, producer_epoch, base_sequence, base_offset, *, record_count=1, timestamp_ms=0,
                transactional=False, from_client=True):
+        """Judge a batch and, if it may be written, apply it.
+
+        Args: ``from_client``: the sequence rules count; False is how recovery and replication apply what was accepted.
+        Returns: (error, base offset, timestamp_ms): 0 with the batch's own values, or those of the remembered batch it
+        repeats; 45, 47, 48 or 56 with -1, -1.
+        Raises: TypeError, ValueError for a number out of range.
+        """
         cdef BatchFacts facts
         cdef Duplicate duplicate
         cdef AbortedTxn aborted
@@ -814,6 +821,11 @@ cdef class ProducerStateManager:
         return 0, facts.base_offset, facts.max_timestamp_ms
 
     def end_transaction(self, producer_id, producer_epoch, offset, *, commit, coordinator_epoch=0, timestamp_ms=0):
+        """Judge and apply an end marker of the coordinator at ``offset``.
+
+        Returns: (error 0, 47, 52 or 56; the entry (producer id, first, last, last stable offset) for the transaction
+        index when a transaction was aborted, else None).
+        """
         cdef BatchFacts facts
         cdef Duplicate duplicate
         cdef AbortedTxn aborted
