@@ -56,7 +56,16 @@ class FakeLogs:
         self.open: dict[tuple[str, int], FakeLog] = {}
         self.fail_at: tuple[str, int] | None = None
 
-    def open_partition(self, topic: str, partition: int, topic_id: uuid.UUID, configs: Any) -> FakeLog:
+    def start(self, topics: Any) -> None:
+        for topic in topics:
+            for index in range(topic.partitions):
+                if self.fail_at != (topic.name, index):
+                    self.create_partition(topic.name, index, topic.topic_id, topic.config)
+
+    def partition(self, topic: str, partition: int) -> FakeLog | None:
+        return self.open.get((topic, partition))
+
+    def create_partition(self, topic: str, partition: int, topic_id: uuid.UUID, configs: Any) -> FakeLog:
         if self.fail_at == (topic, partition):
             raise OSError(28, "No space left on device")
         log = FakeLog(topic, partition, topic_id, dict(configs))

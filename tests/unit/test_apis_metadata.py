@@ -76,6 +76,23 @@ def test_auto_creation_answers_unknown_first():
     assert (codes(answer), len(answer["Topics"][0]["Partitions"])) == ({"new": 0}, 2)
 
 
+def test_the_offsets_topic_is_there_when_asked_for():
+    """Its coordinator would have made it: internal, with 50 partitions, at once."""
+    bench = make_bench()
+    assert codes(bench.ask("Metadata", 12, named("__consumer_offsets"))) == {"__consumer_offsets": 3}
+    (topic,) = bench.ask("Metadata", 12, named("__consumer_offsets", create=True))["Topics"]
+    assert (topic["ErrorCode"], topic["IsInternal"], len(topic["Partitions"])) == (0, True, 50)
+
+
+def test_names_that_are_no_utf8():
+    """Answered like any bad name, with replacement characters (Java's way)."""
+    bench = make_bench()
+    body = codec.decode_request(3, 4, struct.pack(">ih", 1, 2) + b"\xff\xfe\0")
+    entry = KafkaApis().find(3, 4)
+    answer = codec.encode_response(3, 4, entry.handle(bench.ctx, body, RequestContext(3, 4)))
+    assert codes(codec.decode_response(3, 4, answer)) == {"\ufffd\ufffd": 17}
+
+
 @pytest.mark.parametrize(("create", "enabled"), [(False, True), (True, False)])
 def test_nothing_is_created_unasked(create, enabled):
     """Neither when the client forbids it, nor when the broker does."""

@@ -284,6 +284,19 @@ def test_a_log_that_cannot_be_read(failure, code):
     assert [row[0] for row in offsets(bench, (0, 5), (1, 5))] == [code, 0]
 
 
+def test_an_offline_partition():
+    """A log that could not be read at start: 56 here, no leader in Metadata; the other partition serves."""
+    first = make_bench()
+    first.create("t", 2)
+    first.logs.fail_at = ("t", 0)
+    first.logs.open.clear()
+    first.ctx.topics.load()
+    assert [row[0] for row in offsets(first, (0, -1), (1, -1), (2, -1))] == [56, 0, 3]
+    (topic,) = first.ask("Metadata", 12, {"Topics": [{"Name": "t"}]})["Topics"]
+    rows = [(row["ErrorCode"], row["LeaderId"], row["OfflineReplicas"]) for row in topic["Partitions"]]
+    assert rows == [(5, -1, [1]), (0, 1, [])]
+
+
 def test_empty_log():
     """Ends are 0 with an epoch; there is no largest time stamp."""
     assert offsets(timed(), (1, -1)) == [(0, -1, 0, 0)]

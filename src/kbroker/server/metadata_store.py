@@ -48,8 +48,8 @@ class StoredTopic:
 class MetadataStore:
     """Cluster metadata.
 
-    Args: ``folder`` of the logs, None to keep everything in memory; ``node_id`` of this broker; ``cluster_id`` of the log
-    folder, None to make one up for a new file and take the stored one otherwise.
+    Args: ``folder`` of the logs, None to keep everything in memory; ``node_id`` of this broker; ``cluster_id`` of the
+    log folder, None to make one up for a new file and take the stored one otherwise.
     Raises: MetadataError if the file is damaged, locked, of a newer version, or of another node or cluster.
     Threads: any.
     """

@@ -30,7 +30,7 @@ class InboundRequest(Protocol):
     @property
     def correlation_id(self) -> int: ...
     @property
-    def client_id(self) -> str: ...
+    def client_id(self) -> str | None: ...
     @property
     def body(self) -> memoryview: ...
     @property
@@ -103,7 +103,7 @@ class RequestHandlerPool:
             logger.debug("closing a connection: api key %d version %d is not served", key, version)
             return None
         facts = RequestContext(
-            key, version, request.correlation_id, request.client_id, request.listener, request.principal
+            key, version, request.correlation_id, request.client_id or "", request.listener, request.principal
         )
         try:
             body = codec.decode_request(key, version, request.body)

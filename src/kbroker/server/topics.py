@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import ConfigValue
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.log.manager import TopicLogs
 from kbroker.server.metadata_store import MetadataStore, StoredTopic
 from kbroker.server.topic_rules import INTERNAL_TOPICS, NewTopic, check_configs, check_more_partitions, check_new_topic
 
@@ -23,15 +24,20 @@ ZERO_ID = uuid.UUID(int=0)
 class Logs(Protocol):
     """What the registry asks of the log manager."""
 
-    def open_partition(
-        self, topic: str, partition: int, topic_id: uuid.UUID, configs: Mapping[str, ConfigValue]
+    def start(self, topics: Iterable[TopicLogs]) -> object: ...
+    def partition(self, topic: str, partition: int) -> Any: ...
+    def create_partition(
+        self, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
     ) -> Any: ...
     def delete_partition(self, topic: str, partition: int) -> None: ...
 
 
 @dataclass(frozen=True)
 class TopicView:
-    """A topic as handlers see it: never changed, replaced whole. ``configs`` are those it sets itself."""
+    """A topic as handlers see it: never changed, replaced whole.
+
+    ``partitions``: open logs by number, None where one could not be read at start; ``configs``: those it sets itself.
+    """
 
     name: str
     topic_id: uuid.UUID
@@ -87,21 +93,28 @@ class TopicRegistry:
         return [by_name[name] for name in sorted(by_name)]
 
     def partition(self, name: str, index: int) -> Any:
-        """The open log of one partition, or None."""
+        """The open log of one partition; None if there is no such partition, or if it could not be read at start."""
         topic = self._by_name.get(name)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         return topic.partitions[index]
 
+    def is_offline(self, name: str, index: int) -> bool:
+        """Whether there is such a partition, but its log could not be read at start."""
+        topic = self._by_name.get(name)
+        return topic is not None and 0 <= index < len(topic.partitions) and topic.partitions[index] is None
+
     # ------------------------------------------------------------ changing
 
     def load(self) -> None:
-        """Open the partitions of every remembered topic, then publish them."""
+        """Start the logs of every remembered topic, then publish the topics."""
         with self._lock:
-            views = {}
-            for stored in self._store.topics():
-                views[stored.name] = self._open(stored, range(stored.partitions))
-            self._swap(views)
+            topics = self._store.topics()
+            configs = self._config.topic_configs
+            self._logs.start(
+                [TopicLogs(one.name, one.topic_id, one.partitions, configs(one.configs)) for one in topics]
+            )
+            self._swap({one.name: self._loaded(one) for one in topics})
 
     def create(self, topic: NewTopic, validate_only: bool = False) -> Created:
         """Create a topic; it is remembered, open and published when this returns.
@@ -119,9 +132,7 @@ class TopicRegistry:
                 except Exception as error:
                     self._store.remove_topic(topic.name)
                     self._drop_logs(topic.name, range(count))
-                    if not isinstance(error, OSError):
-                        raise
-                    raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Cannot create the log: {error}") from error
+                    raise _storage_error(error) from None
                 self._swap({**self._by_name, topic.name: view})
                 logger.info("created topic %s with %d partition(s), id %s", topic.name, count, stored.topic_id)
         return Created(stored.topic_id, count, stored.configs)
@@ -159,9 +170,9 @@ class TopicRegistry:
             stored = StoredTopic(name, view.topic_id, count, view.configs)
             try:
                 grown = self._open(stored, range(current, count), view.partitions)
-            except OSError as error:
+            except Exception as error:
                 self._drop_logs(name, range(current, count))
-                raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Cannot create the log: {error}") from error
+                raise _storage_error(error) from None
             self._store.set_partitions(name, count)
             self._swap({**self._by_name, name: grown})
             logger.info("topic %s has %d partitions now", name, count)
@@ -181,10 +192,13 @@ class TopicRegistry:
 
     def _open(self, stored: StoredTopic, indexes: Iterable[int], present: Sequence[Any] = ()) -> TopicView:
         configs = self._config.topic_configs(stored.configs)
-        configs["producer.id.expiration.ms"] = self._config.integer("producer.id.expiration.ms")
-        opened = [self._logs.open_partition(stored.name, index, stored.topic_id, configs) for index in indexes]
+        opened = [self._logs.create_partition(stored.name, index, stored.topic_id, configs) for index in indexes]
         is_internal = stored.name in INTERNAL_TOPICS
         return TopicView(stored.name, stored.topic_id, (*present, *opened), is_internal, stored.configs)
+
+    def _loaded(self, stored: StoredTopic) -> TopicView:
+        opened = tuple(self._logs.partition(stored.name, index) for index in range(stored.partitions))
+        return TopicView(stored.name, stored.topic_id, opened, stored.name in INTERNAL_TOPICS, stored.configs)
 
     def _drop_logs(self, name: str, partitions: Iterable[int]) -> None:
         """Remove what is there; a failed creation has not made all of them."""
@@ -193,10 +207,17 @@ class TopicRegistry:
                 self._logs.delete_partition(name, index)
             except KeyError:
                 continue
-            except OSError as error:
+            except (OSError, KafkaError) as error:
                 logger.warning("cannot remove the log of %s-%d: %s", name, index, error)
 
     def _swap(self, by_name: Mapping[str, TopicView]) -> None:
         self._by_id = {view.topic_id: view for view in by_name.values()}
         self._by_name = by_name
         self._publish(list(by_name.values()))
+
+
+def _storage_error(error: Exception) -> Exception:
+    """What a client is told when a log could not be made; a bug of ours stays what it is."""
+    if isinstance(error, OSError):
+        return KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Cannot create the log: {error}")
+    return error

@@ -39,6 +39,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             index = row["PartitionIndex"]
             if (topic["Name"], index) in repeated:
                 rows[index] = _answer(index, Errors.INVALID_REQUEST)
+            elif ctx.topics.is_offline(topic["Name"], index):
+                rows[index] = _answer(index, Errors.KAFKA_STORAGE_ERROR)
             else:
                 log = ctx.topics.partition(topic["Name"], index)
                 rows[index] = _lookup(log, row, body["IsolationLevel"], request.api_version)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from typing import Any
 
 from kbroker.common.errors import Errors
 from kbroker.server.context import (
@@ -14,7 +15,7 @@ from kbroker.server.context import (
     Body,
     RequestContext,
 )
-from kbroker.server.topic_rules import invalid_name_reason
+from kbroker.server.topic_rules import INTERNAL_TOPICS, invalid_name_reason
 from kbroker.server.topics import ZERO_ID, TopicView
 
 
@@ -40,7 +41,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             topics = [_by_id(ctx, topic_id, operations) for topic_id in dict.fromkeys(ids)]
         else:
             names = dict.fromkeys(row["Name"] for row in asked)
-            topics = _by_name(ctx, names, operations, body["AllowAutoTopicCreation"])
+            may_create = body["AllowAutoTopicCreation"] and ctx.config.boolean("auto.create.topics.enable")
+            topics = _by_name(ctx, names, operations, may_create)
     endpoint = ctx.endpoint(request.listener)
     rack = ctx.config.text("broker.rack") or None
     answer: Body = {
@@ -65,14 +67,17 @@ def _by_name(ctx: ApiContext, names: Iterable[str], operations: int, may_create:
     missing: list[str] = []
     for name in names:
         view = ctx.topics.get(name)
+        if view is None and name in INTERNAL_TOPICS and may_create:
+            ctx.topics.auto_create([name])  # Kafka's coordinator has made it before any client asks
+            view = ctx.topics.get(name)
         if view is not None:
             topics.append(_topic(ctx, view, operations))
         elif invalid_name_reason(name) is not None:
-            topics.append(_unknown(name, ZERO_ID, Errors.INVALID_TOPIC_EXCEPTION))
+            topics.append(_unknown(_as_java_reads(name), ZERO_ID, Errors.INVALID_TOPIC_EXCEPTION))
         else:
             missing.append(name)
             topics.append(_unknown(name, ZERO_ID, Errors.UNKNOWN_TOPIC_OR_PARTITION))
-    if missing and may_create and ctx.config.boolean("auto.create.topics.enable"):
+    if missing and may_create:
         ctx.topics.auto_create(missing)
     return topics
 
@@ -83,18 +88,7 @@ def _by_id(ctx: ApiContext, topic_id: uuid.UUID, operations: int) -> Body:
 
 
 def _topic(ctx: ApiContext, view: TopicView, operations: int) -> Body:
-    node = ctx.node_id
-    replicas = [node]
-    partitions = [
-        {
-            "PartitionIndex": index,
-            "LeaderId": node,
-            "LeaderEpoch": log.leader_epoch,
-            "ReplicaNodes": replicas,
-            "IsrNodes": replicas,
-        }
-        for index, log in enumerate(view.partitions)
-    ]
+    partitions = [_partition(ctx.node_id, index, log) for index, log in enumerate(view.partitions)]
     return {
         "ErrorCode": 0,
         "Name": view.name,
@@ -103,6 +97,25 @@ def _topic(ctx: ApiContext, view: TopicView, operations: int) -> Body:
         "Partitions": partitions,
         "TopicAuthorizedOperations": operations,
     }
+
+
+def _partition(node: int, index: int, log: Any) -> Body:
+    """One whose log could not be read has no leader, as with Kafka's offline folders."""
+    offline = log is None
+    return {
+        "ErrorCode": int(Errors.LEADER_NOT_AVAILABLE if offline else Errors.NONE),
+        "PartitionIndex": index,
+        "LeaderId": -1 if offline else node,
+        "LeaderEpoch": 0 if offline else log.leader_epoch,
+        "ReplicaNodes": [node],
+        "IsrNodes": [node],
+        "OfflineReplicas": [node] if offline else [],
+    }
+
+
+def _as_java_reads(name: str) -> str:
+    """Bytes that are no UTF-8 come back as replacement characters, not as the bytes they were."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _unknown(name: str | None, topic_id: uuid.UUID, error: Errors) -> Body:

@@ -1,0 +1,322 @@
+"""The broker: assembles the parts in order, and takes them apart in order.
+
+    with Broker() as broker:
+        print(broker.bootstrap_servers)
+
+Start: configuration, log folder, metadata, topics, native lane, handlers, network. Stop: acceptors, network threads
+stop reading, handlers, waiting requests, network threads, log, metadata.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+
+from kbroker._core.clock import BaseClock, SystemClock
+from kbroker._core.memory_pool import MemoryPool
+from kbroker._core.request_queue import Queue
+from kbroker.common.config import BrokerConfig
+from kbroker.common.config_def import INT32_MAX, ConfigError
+from kbroker.common.listeners import Listener
+from kbroker.log.manager import LogManager
+from kbroker.network.request_channel import RequestChannel
+from kbroker.network.socket_server import SocketServer, SocketServerOptions
+from kbroker.server._lane import NativeLane
+from kbroker.server.apis import api18_api_versions
+from kbroker.server.context import ApiContext, Endpoint
+from kbroker.server.kafka_apis import KafkaApis
+from kbroker.server.metadata_store import BROKER, MetadataStore
+from kbroker.server.request_handler import RequestHandlerPool
+from kbroker.server.topics import TopicRegistry
+
+logger = logging.getLogger(__name__)
+
+
+class BrokerStartError(RuntimeError):
+    """The broker cannot start; the text says why, for people, in one line."""
+
+
+class Broker:
+    """A Kafka-compatible broker in this process; several may run at once.
+
+    Args: ``config`` a BrokerConfig or values by Kafka's names, taken as they are (so the defaults of ``listeners`` and
+    ``log.dir`` apply); None for a broker of its own: a free port on 127.0.0.1, nothing kept. ``clock``: the one reader
+    of time, the system's when None.
+    Raises: ConfigError for a bad value.
+    Threads: start and stop from one thread at a time; properties from any.
+    """
+
+    def __init__(
+        self, config: BrokerConfig | Mapping[str, object] | None = None, *, clock: BaseClock | None = None
+    ) -> None:
+        if config is None:
+            config = {"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True}
+        self.config = config if isinstance(config, BrokerConfig) else BrokerConfig(config)
+        self.clock = SystemClock() if clock is None else clock
+        self.apis = KafkaApis()
+        self._state_lock = threading.Lock()
+        self._parts: _Parts | None = None
+
+    def __enter__(self) -> Broker:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Start; clients are served when this returns.
+
+        Raises: BrokerStartError, and nothing is left running then.
+        """
+        with self._state_lock:
+            if self._parts is not None:
+                raise BrokerStartError("this broker runs already")
+            for name in self.config.unknown:
+                logger.warning("unknown setting %s is ignored", name)
+            raise_open_files_limit(self.config.integer("kbroker.nofile.limit"))
+            parts = _Parts(self.config, self.clock, self.apis)
+            try:
+                parts.start()
+            except ConfigError:
+                parts.stop()
+                raise
+            except (OSError, RuntimeError, ValueError) as error:
+                parts.stop()
+                raise BrokerStartError(_one_line(error)) from error
+            except BaseException:
+                parts.stop()
+                raise
+            self._parts = parts
+        logger.info("broker %d serves %s", self.config.node_id, self.bootstrap_servers)
+
+    def stop(self) -> None:
+        """Stop in order; what was acknowledged is on disk as its setting promises. Idempotent."""
+        with self._state_lock:
+            parts, self._parts = self._parts, None
+        if parts is not None:
+            parts.stop()
+
+    # ------------------------------------------------------------ facts
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients connect: host:port of the first listener."""
+        host, port = next(iter(self._running().ctx.endpoints.values()))
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id."""
+        return self._running().ctx.cluster_id
+
+    @property
+    def context(self) -> ApiContext:
+        """The parts that handlers use: topics, metadata, configuration."""
+        return self._running().ctx
+
+    def describe(self) -> str:
+        """One line for people: addresses, node, cluster, where the data is."""
+        parts = self._running()
+        addresses = ", ".join(f"{name}://{host}:{port}" for name, (host, port) in parts.ctx.endpoints.items())
+        data = "in memory" if parts.in_memory else f"data in {os.path.abspath(self.config.log_dir)}"
+        return f"{addresses}, node {self.config.node_id}, cluster {parts.ctx.cluster_id}, {data}"
+
+    def _running(self) -> _Parts:
+        parts = self._parts
+        if parts is None:
+            raise RuntimeError("this broker does not run")
+        return parts
+
+
+class _Parts:
+    """One life of a broker: what start has built so far, taken apart by stop."""
+
+    def __init__(self, config: BrokerConfig, clock: BaseClock, apis: KafkaApis) -> None:
+        self.config = config
+        self.clock = clock
+        self.apis = apis
+        self.in_memory = config.boolean("kbroker.in.memory")
+        self.ctx: ApiContext
+        self._timeout_s = config.integer("kbroker.shutdown.timeout.ms") / 1000
+        self._pid = os.getpid()
+        self._undo: list[tuple[str, Callable[[], object]]] = []
+
+    # ------------------------------------------------------------ start
+
+    def start(self) -> None:
+        """Build everything, each part with the step that takes it apart; stop runs those steps in reverse."""
+        config = self.config
+        atexit.register(self.stop)
+        logs = LogManager([] if self.in_memory else [config.log_dir], self.clock, config, self.in_memory)
+        self._then("log", logs.close)
+        store = MetadataStore(None if self.in_memory else config.log_dir, config.node_id, logs.cluster_id)
+        self._undo.insert(0, ("metadata", store.close))  # the last thing to go
+        config.set_dynamic(store.configs(BROKER, str(config.node_id)), store.configs(BROKER, ""))
+
+        requests = Queue(config.integer("queued.max.requests"), self.clock)
+        python_requests = Queue(INT32_MAX, self.clock)
+        server = SocketServer(
+            config.listeners, requests, _options(config), pool=_pool(config, self.clock), clock=self.clock
+        )
+        self._then("network threads", lambda: server.finish_stop(self._timeout_s))
+        endpoints = _endpoints(config, server.bind())
+
+        lane = self._start_lane(requests, python_requests)
+        topics = TopicRegistry(config, store, logs, lane.publish_topics)
+        self.ctx = ApiContext(config, store, topics, endpoints, self.apis.ranges)
+        topics.load()
+        self._start_handlers(lane, requests, python_requests)
+        self._then("acceptors", server.begin_stop)
+        server.start()
+
+    def _start_lane(self, requests: Queue, python_requests: Queue) -> NativeLane:
+        config = self.config
+        lane = NativeLane(
+            self.clock,
+            requests,
+            python_requests,
+            config.node_id,
+            max_fetch_sessions=config.integer("max.incremental.fetch.session.cache.slots"),
+            fetch_max_bytes=config.integer("fetch.max.bytes"),
+            fetch_purge_interval=config.integer("fetch.purgatory.purge.interval.requests"),
+            produce_purge_interval=config.integer("producer.purgatory.purge.interval.requests"),
+        )
+        for entry in self.apis.entries.values():
+            lane.set_api(entry.key, entry.served_from, entry.max_version, entry.first_flexible)
+        ranges = self.apis.ranges()
+        lane.set_api_versions(*api18_api_versions.encode_bodies(ranges), api18_api_versions.unsupported(ranges))
+        reapers = [
+            _thread("executor-Fetch-reaper", lane.run_fetch_reaper),
+            _thread("executor-Produce-reaper", lane.run_produce_reaper),
+        ]
+        self._then("reapers", lambda: self._join(reapers))
+        self._then("lane", lane.close)
+        for thread in reapers:
+            thread.start()
+        return lane
+
+    def _start_handlers(self, lane: NativeLane, requests: Queue, python_requests: Queue) -> None:
+        config = self.config
+        channel = RequestChannel(python_requests)
+        pool = RequestHandlerPool(self.ctx, self.apis, channel.receive, config.integer("kbroker.python.threads"))
+        names = [f"data-plane-kafka-request-handler-{number}" for number in range(config.integer("num.io.threads"))]
+        handlers = [_thread(name, lane.run_handler) for name in names]
+
+        def stop_native() -> None:
+            requests.close()
+            self._join(handlers)
+
+        def stop_python() -> None:
+            channel.close()
+            if not pool.stop(self._timeout_s):
+                logger.error("a Python request handler did not end within %.1f s", self._timeout_s)
+
+        self._then("waiting requests", lambda: self._complete_waiting(lane))
+        self._then("Python handlers", stop_python)
+        self._then("handlers", stop_native)
+        pool.start()
+        for thread in handlers:
+            thread.start()
+
+    def _then(self, what: str, undo: Callable[[], object]) -> None:
+        self._undo.append((what, undo))
+
+    # ------------------------------------------------------------ stop
+
+    def stop(self) -> None:
+        """Take apart what was built, in reverse; a step that fails is told, and the others still run. Idempotent."""
+        atexit.unregister(self.stop)
+        if os.getpid() != self._pid:  # a child made by fork owns no thread and no file of ours
+            return
+        while self._undo:
+            what, undo = self._undo.pop()
+            try:
+                undo()
+            except Exception:
+                logger.exception("stopping the %s failed", what)
+
+    def _complete_waiting(self, lane: NativeLane) -> None:
+        """Produces that wait for the disk get the time a stop may take; waiting fetches are answered at once."""
+        end = time.monotonic() + self._timeout_s
+        while lane.waiting_produces and time.monotonic() < end:
+            time.sleep(0.005)
+        lane.complete_waiting()
+
+    def _join(self, threads: list[threading.Thread]) -> None:
+        end = time.monotonic() + self._timeout_s
+        for thread in threads:
+            if thread.ident is None:
+                continue
+            thread.join(max(0.0, end - time.monotonic()))
+            if thread.is_alive():
+                logger.error("thread %s did not end within %.1f s", thread.name, self._timeout_s)
+
+
+def _thread(name: str, body: Callable[[], None]) -> threading.Thread:
+    return threading.Thread(target=body, name=name, daemon=True)
+
+
+def _options(config: BrokerConfig) -> SocketServerOptions:
+    idle_ms = config.integer("connections.max.idle.ms")
+    return SocketServerOptions(
+        network_threads=config.integer("num.network.threads"),
+        max_request_bytes=config.integer("socket.request.max.bytes"),
+        idle_ms=idle_ms,
+        frame_timeout_ms=config.integer("kbroker.frame.timeout.ms"),
+        run_length=config.integer("kbroker.run.length"),
+        max_connections=config.integer("max.connections"),
+        backlog=config.integer("socket.listen.backlog.size"),
+        send_buffer_bytes=config.integer("socket.send.buffer.bytes"),
+        receive_buffer_bytes=config.integer("socket.receive.buffer.bytes"),
+        broker_id=config.node_id,
+    )
+
+
+def _pool(config: BrokerConfig, clock: BaseClock) -> MemoryPool | None:
+    size_bytes = config.integer("queued.max.request.bytes")
+    if size_bytes <= 0:
+        return None
+    return MemoryPool(size_bytes, config.integer("socket.request.max.bytes"), clock=clock)
+
+
+def _endpoints(config: BrokerConfig, bound: list[Listener]) -> dict[str, Endpoint]:
+    """Where clients of each listener are sent: as advertised, else where it is bound."""
+    advertised = {listener.name: listener for listener in config.advertised_listeners}
+    endpoints = {}
+    for listener in bound:
+        told = advertised.get(listener.name, listener)
+        host = told.host if told.host not in ("", "0.0.0.0", "::") else socket.gethostname()
+        endpoints[listener.name] = Endpoint(host, told.port or listener.port)
+    return endpoints
+
+
+def raise_open_files_limit(wanted: int) -> None:
+    """Raise the soft limit of open files towards ``wanted``, as far as the hard limit allows; never lower it."""
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft == resource.RLIM_INFINITY or soft >= target:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(target, 1 << 20), hard))
+    except (OSError, ValueError) as error:
+        logger.debug("cannot raise the limit of open files: %s", error)
+
+
+def _one_line(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror and not error.filename else str(error)
+    return " ".join(text.split()) or type(error).__name__
