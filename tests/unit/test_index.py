@@ -72,7 +72,8 @@ def test_file_is_kafkas(tmp_path: Path) -> None:
     index.seal()
     assert file.read_bytes() == (5).to_bytes(4, "big") + (7).to_bytes(4, "big")
     again = OffsetIndex(tmp_path, 45, 101)
-    assert again.load() and again.lookup(60) == (50, 7)
+    assert again.load()
+    assert again.lookup(60) == (50, 7)
 
 
 @pytest.mark.parametrize("content", [b"\0" * 7, b"\0\0\0\5\0\0\0\0\0\0\0\0\0\0\0\0", b"\xff" * 8, b"\0" * 800])

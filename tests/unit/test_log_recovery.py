@@ -29,7 +29,9 @@ def segment(folder: Path, base: int, suffix: str = ".log") -> Path:
 
 
 def test_torn_tail_at_every_byte(tmp_path: Path) -> None:
-    """Whatever byte of the last two batches a crash cuts at, all whole batches before it are there and the next append follows."""
+    """Whatever byte of the last two batches a crash cuts at, all whole batches before it are there and the next
+    append follows.
+    """
     origin = tmp_path / "origin"
     data = fill(origin, 6)
     whole = b"".join(data)
@@ -40,14 +42,18 @@ def test_torn_tail_at_every_byte(tmp_path: Path) -> None:
         segment(folder, 0).write_bytes(whole[:size])
         log = open_log(folder)
         kept = next(n for n in range(6, -1, -1) if sum(map(len, data[:n])) <= size)
-        assert log.damage is None and log.log_end_offset == kept and read_all(log) == data[:kept]
+        assert log.damage is None
+        assert log.log_end_offset == kept
+        assert read_all(log) == data[:kept]
         assert log.append(batch(b"next")).base_offset == kept
         log.close(clean=False)
         shutil.rmtree(folder)
 
 
 def test_bit_flips_never_serve_a_wrong_batch(tmp_path: Path) -> None:
-    """After one flipped bit anywhere, reads give a prefix of what was written or refuse; never a batch with a wrong checksum."""
+    """After one flipped bit anywhere, reads give a prefix of what was written or refuse; never a batch with a
+    wrong checksum.
+    """
     origin, folder = tmp_path / "origin", tmp_path / "t-0"
     data = fill(origin, 40, SMALL)
     rng = random.Random(20)
@@ -67,15 +73,19 @@ def test_bit_flips_never_serve_a_wrong_batch(tmp_path: Path) -> None:
         sealed = victim.name != files[-1].name
         outcomes.add((sealed, log.damage is not None, len(served) == len(data)))
         if log.damage is not None:
-            assert log.read(log.damage_offset).error == 56 and log.append(batch(b"x")).error == 56
+            assert log.read(log.damage_offset).error == 56
+            assert log.append(batch(b"x")).error == 56
         log.close(clean=False)
         shutil.rmtree(folder)
-    assert (True, True, False) in outcomes and (False, False, False) in outcomes
+    assert (True, True, False) in outcomes
+    assert (False, False, False) in outcomes
     assert not any(damaged for sealed, damaged, _ in outcomes if not sealed)
 
 
 def test_sealed_damage_is_fenced_not_cut(tmp_path: Path) -> None:
-    """Damage in a sealed segment: below it reads go on, from it on 56, the reason names file and byte, no byte is lost."""
+    """Damage in a sealed segment: below it reads go on, from it on 56, the reason names file and byte, no byte is
+    lost.
+    """
     folder = tmp_path / "t-0"
     data = fill(folder, 40, SMALL)
     log = open_log(folder, config=SMALL)
@@ -88,15 +98,21 @@ def test_sealed_damage_is_fenced_not_cut(tmp_path: Path) -> None:
     for clean in (False, False):
         log = open_log(folder, config=SMALL, clean=clean)
         bad = bases[1] + 1
-        assert log.damage_offset == bad and victim.name in str(log.damage) and "checksum" in str(log.damage)
-        assert read_all(log) == data[:bad] and log.read(bad).error == 56 and log.read(39).error == 56
-        assert log.append(batch(b"x")).error == 56 and log.log_end_offset == 40
+        assert log.damage_offset == bad
+        assert victim.name in str(log.damage)
+        assert "checksum" in str(log.damage)
+        assert read_all(log) == data[:bad]
+        assert log.read(bad).error == 56
+        assert log.read(39).error == 56
+        assert log.append(batch(b"x")).error == 56
+        assert log.log_end_offset == 40
         assert log.apply_retention(NOW_MS * 2) == 0
         log.close(clean=False)
     assert victim.read_bytes() == bytes(content)
     log = open_log(folder, config=SMALL)
     log.truncate_to(bad)  # what the repair command does
-    assert log.damage is None and log.append(batch(b"x")).base_offset == bad
+    assert log.damage is None
+    assert log.append(batch(b"x")).base_offset == bad
     log.close()
 
 
@@ -108,10 +124,12 @@ def test_damage_below_the_recovery_point_is_not_cut(tmp_path: Path) -> None:
     content[sum(map(len, data[:4])) + 65] ^= 1
     segment(folder, 0).write_bytes(content)
     log = open_log(folder, recovery_point=8)
-    assert log.damage_offset == 4 and segment(folder, 0).read_bytes() == bytes(content)
+    assert log.damage_offset == 4
+    assert segment(folder, 0).read_bytes() == bytes(content)
     log.close(clean=False)
     log = open_log(folder, recovery_point=4)
-    assert log.damage is None and log.log_end_offset == 4
+    assert log.damage is None
+    assert log.log_end_offset == 4
     log.close()
 
 
@@ -122,7 +140,8 @@ def test_missing_segment(tmp_path: Path) -> None:
     bases = sorted(int(p.stem) for p in folder.glob("*.log"))
     segment(folder, bases[2]).unlink()
     log = open_log(folder, config=SMALL, clean=True)
-    assert log.damage_offset == bases[2] and read_all(log) == data[: bases[2]]
+    assert log.damage_offset == bases[2]
+    assert read_all(log) == data[: bases[2]]
     log.close(clean=False)
 
 
@@ -138,7 +157,8 @@ def test_damaged_index(tmp_path: Path, suffix: str, content: bytes | None) -> No
         else:
             file.write_bytes(content)
     log = open_log(folder, config=SMALL, clean=True)
-    assert log.damage is None and read_all(log) == data
+    assert log.damage is None
+    assert read_all(log) == data
     for offset in range(40):
         assert base_of(log.read(offset).records) == offset
     assert log.offset_for_timestamp(NOW_MS) == (0, NOW_MS, 0)
@@ -189,7 +209,8 @@ def test_tail_rubbish(tmp_path: Path) -> None:
         folder.mkdir()
         segment(folder, 0).write_bytes(b"".join(data) + extra)
         log = open_log(folder)
-        assert (log.log_end_offset, log.damage) == (5, None) and read_all(log) == data
+        assert (log.log_end_offset, log.damage) == (5, None)
+        assert read_all(log) == data
         log.close()
 
 
@@ -209,9 +230,8 @@ def test_left_over_files(tmp_path: Path) -> None:
     log = open_log(folder)
     assert read_all(log) == data
     names = {p.name for p in folder.iterdir()}
-    assert {"note.txt", "abc.log", "7.log"} <= names and not [
-        n for n in names if n.endswith((".deleted", ".cleaned", ".swap"))
-    ]
+    assert {"note.txt", "abc.log", "7.log"} <= names
+    assert not [n for n in names if n.endswith((".deleted", ".cleaned", ".swap"))]
     log.close()
 
 
@@ -220,7 +240,8 @@ def test_log_end_below_its_start(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
     fill(folder, 5)
     log = open_log(folder, log_start_offset=9)
-    assert (log.log_start_offset, log.log_end_offset) == (9, 9) and log.append(batch(b"x")).base_offset == 9
+    assert (log.log_start_offset, log.log_end_offset) == (9, 9)
+    assert log.append(batch(b"x")).base_offset == 9
     assert sorted(p.name for p in folder.glob("*.log")) == [f"{9:020d}.log"]
     log.close()
 
@@ -245,13 +266,16 @@ def test_truncate(tmp_path: Path) -> None:
     log = open_log(folder, config=SMALL)
     for offset in (35, 34, 17, 3, 0):
         log.truncate_to(offset)
-        assert log.log_end_offset == offset and read_all(log) == data[:offset]
+        assert log.log_end_offset == offset
+        assert read_all(log) == data[:offset]
         assert log.append(batch(b"%04d" % offset * (1 + offset % 5))).base_offset == offset
     log.close()
 
 
 def test_full_disk_for_real(tmp_path: Path) -> None:
-    """With a real file-size limit: 56, the part written is taken back, reads go on, and after space returns appends work."""
+    """With a real file-size limit: 56, the part written is taken back, reads go on, and after space returns
+    appends work.
+    """
     script = f"""
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -288,7 +312,8 @@ def test_speed_of_recovery(tmp_path: Path) -> None:
     started = time.perf_counter()
     log = open_log(folder)
     rate = size / (time.perf_counter() - started) / 1e6
-    assert log.log_end_offset == 64 * 900 and rate > 100
+    assert log.log_end_offset == 64 * 900
+    assert rate > 100
     print(f"{rate:.0f} MB/s")
     log.close()
     assert split(b"") == []

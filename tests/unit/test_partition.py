@@ -66,7 +66,8 @@ def test_refused_batches(tmp_path: Path, name: str, data: bytes, version: int, e
     log = open_log(tmp_path / "t-0", config={"max.message.bytes": 500})
     result = log.append(data, api_version=version)
     assert (result.error, result.base_offset) == (error, -1), name
-    assert log.log_end_offset == 0 and log.size_bytes == 0
+    assert log.log_end_offset == 0
+    assert log.size_bytes == 0
     assert log.append(batch(b"x")).base_offset == 0
 
 
@@ -119,23 +120,29 @@ def test_client_batch_marked_log_append_time(log: PartitionLog) -> None:
     """On a CreateTime topic the bit is cleared and the checksum rebuilt."""
     assert log.append(batch(b"x", log_append_time=True)).error == 0
     (stored,) = read_all(log)
-    assert stored[22] & 8 == 0 and crc_ok(stored)
+    assert stored[22] & 8 == 0
+    assert crc_ok(stored)
 
 
 def test_wrong_largest_time_is_repaired(log: PartitionLog) -> None:
     """A header that claims another largest time stamp is stored with the true one."""
     assert log.append(with_field(batch(b"x"), 35, 8, NOW_MS + 5)).error == 0
     (stored,) = read_all(log)
-    assert int.from_bytes(stored[35:43], "big") == NOW_MS and crc_ok(stored)
+    assert int.from_bytes(stored[35:43], "big") == NOW_MS
+    assert crc_ok(stored)
 
 
 def test_log_append_time(tmp_path: Path) -> None:
-    """LogAppendTime stamps the batch, sets the bit, rebuilds the checksum and answers the time; old records are no error."""
+    """LogAppendTime stamps the batch, sets the bit, rebuilds the checksum and answers the time; old records are no
+    error.
+    """
     log = open_log(tmp_path / "t-0", config={"message.timestamp.type": "LogAppendTime"})
     result = log.append(batch(b"x", timestamp_ms=5))
     assert (result.error, result.log_append_time_ms) == (0, NOW_MS)
     (stored,) = read_all(log)
-    assert stored[22] & 8 and int.from_bytes(stored[35:43], "big") == NOW_MS and crc_ok(stored)
+    assert stored[22] & 8
+    assert int.from_bytes(stored[35:43], "big") == NOW_MS
+    assert crc_ok(stored)
     assert log.offset_for_timestamp(NOW_MS) == (0, NOW_MS, 0)
     assert log.append(gzip_batch(b"x", timestamp_ms=5)).error == 0
 
@@ -146,7 +153,9 @@ def test_stored_batch(tmp_path: Path) -> None:
     log.append(batch(b"a", b"b"))
     log.append(batch(b"c"))
     second = read_all(log)[1]
-    assert base_of(second) == 2 and int.from_bytes(second[12:16], "big") == 3 and second[16:] == batch(b"c")[16:]
+    assert base_of(second) == 2
+    assert int.from_bytes(second[12:16], "big") == 3
+    assert second[16:] == batch(b"c")[16:]
     assert log.leader_epochs() == [(3, 0)]
     assert (tmp_path / "t-0" / "leader-epoch-checkpoint").read_text() == "0\n1\n3 0\n"
     assert (tmp_path / "t-0" / "partition.metadata").read_text() == "version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n"
@@ -160,7 +169,9 @@ def test_larger_than_a_segment(tmp_path: Path) -> None:
 
 
 def test_idempotent_sequences(log: PartitionLog) -> None:
-    """A repeat answers its first offset and writes nothing; a gap is 45, an old epoch 47; duplicates answer their time."""
+    """A repeat answers its first offset and writes nothing; a gap is 45, an old epoch 47; duplicates answer their
+    time.
+    """
 
     def send(sequence: int, epoch: int = 1) -> tuple[int, int, bool]:
         result = log.append(batch(b"x", producer_id=9, producer_epoch=epoch, base_sequence=sequence))
@@ -169,7 +180,8 @@ def test_idempotent_sequences(log: PartitionLog) -> None:
     assert [send(0), send(1), send(0), send(1)] == [(0, 0, False), (0, 1, False), (0, 0, True), (0, 1, True)]
     assert send(3) == (45, -1, False)
     assert send(2, epoch=0)[0] == 47
-    assert log.log_end_offset == 2 and log.producer_count == 1
+    assert log.log_end_offset == 2
+    assert log.producer_count == 1
     repeat = log.append(batch(b"x", producer_id=9, producer_epoch=1, base_sequence=1))
     assert repeat.log_append_time_ms == NOW_MS
 
@@ -238,9 +250,11 @@ def test_read_bounds(log: PartitionLog) -> None:
     """Below the start and past the end is 1; the end itself is empty; inside a batch gives the whole batch."""
     log.append(batch(b"a", b"b", b"c"))
     log.append(batch(b"d"))
-    assert log.read(-1).error == 1 and log.read(5).error == 1
+    assert log.read(-1).error == 1
+    assert log.read(5).error == 1
     assert log.read(4) == (0, 4, 4, 0, b"", 0, [])
-    assert base_of(log.read(2).records) == 0 and base_of(log.read(3).records) == 3
+    assert base_of(log.read(2).records) == 0
+    assert base_of(log.read(3).records) == 3
 
 
 def test_read_limits(log: PartitionLog) -> None:
@@ -252,7 +266,9 @@ def test_read_limits(log: PartitionLog) -> None:
     assert len(log.read(0, 1).records) == size
     assert len(log.read(0, 1, min_one=False).records) == 1
     assert log.read(0, 0, min_one=False).records == b""
-    assert log.probe(0) == (0, 2 * size, False) and log.probe(1) == (0, size, False) and log.probe(2) == (0, 0, False)
+    assert log.probe(0) == (0, 2 * size, False)
+    assert log.probe(1) == (0, size, False)
+    assert log.probe(2) == (0, 0, False)
     assert log.probe(3)[0] == 1
 
 
@@ -272,7 +288,8 @@ def test_files_stay_few(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", config={"segment.bytes": 200}, files=files)
     for _ in range(40):
         log.append(batch(b"x" * 50))
-    assert len(log.segments()) == 40 and len(read_all(log)) == 40
+    assert len(log.segments()) == 40
+    assert len(read_all(log)) == 40
     assert files.open_files <= 2
 
 
@@ -298,7 +315,9 @@ def marker(producer_id: int, epoch: int, commit: bool) -> bytes:
 
 
 def test_transactions(tmp_path: Path) -> None:
-    """The LSO stays at the open transaction; an abort is listed to read_committed, also after a restart of either kind."""
+    """The LSO stays at the open transaction; an abort is listed to read_committed, also after a restart of either
+    kind.
+    """
     log = open_log(tmp_path / "t-0")
     log.append(batch(b"plain"))
     log.append(batch(b"txn", producer_id=5, producer_epoch=0, base_sequence=0, transactional=True))
@@ -327,8 +346,10 @@ def test_flush_interval_holds_the_high_watermark(tmp_path: Path) -> None:
     waiting = log.append(batch(b"b"))
     assert (waiting.flush_offset, waiting.high_watermark_moved, log.high_watermark) == (2, False, 1)
     assert [base_of(b) for b in split(log.read(0).records)] == [0]
-    assert log.probe(1) == (0, 0, False) and log.flush_target == 2
-    assert log.flush() == 2 and log.high_watermark == 2
+    assert log.probe(1) == (0, 0, False)
+    assert log.flush_target == 2
+    assert log.flush() == 2
+    assert log.high_watermark == 2
     assert len(split(log.read(0).records)) == 2
     assert log.append(batch(b"c")).flush_offset == 0
 
@@ -367,7 +388,9 @@ def test_failed_sync_ends_appends(tmp_path: Path) -> None:
     log._inject_fault()
     with pytest.raises(OSError, match="5"):
         log.flush()
-    assert log.append(batch(b"c")).error == 56 and log.high_watermark == 1 and log.is_failed
+    assert log.append(batch(b"c")).error == 56
+    assert log.high_watermark == 1
+    assert log.is_failed
     assert len(read_all(log)) == 1
     log.close(clean=False)
     assert open_log(tmp_path / "t-0").append(batch(b"d")).error == 0
@@ -383,14 +406,19 @@ def test_retention_by_size(tmp_path: Path) -> None:
     for _ in range(8):
         log.append(batch(b"x"))
     assert log.apply_retention(NOW_MS) == 5
-    assert log.log_start_offset == 5 and log.read(4).error == 1 and len(read_all(log)) == 3
+    assert log.log_start_offset == 5
+    assert log.read(4).error == 1
+    assert len(read_all(log)) == 3
     assert len(list((tmp_path / "t-0").glob("*.log.deleted"))) == 5
-    assert log.purge_deleted(NOW_MS + 59_999) == 0 and log.purge_deleted(NOW_MS + 60_000) == 5
+    assert log.purge_deleted(NOW_MS + 59_999) == 0
+    assert log.purge_deleted(NOW_MS + 60_000) == 5
     assert not list((tmp_path / "t-0").glob("*.deleted"))
 
 
 def test_retention_by_time(tmp_path: Path) -> None:
-    """A segment goes when its largest time stamp is MORE than retention.ms old; all of them: a new active one is rolled."""
+    """A segment goes when its largest time stamp is MORE than retention.ms old; all of them: a new active one is
+    rolled.
+    """
     log = open_log(tmp_path / "t-0", config={"segment.ms": 1, "retention.ms": 1000})
     for stamp in (NOW_MS, NOW_MS + 10):
         log.append(batch(b"x", timestamp_ms=stamp))
@@ -403,14 +431,18 @@ def test_retention_by_time(tmp_path: Path) -> None:
 
 
 def test_delete_records(tmp_path: Path) -> None:
-    """The log start moves up, never down, never past the high watermark; retention then drops whole segments below it."""
+    """The log start moves up, never down, never past the high watermark; retention then drops whole segments below
+    it.
+    """
     log = open_log(tmp_path / "t-0", config={"segment.bytes": 75})
     for _ in range(4):
         log.append(batch(b"x"))
-    assert log.delete_records(2) == 2 and log.delete_records(1) == 2
+    assert log.delete_records(2) == 2
+    assert log.delete_records(1) == 2
     with pytest.raises(ValueError, match="high watermark"):
         log.delete_records(5)
-    assert log.read(1).error == 1 and base_of(log.read(2).records) == 2
+    assert log.read(1).error == 1
+    assert base_of(log.read(2).records) == 2
     assert log.apply_retention(NOW_MS) == 2
     assert log.delete_records(-1) == 4
 
@@ -424,7 +456,9 @@ def test_reads_survive_deletion(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"segment\.bytes"):
         log.update_config({"segment.bytes": 0})
     log.delete()
-    assert log.is_closed and log.append(batch(b"x")).error == 10 and not list(tmp_path.iterdir())
+    assert log.is_closed
+    assert log.append(batch(b"x")).error == 10
+    assert not list(tmp_path.iterdir())
     log.update_config({})
     assert log.append(batch(b"x")).error == 3
     with pytest.raises(ValueError, match="closed"):
@@ -436,19 +470,28 @@ def test_in_memory() -> None:
     log = open_log(None, config={"segment.bytes": 300, "retention.bytes": 300}, in_memory=True)
     for _ in range(20):
         log.append(batch(b"x" * 50))
-    assert len(read_all(log)) == 20 and len(log.segments()) > 5
+    assert len(read_all(log)) == 20
+    assert len(log.segments()) > 5
     log.flush()
     log.apply_retention(NOW_MS)
-    assert len(log.segments()) <= 3 and log.append(batch(b"x")).base_offset == 20
+    assert len(log.segments()) <= 3
+    assert log.append(batch(b"x")).base_offset == 20
     log.delete()
 
 
 @pytest.mark.parametrize(
     ("change", "error"),
-    [({"partition": -1}, ValueError), ({"topic_id": b"x"}, ValueError), ({"topic_id": "!!"}, ValueError), ({"clock": 3}, TypeError),
-     ({"config": 5}, TypeError), ({"directory": None}, TypeError), ({"recovery_point": -1}, ValueError),
-     ({"config": {"message.timestamp.type": "Never"}}, ValueError)],
-)  # fmt: skip
+    [
+        ({"partition": -1}, ValueError),
+        ({"topic_id": b"x"}, ValueError),
+        ({"topic_id": "!!"}, ValueError),
+        ({"clock": 3}, TypeError),
+        ({"config": 5}, TypeError),
+        ({"directory": None}, TypeError),
+        ({"recovery_point": -1}, ValueError),
+        ({"config": {"message.timestamp.type": "Never"}}, ValueError),
+    ],
+)
 def test_arguments(tmp_path: Path, change: dict[str, object], error: type[Exception]) -> None:
     """Wrong arguments raise and leave nothing half made."""
     given = {

@@ -1,7 +1,9 @@
 """Offset, time and transaction index of one segment, in Kafka's formats.
 
-An offset or time index is a mapped file; nothing is mapped (and no file made) before the first entry or look-up. One writer
-(under the append lock); readers see a count published after its entry. ``lock`` (the segment's leaf lock) guards the mapping
+An offset or time index is a mapped file; nothing is mapped (and no file made) before the first entry or look-up. One
+writer
+(under the append lock); readers see a count published after its entry. ``lock`` (the segment's leaf lock) guards the
+mapping
 itself and the list of aborted transactions.
 """
 from libc.stdint cimport int32_t, int64_t
@@ -24,7 +26,8 @@ cdef struct Index:
     bint writable               # the active segment's: preallocated to max_entries; sealed: as long as its entries
     int64_t max_entries
     int64_t map_bytes
-    int64_t reserved_bytes      # the file has blocks up to here: a store past them could end the process when the disk is full
+    # the file has blocks up to here: a store past them could end the process when the disk is full
+    int64_t reserved_bytes
     AtomicI64 map               # address of the first entry, 0: not mapped
     AtomicI64 entries
     Mutex *lock
@@ -32,7 +35,8 @@ cdef struct Index:
 cdef void index_init(Index *index, const char *directory, int64_t base_offset, int32_t entry_bytes, int64_t max_bytes,
                      bint writable, Mutex *lock) noexcept nogil
 cdef void index_destroy(Index *index) noexcept nogil
-# Counts the entries of the file and judges it: 0, INDEX_MISSING, INDEX_CORRUPT or -errno. end_offset, file_bytes: of its segment.
+# Counts the entries of the file and judges it: 0, INDEX_MISSING, INDEX_CORRUPT or -errno. end_offset, file_bytes: of
+# its segment.
 cdef int32_t index_load(Index *index, int64_t end_offset, int64_t file_bytes) noexcept nogil
 cdef int32_t index_reset(Index *index) noexcept nogil                      # forget all entries; the caller rebuilds
 cdef int32_t index_seal(Index *index) noexcept nogil                       # trim the file to its entries
@@ -60,6 +64,7 @@ cdef void txn_index_init(TxnIndex *index, const char *directory, int64_t base_of
 cdef void txn_index_destroy(TxnIndex *index) noexcept nogil
 cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept nogil
 cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil
-# Adds to *out (realloc'ed) what overlaps [fetch_offset, upper_bound); true when no later segment can add more; -1 on error
+# Adds to *out (realloc'ed) what overlaps [fetch_offset, upper_bound); true when no later segment can add more; -1 on
+# error
 cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t upper_bound, AbortedTxn **out,
                                int32_t *count) noexcept nogil

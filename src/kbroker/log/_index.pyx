@@ -1,13 +1,15 @@
 # cython: freethreading_compatible=True
-"""Offset, time and transaction index of a segment: Kafka's OffsetIndex, TimeIndex and TransactionIndex over mapped files."""
+"""Offset, time and transaction index of a segment: Kafka's OffsetIndex, TimeIndex and TransactionIndex over mapped
+files.
+"""
 cimport cython
-from libc.stdint cimport int16_t, int32_t, int64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memset
-from kbroker._core.sync cimport AtomicI64, Mutex, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
+from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memset
+from kbroker._core.sync cimport Mutex, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker.log._posix cimport (
-    EIO, ENOENT, ENOMEM, PATH_ROOM, get_int32, get_int64, io_close, io_fd_size, io_map, io_open, io_path_size, io_read,
-    io_truncate, io_unlink, io_unmap, io_write, log_path, put_int16, put_int32, put_int64,
+    EIO, ENOENT, ENOMEM, PATH_ROOM, get_int32, get_int64, io_close, io_fd_size, io_map, io_open, io_path_size,
+    io_read, io_truncate, io_unlink, io_unmap, io_write, log_path, put_int16, put_int32, put_int64,
 )
 
 cdef enum:
@@ -119,7 +121,8 @@ cdef int32_t index_load(Index *index, int64_t end_offset, int64_t file_bytes) no
                 return INDEX_CORRUPT
         else:
             offset = get_int32(last + 8)
-            if get_int64(last) < get_int64(first) or get_int64(first) < -1 or (count > 1 and get_int64(last) == get_int64(first)):
+            if get_int64(last) < get_int64(first) or get_int64(first) < -1 or (count > 1
+                                                                               and get_int64(last) == get_int64(first)):
                 return INDEX_CORRUPT
         if offset < 0 or (end_offset >= 0 and index.base_offset + offset >= end_offset):
             return INDEX_CORRUPT
@@ -294,7 +297,8 @@ cdef bint time_index_last(Index *index, int64_t *timestamp_ms, int64_t *offset) 
     return True
 
 
-cdef int32_t time_index_maybe_append(Index *index, int64_t timestamp_ms, int64_t offset, bint is_closing) noexcept nogil:
+cdef int32_t time_index_maybe_append(Index *index, int64_t timestamp_ms, int64_t offset,
+                                     bint is_closing) noexcept nogil:
     cdef int64_t count = atomic_load(&index.entries), last_timestamp, last_offset
     cdef int64_t relative = offset - index.base_offset
     cdef char *entry
@@ -471,7 +475,8 @@ cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t up
         entry = &index.entries[slot]
         if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound:
             if count[0] & (count[0] - 1) == 0:          # room doubles at each power of two
-                grown = <AbortedTxn *>realloc(out[0], <size_t>(count[0] * 2 if count[0] > 0 else 1) * sizeof(AbortedTxn))
+                grown = <AbortedTxn *>realloc(out[0],
+                                              <size_t>(count[0] * 2 if count[0] > 0 else 1) * sizeof(AbortedTxn))
                 if grown is NULL:
                     mutex_unlock(index.lock)
                     return -1

@@ -4,26 +4,30 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from kbroker._core.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load
-from kbroker.log._index cimport offset_index_lookup, time_index_lookup
+from kbroker.log._index cimport time_index_lookup
 from kbroker.log._maintenance cimport view_acquire
 from kbroker.log._partition cimport Partition
 from kbroker.log._posix cimport EIO, ENOMEM, io_read
-from kbroker.log._segment cimport LogSegment, SegmentList, segment_find, segment_find_indexed, segment_list_release, segment_open
+from kbroker.log._segment cimport (
+    LogSegment, SegmentList, segment_find, segment_find_indexed, segment_list_release, segment_open,
+)
 from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, RecordView, batch_decompress, record_next
 
 cdef enum:
     UNPACK_CAP_BYTES = 268435456
 
 
-cdef int32_t scan_batch(OpenFile *file, int64_t position, const BatchHeader *header, int64_t target_ms, int64_t from_offset,
+cdef int32_t scan_batch(OpenFile *file, int64_t position, const BatchHeader *header, int64_t target_ms,
+                        int64_t from_offset,
                         Found *out) noexcept nogil:
     """1: a record of the batch answers; 0: none does; else -errno."""
-    cdef int64_t total = <int64_t>header.batch_length + 12, at = 0, size = total - BATCH_HEADER_BYTES, unpacked_bytes = 0
+    cdef int64_t total = <int64_t>header.batch_length + 12
+    cdef int64_t size = total - BATCH_HEADER_BYTES, unpacked_bytes = 0, at = 0
     cdef char *data
     cdef char *unpacked = NULL
     cdef const char *records
     cdef RecordView record
-    cdef int32_t slot, rc = 0
+    cdef int32_t _slot, rc = 0
     if header.attributes & 8:                   # log append time: every record reads as the largest
         if header.max_timestamp_ms < target_ms or header.base_offset + header.last_offset_delta < from_offset:
             return 0
@@ -44,7 +48,7 @@ cdef int32_t scan_batch(OpenFile *file, int64_t position, const BatchHeader *hea
             return -EIO
         records = unpacked
         size = unpacked_bytes
-    for slot in range(header.record_count):
+    for _slot in range(header.record_count):
         if record_next(records, size, &at, header, &record) != 0:
             rc = -EIO
             break
@@ -61,7 +65,7 @@ cdef int32_t scan_batch(OpenFile *file, int64_t position, const BatchHeader *hea
 
 cdef int32_t search_segment(Partition *partition, LogSegment *segment, int64_t target_ms, int64_t from_offset,
                             Found *out) noexcept nogil:
-    cdef int64_t limit = atomic_load(&segment.size_bytes), stamp, offset, position = 0, entry
+    cdef int64_t limit = atomic_load(&segment.size_bytes), stamp, offset, position = 0
     cdef BatchHeader header
     cdef int32_t rc, error = 0
     cdef OpenFile *file

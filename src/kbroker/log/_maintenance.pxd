@@ -14,7 +14,8 @@ cdef void view_publish(Partition *partition, SegmentList *segments) noexcept nog
 # Under the append lock. True: the high watermark moved.
 cdef bint advance_watermarks(Partition *partition) noexcept nogil
 # Under the append lock: a new active segment at the log end. 0 or -errno; *snapshot is filled for store_snapshot.
-cdef int32_t roll_segment(Partition *partition, int64_t new_base, int64_t now_ms, PendingSnapshot *snapshot) noexcept nogil
+cdef int32_t roll_segment(Partition *partition, int64_t new_base, int64_t now_ms,
+                          PendingSnapshot *snapshot) noexcept nogil
 cdef void take_snapshot(Partition *partition, PendingSnapshot *snapshot) noexcept nogil
 cdef void store_snapshot(Partition *partition, PendingSnapshot *snapshot) noexcept nogil      # no lock held
 cdef bint should_roll(Partition *partition, int64_t size_bytes, int64_t max_timestamp_ms, int64_t last_offset,

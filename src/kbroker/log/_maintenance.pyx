@@ -1,10 +1,11 @@
 # cython: freethreading_compatible=True
-"""Roll, retention and flush of one partition: UnifiedLog.maybeRoll, deleteOldSegments and flush, with readers left alone."""
+"""Roll, retention and flush of one partition: UnifiedLog.maybeRoll, deleteOldSegments and flush, with readers left
+alone.
+"""
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.stdio cimport snprintf
 from libc.string cimport memset, strdup, strrchr
-from kbroker._core.clock cimport clock_wall_ms
 from kbroker._core.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport (
     atomic_load, atomic_store, atomic_swap, cond_broadcast, cond_wait, mutex_lock, mutex_unlock,
@@ -13,15 +14,16 @@ from kbroker.log._config cimport LogConfig
 from kbroker.log._index cimport index_is_full
 from kbroker.log._partition cimport DeletedSegment, Partition
 from kbroker.log._posix cimport (
-    EIO, EMFILE, ENFILE, ENOMEM, PATH_ROOM, io_modified_ms, io_sync, io_sync_directory, io_unlink, io_write_file, log_path,
+    EIO, EMFILE, ENFILE, ENOMEM, PATH_ROOM, io_modified_ms, io_sync, io_sync_directory, io_unlink, io_write_file,
+    log_path,
 )
 from kbroker.log._producer_state cimport (
     producer_state_encode_snapshot, producer_state_first_unstable_offset, producer_state_set_high_watermark,
     producer_state_store_snapshot,
 )
 from kbroker.log._segment cimport (
-    LogSegment, SegmentList, segment_create_file, segment_list_new, segment_list_release, segment_list_retain, segment_new,
-    segment_open, segment_path, segment_release, segment_remove, segment_retain, segment_seal,
+    LogSegment, SegmentList, segment_create_file, segment_list_new, segment_list_release, segment_list_retain,
+    segment_new, segment_open, segment_path, segment_release, segment_remove, segment_retain, segment_seal,
 )
 
 cdef enum:
@@ -77,11 +79,14 @@ cdef bint should_roll(Partition *partition, int64_t size_bytes, int64_t max_time
             waited = now_ms - active.created_ms
         if waited > partition.config.segment_ms - partition.jitter_ms:
             return True
-    return index_is_full(&active.offsets) or index_is_full(&active.times) or last_offset - active.base_offset > MAX_INT32
+    if last_offset - active.base_offset > MAX_INT32:
+        return True
+    return index_is_full(&active.offsets) or index_is_full(&active.times)
 
 
 cdef int64_t next_jitter(Partition *partition, int64_t now_ms, int64_t base) noexcept nogil:
-    cdef uint64_t x = <uint64_t>now_ms * 6364136223846793005ULL + <uint64_t>base * 1442695040888963407ULL + partition.index
+    cdef uint64_t x = <uint64_t>now_ms * 6364136223846793005ULL + <uint64_t>base * 1442695040888963407ULL
+    x += <uint64_t>partition.index
     if partition.config.segment_jitter_ms <= 0:
         return 0
     x ^= x >> 33
@@ -106,12 +111,14 @@ cdef void store_snapshot(Partition *partition, PendingSnapshot *snapshot) noexce
     cdef char path[PATH_ROOM]
     if snapshot.data is not NULL:
         log_path(path, PATH_ROOM, partition.directory.path, snapshot.offset, b".snapshot")
-        producer_state_store_snapshot(path, snapshot.data, snapshot.size_bytes)    # lost: recovery replays from an older one
+        # lost: recovery replays from an older one
+        producer_state_store_snapshot(path, snapshot.data, snapshot.size_bytes)
         free(snapshot.data)
         snapshot.data = NULL
 
 
-cdef int32_t roll_segment(Partition *partition, int64_t new_base, int64_t now_ms, PendingSnapshot *snapshot) noexcept nogil:
+cdef int32_t roll_segment(Partition *partition, int64_t new_base, int64_t now_ms,
+                          PendingSnapshot *snapshot) noexcept nogil:
     cdef SegmentList *old = partition.view       # ours to read: only the append lock's holder replaces it
     cdef SegmentList *grown
     cdef LogSegment *fresh
@@ -122,7 +129,8 @@ cdef int32_t roll_segment(Partition *partition, int64_t new_base, int64_t now_ms
             return -EIO
         active.created_ms = now_ms              # an empty one with the same base serves on
         return 0
-    fresh = segment_new(partition.directory, partition.files, new_base, partition.config.segment_index_bytes, True, now_ms)
+    fresh = segment_new(partition.directory, partition.files, new_base, partition.config.segment_index_bytes, True,
+                        now_ms)
     grown = segment_list_new(keep + 1)
     if fresh is NULL or grown is NULL:
         segment_release(fresh)
@@ -158,7 +166,8 @@ cdef int32_t write_leader_epochs(Partition *partition) noexcept nogil:
         return -ENOMEM
     used = snprintf(text, room, b"0\n%d\n", partition.epoch_count)
     for slot in range(partition.epoch_count):
-        used += snprintf(text + used, room - used, b"%d %lld\n", partition.epochs[slot], <long long>partition.epoch_starts[slot])
+        used += snprintf(text + used, room - used, b"%d %lld\n", partition.epochs[slot],
+                         <long long>partition.epoch_starts[slot])
     snprintf(path, PATH_ROOM, b"%s/leader-epoch-checkpoint", partition.directory.path)
     rc = io_write_file(path, text, used)
     free(text)
@@ -266,7 +275,8 @@ cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogi
             for slot in range(kept.count):
                 kept.segments[slot] = segment_retain(old.segments[slot + count])
             if atomic_load(&partition.log_start) < kept.segments[0].base_offset:
-                atomic_store(&partition.log_start, kept.segments[0].base_offset)    # first: readers then say out of range
+                # first: readers then say out of range
+                atomic_store(&partition.log_start, kept.segments[0].base_offset)
             for slot in range(count):
                 segment = segment_retain(old.segments[slot])
                 segment_remove(segment, False)
@@ -400,7 +410,8 @@ cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil:
         moved = advance_watermarks(partition)
         mutex_unlock(&partition.append_lock)
     elif rc != -ENOMEM and rc != -EMFILE and rc != -ENFILE:     # nothing was tried, a later flush may succeed
-        atomic_store(&partition.is_failed, 1)                   # the kernel may have dropped the pages: a second sync would lie
+        # the kernel may have dropped the pages: a second sync would lie
+        atomic_store(&partition.is_failed, 1)
     mutex_lock(&partition.flush_lock)
     partition.is_flushing = False
     cond_broadcast(&partition.flush_done)

@@ -1,6 +1,7 @@
 """One partition's log on disk in Kafka's format: append, read, roll, index, recover; native, no GIL, no Python object.
 
-Locks, in order: ``append_lock`` (appends, rolls, truncation, producer state; may span the page-cache write, never an fsync)
+Locks, in order: ``append_lock`` (appends, rolls, truncation, producer state; may span the page-cache write, never an
+fsync)
 -> ``view_lock`` (leaf: swaps the immutable segment list). End offset, high watermark and log start are atomics.
 """
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
@@ -21,7 +22,8 @@ cdef struct AppendResult:
     const char *message         # static text for the client, or NULL
     bint is_duplicate
     bint high_watermark_moved   # waiting fetches may look
-    int64_t flush_offset        # > 0: answer only when partition_flushed_offset() >= this (log.flush.interval.messages reached)
+    # > 0: answer only when partition_flushed_offset() >= this (log.flush.interval.messages reached)
+    int64_t flush_offset
 
 cdef struct ReadResult:
     int16_t error               # 0, 1 out of range, 56 storage error
@@ -108,20 +110,25 @@ cdef int64_t partition_last_stable_offset(Partition *partition) noexcept nogil
 cdef int64_t partition_log_start_offset(Partition *partition) noexcept nogil
 cdef int64_t partition_flushed_offset(Partition *partition) noexcept nogil    # exclusive: all below is on disk
 cdef int32_t partition_leader_epoch(Partition *partition) noexcept nogil
-# ``batch`` is the record data of one partition of a Produce request: patched in place (offset, epoch, maybe timestamp and
-# CRC). ``api_version`` decides zstd (7+) and the one-batch rule; is_client = 0 skips client-only checks (internal writers).
+# ``batch`` is the record data of one partition of a Produce request: patched in place (offset, epoch, maybe timestamp
+# and
+# CRC). ``api_version`` decides zstd (7+) and the one-batch rule; is_client = 0 skips client-only checks (internal
+# writers).
 cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes, int16_t acks, int16_t api_version,
                            bint is_client, AppendResult *out) noexcept nogil
-# max_bytes caps the answer; min_one lets the first batch exceed it. isolation 0 = up to the high watermark, 1 = the LSO.
+# max_bytes caps the answer; min_one lets the first batch exceed it. isolation 0 = up to the high watermark, 1 = the
+# LSO.
 cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes, bint min_one, int8_t isolation,
                          ReadResult *out) noexcept nogil
-cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_bytes, int8_t isolation, ReadProbe *out) noexcept nogil
+cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_bytes, int8_t isolation,
+                          ReadProbe *out) noexcept nogil
 
 # Called without any lock after a flush (or another event outside an append) has moved the high watermark.
 cdef void partition_set_high_watermark_hook(Partition *partition, partition_hook hook, void *arg) noexcept nogil
 # Called without any lock, on the appending thread, when partition_flush_target() has risen: a flush is wanted.
 cdef void partition_set_dirty_hook(Partition *partition, partition_hook hook, void *arg) noexcept nogil
-cdef int64_t partition_flush_target(Partition *partition) noexcept nogil     # wanted on disk; <= flushed offset: nothing to do
+# wanted on disk; <= flushed offset: nothing to do
+cdef int64_t partition_flush_target(Partition *partition) noexcept nogil
 # Syncs what lies below up_to (negative: all), outside every lock; concurrent callers share one sync. 0 or -errno, after
 # which the partition takes no append until it is opened again.
 cdef int32_t partition_flush(Partition *partition, int64_t up_to) noexcept nogil

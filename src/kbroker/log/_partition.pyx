@@ -1,13 +1,15 @@
 # cython: freethreading_compatible=True
-"""Append and read of one partition: UnifiedLog on plain C structs. Roll, retention, flush: _maintenance; opening: _recovery."""
+"""Append and read of one partition: UnifiedLog on plain C structs. Roll, retention, flush: _maintenance; opening:
+_recovery.
+"""
 cimport cython
 from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-from kbroker._core.clock cimport Clock, borrow_clock, clock_release, clock_retain, clock_wall_ms
+from kbroker._core.clock cimport borrow_clock, clock_release, clock_retain, clock_wall_ms
 from kbroker._core.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport (
-    AtomicI64, atomic_add, atomic_load, atomic_store, cond_destroy, cond_init, mutex_destroy, mutex_init, mutex_lock,
+    atomic_add, atomic_load, atomic_store, cond_destroy, cond_init, mutex_destroy, mutex_init, mutex_lock,
     mutex_unlock,
 )
 from kbroker.log._config cimport LogConfig
@@ -17,17 +19,17 @@ from kbroker.log._maintenance cimport (
     PendingSnapshot, advance_watermarks, apply_retention, flush_log, note_leader_epoch, purge_deleted, roll_segment,
     should_roll, store_snapshot, take_snapshot, view_acquire, write_leader_epochs,
 )
-from kbroker.log._posix cimport ENOENT, EIO, io_read, io_truncate, io_write, put_int32, put_int64
+from kbroker.log._posix cimport ENOENT, io_read, io_truncate, io_write, put_int32, put_int64
 from kbroker.log._producer_state cimport (
     AbortedTxn, BatchFacts, Duplicate, PRODUCER_CHECK_DUPLICATE, producer_state_apply, producer_state_check,
     producer_state_count, producer_state_expire, producer_state_free, producer_state_new,
 )
 from kbroker.log._recovery cimport cut_partition, load_partition
 from kbroker.log._segment cimport (
-    Directory, FileCache, LogSegment, OpenFileCache, SegmentList, directory_new, directory_release, file_cache_release,
-    file_cache_retain, file_cache_shared, segment_close_file, segment_find, segment_find_indexed, segment_list_floor,
-    segment_list_release, segment_list_retain, segment_note_append, segment_open, segment_release, segment_remove,
-    segment_retain, segment_seal,
+    LogSegment, OpenFileCache, SegmentList, directory_new, directory_release, file_cache_release, file_cache_retain,
+    file_cache_shared, segment_close_file, segment_find, segment_find_indexed, segment_list_floor,
+    segment_list_release, segment_list_retain, segment_note_append, segment_open, segment_release, segment_retain,
+    segment_seal,
 )
 from kbroker.log._validate cimport (
     KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, OFFSET_OUT_OF_RANGE, RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR,
@@ -257,12 +259,15 @@ cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, B
     recent.position = position
     partition.recent_count += 1
     mutex_unlock(&partition.view_lock)
-    # The end offset first, the size next: a reader loads them the other way round, so the bytes it sees are below the end.
+    # The end offset first, the size next: a reader loads them the other way round, so the bytes it sees are below
+    # the end.
     atomic_store(&partition.log_end, offset)
     atomic_store(&segment.size_bytes, position + size_bytes)
-    segment_note_append(segment, position, size_bytes, offset - 1, largest, offset_of_max, partition.config.index_interval_bytes)
+    segment_note_append(segment, position, size_bytes, offset - 1, largest, offset_of_max,
+                        partition.config.index_interval_bytes)
     for slot in range(count):
-        if checks[slot].facts.producer_id >= 0 and producer_state_apply(partition.producers, &checks[slot].facts, &aborted):
+        if checks[slot].facts.producer_id >= 0 and producer_state_apply(partition.producers, &checks[slot].facts,
+                                                                        &aborted):
             txn_index_append(&segment.aborted, &aborted)
     out.base_offset = first
     out.last_offset = offset - 1
@@ -354,9 +359,12 @@ cdef SegmentList *view_and_recent(Partition *partition, int64_t offset, RecentAp
     return view
 
 
-cdef int32_t position_of(Partition *partition, SegmentList *view, int32_t slot, OpenFile *file, int64_t offset, int64_t limit,
+cdef int32_t position_of(Partition *partition, SegmentList *view, int32_t slot, OpenFile *file, int64_t offset,
+                         int64_t limit,
                          int64_t *position, int64_t *batch_bytes) noexcept nogil:
-    """Where the batch containing offset begins in a segment: 1, 0 when all below limit is before offset, else an error."""
+    """Where the batch containing offset begins in a segment: 1, 0 when all below limit is before offset, else an
+    error.
+    """
     cdef RecentAppend recent
     cdef BatchHeader header
     cdef LogSegment *segment = view.segments[slot]
@@ -382,7 +390,8 @@ cdef struct Place:              # of an offset among the readable bytes
     bint is_cut_short           # the upper bound lies in a later segment
 
 
-cdef int16_t locate(Partition *partition, int64_t offset, int64_t upper, SegmentList *view, Place *place) noexcept nogil:
+cdef int16_t locate(Partition *partition, int64_t offset, int64_t upper, SegmentList *view,
+                    Place *place) noexcept nogil:
     cdef int64_t end, unused, size
     cdef int32_t slot = segment_list_floor(view, offset), rc = 0, error = 0
     cdef LogSegment *segment
@@ -438,7 +447,6 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
                          ReadResult *out) noexcept nogil:
     cdef SegmentList *view
     cdef Place place
-    cdef RecentAppend recent
     cdef int64_t upper, end, size
     cdef int32_t tries = 0
     cdef int16_t error
@@ -494,7 +502,8 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
         out.size_bytes = 0
 
 
-cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_bytes, int8_t isolation, ReadProbe *out) noexcept nogil:
+cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_bytes, int8_t isolation,
+                          ReadProbe *out) noexcept nogil:
     """No file is opened while the offset and the bound are among the recent appends; else as a read would."""
     cdef SegmentList *view
     cdef Place place
@@ -603,7 +612,9 @@ def topic_id_bytes(topic_id) -> bytes:
 
 
 def write_partition_metadata(directory: str, topic_id: bytes) -> None:
-    """``partition.metadata`` as Kafka writes it; a file that names another topic is refused, an empty one written anew."""
+    """``partition.metadata`` as Kafka writes it; a file that names another topic is refused, an empty one written
+    anew.
+    """
     path = os.path.join(directory, "partition.metadata")
     text = base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
     try:
@@ -632,7 +643,8 @@ cdef Partition *open_state(PartitionLog log) except NULL:
 cdef class PartitionLog:
     """One partition's log. See _partition.pyi for the contract of each method."""
 
-    def __cinit__(self, directory, str topic not None, int32_t partition, topic_id, config, clock, *, bint in_memory=False,
+    def __cinit__(self, directory, str topic not None, int32_t partition, topic_id, config, clock, *,
+                  bint in_memory=False,
                   bint clean=False, int64_t recovery_point=0, int64_t log_start_offset=0, int32_t leader_epoch=0,
                   OpenFileCache files=None):
         cdef Partition *state
@@ -702,8 +714,8 @@ cdef class PartitionLog:
             free(copy)
         return AppendInfo(result.error, result.base_offset, result.last_offset, result.log_append_time_ms,
                           result.log_start_offset, result.bad_record,
-                          None if result.message is NULL else (<bytes>result.message).decode(), bool(result.is_duplicate),
-                          bool(result.high_watermark_moved), result.flush_offset)
+                          None if result.message is NULL else (<bytes>result.message).decode(),
+                          bool(result.is_duplicate), bool(result.high_watermark_moved), result.flush_offset)
 
     def read(self, int64_t offset, int64_t max_bytes=1048576, *, bint min_one=True, int8_t isolation=0):
         cdef Partition *state = self.partition

@@ -1,4 +1,5 @@
-"""System calls of the log: whole reads and writes, sync, mappings, memory files. Each returns a count or -errno; EINTR is retried.
+"""System calls of the log: whole reads and writes, sync, mappings, memory files. Each returns a count or -errno;
+EINTR is retried.
 
 Not for Windows: the log is POSIX only.
 """
@@ -56,7 +57,8 @@ cdef extern from *:
         }
     }
     static inline int64_t kb_fd_size(int fd) { struct stat s; return fstat(fd, &s) ? -errno : (int64_t)s.st_size; }
-    static inline int64_t kb_path_size(const char *path) { struct stat s; return stat(path, &s) ? -errno : (int64_t)s.st_size; }
+    static inline int64_t kb_path_size(const char *path) { struct stat s; return stat(path, &s) ? -errno :
+    (int64_t)s.st_size; }
     static inline int64_t kb_modified_ms(const char *path) {
         struct stat s;
         if (stat(path, &s)) return -errno;
@@ -114,7 +116,8 @@ cdef extern from *:
     static inline void kb_unmap(char *p, int64_t size) { munmap(p, (size_t)size); }
     static inline int kb_rename(const char *from, const char *to) { return rename(from, to) ? -errno : 0; }
     static inline int kb_unlink(const char *path) { return unlink(path) ? -errno : 0; }
-    static inline int kb_write_file(const char *path, const char *data, int64_t size) {   /* path.tmp, then renamed over */
+    static inline int kb_write_file(const char *path, const char *data, int64_t size) {   /* path.tmp, then
+    renamed over */
         char tmp[4400];
         if (snprintf(tmp, sizeof tmp, "%s.tmp", path) >= (int)sizeof tmp) return -ENAMETOOLONG;
         int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -143,7 +146,8 @@ cdef extern from *:
     """
     int io_open "kb_open"(const char *path, bint create) noexcept nogil
     int io_close "kb_close"(int fd) noexcept nogil
-    int64_t io_read "kb_pread"(int fd, char *data, int64_t size_bytes, int64_t position) noexcept nogil   # short only at the end
+    # short only at the end
+    int64_t io_read "kb_pread"(int fd, char *data, int64_t size_bytes, int64_t position) noexcept nogil
     int64_t io_write "kb_pwrite"(int fd, const char *data, int64_t size_bytes, int64_t position) noexcept nogil
     int io_truncate "kb_truncate"(int fd, int64_t size_bytes) noexcept nogil
     int64_t io_fd_size "kb_fd_size"(int fd) noexcept nogil

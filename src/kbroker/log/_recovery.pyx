@@ -1,35 +1,36 @@
 # cython: freethreading_compatible=True
 """LogLoader and LogSegment.recover: which bytes of a folder are a log.
 
-After an unclean stop every batch from the recovery point on is read and its checksum compared; the torn tail of the last
-segment is cut. Damage anywhere else (a sealed segment, or below what was known to be on disk) is never cut: the partition
+After an unclean stop every batch from the recovery point on is read and its checksum compared; the torn tail of the
+last
+segment is cut. Damage anywhere else (a sealed segment, or below what was known to be on disk) is never cut: the
+partition
 serves what lies before it, refuses the rest, and keeps the reason.
 """
 import os
 import re
 
-from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memmove, memset, strdup
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memmove, strdup
 from kbroker._core.clock cimport clock_wall_ms
 from kbroker._core.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log._index cimport (
-    INDEX_CORRUPT, INDEX_MISSING, index_load, index_reset, offset_index_lookup, time_index_last, txn_index_append,
-    txn_index_truncate,
+    index_load, index_reset, offset_index_lookup, time_index_last, txn_index_append, txn_index_truncate,
 )
 from kbroker.log._maintenance cimport advance_watermarks, note_leader_epoch, view_publish, write_leader_epochs
 from kbroker.log._partition cimport Partition
 from kbroker.log._posix cimport (
-    EINVAL, ENOMEM, PATH_ROOM, io_fd_size, io_path_size, io_read, io_sync, io_sync_directory, io_truncate, log_path,
+    ENOMEM, PATH_ROOM, io_fd_size, io_read, io_sync, io_sync_directory, io_truncate, log_path,
 )
 from kbroker.log._producer_state cimport (
-    AbortedTxn, BatchFacts, SNAPSHOT_CORRUPT, producer_state_apply, producer_state_clear, producer_state_load_snapshot,
+    AbortedTxn, BatchFacts, producer_state_apply, producer_state_clear, producer_state_load_snapshot,
 )
 from kbroker.log._segment cimport (
-    LogSegment, SegmentList, segment_create_file, segment_find_indexed, segment_list_new, segment_list_release, segment_new, segment_note_append,
-    segment_open, segment_retain, segment_seal,
+    LogSegment, SegmentList, segment_create_file, segment_find_indexed, segment_list_new, segment_list_release,
+    segment_new, segment_note_append, segment_open, segment_seal,
 )
 from kbroker.log._validate cimport batch_facts
 from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, batch_crc_ok, batch_parse
@@ -61,14 +62,17 @@ cdef const char *judge(LogSegment *segment, const BatchHeader *header, int64_t l
         return b"not a record batch of version 2"
     if header.last_offset_delta < 0 or header.record_count < 0:
         return b"a batch header is impossible"
-    if header.base_offset < next_offset or (gapless and header.base_offset != next_offset) or header.base_offset + header.last_offset_delta - segment.base_offset > MAX_INT32:
+    if header.base_offset < next_offset or (gapless and header.base_offset != next_offset):
+        return b"a batch's offset does not follow the one before"
+    if header.base_offset + header.last_offset_delta - segment.base_offset > MAX_INT32:
         return b"a batch's offset does not follow the one before"
     if total > left:
         return b"the last batch is cut off"
     return NULL
 
 
-cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file, int64_t from_position, int64_t from_offset,
+cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file, int64_t from_position,
+                       int64_t from_offset,
                        int64_t file_bytes, int32_t what, Scan *out) noexcept nogil:
     cdef int64_t at = from_position, start = from_position, filled = 0, room = BUFFER_BYTES, total, want, got
     cdef char *buffer = <char *>malloc(room)
@@ -137,7 +141,8 @@ cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file
         if what & SCAN_EPOCHS:
             note_leader_epoch(partition, header.leader_epoch, header.base_offset)
         if what & SCAN_INDEX:
-            segment_note_append(segment, at, total, header.base_offset + header.last_offset_delta, header.max_timestamp_ms,
+            segment_note_append(segment, at, total, header.base_offset + header.last_offset_delta,
+                                header.max_timestamp_ms,
                                 header.base_offset + header.last_offset_delta, partition.config.index_interval_bytes)
         elif what & SCAN_STAMPS and header.max_timestamp_ms > atomic_load(&segment.max_timestamp_ms):
             atomic_store(&segment.max_timestamp_ms, header.max_timestamp_ms)
@@ -202,13 +207,15 @@ cdef void load_segment(Partition *partition, LogSegment *segment, int64_t next_b
         if out.rc >= 0 and not is_last:
             segment_seal(segment)
     if out.rc >= 0 and is_last and out.valid_bytes >= BATCH_HEADER_BYTES:
-        if io_read(file.fd, head, BATCH_HEADER_BYTES, 0) == BATCH_HEADER_BYTES and batch_parse(head, BATCH_HEADER_BYTES, &header):
+        if io_read(file.fd, head, BATCH_HEADER_BYTES, 0) == BATCH_HEADER_BYTES and batch_parse(head, BATCH_HEADER_BYTES,
+                                                                                               &header):
             segment.first_timestamp_ms = header.max_timestamp_ms
     atomic_store(&segment.size_bytes, out.valid_bytes)
     open_file_release(file)
 
 
-cdef void set_damage(Partition *partition, int64_t offset, LogSegment *segment, int64_t position, const char *reason) noexcept nogil:
+cdef void set_damage(Partition *partition, int64_t offset, LogSegment *segment, int64_t position,
+                     const char *reason) noexcept nogil:
     cdef char text[512]
     if atomic_load(&partition.damage_offset) <= offset:
         return
@@ -229,8 +236,11 @@ cdef int64_t start_position(LogSegment *segment, OpenFile *file, int64_t offset,
     return position if rc == 1 else size
 
 
-cdef int32_t replay_producers(Partition *partition, SegmentList *list_, int64_t from_offset, int64_t aborted_from) noexcept nogil:
-    """Apply the batches from from_offset on; transaction indexes of segments based at or past aborted_from are made anew."""
+cdef int32_t replay_producers(Partition *partition, SegmentList *list_, int64_t from_offset,
+                              int64_t aborted_from) noexcept nogil:
+    """Apply the batches from from_offset on; transaction indexes of segments based at or past aborted_from are made
+    anew.
+    """
     cdef int32_t slot, error = 0
     cdef LogSegment *segment
     cdef OpenFile *file
@@ -272,7 +282,8 @@ def tidy_folder(directory: str) -> tuple[list[int], list[int]]:
     names = os.listdir(directory)
     for name in names:
         if name.endswith(".swap") and SEGMENT_NAME.match(name.removesuffix(".swap")):
-            os.replace(os.path.join(directory, name), os.path.join(directory, name.removesuffix(".swap")))      # complete: takes its place
+            # complete: takes its place
+            os.replace(os.path.join(directory, name), os.path.join(directory, name.removesuffix(".swap")))
     bases: list[int] = []
     snapshots: list[int] = []
     for name in os.listdir(directory):
@@ -348,15 +359,15 @@ cdef int load_producers(Partition *partition, str directory, list snapshots, Seg
     return 0
 
 
-cdef int load_partition(Partition *partition, str directory, bint clean, int64_t recovery_point, int64_t log_start) except -1:
+cdef int load_partition(Partition *partition, str directory, bint clean, int64_t recovery_point,
+                        int64_t log_start) except -1:
     cdef SegmentList *list_ = NULL
     cdef LogSegment *segment
     cdef OpenFile *file
     cdef Scan scan
     cdef int64_t next_base, end, first_scanned = INT64_MAX, now = clock_wall_ms(partition.clock)
-    cdef int64_t known_end = 0
     cdef int32_t slot, count, rc, error = 0
-    cdef bint is_last, check_all, rewritten
+    cdef bint is_last, check_all
     cdef list bases = [], snapshots = []
     if directory is not None:
         bases, snapshots = tidy_folder(directory)
@@ -408,7 +419,8 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
                 set_damage(partition, scan.next_offset, segment, scan.valid_bytes, scan.reason)
             elif not is_last and scan.valid_bytes > 0 and (
                     scan.next_offset > next_base or (scan.next_offset < next_base and not partition.config.compacted)):
-                set_damage(partition, min(scan.next_offset, next_base), segment, scan.valid_bytes, b"the batches up to the next segment are missing")
+                set_damage(partition, min(scan.next_offset, next_base), segment, scan.valid_bytes,
+                           b"the batches up to the next segment are missing")
             elif not is_last and scan.valid_bytes == 0:
                 set_damage(partition, segment.base_offset, segment, 0, b"a sealed segment is empty")
             end = scan.next_offset
@@ -438,7 +450,8 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
                 if snapshots[slot] not in bases and snapshots[slot] != partition.snapshot_offset:
                     remove_snapshot(directory, snapshots[slot])
             load_epochs(partition, directory, list_, end)
-        atomic_store(&partition.flushed, end if directory is None or clean else min(max(recovery_point, log_start), end))
+        atomic_store(&partition.flushed, end if directory is None or clean else min(max(recovery_point, log_start),
+                                                                                    end))
         if directory is not None and not clean and partition.config.flush_messages != INT64_MAX and end > log_start:
             # What an unclean stop left may be served only when it is on disk.
             with nogil:
@@ -472,7 +485,7 @@ cdef int32_t sync_all(SegmentList *list_, const char *path) noexcept nogil:
 
 cdef int load_epochs(Partition *partition, str directory, SegmentList *list_, int64_t end) except -1:
     """The epoch file, or, where it is missing or unreadable, what the batches say."""
-    cdef int32_t slot, rc = 0, error = 0
+    cdef int32_t slot, error = 0
     cdef OpenFile *file
     cdef Scan scan
     partition.epoch_count = 0
@@ -496,7 +509,8 @@ cdef int load_epochs(Partition *partition, str directory, SegmentList *list_, in
 
 
 cdef int cut_partition(Partition *partition, str directory, int64_t offset) except -1:
-    """The caller took the append lock without the GIL and nothing on the lane takes the GIL under it: no deadlock, but a
+    """The caller took the append lock without the GIL and nothing on the lane takes the GIL under it: no
+    deadlock, but a
     lane thread may wait here for Python. Only repair and tests cut a log."""
     cdef SegmentList *view = partition.view
     cdef LogSegment *segment

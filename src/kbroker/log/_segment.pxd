@@ -1,7 +1,9 @@
 """One segment of a log: its file, its indexes, and the cache that bounds how many files are open.
 
-Counts: a segment is kept by every ``SegmentList`` (the immutable view readers take) and by whoever retained it. Locks, leaves:
-``FileCache.lock`` -> ``LogSegment.lock``. One writer per segment (the partition's append lock); sizes are published last.
+Counts: a segment is kept by every ``SegmentList`` (the immutable view readers take) and by whoever retained it.
+Locks, leaves:
+``FileCache.lock`` -> ``LogSegment.lock``. One writer per segment (the partition's append lock); sizes are published
+last.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.request cimport OpenFile
@@ -56,21 +58,25 @@ cdef FileCache *file_cache_shared() noexcept nogil                       # a cou
 cdef FileCache *file_cache_retain(FileCache *files) noexcept nogil
 cdef void file_cache_release(FileCache *files) noexcept nogil
 
-cdef LogSegment *segment_new(Directory *directory, FileCache *files, int64_t base_offset, int64_t index_bytes, bint writable,
+cdef LogSegment *segment_new(Directory *directory, FileCache *files, int64_t base_offset, int64_t index_bytes,
+                             bint writable,
                              int64_t now_ms) noexcept nogil
 cdef LogSegment *segment_retain(LogSegment *segment) noexcept nogil
 cdef void segment_release(LogSegment *segment) noexcept nogil
 # A count on the open file, opened (or made, in memory) if it is not; NULL and *error = -errno when that fails
 cdef OpenFile *segment_open(LogSegment *segment, int32_t *error) noexcept nogil
 cdef void segment_close_file(LogSegment *segment) noexcept nogil
-cdef void segment_path(const LogSegment *segment, const char *suffix, char *out) noexcept nogil    # out: PATH_ROOM bytes
+# out: PATH_ROOM bytes
+cdef void segment_path(const LogSegment *segment, const char *suffix, char *out) noexcept nogil
 cdef int32_t segment_create_file(LogSegment *segment) noexcept nogil     # an empty .log; 0 or -errno
 # Bookkeeping of an append at ``position`` that ends before the published size: indexes, largest time stamp.
 cdef void segment_note_append(LogSegment *segment, int64_t position, int64_t size_bytes, int64_t last_offset,
                               int64_t max_timestamp_ms, int64_t offset_of_max, int64_t index_interval) noexcept nogil
 cdef int32_t segment_seal(LogSegment *segment) noexcept nogil            # closing time entry, both indexes trimmed
-cdef int32_t segment_remove(LogSegment *segment, bint at_once) noexcept nogil   # rename to .deleted, or unlink everything
-# The first batch at or after from_position whose last offset >= offset: 1 found (position, its header), 0 none below limit,
+# rename to .deleted, or unlink everything
+cdef int32_t segment_remove(LogSegment *segment, bint at_once) noexcept nogil
+# The first batch at or after from_position whose last offset >= offset: 1 found (position, its header), 0 none below
+# limit,
 # -1 what is there is no batch, else -errno
 cdef int32_t segment_find(LogSegment *segment, OpenFile *file, int64_t offset, int64_t from_position, int64_t limit,
                           int64_t *position, BatchHeader *header) noexcept nogil

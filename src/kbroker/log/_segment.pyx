@@ -1,21 +1,22 @@
 # cython: freethreading_compatible=True
-"""Segment files: opened when needed and closed again by a clock hand, searched through their index, sealed and removed."""
+"""Segment files: opened when needed and closed again by a clock hand, searched through their index, sealed and
+removed.
+"""
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport strdup
 from kbroker._core.request cimport OpenFile, open_file_new, open_file_release, open_file_retain
 from kbroker._core.sync cimport (
-    AtomicI64, Mutex, atomic_add, atomic_load, atomic_load_relaxed, atomic_store, mutex_destroy, mutex_init, mutex_lock,
-    mutex_unlock,
+    atomic_add, atomic_load, atomic_load_relaxed, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
 from kbroker.log._index cimport (
-    OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, index_destroy, index_init, index_seal, offset_index_append, offset_index_lookup,
-    time_index_maybe_append, txn_index_destroy, txn_index_init,
+    OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, index_destroy, index_init, index_seal, offset_index_append,
+    offset_index_lookup, time_index_maybe_append, txn_index_destroy, txn_index_init,
 )
 from kbroker.log._posix cimport (
-    EIO, ENOENT, ENOMEM, PATH_ROOM, get_int32, get_int64, io_close, io_descriptor_limit, io_memory_file, io_open, io_read,
-    io_rename, io_unlink, log_path,
+    ENOENT, ENOMEM, PATH_ROOM, io_close, io_descriptor_limit, io_memory_file, io_open, io_read, io_rename,
+    io_unlink, log_path,
 )
 from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, batch_parse
 
@@ -211,7 +212,8 @@ cdef void segment_close_file(LogSegment *segment) noexcept nogil:
 
 # ----------------------------------------------------------------------------------------------------------- segment
 
-cdef LogSegment *segment_new(Directory *directory, FileCache *files, int64_t base_offset, int64_t index_bytes, bint writable,
+cdef LogSegment *segment_new(Directory *directory, FileCache *files, int64_t base_offset, int64_t index_bytes,
+                             bint writable,
                              int64_t now_ms) noexcept nogil:
     cdef LogSegment *segment = <LogSegment *>calloc(1, sizeof(LogSegment))
     cdef const char *path = directory.path if directory is not NULL else NULL
@@ -274,7 +276,8 @@ cdef void segment_note_append(LogSegment *segment, int64_t position, int64_t siz
         atomic_store(&segment.offset_of_max, offset_of_max)
         atomic_store(&segment.max_timestamp_ms, max_timestamp_ms)
     if segment.bytes_since_index > index_interval:
-        # An entry that cannot be written (disk full, no descriptor) makes the index sparser, not wrong: tried again next time.
+        # An entry that cannot be written (disk full, no descriptor) makes the index sparser, not wrong: tried
+        # again next time.
         if offset_index_append(&segment.offsets, last_offset, position) == 0:
             time_index_maybe_append(&segment.times, atomic_load(&segment.max_timestamp_ms),
                                     atomic_load(&segment.offset_of_max), False)
@@ -285,7 +288,8 @@ cdef void segment_note_append(LogSegment *segment, int64_t position, int64_t siz
 cdef int32_t segment_seal(LogSegment *segment) noexcept nogil:
     cdef int32_t rc, second
     if atomic_load(&segment.max_timestamp_ms) >= 0:
-        time_index_maybe_append(&segment.times, atomic_load(&segment.max_timestamp_ms), atomic_load(&segment.offset_of_max), True)
+        time_index_maybe_append(&segment.times, atomic_load(&segment.max_timestamp_ms),
+                                atomic_load(&segment.offset_of_max), True)
     rc = index_seal(&segment.offsets)
     second = index_seal(&segment.times)
     return rc if rc != 0 else second
@@ -337,7 +341,8 @@ cdef int32_t segment_find(LogSegment *segment, OpenFile *file, int64_t offset, i
         if not batch_parse(buffer + (at - start), BATCH_HEADER_BYTES, header):
             return -1
         total = <int64_t>header.batch_length + 12
-        if header.magic != 2 or total < BATCH_HEADER_BYTES or at + total > limit or header.base_offset < segment.base_offset:
+        if (header.magic != 2 or total < BATCH_HEADER_BYTES or at + total > limit
+                or header.base_offset < segment.base_offset):
             return -1
         if header.base_offset + header.last_offset_delta >= offset:
             position[0] = at

@@ -1,4 +1,6 @@
-"""Checks of one record batch before it may enter a log (spec: log-storage 4, rows 3 and a to f). Pure: no lock, no file."""
+"""Checks of one record batch before it may enter a log (spec: log-storage 4, rows 3 and a to f). Pure: no lock, no
+file.
+"""
 from libc.stdint cimport int16_t, int32_t, int64_t
 from kbroker.log._config cimport LogConfig
 from kbroker.log._producer_state cimport BatchFacts

@@ -1,5 +1,7 @@
 # cython: freethreading_compatible=True
-"""What Kafka's ProduceRequest.validateRecords, UnifiedLog.analyzeAndValidateRecords and LogValidator refuse, in their order."""
+"""What Kafka's ProduceRequest.validateRecords, UnifiedLog.analyzeAndValidateRecords and LogValidator refuse, in their
+order.
+"""
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
@@ -62,7 +64,8 @@ cdef void batch_facts(const char *data, const BatchHeader *header, bint from_cli
     out.coordinator_epoch = -1
     out.from_client = from_client
     if out.is_control and header.attributes & CODEC_MASK == 0 and header.batch_length + 12 > BATCH_HEADER_BYTES:
-        if record_next(data + BATCH_HEADER_BYTES, <int64_t>header.batch_length + 12 - BATCH_HEADER_BYTES, &position, header,
+        if record_next(data + BATCH_HEADER_BYTES, <int64_t>header.batch_length + 12 - BATCH_HEADER_BYTES, &position,
+                       header,
                        &record) == 0:
             if record.key_bytes >= 4:
                 out.control_type = <int16_t>((<unsigned char>record.key[2] << 8) | <unsigned char>record.key[3])
@@ -71,9 +74,10 @@ cdef void batch_facts(const char *data, const BatchHeader *header, bint from_cli
 
 
 cdef void check_records(const char *records, int64_t size_bytes, const BatchHeader *header, int64_t now_ms,
-                        const LogConfig *config, bint is_compressed, int64_t *max_timestamp, BatchCheck *out) noexcept nogil:
+                        const LogConfig *config, bint is_compressed, int64_t *max_timestamp,
+                        BatchCheck *out) noexcept nogil:
     cdef RecordView record
-    cdef int64_t position = 0, timestamp, age, largest = -1
+    cdef int64_t position = 0, timestamp, largest = -1
     cdef int32_t slot, first_bad = -1
     cdef bint stamped = (header.attributes & LOG_APPEND_TIME_BIT) != 0
     cdef bint bad_time = False
@@ -104,7 +108,8 @@ cdef void check_records(const char *records, int64_t size_bytes, const BatchHead
         if bad_time:
             refuse(out, INVALID_TIMESTAMP, b"One or more records have been rejected due to invalid timestamp")
         else:
-            refuse(out, INVALID_RECORD, b"One or more records have been rejected: a compacted topic needs a key in each record")
+            refuse(out, INVALID_RECORD,
+                   b"One or more records have been rejected: a compacted topic needs a key in each record")
         return
     max_timestamp[0] = largest
 
@@ -133,7 +138,8 @@ cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const L
     if is_client:
         codec = (<unsigned char>data[22]) & CODEC_MASK if total >= BATCH_HEADER_BYTES else 0
         if codec == CODEC_ZSTD and api_version < 7:
-            refuse(out, UNSUPPORTED_COMPRESSION_TYPE, b"Produce requests below version 7 must not use ZStandard compression")
+            refuse(out, UNSUPPORTED_COMPRESSION_TYPE,
+                   b"Produce requests below version 7 must not use ZStandard compression")
             return
         after = whole_batch_bytes(data + total, size_bytes - total)
         if after < 0:
@@ -172,7 +178,8 @@ cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const L
     if header.attributes & CONTROL_BIT:
         max_timestamp = header.max_timestamp_ms
     elif codec == 0:
-        check_records(data + BATCH_HEADER_BYTES, total - BATCH_HEADER_BYTES, &header, now_ms, config, False, &max_timestamp, out)
+        check_records(data + BATCH_HEADER_BYTES, total - BATCH_HEADER_BYTES, &header, now_ms, config, False,
+                      &max_timestamp, out)
     else:
         rc = batch_decompress(data, &header, config.decompress_cap_bytes, &unpacked, &unpacked_bytes)
         if rc == -2:
