@@ -11,6 +11,7 @@ DEFAULTS: dict[str, Any]
 
 def topic_id_bytes(topic_id: bytes | str | UUID) -> bytes: ...
 def write_partition_metadata(directory: str, topic_id: bytes) -> None: ...
+
 @final
 class PartitionLog:
     """One partition's log in Kafka's on-disk format. Threads: every method may be called from any thread."""
@@ -38,11 +39,15 @@ class PartitionLog:
     ) -> PartitionLog:
         """Open or create.
 
-        Args: `directory` the partition's folder (made if missing; None only in memory); `config` Kafka's topic settings by
-            name, absent ones get Kafka's defaults; `clean` whether the last stop was a clean one (no scan); `recovery_point`
-            the offset known to be on disk: an unclean start checks what lies above it; `files` a cache of open files, the
+        Args: `directory` the partition's folder (made if missing; None only in memory); `config` Kafka's
+        topic settings by
+            name, absent ones get Kafka's defaults; `clean` whether the last stop was a clean one (no
+            scan); `recovery_point`
+            the offset known to be on disk: an unclean start checks what lies above it; `files` a cache of
+            open files, the
             process's own by default.
-        Raises: OSError naming the file that cannot be read or written; ValueError for a setting out of range or a folder
+        Raises: OSError naming the file that cannot be read or written; ValueError for a setting out of range
+        or a folder
             of another topic.
         """
     def append(
@@ -59,7 +64,8 @@ class PartitionLog:
         Raises: OSError: the file cannot be read or a batch not be unpacked.
         """
     def flush(self, up_to: int = ...) -> int:
-        """Sync everything below `up_to` (negative: all); returns the flushed offset. Raises OSError; then no append works
+        """Sync everything below `up_to` (negative: all); returns the flushed offset. Raises OSError; then no
+        append works
         until the log is opened again."""
     def roll(self) -> None: ...
     def apply_retention(self, now_ms: int) -> int:
@@ -67,7 +73,9 @@ class PartitionLog:
     def purge_deleted(self, now_ms: int) -> int:
         """Remove the files of segments deleted file.delete.delay.ms ago or longer; returns their number."""
     def delete_records(self, offset: int) -> int:
-        """Move the log start up to `offset` (-1: high watermark); returns the log start. Raises ValueError if out of range."""
+        """Move the log start up to `offset` (-1: high watermark); returns the log start. Raises ValueError if out
+        of range.
+        """
     def truncate_to(self, offset: int) -> None:
         """Forget everything from the batch that contains `offset` on; also what `kbroker log verify --repair` uses."""
     def expire_producers(self, now_ms: int) -> None: ...

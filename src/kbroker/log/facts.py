@@ -28,7 +28,9 @@ class AbortedTransaction(NamedTuple):
 
 
 class ReadInfo(NamedTuple):
-    """Outcome of a read: ``records`` begins with the batch that contains the offset and may end in the middle of one."""
+    """Outcome of a read: ``records`` begins with the batch that contains the offset and may end in the middle of
+    one.
+    """
 
     error: int
     high_watermark: int
