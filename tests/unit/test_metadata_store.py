@@ -99,9 +99,7 @@ def test_a_file_of_another_node_is_refused(tmp_path):
         MetadataStore(tmp_path, 2)
 
 
-@pytest.mark.parametrize(
-    "content", [b"no database at all, however long" * 40, b"SQLite format 3\0"]
-)
+@pytest.mark.parametrize("content", [b"no database at all, however long" * 40, b"SQLite format 3\0"])
 def test_a_damaged_file_is_refused(tmp_path, content):
     """Something else under that name is not overwritten."""
     (tmp_path / FILE_NAME).write_bytes(content)

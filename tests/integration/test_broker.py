@@ -1,0 +1,245 @@
+"""A broker inside this process: its life, and two of them side by side."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from kbroker.common.config_def import ConfigError
+from kbroker.protocol import codec
+from kbroker.server.broker import Broker, BrokerStartError, raise_open_files_limit
+
+FREE = {"listeners": "PLAINTEXT://127.0.0.1:0"}
+
+
+def ask(broker_or_address, key, version, body):
+    """One request on a connection of its own."""
+    with connect(broker_or_address) as one:
+        send(one, key, version, body)
+        return receive(one, key, version)
+
+
+def connect(broker_or_address):
+    address = broker_or_address if isinstance(broker_or_address, str) else broker_or_address.bootstrap_servers
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def send(one, key, version, body):
+    one.sendall(codec.encode_request_frame(key, version, 1, "test", body))
+
+
+def exactly(one, size):
+    data = b""
+    while len(data) < size:
+        part = one.recv(size - len(data))
+        assert part, "the connection was closed"
+        data += part
+    return data
+
+
+def receive(one, key, version):
+    (size,) = struct.unpack(">i", exactly(one, 4))
+    return codec.decode_response_frame(key, version, exactly(one, size))[1]
+
+
+def create(broker, name, partitions=1):
+    body = {"Topics": [{"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1}]}
+    return ask(broker, 19, 7, body)["Topics"][0]
+
+
+def topic_names(broker):
+    return [row["Name"] for row in ask(broker, 3, 12, {"Topics": None})["Topics"]]
+
+
+def broker_threads():
+    return [t.name for t in threading.enumerate() if "kafka" in t.name or "reaper" in t.name or "log-" in t.name]
+
+
+def test_two_brokers_know_nothing_of_each_other():
+    """No state is shared: other topics, other cluster, other port; both gone with all threads at the end."""
+    before = broker_threads()
+    with Broker() as one, Broker() as two:
+        create(one, "only-here")
+        assert (topic_names(one), topic_names(two)) == (["only-here"], [])
+        assert one.cluster_id != two.cluster_id
+        assert one.bootstrap_servers != two.bootstrap_servers
+        address = one.bootstrap_servers
+    assert broker_threads() == before
+    with pytest.raises(OSError):
+        connect(address)
+
+
+def test_a_restart_finds_everything(tmp_path):
+    """Topics with their ids, the cluster id and producer ids survive; the port may change."""
+    with Broker({**FREE, "log.dirs": tmp_path}) as broker:
+        made = create(broker, "t", 3)
+        cluster, first_id = broker.cluster_id, ask(broker, 22, 4, {"TransactionalId": None})["ProducerId"]
+    broker.start()
+    answer = ask(broker, 3, 12, {"Topics": [{"Name": None, "TopicId": made["TopicId"]}]})
+    assert (answer["ClusterId"], answer["Topics"][0]["Name"], len(answer["Topics"][0]["Partitions"])) == (
+        cluster,
+        "t",
+        3,
+    )
+    assert ask(broker, 22, 4, {"TransactionalId": None})["ProducerId"] > first_id
+    broker.stop()
+    broker.stop()
+
+
+def test_a_folder_is_used_by_one_broker(tmp_path):
+    """The second is refused with the folder's name and harms nothing; afterwards the folder is free."""
+    config = {**FREE, "log.dirs": tmp_path}
+    with Broker(config) as first:
+        with pytest.raises(BrokerStartError, match="in use by this process"):
+            Broker(config).start()
+        create(first, "t")
+    with Broker(config) as again:
+        assert topic_names(again) == ["t"]
+
+
+def test_a_port_in_use(tmp_path):
+    """Says which address; nothing is left running, and the folder can be used at once."""
+    with Broker() as other:
+        before = broker_threads()
+        late = Broker({"listeners": f"PLAINTEXT://{other.bootstrap_servers}", "log.dirs": tmp_path})
+        with pytest.raises(BrokerStartError, match=f"cannot listen on PLAINTEXT://{other.bootstrap_servers}"):
+            late.start()
+        assert broker_threads() == before
+    with Broker({**FREE, "log.dirs": tmp_path}):
+        pass
+
+
+def test_a_newer_schema_stops_the_start(tmp_path):
+    """A later version's metadata is left alone, and the text says what to do."""
+    import sqlite3
+
+    with Broker({**FREE, "log.dirs": tmp_path}):
+        pass
+    db = sqlite3.connect(tmp_path / "kbroker-metadata.db")
+    db.execute("PRAGMA user_version=9")
+    db.close()
+    with pytest.raises(BrokerStartError, match="schema version 9"):
+        Broker({**FREE, "log.dirs": tmp_path}).start()
+
+
+def test_misuse_is_told():
+    """Started twice, asked before the start, a bad value."""
+    broker = Broker()
+    with pytest.raises(RuntimeError, match="does not run"):
+        _ = broker.bootstrap_servers
+    with broker, pytest.raises(BrokerStartError, match="runs already"):
+        broker.start()
+    with pytest.raises(ConfigError):
+        Broker({"num.io.threads": 0})
+
+
+def test_several_listeners_tell_each_its_own_address():
+    """Who comes by a listener is sent back to it; an advertised address replaces the bound one."""
+    config = {
+        "listeners": "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
+        "advertised.listeners": "OUTSIDE://broker.example:1234",
+        "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+        "kbroker.in.memory": True,
+    }
+    with Broker(config) as broker:
+        inside = broker.context.endpoints["INSIDE"]
+        answer = ask(broker, 3, 12, {"Topics": []})
+        assert (answer["Brokers"][0]["Host"], answer["Brokers"][0]["Port"]) == inside
+        assert broker.context.endpoints["OUTSIDE"] == ("broker.example", 1234)
+
+
+def test_stop_answers_a_waiting_fetch():
+    """A long poll gets what there is instead of a broken connection, and does not hold the stop up."""
+    with Broker() as broker:
+        create(broker, "t")
+        one = connect(broker)
+        partition = {"Partition": 0, "FetchOffset": 0, "PartitionMaxBytes": 1 << 20}
+        body = {
+            "ReplicaId": -1,
+            "MaxWaitMs": 30_000,
+            "MinBytes": 1,
+            "Topics": [{"Topic": "t", "Partitions": [partition]}],
+        }
+        send(one, 1, 4, body)
+        # answered by then or not, the fetch may be parked already or not: both must end
+        ask(broker, 3, 12, {"Topics": []})
+        started = time.monotonic()
+    assert time.monotonic() - started < 10
+    one.settimeout(5)
+    data = one.recv(4096)
+    one.close()
+    if data:
+        assert codec.decode_response_frame(1, 4, data[4:])[1]["Responses"][0]["Partitions"][0]["ErrorCode"] == 0
+
+
+def test_a_child_made_by_fork_leaves_the_broker_alone(tmp_path):
+    """The child's exit handlers stop nothing and write nothing: the parent serves on."""
+    with Broker({**FREE, "log.dirs": tmp_path}) as broker:
+        create(broker, "t")
+        code = f"""
+import os, sys
+from kbroker.server.broker import Broker
+broker = Broker({{**{FREE!r}, "log.dirs": {str(tmp_path / "inner")!r}}})
+broker.start()
+child = os.fork()
+if child == 0:
+    broker.stop()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert not os.path.exists({str(tmp_path / "inner" / ".kafka_cleanshutdown")!r})
+broker.stop()
+assert os.path.exists({str(tmp_path / "inner" / ".kafka_cleanshutdown")!r})
+"""
+        subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=60)
+        assert topic_names(broker) == ["t"]
+
+
+def test_a_process_that_ends_without_stop_ends_in_order(tmp_path):
+    """The exit handler stops the broker: the folder carries the clean mark, and the process does not hang."""
+    code = f"""
+from kbroker.server.broker import Broker
+broker = Broker({{**{FREE!r}, "log.dirs": {str(tmp_path)!r}}})
+broker.start()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads memory from /proc")
+def test_start_and_idle_memory(tmp_path):
+    """A small broker: memory within what is promised, the first Metadata answer with room for a slow machine."""
+    code = f"""
+import time
+begin = time.perf_counter()
+from kbroker.server.broker import Broker
+broker = Broker({{**{FREE!r}, "log.dirs": {str(tmp_path)!r}}})
+broker.start()
+import socket, struct
+host, _, port = broker.bootstrap_servers.rpartition(":")
+one = socket.create_connection((host, int(port)))
+one.sendall(struct.pack(">ihhihi", 14, 3, 1, 1, 0, 0))
+assert one.recv(4096)
+print(time.perf_counter() - begin)
+print([line for line in open("/proc/self/status") if line.startswith("VmRSS")][0].split()[1])
+broker.stop()
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    seconds, kib = done.stdout.split()
+    assert float(seconds) < 2.0
+    assert int(kib) < 50 * 1024
+
+
+def test_open_files_limit_is_never_lowered():
+    """The soft limit goes up to what is asked and the hard limit allows."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    raise_open_files_limit(64)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
