@@ -70,6 +70,7 @@ cdef void loop_poll(EventLoop *loop, int64_t timeout_ns) noexcept nogil
 cdef void loop_read(EventLoop *loop, Channel *channel) noexcept nogil
 cdef void loop_queue_answer(Channel *channel, Request *request) noexcept nogil
 cdef void loop_write(EventLoop *loop, Channel *channel) noexcept nogil  # may close the channel
+cdef void loop_want_write(EventLoop *loop, Channel *channel) noexcept nogil     # when the poller says it is writable
 cdef void loop_close(EventLoop *loop, Channel *channel, int reason) noexcept nogil     # ends in loop.gone
 cdef void loop_mute(Channel *channel) noexcept nogil
 cdef bint loop_unmute(EventLoop *loop, Channel *channel) noexcept nogil    # true: it is NOT_MUTED now

@@ -313,6 +313,11 @@ cdef void loop_queue_answer(Channel *channel, Request *request) noexcept nogil:
     channel.send_last = request
 
 
+cdef void loop_want_write(EventLoop *loop, Channel *channel) noexcept nogil:
+    channel.wants_write = True
+    set_interest(loop, channel, channel.interest | KB_WRITE)
+
+
 cdef void loop_write(EventLoop *loop, Channel *channel) noexcept nogil:
     cdef int64_t result
     if channel.close_reason != 0:
@@ -323,8 +328,7 @@ cdef void loop_write(EventLoop *loop, Channel *channel) noexcept nogil:
             loop_close(loop, channel, CLOSE_PEER)
             return
         if result == KB_AGAIN:
-            channel.wants_write = True
-            set_interest(loop, channel, channel.interest | KB_WRITE)
+            loop_want_write(loop, channel)
             return
     if channel.wants_write:
         channel.wants_write = False

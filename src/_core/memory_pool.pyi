@@ -5,7 +5,12 @@ from kbroker._core.clock import BaseClock
 @final
 class MemoryPool:
     def __new__(
-        cls, size_bytes: int, max_single_bytes: int | None = None, *, strict: bool = False, clock: BaseClock | None = None
+        cls,
+        size_bytes: int,
+        max_single_bytes: int | None = None,
+        *,
+        strict: bool = False,
+        clock: BaseClock | None = None,
     ) -> MemoryPool: ...
     @staticmethod
     def unlimited(clock: BaseClock | None = None) -> MemoryPool: ...

@@ -65,8 +65,8 @@ class SocketServer:
         options: see SocketServerOptions.
         pool: memory budget of all requests; None: unlimited.
         clock: None is the system's.
-    Threads: bind, start and the stops from one thread. Order of a stop: ``begin_stop``, then the handlers finish what is
-    queued, then ``finish_stop``.
+    Threads: bind, start and the stops from one thread. Order of a stop: ``begin_stop``, then the handlers finish what
+    is queued, then ``finish_stop``.
     """
 
     def __init__(

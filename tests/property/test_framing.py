@@ -1,0 +1,110 @@
+"""Any split of a byte stream gives the same frames, in every framing that has borders."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker._core.framing import Framer
+from kbroker._core.memory_pool import MemoryPool
+
+
+def chunks(stream: bytes, cuts: list[int]) -> list[bytes]:
+    """The stream cut at any places."""
+    places = sorted({min(c, len(stream)) for c in cuts})
+    return [stream[a:b] for a, b in zip([0, *places], [*places, len(stream)], strict=True)]
+
+
+def pattern(size: int) -> bytes:
+    """Bytes that differ by place, cheap to make."""
+    return bytes(range(251)) * (size // 251) + bytes(range(size % 251))
+
+
+FRAMES = st.lists(st.one_of(st.binary(max_size=40), st.builds(pattern, st.integers(16380, 140000))), max_size=6)
+CUTS = st.lists(st.integers(0, 500000), max_size=12)
+
+
+@given(FRAMES, CUTS)
+def test_length_prefix(frames: list[bytes], cuts: list[int]) -> None:
+    """Reads may end anywhere, inside a prefix too; empty frames are frames."""
+    stream = b"".join(struct.pack(">i", len(f)) + f for f in frames)
+    framer, got = Framer(), []
+    for chunk in chunks(stream, cuts):
+        found, taken = framer.feed(chunk)
+        assert taken == len(chunk)
+        got += found
+    assert got == frames
+    assert not framer.is_partial
+
+
+@given(st.lists(st.binary(max_size=30).filter(lambda f: b"\r\n" not in f and not f.endswith(b"\r"))), CUTS)
+def test_delimiter(frames: list[bytes], cuts: list[int]) -> None:
+    """A delimiter cut in two is still one."""
+    framer, got = Framer("delimiter", 100, b"\r\n"), []
+    for chunk in chunks(b"".join(f + b"\r\n" for f in frames), cuts):
+        got += framer.feed(chunk)[0]
+    assert got == frames
+
+
+@given(st.binary(max_size=500), CUTS)
+def test_raw(stream: bytes, cuts: list[int]) -> None:
+    """Raw framing loses nothing and exceeds nothing."""
+    framer, got = Framer("raw", 64), []
+    for chunk in chunks(stream, cuts):
+        got += framer.feed(chunk)[0]
+    assert b"".join(got) == stream
+    assert all(1 <= len(f) <= 64 for f in got)
+
+
+@given(FRAMES, CUTS)
+def test_pool_is_charged_until_frames_are_taken(frames: list[bytes], cuts: list[int]) -> None:
+    """Feeding what the pool refused once more, after memory is back, gives the same frames and leaves no charge."""
+    stream = b"".join(struct.pack(">i", len(f)) + f for f in frames)
+    pool = MemoryPool(150000, 150000)
+    framer, got = Framer(pool=pool), []
+    for chunk in chunks(stream, cuts):
+        rest = chunk
+        while rest:
+            found, taken = framer.feed(rest)
+            got += found
+            rest = rest[taken:]
+    assert got == frames
+    assert pool.available_bytes == 150000
+
+
+def test_receive_counts_prefix_and_body() -> None:
+    """NR-1, NR-2: four bytes of prefix, then halves of the body: 4, 68 and 132 bytes read, complete only at the end."""
+    framer = Framer(max_size_bytes=128)
+    assert framer.feed(struct.pack(">i", 128)) == ([], 4)
+    assert framer.bytes_read == 4
+    assert framer.feed(b"a" * 64) == ([], 64)
+    assert framer.bytes_read == 68
+    assert framer.is_partial
+    assert framer.feed(b"b" * 64) == ([b"a" * 64 + b"b" * 64], 64)
+    assert framer.bytes_read == 132
+    assert not framer.is_partial
+
+
+@pytest.mark.parametrize("size", [-1, 129, 2**31 - 1, -(2**31)])
+def test_impossible_sizes(size: int) -> None:
+    """A negative size and one above the limit are refused as soon as the prefix is there."""
+    with pytest.raises(ValueError, match="negative or larger than 128"):
+        Framer(max_size_bytes=128).feed(struct.pack(">i", size))
+
+
+def test_endless_line() -> None:
+    """A frame that never meets its delimiter is refused at the limit."""
+    framer = Framer("delimiter", 10, b"\n")
+    framer.feed(b"x" * 10)
+    with pytest.raises(ValueError, match="larger than 10"):
+        framer.feed(b"xx")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("morse",), ("raw", 0), ("raw", 2**31), ("delimiter",), ("raw", 1, b"x"), ("delimiter", 1, b"x" * 17)]
+)
+def test_wrong_arguments(arguments: tuple[object, ...]) -> None:
+    """Unknown framings, impossible limits and misplaced delimiters are refused."""
+    with pytest.raises(ValueError):
+        Framer(*arguments)  # type: ignore[arg-type]
