@@ -1,6 +1,9 @@
 from os import PathLike
 from typing import final
 
+from typing_extensions import disjoint_base
+
+@disjoint_base
 class _FileIndex:
     def __new__(cls, directory: str | PathLike[str], base_offset: int, max_bytes: int) -> _FileIndex: ...
     def __len__(self) -> int: ...

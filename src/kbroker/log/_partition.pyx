@@ -5,7 +5,7 @@ _recovery.
 cimport cython
 from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memset, strdup
 from kbroker._core.clock cimport borrow_clock, clock_release, clock_retain, clock_wall_ms
 from kbroker._core.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport (
@@ -967,14 +967,20 @@ cdef class PartitionLog:
     @property
     def damage(self):
         cdef Partition *state = self.partition
-        cdef bytes text = None
+        cdef char *text = NULL
         if atomic_load(&state.damage_offset) == INT64_MAX:
             return None
-        mutex_lock(&state.view_lock)            # a leaf never held for long, and no Python runs under it
-        if state.damage_text is not NULL:
-            text = state.damage_text
-        mutex_unlock(&state.view_lock)
-        return "damaged" if text is None else text.decode()
+        with nogil:
+            mutex_lock(&state.view_lock)
+            if state.damage_text is not NULL:
+                text = strdup(state.damage_text)
+            mutex_unlock(&state.view_lock)
+        if text is NULL:
+            return "damaged"
+        try:
+            return (<bytes>text).decode()
+        finally:
+            free(text)
 
     @property
     def damage_offset(self):
@@ -1007,11 +1013,18 @@ cdef class PartitionLog:
         """[(epoch, first offset)], oldest first."""
         cdef Partition *state = self.partition
         cdef int32_t slot, count
-        cdef list result = []
+        cdef int64_t *pairs
         with nogil:
             mutex_lock(&state.append_lock)
             count = state.epoch_count
+            pairs = <int64_t *>malloc(<size_t>(2 * count + 1) * sizeof(int64_t))
+            if pairs is not NULL:
+                for slot in range(count):
+                    pairs[2 * slot] = state.epochs[slot]
+                    pairs[2 * slot + 1] = state.epoch_starts[slot]
             mutex_unlock(&state.append_lock)
-        for slot in range(count):               # entries are only added; the arrays move only when an epoch begins
-            result.append((state.epochs[slot], state.epoch_starts[slot]))
+        if pairs is NULL:
+            raise MemoryError
+        result = [(pairs[2 * slot], pairs[2 * slot + 1]) for slot in range(count)]
+        free(pairs)
         return result

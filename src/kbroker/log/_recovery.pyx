@@ -455,7 +455,7 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
         if directory is not None and not clean and partition.config.flush_messages != INT64_MAX and end > log_start:
             # What an unclean stop left may be served only when it is on disk.
             with nogil:
-                rc = sync_all(list_, partition.directory.path)
+                rc = sync_unflushed(list_, recovery_point, partition.directory.path)
             if rc != 0:
                 fail(rc, directory, list_.segments[0].base_offset)
             atomic_store(&partition.flushed, end)
@@ -469,10 +469,12 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
         segment_list_release(list_)
 
 
-cdef int32_t sync_all(SegmentList *list_, const char *path) noexcept nogil:
+cdef int32_t sync_unflushed(SegmentList *list_, int64_t recovery_point, const char *path) noexcept nogil:
     cdef int32_t slot, rc = 0
     cdef OpenFile *file
     for slot in range(list_.count):
+        if slot + 1 < list_.count and list_.segments[slot + 1].base_offset <= recovery_point:
+            continue
         file = segment_open(list_.segments[slot], &rc)
         if file is NULL:
             return rc
