@@ -32,7 +32,7 @@ from kbroker.log._segment cimport (
     segment_seal,
 )
 from kbroker.log._validate cimport (
-    KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, OFFSET_OUT_OF_RANGE, RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR,
+    CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, OFFSET_OUT_OF_RANGE, RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR,
     UNKNOWN_TOPIC_OR_PARTITION, BatchCheck, validate_batch, whole_batch_bytes,
 )
 from kbroker.protocol._records cimport BatchHeader
@@ -277,6 +277,13 @@ cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, B
     out.high_watermark_moved = advance_watermarks(partition)
 
 
+cdef inline void hide_log_start(AppendResult *out, bint before_log) noexcept nogil:
+    """Kafka answers these refusals with log start offset -1, all others with the real one."""
+    if before_log or out.error in (CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
+                                   KAFKA_STORAGE_ERROR):
+        out.log_start_offset = -1
+
+
 cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes, int16_t acks, int16_t api_version,
                            bint is_client, AppendResult *out) noexcept nogil:
     cdef BatchCheck single
@@ -309,6 +316,7 @@ cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes
         if checks[count].error != 0:
             refuse(out, checks[count].error, checks[count].message)
             out.bad_record = checks[count].bad_record
+            hide_log_start(out, checks[count].before_log)
             free(grown)
             return
         at += checks[count].size_bytes
@@ -328,6 +336,7 @@ cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes
     rolled = partition.active.base_offset != active_base
     out.log_start_offset = atomic_load(&partition.log_start)
     mutex_unlock(&partition.append_lock)
+    hide_log_start(out, False)
     free(grown)
     if out.error == 0 and not out.is_duplicate and config.log_append_time:
         out.log_append_time_ms = now_ms
@@ -483,6 +492,8 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
         size = max_bytes
         if min_one and size < place.batch_bytes:
             size = place.batch_bytes
+        elif size < place.batch_bytes:
+            size = 0                            # not even the first batch fits: Kafka sends none, rather than a cut one
         if size > place.limit - place.position:
             size = place.limit - place.position
         if size > 0:

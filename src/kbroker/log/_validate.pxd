@@ -22,6 +22,7 @@ cdef struct BatchCheck:
     int16_t error
     const char *message         # static
     int32_t bad_record          # -1: none
+    bint before_log             # refused as a request, before the log was looked at
     int64_t size_bytes          # of the batch: what follows it is no batch and is left out
     int64_t max_timestamp_ms    # as stored
     BatchFacts facts            # offsets relative: base 0 until the append knows

@@ -125,6 +125,7 @@ cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const L
     out.bad_record = -1
     out.max_timestamp_ms = -1
     total = whole_batch_bytes(data, size_bytes)
+    out.before_log = True       # so far the request is judged, not the log
     if total < 0:
         refuse(out, CORRUPT_MESSAGE, b"Not a record batch")
         return
@@ -148,6 +149,7 @@ cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const L
         if after > 0:
             refuse(out, INVALID_RECORD, b"Produce requests must contain exactly one record batch per partition")
             return
+    out.before_log = False
     if total >= 8 and is_client and get_int32(data) | get_int32(data + 4):
         refuse(out, INVALID_RECORD, b"The base offset of a record batch in a Produce request must be 0")
         return

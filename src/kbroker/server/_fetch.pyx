@@ -271,8 +271,10 @@ cdef void resolve(Handler *handler, FetchState *state) noexcept nogil:
             topic = topic_by_name(handler.topics, part.name, part.name_bytes)
             name = part.name
         if topic == NULL:
+            part.is_unread = True
             part.error = UNKNOWN_TOPIC_ID if part.id != NULL else UNKNOWN_TOPIC_OR_PARTITION
         elif part.index < 0 or part.index >= topic.partition_count or topic.partitions[part.index] == NULL:
+            part.is_unread = True
             part.error = UNKNOWN_TOPIC_OR_PARTITION
         elif state.replica_id >= 0:
             part.error = NOT_LEADER_OR_FOLLOWER         # nobody replicates from here
@@ -289,13 +291,17 @@ cdef void resolve(Handler *handler, FetchState *state) noexcept nogil:
                 part.error = OFFSET_OUT_OF_RANGE
 
 
-cdef int64_t read_all(FetchState *state, bint *any_error) noexcept nogil:
-    """Reads every part within the limits; returns the bytes found. Release with drop_reads."""
+cdef int64_t read_all(FetchState *state, bint *any_error, int32_t *readable) noexcept nogil:
+    """Reads every part within the limits; returns the bytes found. Release with drop_reads.
+
+    ``readable``: parts that could be waited for.
+    """
     cdef int64_t limit = state.max_bytes, total = 0, room
     cdef bint min_one = True
     cdef FetchPart *part
     cdef int32_t i
     any_error[0] = False
+    readable[0] = 0
     if limit > state.lane.fetch_max_bytes:
         limit = state.lane.fetch_max_bytes
     for i in range(state.part_count):
@@ -303,6 +309,7 @@ cdef int64_t read_all(FetchState *state, bint *any_error) noexcept nogil:
         memset(&part.read, 0, sizeof(part.read))
         if part.is_superseded:
             continue
+        readable[0] += not part.is_unread
         if part.error == NONE and partition_is_closed(part.partition):
             part.read.error = UNKNOWN_TOPIC_ID if part.id != NULL else UNKNOWN_TOPIC_OR_PARTITION
         elif part.error != NONE:
@@ -314,7 +321,8 @@ cdef int64_t read_all(FetchState *state, bint *any_error) noexcept nogil:
             partition_read(part.partition, part.offset, part.max_bytes if part.max_bytes < room else room, min_one,
                            state.isolation, &part.read)
         if part.read.error != NONE:
-            any_error[0] = True
+            # What was never looked for does not end the wait for the others.
+            any_error[0] = any_error[0] or not part.is_unread
             part.read.high_watermark = part.read.last_stable_offset = part.read.log_start_offset = -1
         if part.read.size_bytes > 0:
             min_one = False
@@ -366,6 +374,9 @@ cdef int32_t group_end(FetchState *state, int32_t i, int32_t *included) noexcept
 
 cdef void write_aborted(Writer *w, FetchState *state, FetchPart *part, bint flexible) noexcept nogil:
     cdef int32_t i
+    if part.is_unread:          # Kafka: an empty list where it did not look into the log, null where it did
+        write_length(w, 0, flexible, True)
+        return
     if state.isolation == 0 or part.read.error != NONE:
         write_length(w, -1, flexible, True)
         return
@@ -410,7 +421,14 @@ cdef bint write_part(Writer *w, FetchState *state, FetchPart *part, Split *split
     if version >= 11:
         write_i32(w, -1)        # preferred read replica
     ok = write_records(w, part, flexible, splits, split_count)
-    if flexible:
+    if version >= 16 and part.read.error in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH):
+        write_uvarint(w, 1)
+        write_uvarint(w, 1)     # CurrentLeader: id, epoch, no tags
+        write_uvarint(w, 9)
+        write_i32(w, state.lane.node_id)
+        write_i32(w, 0 if part.partition == NULL else partition_leader_epoch(part.partition))
+        write_uvarint(w, 0)
+    elif flexible:
         write_uvarint(w, 0)
     return ok
 
@@ -520,6 +538,7 @@ cdef void refuse_isolation(FetchState *state) noexcept nogil:
     for i in range(state.part_count):
         memset(&state.parts[i].read, 0, sizeof(state.parts[i].read))
         state.parts[i].is_included = state.version <= 12
+        state.parts[i].is_unread = True
         state.parts[i].read.error = UNKNOWN_SERVER_ERROR
         state.parts[i].read.high_watermark = -1
         state.parts[i].read.last_stable_offset = -1
@@ -530,6 +549,7 @@ cdef Outcome handle_fetch(Handler *handler, Request *request) noexcept nogil:
     cdef FetchState *state = <FetchState *>calloc(1, sizeof(FetchState))
     cdef bint any_error = False
     cdef int64_t found
+    cdef int32_t readable = 0
     if state == NULL:
         request.action = ACTION_CLOSE
         return OUTCOME_ANSWERED
@@ -551,13 +571,13 @@ cdef Outcome handle_fetch(Handler *handler, Request *request) noexcept nogil:
         if not supersede(state):
             request.action = ACTION_CLOSE
         else:
-            found = read_all(state, &any_error)
-            if not (state.max_wait_ms <= 0 or state.part_count == 0 or found >= state.min_bytes or any_error):
+            found = read_all(state, &any_error, &readable)
+            if not (state.max_wait_ms <= 0 or readable == 0 or found >= state.min_bytes or any_error):
                 drop_reads(state)
                 request.local_done_ns = clock_now_ns(handler.lane.clock)
                 if park(handler, state):
                     return OUTCOME_PARKED
-                read_all(state, &any_error)
+                read_all(state, &any_error, &readable)
             answer_now(state)
     request.local_done_ns = clock_now_ns(handler.lane.clock)
     free_state(state)
@@ -599,7 +619,7 @@ cdef bint delayed_fetch_try_complete(Operation *op) noexcept nogil:
     cdef int32_t i
     for i in range(state.part_count):
         part = &state.parts[i]
-        if part.is_superseded:
+        if part.is_superseded or part.is_unread:
             continue
         if part.partition == NULL or partition_is_closed(part.partition):
             return operation_force_complete(op)
@@ -617,8 +637,9 @@ cdef void delayed_fetch_on_complete(Operation *op) noexcept nogil:
     cdef FetchState *state = <FetchState *>op
     cdef Request *request = state.request
     cdef bint any_error = False
+    cdef int32_t readable = 0
     unlink(state)
-    read_all(state, &any_error)
+    read_all(state, &any_error, &readable)
     answer_now(state)
     state.request = NULL
     request.response_ready_ns = clock_now_ns(state.lane.clock)
