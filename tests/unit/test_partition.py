@@ -258,13 +258,14 @@ def test_read_bounds(log: PartitionLog) -> None:
 
 
 def test_read_limits(log: PartitionLog) -> None:
-    """The last batch is cut at max_bytes; min_one lets the first exceed it; without it the cut is hard."""
+    """The last batch is cut at max_bytes; min_one lets the first exceed it; without it a first that does not fit is left."""
     log.append(batch(b"a"))
     log.append(batch(b"b"))
     size = len(batch(b"a"))
     assert len(log.read(0, size + 10).records) == size + 10
     assert len(log.read(0, 1).records) == size
-    assert len(log.read(0, 1, min_one=False).records) == 1
+    assert log.read(0, size - 1, min_one=False).records == b""
+    assert len(log.read(0, size + 1, min_one=False).records) == size + 1
     assert log.read(0, 0, min_one=False).records == b""
     assert log.probe(0) == (0, 2 * size, False)
     assert log.probe(1) == (0, size, False)
