@@ -3,10 +3,12 @@ from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memset
 
 from kbroker._core.request cimport (
-    ACTION_CLOSE, ACTION_SEND, Request, request_free, request_new,
-    request_reserve,
+    ACTION_CLOSE, ACTION_SEND, OpenFile, Request, open_file_new, open_file_release, open_file_retain, request_add_file,
+    request_free, request_new, request_reserve,
 )
-from kbroker._core.request_queue cimport Queue, RequestQueue, request_queue_put, request_queue_take
+from kbroker._core.request_queue cimport (
+    Queue, RequestQueue, request_queue_put, request_queue_take,
+)
 
 
 cdef void answer_zeros(Request *request, int64_t body_bytes) noexcept nogil:
@@ -29,7 +31,7 @@ cdef void answer_echo(Request *request) noexcept nogil:
 
 
 def run_echo(Queue queue not None, int64_t body_bytes=-1):
-    """Answer until the queue is closed: with the same bytes, or with bytes 4..7 (a correlation id) and body_bytes zeros."""
+    """Answer until the queue is closed: the same bytes, or bytes 4..7 (a correlation id) and body_bytes zeros."""
     cdef RequestQueue *requests = queue.queue
     cdef Request *run
     cdef Request *frame
@@ -50,6 +52,31 @@ def run_echo(Queue queue not None, int64_t body_bytes=-1):
                 frame = frame.run_next
             run.responder.respond(run.responder, run)
     return served
+
+
+def run_files(Queue queue not None, int fd, int64_t position, int64_t size_bytes):
+    """Answer until the queue is closed: the request's bytes, a file region, the bytes again. Owns fd."""
+    cdef RequestQueue *requests = queue.queue
+    cdef OpenFile *file = open_file_new(fd)
+    cdef Request *run
+    cdef Request *frame
+    if file is NULL:
+        raise MemoryError
+    with nogil:
+        while True:
+            run = request_queue_take(requests, -1)
+            if run is NULL:
+                break
+            frame = run
+            while frame is not NULL:
+                answer_echo(frame)
+                if not request_add_file(frame, open_file_retain(file), position, size_bytes):
+                    open_file_release(file)
+                answer_echo(frame)
+                frame.next = frame.run_next
+                frame = frame.run_next
+            run.responder.respond(run.responder, run)
+        open_file_release(file)
 
 
 def put_run(Queue queue not None, list payloads not None):

@@ -1,5 +1,7 @@
-"""One connection in one network loop, its transport table, and intrusive lists. Only the loop's thread touches a Channel,
-except its ``facts``, which never change after registration."""
+"""One connection in one network loop, its transport table, and intrusive lists.
+
+Threads: the loop's own, except for ``facts``, which never change after registration.
+"""
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.framing cimport FrameReader
 from kbroker._core.request cimport OpenFile, Request, Session
@@ -20,7 +22,8 @@ cdef struct Channel
 cdef struct Transport:          # results: bytes, 0 end of stream, KB_AGAIN, KB_FAILED
     int64_t (*receive)(Channel *channel, char *into, int64_t size_bytes) noexcept nogil
     int64_t (*send)(Channel *channel, kb_piece *pieces, int count, bint more) noexcept nogil
-    int64_t (*send_file)(Channel *channel, OpenFile *file, int64_t at, int64_t size_bytes) noexcept nogil  # NULL: pread and send
+    # NULL: the loop copies by pread and send
+    int64_t (*send_file)(Channel *channel, OpenFile *file, int64_t at, int64_t size_bytes) noexcept nogil
     int (*handshake)(Channel *channel) noexcept nogil           # NULL: ready at once; 1 ready, KB_AGAIN, KB_FAILED
     bint (*has_buffered)(Channel *channel) noexcept nogil       # NULL: never
     void (*close)(Channel *channel) noexcept nogil

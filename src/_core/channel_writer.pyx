@@ -78,7 +78,7 @@ cdef int64_t send_region(EventLoop *loop, Channel *channel, Segment *segment) no
     cdef kb_piece piece
     cdef int64_t n = segment.size_bytes - channel.segment_sent
     cdef int64_t at = segment.position + channel.segment_sent
-    if channel.transport.send_file is not NULL:
+    if channel.transport.send_file is not NULL and not loop.copy_files:
         return channel.transport.send_file(channel, segment.file, at, n)
     n = kb_pread(segment.file.fd, loop.scratch, n if n < COPY_BYTES else COPY_BYTES, at)
     if n <= 0:
@@ -114,7 +114,8 @@ cdef int64_t channel_write(EventLoop *loop, Channel *channel) noexcept nogil:
             while request is not NULL and pieces_count < KB_MAX_PIECES and not file_next:
                 if prefix_at < prefix:
                     put_prefix(prefixes[pieces_count], request.response_bytes)
-                    kb_piece_set(&pieces[pieces_count], <const char *>prefixes[pieces_count] + prefix_at, prefix - prefix_at)
+                    kb_piece_set(
+                        &pieces[pieces_count], <const char *>prefixes[pieces_count] + prefix_at, prefix - prefix_at)
                     total += prefix - prefix_at
                     pieces_count += 1
                 while at < request.segment_count and pieces_count < KB_MAX_PIECES:

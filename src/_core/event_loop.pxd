@@ -1,4 +1,4 @@
-"""The network loop's core: who may be read, framing, writing, idle and frame time-outs. Owners are the Processor and Selector.
+"""The network loop's core: who may be read, framing, writing, idle and frame time-outs. Processor and Selector own one.
 
 Threads: one thread runs the loop; only ``loop_wake`` may be called from others.
 """
@@ -40,6 +40,7 @@ cdef struct EventLoop:
     int64_t frame_timeout_ns    # 0: never
     int32_t frame_limit         # complete frames a channel may hold before it is read again
     bint exact                  # read exactly one frame at a time
+    bint copy_files             # send file regions by pread and send, as a transport without sendfile does
     bint reading                # false: nothing is read any more
     bint out_of_memory
     int64_t now_ns              # after the last wait
@@ -51,8 +52,9 @@ cdef struct EventLoop:
     char *scratch               # owned
     kb_event *events            # owned
     AtomicI64 sleeping          # 1: about to wait or waiting
-    bint (*has_mail)(EventLoop *loop) noexcept nogil        # asked after ``sleeping`` is set; NULL: never
-    void (*sent)(EventLoop *loop, Channel *channel, Request *request) noexcept nogil   # an answer left; takes the request
+    bint (*has_mail)(EventLoop *loop) noexcept nogil    # asked after ``sleeping`` is set; NULL: never
+    # An answer left, or its channel closed: takes the request.
+    void (*sent)(EventLoop *loop, Channel *channel, Request *request) noexcept nogil
     Link by_activity            # all open channels, least recently active first
     Link filling
     Link starved
@@ -62,10 +64,10 @@ cdef struct EventLoop:
     Link gone
     LoopCounters counters
 
-# ``loop`` is zeroed memory. The poller and the counts of clock and pool are taken over; false: memory is out (nothing was taken)
+# ``loop`` is zeroed memory. Takes the poller, and counts of clock and pool; false: memory is out, nothing was taken.
 cdef bint loop_init(EventLoop *loop, Poller *poller, Clock *clock, Pool *pool, Framing *framing) noexcept nogil
 cdef void loop_destroy(EventLoop *loop) noexcept nogil      # every channel was closed and freed before
-cdef Channel *loop_register(EventLoop *loop, int fd) noexcept nogil     # takes the descriptor, also when it fails (NULL)
+cdef Channel *loop_register(EventLoop *loop, int fd) noexcept nogil     # takes the descriptor even when NULL
 cdef void loop_poll(EventLoop *loop, int64_t timeout_ns) noexcept nogil
 cdef void loop_read(EventLoop *loop, Channel *channel) noexcept nogil
 cdef void loop_queue_answer(Channel *channel, Request *request) noexcept nogil

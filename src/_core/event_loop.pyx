@@ -1,7 +1,7 @@
 """One pass of the network loop and everything done to a channel in it.
 
-Interest is lazy: muting a channel costs no system call. Only an event that arrives while the channel may not be read drops
-the interest; when it may be read again it is read at once, and the interest comes back when there was nothing to read.
+Interest is lazy: muting a channel costs no system call. Only an event that arrives while the channel may not be read
+drops the interest; when it may be read again it is read at once, and the interest comes back when there was nothing.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -33,7 +33,7 @@ cdef extern from "socket_io.h" nogil:
 
 cdef enum:
     SCRATCH_BYTES = 65536
-    DIRECT_BYTES = 8192         # a frame that lacks more is read in place, a smaller rest goes through the scratch buffer
+    DIRECT_BYTES = 8192         # a frame that lacks more is read in place, a smaller rest through the scratch buffer
     DIRECT_READS = 8            # reads in place per channel and poll
 
 
@@ -121,7 +121,8 @@ cdef inline bint may_feed(EventLoop *loop, Channel *channel) noexcept nogil:
 
 cdef inline bint has_ended(Channel *channel) noexcept nogil:
     return (channel.end_of_stream and channel.reader.staged_count == 0 and channel.left is NULL
-            and channel.returned_first is NULL and channel.outstanding == 0 and channel.send_first is NULL and channel.early is NULL)
+            and channel.returned_first is NULL and channel.outstanding == 0 and channel.send_first is NULL
+            and channel.early is NULL)
 
 
 cdef void end_stream(EventLoop *loop, Channel *channel) noexcept nogil:

@@ -1,7 +1,7 @@
 """Frame state machine. Memory grows with the bytes that arrive, the pool is charged with the size that was declared."""
 cimport cython
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from kbroker._core.memory_pool cimport MemoryPool, Pool, pool_give, pool_retain, pool_take

@@ -4,12 +4,13 @@ from libc.stdint cimport INT64_MAX, int64_t
 from libc.stdlib cimport calloc, free
 
 from kbroker._core.clock cimport (
-    Clock, borrow_clock, clock_add_waker, clock_now_ns, clock_release, clock_remove_waker, clock_retain, clock_wait_until,
+    Clock, borrow_clock, clock_add_waker, clock_now_ns, clock_release, clock_remove_waker, clock_retain,
+    clock_wait_until,
 )
 from kbroker._core.request cimport ACTION_CLOSE, Request, request_free
 from kbroker._core.sync cimport (
-    atomic_add, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, cond_signal, cond_wait, mutex_destroy,
-    mutex_init, mutex_lock, mutex_unlock,
+    atomic_add, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, cond_signal, cond_wait,
+    mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
 
 

@@ -1,4 +1,4 @@
-"""The event loop as an object to drive by hand (Kafka's Selector): for embedding, and to test the loop with a virtual clock."""
+"""The event loop as an object to drive by hand (Kafka's Selector), for embedding and for tests on a virtual clock."""
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport int64_t, uint64_t

@@ -12,13 +12,15 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from kbroker._core._echo import run_echo
+from kbroker._core._echo import run_echo, run_files
 from kbroker._core.clock import BaseClock, VirtualClock
 from kbroker._core.memory_pool import MemoryPool
 from kbroker.common.listeners import Listener
+from kbroker.network._processor import Processor
 from kbroker.network.request_channel import InboundRequest, RequestChannel
 from kbroker.network.socket_server import SocketServer, SocketServerOptions
 
@@ -491,3 +493,54 @@ def test_address_in_use_is_named() -> None:
         with pytest.raises(OSError, match=f"cannot listen on B://127.0.0.1:{port}"):
             server.start()
         assert server.listeners == []
+
+
+@pytest.mark.parametrize("send_files", [True, False])
+@pytest.mark.parametrize("size", [1, 70000, 5_000_000])
+def test_file_regions_between_bytes(tmp_path: Path, send_files: bool, size: int) -> None:
+    """An answer of bytes, a file region and bytes arrives whole, by sendfile and by copying, also to a slow reader."""
+    content = bytes(range(256)) * (size // 256 + 2)
+    path = tmp_path / "segment"
+    path.write_bytes(content)
+    channel = RequestChannel()
+    processor = Processor("P", 0, channel.queue, send_files=send_files)
+    loop = threading.Thread(target=processor.run)
+    handler = threading.Thread(target=run_files, args=(channel.queue, os.open(path, os.O_RDONLY), 7, size))
+    loop.start()
+    handler.start()
+    ours, theirs = socket.socketpair()
+    with ours:
+        assert processor.offer(theirs.detach())
+        ours.settimeout(10)
+        ours.sendall(frame(b"<>") * 3)
+        for _ in range(3):
+            assert answer(ours) == b"<>" + content[7 : 7 + size] + b"<>"
+    processor.finish_stop()
+    channel.close()
+    loop.join(10)
+    handler.join(10)
+    assert not loop.is_alive()
+
+
+@pytest.mark.parametrize("send_files", [True, False])
+def test_file_shorter_than_promised_closes(tmp_path: Path, send_files: bool) -> None:
+    """A region that ends before its length closes the connection: what follows would be read as file content."""
+    path = tmp_path / "segment"
+    path.write_bytes(b"short")
+    channel = RequestChannel()
+    processor = Processor("P", 0, channel.queue, send_files=send_files)
+    loop = threading.Thread(target=processor.run)
+    handler = threading.Thread(target=run_files, args=(channel.queue, os.open(path, os.O_RDONLY), 0, 10))
+    loop.start()
+    handler.start()
+    ours, theirs = socket.socketpair()
+    with ours:
+        assert processor.offer(theirs.detach())
+        ours.settimeout(10)
+        ours.sendall(frame(b"<>"))
+        assert read_exactly(ours, 11) == struct.pack(">i", 14) + b"<>short"
+        assert_closed(ours)
+    processor.finish_stop()
+    channel.close()
+    loop.join(10)
+    handler.join(10)

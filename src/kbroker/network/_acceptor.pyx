@@ -110,7 +110,8 @@ cdef class Acceptor:
     cdef list processors
     cdef bint started
 
-    def __cinit__(self, int listener, list processors not None, *, int send_buffer_bytes=-1, clock=None, backend="auto"):
+    def __cinit__(
+            self, int listener, list processors not None, *, int send_buffer_bytes=-1, clock=None, backend="auto"):
         cdef Processor processor
         if not processors:
             raise ValueError("an acceptor needs a processor")

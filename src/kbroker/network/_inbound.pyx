@@ -8,7 +8,7 @@ from libc.string cimport memcpy
 from kbroker._core.channel cimport Channel
 from kbroker._core.clock cimport Clock, clock_now_ns
 from kbroker._core.request cimport (
-    ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request, Responder,
+    ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request,
     request_clear_answer, request_new, request_reserve,
 )
 from kbroker._core.request_queue cimport Queue, RequestQueue, request_queue_take
@@ -235,7 +235,7 @@ cdef InboundRequest wrap(Queue queue, Request *request):
 def receive(Queue queue not None, int64_t timeout_ns):
     """Take one request; None at the time-out, or when the queue is closed and empty. Negative: wait for the close.
 
-    Of a longer run the other frames go back to their connection, which hands them over again after this one is answered.
+    Of a longer run the other frames go back to their connection, which hands them over after this one is answered.
     """
     cdef RequestQueue *requests = queue.queue
     cdef Request *run

@@ -1,6 +1,6 @@
-"""One network thread (Kafka's Processor): a native loop around the event loop, its inbox of answers and of new connections.
+"""One network thread (Kafka's Processor): the event loop with an inbox of answers and one of new connections.
 
-A ProcessorCore lives until its handle is gone and every request it handed over has come back, also after its thread ended.
+A ProcessorCore lives until its handle is gone and every request it handed over came back, whenever its thread ended.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.channel cimport Link

@@ -23,6 +23,7 @@ class Processor:
         principal: str = "User:ANONYMOUS",
         listener_id: int = 0,
         max_connections: int = 2147483647,
+        send_files: bool = True,
         backend: object = "auto",
     ) -> Processor: ...
     @property

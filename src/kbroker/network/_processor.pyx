@@ -1,7 +1,7 @@
 """The phases of a network thread, in Kafka's order, without the GIL.
 
-Answers go out in the order in which their frames were handed over. A channel is muted from the hand-over of a run until all
-its answers are in the kernel; only then are more frames cut or read.
+Answers go out in the order in which their frames were handed over. A channel is muted from the hand-over of a run until
+all its answers are in the kernel; only then are more frames cut or read.
 Source: ``SocketServer.Processor``.
 """
 cimport cython
@@ -26,15 +26,15 @@ from kbroker._core.mute cimport (
 )
 from kbroker._core.poller cimport Poller, poller_from
 from kbroker._core.request cimport (
-    ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request, Responder,
+    ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request, Responder,
     request_clear_answer, request_free, session_new, session_release, session_retain,
 )
 from kbroker._core.request_queue cimport (
     Queue, request_queue_nearly_full, request_queue_put, request_queue_release, request_queue_retain,
 )
 from kbroker._core.sync cimport (
-    atomic_add, atomic_cas, atomic_load, atomic_load_relaxed, atomic_load_seq, atomic_store, atomic_swap, cond_broadcast,
-    cond_destroy, cond_init, cond_signal, cond_wait_ns, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+    atomic_add, atomic_cas, atomic_load, atomic_load_relaxed, atomic_load_seq, atomic_store, atomic_swap,
+    cond_broadcast, cond_destroy, cond_init, cond_wait_ns, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
 
 cdef extern from "socket_io.h" nogil:
@@ -501,6 +501,7 @@ cdef class Processor:
         principal: identity of every connection of the listener.
         listener_id: given to handlers with each request.
         max_connections: excess closes the least recently active connection, one per pass.
+        send_files: False copies file regions through memory, as transports without sendfile must.
         backend: "auto", "epoll", "kqueue" or a selectors-like object of this processor's own.
     Raises: TypeError, ValueError for wrong arguments, OSError without descriptors.
     Threads: ``run`` on its own thread, the rest on any.
@@ -508,10 +509,10 @@ cdef class Processor:
     """
 
     def __cinit__(
-            self, str listener_name not None, int processor_id, Queue queue not None, *, MemoryPool pool=None, clock=None,
-            framing="length-prefix", max_size_bytes=None, delimiter=None, int64_t idle_ms=600000,
+            self, str listener_name not None, int processor_id, Queue queue not None, *, MemoryPool pool=None,
+            clock=None, framing="length-prefix", max_size_bytes=None, delimiter=None, int64_t idle_ms=600000,
             int64_t frame_timeout_ms=30000, int run_length=16, str principal="User:ANONYMOUS", int listener_id=0,
-            int64_t max_connections=INT32_MAX, backend="auto"):
+            int64_t max_connections=INT32_MAX, bint send_files=True, backend="auto"):
         cdef ProcessorCore *core
         cdef Poller *poller
         cdef Framing parsed
@@ -558,6 +559,7 @@ cdef class Processor:
         core.loop.idle_ns = idle_ms * 1000000 if idle_ms >= 0 else -1
         core.loop.frame_timeout_ns = frame_timeout_ms * 1000000
         core.loop.next_idle_check_ns = core.loop.now_ns + core.loop.idle_ns
+        core.loop.copy_files = not send_files
         core.loop.has_mail = has_mail
         core.loop.sent = on_sent
         self.core = core
