@@ -65,6 +65,14 @@ def values(count: int = RECORDS, note: str = "") -> list[Record]:
     return [Record(f"{note}record {n} ".encode() + b"abc " * 30 + b"end") for n in range(count)]
 
 
+def expected_codec(client: Client, codec: str) -> str:
+    """librdkafka takes FindCoordinator for the sign of a broker that knows LZ4, and without it sends plain batches."""
+    is_librdkafka = client.name in ("confluent-kafka", "kcat")
+    if is_librdkafka and codec == "lz4" and wire.FIND_COORDINATOR not in wire.ranges(client.bootstrap):
+        return "none"
+    return codec
+
+
 def test_create_and_delete(client: Client, reference: Confluent, topic: Topic) -> None:
     """A topic the client creates is listed with its partitions, and is gone once it has deleted it."""
     assert topic.name in reference.topics()
@@ -84,7 +92,7 @@ def test_produce_with_each_codec_and_consume(client: Client, reference: Confluen
         if offsets is not None:
             assert offsets == list(range(len(sent), len(sent) + RECORDS))
         sent += records
-        codecs_seen.add(wire.CODECS[codec])
+        codecs_seen.add(wire.CODECS[expected_codec(client, codec)])
         assert topic.codecs_on_the_log(client.bootstrap) == codecs_seen
     for reader in (client, reference):
         if not reader.can_consume:

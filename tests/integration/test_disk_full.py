@@ -96,7 +96,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_full_disk(small_disk: Path, start_broker: Callable[..., BrokerProcess]) -> None:
     """On a full disk produce gets error 56; fetch and admin go on; deleting a topic makes room without a restart."""
-    broker = start_broker(folder=small_disk / "data", file__delete__delay__ms="0")
+    broker = start_broker(folder=small_disk / "data", log__segment__delete__delay__ms="0")
     make_topic(broker, "ballast")
     make_topic(broker, "kept")
     for number in range(5):

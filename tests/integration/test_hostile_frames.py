@@ -6,7 +6,7 @@ KBROKER_TEST_BOOTSTRAP=host:port runs this against any broker (memory is then no
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -202,14 +202,29 @@ def test_greedy_fetches(target: Target) -> None:
     target.check()
 
 
-def test_fetch_that_would_wait_for_ever(target: Target) -> None:
-    """A fetch that waits 24 days for 2 GB holds nobody up, and is forgotten when its client goes."""
+def test_fetch_whose_client_has_gone(target: Target) -> None:
+    """Fetches that wait hold nobody up; their connections go at the latest when their wait is over."""
+    end = wire.end_offset(target.bootstrap, TOPIC)
     with wire.crowd(target.bootstrap, 50) as waiting:
-        end = wire.end_offset(target.bootstrap, TOPIC)
         for connection in waiting:
-            connection.send(wire.fetch(TOPIC, offset=end, max_wait_ms=2**31 - 1, min_bytes=2**31 - 1))
+            connection.send(wire.fetch(TOPIC, offset=end, max_wait_ms=3000, min_bytes=2**31 - 1))
         assert wire.answers(target.bootstrap)
+        assert target.producer.is_unharmed()
     target.check()
+
+
+def test_fetch_that_would_wait_for_ever(start_broker: Callable[..., BrokerProcess]) -> None:
+    """A fetch that waits 24 days for 2 GB is forgotten with its connection, once that has been idle too long."""
+    broker = start_broker(connections__max__idle__ms="2000")
+    with Connection(broker.bootstrap) as connection:
+        assert wire.first_topic_error(connection.ask(wire.create_topic(TOPIC, 1))) == 0
+    base = socket_count(broker.pid)
+    with wire.crowd(broker.bootstrap, 20) as waiting:
+        for connection in waiting:
+            connection.send(wire.fetch(TOPIC, max_wait_ms=2**31 - 1, min_bytes=2**31 - 1))
+        assert wire.answers(broker.bootstrap)
+    wait_for("idle connections are closed", lambda: socket_count(broker.pid) <= base, 15)
+    assert wire.answers(broker.bootstrap)
 
 
 def test_stale_fetch_sessions(target: Target) -> None:
