@@ -1,4 +1,4 @@
-"""Compile src/_core/*.pyx as kbroker._core.* and src/kbroker/**/*.pyx in place; everything static is in pyproject.toml."""
+"""Compile src/_core/*.pyx as kbroker._core.* and src/kbroker/**/*.pyx in place; what is static is in pyproject.toml."""
 
 import os
 import shutil
