@@ -30,7 +30,15 @@ cdef void answer_echo(Request *request) noexcept nogil:
     memcpy(out, request.payload, <size_t>request.size_bytes)
 
 
-def run_echo(Queue queue not None, int64_t body_bytes=-1):
+cdef void respond_backwards(Request *run) noexcept nogil:
+    """The last frame first, each answer by itself: as parked requests may come back."""
+    if run.run_next is not NULL:
+        respond_backwards(run.run_next)
+    run.next = NULL
+    run.responder.respond(run.responder, run)
+
+
+def run_echo(Queue queue not None, int64_t body_bytes=-1, *, bint backwards=False):
     """Answer until the queue is closed: the same bytes, or bytes 4..7 (a correlation id) and body_bytes zeros."""
     cdef RequestQueue *requests = queue.queue
     cdef Request *run
@@ -50,7 +58,10 @@ def run_echo(Queue queue not None, int64_t body_bytes=-1):
                     answer_zeros(frame, body_bytes)
                 frame.next = frame.run_next
                 frame = frame.run_next
-            run.responder.respond(run.responder, run)
+            if backwards:
+                respond_backwards(run)
+            else:
+                run.responder.respond(run.responder, run)
     return served
 
 

@@ -310,6 +310,19 @@ def test_pipelined_requests_are_answered_in_order(backend: object, run_length: i
     rig.close()
 
 
+def test_answers_given_backwards_go_out_in_order(backend: object) -> None:
+    """Answers of one run that come back last first are sent in the order of their requests."""
+    rig = Rig(backend)
+    handler = threading.Thread(target=run_echo, args=(rig.channel.queue,), kwargs={"backwards": True})
+    handler.start()
+    client = rig.connect()
+    stream = b"".join(frame(b"%09d" % i) for i in range(1000))
+    client.sendall(stream)
+    assert read_exactly(client, len(stream)) == stream
+    rig.close()
+    handler.join(10)
+
+
 def test_slow_reader_holds_up_nobody(backend: object) -> None:
     """A client that reads nothing fills its own socket and no memory; others are served meanwhile."""
     rig = Rig(backend, max_request_bytes=100000)

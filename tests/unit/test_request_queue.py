@@ -58,11 +58,11 @@ def test_longer_run_than_the_queue_enters_an_empty_one() -> None:
 def test_nearly_full_above_three_quarters() -> None:
     """Three of four is not nearly full, four of four is."""
     queue = Queue(4)
-    for payload in (b"a", b"b", b"c"):
+    seen = []
+    for payload in (b"a", b"b", b"c", b"d"):
         put_run(queue, [payload])
-    assert not queue.is_nearly_full
-    put_run(queue, [b"d"])
-    assert queue.is_nearly_full
+        seen.append(queue.is_nearly_full)
+    assert seen == [False, False, False, True]
     queue.refuse_all()
 
 
