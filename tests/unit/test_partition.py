@@ -512,3 +512,29 @@ def test_folder_of_another_topic(tmp_path: Path) -> None:
     open_log(tmp_path / "t-0").close()
     with pytest.raises(ValueError, match=r"partition\.metadata"):
         PartitionLog(tmp_path / "t-0", "t", 0, bytes(15) + b"\1", {}, VirtualClock(NOW_MS))
+
+
+def test_preallocate_reserves_a_segment_and_gives_back_the_rest(tmp_path: Path) -> None:
+    """The active segment has its blocks beforehand, no file is larger than its batches, sealed ones keep no spare."""
+    probe = tmp_path / "probe"
+    with probe.open("wb") as file:
+        if not hasattr(os, "posix_fallocate"):
+            pytest.skip("no fallocate here")
+        os.posix_fallocate(file.fileno(), 0, 1 << 20)
+    if probe.stat().st_blocks * 512 < 1 << 20:
+        pytest.skip("this file system reserves nothing")
+    folder = tmp_path / "t-0"
+    log = open_log(folder, config={"preallocate": "true", "segment.bytes": 1 << 20})
+    first = folder / f"{0:020d}.log"
+    assert first.stat().st_size == 0
+    assert first.stat().st_blocks * 512 >= 1 << 20
+    log.append(batch(b"x"))
+    log.roll()
+    second = folder / f"{1:020d}.log"
+    assert second.stat().st_blocks * 512 >= 1 << 20
+    assert first.stat().st_size == len(batch(b"x"))
+    assert first.stat().st_blocks * 512 < 1 << 20
+    log.append(batch(b"y"))
+    log.close()
+    assert second.stat().st_blocks * 512 < 1 << 20
+    assert len(read_all(open_log(folder, config={"preallocate": True}))) == 2

@@ -16,6 +16,9 @@ cdef struct LogConfig:
     int64_t timestamp_after_max_ms
     int64_t producer_expiration_ms
     int64_t decompress_cap_bytes    # records of one compressed batch, unpacked; more is MESSAGE_TOO_LARGE
+    int32_t target_codec            # compression.type; -1: as the producer sent it
+    int32_t compression_level       # of target_codec
+    bint preallocate                # segment files get their whole size when they are made
     bint log_append_time
     bint compacted                  # cleanup.policy contains compact: every record needs a key
     bint delete_by_age              # cleanup.policy contains delete: retention.ms and retention.bytes count

@@ -22,8 +22,9 @@ from kbroker.log._producer_state cimport (
     producer_state_store_snapshot,
 )
 from kbroker.log._segment cimport (
-    LogSegment, SegmentList, segment_create_file, segment_list_new, segment_list_release, segment_list_retain,
-    segment_new, segment_open, segment_path, segment_release, segment_remove, segment_retain, segment_seal,
+    LogSegment, SegmentList, segment_create_file, segment_give_back, segment_list_new, segment_list_release,
+    segment_list_retain, segment_new, segment_open, segment_path, segment_release, segment_remove, segment_reserve,
+    segment_retain, segment_seal,
 )
 
 cdef enum:
@@ -137,6 +138,8 @@ cdef int32_t roll_segment(Partition *partition, int64_t new_base, int64_t now_ms
         segment_list_release(grown)
         return -ENOMEM
     rc = segment_create_file(fresh)
+    if rc == 0 and partition.config.preallocate:
+        rc = segment_reserve(fresh, partition.config.segment_bytes)
     if rc == 0:
         rc = segment_seal(active)
     if rc != 0:
@@ -146,6 +149,8 @@ cdef int32_t roll_segment(Partition *partition, int64_t new_base, int64_t now_ms
     for slot in range(keep):
         grown.segments[slot] = segment_retain(old.segments[slot])
     grown.segments[keep] = fresh
+    if partition.config.preallocate:
+        segment_give_back(active)
     take_snapshot(partition, snapshot)
     view_publish(partition, grown)
     atomic_store(&partition.new_names, atomic_load(&partition.new_names) | NEW_FILE)

@@ -27,20 +27,21 @@ from kbroker.log._producer_state cimport (
 from kbroker.log._recovery cimport cut_partition, load_partition
 from kbroker.log._segment cimport (
     LogSegment, OpenFileCache, SegmentList, directory_new, directory_release, file_cache_release, file_cache_retain,
-    file_cache_shared, segment_close_file, segment_find, segment_find_indexed, segment_list_floor,
-    segment_list_release, segment_list_retain, segment_note_append, segment_open, segment_release, segment_retain,
-    segment_seal,
+    file_cache_shared, segment_close_file, segment_find, segment_find_indexed, segment_give_back, segment_list_floor,
+    segment_list_release, segment_list_retain, segment_note_append, segment_open, segment_release, segment_reserve,
+    segment_retain, segment_seal,
 )
 from kbroker.log._validate cimport (
     CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, OFFSET_OUT_OF_RANGE, RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR,
     UNKNOWN_TOPIC_OR_PARTITION, BatchCheck, validate_batch, whole_batch_bytes,
 )
-from kbroker.protocol._records cimport BatchHeader
+from kbroker.protocol._records cimport CODEC_LEVEL, BatchHeader
 
 import base64
 import os
 import uuid
 from kbroker.log.facts import AbortedTransaction, AppendInfo, OffsetAndTimestamp, ReadInfo, SegmentFacts
+from kbroker.protocol.compression import CompressionType
 
 cdef enum:
     MAX_BATCHES = 1024          # of one internal append
@@ -284,6 +285,41 @@ cdef inline void hide_log_start(AppendResult *out, bint before_log) noexcept nog
         out.log_start_offset = -1
 
 
+cdef void release_checks(BatchCheck *checks, int32_t count, BatchCheck *grown) noexcept nogil:
+    cdef int32_t slot
+    for slot in range(count):
+        free(checks[slot].rebuilt)
+    free(grown)
+
+
+cdef char *join_rebuilt(char *data, BatchCheck *checks, int32_t count, int64_t *size_bytes) noexcept nogil:
+    """The bytes to append: data, or, if a batch was built anew, all of them in one piece that checks[0] owns."""
+    cdef int64_t from_at = 0, to_at = 0, total = 0
+    cdef int32_t slot
+    cdef bint any_rebuilt = False
+    cdef char *joined
+    for slot in range(count):
+        total += checks[slot].size_bytes
+        any_rebuilt = any_rebuilt or checks[slot].rebuilt is not NULL
+    size_bytes[0] = total
+    if not any_rebuilt:
+        return data
+    if count == 1:
+        return checks[0].rebuilt
+    joined = <char *>malloc(total)
+    if joined is NULL:
+        return NULL
+    for slot in range(count):
+        memcpy(joined + to_at, data + from_at if checks[slot].rebuilt is NULL else checks[slot].rebuilt,
+               checks[slot].size_bytes)
+        from_at += checks[slot].taken_bytes
+        to_at += checks[slot].size_bytes
+        free(checks[slot].rebuilt)
+        checks[slot].rebuilt = NULL
+    checks[0].rebuilt = joined
+    return joined
+
+
 cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes, int16_t acks, int16_t api_version,
                            bint is_client, AppendResult *out) noexcept nogil:
     cdef BatchCheck single
@@ -317,9 +353,9 @@ cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes
             refuse(out, checks[count].error, checks[count].message)
             out.bad_record = checks[count].bad_record
             hide_log_start(out, checks[count].before_log)
-            free(grown)
+            release_checks(checks, count, grown)
             return
-        at += checks[count].size_bytes
+        at += checks[count].taken_bytes
         count += 1
         if is_client:
             break
@@ -328,8 +364,13 @@ cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes
             break                               # trailing bytes that are no batch are left out, as Kafka does
         if count == MAX_BATCHES:
             refuse(out, MESSAGE_TOO_LARGE, b"Too many batches in one append")
-            free(grown)
+            release_checks(checks, count, grown)
             return
+    batch = join_rebuilt(batch, checks, count, &at)
+    if batch is NULL:
+        refuse(out, UNKNOWN_SERVER_ERROR, b"Out of memory")
+        release_checks(checks, count, grown)
+        return
     mutex_lock(&partition.append_lock)
     active_base = partition.active.base_offset
     append_checked(partition, batch, at, checks, count, now_ms, &snapshot, out)
@@ -337,7 +378,7 @@ cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes
     out.log_start_offset = atomic_load(&partition.log_start)
     mutex_unlock(&partition.append_lock)
     hide_log_start(out, False)
-    free(grown)
+    release_checks(checks, count, grown)
     if out.error == 0 and not out.is_duplicate and config.log_append_time:
         out.log_append_time_ms = now_ms
     store_snapshot(partition, &snapshot)
@@ -570,6 +611,7 @@ DEFAULTS = {
     "file.delete.delay.ms": 60000, "flush.messages": 9223372036854775807,
     "message.timestamp.before.max.ms": 9223372036854775807, "message.timestamp.after.max.ms": 3600000,
     "message.timestamp.type": "CreateTime", "cleanup.policy": "delete", "producer.id.expiration.ms": 86400000,
+    "compression.type": "producer",
 }
 
 
@@ -601,6 +643,11 @@ cdef int parse_config(values, LogConfig *out) except -1:
     if kind not in ("CreateTime", "LogAppendTime"):
         raise ValueError(f"message.timestamp.type must be CreateTime or LogAppendTime, got {kind!r}")
     out.log_append_time = kind == "LogAppendTime"
+    codec = values.get("compression.type") or DEFAULTS["compression.type"]
+    out.target_codec = -1 if codec == "producer" else CompressionType.of_config_name(codec)
+    level = values.get(f"compression.{codec}.level")
+    out.compression_level = CODEC_LEVEL if level is None else int(level)
+    out.preallocate = values.get("preallocate") in (True, "true")
     policy = values.get("cleanup.policy") or DEFAULTS["cleanup.policy"]
     policies = [part.strip() for part in policy.split(",")] if isinstance(policy, str) else list(policy)
     out.compacted = "compact" in policies
@@ -704,6 +751,10 @@ cdef class PartitionLog:
                 raise MemoryError
             write_partition_metadata(self.directory, identity)
         load_partition(state, self.directory, clean, recovery_point, log_start_offset)
+        if state.config.preallocate and atomic_load(&state.active.size_bytes) == 0:
+            reserved = segment_reserve(state.active, state.config.segment_bytes)
+            if reserved != 0:
+                raise OSError(-reserved, os.strerror(-reserved), self.directory)
 
     def __dealloc__(self):
         cdef Partition *state = self.partition
@@ -888,6 +939,8 @@ cdef class PartitionLog:
                 take_snapshot(state, &snapshot)
                 if state.directory is not NULL and atomic_load(&state.active.size_bytes) > 0:
                     segment_seal(state.active)
+                    if state.config.preallocate:
+                        segment_give_back(state.active)
             mutex_unlock(&state.append_lock)
             store_snapshot(state, &snapshot)
             view = view_acquire(state)

@@ -56,6 +56,23 @@ cdef extern from *:
             if (errno != EINTR) return -errno;
         }
     }
+    /* Room on the disk for a file that is to grow to size; its own size stays. 0 too where that cannot be done. */
+    static inline int kb_reserve(int fd, int64_t size) {
+    #if defined(__linux__) && defined(FALLOC_FL_KEEP_SIZE)
+        for (;;) {
+            if (fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)size) == 0) return 0;
+            if (errno == EINTR) continue;
+            return errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL ? 0 : -errno;
+        }
+    #elif defined(F_PREALLOCATE)
+        fstore_t room = {F_ALLOCATEALL, F_PEOFPOSMODE, 0, (off_t)size, 0};
+        if (fcntl(fd, F_PREALLOCATE, &room) == 0 || errno != ENOSPC) return 0;
+        return -errno;
+    #else
+        (void)fd; (void)size;
+        return 0;
+    #endif
+    }
     static inline int64_t kb_fd_size(int fd) { struct stat s; return fstat(fd, &s) ? -errno : (int64_t)s.st_size; }
     static inline int64_t kb_path_size(const char *path) { struct stat s; return stat(path, &s) ? -errno :
     (int64_t)s.st_size; }
@@ -150,6 +167,7 @@ cdef extern from *:
     int64_t io_read "kb_pread"(int fd, char *data, int64_t size_bytes, int64_t position) noexcept nogil
     int64_t io_write "kb_pwrite"(int fd, const char *data, int64_t size_bytes, int64_t position) noexcept nogil
     int io_truncate "kb_truncate"(int fd, int64_t size_bytes) noexcept nogil
+    int io_reserve "kb_reserve"(int fd, int64_t size_bytes) noexcept nogil
     int64_t io_fd_size "kb_fd_size"(int fd) noexcept nogil
     int64_t io_path_size "kb_path_size"(const char *path) noexcept nogil
     int64_t io_modified_ms "kb_modified_ms"(const char *path) noexcept nogil

@@ -69,6 +69,9 @@ cdef void segment_close_file(LogSegment *segment) noexcept nogil
 # out: PATH_ROOM bytes
 cdef void segment_path(const LogSegment *segment, const char *suffix, char *out) noexcept nogil
 cdef int32_t segment_create_file(LogSegment *segment) noexcept nogil     # an empty .log; 0 or -errno
+# Room on the disk for the whole .log (preallocate); 0 or -errno. And what is left of it given back.
+cdef int32_t segment_reserve(LogSegment *segment, int64_t size_bytes) noexcept nogil
+cdef void segment_give_back(LogSegment *segment) noexcept nogil
 # Bookkeeping of an append at ``position`` that ends before the published size: indexes, largest time stamp.
 cdef void segment_note_append(LogSegment *segment, int64_t position, int64_t size_bytes, int64_t last_offset,
                               int64_t max_timestamp_ms, int64_t offset_of_max, int64_t index_interval) noexcept nogil

@@ -16,7 +16,7 @@ from kbroker.log._index cimport (
 )
 from kbroker.log._posix cimport (
     ENOENT, ENOMEM, PATH_ROOM, io_close, io_descriptor_limit, io_memory_file, io_open, io_read, io_rename,
-    io_unlink, log_path,
+    io_reserve, io_truncate, io_unlink, log_path,
 )
 from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, batch_parse
 
@@ -266,6 +266,30 @@ cdef int32_t segment_create_file(LogSegment *segment) noexcept nogil:
     if fd < 0:
         return fd
     return io_close(fd)
+
+
+cdef int32_t segment_reserve(LogSegment *segment, int64_t size_bytes) noexcept nogil:
+    cdef int32_t rc = 0
+    cdef OpenFile *file
+    if segment.directory is NULL:
+        return 0
+    file = segment_open(segment, &rc)
+    if file is NULL:
+        return rc
+    rc = io_reserve(file.fd, size_bytes)
+    open_file_release(file)
+    return rc
+
+
+cdef void segment_give_back(LogSegment *segment) noexcept nogil:
+    cdef int32_t rc = 0
+    cdef OpenFile *file
+    if segment.directory is NULL:
+        return
+    file = segment_open(segment, &rc)
+    if file is not NULL:
+        io_truncate(file.fd, atomic_load(&segment.size_bytes))   # to the size it has: frees the blocks behind it
+        open_file_release(file)
 
 
 cdef void segment_note_append(LogSegment *segment, int64_t position, int64_t size_bytes, int64_t last_offset,

@@ -23,12 +23,14 @@ cdef struct BatchCheck:
     const char *message         # static
     int32_t bad_record          # -1: none
     bint before_log             # refused as a request, before the log was looked at
-    int64_t size_bytes          # of the batch: what follows it is no batch and is left out
+    int64_t taken_bytes         # of the data given: what follows it is no batch and is left out
+    int64_t size_bytes          # of the batch as it is stored
+    char *rebuilt               # malloc'ed, the caller frees it: the batch in the topic's codec; NULL: patched in place
     int64_t max_timestamp_ms    # as stored
     BatchFacts facts            # offsets relative: base 0 until the append knows
 
 # Judges the first batch of data and repairs what Kafka repairs: time-stamp type, largest time stamp, and then the CRC.
-# May take the GIL (compressed batch): never call it under a lock.
+# A batch of another codec than compression.type's is built anew. May take the GIL: never call it under a lock.
 cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const LogConfig *config, int16_t api_version,
                          bint is_client, BatchCheck *out) noexcept nogil
 cdef void batch_facts(const char *data, const BatchHeader *header, bint from_client, BatchFacts *out) noexcept nogil

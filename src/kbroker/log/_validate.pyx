@@ -10,7 +10,8 @@ from kbroker.log._config cimport LogConfig
 from kbroker.log._posix cimport get_int32, put_int16, put_int32, put_int64
 from kbroker.log._producer_state cimport BatchFacts
 from kbroker.protocol._records cimport (
-    BATCH_HEADER_BYTES, BatchHeader, RecordView, batch_crc_ok, batch_decompress, batch_parse, record_next,
+    BATCH_HEADER_BYTES, BatchHeader, RecordView, batch_crc_ok, batch_decompress, batch_parse, batch_recompress,
+    record_next,
 )
 
 cdef enum:
@@ -114,6 +115,23 @@ cdef void check_records(const char *records, int64_t size_bytes, const BatchHead
     max_timestamp[0] = largest
 
 
+cdef void recompress(const char *data, const char *unpacked, int64_t unpacked_bytes, const BatchHeader *header,
+                     const LogConfig *config, BatchCheck *out) noexcept nogil:
+    """The batch in the codec the topic wants; the size counts again. unpacked is NULL if data is not compressed."""
+    cdef const char *records = unpacked
+    cdef int64_t records_bytes = unpacked_bytes
+    if unpacked is NULL:
+        records = data + BATCH_HEADER_BYTES
+        records_bytes = <int64_t>header.batch_length + 12 - BATCH_HEADER_BYTES
+    if batch_recompress(data, records, records_bytes, config.target_codec, config.compression_level, &out.rebuilt,
+                        &out.size_bytes) != 0:
+        refuse(out, UNKNOWN_SERVER_ERROR, b"The records cannot be compressed as compression.type says")
+    elif out.size_bytes > config.max_message_bytes:
+        free(out.rebuilt)
+        out.rebuilt = NULL
+        refuse(out, MESSAGE_TOO_LARGE, b"The record batch is larger than max.message.bytes in the topic's codec")
+
+
 cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const LogConfig *config, int16_t api_version,
                          bint is_client, BatchCheck *out) noexcept nogil:
     cdef BatchHeader header
@@ -121,6 +139,7 @@ cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const L
     cdef int32_t codec, rc
     cdef int16_t attributes
     cdef char *unpacked = NULL
+    cdef int32_t target
     memset(out, 0, sizeof(BatchCheck))
     out.bad_record = -1
     out.max_timestamp_ms = -1
@@ -135,7 +154,7 @@ cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const L
     if data[16] != 2:
         refuse(out, INVALID_RECORD, b"Produce requests must only contain record batches with magic version 2")
         return
-    out.size_bytes = total
+    out.taken_bytes = out.size_bytes = total
     if is_client:
         codec = (<unsigned char>data[22]) & CODEC_MASK if total >= BATCH_HEADER_BYTES else 0
         if codec == CODEC_ZSTD and api_version < 7:
@@ -177,10 +196,12 @@ cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const L
     elif header.last_offset_delta < 0 or header.record_count < 0:
         refuse(out, INVALID_RECORD, b"Record count and last offset delta of the batch do not match")
         return
+    # Kafka never packs control records
+    target = codec if config.target_codec < 0 or header.attributes & CONTROL_BIT else config.target_codec
     if header.attributes & CONTROL_BIT:
         max_timestamp = header.max_timestamp_ms
     elif codec == 0:
-        check_records(data + BATCH_HEADER_BYTES, total - BATCH_HEADER_BYTES, &header, now_ms, config, False,
+        check_records(data + BATCH_HEADER_BYTES, total - BATCH_HEADER_BYTES, &header, now_ms, config, target != 0,
                       &max_timestamp, out)
     else:
         rc = batch_decompress(data, &header, config.decompress_cap_bytes, &unpacked, &unpacked_bytes)
@@ -190,9 +211,15 @@ cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const L
             refuse(out, UNKNOWN_SERVER_ERROR, b"The records cannot be decompressed")
         else:
             check_records(unpacked, unpacked_bytes, &header, now_ms, config, True, &max_timestamp, out)
-            free(unpacked)
+    if out.error == 0 and target != codec:
+        recompress(data, unpacked, unpacked_bytes, &header, config, out)
+    free(unpacked)
     if out.error != 0:
         return
+    if out.rebuilt is not NULL:
+        data = out.rebuilt
+        total = out.size_bytes
+        batch_parse(data, total, &header)
     attributes = header.attributes & ~LOG_APPEND_TIME_BIT
     if config.log_append_time:
         attributes |= LOG_APPEND_TIME_BIT

@@ -4,6 +4,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 cdef enum:
     BATCH_HEADER_BYTES = 61
+    CODEC_LEVEL = -2147483647   # the level Kafka's own codec takes when none is set
 
 cdef struct BatchHeader:
     int64_t base_offset
@@ -50,6 +51,11 @@ cdef const char *header_next(const char *at, const char *end, HeaderView *out) n
 # codec; -2 over the cap.
 cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64_t cap_bytes, char **out,
                               int64_t *out_bytes) noexcept nogil
+# The batch that begins at data, its records (given uncompressed) packed with another codec, whole with length, codec
+# bits and checksum, in a malloc'ed buffer. Takes the GIL for the library's call. 0 ok; -1 no such codec, or the library
+# failed; -2 out of memory.
+cdef int32_t batch_recompress(const char *data, const char *records, int64_t records_bytes, int codec, int32_t level,
+                              char **out, int64_t *out_bytes) noexcept nogil
 
 cdef class RecordBatch:         # Python's view of one batch; immutable
     cdef:

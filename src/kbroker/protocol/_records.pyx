@@ -664,19 +664,21 @@ cdef inline void put_varlong(uint8_t *at, int64_t value) noexcept nogil:
     at[0] = <uint8_t>bits
 
 
-cdef bytes compress(int codec, bytes records):
+cdef bytes compress(int codec, bytes records, int32_t level=CODEC_LEVEL):
     if codec == 0:
         return records
     import cramjam
 
     if codec == GZIP:
-        return bytes(cramjam.gzip.compress(records))
+        return bytes(cramjam.gzip.compress(records, level=6 if level in (CODEC_LEVEL, -1) else level))
     if codec == LZ4:
-        encoder = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)  # Java reads no linked blocks
+        # Java reads no linked blocks, and Kafka's level 9, its default, is the fast compressor
+        encoder = cramjam.lz4.Compressor(level=1 if level in (CODEC_LEVEL, 9) else level, content_checksum=False,
+                                         block_linked=False)
         encoder.compress(records)
         return bytes(encoder.finish())
     if codec == ZSTD:
-        return bytes(cramjam.zstd.compress(records))
+        return bytes(cramjam.zstd.compress(records, level=3 if level == CODEC_LEVEL else level))
     # The snappy-java stream, which every client reads; blocks as large as Java writes them.
     out = [b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"]
     for start in range(0, len(records), 32768):
@@ -684,3 +686,51 @@ cdef bytes compress(int codec, bytes records):
         out.append(len(block).to_bytes(4, "big"))
         out.append(block)
     return b"".join(out)
+
+
+# ---------------------------------------------------------------------------------------------- another codec
+
+cdef int32_t batch_recompress(const char *data, const char *records, int64_t records_bytes, int codec, int32_t level,
+                              char **out, int64_t *out_bytes) noexcept nogil:
+    cdef int64_t size = records_bytes
+    cdef int32_t status = 0
+    out[0] = NULL
+    out_bytes[0] = 0
+    if codec < 0 or codec > ZSTD or records_bytes < 0 or records_bytes > INT32_MAX - BATCH_HEADER_BYTES:
+        return -1
+    if codec == 0:
+        out[0] = <char *>malloc(BATCH_HEADER_BYTES + size)
+        if out[0] is NULL:
+            return -2
+        memcpy(out[0] + BATCH_HEADER_BYTES, records, size)
+    else:
+        with gil:
+            try:
+                status = compress_behind_header(codec, level, records, records_bytes, out, &size)
+            except MemoryError:
+                status = -2
+            except BaseException:
+                status = -1
+    if status != 0:
+        return status
+    memcpy(out[0], data, BATCH_HEADER_BYTES)
+    store_be(<uint8_t *>out[0] + 8, <uint64_t>(BATCH_HEADER_BYTES - LENGTH_FROM + size), 4)
+    out[0][22] = <char>((data[22] & ~7) | codec)
+    size += BATCH_HEADER_BYTES
+    store_be(<uint8_t *>out[0] + 17, crc32c(0, out[0] + CRC_FROM, size - CRC_FROM), 4)
+    out_bytes[0] = size
+    return 0
+
+
+cdef int32_t compress_behind_header(int codec, int32_t level, const char *records, int64_t records_bytes, char **out,
+                                    int64_t *packed_bytes) except? -9:
+    cdef bytes packed = compress(codec, PyBytes_FromStringAndSize(records, records_bytes), level)
+    cdef int64_t size = PyBytes_GET_SIZE(packed)
+    if size > INT32_MAX - BATCH_HEADER_BYTES:
+        return -2
+    out[0] = <char *>malloc(BATCH_HEADER_BYTES + size)
+    if out[0] is NULL:
+        return -2
+    memcpy(out[0] + BATCH_HEADER_BYTES, PyBytes_AS_STRING(packed), size)
+    packed_bytes[0] = size
+    return 0

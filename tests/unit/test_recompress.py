@@ -1,0 +1,157 @@
+"""compression.type of a topic: every producer's codec to every stored codec, and what is refused on the way."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbroker._core.clock import VirtualClock
+from kbroker.log._partition import PartitionLog
+from kbroker.protocol.records import CompressionType, Record, build_batch, iter_batches
+from tests.support.log_files import NOW_MS, TOPIC_ID, batch, crc_ok, open_log, read_all, with_field
+
+CODECS = list(CompressionType)
+BLOBS = st.one_of(st.none(), st.binary(max_size=300), st.integers(0, 40_000).map(lambda size: b"ab" * size))
+RECORDS = st.builds(
+    Record,
+    key=BLOBS,
+    value=BLOBS,
+    timestamp_ms=st.integers(NOW_MS - 10_000, NOW_MS),
+    headers=st.lists(st.tuples(st.text(max_size=5), st.one_of(st.none(), st.binary(max_size=9))), max_size=3),
+)
+
+
+def of_type(folder: Path, name: str, **more: str) -> PartitionLog:
+    return open_log(folder, config={"compression.type": name, **more})
+
+
+def stored(log: PartitionLog) -> bytes:
+    (only,) = read_all(log)
+    return only
+
+
+@pytest.mark.parametrize(("source", "target"), list(itertools.product(CODECS, CODECS)))
+def test_stored_in_the_topics_codec(tmp_path: Path, source: CompressionType, target: CompressionType) -> None:
+    """The stored batch has the topic's codec, the producer's records and header, a right length and checksum."""
+    log = of_type(tmp_path / "t-0", target.config_name)
+    records = [
+        Record(b"k%d" % n, b"v" * n * 90, NOW_MS + n, [("h", b"x"), ("n", None)] if n % 2 else []) for n in range(90)
+    ]
+    sent = build_batch(records, compression=source, producer_id=7, producer_epoch=1, base_sequence=3)
+    result = log.append(sent)
+    assert (result.error, result.base_offset, result.last_offset) == (0, 0, 89)
+    data = stored(log)
+    (there,), (given_,) = list(iter_batches(data)), list(iter_batches(sent))
+    assert crc_ok(data)
+    assert there.compression == target
+    assert there.records() == given_.records()
+    for name in ("producer_id", "producer_epoch", "base_timestamp_ms", "max_timestamp_ms", "record_count"):
+        assert getattr(there, name) == getattr(given_, name)
+    if source == target:
+        assert data[61:] == sent[61:]
+
+
+@given(
+    records=st.lists(RECORDS, min_size=1, max_size=8),
+    source=st.sampled_from(CODECS),
+    target=st.sampled_from(CODECS),
+    stamp=st.booleans(),
+)
+@settings(max_examples=120, deadline=None)
+def test_records_stay_what_they_are(
+    records: list[Record], source: CompressionType, target: CompressionType, stamp: bool
+) -> None:
+    """Whatever the records hold, another codec changes none of their bytes."""
+    config = {"compression.type": target.config_name, "max.message.bytes": 1 << 22}
+    if stamp:
+        config["message.timestamp.type"] = "LogAppendTime"
+    log = PartitionLog(None, "t", 0, TOPIC_ID, config, VirtualClock(NOW_MS), in_memory=True)
+    assert log.append(build_batch(records, compression=source)).error == 0
+    data = stored(log)
+    (there,) = list(iter_batches(data))
+    assert crc_ok(data)
+    assert there.compression == target
+    assert there.is_log_append_time == stamp
+    for kept, (_, timestamp_ms, key, value, headers) in zip(records, there.records(), strict=True):
+        assert (key, value, headers) == (kept.key, kept.value, list(kept.headers))
+        assert timestamp_ms == (there.max_timestamp_ms if stamp else kept.timestamp_ms)
+
+
+@pytest.mark.parametrize("target", ["gzip", "uncompressed"])
+def test_a_duplicate_is_still_one(tmp_path: Path, target: str) -> None:
+    """An idempotent producer's repeat gets the offsets of the first append, though it is stored in another codec."""
+    log = of_type(tmp_path / "t-0", target)
+    sent = batch(b"a", b"b", compression=CompressionType.LZ4, producer_id=5, producer_epoch=0, base_sequence=0)
+    assert log.append(sent).base_offset == 0
+    again = log.append(sent)
+    assert (again.error, again.is_duplicate, again.base_offset, again.last_offset) == (0, True, 0, 1)
+    assert log.log_end_offset == 2
+
+
+def test_the_size_counts_again_in_the_topics_codec(tmp_path: Path) -> None:
+    """A batch that fits only while it is compressed is refused with MESSAGE_TOO_LARGE, and nothing is written."""
+    log = of_type(tmp_path / "t-0", "uncompressed", **{"max.message.bytes": "500"})
+    sent = batch(b"x" * 5000, compression=CompressionType.ZSTD)
+    assert len(sent) < 500
+    result = log.append(sent)
+    assert (result.error, result.base_offset, result.log_start_offset, log.size_bytes) == (10, -1, -1, 0)
+
+
+def test_a_batch_above_the_limit_is_refused_even_if_it_would_shrink(tmp_path: Path) -> None:
+    """The first size check is of the batch as it came, so the topic's codec does not save it."""
+    log = of_type(tmp_path / "t-0", "gzip", **{"max.message.bytes": "500"})
+    assert log.append(batch(b"x" * 5000)).error == 10
+
+
+def test_wrong_inner_offsets_are_refused_where_the_batch_is_packed(tmp_path: Path) -> None:
+    """Kafka stores a gap between inner offsets of a plain batch, but packs none."""
+    crooked = build_batch([Record(None, b"a", NOW_MS, (), 0), Record(None, b"b", NOW_MS, (), 7)])
+    crooked = with_field(crooked, 23, 4, 1)
+    assert of_type(tmp_path / "t-0", "producer").append(crooked).error == 0
+    assert of_type(tmp_path / "t-1", "gzip").append(crooked).error == -1
+
+
+def test_internal_appends_of_several_batches(tmp_path: Path) -> None:
+    """Batches appended together end up in one piece: those of another codec packed, control records as they are."""
+    log = of_type(tmp_path / "t-0", "gzip")
+    control = with_field(batch(b"c", producer_id=1, producer_epoch=0), 21, 2, 32)
+    together = batch(b"a", b"b") + control + batch(b"d", compression=CompressionType.GZIP) + batch(b"e" * 4000)
+    result = log.append(together, is_client=False)
+    assert (result.error, result.base_offset, result.last_offset) == (0, 0, 4)
+    found = [next(iter_batches(data)) for data in read_all(log)]
+    assert [(one.base_offset, one.compression, one.is_control) for one in found] == [
+        (0, 1, False), (2, 0, True), (3, 1, False), (4, 1, False)
+    ]  # fmt: skip
+    assert all(one.is_crc_valid for one in found)
+    bad = log.append(batch(b"a") + with_field(batch(b"x"), 17, 4, 1, fix_crc=False), is_client=False)
+    assert bad.error == 2
+
+
+def test_levels(tmp_path: Path) -> None:
+    """compression.<codec>.level is the level of the topic's own codec; better ones make smaller batches."""
+    words = (b"topic", b"partition", b"offset", b"leader", b"epoch", b"record", b"batch", b"segment")
+    text = b" ".join(words[n * n * n % 8191 % 8] + b"%d" % (n * n % 97) for n in range(20_000))
+    for codec, weak, strong in (("gzip", "1", "9"), ("lz4", "1", "12"), ("zstd", "-50", "19")):
+        sizes = []
+        for level in (weak, strong):
+            log = of_type(tmp_path / f"{codec}{level}-0", codec, **{f"compression.{codec}.level": level})
+            assert log.append(batch(text)).error == 0
+            sizes.append(log.size_bytes)
+        assert sizes[1] < sizes[0], codec
+
+
+def test_the_codec_changes_while_the_log_is_open(tmp_path: Path) -> None:
+    """A new compression.type counts from the next append on."""
+    log = of_type(tmp_path / "t-0", "producer")
+    log.append(batch(b"a"))
+    log.update_config({"compression.type": "zstd"})
+    log.append(batch(b"b"))
+    assert [next(iter_batches(data)).compression for data in read_all(log)] == [0, 4]
+
+
+def test_an_unknown_codec_is_no_setting(tmp_path: Path) -> None:
+    """A codec nobody has is refused when the log is opened."""
+    with pytest.raises(ValueError, match="brotli"):
+        of_type(tmp_path / "t-0", "brotli")
