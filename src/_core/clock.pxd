@@ -1,8 +1,8 @@
 """The only reader of time: a C struct handed to everything that waits, stamps or expires.
 
-Threads: every function may be called from any thread, without the GIL. Lock: ``Clock.lock`` guards the waker list and is a
-leaf except that wakers run under it (a waker may take its owner's lock, so no owner holds its lock while calling into the
-clock's add/remove/advance).
+Threads: every function may be called from any thread, without the GIL. Lock: ``Clock.lock`` guards the waker list
+and is a leaf except that wakers run under it (a waker may take its owner's lock, so no owner holds its lock while
+calling into the clock's add/remove/advance).
 """
 from libc.stdint cimport int64_t
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
@@ -29,18 +29,22 @@ cdef Clock *clock_retain(Clock *clock) noexcept nogil
 cdef void clock_release(Clock *clock) noexcept nogil
 cdef int64_t clock_now_ns(Clock *clock) noexcept nogil      # monotonic
 cdef int64_t clock_now_ms(Clock *clock) noexcept nogil      # monotonic, floor of now_ns / 1e6
-cdef int64_t clock_epoch_ms(Clock *clock) noexcept nogil    # monotonic carried to the epoch: never jumps (quota sensors)
-cdef int64_t clock_wall_ms(Clock *clock) noexcept nogil     # wall clock (record time stamps); virtual: as clock_epoch_ms
+# monotonic carried to the epoch: never jumps (quota sensors)
+cdef int64_t clock_epoch_ms(Clock *clock) noexcept nogil
+# wall clock (record time stamps); virtual: as clock_epoch_ms
+cdef int64_t clock_wall_ms(Clock *clock) noexcept nogil
 cdef void clock_advance_ns(Clock *clock, int64_t delta_ns) noexcept nogil   # virtual only; runs all wakers
 cdef void clock_add_waker(Clock *clock, Waker *waker) noexcept nogil
 cdef void clock_remove_waker(Clock *clock, Waker *waker) noexcept nogil
 # Waits on cond (mutex held) until notified or deadline_ns (clock time) has come; false if the deadline had passed.
 # On a virtual clock it waits for a notify without a real-time limit: the owner's waker must broadcast cond.
 cdef bint clock_wait_until(Clock *clock, Cond *cond, Mutex *mutex, int64_t deadline_ns) noexcept nogil
-# How long a real wait (epoll, kqueue) may last for a clock deadline: nanoseconds, 0 if due, -1 (for ever: a waker ends it)
+# How long a real wait (epoll, kqueue) may last for a clock deadline: nanoseconds, 0 if due, -1 (for ever: a waker
+# ends it)
 cdef int64_t clock_real_wait_ns(Clock *clock, int64_t deadline_ns) noexcept nogil
 
 cdef class BaseClock:
     cdef Clock *clock           # owned count
 
-cdef Clock *borrow_clock(object clock) except NULL   # TypeError unless a BaseClock; None gives the process's system clock
+# TypeError unless a BaseClock; None gives the process's system clock
+cdef Clock *borrow_clock(object clock) except NULL

@@ -1,9 +1,9 @@
 """One request from its first byte to the last byte of its answer: the struct that crosses threads, and its lists.
 
-Ownership: a Request is made by the network loop, owned by whoever holds the pointer (queue, handler, purgatory), and always
-returns to the loop through ``respond``: the loop alone frees it. No lock: one owner at a time. Counted things hang on it
-through ``release`` functions. Nothing here is a Python object, unless ``python_state`` says so (freed with the GIL by its
-owner before the request goes back).
+Ownership: a Request is made by the network loop, owned by whoever holds the pointer (queue, handler, purgatory),
+and always returns to the loop through ``respond``: the loop alone frees it. No lock: one owner at a time. Counted
+things hang on it through ``release`` functions. Nothing here is a Python object, unless ``python_state`` says so
+(freed with the GIL by its owner before the request goes back).
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from kbroker._core.memory_pool cimport Pool
@@ -114,5 +114,6 @@ cdef void request_release_payload(Request *request) noexcept nogil    # early: f
 # A fresh region of the answer: small ones from inline_out, others malloc'ed. NULL when memory is out.
 cdef char *request_reserve(Request *request, int64_t size_bytes) noexcept nogil
 cdef bint request_add_memory(Request *request, char *data, int64_t size_bytes, char *owned) noexcept nogil
-cdef bint request_add_file(Request *request, OpenFile *file, int64_t position, int64_t size_bytes) noexcept nogil  # takes the count
+# takes the count
+cdef bint request_add_file(Request *request, OpenFile *file, int64_t position, int64_t size_bytes) noexcept nogil
 cdef void request_clear_answer(Request *request) noexcept nogil

@@ -1,8 +1,8 @@
 """Locks, conditions and atomic counts over C++17, for C structs used without the GIL.
 
-A ``Mutex``, ``Cond`` or ``AtomicI64`` lives inside a C struct: allocate the struct zeroed, call ``*_init`` once, never copy
-the struct by value. Rules (they keep the GIL and the lane locks from waiting for each other): drop the GIL before taking any
-of these locks, never take the GIL while holding one.
+A ``Mutex``, ``Cond`` or ``AtomicI64`` lives inside a C struct: allocate the struct zeroed, call ``*_init`` once,
+never copy the struct by value. Rules (they keep the GIL and the lane locks from waiting for each other): drop the
+GIL before taking any of these locks, never take the GIL while holding one.
 """
 from libc.stdint cimport int32_t, int64_t
 
@@ -46,8 +46,12 @@ cdef extern from *:
     static inline void kb_store(kb_atomic_i64 *a, int64_t x) noexcept { a->v.store(x, std::memory_order_release); }
     static inline void kb_store_seq(kb_atomic_i64 *a, int64_t x) noexcept { a->v.store(x, std::memory_order_seq_cst); }
     static inline int64_t kb_load_seq(kb_atomic_i64 *a) noexcept { return a->v.load(std::memory_order_seq_cst); }
-    static inline int64_t kb_add(kb_atomic_i64 *a, int64_t x) noexcept { return a->v.fetch_add(x, std::memory_order_acq_rel) + x; }
-    static inline int64_t kb_swap(kb_atomic_i64 *a, int64_t x) noexcept { return a->v.exchange(x, std::memory_order_seq_cst); }
+    static inline int64_t kb_add(kb_atomic_i64 *a, int64_t x) noexcept {
+        return a->v.fetch_add(x, std::memory_order_acq_rel) + x;
+    }
+    static inline int64_t kb_swap(kb_atomic_i64 *a, int64_t x) noexcept {
+        return a->v.exchange(x, std::memory_order_seq_cst);
+    }
     static inline int kb_cas(kb_atomic_i64 *a, int64_t want, int64_t x) noexcept {
         return a->v.compare_exchange_strong(want, x, std::memory_order_acq_rel, std::memory_order_acquire);
     }
@@ -77,5 +81,5 @@ cdef extern from *:
     int64_t atomic_load_seq "kb_load_seq"(AtomicI64 *a) noexcept nogil
     void atomic_store_seq "kb_store_seq"(AtomicI64 *a, int64_t x) noexcept nogil
     int64_t atomic_add "kb_add"(AtomicI64 *a, int64_t x) noexcept nogil   # returns the NEW value
-    int64_t atomic_swap "kb_swap"(AtomicI64 *a, int64_t x) noexcept nogil # returns the old value
+    int64_t atomic_swap "kb_swap"(AtomicI64 *a, int64_t x) noexcept nogil  # returns the old value
     bint atomic_cas "kb_cas"(AtomicI64 *a, int64_t want, int64_t x) noexcept nogil

@@ -1,7 +1,8 @@
 """Primitives over (pointer, end): a bounds-checked reader and a growing writer for big-endian protocols. Header only.
 
-A ``Reader`` that runs over its end, or meets a malformed varint, turns ``bad`` and from then on yields zeros: callers check
-once, after a structure. A ``Writer`` that cannot grow turns ``failed``. Neither is shared between threads.
+A ``Reader`` that runs over its end, or meets a malformed varint, turns ``bad`` and from then on yields zeros:
+callers check once, after a structure. A ``Writer`` that cannot grow turns ``failed``. Neither is shared between
+threads.
 """
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc

@@ -258,7 +258,7 @@ def test_read_bounds(log: PartitionLog) -> None:
 
 
 def test_read_limits(log: PartitionLog) -> None:
-    """The last batch is cut at max_bytes; min_one lets the first exceed it; without it a first that does not fit is left."""
+    """The last batch is cut at max_bytes; min_one lets the first exceed it; else what does not fit is left."""
     log.append(batch(b"a"))
     log.append(batch(b"b"))
     size = len(batch(b"a"))

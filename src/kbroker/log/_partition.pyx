@@ -32,8 +32,8 @@ from kbroker.log._segment cimport (
     segment_retain, segment_seal,
 )
 from kbroker.log._validate cimport (
-    CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, OFFSET_OUT_OF_RANGE, RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR,
-    UNKNOWN_TOPIC_OR_PARTITION, BatchCheck, validate_batch, whole_batch_bytes,
+    CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, OFFSET_OUT_OF_RANGE, RECORD_LIST_TOO_LARGE,
+    UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION, BatchCheck, validate_batch, whole_batch_bytes,
 )
 from kbroker.protocol._records cimport CODEC_LEVEL, BatchHeader
 
@@ -280,8 +280,8 @@ cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, B
 
 cdef inline void hide_log_start(AppendResult *out, bint before_log) noexcept nogil:
     """Kafka answers these refusals with log start offset -1, all others with the real one."""
-    if before_log or out.error in (CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
-                                   KAFKA_STORAGE_ERROR):
+    if before_log or out.error in (CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE,
+                                   RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR):
         out.log_start_offset = -1
 
 

@@ -1,12 +1,12 @@
 """Native Fetch: parse, resolve, read; wait in the purgatory when there is too little; answer with file regions.
 
-Life of a FetchState: made by the handler, kept by its Operation's counts, freed by the last of them. The request is answered
-once, by the thread that completes the operation (or by the handler when nothing has to be awaited), which reads the log again
-(spec: timer-and-purgatory 8.2, log-storage 5.5, KIP-227 for sessions).
+Life of a FetchState: made by the handler, kept by its Operation's counts, freed by the last of them. The request is
+answered once, by the thread that completes the operation (or by the handler when nothing has to be awaited), which
+reads the log again (spec: timer-and-purgatory 8.2, log-storage 5.5, KIP-227 for sessions).
 """
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from kbroker._core.clock cimport clock_now_ms, clock_now_ns
@@ -19,12 +19,12 @@ from kbroker._core.request cimport (
 )
 from kbroker._core.sync cimport atomic_add, mutex_lock, mutex_unlock
 from kbroker._core.wire cimport (
-    Reader, Writer, read_bytes, read_count, read_i16, read_i32, read_i64, read_i8, read_length, read_uvarint, reader_init,
-    reader_left, skip_tags, write_i16, write_i32, write_i64, write_length, write_raw, write_reserve, write_string,
+    Reader, Writer, read_bytes, read_count, read_i32, read_i64, read_i8, read_length, read_uvarint, reader_init,
+    skip_tags, write_i16, write_i32, write_i64, write_length, write_raw, write_reserve, write_string,
     write_uvarint, writer_free, writer_init,
 )
 from kbroker.log._partition cimport (
-    Partition, ReadProbe, partition_is_closed, partition_leader_epoch, partition_probe, partition_read, partition_release,
+    ReadProbe, partition_is_closed, partition_leader_epoch, partition_probe, partition_read, partition_release,
     partition_retain,
 )
 from kbroker.server._fetch_session cimport SessionCache, session_begin, session_drop, session_end
@@ -95,7 +95,8 @@ cdef bint read_partition(Reader *r, int16_t version, FetchPart *part) noexcept n
     return not r.bad
 
 
-cdef void read_name(Reader *r, int16_t version, const char **name, int64_t *name_bytes, const char **topic_id) noexcept nogil:
+cdef void read_name(Reader *r, int16_t version, const char **name, int64_t *name_bytes,
+                    const char **topic_id) noexcept nogil:
     name[0] = topic_id[0] = NULL
     name_bytes[0] = 0
     if version >= 13:
@@ -114,7 +115,7 @@ cdef bint read_topics(Reader *r, FetchState *state) noexcept nogil:
     cdef int16_t version = state.version
     cdef bint flexible = version >= 12
     cdef int64_t least = 16 if version < 5 else (24 if version < 9 else (28 if version < 12 else 33))
-    cdef int64_t topics, parts, name_bytes, i, k, total = 0
+    cdef int64_t topics, parts, name_bytes, _i, _k, total = 0
     cdef int32_t at = 0, turn
     cdef const char *name
     cdef const char *topic_id
@@ -126,7 +127,7 @@ cdef bint read_topics(Reader *r, FetchState *state) noexcept nogil:
     start = r[0]
     for turn in range(2):
         r[0] = start
-        for i in range(topics):
+        for _i in range(topics):
             read_name(r, version, &name, &name_bytes, &topic_id)
             parts = read_count(r, flexible, least)
             if r.bad or parts < 0:
@@ -134,7 +135,7 @@ cdef bint read_topics(Reader *r, FetchState *state) noexcept nogil:
             total += parts
             if total > 2 * <int64_t>state.lane.max_fetch_partitions:
                 return False
-            for k in range(parts):
+            for _k in range(parts):
                 if turn == 0:
                     if not read_partition(r, version, &scratch):
                         return False
@@ -161,13 +162,13 @@ cdef bint read_topics(Reader *r, FetchState *state) noexcept nogil:
 cdef bint check_forgotten(Reader *r, FetchState *state) noexcept nogil:
     cdef bint flexible = state.version >= 12
     cdef const char *start = r.at
-    cdef int64_t topics, n, name_bytes, i
+    cdef int64_t topics, n, name_bytes, _i
     cdef const char *name
     cdef const char *topic_id
     topics = read_count(r, flexible, 6 if not flexible else 3)
     if r.bad or topics < 0:
         return False
-    for i in range(topics):
+    for _i in range(topics):
         read_name(r, state.version, &name, &name_bytes, &topic_id)
         n = read_count(r, flexible, 4)
         if r.bad or n < 0:
@@ -389,7 +390,7 @@ cdef void write_aborted(Writer *w, FetchState *state, FetchPart *part, bint flex
 
 
 cdef bint write_records(Writer *w, FetchPart *part, bint flexible, Split *splits, int32_t *split_count) noexcept nogil:
-    """The records' length, and the records themselves: copied when few, else as a file region. False: they are not there."""
+    """The records' length, and they themselves: copied when few, else as a file region. False: they are not there."""
     cdef char *to
     write_length(w, part.read.size_bytes, flexible, True)
     if part.read.size_bytes == 0:

@@ -1,6 +1,7 @@
 """Incremental fetch sessions (KIP-227): what a client fetches, and what it was last told.
 
-Locks: ``SessionCache.lock`` (ids, eviction), then ``FetchSession.lock`` (its partitions). Neither is held while reading a log.
+Locks: ``SessionCache.lock`` (ids, eviction), then ``FetchSession.lock`` (its partitions). Neither is held while
+reading a log.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t
 from kbroker.server._fetch_types cimport FetchState
@@ -13,6 +14,7 @@ cdef int32_t session_cache_count(SessionCache *cache) noexcept nogil
 # Finds, opens or closes the session that the request asks for and fills state.parts from it when it is incremental.
 # False: memory is out. A refusal is state.error (70, 71, 106).
 cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) noexcept nogil
-# Before the answer is written: for an incremental one, decides which parts stand in it; remembers what the client is told.
+# Before the answer is written: for an incremental one, decides which parts stand in it; remembers what the client is
+# told.
 cdef void session_end(SessionCache *cache, FetchState *state, int64_t now_ms) noexcept nogil
 cdef void session_drop(FetchState *state) noexcept nogil      # gives the state's count back

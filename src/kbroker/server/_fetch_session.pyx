@@ -1,8 +1,8 @@
 """Fetch sessions; see the .pxd for locks and contract. Source: KIP-227, FetchSession.java's behaviour."""
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy
 
 from kbroker._core.sync cimport (
     AtomicI64, Mutex, atomic_add, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
@@ -282,13 +282,13 @@ cdef void forget(FetchSession *session, FetchState *state) noexcept nogil:
     """Applies ForgottenTopicsData, which the parser has already found well formed."""
     cdef Reader r
     cdef bint flexible = state.version >= 12
-    cdef int64_t topics, indexes, name_bytes, i, k
+    cdef int64_t topics, indexes, name_bytes, _i, _k
     cdef const char *name
     cdef const char *topic_id
     cdef SessionPart *part
     reader_init(&r, state.forgotten, state.forgotten_bytes)
     topics = read_count(&r, flexible, 1)
-    for i in range(topics):
+    for _i in range(topics):
         name = topic_id = NULL
         name_bytes = 0
         if state.version >= 13:
@@ -297,7 +297,7 @@ cdef void forget(FetchSession *session, FetchState *state) noexcept nogil:
             name_bytes = read_length(&r, flexible, False)
             name = read_bytes(&r, name_bytes)
         indexes = read_count(&r, flexible, 4)
-        for k in range(indexes):
+        for _k in range(indexes):
             part = find_part(session, name, <int32_t>name_bytes, topic_id, read_i32(&r))
             if part != NULL:
                 remove_part(session, part)

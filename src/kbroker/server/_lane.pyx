@@ -1,11 +1,11 @@
 """The native lane: handler threads that take runs from the request queue and answer without the GIL.
 
-Per request: parse the header, look (key, version) up, call the native handler; what has none, or declines, goes to the
-Python handlers' queue. Answers of a run go back together; a request that parks or is declined ends the run, and the frames
-behind it return to their channel (design: "The native lane").
+Per request: parse the header, look (key, version) up, call the native handler; what has none, or declines, goes to
+the Python handlers' queue. Answers of a run go back together; a request that parks or is declined ends the run, and
+the frames behind it return to their channel (design: "The native lane").
 """
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t
+from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
@@ -15,7 +15,7 @@ from kbroker._core.purgatory cimport (
     purgatory_release, purgatory_watched,
 )
 from kbroker._core.request cimport (
-    ACTION_CLOSE, ACTION_RETURN, ACTION_SEND, Request, request_add_memory, request_release_payload,
+    ACTION_CLOSE, ACTION_RETURN, ACTION_SEND, Request, request_add_memory,
 )
 from kbroker._core.request_queue cimport (
     Queue, request_queue_is_closed, request_queue_put, request_queue_release, request_queue_retain, request_queue_take,
@@ -25,8 +25,8 @@ from kbroker._core.sync cimport (
 )
 from kbroker._core.timing_wheel cimport timer_close, timer_new, timer_release
 from kbroker._core.wire cimport (
-    Reader, Writer, read_bytes, read_i16, read_i32, read_length, reader_init, skip_tags, write_i32, write_raw, writer_free,
-    writer_init,
+    Reader, Writer, read_bytes, read_i16, read_i32, read_length, reader_init, skip_tags, write_i32, write_raw,
+    writer_free, writer_init,
 )
 from kbroker.log._partition cimport Partition, partition_hook, partition_set_high_watermark_hook
 from kbroker.server._fetch cimport complete_parked, handle_fetch
@@ -281,8 +281,8 @@ cdef class NativeLane:
         max_fetch_sessions: max.incremental.fetch.session.cache.slots.
         fetch_max_bytes: the broker's fetch.max.bytes.
         fetch_purge_interval, produce_purge_interval: completed operations that start a purge.
-    Threads: the ``run_*`` methods are thread bodies and release the GIL; the others may be called from any thread, before
-        ``close``.
+    Threads: the ``run_*`` methods are thread bodies and release the GIL; the others may be called from any thread,
+        before ``close``.
     """
 
     cdef Lane *lane
@@ -359,7 +359,8 @@ cdef class NativeLane:
         if not 0 <= key < API_SLOTS:
             raise ValueError(f"API key must be 0 to {API_SLOTS - 1}, got {key}")
         if not 0 <= min_version <= max_version < MAX_VERSIONS:
-            raise ValueError(f"versions of API {key} must be 0 to {MAX_VERSIONS - 1}, got {min_version} to {max_version}")
+            raise ValueError(
+                f"versions of API {key} must be 0 to {MAX_VERSIONS - 1}, got {min_version} to {max_version}")
         api = &self.lane.apis[key]
         api.min_version = <int16_t>min_version
         api.max_version = <int16_t>max_version

@@ -1,7 +1,7 @@
 """What the native handlers share: the lane itself, the handler's context, the table of APIs. Structs only.
 
-Threads: ``Lane`` is read by all handlers; ``topics`` and ``generation`` change under ``topics_lock``; everything else is set
-before the first handler runs. ``Handler`` belongs to one thread.
+Threads: ``Lane`` is read by all handlers; ``topics`` and ``generation`` change under ``topics_lock``; everything
+else is set before the first handler runs. ``Handler`` belongs to one thread.
 """
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 from kbroker._core.clock cimport Clock

@@ -1,11 +1,11 @@
 """Native Produce: parse the whole request, then append partition by partition, then answer (or wait for an fsync).
 
-Nothing is appended before the request is known to be well formed. The answer is encoded while appending, so that the frame
-may be released early; an answer that must wait for log.flush.interval.messages is parked with its bytes ready and its flush
-offsets in a DelayedProduce (spec: timer-and-purgatory 8.1, log-storage 4).
+Nothing is appended before the request is known to be well formed. The answer is encoded while appending, so that
+the frame may be released early; an answer that must wait for log.flush.interval.messages is parked with its bytes
+ready and its flush offsets in a DelayedProduce (spec: timer-and-purgatory 8.1, log-storage 4).
 """
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
@@ -19,8 +19,8 @@ from kbroker._core.request cimport (
 )
 from kbroker._core.sync cimport atomic_load
 from kbroker._core.wire cimport (
-    Reader, Writer, read_bytes, read_count, read_i16, read_i32, read_length, reader_init, skip_tags, store_u32, write_i16,
-    write_i32, write_i64, write_i8, write_length, write_raw, write_string, write_uvarint, writer_free, writer_init,
+    Reader, Writer, read_bytes, read_count, read_i16, read_i32, read_length, reader_init, skip_tags, write_i16,
+    write_i32, write_i64, write_length, write_raw, write_string, write_uvarint, writer_free, writer_init,
 )
 from kbroker.log._partition cimport (
     AppendResult, Partition, partition_append, partition_flushed_offset, partition_is_closed, partition_release,
@@ -110,7 +110,7 @@ cdef bint parse(Request *request, Parsed *parsed) noexcept nogil:
     cdef Reader start
     cdef int16_t version = request.api_version
     cdef bint flexible = version >= 9
-    cdef int64_t n, partitions, i, k
+    cdef int64_t n, partitions, i, _k
     cdef int64_t total = 0
     cdef int32_t at = 0
     cdef Part *part
@@ -143,7 +143,7 @@ cdef bint parse(Request *request, Parsed *parsed) noexcept nogil:
         parsed.topics[i].part_count = <int32_t>partitions
         parsed.topics[i].live_count = <int32_t>partitions
         total += partitions
-        for k in range(partitions):
+        for _k in range(partitions):
             skip_partition(&r, flexible)
         if flexible:
             skip_tags(&r)
@@ -161,7 +161,7 @@ cdef bint parse(Request *request, Parsed *parsed) noexcept nogil:
     for i in range(n):
         read_topic_name(&r, version, &parsed.topics[i])
         read_count(&r, flexible, 1)
-        for k in range(parsed.topics[i].part_count):
+        for _k in range(parsed.topics[i].part_count):
             part = &parsed.parts[at]
             at += 1
             part.index = read_i32(&r)
@@ -314,7 +314,7 @@ cdef Outcome append_all(Handler *handler, Request *request, Parsed *parsed) noex
     cdef Topic *topic
     cdef TopicData *data
     cdef Waiting *waiting = NULL
-    cdef int32_t waiting_count = 0, t, k, at = 0
+    cdef int32_t waiting_count = 0, t, _k, at = 0
     writer_init(&w, request.inline_out, INLINE_OUT_BYTES)
     write_i32(&w, request.correlation_id)
     if flexible:
@@ -329,7 +329,7 @@ cdef Outcome append_all(Handler *handler, Request *request, Parsed *parsed) noex
             write_string(&w, data.name, data.name_bytes, flexible)
             topic = topic_by_name(handler.topics, data.name, data.name_bytes)
         write_length(&w, data.live_count, flexible, True)
-        for k in range(data.part_count):
+        for _k in range(data.part_count):
             at += 1
             if parsed.parts[at - 1].is_superseded:
                 continue

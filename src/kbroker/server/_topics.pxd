@@ -1,6 +1,7 @@
 """Topics as the native lane sees them: an immutable table, swapped whole, counted.
 
-A table holds a count on every partition in it. Who finds a partition and keeps it past the request takes a count of its own.
+A table holds a count on every partition in it. Who finds a partition and keeps it past the request takes a count of
+its own.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from kbroker._core.sync cimport AtomicI64
@@ -27,4 +28,5 @@ cdef void topic_table_release(TopicTable *table) noexcept nogil
 cdef Topic *topic_by_name(TopicTable *table, const char *name, int64_t name_bytes) noexcept nogil
 cdef Topic *topic_by_id(TopicTable *table, const char *id16) noexcept nogil
 cdef uint64_t hash_bytes(const char *data, int64_t size_bytes) noexcept nogil
-cdef TopicTable *topic_table_build(object views) except NULL    # from objects with name, topic_id, partitions, is_internal
+# from objects with name, topic_id, partitions, is_internal
+cdef TopicTable *topic_table_build(object views) except NULL

@@ -9,7 +9,7 @@ from kbroker.log._partition cimport Partition, PartitionLog, partition_release, 
 
 
 cdef uint64_t hash_bytes(const char *data, int64_t size_bytes) noexcept nogil:
-    """FNV-1a with a final mix: names are short, and the table is ours alone (no attacker chooses many of them cheaply)."""
+    """FNV-1a with a final mix: names are short, and no attacker chooses many of them cheaply."""
     cdef uint64_t h = <uint64_t>1469598103934665603
     cdef int64_t i
     for i in range(size_bytes):
@@ -96,7 +96,7 @@ cdef int fill(Topic *topic, object view) except -1:
 
 
 cdef TopicTable *topic_table_build(object views) except NULL:
-    """Args: views with ``name`` (str), ``topic_id`` (uuid.UUID), ``partitions`` (PartitionLog by number), ``is_internal``."""
+    """Args: views with ``name``, ``topic_id`` (uuid.UUID), ``partitions`` (PartitionLog by number), ``is_internal``."""
     cdef list all_views = list(views)
     cdef int32_t count = <int32_t>len(all_views)
     cdef int32_t size = 16, i
