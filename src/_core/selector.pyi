@@ -4,6 +4,8 @@ from typing import final
 from kbroker._core.clock import BaseClock
 from kbroker._core.memory_pool import MemoryPool
 
+STATES: tuple[str, ...]
+
 @final
 class Receive:
     @property

@@ -1,6 +1,7 @@
 import os
-from typing import TypedDict, final
+from typing import TypedDict, final, type_check_only
 
+@type_check_only
 class ProducerFacts(TypedDict):
     producer_id: int
     producer_epoch: int

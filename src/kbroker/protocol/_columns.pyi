@@ -2,6 +2,9 @@ from typing import final
 
 from typing_extensions import Buffer
 
+class Array:
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
 @final
 class BinaryColumn:
     @property
@@ -12,6 +15,8 @@ class BinaryColumn:
     def nulls(self) -> memoryview: ...
     def __len__(self) -> int: ...
     def __getitem__(self, row: int, /) -> bytes | None: ...
+
+DEFAULT_CAP_BYTES: int
 
 _Columns = tuple[memoryview, memoryview, BinaryColumn, BinaryColumn, memoryview, BinaryColumn, BinaryColumn, int]
 

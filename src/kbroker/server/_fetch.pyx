@@ -461,8 +461,9 @@ cdef void hand_over(Request *request, Writer *w, Split *splits, int32_t split_co
             at = splits[i].at
         if ok:
             ok = request_add_file(request, splits[i].file, splits[i].position, splits[i].size_bytes)
-        else:
-            open_file_release(splits[i].file)
+            if ok:
+                continue        # the answer holds the count now
+        open_file_release(splits[i].file)
     if ok and w.size_bytes > at:
         ok = request_add_memory(request, w.data + at, w.size_bytes - at, w.data)
     if not ok:

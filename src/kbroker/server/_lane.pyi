@@ -1,11 +1,12 @@
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, type_check_only
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.request_queue import Queue
 from kbroker.log._partition import PartitionLog
 
+@type_check_only
 class TopicView(Protocol):
     @property
     def name(self) -> str: ...

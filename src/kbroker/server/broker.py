@@ -248,17 +248,19 @@ class _Parts:
 
     def _complete_waiting(self, lane: NativeLane) -> None:
         """Produces that wait for the disk get the time a stop may take; waiting fetches are answered at once."""
-        end = time.monotonic() + self._timeout_s
-        while lane.waiting_produces and time.monotonic() < end:
+        real = SystemClock()  # a stop takes real time, whatever the broker's clock says
+        end_ms = real.now_ms() + self._timeout_s * 1000
+        while lane.waiting_produces and real.now_ms() < end_ms:
             time.sleep(0.005)
         lane.complete_waiting()
 
     def _join(self, threads: list[threading.Thread]) -> None:
-        end = time.monotonic() + self._timeout_s
+        real = SystemClock()
+        end_ms = real.now_ms() + self._timeout_s * 1000
         for thread in threads:
             if thread.ident is None:
                 continue
-            thread.join(max(0.0, end - time.monotonic()))
+            thread.join(max(0.0, (end_ms - real.now_ms()) / 1000))
             if thread.is_alive():
                 logger.error("thread %s did not end within %.1f s", thread.name, self._timeout_s)
 
