@@ -260,7 +260,7 @@ cdef void resolve(Handler *handler, FetchState *state) noexcept nogil:
     cdef const char *name = NULL
     cdef Topic *topic = NULL
     cdef FetchPart *part
-    cdef int32_t i, epoch
+    cdef int32_t i, epoch, name_bytes = 0
     for i in range(state.part_count):
         part = &state.parts[i]
         part.is_included = True
@@ -268,9 +268,10 @@ cdef void resolve(Handler *handler, FetchState *state) noexcept nogil:
             if part.id != name:
                 topic = topic_by_id(handler.topics, part.id)
                 name = part.id
-        elif part.name != name or i == 0:
+        elif part.name != name or part.name_bytes != name_bytes or i == 0:
             topic = topic_by_name(handler.topics, part.name, part.name_bytes)
             name = part.name
+            name_bytes = part.name_bytes
         if topic == NULL:
             part.is_unread = True
             part.error = UNKNOWN_TOPIC_ID if part.id != NULL else UNKNOWN_TOPIC_OR_PARTITION

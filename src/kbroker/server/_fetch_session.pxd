@@ -3,12 +3,12 @@
 Locks: ``SessionCache.lock`` (ids, eviction), then ``FetchSession.lock`` (its partitions). Neither is held while
 reading a log.
 """
-from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from kbroker.server._fetch_types cimport FetchState
 
 cdef struct SessionCache
 
-cdef SessionCache *session_cache_new(int32_t max_sessions, int64_t seed) noexcept nogil
+cdef SessionCache *session_cache_new(int32_t max_sessions, int64_t seed, uint64_t hash_seed) noexcept nogil
 cdef void session_cache_free(SessionCache *cache) noexcept nogil
 cdef int32_t session_cache_count(SessionCache *cache) noexcept nogil
 # Finds, opens or closes the session that the request asks for and fills state.parts from it when it is incremental.

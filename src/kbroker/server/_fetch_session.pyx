@@ -5,11 +5,11 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
 from kbroker._core.sync cimport (
-    AtomicI64, Mutex, atomic_add, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+    AtomicI64, Mutex, atomic_add, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
 from kbroker._core.wire cimport Reader, read_bytes, read_count, read_i32, read_length, reader_init, skip_tags
 from kbroker.server._fetch_types cimport FetchPart, FetchState
-from kbroker.server._topics cimport hash_bytes
+from kbroker.server._topics cimport hash_seeded, mix_hash
 
 
 cdef enum:
@@ -20,6 +20,7 @@ cdef enum:
     FINAL_EPOCH = -1
     ID_BUCKETS = 1024
     EVICTION_MS = 120000        # min.incremental.fetch.session.eviction.ms
+    MOST_BYTES = 134217728      # of all sessions and of the copies waiting fetches hold; beyond, clients go without
 
 
 cdef struct SessionPart:
@@ -42,6 +43,7 @@ cdef struct SessionPart:
 
 cdef struct FetchSession:
     AtomicI64 refs
+    SessionCache *cache         # outlives it
     FetchSession *chain         # SessionCache.lock
     int32_t id
     bint by_id
@@ -60,17 +62,20 @@ cdef struct FetchSession:
 cdef struct SessionCache:
     Mutex lock
     FetchSession *buckets[ID_BUCKETS]
+    AtomicI64 bytes             # what partitions of sessions, and copies of them, take
     int32_t count
     int32_t max_sessions
     uint64_t random
+    uint64_t hash_seed
 
 
-cdef SessionCache *session_cache_new(int32_t max_sessions, int64_t seed) noexcept nogil:
+cdef SessionCache *session_cache_new(int32_t max_sessions, int64_t seed, uint64_t hash_seed) noexcept nogil:
     cdef SessionCache *cache = <SessionCache *>calloc(1, sizeof(SessionCache))
     if cache != NULL:
         mutex_init(&cache.lock)
         cache.max_sessions = max_sessions
         cache.random = <uint64_t>seed | 1
+        cache.hash_seed = hash_seed
     return cache
 
 
@@ -106,6 +111,7 @@ cdef void session_release(FetchSession *session) noexcept nogil:
     part = session.first
     while part != NULL:
         following = part.next
+        atomic_add(&session.cache.bytes, -part_bytes(part.name_bytes))
         free(part)
         part = following
     free(session.buckets)
@@ -135,13 +141,11 @@ cdef void remove_session(SessionCache *cache, FetchSession *session) noexcept no
         link = &link[0].chain
 
 
-cdef bint make_room(SessionCache *cache, int64_t now_ms) noexcept nogil:
-    """Evicts the session that was used longest ago, if that is two minutes; false: none may go."""
+cdef bint evict_oldest(SessionCache *cache, int64_t now_ms) noexcept nogil:
+    """The session that was used longest ago goes, if that is two minutes; false: none may go."""
     cdef FetchSession *oldest = NULL
     cdef FetchSession *session
     cdef int32_t i
-    if cache.count < cache.max_sessions:
-        return True
     for i in range(ID_BUCKETS):
         session = cache.buckets[i]
         while session != NULL:
@@ -151,6 +155,14 @@ cdef bint make_room(SessionCache *cache, int64_t now_ms) noexcept nogil:
     if oldest == NULL or now_ms - oldest.last_used_ms < EVICTION_MS:
         return False
     remove_session(cache, oldest)
+    return True
+
+
+cdef bint make_room(SessionCache *cache, int64_t now_ms) noexcept nogil:
+    """For one more session, whose partitions are charged already; false: it may not stay."""
+    while cache.count >= cache.max_sessions or atomic_load(&cache.bytes) > MOST_BYTES:
+        if not evict_oldest(cache, now_ms):
+            return False
     return True
 
 
@@ -166,15 +178,21 @@ cdef int32_t new_id(SessionCache *cache) noexcept nogil:
 
 # ---------------------------------------------------------------- one session's partitions (under its lock)
 
-cdef uint64_t part_hash(const char *name, int32_t name_bytes, const char *topic_id, int32_t index) noexcept nogil:
-    cdef uint64_t h = hash_bytes(topic_id, 16) if topic_id != NULL else hash_bytes(name, name_bytes)
-    h = (h + <uint64_t><int64_t>index) * <uint64_t>0x9E3779B97F4A7C15
-    return h ^ (h >> 29)
+cdef uint64_t part_hash(FetchSession *session, const char *name, int32_t name_bytes, const char *topic_id,
+                        int32_t index) noexcept nogil:
+    cdef uint64_t seed = session.cache.hash_seed
+    cdef uint64_t h = hash_seeded(topic_id, 16, seed) if topic_id != NULL else hash_seeded(name, name_bytes, seed)
+    return mix_hash(h ^ <uint64_t><int64_t>index)
+
+
+cdef int64_t part_bytes(int64_t name_bytes) noexcept nogil:
+    """What a partition of a session is charged: itself and its share of the buckets."""
+    return <int64_t>sizeof(SessionPart) + name_bytes + 2 * <int64_t>sizeof(SessionPart *)
 
 
 cdef SessionPart *find_part(FetchSession *session, const char *name, int32_t name_bytes, const char *topic_id,
                             int32_t index) noexcept nogil:
-    cdef uint64_t h = part_hash(name, name_bytes, topic_id, index)
+    cdef uint64_t h = part_hash(session, name, name_bytes, topic_id, index)
     cdef SessionPart *part
     if session.buckets == NULL:
         return NULL
@@ -235,11 +253,11 @@ cdef void take_out(FetchSession *session, SessionPart *part) noexcept nogil:
 
 
 cdef bint put_part(FetchSession *session, FetchPart *asked) noexcept nogil:
-    """Adds a partition, or renews what is asked of it. False: memory is out."""
+    """Adds a partition, or renews what is asked of it. False: memory is out, or sessions have taken their share."""
     cdef SessionPart *part = find_part(session, asked.name, asked.name_bytes, asked.id, asked.index)
     cdef int32_t slot
     if part == NULL:
-        if not grow(session):
+        if atomic_load(&session.cache.bytes) > MOST_BYTES or not grow(session):
             return False
         part = <SessionPart *>calloc(1, sizeof(SessionPart) + <size_t>asked.name_bytes)
         if part == NULL:
@@ -252,7 +270,7 @@ cdef bint put_part(FetchSession *session, FetchPart *asked) noexcept nogil:
         if part.by_id:
             memcpy(part.id, asked.id, 16)
         part.index = asked.index
-        part.hash = part_hash(asked.name, asked.name_bytes, asked.id, asked.index)
+        part.hash = part_hash(session, asked.name, asked.name_bytes, asked.id, asked.index)
         part.told_high_watermark = part.told_log_start = -1
         slot = <int32_t>(part.hash & <uint64_t>session.mask)
         part.chain = session.buckets[slot]
@@ -260,6 +278,7 @@ cdef bint put_part(FetchSession *session, FetchPart *asked) noexcept nogil:
         append_last(session, part)
         session.count += 1
         session.name_total += part.name_bytes + 16
+        atomic_add(&session.cache.bytes, part_bytes(part.name_bytes))
     part.leader_epoch = asked.leader_epoch
     part.last_fetched_epoch = asked.last_fetched_epoch
     part.max_bytes = asked.max_bytes
@@ -275,6 +294,7 @@ cdef void remove_part(FetchSession *session, SessionPart *part) noexcept nogil:
     take_out(session, part)
     session.count -= 1
     session.name_total -= part.name_bytes + 16
+    atomic_add(&session.cache.bytes, -part_bytes(part.name_bytes))
     free(part)
 
 
@@ -308,12 +328,18 @@ cdef void forget(FetchSession *session, FetchState *state) noexcept nogil:
 
 
 cdef bint fill_state(FetchSession *session, FetchState *state) noexcept nogil:
-    """Replaces the request's parts by copies of all of the session's."""
-    cdef FetchPart *parts = <FetchPart *>calloc(<size_t>(session.count or 1), sizeof(FetchPart))
-    cdef char *names = <char *>malloc(<size_t>(session.name_total or 1))
+    """Replaces the request's parts by copies of all of the session's. False: no memory for them."""
+    cdef FetchPart *parts
+    cdef char *names
+    cdef char *at
     cdef SessionPart *part = session.first
-    cdef char *at = names
+    cdef int64_t charge = <int64_t>session.count * <int64_t>sizeof(FetchPart) + session.name_total
     cdef int32_t i = 0
+    if atomic_load(&session.cache.bytes) + charge > 2 * <int64_t>MOST_BYTES:
+        return False
+    parts = <FetchPart *>calloc(<size_t>(session.count or 1), sizeof(FetchPart))
+    names = <char *>malloc(<size_t>(session.name_total or 1))
+    at = names
     if parts == NULL or names == NULL:
         free(parts)
         free(names)
@@ -339,6 +365,8 @@ cdef bint fill_state(FetchSession *session, FetchState *state) noexcept nogil:
     state.parts = parts
     state.part_count = i
     state.names = names
+    state.charge = charge
+    atomic_add(&session.cache.bytes, charge)
     return True
 
 
@@ -378,17 +406,23 @@ cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) 
             forget(session, state)
         session.epoch = session.epoch + 1 if session.epoch < 0x7FFFFFFF else 1
         ok = ok and fill_state(session, state)
+        if not ok:                          # the client begins anew, perhaps without a session
+            state.error = FETCH_SESSION_ID_NOT_FOUND
     is_empty = session.count == 0
     mutex_unlock(&session.lock)
-    if state.error != 0 or not ok:
-        session_release(session)
-        return ok
     mutex_lock(&cache.lock)
+    if not ok and not session.is_closed:
+        remove_session(cache, session)
+    if state.error != 0:
+        mutex_unlock(&cache.lock)
+        session_release(session)
+        return True
     session.last_used_ms = now_ms
     if is_empty and not session.is_closed:
         remove_session(cache, session)      # nothing left to fetch: the client is told id 0
     mutex_unlock(&cache.lock)
     if is_empty:
+        atomic_add(&cache.bytes, -state.charge)
         session_release(session)
         return True
     state.session = session
@@ -403,6 +437,7 @@ cdef bint open_session(SessionCache *cache, FetchState *state, int64_t now_ms) n
     if session == NULL:
         return False
     mutex_init(&session.lock)
+    session.cache = cache
     atomic_store(&session.refs, 2)          # the cache's and the state's
     session.by_id = state.version >= 13
     session.epoch = 1
@@ -411,7 +446,7 @@ cdef bint open_session(SessionCache *cache, FetchState *state, int64_t now_ms) n
         if not put_part(session, &state.parts[i]):
             atomic_store(&session.refs, 1)
             session_release(session)
-            return False
+            return True                     # this client goes on without a session
     mutex_lock(&cache.lock)
     if not make_room(cache, now_ms):        # full: this client goes on without a session
         mutex_unlock(&cache.lock)
@@ -456,5 +491,7 @@ cdef void session_end(SessionCache *cache, FetchState *state, int64_t now_ms) no
 
 
 cdef void session_drop(FetchState *state) noexcept nogil:
+    if state.session != NULL:
+        atomic_add(&(<FetchSession *>state.session).cache.bytes, -state.charge)
     session_release(<FetchSession *>state.session)
     state.session = NULL

@@ -39,6 +39,7 @@ cdef struct FetchState:
     int32_t answer_session_id
     void *session               # counted FetchSession of an incremental answer, or of a full one that opened it
     bint is_incremental
+    int64_t charge              # bytes of parts and names counted against the sessions' share
     int32_t part_count
     FetchPart *parts
     char *names                 # owned copies of topic names and ids, when the parts come from a session

@@ -5,6 +5,8 @@ the Python handlers' queue. Answers of a run go back together; a request that pa
 the frames behind it return to their channel (design: "The native lane").
 """
 
+import os
+
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
@@ -307,13 +309,15 @@ cdef class NativeLane:
         lane.requests = request_queue_retain(requests.queue)
         lane.python_requests = request_queue_retain(python_requests.queue)
         lane.node_id = node_id
+        lane.hash_seed = int.from_bytes(os.urandom(8), "little")
         lane.fetch_max_bytes = fetch_max_bytes
         lane.max_fetch_partitions = max_fetch_partitions
         lane.fetch_timer = timer_new(lane.clock, 1, 20)
         lane.produce_timer = timer_new(lane.clock, 1, 20)
         lane.fetch_purgatory = purgatory_new(lane.fetch_timer, fetch_purge_interval, 512)
         lane.produce_purgatory = purgatory_new(lane.produce_timer, produce_purge_interval, 512)
-        lane.sessions = <void *>session_cache_new(max_fetch_sessions, session_seed or clock_now_ns(lane.clock))
+        lane.sessions = <void *>session_cache_new(
+            max_fetch_sessions, session_seed or <int64_t>(lane.hash_seed >> 1), lane.hash_seed)
         if lane.fetch_purgatory == NULL or lane.produce_purgatory == NULL or lane.sessions == NULL:
             raise MemoryError
         lane.topics = topic_table_build(())
@@ -324,9 +328,9 @@ cdef class NativeLane:
         if lane == NULL:
             return
         topic_table_release(lane.topics)
-        session_cache_free(<SessionCache *>lane.sessions)
         if lane.fetch_purgatory != NULL:
             purgatory_release(lane.fetch_purgatory)
+        session_cache_free(<SessionCache *>lane.sessions)       # last: what waited held sessions
         if lane.produce_purgatory != NULL:
             purgatory_release(lane.produce_purgatory)
         if lane.fetch_timer != NULL:

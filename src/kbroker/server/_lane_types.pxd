@@ -3,7 +3,7 @@
 Threads: ``Lane`` is read by all handlers; ``topics`` and ``generation`` change under ``topics_lock``; everything
 else is set before the first handler runs. ``Handler`` belongs to one thread.
 """
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from kbroker._core.clock cimport Clock
 from kbroker._core.purgatory cimport Purgatory
 from kbroker._core.request cimport Request
@@ -43,6 +43,7 @@ cdef struct Lane:
     int32_t node_id
     int32_t max_fetch_partitions
     int64_t fetch_max_bytes     # fetch.max.bytes of the broker
+    uint64_t hash_seed          # secret: of tables that requests fill
     Api apis[API_SLOTS]
     Body versions[MAX_VERSIONS]         # ApiVersions by version
     Body invalid_versions[MAX_VERSIONS]  # error 42

@@ -29,7 +29,7 @@ from kbroker.log._partition cimport (
 from kbroker.server._lane_types cimport (
     DEFERRED_SLOTS, Handler, Lane, Outcome, OUTCOME_ANSWERED, OUTCOME_PARKED,
 )
-from kbroker.server._topics cimport Topic, topic_by_id, topic_by_name
+from kbroker.server._topics cimport Topic, mix_hash, topic_by_id, topic_by_name
 
 
 cdef enum:
@@ -205,7 +205,7 @@ cdef void skip_partition(Reader *r, bint flexible) noexcept nogil:
         skip_tags(r)
 
 
-cdef bint mark_superseded(Parsed *parsed) noexcept nogil:
+cdef bint mark_superseded(Parsed *parsed, uint64_t seed) noexcept nogil:
     """Marks all but the last mention of a partition within its TopicData. False: memory is out."""
     cdef int32_t first = 0, t, i, slot, size, mask
     cdef int32_t *slots
@@ -222,7 +222,7 @@ cdef bint mark_superseded(Parsed *parsed) noexcept nogil:
                 return False
             memset(slots, 0xFF, <size_t>size * sizeof(int32_t))
             for i in range(first, first + topic.part_count):
-                slot = <int32_t>((<uint64_t><int64_t>parsed.parts[i].index * <uint64_t>0x9E3779B97F4A7C15) >> 33) & mask
+                slot = <int32_t>(mix_hash(<uint64_t><int64_t>parsed.parts[i].index ^ seed) & <uint64_t>mask)
                 while slots[slot] >= 0 and parsed.parts[slots[slot]].index != parsed.parts[i].index:
                     slot = (slot + 1) & mask
                 if slots[slot] >= 0:
@@ -296,7 +296,7 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
     """Appends and answers. Malformed bodies close the connection before anything was appended."""
     cdef Parsed parsed
     cdef Outcome outcome
-    if not parse(request, &parsed) or not mark_superseded(&parsed):
+    if not parse(request, &parsed) or not mark_superseded(&parsed, handler.lane.hash_seed):
         request.action = ACTION_CLOSE
         outcome = OUTCOME_ANSWERED
     else:

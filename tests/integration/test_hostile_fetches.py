@@ -1,0 +1,131 @@
+"""Requests chosen to cost the broker more than their sender: by colliding keys, by copies, by waiting for ever."""
+
+import struct
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support import wire
+from tests.support.broker import BrokerProcess, rss_bytes
+from tests.support.wire import Connection
+
+TOPIC = "dear"
+NO_SESSION, FETCH_SESSION_ID_NOT_FOUND = 0, 70
+PHI = 0x9E3779B97F4A7C15  # the multiplier that unseeded tables used
+COLLIDING = 60_000
+
+
+def fetch(
+    parts: Iterable[int], topic: str = TOPIC, *, session: int = 0, epoch: int = -1, wait_ms: int = 0, least: int = 1
+) -> bytes:
+    """Fetch v7, the first with sessions."""
+    entries = [struct.pack(">iqqi", part, 0, -1, 1 << 20) for part in parts]
+    head = wire.header(wire.FETCH, 7) + struct.pack(">iiiibii", -1, wait_ms, least, 1 << 20, 0, session, epoch)
+    return (
+        head
+        + struct.pack(">i", 1)
+        + wire.text(topic)
+        + struct.pack(">i", len(entries))
+        + b"".join(entries)
+        + struct.pack(">i", 0)
+    )
+
+
+def session_of(answer: bytes) -> tuple[int, int]:
+    """Error code and session id."""
+    error, session = struct.unpack_from(">hi", answer, 8)
+    return error, session
+
+
+@pytest.fixture
+def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
+    broker = start_broker(connections__max__idle__ms="1000")
+    with Connection(broker.bootstrap) as connection:
+        assert wire.first_topic_error(connection.ask(wire.create_topic(TOPIC, 1))) == 0
+    return broker
+
+
+Numbers = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+def colliding(slot: Callable[[Numbers], Numbers]) -> list[int]:
+    """Partition numbers that fall into the first slots of a table."""
+    found: list[int] = []
+    for start in range(0, 2**32, 1 << 22):
+        numbers = np.arange(start, start + (1 << 22), dtype=np.uint32).astype(np.int32)
+        found += numbers[slot(numbers.astype(np.int64).astype(np.uint64)) < 16].tolist()
+        if len(found) >= COLLIDING:
+            break
+    return found[:COLLIDING]
+
+
+def seconds(connection: Connection, request: bytes) -> float:
+    begun = time.monotonic()
+    connection.ask(request)
+    return time.monotonic() - begun
+
+
+def test_produce_of_colliding_partitions(broker: BrokerProcess) -> None:
+    """Partition numbers that meet in one slot of a known hash cost no more than others."""
+
+    def produce(parts: Iterable[int]) -> bytes:
+        entries = [struct.pack(">ii", part, -1) for part in parts]
+        head = wire.header(wire.PRODUCE, 7) + wire.text(None) + struct.pack(">hii", 1, 1000, 1) + wire.text(TOPIC)
+        return head + struct.pack(">i", len(entries)) + b"".join(entries)
+
+    chosen = colliding(lambda n: (n * np.uint64(PHI) >> np.uint64(33)) & np.uint64((1 << 17) - 1))
+    with Connection(broker.bootstrap, 60) as connection:
+        ordinary = seconds(connection, produce(range(COLLIDING)))
+        assert seconds(connection, produce(chosen)) < 10 * ordinary + 0.2
+
+
+def test_session_of_colliding_partitions(broker: BrokerProcess) -> None:
+    """Nor do they in a fetch session."""
+    name = 1469598103934665603
+    for byte in TOPIC.encode():
+        name = (name ^ byte) * 1099511628211 & (2**64 - 1)
+    name ^= name >> 32
+
+    def slot(n: Numbers) -> Numbers:
+        mixed = (n + np.uint64(name)) * np.uint64(PHI)
+        return (mixed ^ (mixed >> np.uint64(29))) & np.uint64((1 << 17) - 1)
+
+    chosen = colliding(slot)
+    with Connection(broker.bootstrap, 60) as connection:
+        ordinary = seconds(connection, fetch(range(COLLIDING), epoch=0))
+        assert seconds(connection, fetch(chosen, epoch=0)) < 10 * ordinary + 0.2
+
+
+def test_session_of_long_names(broker: BrokerProcess) -> None:
+    """A name of 32 KB said once is not kept 20,000 times: that client goes on without a session."""
+    base = rss_bytes(broker.pid)
+    with Connection(broker.bootstrap, 30) as connection:
+        for _ in range(3):
+            answer = connection.ask(fetch(range(20_000), "n" * 32_000, epoch=0))
+            assert session_of(answer) == (0, NO_SESSION)
+    assert rss_bytes(broker.pid) - base < 100 << 20
+    with Connection(broker.bootstrap) as connection:  # what was refused has been given back
+        error, session = session_of(connection.ask(fetch([0], epoch=0)))
+        assert (error, session != NO_SESSION) == (0, True)
+
+
+def test_session_that_grows(broker: BrokerProcess) -> None:
+    """Sessions have a share of memory; who asks for more is told that there is no session, and others are served."""
+    base = rss_bytes(broker.pid)
+    step, codes = 100_000, []
+    with Connection(broker.bootstrap, 30) as connection:
+        error, session = session_of(connection.ask(fetch(range(step), epoch=0)))
+        assert (error, session != NO_SESSION) == (0, True)
+        for turn in range(1, 14):
+            answer = connection.ask(fetch(range(turn * step, (turn + 1) * step), session=session, epoch=turn))
+            codes.append(session_of(answer)[0])
+            if codes[-1]:
+                break
+        assert codes[-1] == FETCH_SESSION_ID_NOT_FOUND
+        for _ in range(10):
+            connection.ask(fetch(range(step), epoch=0))
+        assert rss_bytes(broker.pid) - base < 400 << 20
+        assert session_of(connection.ask(fetch([0])))[0] == 0
