@@ -22,3 +22,4 @@ cdef struct LogConfig:
     bint log_append_time
     bint compacted                  # cleanup.policy contains compact: every record needs a key
     bint delete_by_age              # cleanup.policy contains delete: retention.ms and retention.bytes count
+    bint has_gaps                   # is or was compacted: offsets may be missing between batches

@@ -612,6 +612,7 @@ DEFAULTS = {
     "message.timestamp.before.max.ms": 9223372036854775807, "message.timestamp.after.max.ms": 3600000,
     "message.timestamp.type": "CreateTime", "cleanup.policy": "delete", "producer.id.expiration.ms": 86400000,
     "compression.type": "producer",
+    "max.compaction.lag.ms": 9223372036854775807,
 }
 
 
@@ -652,6 +653,10 @@ cdef int parse_config(values, LogConfig *out) except -1:
     policies = [part.strip() for part in policy.split(",")] if isinstance(policy, str) else list(policy)
     out.compacted = "compact" in policies
     out.delete_by_age = "delete" in policies
+    out.has_gaps = out.compacted or bool(values.get("was.compacted"))
+    if out.compacted:
+        out.segment_ms = min(out.segment_ms, number("max.compaction.lag.ms", 1))
+        out.segment_jitter_ms = min(out.segment_jitter_ms, out.segment_ms)
     return 0
 
 

@@ -97,7 +97,7 @@ cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file
                     break
                 batch_parse(batch, BATCH_HEADER_BYTES, &header)
                 out.reason = judge(segment, &header, file_bytes - at, out.next_offset,
-                                   not partition.config.compacted and (at != from_position or at == 0))
+                                   not partition.config.has_gaps and (at != from_position or at == 0))
                 if out.reason is not NULL:
                     out.rc = 1
                     break
@@ -147,7 +147,8 @@ cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file
         elif what & SCAN_STAMPS and header.max_timestamp_ms > atomic_load(&segment.max_timestamp_ms):
             atomic_store(&segment.max_timestamp_ms, header.max_timestamp_ms)
             atomic_store(&segment.offset_of_max, header.base_offset + header.last_offset_delta)
-        if what & SCAN_PRODUCERS and header.producer_id >= 0:
+        if what & SCAN_PRODUCERS and header.producer_id >= 0 and not (
+                header.attributes & 32 and header.record_count == 0):       # a marker emptied by compaction says nothing
             batch_facts(batch, &header, False, &facts)
             if producer_state_apply(partition.producers, &facts, &aborted) and what & SCAN_ABORTED:
                 txn_index_append(&segment.aborted, &aborted)
@@ -277,13 +278,62 @@ SEGMENT_NAME = re.compile(r"(\d{20})\.log\Z")
 SNAPSHOT_NAME = re.compile(r"(\d{20})\.snapshot\Z")
 
 
+SEGMENT_FILES = (".log", ".index", ".timeindex", ".txnindex")
+
+
+def end_of_batches(path: str) -> int:
+    """The offset after the last batch of a segment file, by its headers; its base when it is empty."""
+    end = int(os.path.basename(path)[:20])
+    with open(path, "rb") as file:
+        while len(header := file.read(BATCH_HEADER_BYTES)) == BATCH_HEADER_BYTES:
+            end = int.from_bytes(header[:8], "big") + int.from_bytes(header[23:27], "big") + 1
+            file.seek(int.from_bytes(header[8:12], "big") + 12 - BATCH_HEADER_BYTES, os.SEEK_CUR)
+    return end
+
+
+def finish_swaps(directory: str) -> None:
+    """Compacted segments whose .log has the name .swap are whole: what they were made from goes, they take its place.
+
+    The same again after another stop: the log is the last to get its name. Indexes without such a log are dropped.
+    """
+    names = sorted(os.listdir(directory))
+    for name in names:
+        if not (name.endswith(".log.swap") and SEGMENT_NAME.match(name.removesuffix(".swap"))):
+            continue
+        base = int(name[:20])
+        end = end_of_batches(os.path.join(directory, name))
+        for old in names:                       # oldest first: what supersedes a record goes after it
+            if SEGMENT_NAME.match(old) and base < int(old[:20]) < end:
+                for suffix in (*SEGMENT_FILES, ".snapshot"):
+                    remove_if_there(os.path.join(directory, old[:20] + suffix))
+        for suffix in (".index", ".timeindex", ".txnindex"):    # not there: it has its name already
+            swap = os.path.join(directory, name[:20] + suffix + ".swap")
+            if os.path.exists(swap):
+                os.replace(swap, swap.removesuffix(".swap"))
+        sync_directory(directory)
+        os.replace(os.path.join(directory, name), os.path.join(directory, name.removesuffix(".swap")))
+
+
+cdef int remove_if_there(str path) except -1:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    return 0
+
+
+cdef int sync_directory(str directory) except -1:
+    cdef bytes path = os.fsencode(directory)
+    cdef int rc = io_sync_directory(<const char *>path)
+    if rc != 0:
+        raise OSError(-rc, os.strerror(-rc), directory)
+    return 0
+
+
 def tidy_folder(directory: str) -> tuple[list[int], list[int]]:
     """Finish or drop what a stop left half done; return the bases of the segments and the offsets of the snapshots."""
+    finish_swaps(directory)
     names = os.listdir(directory)
-    for name in names:
-        if name.endswith(".swap") and SEGMENT_NAME.match(name.removesuffix(".swap")):
-            # complete: takes its place
-            os.replace(os.path.join(directory, name), os.path.join(directory, name.removesuffix(".swap")))
     bases: list[int] = []
     snapshots: list[int] = []
     for name in os.listdir(directory):
@@ -418,10 +468,10 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
             elif scan.rc == 1:
                 set_damage(partition, scan.next_offset, segment, scan.valid_bytes, scan.reason)
             elif not is_last and scan.valid_bytes > 0 and (
-                    scan.next_offset > next_base or (scan.next_offset < next_base and not partition.config.compacted)):
+                    scan.next_offset > next_base or (scan.next_offset < next_base and not partition.config.has_gaps)):
                 set_damage(partition, min(scan.next_offset, next_base), segment, scan.valid_bytes,
                            b"the batches up to the next segment are missing")
-            elif not is_last and scan.valid_bytes == 0:
+            elif not is_last and scan.valid_bytes == 0 and not partition.config.has_gaps:
                 set_damage(partition, segment.base_offset, segment, 0, b"a sealed segment is empty")
             end = scan.next_offset
         if end < log_start and directory is not None and atomic_load(&partition.damage_offset) == INT64_MAX:

@@ -66,6 +66,8 @@ cdef void segment_release(LogSegment *segment) noexcept nogil
 # A count on the open file, opened (or made, in memory) if it is not; NULL and *error = -errno when that fails
 cdef OpenFile *segment_open(LogSegment *segment, int32_t *error) noexcept nogil
 cdef void segment_close_file(LogSegment *segment) noexcept nogil
+# File, mappings and aborted list stay open until the segment is freed, so that its names may go to another. 0 or -errno
+cdef int32_t segment_pin(LogSegment *segment) noexcept nogil
 # out: PATH_ROOM bytes
 cdef void segment_path(const LogSegment *segment, const char *suffix, char *out) noexcept nogil
 cdef int32_t segment_create_file(LogSegment *segment) noexcept nogil     # an empty .log; 0 or -errno

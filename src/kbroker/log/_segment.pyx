@@ -3,7 +3,7 @@
 removed.
 """
 cimport cython
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport strdup
 from kbroker._core.request cimport OpenFile, open_file_new, open_file_release, open_file_retain
@@ -12,12 +12,14 @@ from kbroker._core.sync cimport (
 )
 from kbroker.log._index cimport (
     OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, index_destroy, index_init, index_seal, offset_index_append,
-    offset_index_lookup, time_index_maybe_append, txn_index_destroy, txn_index_init,
+    offset_index_lookup, time_index_last, time_index_maybe_append, txn_index_collect,
+    txn_index_destroy, txn_index_init,
 )
 from kbroker.log._posix cimport (
-    ENOENT, ENOMEM, PATH_ROOM, io_close, io_descriptor_limit, io_memory_file, io_open, io_read, io_rename,
+    EIO, ENOENT, ENOMEM, PATH_ROOM, io_close, io_descriptor_limit, io_memory_file, io_open, io_read, io_rename,
     io_reserve, io_truncate, io_unlink, log_path,
 )
+from kbroker.log._producer_state cimport AbortedTxn
 from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, batch_parse
 
 cdef enum:
@@ -208,6 +210,36 @@ cdef void segment_close_file(LogSegment *segment) noexcept nogil:
     mutex_unlock(&files.lock)
     if file is not NULL:
         open_file_release(file)
+
+
+cdef int32_t segment_pin(LogSegment *segment) noexcept nogil:
+    cdef FileCache *files = segment.files
+    cdef OpenFile *file
+    cdef AbortedTxn *none = NULL
+    cdef int64_t offset, position
+    cdef int32_t error = 0, count = 0
+    cdef bint is_open = False
+    if segment.directory is NULL:
+        return 0
+    while not is_open:                          # the clock hand may take it away between the two
+        file = segment_open(segment, &error)
+        if file is NULL:
+            return error
+        mutex_lock(&files.lock)
+        mutex_lock(&segment.lock)
+        is_open = segment.file is not NULL
+        if is_open:
+            ring_remove(files, segment)
+        mutex_unlock(&segment.lock)
+        mutex_unlock(&files.lock)
+        open_file_release(file)
+    offset_index_lookup(&segment.offsets, segment.base_offset, &offset, &position)
+    time_index_last(&segment.times, &offset, &position)
+    if atomic_load(&segment.offsets.entries) > 0 and atomic_load(&segment.offsets.map) == 0:
+        return -EIO
+    if atomic_load(&segment.times.entries) > 0 and atomic_load(&segment.times.map) == 0:
+        return -EIO
+    return -EIO if txn_index_collect(&segment.aborted, INT64_MAX, 0, &none, &count) < 0 else 0
 
 
 # ----------------------------------------------------------------------------------------------------------- segment

@@ -57,3 +57,19 @@ class SegmentFacts(NamedTuple):
     max_timestamp_ms: int
     offset_entries: int
     time_entries: int
+
+
+class CleanResult(NamedTuple):
+    """What a round of the cleaner did; everything below ``end_offset`` is clean now."""
+
+    end_offset: int
+    bytes_read: int
+    bytes_written: int
+    segments_before: int
+    segments_after: int
+    records_read: int
+    records_kept: int
+
+
+class CorruptLogError(ValueError):
+    """A log holds what the cleaner cannot read: it is left as it is."""

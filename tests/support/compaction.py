@@ -1,0 +1,43 @@
+"""Compacted logs for tests: keyed batches, and what is left of them."""
+
+from kbroker.log._cleaner import Cleaner
+from kbroker.log._partition import PartitionLog
+from kbroker.log.facts import CleanResult
+from kbroker.protocol._records import RecordBatchBuilder
+from kbroker.protocol.records import iter_batches
+from tests.support.log_files import NOW_MS, read_all
+
+Kept = tuple[int, bytes | None, bytes | None]
+DAY_MS = 86_400_000
+
+
+def keyed(*pairs: tuple[bytes | None, bytes | None], codec: int = 0, time_ms: int = NOW_MS, **options: object) -> bytes:
+    builder = RecordBatchBuilder(codec, **options)  # type: ignore[arg-type]
+    for key, value in pairs:
+        builder.append(key, value, time_ms)
+    return builder.build()
+
+
+def marker(producer_id: int, *, commit: bool, epoch: int = 0, time_ms: int = NOW_MS) -> bytes:
+    builder = RecordBatchBuilder(producer_id=producer_id, producer_epoch=epoch, transactional=True, control=True)
+    builder.append(bytes((0, 0, 0, commit)), bytes(6), time_ms)
+    return builder.build()
+
+
+def records(log: PartitionLog, start: int | None = None) -> list[Kept]:
+    """(offset, key, value) of every record, control records included."""
+    return [row[:1] + row[2:4] for data in read_all(log, start) for b in iter_batches(data) for row in b.records()]
+
+
+def batches(log: PartitionLog) -> list[tuple[int, int, int]]:
+    """(base offset, last offset, records) of every batch."""
+    return [(b.base_offset, b.last_offset, b.record_count) for data in read_all(log) for b in iter_batches(data)]
+
+
+def compact(
+    log: PartitionLog, first_dirty: int = 0, *, now_ms: int = NOW_MS, memory_bytes: int = 1 << 20
+) -> CleanResult:
+    """One round up to the active segment."""
+    result = Cleaner(memory_bytes).clean(log, first_dirty, log.segments()[-1].base_offset, now_ms=now_ms)
+    assert result is not None
+    return result
