@@ -65,8 +65,6 @@ def test_create_in_every_version(version):
          "A manual partition assignment was specified, but replication factor was not set to -1."),
         (new("t", no_such_key="1"), 40, "Unknown topic config name: no.such.key"),
         (new("t", retention_ms=None), 40, "Null value not supported for topic configs: retention.ms"),
-        (new("t", cleanup_policy="compact"), 40, "Invalid value compact for configuration cleanup.policy: compact "
-         "is not supported yet: the log cleaner does not exist; only delete is"),
         (new("t", 10001), 44, "Excessively large number of partitions per request."),
     ],
 )  # fmt: skip

@@ -95,12 +95,6 @@ def test_every_synonym_is_a_broker_key():
             "Invalid value 2.0 for configuration min.cleanable.dirty.ratio: Value must be no more than 1",
         ),
         ("no.such.key", "1", "Unknown topic config name: no.such.key"),
-        (
-            "cleanup.policy",
-            "compact,delete",
-            "Invalid value compact,delete for configuration cleanup.policy: compact is not supported yet: "
-            "the log cleaner does not exist; only delete is",
-        ),
     ],
 )
 def test_bad_topic_value(key, value, text):
@@ -249,7 +243,6 @@ def test_listeners_with_names_of_their_own():
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "cannot reach"),
         ({"listener.security.protocol.map": "PLAINTEXT"}, "NAME:PROTOCOL"),
         ({"log.dirs": "a,b"}, "Only one folder"),
-        ({"log.cleanup.policy": "compact"}, "log cleaner"),
         ({"default.replication.factor": "3"}, "one broker"),
     ],
 )

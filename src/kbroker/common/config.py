@@ -32,7 +32,6 @@ FALLBACKS: Mapping[str, tuple[tuple[str, int], ...]] = {
     "log.flush.interval.ms": (("log.flush.scheduler.interval.ms", 1),),
 }
 
-COMPACT_REFUSED = "compact is not supported yet: the log cleaner does not exist; only delete is"
 
 #: Variables with our prefix that are not settings of the broker.
 _NOT_SETTINGS = frozenset(
@@ -198,8 +197,6 @@ class BrokerConfig:
         if 0 < queued < request_max:
             reason = f"Must be 0 or less (no limit), or at least socket.request.max.bytes ({request_max})"
             raise ConfigError("queued.max.request.bytes", queued, reason)
-        if "compact" in self.words("log.cleanup.policy"):
-            raise ConfigError("log.cleanup.policy", ",".join(self.words("log.cleanup.policy")), COMPACT_REFUSED)
         if self.integer("default.replication.factor") != 1:
             raise ConfigError(
                 "default.replication.factor", self.integer("default.replication.factor"), "There is one broker", "1"
@@ -215,7 +212,7 @@ class BrokerConfig:
 
 
 def validate_topic_configs(configs: Mapping[str, str]) -> None:
-    """Refuse what a topic cannot have: unknown keys, bad values, policies that do not work yet.
+    """Refuse what a topic cannot have: unknown keys, bad values, what does not work here.
 
     Raises: ConfigError with Kafka's wording.
     """
@@ -223,9 +220,6 @@ def validate_topic_configs(configs: Mapping[str, str]) -> None:
         if name not in TOPIC_TABLE:
             raise ConfigError("", name, f"Unknown topic config name: {name}")
     values = {name: TOPIC_TABLE[name].parse(value) for name, value in configs.items()}
-    policy = values.get("cleanup.policy")
-    if isinstance(policy, tuple) and "compact" in policy:
-        raise ConfigError("cleanup.policy", ",".join(policy), COMPACT_REFUSED, "delete")
     if values.get("remote.storage.enable") is True:
         raise ConfigError("remote.storage.enable", "true", "There is no tiered storage", "false")
 

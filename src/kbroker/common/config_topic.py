@@ -41,8 +41,8 @@ def _key(
 
 TOPIC_KEYS: tuple[ConfigKey, ...] = (
     _key("cleanup.policy", LIST, ("delete",), "log.cleanup.policy", CLEANUP_POLICIES,
-         "What happens to old segments: delete drops them by time and size. compact is refused until "
-         "the cleaner exists."),
+         "What happens to old segments: delete drops them by time and size, compact keeps the last value of "
+         "each key; both may be named."),
     _key("compression.gzip.level", INT, -1, "compression.gzip.level", GZIP_LEVELS,
          "Level used when compression.type is gzip."),
     _key("compression.lz4.level", INT, 9, "compression.lz4.level", LZ4_LEVELS,

@@ -229,8 +229,8 @@ cdef int32_t rebuild(BatchFilter *filter, const BatchHeader *header, const char 
             return rc
     if header.attributes & LOG_APPEND_TIME_BIT:
         largest = header.max_timestamp_ms
-    return write_batch(filter, header, header.attributes | (DELETE_HORIZON_BIT if horizon_ms >= 0 else 0), base, largest,
-                       kept, cleaned)
+    return write_batch(filter, header, header.attributes | (DELETE_HORIZON_BIT if horizon_ms >= 0 else 0), base,
+                       largest, kept, cleaned)
 
 
 cdef int32_t filter_records(BatchFilter *filter, const char *data, const BatchHeader *header, bint keep_empty,

@@ -3,7 +3,7 @@
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
-from kbroker._core.request cimport OpenFile, open_file_new, open_file_release
+from kbroker._core.request cimport open_file_new
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log._index cimport (
     OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, TXN_ENTRY_BYTES, index_seal, offset_index_append, time_index_maybe_append,
@@ -328,7 +328,7 @@ cdef int32_t place_in_view(Partition *partition, LogSegment **old, int32_t count
 
 
 cdef int32_t rename_all(LogSegment *segment, bint to_deleted, CrashPoint *crash) noexcept nogil:
-    """An old segment's files out of the way (its log last to go), or the new one's into place (its log last to come)."""
+    """An old segment's files out of the way (its log last to go), or the new one's into place (log last)."""
     cdef char source[PATH_ROOM]
     cdef char target[PATH_ROOM]
     cdef int32_t slot, rc

@@ -1,8 +1,8 @@
 # cython: freethreading_compatible=True
 """One round of the log cleaner over one partition: read the dirty part into the map, rewrite all up to its end.
 
-Appends and reads go on meanwhile: the round works on a counted view of sealed segments and takes the append lock only to
-swap a group of them. Source: ``Cleaner.doClean``, ``LogCleaner.scala``.
+Appends and reads go on meanwhile: the round works on a counted view of sealed segments and takes the append lock only
+to swap a group of them. Source: ``Cleaner.doClean``, ``LogCleaner.scala``.
 """
 import os
 
@@ -29,7 +29,9 @@ from kbroker.log._producer_state cimport ProducerFacts, producer_state_count, pr
 from kbroker.log._segment cimport (
     LogSegment, SegmentList, segment_find_indexed, segment_list_floor, segment_list_release, segment_open,
 )
-from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, RecordView, batch_crc_ok, batch_parse, record_next
+from kbroker.protocol._records cimport (
+    BATCH_HEADER_BYTES, BatchHeader, RecordView, batch_crc_ok, batch_parse, record_next,
+)
 
 from kbroker.log.facts import CleanResult, CorruptLogError
 
@@ -159,7 +161,7 @@ cdef int32_t reader_next(Reader *reader) noexcept nogil:
     return 1
 
 
-# ------------------------------------------------------------------------------------------------------ reading the dirt
+# -------------------------------------------------------------------------------------------------- reading the dirt
 
 cdef int32_t map_batch(Round *round_, Reader *reader, TxnTracker *transactions) noexcept nogil:
     """0, CLEAN_MAP_TOO_SMALL when the map is full, else an error."""
@@ -391,8 +393,8 @@ cdef class Cleaner:
         if atomic_load(&log.partition.closed):
             return None                         # its folder went away under the round
         if rc == CLEAN_CORRUPT:
-            raise CorruptLogError(f"{log.topic}-{log.partition_id}: the batch at or after offset {round_.bad_offset} is "
-                                  "damaged")
+            raise CorruptLogError(f"{log.topic}-{log.partition_id}: the batch at or after offset {round_.bad_offset} "
+                                  "is damaged")
         if rc == CLEAN_MAP_TOO_SMALL:
             raise CorruptLogError(f"{log.topic}-{log.partition_id}: the keys of the batch at offset {first_dirty} need "
                                   "more than log.cleaner.dedupe.buffer.size")

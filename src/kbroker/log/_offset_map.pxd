@@ -1,4 +1,4 @@
-"""The cleaner's memory: for each key of the dirty part of a log, the offset it was last seen at. One thread at a time."""
+"""The cleaner's memory: for each key of a log's dirty part, the offset it was last seen at. One thread at a time."""
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 cdef struct OffsetSlot:         # 24 bytes, as Kafka's SkimpyOffsetMap

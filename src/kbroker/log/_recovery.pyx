@@ -148,7 +148,7 @@ cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file
             atomic_store(&segment.max_timestamp_ms, header.max_timestamp_ms)
             atomic_store(&segment.offset_of_max, header.base_offset + header.last_offset_delta)
         if what & SCAN_PRODUCERS and header.producer_id >= 0 and not (
-                header.attributes & 32 and header.record_count == 0):       # a marker emptied by compaction says nothing
+                header.attributes & 32 and header.record_count == 0):       # compaction emptied it
             batch_facts(batch, &header, False, &facts)
             if producer_state_apply(partition.producers, &facts, &aborted) and what & SCAN_ABORTED:
                 txn_index_append(&segment.aborted, &aborted)

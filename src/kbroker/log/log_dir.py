@@ -72,8 +72,10 @@ class LogDir:
         self._recovery_points = self._checkpoint(checkpoints.RECOVERY_POINT_CHECKPOINT)
         self._log_starts = self._checkpoint(checkpoints.LOG_START_CHECKPOINT)
         self._high_watermarks = self._checkpoint(checkpoints.HIGH_WATERMARK_CHECKPOINT)
+        self._cleaner_offsets = self._checkpoint(checkpoints.CLEANER_OFFSET_CHECKPOINT)
         self.recovery_points = self._read(self._recovery_points)
         self.log_starts = self._read(self._log_starts)
+        self.cleaner_offsets = self._read(self._cleaner_offsets)
 
     def _checkpoint(self, name: str) -> CheckpointFile[TopicPartition]:
         return checkpoints.offset_checkpoint(self.path / name)
@@ -120,6 +122,9 @@ class LogDir:
 
     def write_high_watermarks(self, offsets: dict[TopicPartition, int]) -> None:
         self._high_watermarks.write(offsets)
+
+    def write_cleaner_offsets(self, offsets: dict[TopicPartition, int]) -> None:
+        self._cleaner_offsets.write(offsets)
 
     def close(self, clean: bool) -> None:
         """Let the folder go; ``clean`` vouches that everything in it is on disk."""

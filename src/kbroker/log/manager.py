@@ -25,6 +25,7 @@ from kbroker.log import checkpoints
 from kbroker.log._flusher import FlusherPool
 from kbroker.log._partition import PartitionLog
 from kbroker.log.checkpoints import TopicPartition
+from kbroker.log.cleaner import Compacted, CompactionConfig, LogCleaner
 from kbroker.log.log_dir import DELETE_SUFFIX, LogDir, parse_partition_folder, remove_folder
 from kbroker.log.scheduler import Scheduler
 
@@ -65,6 +66,7 @@ class _Hosted:
     flush_ms: int
     delete_delay_ms: int
     flushed_ms: int  # when it was last flushed by time
+    compaction: CompactionConfig | None = None  # None: not compacted
 
 
 class LogManager:
@@ -113,6 +115,10 @@ class LogManager:
             self.cluster_id = checkpoints.uuid_to_text(uuid.uuid4())
         self.scheduler = Scheduler(clock, "log-scheduler")
         self.flusher = FlusherPool(1)
+        known = {key: offset for d in self._dirs for key, offset in d.cleaner_offsets.items()}
+        self.cleaner = LogCleaner(
+            self._clock, config, self._compacted, known, self._write_cleaner_offsets, self._cleaner_failed
+        )
         _disarm_in_child(self)
 
     # -- start and stop ----------------------------------------------------------------------------------------------
@@ -149,6 +155,7 @@ class LogManager:
         if run_threads:
             self.flusher.start()
             self.scheduler.start()
+            self.cleaner.start()
         return replace(report, loaded=len(self._hosted))
 
     def close(self) -> None:
@@ -161,6 +168,7 @@ class LogManager:
                 return
             self._closed = True
         self.scheduler.close()
+        self.cleaner.close()
         self.flusher.close()
         clean = self._all_sound
         for (topic, partition), hosted in self._items():
@@ -215,7 +223,7 @@ class LogManager:
             topic,
             partition,
             topic_id,
-            self._with_broker_keys(config),
+            self._with_broker_keys(key, config),
             self._clock,
             in_memory=self._in_memory,
             clean=log_dir.was_clean if log_dir else True,
@@ -229,9 +237,16 @@ class LogManager:
             self._hosted[key] = hosted
         return log
 
-    def _with_broker_keys(self, config: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
-        """The log looks up what the broker, not the topic, decides under the broker's name."""
-        return {**config, "producer.id.expiration.ms": self._config.integer("producer.id.expiration.ms")}
+    def _with_broker_keys(self, key: TopicPartition, config: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
+        """The log looks up what the broker, not the topic, decides under the broker's name.
+
+        ``was.compacted``: gaps between offsets are no damage, whatever the policy is now.
+        """
+        return {
+            **config,
+            "producer.id.expiration.ms": self._config.integer("producer.id.expiration.ms"),
+            "was.compacted": self.cleaner.cleaned_offset(key) is not None,
+        }
 
     def _dir_of(self, key: TopicPartition) -> LogDir | None:
         """The folder that has the partition, else the one with the fewest."""
@@ -274,7 +289,10 @@ class LogManager:
         Raises: KeyError, when there is none; KafkaError(KAFKA_STORAGE_ERROR), when the folder cannot be renamed.
         """
         self._check_open()
-        key = (topic, partition)
+        self._take_out((topic, partition))
+        self.cleaner.forget((topic, partition))
+
+    def _take_out(self, key: TopicPartition) -> None:
         with self._lock:
             hosted = self._hosted.pop(key)
             hosted.log.close(clean=False)  # from here on it answers as unknown
@@ -285,9 +303,9 @@ class LogManager:
             hosted.log_dir.recovery_points.pop(key, None)
             hosted.log_dir.log_starts.pop(key, None)
             try:
-                renamed = hosted.log_dir.rename_for_delete(topic, partition)
+                renamed = hosted.log_dir.rename_for_delete(*key)
             except OSError as e:
-                hosted.log_dir.note_failure(f"deleting {topic}-{partition}", e)
+                hosted.log_dir.note_failure(f"deleting {key[0]}-{key[1]}", e)
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
         self.scheduler.schedule(
             f"remove {renamed.name}", lambda: remove_folder(renamed), delay_ms=hosted.delete_delay_ms
@@ -301,10 +319,10 @@ class LogManager:
 
     def update_config(self, topic: str, config: Mapping[str, ConfigValue]) -> None:
         """Give the partitions of a topic its new configuration."""
-        for (name, _), hosted in self._items():
-            if name == topic:
+        for key, hosted in self._items():
+            if key[0] == topic:
                 _note_config(hosted, config)
-                hosted.log.update_config(self._with_broker_keys(config))
+                hosted.log.update_config(self._with_broker_keys(key, config))
 
     @property
     def offline_dirs(self) -> dict[Path, str]:
@@ -405,6 +423,34 @@ class LogManager:
                 if log_dir.note_failure(f"writing {what}", e):
                     self._take_offline(log_dir)
 
+    # -- compaction --------------------------------------------------------------------------------------------------
+
+    def _compacted(self) -> list[Compacted]:
+        return [
+            Compacted(key, hosted.log, hosted.compaction)
+            for key, hosted in self._items()
+            if hosted.compaction is not None and not (hosted.log_dir is not None and hosted.log_dir.is_offline)
+        ]
+
+    def _write_cleaner_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        for log_dir in self._dirs:
+            mine = {key: offset for key, offset in offsets.items() if log_dir.partition_path(*key).exists()}
+            try:
+                log_dir.write_cleaner_offsets(mine)
+            except OSError as e:
+                if log_dir.note_failure("writing cleaner offsets", e):
+                    self._take_offline(log_dir)
+
+    def _cleaner_failed(self, key: TopicPartition, what: str, error: OSError) -> None:
+        with self._lock:
+            hosted = self._hosted.get(key)
+        if hosted is None:
+            logger.info("%s of %s-%d: %s", what, *key, error)
+        elif hosted.log_dir is None:
+            logger.error("%s of %s-%d failed: %s", what, *key, error)
+        elif hosted.log_dir.note_failure(f"{what} of {key[0]}-{key[1]}", error):
+            self._take_offline(hosted.log_dir)
+
     # -- failures ----------------------------------------------------------------------------------------------------
 
     def _guarded(self, hosted: _Hosted, what: str, action: Callable[[], T]) -> tuple[bool, T | None]:
@@ -438,6 +484,7 @@ def _note_config(hosted: _Hosted, config: Mapping[str, ConfigValue]) -> None:
     flush_ms, delay_ms = config.get("flush.ms"), config.get("file.delete.delay.ms")
     hosted.flush_ms = flush_ms if isinstance(flush_ms, int) else INT64_MAX
     hosted.delete_delay_ms = delay_ms if isinstance(delay_ms, int) else 60_000
+    hosted.compaction = CompactionConfig.of(config)
 
 
 def _recovery_point(log: PartitionLog) -> int:

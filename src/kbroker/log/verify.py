@@ -78,6 +78,7 @@ def _verify_state_files(folder: Path, repair: bool) -> Iterator[Finding]:
         checkpoints.RECOVERY_POINT_CHECKPOINT,
         checkpoints.LOG_START_CHECKPOINT,
         checkpoints.HIGH_WATERMARK_CHECKPOINT,
+        checkpoints.CLEANER_OFFSET_CHECKPOINT,
     ):
         path = folder / name
         if path.exists():
