@@ -3,7 +3,6 @@
 
 Source: ``MemoryRecords.filterTo``, ``Cleaner.shouldRetainRecord``, KIP-534 (delete horizon).
 """
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, qsort
 from libc.string cimport memcpy
@@ -15,7 +14,7 @@ from kbroker.log._posix cimport ENOMEM, put_int16, put_int32, put_int64
 from kbroker.log._producer_state cimport BatchFacts, ProducerFacts
 from kbroker.log._validate cimport batch_facts
 from kbroker.protocol._records cimport (
-    BATCH_HEADER_BYTES, BatchHeader, RecordView, batch_decompress, compress, record_next,
+    BATCH_HEADER_BYTES, CODEC_LEVEL, BatchHeader, RecordView, batch_decompress, batch_recompress, record_next,
 )
 
 cdef enum:
@@ -143,49 +142,28 @@ cdef int32_t put_record(Bytes *out, const char *record, const char *end, int64_t
 
 # -------------------------------------------------------------------------------------------------------------- batch
 
-cdef int put_packed(Bytes *out, int codec, const Bytes *records) except -1:
-    cdef bytes packed = compress(codec, PyBytes_FromStringAndSize(records.data, records.size_bytes))
-    if not bytes_reserve(out, PyBytes_GET_SIZE(packed)):
-        raise MemoryError
-    memcpy(out.data + out.size_bytes, PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
-    out.size_bytes += PyBytes_GET_SIZE(packed)
-    return 0
-
-
-cdef int32_t pack(Bytes *out, int codec, const Bytes *records) noexcept nogil:
-    with gil:
-        try:
-            put_packed(out, codec, records)
-            return 0
-        except BaseException:                   # the library has no other reason to fail
-            return -ENOMEM
-
-
 cdef int32_t write_batch(BatchFilter *filter, const BatchHeader *header, int32_t attributes, int64_t base_timestamp_ms,
                          int64_t max_timestamp_ms, int32_t count, CleanedSegment *cleaned) noexcept nogil:
     """A batch of filter.records under the old one's offsets, producer and epoch."""
     cdef Bytes *out = &filter.batch
     cdef int32_t rc
     cdef char *at
-    out.size_bytes = 0
-    if not bytes_reserve(out, BATCH_HEADER_BYTES + filter.records.size_bytes):
+    cdef char *packed = NULL
+    cdef int64_t size_bytes = BATCH_HEADER_BYTES + filter.records.size_bytes, packed_bytes = 0
+    if size_bytes > UNPACK_CAP_BYTES:
         return -ENOMEM
-    out.size_bytes = BATCH_HEADER_BYTES
-    if attributes & CODEC_MASK and count > 0:
-        rc = pack(out, attributes & CODEC_MASK, &filter.records)
-        if rc != 0:
-            return rc
-    elif count > 0:
-        memcpy(out.data + BATCH_HEADER_BYTES, filter.records.data, filter.records.size_bytes)
-        out.size_bytes += filter.records.size_bytes
-    if out.size_bytes > UNPACK_CAP_BYTES:
-        return CLEAN_CORRUPT
+    out.size_bytes = 0
+    if not bytes_reserve(out, size_bytes):
+        return -ENOMEM
+    out.size_bytes = size_bytes
     at = out.data
+    if filter.records.size_bytes > 0:
+        memcpy(at + BATCH_HEADER_BYTES, filter.records.data, filter.records.size_bytes)
     put_int64(at, header.base_offset)
     put_int32(at + 8, <int32_t>(out.size_bytes - LENGTH_FROM))
     put_int32(at + 12, header.leader_epoch)
     at[16] = 2
-    put_int16(at + 21, attributes)
+    put_int16(at + 21, attributes & ~CODEC_MASK)
     put_int32(at + 23, header.last_offset_delta)
     put_int64(at + 27, base_timestamp_ms)
     put_int64(at + 35, max_timestamp_ms)
@@ -193,8 +171,16 @@ cdef int32_t write_batch(BatchFilter *filter, const BatchHeader *header, int32_t
     put_int16(at + 51, header.producer_epoch)
     put_int32(at + 53, header.base_sequence)
     put_int32(at + 57, count)
-    put_int32(at + 17, <int32_t>crc32c(0, at + CRC_FROM, out.size_bytes - CRC_FROM))
-    return cleaned_append(cleaned, at, out.size_bytes)
+    if attributes & CODEC_MASK == 0 or count == 0:
+        put_int32(at + 17, <int32_t>crc32c(0, at + CRC_FROM, size_bytes - CRC_FROM))
+        return cleaned_append(cleaned, at, size_bytes)
+    rc = batch_recompress(at, at + BATCH_HEADER_BYTES, filter.records.size_bytes, attributes & CODEC_MASK, CODEC_LEVEL,
+                          &packed, &packed_bytes)
+    if rc != 0:
+        return -ENOMEM                          # of a known codec the library asks nothing else
+    rc = cleaned_append(cleaned, packed, packed_bytes)
+    free(packed)
+    return rc
 
 
 cdef int32_t write_empty(BatchFilter *filter, const BatchHeader *header, CleanedSegment *cleaned) noexcept nogil:

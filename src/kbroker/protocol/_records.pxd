@@ -57,9 +57,6 @@ cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64
 cdef int32_t batch_recompress(const char *data, const char *records, int64_t records_bytes, int codec, int32_t level,
                               char **out, int64_t *out_bytes) noexcept nogil
 
-# Records as the codec of that number packs them, at the library's usual level.
-cdef bytes compress(int codec, bytes records)
-
 cdef class RecordBatch:         # Python's view of one batch; immutable
     cdef:
         BatchHeader header
