@@ -1,0 +1,412 @@
+"""A classic consumer group: its members, its state, and the moves between states. No clock, no log, no timer here.
+
+Threads: everything of a group is guarded by ``ClassicGroup.lock``, which the caller holds; callbacks run under it.
+Source: ``ClassicGroup``, ``ClassicGroupMember``.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kbroker.common.errors import Errors, ProtocolError
+from kbroker.coordinator.group_records import CommittedOffset, StoredGroup, StoredMember
+from kbroker.protocol import codec
+
+CONSUMER = "consumer"
+
+
+class GroupState(enum.Enum):
+    """States of a group, by the names clients see."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+_FROM: Mapping[GroupState, frozenset[GroupState]] = {
+    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.PREPARING_REBALANCE: frozenset({GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY}),
+    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
+    GroupState.DEAD: frozenset(GroupState),
+}
+
+
+class JoinedMember(NamedTuple):
+    """A member as the leader sees it."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+class JoinResult(NamedTuple):
+    """Answer to a join."""
+
+    error: Errors
+    member_id: str
+    generation_id: int = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str = ""
+    skip_assignment: bool = False
+    members: Sequence[JoinedMember] = ()
+
+
+class SyncResult(NamedTuple):
+    """Answer to a sync."""
+
+    error: Errors
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+JoinCallback = Callable[[JoinResult], None]
+SyncCallback = Callable[[SyncResult], None]
+Protocols = Sequence[tuple[str, bytes]]
+
+
+@dataclass(eq=False)
+class Member:
+    """One member. ``protocols``: name and metadata, the preferred first."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    on_joined: JoinCallback | None = None
+    on_synced: SyncCallback | None = None
+    is_new: bool = False
+    heartbeat_satisfied: bool = False
+
+    @property
+    def is_awaiting_join(self) -> bool:
+        return self.on_joined is not None
+
+    @property
+    def has_satisfied_heartbeat(self) -> bool:
+        """Whether it counts as alive: an open request is a sign of life, but not the very first join's."""
+        if not self.is_new and (self.on_joined is not None or self.on_synced is not None):
+            return True
+        return self.heartbeat_satisfied
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """Its metadata for a protocol; empty if it does not know it."""
+        return next((data for name, data in self.protocols if name == protocol_name), b"")
+
+
+@dataclass(eq=False)
+class ClassicGroup:
+    """A group and its committed offsets."""
+
+    group_id: str
+    state: GroupState = GroupState.EMPTY
+    state_timestamp_ms: int = -1
+    generation_id: int = 0
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)
+    pending_joins: set[str] = field(default_factory=set)
+    pending_syncs: set[str] = field(default_factory=set)
+    subscribed_topics: frozenset[str] | None = None
+    new_member_added: bool = False
+    offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
+    is_stored: bool = False  # the log has a record of the group itself
+    lock: threading.RLock = field(default_factory=threading.RLock)  # type: ignore[valid-type]
+    _awaiting_join: int = 0
+    _supporters: dict[str, int] = field(default_factory=dict)
+
+    # ------------------------------------------------------------ state
+
+    def transition_to(self, state: GroupState, now_ms: int) -> None:
+        """Move to a state. Raises: RuntimeError for a move that does not exist."""
+        if self.state not in _FROM[state]:
+            raise RuntimeError(f"group {self.group_id} cannot go from {self.state.value} to {state.value}")
+        self.state = state
+        self.state_timestamp_ms = now_ms
+
+    @property
+    def can_rebalance(self) -> bool:
+        return self.state in _FROM[GroupState.PREPARING_REBALANCE]
+
+    @property
+    def is_consumer_group(self) -> bool:
+        """Whether its members' metadata is that of consumers."""
+        return self.protocol_type == CONSUMER
+
+    @property
+    def is_unused(self) -> bool:
+        """Nothing would be lost if it were forgotten."""
+        return (
+            self.state is GroupState.EMPTY
+            and not self.members
+            and not self.pending_joins
+            and not self.offsets
+            and not self.is_stored
+        )
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest any member asks for."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    # ------------------------------------------------------------ members
+
+    def add(self, member: Member, protocol_type: str, on_joined: JoinCallback) -> None:
+        """Take in a member that waits for its join's answer."""
+        if not self.members:
+            self.protocol_type = protocol_type
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+        self.members[member.member_id] = member
+        self.pending_joins.discard(member.member_id)
+        self._count(member.protocols, 1)
+        self.await_join(member, on_joined)
+
+    def restore(self, stored: StoredGroup) -> None:
+        """Become what the log remembers."""
+        self.is_stored = True
+        self.generation_id = stored.generation_id
+        self.state_timestamp_ms = stored.state_timestamp_ms
+        self.protocol_type = stored.protocol_type or None
+        self.protocol_name = stored.protocol_name
+        self.leader_id = stored.leader_id
+        for one in stored.members:
+            protocols = [(stored.protocol_name or "", one.subscription)]
+            member = Member(
+                one.member_id,
+                one.group_instance_id,
+                one.client_id,
+                one.client_host,
+                one.rebalance_timeout_ms,
+                one.session_timeout_ms,
+                protocols,
+                one.assignment,
+            )
+            self.members[one.member_id] = member
+            if one.group_instance_id is not None:
+                self.static_members[one.group_instance_id] = one.member_id
+            self._count(protocols, 1)
+        self.state = GroupState.STABLE if self.members else GroupState.EMPTY
+        self.subscribed_topics = self._subscribed_topics()
+
+    def stored(self, assignments: Mapping[str, bytes] | None = None) -> StoredGroup:
+        """What the log is to remember. ``assignments``: those about to be given out, else the present ones."""
+        members = [
+            StoredMember(
+                member.member_id,
+                member.group_instance_id,
+                member.client_id,
+                member.client_host,
+                member.rebalance_timeout_ms,
+                member.session_timeout_ms,
+                member.metadata(self.protocol_name),
+                member.assignment if assignments is None else assignments.get(member.member_id, b""),
+            )
+            for member in self.members.values()
+        ]
+        return StoredGroup(
+            self.protocol_type or "",
+            self.generation_id,
+            self.protocol_name,
+            self.leader_id,
+            self.state_timestamp_ms,
+            members,
+        )
+
+    def remove(self, member_id: str) -> None:
+        """Let a member go; whatever it waits for is answered UNKNOWN_MEMBER_ID."""
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._count(member.protocols, -1)
+            if member.group_instance_id is not None:
+                self.static_members.pop(member.group_instance_id, None)
+            self.answer_join(member, JoinResult(Errors.UNKNOWN_MEMBER_ID, ""))
+            self.answer_sync(member, SyncResult(Errors.UNKNOWN_MEMBER_ID))
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+        self.pending_joins.discard(member_id)
+        self.pending_syncs.discard(member_id)
+
+    def replace_static(self, group_instance_id: str, old_id: str, new_id: str) -> Member:
+        """Give a static member its new id; requests under the old one are answered FENCED_INSTANCE_ID."""
+        member = self.members.pop(old_id)
+        self.answer_join(member, JoinResult(Errors.FENCED_INSTANCE_ID, old_id))
+        self.answer_sync(member, SyncResult(Errors.FENCED_INSTANCE_ID))
+        self.pending_syncs.discard(old_id)
+        member.member_id = new_id
+        self.members[new_id] = member
+        if self.leader_id == old_id:
+            self.leader_id = new_id
+        self.static_members[group_instance_id] = new_id
+        return member
+
+    def update(self, member: Member, protocols: Protocols, rebalance_ms: int, session_ms: int) -> None:
+        """Take over what a member says when it joins again."""
+        self._count(member.protocols, -1)
+        self._count(protocols, 1)
+        member.protocols = protocols
+        member.rebalance_timeout_ms = rebalance_ms
+        member.session_timeout_ms = session_ms
+
+    def _count(self, protocols: Protocols, step: int) -> None:
+        for name in {name for name, _ in protocols}:
+            count = self._supporters.get(name, 0) + step
+            if count:
+                self._supporters[name] = count
+            else:
+                self._supporters.pop(name, None)
+
+    def member_error(self, member_id: str, group_instance_id: str | None) -> Errors:
+        """NONE if this is a member under its present id."""
+        if group_instance_id is not None:
+            current = self.static_members.get(group_instance_id)
+            if current is None:
+                return Errors.UNKNOWN_MEMBER_ID
+            if current != member_id:
+                return Errors.FENCED_INSTANCE_ID
+        return Errors.NONE if member_id in self.members else Errors.UNKNOWN_MEMBER_ID
+
+    def accepts(self, member_id: str, max_size: int) -> bool:
+        """Whether there is room (``group.max.size``); while joining, those that wait count."""
+        member = self.members.get(member_id)
+        if self.state in (GroupState.EMPTY, GroupState.DEAD):
+            return True
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return (member is not None and member.is_awaiting_join) or self._awaiting_join < max_size
+        return member is not None or len(self.members) < max_size
+
+    # ------------------------------------------------------------ joins and syncs that wait
+
+    def await_join(self, member: Member, on_joined: JoinCallback) -> None:
+        """Let a join wait; one that waits already is told to come again."""
+        self.answer_join(member, JoinResult(Errors.REBALANCE_IN_PROGRESS, member.member_id))
+        member.on_joined = on_joined
+        self._awaiting_join += 1
+
+    def answer_join(self, member: Member, result: JoinResult) -> bool:
+        """Answer the join a member waits for, if it does."""
+        callback, member.on_joined = member.on_joined, None
+        if callback is None:
+            return False
+        self._awaiting_join -= 1
+        callback(result)
+        return True
+
+    def await_sync(self, member: Member, on_synced: SyncCallback) -> None:
+        """Let a sync wait; one that waits already is told to come again."""
+        self.answer_sync(member, SyncResult(Errors.REBALANCE_IN_PROGRESS))
+        member.on_synced = on_synced
+
+    def answer_sync(self, member: Member, result: SyncResult) -> bool:
+        """Answer the sync a member waits for, if it does."""
+        callback, member.on_synced = member.on_synced, None
+        if callback is None:
+            return False
+        callback(result)
+        return True
+
+    @property
+    def have_all_joined(self) -> bool:
+        return len(self.members) == self._awaiting_join and not self.pending_joins
+
+    @property
+    def have_all_synced(self) -> bool:
+        return not self.pending_syncs
+
+    def not_yet_rejoined(self) -> list[Member]:
+        return [member for member in self.members.values() if not member.is_awaiting_join]
+
+    def current_members(self) -> list[JoinedMember]:
+        """All members as the leader is told."""
+        name = self.protocol_name
+        return [JoinedMember(m.member_id, m.group_instance_id, m.metadata(name)) for m in self.members.values()]
+
+    def join_result(self, member_id: str, *, with_members: bool | None = None, skip_assignment: bool = False) -> JoinResult:
+        """The present generation, for one member; the leader gets the members."""
+        tell = self.leader_id == member_id if with_members is None else with_members
+        return JoinResult(
+            Errors.NONE,
+            member_id,
+            self.generation_id,
+            self.protocol_type,
+            self.protocol_name,
+            self.leader_id or "",
+            skip_assignment,
+            self.current_members() if tell else (),
+        )
+
+    # ------------------------------------------------------------ generations
+
+    def elect_joined_leader(self) -> bool:
+        """See to a leader that has joined; False if nobody has."""
+        leader = self.members.get(self.leader_id or "")
+        if leader is None:
+            return False
+        if leader.is_awaiting_join:
+            return True
+        joined = next((one for one in self.members.values() if one.is_awaiting_join), None)
+        if joined is None:
+            return False
+        self.leader_id = joined.member_id
+        return True
+
+    def next_generation(self, now_ms: int) -> None:
+        """Begin a generation of those who are there."""
+        self.generation_id = 0 if self.generation_id == 2**31 - 1 else self.generation_id + 1
+        self.protocol_name = self.select_protocol() if self.members else None
+        self.subscribed_topics = self._subscribed_topics()
+        self.pending_syncs.clear()
+        self.transition_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
+
+    def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Whether somebody with these protocols can be a member beside those there are."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and any(True for _ in names)
+        total = len(self.members)
+        return self.protocol_type == protocol_type and any(self._supporters.get(name) == total for name in names)
+
+    def select_protocol(self) -> str:
+        """The protocol most members prefer among those all know; the earliest in the first member's list at a tie."""
+        total = len(self.members)
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            for name, _ in member.protocols:
+                if self._supporters.get(name) == total:
+                    votes[name] = votes.get(name, 0) + 1
+                    break
+        return max(votes, key=votes.__getitem__)
+
+    def _subscribed_topics(self) -> frozenset[str] | None:
+        """Topics of the members' subscriptions; None if they cannot be read."""
+        if not self.members or self.protocol_type != CONSUMER or self.protocol_name is None:
+            return frozenset()
+        topics: set[str] = set()
+        try:
+            for member in self.members.values():
+                data = member.metadata(self.protocol_name)
+                topics.update(codec.decode_versioned("ConsumerProtocolSubscription", data)[1]["Topics"])
+        except ProtocolError:
+            return None
+        return frozenset(topics)
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether a member wants this topic; a consumer whose subscription cannot be read may want any."""
+        if self.subscribed_topics is None:
+            return self.is_consumer_group
+        return topic in self.subscribed_topics

@@ -1,0 +1,174 @@
+"""Records of ``__consumer_offsets`` in Kafka's own formats, so that Kafka's tools read them and we read Kafka's.
+
+Keys and values begin with an int16 version; the key's version says what kind it is: 0 and 1 a committed offset, 2 a
+classic group. Higher ones belong to the newer group types.
+Source: ``OffsetCommitKey.json``, ``OffsetCommitValue.json``, ``GroupMetadataKey.json``, ``GroupMetadataValue.json``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kbroker.common.errors import ProtocolError
+from kbroker.protocol import codec
+
+OFFSET_COMMIT_KEY_VERSIONS = (0, 1)
+GROUP_METADATA_KEY_VERSION = 2
+OFFSET_VALUE_VERSION = 3
+OFFSET_VALUE_VERSION_WITH_EXPIRY = 1  # the only one that has an expiry, and no leader epoch
+GROUP_VALUE_VERSION = 3
+
+NO_TIMESTAMP = -1
+
+
+class OffsetKey(NamedTuple):
+    """What a committed offset belongs to."""
+
+    group_id: str
+    topic: str
+    partition: int
+
+
+class GroupKey(NamedTuple):
+    """A classic group."""
+
+    group_id: str
+
+
+class CommittedOffset(NamedTuple):
+    """One committed offset. ``expire_timestamp_ms``: set by old clients only, else -1."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int = NO_TIMESTAMP
+
+
+class StoredMember(NamedTuple):
+    """A member as it is remembered: its chosen protocol's metadata and its assignment."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+class StoredGroup(NamedTuple):
+    """A classic group as it is remembered."""
+
+    protocol_type: str
+    generation_id: int
+    protocol_name: str | None
+    leader_id: str | None
+    state_timestamp_ms: int
+    members: Sequence[StoredMember]
+
+
+def offset_key(group_id: str, topic: str, partition: int) -> bytes:
+    """Encode the key of a committed offset."""
+    return codec.encode_versioned("OffsetCommitKey", 1, {"Group": group_id, "Topic": topic, "Partition": partition})
+
+
+def group_key(group_id: str) -> bytes:
+    """Encode the key of a classic group."""
+    return codec.encode_versioned("GroupMetadataKey", GROUP_METADATA_KEY_VERSION, {"Group": group_id})
+
+
+def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
+    """Decode a key; None for a kind that does not belong to classic groups.
+
+    Raises: ProtocolError: cut or malformed.
+    """
+    if len(key) < 2:
+        raise ProtocolError("record key without a version")
+    (version,) = struct.unpack_from(">h", key)
+    if version in OFFSET_COMMIT_KEY_VERSIONS:
+        body = codec.decode_versioned("OffsetCommitKey", key)[1]
+        return OffsetKey(body["Group"], body["Topic"], body["Partition"])
+    if version == GROUP_METADATA_KEY_VERSION:
+        return GroupKey(codec.decode_versioned("GroupMetadataKey", key)[1]["Group"])
+    return None
+
+
+def encode_offset(value: CommittedOffset) -> bytes:
+    """Encode the value of a committed offset."""
+    version = OFFSET_VALUE_VERSION if value.expire_timestamp_ms < 0 else OFFSET_VALUE_VERSION_WITH_EXPIRY
+    body = {
+        "Offset": value.offset,
+        "LeaderEpoch": value.leader_epoch,
+        "Metadata": value.metadata,
+        "CommitTimestamp": value.commit_timestamp_ms,
+        "ExpireTimestamp": value.expire_timestamp_ms,
+    }
+    return codec.encode_versioned("OffsetCommitValue", version, body)
+
+
+def decode_offset(value: bytes) -> CommittedOffset:
+    """Decode the value of a committed offset. Raises: ProtocolError."""
+    body = codec.decode_versioned("OffsetCommitValue", value)[1]
+    return CommittedOffset(
+        body["Offset"],
+        body.get("LeaderEpoch", -1),
+        body["Metadata"],
+        body["CommitTimestamp"],
+        body.get("ExpireTimestamp", NO_TIMESTAMP),
+    )
+
+
+def encode_group(group: StoredGroup) -> bytes:
+    """Encode the value of a classic group."""
+    members = [
+        {
+            "MemberId": member.member_id,
+            "GroupInstanceId": member.group_instance_id,
+            "ClientId": member.client_id,
+            "ClientHost": member.client_host,
+            "RebalanceTimeout": member.rebalance_timeout_ms,
+            "SessionTimeout": member.session_timeout_ms,
+            "Subscription": member.subscription,
+            "Assignment": member.assignment,
+        }
+        for member in group.members
+    ]
+    body = {
+        "ProtocolType": group.protocol_type,
+        "Generation": group.generation_id,
+        "Protocol": group.protocol_name,
+        "Leader": group.leader_id,
+        "CurrentStateTimestamp": group.state_timestamp_ms,
+        "Members": members,
+    }
+    return codec.encode_versioned("GroupMetadataValue", GROUP_VALUE_VERSION, body)
+
+
+def decode_group(value: bytes) -> StoredGroup:
+    """Decode the value of a classic group. Raises: ProtocolError."""
+    body = codec.decode_versioned("GroupMetadataValue", value)[1]
+    members = [
+        StoredMember(
+            row["MemberId"],
+            row.get("GroupInstanceId"),
+            row["ClientId"],
+            row["ClientHost"],
+            row.get("RebalanceTimeout") or row["SessionTimeout"],
+            row["SessionTimeout"],
+            bytes(row["Subscription"]),
+            bytes(row["Assignment"]),
+        )
+        for row in body["Members"]
+    ]
+    return StoredGroup(
+        body["ProtocolType"],
+        body["Generation"],
+        body["Protocol"],
+        body["Leader"],
+        body.get("CurrentStateTimestamp", NO_TIMESTAMP),
+        members,
+    )

@@ -1,0 +1,462 @@
+"""Who belongs to a classic group: join, sync, heartbeat, leave, and the rebalances they cause.
+
+Nothing here blocks: a request that waits is answered later through its callback, under the group's lock.
+Lock order: a group's lock, then the purgatories' own; two groups' locks are never held together.
+Source: ``GroupCoordinator``, ``GroupMetadataManager`` (classic groups).
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from kbroker._core.clock import BaseClock
+from kbroker._core.purgatory import DelayedOperation, Purgatory
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.classic_group import (
+    ClassicGroup,
+    GroupState,
+    JoinCallback,
+    JoinResult,
+    Member,
+    Protocols,
+    SyncCallback,
+    SyncResult,
+)
+from kbroker.coordinator.delayed import DelayedHeartbeat, DelayedJoin, DelayedSync, InitialDelayedJoin
+
+logger = logging.getLogger(__name__)
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000  # a first join has no session yet, and its muted connection cannot be seen closing
+CLIENT_ID_IN_MEMBER_ID = 1000  # characters; a member id must fit a string of the wire
+
+
+class GroupStore(Protocol):
+    """What membership asks of the place where groups are kept."""
+
+    def save(self, group: ClassicGroup, assignments: Mapping[str, bytes] | None = None) -> None:
+        """Write the group down. Raises: KafkaError."""
+
+
+class JoinRequest(NamedTuple):
+    """A join. ``member_id`` is empty for a newcomer; ``protocols``: name and metadata, the preferred first."""
+
+    group_id: str
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocol_type: str
+    protocols: Protocols
+    requires_known_member_id: bool = False
+    supports_skipping_assignment: bool = False
+
+
+class SyncRequest(NamedTuple):
+    """A sync. ``assignments`` by member id: the leader's; empty from others."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+    protocol_type: str | None
+    protocol_name: str | None
+    assignments: Mapping[str, bytes]
+
+
+class LeavingMember(NamedTuple):
+    """Who leaves: by member id, by both, or an administrator names a static member by its instance id alone."""
+
+    member_id: str
+    group_instance_id: str | None
+
+
+class Membership:
+    """The moves of classic groups. Callers look the group up, hold its lock and know that it is not DEAD.
+
+    Args: ``initial_delay_ms``: how long an empty group waits for more members; ``max_size`` of a group.
+    Threads: any; the group's lock guards everything of a group.
+    """
+
+    def __init__(
+        self,
+        clock: BaseClock,
+        store: GroupStore,
+        joins: Purgatory,
+        heartbeats: Purgatory,
+        *,
+        initial_delay_ms: int,
+        max_size: int,
+    ) -> None:
+        self._clock = clock
+        self._store = store
+        self._joins = joins
+        self._heartbeats = heartbeats
+        self._initial_delay_ms = initial_delay_ms
+        self._max_size = max_size
+
+    # ------------------------------------------------------------ join
+
+    def join(self, group: ClassicGroup, request: JoinRequest, on_joined: JoinCallback) -> None:
+        """Answer now, or when the rebalance is over."""
+        names = [name for name, _ in request.protocols]
+        if not group.accepts(request.member_id, self._max_size):
+            if request.member_id in group.members:
+                self._heartbeat_over(group, request.member_id)
+            group.remove(request.member_id)
+            on_joined(JoinResult(Errors.GROUP_MAX_SIZE_REACHED, ""))
+        elif not group.supports(request.protocol_type, names):
+            on_joined(JoinResult(Errors.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
+        elif not request.member_id:
+            self._join_new(group, request, on_joined)
+        else:
+            self._join_known(group, request, on_joined)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._joins.check_and_complete(_join_key(group))
+
+    def _join_new(self, group: ClassicGroup, request: JoinRequest, on_joined: JoinCallback) -> None:
+        prefix = request.client_id if request.group_instance_id is None else request.group_instance_id
+        member_id = f"{prefix[:CLIENT_ID_IN_MEMBER_ID]}-{uuid.uuid4()}"
+        if request.group_instance_id is not None:
+            old_id = group.static_members.get(request.group_instance_id)
+            if old_id is not None:
+                self._replace_static(group, old_id, member_id, request, on_joined)
+            else:
+                self._add(group, member_id, request, on_joined)
+        elif request.requires_known_member_id:
+            group.pending_joins.add(member_id)
+            waiting = DelayedHeartbeat(self, group, member_id, request.session_timeout_ms, is_pending=True)
+            self._heartbeats.try_complete_else_watch(waiting, [_member_key(group, member_id)])
+            on_joined(JoinResult(Errors.MEMBER_ID_REQUIRED, member_id))
+        else:
+            self._add(group, member_id, request, on_joined)
+
+    def _join_known(self, group: ClassicGroup, request: JoinRequest, on_joined: JoinCallback) -> None:
+        member_id = request.member_id
+        if member_id in group.pending_joins:
+            if request.group_instance_id is not None:
+                on_joined(JoinResult(Errors.UNKNOWN_MEMBER_ID, member_id))  # ids are handed out to dynamic members only
+            else:
+                self._add(group, member_id, request, on_joined)
+            return
+        error = group.member_error(member_id, request.group_instance_id)
+        if error is Errors.NONE and group.state is GroupState.EMPTY:
+            error = Errors.UNKNOWN_MEMBER_ID
+        if error is not Errors.NONE:
+            on_joined(JoinResult(error, member_id))
+            return
+        member = group.members[member_id]
+        unchanged = list(member.protocols) == list(request.protocols)
+        if group.state is GroupState.COMPLETING_REBALANCE and unchanged:
+            on_joined(group.join_result(member_id))  # its answer was lost
+        elif group.state is GroupState.STABLE and unchanged and group.leader_id != member_id:
+            on_joined(group.join_result(member_id))
+        else:
+            group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
+            group.await_join(member, on_joined)
+            self._maybe_rebalance(group)
+
+    def _add(self, group: ClassicGroup, member_id: str, request: JoinRequest, on_joined: JoinCallback) -> None:
+        member = Member(
+            member_id,
+            request.group_instance_id,
+            request.client_id,
+            request.client_host,
+            request.rebalance_timeout_ms,
+            request.session_timeout_ms,
+            request.protocols,
+            is_new=True,
+        )
+        if group.state is GroupState.PREPARING_REBALANCE and group.generation_id == 0:
+            group.new_member_added = True  # the first rebalance may wait for still more
+        group.add(member, request.protocol_type, on_joined)
+        self._await_heartbeat(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._maybe_rebalance(group)
+
+    def _replace_static(
+        self, group: ClassicGroup, old_id: str, new_id: str, request: JoinRequest, on_joined: JoinCallback
+    ) -> None:
+        """A static member is back under a new id: no rebalance in a stable group, unless the protocol changes."""
+        assert request.group_instance_id is not None
+        old_leader = group.leader_id
+        member = group.replace_static(request.group_instance_id, old_id, new_id)
+        before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
+        group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
+        self._heartbeat_over(group, old_id)
+        if group.state is not GroupState.STABLE:
+            group.await_join(member, on_joined)
+            self._await_heartbeat(group, member)
+            # one that syncs may be in the leader's assignment under its old id, so even then all start over
+            self._maybe_rebalance(group)
+            return
+        if group.select_protocol() != group.protocol_name:
+            group.await_join(member, on_joined)
+            self._maybe_rebalance(group)
+            return
+        try:
+            self._store.save(group)
+        except KafkaError as error:
+            group.update(member, *before)
+            group.replace_static(request.group_instance_id, new_id, old_id)
+            self._await_heartbeat(group, member)
+            on_joined(JoinResult(error.error, ""))
+            return
+        self._await_heartbeat(group, member)
+        if request.supports_skipping_assignment:
+            on_joined(group.join_result(new_id, skip_assignment=group.leader_id == new_id))
+        else:
+            # before v9 a leader that came back must not assign again: it is told of the leader that was
+            result = group.join_result(new_id, with_members=False)
+            on_joined(result._replace(leader_id=old_leader or ""))
+
+    # ------------------------------------------------------------ rebalance
+
+    def _maybe_rebalance(self, group: ClassicGroup) -> None:
+        if group.can_rebalance:
+            self._rebalance(group)
+
+    def _rebalance(self, group: ClassicGroup) -> None:
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            self._refuse_syncs(group, Errors.REBALANCE_IN_PROGRESS)
+        waiting: DelayedOperation
+        if group.state is GroupState.EMPTY:
+            delay_ms = self._initial_delay_ms
+            remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+            waiting = InitialDelayedJoin(self, group, delay_ms, delay_ms, remaining_ms)
+        else:
+            waiting = DelayedJoin(self, group, group.rebalance_timeout_ms)
+        logger.info("group %s rebalances from generation %d", group.group_id, group.generation_id)
+        group.transition_to(GroupState.PREPARING_REBALANCE, self._clock.wall_ms())
+        self._joins.check_and_complete(_sync_key(group))
+        self.watch_join(group, waiting)
+
+    def watch_join(self, group: ClassicGroup, waiting: DelayedOperation) -> None:
+        """Let a rebalance wait."""
+        self._joins.try_complete_else_watch(waiting, [_join_key(group)])
+
+    def complete_join(self, group: ClassicGroup) -> None:
+        """End the wait for joins: those that did not come are out, the others get the next generation."""
+        with group.lock:
+            if group.state is not GroupState.PREPARING_REBALANCE:
+                return  # it was deleted, or the broker stops
+            for member in group.not_yet_rejoined():
+                if member.group_instance_id is None:
+                    logger.info("group %s: %s did not rejoin in time", group.group_id, member.member_id)
+                    group.remove(member.member_id)
+                    self._heartbeat_over(group, member.member_id)
+            if group.members and not group.elect_joined_leader():
+                self.watch_join(group, DelayedJoin(self, group, group.rebalance_timeout_ms))
+                return
+            group.next_generation(self._clock.wall_ms())
+            logger.info(
+                "group %s is in generation %d with %d members",
+                group.group_id,
+                group.generation_id,
+                len(group.members),
+            )
+            if not group.members:
+                self._save_empty(group)
+                return
+            for member in list(group.members.values()):
+                group.answer_join(member, group.join_result(member.member_id))
+                member.is_new = False
+                self._await_heartbeat(group, member)
+                group.pending_syncs.add(member.member_id)
+            waiting = DelayedSync(self, group, group.generation_id, group.rebalance_timeout_ms)
+            self._joins.try_complete_else_watch(waiting, [_sync_key(group)])
+
+    def _save_empty(self, group: ClassicGroup) -> None:
+        try:
+            self._store.save(group)
+        except KafkaError as error:  # the next start finds members that never come back, and expires them
+            logger.warning("cannot write down that group %s is empty: %s", group.group_id, error)
+
+    # ------------------------------------------------------------ sync
+
+    def sync(self, group: ClassicGroup, request: SyncRequest, on_synced: SyncCallback) -> None:
+        """Answer with the member's assignment, now or when the leader has brought it."""
+        error = _sync_error(group, request)
+        if error is not Errors.NONE:
+            on_synced(SyncResult(error))
+            return
+        member = group.members[request.member_id]
+        if group.state is GroupState.STABLE:
+            self._synced(group, member)
+            self._await_heartbeat(group, member)
+            on_synced(SyncResult(Errors.NONE, group.protocol_type, group.protocol_name, member.assignment))
+            return
+        group.await_sync(member, on_synced)
+        self._synced(group, member)
+        if group.leader_id == member.member_id:
+            self._take_assignments(group, request.assignments)
+
+    def _synced(self, group: ClassicGroup, member: Member) -> None:
+        group.pending_syncs.discard(member.member_id)
+        self._joins.check_and_complete(_sync_key(group))
+
+    def _take_assignments(self, group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
+        try:
+            self._store.save(group, assignments)
+        except KafkaError as error:
+            logger.warning("cannot write down the assignments of group %s: %s", group.group_id, error)
+            self._refuse_syncs(group, error.error)
+            self._maybe_rebalance(group)
+            return
+        group.transition_to(GroupState.STABLE, self._clock.wall_ms())
+        for member in group.members.values():
+            member.assignment = assignments.get(member.member_id, b"")  # whom the leader left out gets no bytes
+            result = SyncResult(Errors.NONE, group.protocol_type, group.protocol_name, member.assignment)
+            if group.answer_sync(member, result):
+                self._await_heartbeat(group, member)
+
+    def _refuse_syncs(self, group: ClassicGroup, error: Errors) -> None:
+        for member in group.members.values():
+            member.assignment = b""
+            if group.answer_sync(member, SyncResult(error)):
+                self._await_heartbeat(group, member)
+
+    def expire_sync(self, group: ClassicGroup, generation_id: int) -> None:
+        """Let go of those that joined and never asked for their assignment."""
+        with group.lock:
+            active = group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+            if group.generation_id != generation_id or not active or group.have_all_synced:
+                return
+            for member_id in list(group.pending_syncs):
+                logger.info("group %s: %s did not sync in time", group.group_id, member_id)
+                group.remove(member_id)
+                self._heartbeat_over(group, member_id)
+            self._maybe_rebalance(group)
+
+    # ------------------------------------------------------------ heartbeat
+
+    def heartbeat(
+        self, group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int
+    ) -> Errors:
+        """Prolong a session; tells of a rebalance."""
+        error = group.member_error(member_id, group_instance_id)
+        if error is not Errors.NONE:
+            return error
+        if generation_id != group.generation_id:
+            return Errors.ILLEGAL_GENERATION
+        self._await_heartbeat(group, group.members[member_id])
+        preparing = group.state is GroupState.PREPARING_REBALANCE
+        return Errors.REBALANCE_IN_PROGRESS if preparing else Errors.NONE
+
+    def touch(self, group: ClassicGroup, member_id: str) -> None:
+        """Prolong a session by another request of its member."""
+        member = group.members.get(member_id)
+        if member is not None:
+            self._await_heartbeat(group, member)
+
+    def _await_heartbeat(self, group: ClassicGroup, member: Member, timeout_ms: int | None = None) -> None:
+        key = _member_key(group, member.member_id)
+        member.heartbeat_satisfied = True
+        self._heartbeats.check_and_complete(key)
+        member.heartbeat_satisfied = False
+        session_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
+        waiting = DelayedHeartbeat(self, group, member.member_id, session_ms)
+        self._heartbeats.try_complete_else_watch(waiting, [key])
+
+    def _heartbeat_over(self, group: ClassicGroup, member_id: str) -> None:
+        """Take the session of somebody who is gone out of the purgatory."""
+        self._heartbeats.check_and_complete(_member_key(group, member_id))
+
+    def expire_heartbeat(self, group: ClassicGroup, member_id: str, is_pending: bool) -> None:
+        """A session, or the life of a member id nobody used, is over."""
+        with group.lock:
+            if group.state is GroupState.DEAD:
+                return
+            if is_pending:
+                if member_id in group.pending_joins:
+                    self._remove_pending(group, member_id)
+                return
+            member = group.members.get(member_id)
+            if member is not None and not member.has_satisfied_heartbeat:
+                logger.info("group %s: the session of %s is over", group.group_id, member_id)
+                self._remove(group, member_id)
+
+    def resume(self, group: ClassicGroup) -> None:
+        """Begin the sessions of a group that was loaded."""
+        for member in group.members.values():
+            self._await_heartbeat(group, member)
+
+    # ------------------------------------------------------------ leave
+
+    def leave(self, group: ClassicGroup, leaving: Sequence[LeavingMember]) -> list[Errors]:
+        """Let members go; one answer each, in order."""
+        return [self._leave(group, one) for one in leaving]
+
+    def _leave(self, group: ClassicGroup, leaving: LeavingMember) -> Errors:
+        member_id, instance_id = leaving
+        if not member_id:
+            member_id = group.static_members.get(instance_id or "", "")
+            if not member_id:
+                return Errors.UNKNOWN_MEMBER_ID
+        elif member_id in group.pending_joins:
+            self._remove_pending(group, member_id)
+            self._heartbeat_over(group, member_id)
+            return Errors.NONE
+        else:
+            error = group.member_error(member_id, instance_id)
+            if error is not Errors.NONE:
+                return error
+        logger.info("group %s: %s leaves", group.group_id, member_id)
+        self._remove(group, member_id)
+        self._heartbeat_over(group, member_id)
+        return Errors.NONE
+
+    def _remove(self, group: ClassicGroup, member_id: str) -> None:
+        group.remove(member_id)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._joins.check_and_complete(_join_key(group))
+        else:
+            self._maybe_rebalance(group)
+
+    def _remove_pending(self, group: ClassicGroup, member_id: str) -> None:
+        group.pending_joins.discard(member_id)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._joins.check_and_complete(_join_key(group))
+
+    def dismiss(self, group: ClassicGroup, error: Errors) -> None:
+        """Make a group DEAD; whoever waits is answered ``error``."""
+        for member in group.members.values():
+            group.answer_join(member, JoinResult(error, member.member_id))
+            group.answer_sync(member, SyncResult(error))
+        members = [*group.members, *group.pending_joins]
+        group.transition_to(GroupState.DEAD, self._clock.wall_ms())
+        for member_id in members:
+            self._heartbeat_over(group, member_id)
+        self._joins.check_and_complete(_sync_key(group))
+
+
+def _sync_error(group: ClassicGroup, request: SyncRequest) -> Errors:
+    error = group.member_error(request.member_id, request.group_instance_id)
+    if error is not Errors.NONE:
+        return error
+    if request.generation_id != group.generation_id:
+        return Errors.ILLEGAL_GENERATION
+    if request.protocol_type is not None and request.protocol_type != group.protocol_type:
+        return Errors.INCONSISTENT_GROUP_PROTOCOL
+    if request.protocol_name is not None and request.protocol_name != group.protocol_name:
+        return Errors.INCONSISTENT_GROUP_PROTOCOL
+    if group.state is GroupState.EMPTY:
+        return Errors.UNKNOWN_MEMBER_ID
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return Errors.REBALANCE_IN_PROGRESS
+    return Errors.NONE
+
+
+def _join_key(group: ClassicGroup) -> tuple[str, str]:
+    return ("join", group.group_id)
+
+
+def _sync_key(group: ClassicGroup) -> tuple[str, str]:
+    return ("sync", group.group_id)
+
+
+def _member_key(group: ClassicGroup, member_id: str) -> tuple[str, str]:
+    return (group.group_id, member_id)
