@@ -27,6 +27,7 @@ class FakeRequest:
     client_id: str = "me"
     listener: str = "PLAINTEXT"
     principal: str = "User:ANONYMOUS"
+    remote_host: str = "127.0.0.1"
     ended: list[bytes | None] = field(default_factory=list)
 
     def respond(self, response):

@@ -98,6 +98,8 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
     _key("offsets.topic.segment.bytes", INT, 104_857_600, between(1), "Segment size of __consumer_offsets.", HIGH),
     _key("offsets.retention.minutes", INT, 10_080, between(1),
          "How long the offsets of an empty group are kept.", HIGH),
+    _key("offsets.retention.check.interval.ms", LONG, 600_000, between(1),
+         "How often expired offsets are looked for.", HIGH),
     _key("offset.metadata.max.bytes", INT, 4096, None, "Longest note of an offset commit.", HIGH),
     _key("group.initial.rebalance.delay.ms", INT, 3000, None, "How long a new group waits for more members."),
     _key("group.min.session.timeout.ms", INT, 6000, None, "Shortest session timeout a member may ask for."),

@@ -125,7 +125,7 @@ class ClassicGroup:
     new_member_added: bool = False
     offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
     is_stored: bool = False  # the log has a record of the group itself
-    lock: threading.RLock = field(default_factory=threading.RLock)  # type: ignore[valid-type]
+    lock: threading.RLock = field(default_factory=threading.RLock)
     _awaiting_join: int = 0
     _supporters: dict[str, int] = field(default_factory=dict)
 
@@ -337,7 +337,9 @@ class ClassicGroup:
         name = self.protocol_name
         return [JoinedMember(m.member_id, m.group_instance_id, m.metadata(name)) for m in self.members.values()]
 
-    def join_result(self, member_id: str, *, with_members: bool | None = None, skip_assignment: bool = False) -> JoinResult:
+    def join_result(
+        self, member_id: str, *, with_members: bool | None = None, skip_assignment: bool = False
+    ) -> JoinResult:
         """The present generation, for one member; the leader gets the members."""
         tell = self.leader_id == member_id if with_members is None else with_members
         return JoinResult(

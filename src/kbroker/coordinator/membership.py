@@ -29,7 +29,7 @@ from kbroker.coordinator.delayed import DelayedHeartbeat, DelayedJoin, DelayedSy
 
 logger = logging.getLogger(__name__)
 
-NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000  # a first join has no session yet, and its muted connection cannot be seen closing
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000  # a first join has no session, and its muted connection is not seen closing
 CLIENT_ID_IN_MEMBER_ID = 1000  # characters; a member id must fit a string of the wire
 
 

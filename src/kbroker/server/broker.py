@@ -3,8 +3,8 @@
     with Broker() as broker:
         print(broker.bootstrap_servers)
 
-Start: configuration, log folder, metadata, topics, native lane, handlers, network. Stop: acceptors, network threads
-stop reading, handlers, waiting requests, network threads, log, metadata.
+Start: configuration, log folder, metadata, topics, native lane, groups, handlers, network. Stop: acceptors, network
+threads stop reading, handlers, waiting requests, groups, network threads, log, metadata.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from kbroker.network.socket_server import SocketServer, SocketServerOptions
 from kbroker.server._lane import NativeLane
 from kbroker.server.apis import api18_api_versions
 from kbroker.server.context import ApiContext, Endpoint
+from kbroker.server.group_service import GROUP_KEYS, GroupService
 from kbroker.server.kafka_apis import KafkaApis
 from kbroker.server.metadata_store import BROKER, MetadataStore
 from kbroker.server.request_handler import RequestHandlerPool
@@ -174,8 +175,9 @@ class _Parts:
 
         lane = self._start_lane(requests, python_requests)
         topics = TopicRegistry(config, store, logs, lane.publish_topics)
-        self.ctx = ApiContext(config, store, topics, endpoints, self.apis.ranges)
+        self.ctx = ApiContext(config, store, topics, endpoints, self.apis.ranges, self.clock)
         topics.load()
+        self._start_groups(logs, topics)
         self._start_handlers(lane, requests, python_requests)
         self._then("acceptors", server.begin_stop)
         server.start()
@@ -205,6 +207,13 @@ class _Parts:
         for thread in reapers:
             thread.start()
         return lane
+
+    def _start_groups(self, logs: LogManager, topics: TopicRegistry) -> None:
+        groups = GroupService(self.config, self.clock, topics, logs.scheduler)
+        self._then("groups", lambda: groups.close(self._timeout_s))
+        groups.start()
+        self.ctx.group_coordinator = groups.coordinator
+        self.ctx.coordinators.add(GROUP_KEYS)
 
     def _start_handlers(self, lane: NativeLane, requests: Queue, python_requests: Queue) -> None:
         config = self.config

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.config import BrokerConfig
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.server.metadata_store import MetadataStore
 from kbroker.server.topics import TopicRegistry
 
@@ -16,6 +19,7 @@ Body = dict[str, Any]
 OPERATIONS_NOT_ASKED = -(2**31)
 TOPIC_OPERATIONS = 3576
 CLUSTER_OPERATIONS = 8096
+GROUP_OPERATIONS = 3400
 
 
 class Endpoint(NamedTuple):
@@ -25,11 +29,18 @@ class Endpoint(NamedTuple):
     port: int
 
 
+class Completion(Protocol):
+    """Takes the answer of a request whose handler returned None."""
+
+    def complete(self, body: Body) -> None: ...
+
+
 @dataclass
 class ApiContext:
     """The parts of a broker that handlers use.
 
-    ``endpoints``: by listener name, filled once the ports are bound. Threads: any; parts lock for themselves.
+    ``endpoints``: by listener name, filled once the ports are bound. ``coordinators``: kinds of key FindCoordinator can
+    be asked for, as far as this broker coordinates them. Threads: any; parts lock for themselves.
     """
 
     config: BrokerConfig
@@ -37,6 +48,16 @@ class ApiContext:
     topics: TopicRegistry
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
     api_versions: Callable[[], Mapping[int, tuple[int, int]]] = dict
+    clock: BaseClock = field(default_factory=SystemClock)
+    group_coordinator: GroupCoordinator | None = None
+    coordinators: set[int] = field(default_factory=set)
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        """The coordinator of groups. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there is none."""
+        if self.group_coordinator is None:
+            raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
+        return self.group_coordinator
 
     @property
     def node_id(self) -> int:
@@ -56,7 +77,7 @@ class ApiContext:
 
 @dataclass(frozen=True)
 class RequestContext:
-    """One request's header and the facts of its connection."""
+    """One request's header and the facts of its connection. ``client_host``: address of the client."""
 
     api_key: int
     api_version: int
@@ -64,3 +85,14 @@ class RequestContext:
     client_id: str = ""
     listener: str = "PLAINTEXT"
     principal: str = "User:ANONYMOUS"
+    client_host: str = ""
+    completion: Completion | None = None
+
+    def complete(self, body: Body) -> None:
+        """Answer a request whose handler returned None: exactly once, at any time, from any thread.
+
+        Raises: RuntimeError when it was answered.
+        """
+        if self.completion is None:
+            raise RuntimeError("this request cannot be answered later")
+        self.completion.complete(body)

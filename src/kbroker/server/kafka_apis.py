@@ -5,20 +5,32 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kbroker.common.errors import Errors
 from kbroker.protocol import codec
 from kbroker.server.apis import (
     api02_list_offsets,
     api03_metadata,
+    api08_offset_commit,
+    api09_offset_fetch,
+    api10_find_coordinator,
+    api11_join_group,
+    api12_heartbeat,
+    api13_leave_group,
+    api14_sync_group,
+    api15_describe_groups,
+    api16_list_groups,
     api18_api_versions,
     api19_create_topics,
     api20_delete_topics,
     api22_init_producer_id,
     api32_describe_configs,
     api37_create_partitions,
+    api42_delete_groups,
+    api47_offset_delete,
     api60_describe_cluster,
+    api75_describe_topic_partitions,
 )
 from kbroker.server.context import ApiContext, Body, RequestContext
 
@@ -54,13 +66,25 @@ class KafkaApis:
         self._add(1, None, is_native=True)
         self._add(2, api02_list_offsets)
         self._add(3, api03_metadata)
+        self._add(8, api08_offset_commit)
+        self._add(9, api09_offset_fetch)
+        self._add(10, api10_find_coordinator)
+        self._add(11, api11_join_group)
+        self._add(12, api12_heartbeat)
+        self._add(13, api13_leave_group)
+        self._add(14, api14_sync_group)
+        self._add(15, api15_describe_groups)
+        self._add(16, api16_list_groups)
         self._add(18, api18_api_versions, is_native=True)
         self._add(19, api19_create_topics)
         self._add(20, api20_delete_topics)
         self._add(22, api22_init_producer_id)
         self._add(32, api32_describe_configs)
         self._add(37, api37_create_partitions)
+        self._add(42, api42_delete_groups)
+        self._add(47, api47_offset_delete)
         self._add(60, api60_describe_cluster)
+        self._add(75, api75_describe_topic_partitions)
 
     def _add(self, key: int, module: ModuleType | None, is_native: bool = False) -> None:
         schema = codec.api(key)
@@ -81,7 +105,16 @@ class KafkaApis:
         return entry if entry is not None and entry.served_from <= version <= entry.max_version else None
 
 
-def encode_answer(entry: ApiEntry, request: RequestContext, body: Body) -> bytes:
+class Header(Protocol):
+    """What an answer's header depends on."""
+
+    @property
+    def api_version(self) -> int: ...
+    @property
+    def correlation_id(self) -> int: ...
+
+
+def encode_answer(entry: ApiEntry, request: Header, body: Body) -> bytes:
     """Return response header and body, without the length before them."""
     flexible = request.api_version >= entry.first_flexible and entry.key != api18_api_versions.KEY
     header = struct.pack(">i", request.correlation_id) + (b"\0" if flexible else b"")

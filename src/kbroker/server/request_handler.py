@@ -5,14 +5,15 @@ The only place where an exception becomes an error code.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.protocol import codec
-from kbroker.server.context import ApiContext, RequestContext
+from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.kafka_apis import ApiEntry, KafkaApis, encode_answer
 
 logger = logging.getLogger(__name__)
@@ -37,8 +38,40 @@ class InboundRequest(Protocol):
     def listener(self) -> str: ...
     @property
     def principal(self) -> str: ...
+    @property
+    def remote_host(self) -> str: ...
     def respond(self, response: bytes) -> None: ...
     def close(self) -> None: ...
+
+
+class Answer:
+    """The one answer of a request: the handler's, one that comes later, or an error. Threads: any."""
+
+    def __init__(self, entry: ApiEntry, request: InboundRequest) -> None:
+        self._entry = entry
+        self._request = request
+        self._lock = threading.Lock()
+        self._claimed = False
+
+    def claim(self) -> bool:
+        """True for the first caller only: it has to answer."""
+        with self._lock:
+            claimed, self._claimed = self._claimed, True
+        return not claimed
+
+    def complete(self, body: Body) -> None:
+        """Send the answer. Raises: RuntimeError when it was sent; failures to send close the connection."""
+        if not self.claim():
+            raise RuntimeError(f"{self._entry.name} was answered already")
+        self.send(body)
+
+    def send(self, body: Body) -> None:
+        """Encode and send, for whoever claimed it; a body that cannot be encoded closes the connection."""
+        try:
+            self._request.respond(encode_answer(self._entry, self._request, body))
+        except Exception:
+            logger.exception("cannot answer %s v%d", self._entry.name, self._request.api_version)
+            self._request.close()
 
 
 class RequestHandlerPool:
@@ -83,45 +116,48 @@ class RequestHandlerPool:
     def serve(self, request: InboundRequest) -> None:
         """Answer one request, or close its connection if nothing can be answered. Never raises."""
         try:
-            answer = self._answer(request)
+            if not self._serve(request):
+                request.close()
         except Exception:  # our bug: one request's, not the thread's
             logger.exception("cannot answer api key %s version %s", request.api_key, request.api_version)
-            answer = None
-        try:
-            if answer is None:
+            with contextlib.suppress(Exception):
                 request.close()
-            elif answer:
-                request.respond(answer)
-        except Exception:
-            logger.exception("cannot hand over the answer of api key %s", request.api_key)
 
-    def _answer(self, request: InboundRequest) -> bytes | None:
-        """Return the answer with its header; None to close; empty when the handler answers later by itself."""
+    def _serve(self, request: InboundRequest) -> bool:
+        """Answer, or let the handler answer later. Returns: False if the connection is to be closed."""
         key, version = request.api_key, request.api_version
         entry = self._apis.find(key, version)
         if entry is None or entry.handle is None or entry.failure is None:
             logger.debug("closing a connection: api key %d version %d is not served", key, version)
-            return None
+            return False
+        answer = Answer(entry, request)
         facts = RequestContext(
-            key, version, request.correlation_id, request.client_id or "", request.listener, request.principal
+            key,
+            version,
+            request.correlation_id,
+            request.client_id or "",
+            request.listener,
+            request.principal,
+            request.remote_host,
+            answer,
         )
         try:
             body = codec.decode_request(key, version, request.body)
         except ProtocolError as error:
             logger.info("closing a connection of client %r: malformed %s: %s", facts.client_id, entry.name, error)
-            return None
-        return self._handle(entry, body, facts)
-
-    def _handle(self, entry: ApiEntry, body: dict[str, Any], facts: RequestContext) -> bytes | None:
-        assert entry.handle is not None
-        assert entry.failure is not None
+            return False
         try:
-            answer = entry.handle(self._ctx, body, facts)
-            return b"" if answer is None else encode_answer(entry, facts, answer)
+            found = entry.handle(self._ctx, body, facts)
         except KafkaError as error:
-            logger.debug("%s v%d: %s", entry.name, facts.api_version, error)
-            code = error.error
+            logger.debug("%s v%d: %s", entry.name, version, error)
+            found = self._failed(entry, body, error.error, facts)
         except Exception:
-            logger.exception("%s v%d failed (client %r)", entry.name, facts.api_version, facts.client_id)
-            code = Errors.UNKNOWN_SERVER_ERROR
-        return encode_answer(entry, facts, entry.failure(body, code, facts))
+            logger.exception("%s v%d failed (client %r)", entry.name, version, facts.client_id)
+            found = self._failed(entry, body, Errors.UNKNOWN_SERVER_ERROR, facts)
+        if found is not None and answer.claim():
+            answer.send(found)
+        return True
+
+    def _failed(self, entry: ApiEntry, body: Body, error: Errors, facts: RequestContext) -> Body:
+        assert entry.failure is not None
+        return entry.failure(body, error, facts)

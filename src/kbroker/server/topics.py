@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import ConfigValue
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.group_coordinator import OFFSETS_TOPIC
 from kbroker.log.manager import TopicLogs
 from kbroker.server.metadata_store import MetadataStore, StoredTopic
 from kbroker.server.topic_rules import INTERNAL_TOPICS, NewTopic, check_configs, check_more_partitions, check_new_topic
@@ -73,6 +74,7 @@ class TopicRegistry:
         self._store = store
         self._logs = logs
         self._publish = publish
+        self.on_deleted: Callable[[str], None] | None = None  # called with the name of each deleted topic
         self._lock = threading.Lock()
         self._by_name: Mapping[str, TopicView] = {}
         self._by_id: Mapping[uuid.UUID, TopicView] = {}
@@ -150,6 +152,8 @@ class TopicRegistry:
             self._swap({other: topic for other, topic in self._by_name.items() if other != name})
             self._drop_logs(name, range(len(view.partitions)))
             logger.info("deleted topic %s, id %s", name, view.topic_id)
+        if self.on_deleted is not None:
+            self.on_deleted(name)
         return view.topic_id
 
     def add_partitions(
@@ -182,9 +186,9 @@ class TopicRegistry:
         for name in names:
             partitions = -1
             configs: dict[str, str | None] = {}
-            if name == "__consumer_offsets":
+            if name == OFFSETS_TOPIC:
                 partitions = self._config.integer("offsets.topic.num.partitions")
-                configs = {"segment.bytes": str(self._config.integer("offsets.topic.segment.bytes"))}
+                configs = _offsets_topic_configs(self._config)
             try:
                 self.create(NewTopic(name, partitions, configs=configs))
             except KafkaError as error:
@@ -221,3 +225,15 @@ def _storage_error(error: Exception) -> Exception:
     if isinstance(error, OSError):
         return KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Cannot create the log: {error}")
     return error
+
+
+def _offsets_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
+    """Settings of ``__consumer_offsets``: compacted; where that is refused still, nothing of it may ever be dropped."""
+    configs: dict[str, str | None] = {
+        "compression.type": "producer",
+        "segment.bytes": str(config.integer("offsets.topic.segment.bytes")),
+    }
+    try:
+        return {**configs, **check_configs({"cleanup.policy": "compact"})}
+    except KafkaError:
+        return {**configs, "retention.ms": "-1", "retention.bytes": "-1"}

@@ -1,0 +1,41 @@
+"""FindCoordinator: this broker, for the kinds of key it coordinates."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.server.context import ApiContext, Body, RequestContext
+
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+
+NO_SUCH_KIND = (
+    "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
+    "incompatible broker. See the broker logs for more details."
+)
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Answer one key, or from v4 each of several; a kind nobody coordinates yet is COORDINATOR_NOT_AVAILABLE."""
+    kind = body["KeyType"]
+    if kind in ctx.coordinators:
+        endpoint = ctx.endpoint(request.listener)
+        place = {"NodeId": ctx.node_id, "Host": endpoint.host, "Port": endpoint.port, "ErrorCode": 0}
+        if request.api_version >= 4:
+            rows = [{**place, "Key": key, "ErrorMessage": ""} for key in body["CoordinatorKeys"]]
+            return {"Coordinators": rows}
+        return {**place, "ErrorMessage": "NONE"}
+    if kind in (GROUP, TRANSACTION):
+        return failure(body, Errors.COORDINATOR_NOT_AVAILABLE, request)
+    text = "" if kind == SHARE and request.api_version >= 4 else NO_SUCH_KIND
+    return _nowhere(body, Errors.INVALID_REQUEST, text, request)
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Nowhere, for every key."""
+    return _nowhere(body, error, error.message, request)
+
+
+def _nowhere(body: Body, error: Errors, text: str, request: RequestContext) -> Body:
+    place = {"NodeId": -1, "Host": "", "Port": -1, "ErrorCode": int(error), "ErrorMessage": text}
+    if request.api_version >= 4:
+        return {"Coordinators": [{**place, "Key": key} for key in body["CoordinatorKeys"]]}
+    return place

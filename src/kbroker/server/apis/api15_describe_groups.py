@@ -1,0 +1,68 @@
+"""DescribeGroups: state and members of each group that is named."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.coordinator.classic_group import GroupState
+from kbroker.coordinator.group_coordinator import DescribedGroup
+from kbroker.server.context import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Describe each group, as often as it is named; an unknown one is Dead, from v6 GROUP_ID_NOT_FOUND."""
+    operations = GROUP_OPERATIONS if body.get("IncludeAuthorizedOperations") else OPERATIONS_NOT_ASKED
+    return {"Groups": [_describe(ctx, group_id, operations, request) for group_id in body["Groups"]]}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every group with the same error."""
+    return {"Groups": [_nothing(group_id, error, None, "") for group_id in body["Groups"]]}
+
+
+def _describe(ctx: ApiContext, group_id: str, operations: int, request: RequestContext) -> Body:
+    found = ctx.groups.describe(group_id)
+    if found is not None:
+        return _group(found, operations)
+    if request.api_version < 6:
+        answer = _nothing(group_id, Errors.NONE, None, GroupState.DEAD.value)
+    else:
+        text = f"Group {group_id} not found."
+        answer = _nothing(group_id, Errors.GROUP_ID_NOT_FOUND, text, GroupState.DEAD.value)
+    answer["AuthorizedOperations"] = operations
+    return answer
+
+
+def _group(group: DescribedGroup, operations: int) -> Body:
+    return {
+        "ErrorCode": 0,
+        "ErrorMessage": None,
+        "GroupId": group.group_id,
+        "GroupState": group.state.value,
+        "ProtocolType": group.protocol_type,
+        "ProtocolData": group.protocol_name,
+        "Members": [
+            {
+                "MemberId": member.member_id,
+                "GroupInstanceId": member.group_instance_id,
+                "ClientId": member.client_id,
+                "ClientHost": member.client_host,
+                "MemberMetadata": member.metadata,
+                "MemberAssignment": member.assignment,
+            }
+            for member in group.members
+        ],
+        "AuthorizedOperations": operations,
+    }
+
+
+def _nothing(group_id: str, error: Errors, text: str | None, state: str) -> Body:
+    return {
+        "ErrorCode": int(error),
+        "ErrorMessage": text,
+        "GroupId": group_id,
+        "GroupState": state,
+        "ProtocolType": "",
+        "ProtocolData": "",
+        "Members": [],
+        "AuthorizedOperations": OPERATIONS_NOT_ASKED,
+    }

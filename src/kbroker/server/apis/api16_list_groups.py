@@ -1,0 +1,33 @@
+"""ListGroups: all groups, or those of certain states and types."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.server.context import ApiContext, Body, RequestContext
+
+CLASSIC = "classic"
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """List groups; filters count from v4 (states) and v5 (types), in any case, and unknown names match nothing."""
+    states = {state.lower() for state in body.get("StatesFilter") or ()}
+    types = {kind.lower() for kind in body.get("TypesFilter") or ()}
+    groups = [] if types and CLASSIC not in types else ctx.groups.list_groups()
+    return {
+        "ErrorCode": 0,
+        "Groups": [
+            {
+                "GroupId": group.group_id,
+                "ProtocolType": group.protocol_type,
+                "GroupState": group.state.value,
+                "GroupType": CLASSIC,
+            }
+            for group in groups
+            if not states or group.state.value.lower() in states
+        ],
+    }
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """No groups."""
+    return {"ErrorCode": int(error), "Groups": []}

@@ -1,0 +1,31 @@
+"""OffsetDelete: forget committed offsets of topics nobody in the group is subscribed to."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.server.context import ApiContext, Body, RequestContext
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Delete per partition; those of unknown topics are UNKNOWN_TOPIC_OR_PARTITION."""
+    known: list[tuple[str, int]] = []
+    for topic in body["Topics"]:
+        view = ctx.topics.get(topic["Name"])
+        count = 0 if view is None else len(view.partitions)
+        indexes = [row["PartitionIndex"] for row in topic["Partitions"]]
+        known.extend((topic["Name"], index) for index in indexes if 0 <= index < count)
+    results = ctx.groups.delete_offsets(body["GroupId"], known)
+    topics = []
+    for topic in body["Topics"]:
+        rows = []
+        for row in topic["Partitions"]:
+            index = row["PartitionIndex"]
+            error = results.get((topic["Name"], index), Errors.UNKNOWN_TOPIC_OR_PARTITION)
+            rows.append({"PartitionIndex": index, "ErrorCode": int(error)})
+        topics.append({"Name": topic["Name"], "Partitions": rows})
+    return {"ErrorCode": 0, "Topics": topics}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Nothing was deleted."""
+    return {"ErrorCode": int(error), "Topics": []}
