@@ -22,7 +22,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     if request.api_version >= FIRST_WITH_GROUPS:
         by_id = request.api_version >= FIRST_WITH_IDS
         return {"Groups": [_group(ctx, group, by_id) for group in body["Groups"]]}
-    return {"ErrorCode": 0, "Topics": _topics(ctx, body["GroupId"], body["Topics"], by_id=False)}
+    topics = _topics(ctx, body["GroupId"], body["Topics"], by_id=False)
+    return {"ErrorCode": 0, "Topics": [{"Name": row["Name"], "Partitions": row["Partitions"]} for row in topics]}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
