@@ -1,0 +1,157 @@
+"""A group coordinator on a virtual clock over logs in memory, and members that remember how they were answered."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.errors import Errors
+from kbroker.coordinator.classic_group import JoinResult, SyncResult
+from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
+from kbroker.coordinator.membership import JoinRequest, LeavingMember, SyncRequest
+from kbroker.log._partition import PartitionLog
+
+SESSION_MS, REBALANCE_MS = 10_000, 20_000
+RANGE = [("range", b"\0\0\0\0\0\0\xff\xff\xff\xff")]
+QUICK = GroupSettings(initial_rebalance_delay_ms=0)
+
+
+class MemoryTopic:
+    """``__consumer_offsets`` in memory; survives the coordinator."""
+
+    def __init__(self, clock: VirtualClock, count: int = 3, **config: Any) -> None:
+        self.logs = [
+            PartitionLog(None, "__consumer_offsets", index, uuid.uuid4(), config, clock, in_memory=True)
+            for index in range(count)
+        ]
+        self.created = False
+
+    def ensure(self) -> int:
+        self.created = True
+        return len(self.logs)
+
+    @property
+    def partition_count(self) -> int:
+        return len(self.logs) if self.created else 0
+
+    def partition(self, index: int) -> PartitionLog | None:
+        return self.logs[index]
+
+    @property
+    def record_count(self) -> int:
+        return sum(log.log_end_offset for log in self.logs)
+
+
+class Answers(list):  # type: ignore[type-arg]
+    """Answers of one request: none while it waits, one for ever after."""
+
+    @property
+    def one(self) -> Any:
+        (only,) = self
+        return only
+
+
+@dataclass
+class Groups:
+    """The coordinator and short forms of what clients do."""
+
+    settings: GroupSettings = QUICK
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    topic: MemoryTopic | None = None
+
+    def __post_init__(self) -> None:
+        self.topic = self.topic or MemoryTopic(self.clock)
+        self.coordinator = GroupCoordinator(self.clock, self.topic, self.settings)
+        self.coordinator.start()
+
+    def restart(self) -> Groups:
+        """Another coordinator over the same log, as after a kill."""
+        return Groups(self.settings, self.clock, self.topic)
+
+    def after(self, ms: int) -> None:
+        """Let time pass in steps, so that what is due early has happened before what is due late."""
+        while ms > 0:
+            step = min(ms, 100)
+            self.clock.advance_ms(step)
+            self.coordinator.advance()
+            ms -= step
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        group: str = "g",
+        instance: str | None = None,
+        protocols: list[tuple[str, bytes]] | None = None,
+        kind: str = "consumer",
+        session_ms: int = SESSION_MS,
+        rebalance_ms: int = REBALANCE_MS,
+        known: bool = False,
+        skip: bool = False,
+    ) -> Answers:
+        answers = Answers()
+        rows = RANGE if protocols is None else protocols
+        request = JoinRequest(
+            group, member_id, instance, "client", "/host", rebalance_ms, session_ms, kind, rows, known, skip
+        )
+        self.coordinator.join(request, answers.append)
+        self.coordinator.advance()
+        return answers
+
+    def sync(
+        self,
+        member_id: str,
+        generation: int,
+        assignments: dict[str, bytes] | None = None,
+        *,
+        group: str = "g",
+        instance: str | None = None,
+        kind: str | None = None,
+        name: str | None = None,
+    ) -> Answers:
+        answers = Answers()
+        request = SyncRequest(group, generation, member_id, instance, kind, name, assignments or {})
+        self.coordinator.sync(request, answers.append)
+        self.coordinator.advance()
+        return answers
+
+    def beat(self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None) -> Errors:
+        error = self.coordinator.heartbeat(group, member_id, instance, generation)
+        self.coordinator.advance()
+        return error
+
+    def leave(self, *member_ids: str, group: str = "g") -> list[Errors]:
+        errors = self.coordinator.leave(group, [LeavingMember(one, None) for one in member_ids])
+        self.coordinator.advance()
+        return errors
+
+    def state(self, group: str = "g") -> str:
+        found = self.coordinator.describe(group)
+        return "Dead" if found is None else found.state.value
+
+    def members(self, group: str = "g") -> list[str]:
+        found = self.coordinator.describe(group)
+        return [] if found is None else [member.member_id for member in found.members]
+
+    def lone(self, *, group: str = "g", **how: Any) -> JoinResult:
+        """A group of one, stable."""
+        joined: JoinResult = self.join(group=group, **how).one
+        assert joined.error is Errors.NONE
+        synced: SyncResult = self.sync(
+            joined.member_id, joined.generation_id, {joined.member_id: b"all"}, group=group
+        ).one
+        assert synced.error is Errors.NONE
+        return joined
+
+    def pair(self) -> tuple[JoinResult, JoinResult]:
+        """A stable group of two: the leader and the other."""
+        first = self.lone()
+        waiting = self.join()
+        one = self.join(first.member_id).one
+        two = waiting.one
+        synced = self.sync(two.member_id, two.generation_id)
+        self.sync(one.member_id, one.generation_id, {one.member_id: b"1", two.member_id: b"2"})
+        assert synced.one.assignment == b"2"
+        return one, two

@@ -1,0 +1,359 @@
+"""Committed offsets and remembered groups: rules, Kafka's record bytes, restarts, damage, deletion, expiry."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.coordinator import group_records
+from kbroker.coordinator.classic_group import GroupState
+from kbroker.coordinator.group_coordinator import GroupSettings
+from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey, StoredGroup, StoredMember
+from kbroker.coordinator.offsets_log import partition_of
+from kbroker.protocol import codec
+from kbroker.protocol.records import build_batch, iter_records
+from tests.support.groups import SESSION_MS, Groups, MemoryTopic
+
+PLACE = ("t", 0)
+
+
+def value(
+    offset: int, metadata: str = "note", epoch: int = 3, time_ms: int = 5, expires_ms: int = -1
+) -> CommittedOffset:
+    return CommittedOffset(offset, epoch, metadata, time_ms, expires_ms)
+
+
+def commit(groups: Groups, offset: int = 7, *, group: str = "g", member: str = "", generation: int = -1, place=PLACE):
+    now_ms = groups.clock.wall_ms()
+    groups.coordinator.commit(group, member, None, generation, {place: value(offset, time_ms=now_ms)})
+
+
+def refused(action, *args, **how) -> Errors:
+    with pytest.raises(KafkaError) as info:
+        action(*args, **how)
+    return info.value.error
+
+
+# ---------------------------------------------------------------- records
+
+
+def test_records_are_kafkas_bytes():
+    """Written out by hand after Kafka's schemas: key 1, value 3; key 2, group value 3."""
+    assert group_records.offset_key("g", "t", 5) == bytes.fromhex("0001 0001 67 0001 74 00000005")
+    assert group_records.encode_offset(value(7, "n", 3, 9)) == bytes.fromhex(
+        "0003 0000000000000007 00000003 0001 6e 0000000000000009"
+    )
+    assert group_records.encode_offset(value(7, "n", 3, 9, 11)) == bytes.fromhex(
+        "0001 0000000000000007 0001 6e 0000000000000009 000000000000000b"
+    )
+    assert group_records.group_key("g") == bytes.fromhex("0002 0001 67")
+    member = StoredMember("m", None, "c", "/h", 2, 1, b"s", b"a")
+    stored = StoredGroup("consumer", 4, "range", "m", 6, [member])
+    assert group_records.encode_group(stored) == bytes.fromhex(
+        "0003 0008 636f6e73756d6572 00000004 0005 72616e6765 0001 6d 0000000000000006 00000001"
+        "0001 6d ffff 0001 63 0002 2f68 00000002 00000001 00000001 73 00000001 61"
+    )
+
+
+def test_every_version_of_kafkas_values_can_be_read():
+    """Old brokers wrote 0 to 2, newer ones may write 4 (flexible); what a version lacks has its default."""
+    body = {"Offset": 7, "LeaderEpoch": 3, "Metadata": "n", "CommitTimestamp": 9, "ExpireTimestamp": 11}
+    for version, epoch, expires in ((0, -1, -1), (1, -1, 11), (2, -1, -1), (3, 3, -1), (4, 3, -1)):
+        data = codec.encode_versioned("OffsetCommitValue", version, body)
+        assert group_records.decode_offset(data) == CommittedOffset(7, epoch, "n", 9, expires)
+    member = StoredMember("m", "i", "c", "/h", 2, 1, b"s", b"a")
+    newest = group_records.decode_group(group_records.encode_group(StoredGroup("x", 4, None, None, 6, [member])))
+    assert newest == StoredGroup("x", 4, None, None, 6, [member])
+    row = {
+        "MemberId": "m",
+        "ClientId": "c",
+        "ClientHost": "/h",
+        "SessionTimeout": 1,
+        "Subscription": b"",
+        "Assignment": b"",
+    }
+    oldest = codec.encode_versioned(
+        "GroupMetadataValue",
+        0,
+        {"ProtocolType": "x", "Generation": 1, "Protocol": None, "Leader": None, "Members": [row]},
+    )
+    (read,) = group_records.decode_group(oldest).members
+    assert (read.rebalance_timeout_ms, read.group_instance_id) == (1, None)
+
+
+def test_keys_say_what_they_are():
+    """Offsets of two key versions, groups, and kinds that belong to others."""
+    key = group_records.offset_key("g", "t", 5)
+    assert group_records.decode_key(key) == OffsetKey("g", "t", 5)
+    assert group_records.decode_key(b"\0\0" + key[2:]) == OffsetKey("g", "t", 5)
+    assert group_records.decode_key(group_records.group_key("g")) == GroupKey("g")
+    assert group_records.decode_key(struct.pack(">h", 3)) is None
+    for damaged in (b"", b"\0", key[:-1], b"\0\2\0\5g"):
+        with pytest.raises(ProtocolError):
+            group_records.decode_key(damaged)
+
+
+@pytest.mark.parametrize(
+    ("group_id", "partition"),
+    [("", 0), ("g", 3), ("hello", 22), ("\U0001f600", 49), ("polygenelubricants", 0)],
+)
+def test_a_groups_partition_is_kafkas(group_id, partition):
+    """Java's String.hashCode over UTF-16; the smallest int has no absolute value and counts as 0."""
+    assert partition_of(group_id, 50) == partition
+
+
+# ---------------------------------------------------------------- commits
+
+
+def test_what_is_committed_is_there_and_can_go_backwards():
+    """By place and all at once; a partition without an offset, and a group nobody knows, have none."""
+    groups = Groups()
+    commit(groups, 7)
+    commit(groups, 3)
+    commit(groups, 9, place=("u", 1))
+    assert groups.coordinator.committed("g", [PLACE, ("t", 1)])[PLACE].offset == 3
+    assert {place: one.offset for place, one in groups.coordinator.committed("g").items()} == {PLACE: 3, ("u", 1): 9}
+    assert groups.coordinator.committed("h") == {}
+    assert groups.coordinator.describe("h") is None
+
+
+def test_who_may_commit():
+    """A member in its generation; anybody while the group is empty; nobody between join and sync."""
+    groups = Groups()
+    one = groups.lone()
+    commit(groups, member=one.member_id, generation=1)
+    assert refused(commit, groups, member=one.member_id, generation=2) is Errors.ILLEGAL_GENERATION
+    assert refused(commit, groups, member=one.member_id) is Errors.ILLEGAL_GENERATION
+    assert refused(commit, groups, member="stranger", generation=1) is Errors.UNKNOWN_MEMBER_ID
+    assert refused(commit, groups) is Errors.UNKNOWN_MEMBER_ID
+    assert refused(commit, groups, group="unknown", member="m", generation=1) is Errors.GROUP_ID_NOT_FOUND
+    groups.join(group="half")
+    (half,) = groups.members("half")
+    assert refused(commit, groups, group="half", member=half, generation=1) is Errors.REBALANCE_IN_PROGRESS
+    groups.leave(one.member_id)
+    commit(groups, 8)
+    assert groups.coordinator.committed("g")[PLACE].offset == 8
+
+
+def test_members_may_commit_while_others_join():
+    """Before it joins again a member commits what it has done (KIP-429)."""
+    groups = Groups()
+    one = groups.lone()
+    groups.join()
+    commit(groups, 5, member=one.member_id, generation=1)
+    assert groups.coordinator.committed("g")[PLACE].offset == 5
+
+
+def test_a_commit_is_a_sign_of_life():
+    """A member that only commits keeps its session."""
+    groups = Groups()
+    one = groups.lone()
+    for _ in range(4):
+        groups.after(SESSION_MS - 1000)
+        commit(groups, member=one.member_id, generation=1)
+    assert groups.members() == [one.member_id]
+
+
+def test_a_commit_the_log_refuses_is_not_there(monkeypatch):
+    """Disk full: the client gets the code of a coordinator, and the old offset stays."""
+    groups = Groups()
+    commit(groups, 1)
+    for log in groups.topic.logs:
+        log.close()
+    assert refused(commit, groups, 2) in (Errors.NOT_COORDINATOR, Errors.COORDINATOR_NOT_AVAILABLE)
+    assert groups.coordinator.committed("g")[PLACE].offset == 1
+
+
+def test_a_commit_of_many_partitions_is_split_into_batches():
+    """Four thousand partitions with long notes are more than one batch may be."""
+    groups = Groups()
+    offsets = {("t", index): value(index, "m" * 1000) for index in range(4000)}
+    groups.coordinator.commit("g", "", None, -1, offsets)
+    assert groups.restart().coordinator.committed("g") == offsets
+
+
+# ---------------------------------------------------------------- restarts
+
+
+def test_offsets_and_groups_survive_a_restart():
+    """The same offsets, members, generation and assignments; a member goes on as if nothing had happened."""
+    groups = Groups()
+    one, two = groups.pair()
+    commit(groups, 1, member=one.member_id, generation=2)
+    commit(groups, 2, member=one.member_id, generation=2)
+    commit(groups, 5, group="plain")
+    again = groups.restart()
+    assert again.coordinator.committed("g")[PLACE].offset == 2
+    assert again.coordinator.committed("plain")[PLACE] == groups.coordinator.committed("plain")[PLACE]
+    assert again.coordinator.describe("g") == groups.coordinator.describe("g")
+    assert again.beat(two.member_id, 2) is Errors.NONE
+    commit(again, 3, member=one.member_id, generation=2)
+    again.after(SESSION_MS + 100)
+    assert again.state() == "Empty"
+    third = again.restart()
+    assert (third.state(), third.coordinator.committed("g")[PLACE].offset) == ("Empty", 3)
+    assert third.join().one.generation_id > 2
+
+
+def test_a_static_member_that_returned_is_remembered_under_its_new_id():
+    """Otherwise it would be fenced after a restart."""
+    groups = Groups()
+    groups.lone(instance="i")
+    back = groups.join(instance="i", skip=True).one
+    assert groups.restart().beat(back.member_id, 1, instance="i") is Errors.NONE
+
+
+def test_a_rebalance_that_a_stop_interrupts_goes_on_with_the_group_that_was():
+    """The generation without an assignment was never written: members come back to the one before."""
+    groups = Groups()
+    first = groups.lone()
+    waiting = groups.join()
+    groups.join(first.member_id)
+    assert waiting.one.generation_id == 2
+    again = groups.restart()
+    assert again.members() == [first.member_id]
+    assert again.beat(first.member_id, 2) is Errors.ILLEGAL_GENERATION
+    assert again.beat(waiting.one.member_id, 2) is Errors.UNKNOWN_MEMBER_ID
+
+
+def test_damaged_records_are_left_out_and_the_rest_is_loaded(caplog):
+    """A batch with a wrong checksum inside, records that are no records, keys of other kinds: told, not fatal."""
+    groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 1), clock=clock)
+    commit(groups, 1)
+    (log,) = groups.topic.logs
+    key = group_records.offset_key("g", "t", 1)
+    rows = [
+        (b"\0", b""),
+        (b"\0\2\0\1x", b"\0\3nonsense"),
+        (b"\0\1\0\1h", b"v"),
+        (b"\0\x09zz", b"v"),
+        (None, b"v"),
+        (key, b""),
+    ]
+    log.append(build_batch(rows), is_client=False)
+    commit(groups, 2, place=("t", 2))
+    again = groups.restart()
+    assert {place: one.offset for place, one in again.coordinator.committed("g").items()} == {PLACE: 1, ("t", 2): 2}
+    assert "cannot be read" in caplog.text
+
+
+def test_the_log_holds_what_kafka_would_have_written():
+    """A join, a commit and a deletion as records: no more, no less."""
+    groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 1), clock=clock)
+    one = groups.lone()
+    commit(groups, 4, member=one.member_id, generation=1)
+    groups.leave(one.member_id)
+    groups.coordinator.delete("g")
+    data = groups.topic.logs[0].read(0).records
+    rows = [(group_records.decode_key(bytes(row.key)), row.value) for row in iter_records(data)]
+    place, group = OffsetKey("g", "t", 0), GroupKey("g")
+    assert [key for key, _ in rows] == [group, place, group, place, group]
+    assert [found is None for _, found in rows] == [False, False, False, True, True]
+    stored = group_records.decode_group(rows[0][1])
+    assert (stored.leader_id, stored.protocol_name, stored.members[0].assignment) == (one.member_id, "range", b"all")
+    assert group_records.decode_group(rows[2][1]).generation_id == 2
+    assert group_records.decode_group(rows[2][1]).members == []
+
+
+# ---------------------------------------------------------------- deletion and expiry
+
+
+def test_deleting_groups():
+    """Only empty ones; their offsets are gone, after a restart too."""
+    groups = Groups()
+    groups.lone(group="live")
+    commit(groups)
+    assert refused(groups.coordinator.delete, "live") is Errors.NON_EMPTY_GROUP
+    assert refused(groups.coordinator.delete, "missing") is Errors.GROUP_ID_NOT_FOUND
+    groups.coordinator.delete("g")
+    assert groups.coordinator.committed("g") == {}
+    assert groups.restart().coordinator.describe("g") is None
+    assert [one.group_id for one in groups.coordinator.list_groups()] == ["live"]
+
+
+def test_deleting_offsets_of_a_live_group():
+    """Those of topics nobody is subscribed to; a group that is no consumer group must be empty."""
+    groups = Groups()
+    subscription = codec.encode_versioned("ConsumerProtocolSubscription", 1, {"Topics": ["t"]})
+    one = groups.lone(protocols=[("range", subscription)])
+    commit(groups, member=one.member_id, generation=1)
+    commit(groups, member=one.member_id, generation=1, place=("u", 0))
+    results = groups.coordinator.delete_offsets("g", [PLACE, ("u", 0), ("u", 1)])
+    assert results == {PLACE: Errors.GROUP_SUBSCRIBED_TO_TOPIC, ("u", 0): Errors.NONE, ("u", 1): Errors.NONE}
+    assert set(groups.restart().coordinator.committed("g")) == {PLACE}
+    groups.lone(group="connect", kind="connect")
+    assert refused(groups.coordinator.delete_offsets, "connect", [PLACE]) is Errors.NON_EMPTY_GROUP
+    assert refused(groups.coordinator.delete_offsets, "missing", [PLACE]) is Errors.GROUP_ID_NOT_FOUND
+    assert refused(groups.coordinator.delete_offsets, "", [PLACE]) is Errors.INVALID_GROUP_ID
+
+
+def test_a_consumer_whose_subscription_cannot_be_read_may_want_any_topic():
+    """Its offsets are not deleted below it, and it can join all the same."""
+    groups = Groups()
+    one = groups.lone(protocols=[("range", b"\0\0\xff")])
+    commit(groups, member=one.member_id, generation=1)
+    assert groups.coordinator.delete_offsets("g", [PLACE]) == {PLACE: Errors.GROUP_SUBSCRIBED_TO_TOPIC}
+
+
+def test_offsets_go_with_their_topic():
+    """And nothing is left of any group without the offsets topic itself; those that wait are told."""
+    groups = Groups()
+    commit(groups)
+    commit(groups, place=("u", 0))
+    groups.coordinator.topic_deleted("t")
+    assert set(groups.coordinator.committed("g")) == {("u", 0)}
+    groups.lone(group="live")
+    waiting = groups.join(group="live")
+    groups.coordinator.topic_deleted("__consumer_offsets")
+    assert waiting.one.error is Errors.NOT_COORDINATOR
+    assert groups.coordinator.list_groups() == []
+
+
+def test_offsets_expire_when_the_group_has_been_empty_long_enough():
+    """Counted from the moment it became empty, not from the commit; a live group keeps what it is subscribed to."""
+    day = 24 * 3600 * 1000
+    groups = Groups(GroupSettings(initial_rebalance_delay_ms=0, offsets_retention_ms=7 * day))
+    subscription = codec.encode_versioned("ConsumerProtocolSubscription", 1, {"Topics": ["t"]})
+    one = groups.lone(protocols=[("range", subscription)])
+    commit(groups, member=one.member_id, generation=1)
+    commit(groups, member=one.member_id, generation=1, place=("u", 0))
+    commit(groups, group="plain")
+    groups.clock.advance_ms(7 * day - 1)
+    assert groups.coordinator.expire_offsets() == 0
+    groups.clock.advance_ms(1)
+    assert groups.coordinator.expire_offsets() == 2
+    assert set(groups.coordinator.committed("g")) == {PLACE}
+    assert groups.coordinator.describe("plain") is None
+    groups.leave(one.member_id)
+    groups.clock.advance_ms(7 * day - 1)
+    assert groups.coordinator.expire_offsets() == 0
+    groups.clock.advance_ms(1)
+    assert groups.coordinator.expire_offsets() == 1
+    assert groups.coordinator.list_groups() == []
+    assert groups.restart().coordinator.list_groups() == []
+
+
+def test_an_old_client_says_itself_how_long_its_offsets_last():
+    """RetentionTimeMs of OffsetCommit 2 to 4 wins over the broker's setting."""
+    groups = Groups()
+    now_ms = groups.clock.wall_ms()
+    groups.coordinator.commit("g", "", None, -1, {PLACE: value(1, expires_ms=now_ms + 1000, time_ms=now_ms)})
+    groups.clock.advance_ms(999)
+    assert groups.coordinator.expire_offsets() == 0
+    assert groups.restart().coordinator.committed("g")[PLACE].expire_timestamp_ms == now_ms + 1000
+    groups.clock.advance_ms(1)
+    assert groups.coordinator.expire_offsets() == 1
+
+
+def test_states_are_listed_as_they_are():
+    """Every state a client can see."""
+    groups = Groups(GroupSettings(initial_rebalance_delay_ms=1000))
+    groups.join(group="preparing")
+    commit(groups, group="empty")
+    assert {one.group_id: one.state for one in groups.coordinator.list_groups()} == {
+        "preparing": GroupState.PREPARING_REBALANCE,
+        "empty": GroupState.EMPTY,
+    }
