@@ -141,8 +141,9 @@ def test_neither_name_nor_id():
 
 # ---------------------------------------------------------------- ApiVersions
 
-FLOORS = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 18: (0, 4), 19: (2, 7), 20: (1, 6), 22: (0, 5), 32: (1, 4),
-          37: (0, 3), 60: (0, 2)}  # fmt: skip
+FLOORS = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4),
+          13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 18: (0, 4), 19: (2, 7), 20: (1, 6), 22: (0, 5), 32: (1, 4),
+          37: (0, 3), 42: (0, 2), 47: (0, 0), 60: (0, 2), 75: (0, 0)}  # fmt: skip
 
 
 def test_advertised_versions_are_the_table():
@@ -207,7 +208,7 @@ def test_api_versions_has_response_header_0():
 
 
 @pytest.mark.parametrize(
-    ("key", "version"), [(0, 2), (0, 14), (1, 3), (3, -1), (3, 14), (19, 1), (4, 0), (999, 0), (8, 2)]
+    ("key", "version"), [(0, 2), (0, 14), (1, 3), (3, -1), (3, 14), (19, 1), (4, 0), (999, 0), (8, 1)]
 )
 def test_what_is_not_served(key, version):
     """No entry: the connection is closed (quirk 20). Produce 0-2 are advertised and yet not served."""
