@@ -72,6 +72,11 @@ class FakeLogs:
         self.open[topic, partition] = log
         return log
 
+    def update_configs(self, configs: Any) -> None:
+        for (topic, _), log in self.open.items():
+            if topic in configs:
+                log.configs = dict(configs[topic])
+
     def delete_partition(self, topic: str, partition: int) -> None:
         del self.open[topic, partition]
 

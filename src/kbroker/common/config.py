@@ -9,6 +9,7 @@ keys, such as ``kbroker.run.length``, are ``KBROKER_RUN_LENGTH`` (or ``KBROKER_C
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -189,6 +190,13 @@ class BrokerConfig:
         """Replace the dynamic values of this broker and of all brokers; those that are no longer valid are left out."""
         self._dynamic_broker = _parsed(broker)
         self._dynamic_default = _parsed(default)
+
+    def with_dynamic(self, broker: Mapping[str, str], default: Mapping[str, str]) -> BrokerConfig:
+        """The configuration as it would be with these dynamic values. Raises: ConfigError."""
+        other = copy.copy(self)
+        other.set_dynamic(broker, default)
+        other._check()
+        return other
 
     def _check(self) -> None:
         """What one key alone cannot tell. Raises: ConfigError."""

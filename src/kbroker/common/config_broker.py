@@ -23,7 +23,7 @@ BOOLEAN, STRING, INT, SHORT, LONG, LIST = (
     ConfigType.LIST,
 )
 HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
-PER_BROKER, CLUSTER_WIDE = Dynamic.PER_BROKER, Dynamic.CLUSTER_WIDE
+CLUSTER_WIDE = Dynamic.CLUSTER_WIDE
 
 
 def _key(
@@ -36,15 +36,16 @@ def _key(
 NETWORK_KEYS: tuple[ConfigKey, ...] = (
     _key("listeners", LIST, ("PLAINTEXT://127.0.0.1:9092",), None,
          "Addresses to bind, NAME://host:port with commas between them; port 0 takes a free one, an "
-         "empty host binds all.",
-         HIGH, PER_BROKER),
+         "empty host binds all. A change needs a restart.",
+         HIGH),
     _key("advertised.listeners", LIST, None, None,
          "Addresses told to clients, by listener name. Unset: those of listeners, port 0 replaced by the real port.",
-         HIGH, PER_BROKER),
+         HIGH),
     _key("listener.security.protocol.map", LIST,
          ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"), None,
-         "Security protocol of each listener name. Only PLAINTEXT is served so far.", LOW, PER_BROKER),
-    _key("num.network.threads", INT, 3, between(1), "Network threads of each listener.", HIGH, CLUSTER_WIDE),
+         "Security protocol of each listener name. Only PLAINTEXT is served so far.", LOW),
+    _key("num.network.threads", INT, 3, between(1),
+         "Network threads of each listener. A change needs a restart.", HIGH),
     _key("num.io.threads", INT, 8, between(1), "Threads that handle requests.", HIGH, CLUSTER_WIDE),
     _key("background.threads", INT, 10, between(1),
          "Accepted; background work of the log has one thread.", HIGH, CLUSTER_WIDE),

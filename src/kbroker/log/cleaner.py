@@ -25,6 +25,15 @@ logger = logging.getLogger(__name__)
 
 HEADER_BYTES = 61  # of a record batch
 LEAST_MEMORY_BYTES = 1 << 20
+#: Broker configs that the threads are made with.
+CLEANER_KEYS = frozenset(
+    {
+        "log.cleaner.backoff.ms",
+        "log.cleaner.threads",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.buffer.load.factor",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -169,22 +178,49 @@ class LogCleaner:
         self._cleaned = dict(cleaned)
         self._busy: set[TopicPartition] = set()
         self._uncleanable: set[TopicPartition] = set()
+        self._config = config
+        self._life_lock = threading.Lock()  # start, reconfigure, close; taken before any other
+        self._started = self._closed = False
+        self._make_threads()
+
+    def _make_threads(self) -> None:
+        config = self._config
         self._backoff_ms = config.integer("log.cleaner.backoff.ms")
         threads = config.integer("log.cleaner.threads") if config.boolean("log.cleaner.enable") else 0
         memory = max(LEAST_MEMORY_BYTES, config.integer("log.cleaner.dedupe.buffer.size") // max(1, threads))
         load = config.value("log.cleaner.io.buffer.load.factor")
         load_factor = min(1.0, float(load)) if isinstance(load, (int, float)) and load > 0 else 0.9
         self._cleaners = [Cleaner(memory, load_factor) for _ in range(threads)]
-        self._schedulers = [Scheduler(clock, f"kafka-log-cleaner-thread-{i}") for i in range(threads)]
+        self._schedulers = [Scheduler(self._clock, f"kafka-log-cleaner-thread-{i}") for i in range(threads)]
 
     def start(self) -> None:
         """Begin; the first look is at once, the next ones ``log.cleaner.backoff.ms`` after nothing was left to do."""
+        with self._life_lock:
+            self._started = True
+            self._start_threads()
+
+    def _start_threads(self) -> None:
         for cleaner, scheduler in zip(self._cleaners, self._schedulers, strict=True):
             scheduler.schedule("log-cleaner", functools.partial(self._run, cleaner), period_ms=max(1, self._backoff_ms))
             scheduler.start()
 
     def close(self) -> None:
         """End rounds under way at their next batch, and wait for that."""
+        with self._life_lock:
+            self._closed = True
+            self._end_threads()
+
+    def reconfigure(self) -> None:
+        """Go on with what CLEANER_KEYS say now: other threads, as Kafka does it; rounds under way begin again."""
+        with self._life_lock:
+            if self._closed:
+                return
+            self._end_threads()
+            self._make_threads()
+            if self._started:
+                self._start_threads()
+
+    def _end_threads(self) -> None:
         for cleaner in self._cleaners:
             cleaner.stop()
         for scheduler in self._schedulers:

@@ -25,9 +25,9 @@ from kbroker.log import checkpoints
 from kbroker.log._flusher import FlusherPool
 from kbroker.log._partition import PartitionLog
 from kbroker.log.checkpoints import TopicPartition
-from kbroker.log.cleaner import Compacted, CompactionConfig, LogCleaner
+from kbroker.log.cleaner import CLEANER_KEYS, Compacted, CompactionConfig, LogCleaner
 from kbroker.log.log_dir import DELETE_SUFFIX, LogDir, parse_partition_folder, remove_folder
-from kbroker.log.scheduler import Scheduler
+from kbroker.log.scheduler import ScheduledTask, Scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +101,7 @@ class LogManager:
         self._closed = False
         self._dirs: list[LogDir] = []
         self._all_sound = False
+        self._flush_task: ScheduledTask | None = None
         self.cluster_id = cluster_id
         try:
             for path in log_dirs:
@@ -319,10 +320,22 @@ class LogManager:
 
     def update_config(self, topic: str, config: Mapping[str, ConfigValue]) -> None:
         """Give the partitions of a topic its new configuration."""
+        self.update_configs({topic: config})
+
+    def update_configs(self, configs: Mapping[str, Mapping[str, ConfigValue]]) -> None:
+        """Give the partitions of each of these topics its new configuration."""
         for key, hosted in self._items():
-            if key[0] == topic:
+            config = configs.get(key[0])
+            if config is not None:
                 _note_config(hosted, config)
                 hosted.log.update_config(self._with_broker_keys(key, config))
+
+    def reconfigure(self, changed: frozenset[str]) -> None:
+        """Follow broker configs that changed while the tasks run."""
+        if changed & {"log.flush.interval.ms", "log.flush.scheduler.interval.ms"}:
+            self._schedule_flusher()
+        if changed & CLEANER_KEYS:
+            self.cleaner.reconfigure()
 
     @property
     def offline_dirs(self) -> dict[Path, str]:
@@ -341,13 +354,7 @@ class LogManager:
         purge_ms = min(integer("log.segment.delete.delay.ms"), PURGE_PERIOD_MS)
         self._every("segment-deletion", self.purge_deleted, purge_ms)
         self._every("producer-expiration", self.expire_producers, integer("producer.id.expiration.check.interval.ms"))
-        flush_ms = self._config.value("log.flush.interval.ms")
-        # Kafka never flushes by time unless the scheduler's interval is set too; here log.flush.interval.ms is enough
-        period_ms = min(
-            integer("log.flush.scheduler.interval.ms"), flush_ms if isinstance(flush_ms, int) else INT64_MAX
-        )
-        if period_ms < INT64_MAX:
-            self._every("log-flusher", self.flush_by_time, max(1, period_ms), min(INITIAL_TASK_DELAY_MS, period_ms))
+        self._schedule_flusher()
         if not self._in_memory:
             every = integer("log.flush.offset.checkpoint.interval.ms")
             self._every("recovery-point-checkpoint", self.write_recovery_points, every)
@@ -355,10 +362,24 @@ class LogManager:
             self._every("log-start-checkpoint", self.write_log_starts, every)
             self._every("high-watermark-checkpoint", self.write_high_watermarks, HIGH_WATERMARK_PERIOD_MS)
 
+    def _schedule_flusher(self) -> None:
+        if self._flush_task is not None:
+            self._flush_task.cancel()
+            self._flush_task = None
+        flush_ms = self._config.value("log.flush.interval.ms")
+        # Kafka never flushes by time unless the scheduler's interval is set too; here log.flush.interval.ms is enough
+        period_ms = min(
+            self._config.integer("log.flush.scheduler.interval.ms"),
+            flush_ms if isinstance(flush_ms, int) else INT64_MAX,
+        )
+        if period_ms < INT64_MAX:
+            delay_ms = min(INITIAL_TASK_DELAY_MS, period_ms)
+            self._flush_task = self._every("log-flusher", self.flush_by_time, period_ms, delay_ms)
+
     def _every(
         self, name: str, run: Callable[[], object], period_ms: int, delay_ms: int = INITIAL_TASK_DELAY_MS
-    ) -> None:
-        self.scheduler.schedule(name, run, delay_ms=delay_ms, period_ms=max(1, period_ms))
+    ) -> ScheduledTask:
+        return self.scheduler.schedule(name, run, delay_ms=delay_ms, period_ms=max(1, period_ms))
 
     def apply_retention(self) -> int:
         """Drop what retention.ms, retention.bytes and the log start no longer keep. Returns: removed segments."""

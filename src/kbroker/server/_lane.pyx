@@ -23,7 +23,7 @@ from kbroker._core.request_queue cimport (
     Queue, request_queue_is_closed, request_queue_put, request_queue_release, request_queue_retain, request_queue_take,
 )
 from kbroker._core.sync cimport (
-    atomic_add, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+    atomic_add, atomic_cas, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
 from kbroker._core.timing_wheel cimport timer_close, timer_new, timer_release
 from kbroker._core.wire cimport (
@@ -222,6 +222,16 @@ cdef void run_one(Handler *handler, Request *head) noexcept nogil:
         run_deferred(handler)
 
 
+cdef bint leaves(Lane *lane) noexcept nogil:
+    """Whether the calling handler is one of those that are to end."""
+    cdef int64_t surplus = atomic_load(&lane.surplus_handlers)
+    while surplus > 0:
+        if atomic_cas(&lane.surplus_handlers, surplus, surplus - 1):
+            return True
+        surplus = atomic_load(&lane.surplus_handlers)
+    return False
+
+
 cdef void handler_loop(Lane *lane) noexcept nogil:
     cdef Handler handler
     cdef Request *head
@@ -234,6 +244,8 @@ cdef void handler_loop(Lane *lane) noexcept nogil:
         if head != NULL:
             run_one(&handler, head)
         elif request_queue_is_closed(lane.requests):
+            break
+        if atomic_load(&lane.surplus_handlers) > 0 and leaves(lane):
             break
     topic_table_release(handler.topics)
 
@@ -420,6 +432,12 @@ cdef class NativeLane:
         cdef Lane *lane = self.lane
         with nogil:
             handler_loop(lane)
+
+    def retire_handlers(self, int count):
+        """Lets so many handler threads end, each after the request it has or within a third of a second."""
+        if count < 0:
+            raise ValueError(f"count must be >= 0, got {count}")
+        atomic_add(&self.lane.surplus_handlers, count)
 
     def run_fetch_reaper(self):
         """Body of the thread that expires waiting fetches; returns after ``close``."""

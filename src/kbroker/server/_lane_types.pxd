@@ -59,6 +59,7 @@ cdef struct Lane:
     Mutex parked_lock
     void *parked                # FetchState list, for shutdown
     AtomicI64 is_closed
+    AtomicI64 surplus_handlers  # so many handler threads are to end (num.io.threads was lowered)
     AtomicI64 handled           # requests answered natively
     AtomicI64 declined
 

@@ -31,6 +31,7 @@ from kbroker.server._lane import NativeLane
 from kbroker.server.apis import api18_api_versions
 from kbroker.server.context import ApiContext, Endpoint
 from kbroker.server.group_service import GROUP_KEYS, GroupService
+from kbroker.server.handler_threads import HandlerThreads
 from kbroker.server.kafka_apis import KafkaApis
 from kbroker.server.metadata_store import BROKER, MetadataStore
 from kbroker.server.request_handler import RequestHandlerPool
@@ -176,6 +177,7 @@ class _Parts:
         lane = self._start_lane(requests, python_requests)
         topics = TopicRegistry(config, store, logs, lane.publish_topics)
         self.ctx = ApiContext(config, store, topics, endpoints, self.apis.ranges, self.clock)
+        self.ctx.dynamic.on_broker_change(logs.reconfigure)
         topics.load()
         self._start_groups(logs, topics)
         self._start_handlers(lane, requests, python_requests)
@@ -219,12 +221,11 @@ class _Parts:
         config = self.config
         channel = RequestChannel(python_requests)
         pool = RequestHandlerPool(self.ctx, self.apis, channel.receive, config.integer("kbroker.python.threads"))
-        names = [f"data-plane-kafka-request-handler-{number}" for number in range(config.integer("num.io.threads"))]
-        handlers = [_thread(name, lane.run_handler) for name in names]
+        handlers = HandlerThreads(lane.run_handler, lane.retire_handlers)
 
         def stop_native() -> None:
             requests.close()
-            self._join(handlers)
+            self._join(handlers.threads)
 
         def stop_python() -> None:
             channel.close()
@@ -235,8 +236,8 @@ class _Parts:
         self._then("Python handlers", stop_python)
         self._then("handlers", stop_native)
         pool.start()
-        for thread in handlers:
-            thread.start()
+        handlers.resize(config.integer("num.io.threads"))
+        self.ctx.dynamic.on_broker_change(lambda changed: handlers.resize(config.integer("num.io.threads")))
 
     def _then(self, what: str, undo: Callable[[], object]) -> None:
         self._undo.append((what, undo))

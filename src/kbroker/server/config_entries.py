@@ -45,6 +45,18 @@ def default_broker_entries(config: BrokerConfig, dynamic: Mapping[str, str]) -> 
     return entries
 
 
+def resource_entries(table: Mapping[str, ConfigKey], overrides: Mapping[str, str], source: ConfigSource) -> list[Entry]:
+    """Every config of a group or of a client metrics subscription that sets ``overrides``."""
+    entries = []
+    for name, key in table.items():
+        value = key.parse(overrides[name]) if name in overrides else key.default
+        synonyms: list[Synonym] = [(key.synonym or name, key.default, ConfigSource.DEFAULT_CONFIG)]
+        if name in overrides:
+            synonyms.insert(0, (name, value, source))
+        entries.append(_entry(key, value, synonyms, False))
+    return entries
+
+
 def broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
     """The values of a broker config, the winning one first.
 

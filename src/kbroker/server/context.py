@@ -10,6 +10,7 @@ from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_coordinator import GroupCoordinator
+from kbroker.server.dynamic_configs import DynamicConfigs
 from kbroker.server.metadata_store import MetadataStore
 from kbroker.server.topics import TopicRegistry
 
@@ -51,6 +52,10 @@ class ApiContext:
     clock: BaseClock = field(default_factory=SystemClock)
     group_coordinator: GroupCoordinator | None = None
     coordinators: set[int] = field(default_factory=set)
+    dynamic: DynamicConfigs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dynamic = DynamicConfigs(self.config, self.store, self.topics)
 
     @property
     def groups(self) -> GroupCoordinator:

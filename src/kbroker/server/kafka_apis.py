@@ -26,10 +26,13 @@ from kbroker.server.apis import (
     api20_delete_topics,
     api22_init_producer_id,
     api32_describe_configs,
+    api33_alter_configs,
     api37_create_partitions,
     api42_delete_groups,
+    api44_incremental_alter_configs,
     api47_offset_delete,
     api60_describe_cluster,
+    api74_list_config_resources,
     api75_describe_topic_partitions,
 )
 from kbroker.server.context import ApiContext, Body, RequestContext
@@ -80,10 +83,13 @@ class KafkaApis:
         self._add(20, api20_delete_topics)
         self._add(22, api22_init_producer_id)
         self._add(32, api32_describe_configs)
+        self._add(33, api33_alter_configs)
         self._add(37, api37_create_partitions)
         self._add(42, api42_delete_groups)
+        self._add(44, api44_incremental_alter_configs)
         self._add(47, api47_offset_delete)
         self._add(60, api60_describe_cluster)
+        self._add(74, api74_list_config_resources)
         self._add(75, api75_describe_topic_partitions)
 
     def _add(self, key: int, module: ModuleType | None, is_native: bool = False) -> None:

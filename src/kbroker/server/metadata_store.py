@@ -172,6 +172,12 @@ class MetadataStore:
             rows = [(kind, resource, name, value) for name, value in configs.items()]
             db.executemany("INSERT INTO configs VALUES (?, ?, ?, ?)", rows)
 
+    def resources_with_configs(self, kind: str) -> list[str]:
+        """Names of the resources of a kind that have configs."""
+        with self._lock:
+            rows = self._db.execute("SELECT DISTINCT resource FROM configs WHERE kind=? ORDER BY resource", (kind,))
+            return [str(row[0]) for row in rows]
+
     # ------------------------------------------------------------ producer ids
 
     def next_producer_id(self) -> int:

@@ -6,7 +6,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from kbroker.common.config import BrokerConfig
@@ -14,7 +14,7 @@ from kbroker.common.config_def import ConfigValue
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_coordinator import OFFSETS_TOPIC
 from kbroker.log.manager import TopicLogs
-from kbroker.server.metadata_store import MetadataStore, StoredTopic
+from kbroker.server.metadata_store import TOPIC, MetadataStore, StoredTopic
 from kbroker.server.topic_rules import INTERNAL_TOPICS, NewTopic, check_configs, check_more_partitions, check_new_topic
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ class Logs(Protocol):
         self, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
     ) -> Any: ...
     def delete_partition(self, topic: str, partition: int) -> None: ...
+    def update_configs(self, configs: Mapping[str, Mapping[str, ConfigValue]]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,25 @@ class TopicRegistry:
             self._store.set_partitions(name, count)
             self._swap({**self._by_name, name: grown})
             logger.info("topic %s has %d partitions now", name, count)
+
+    def set_configs(self, name: str, configs: Mapping[str, str]) -> None:
+        """Give a topic these configs of its own and no others; its logs follow them when this returns.
+
+        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        with self._lock:
+            view = self._by_name.get(name)
+            if view is None:
+                raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            self._store.replace_configs(TOPIC, name, configs)
+            self._logs.update_configs({name: self._config.topic_configs(configs)})
+            self._swap({**self._by_name, name: replace(view, configs=dict(configs))})
+
+    def refresh_configs(self) -> None:
+        """Let every topic's logs follow the broker's defaults, which have changed."""
+        with self._lock:
+            resolve = self._config.topic_configs
+            self._logs.update_configs({name: resolve(view.configs) for name, view in self._by_name.items()})
 
     def auto_create(self, names: Iterable[str]) -> None:
         """Create topics that a Metadata request named; what cannot be created is left out."""

@@ -1,17 +1,24 @@
-"""DescribeConfigs: of topics, brokers, loggers, and client metrics subscriptions."""
+"""DescribeConfigs: of topics, brokers, loggers, groups, and client metrics subscriptions."""
 
 from __future__ import annotations
 
-import logging
-
 from kbroker.common.config_def import ConfigSource, ConfigType
+from kbroker.common.config_resources import CLIENT_METRICS_TABLE, GROUP_TABLE
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.server.config_entries import Entry, broker_entries, default_broker_entries, topic_entries
+from kbroker.server import metadata_store
+from kbroker.server.broker_loggers import levels
+from kbroker.server.config_entries import (
+    Entry,
+    broker_entries,
+    default_broker_entries,
+    resource_entries,
+    topic_entries,
+)
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.metadata_store import BROKER
 from kbroker.server.topic_rules import invalid_name_reason
 
-TOPIC, BROKERS, BROKER_LOGGER, CLIENT_METRICS = 2, 4, 8, 16
+TOPIC, BROKERS, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 
 MALFORMED = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
@@ -64,7 +71,13 @@ def _entries(ctx: ApiContext, kind: int, name: str) -> list[Entry]:
     if kind == CLIENT_METRICS:
         if not name:
             raise KafkaError(Errors.INVALID_REQUEST, "Client metrics subscription name must not be empty")
-        return _client_metrics()
+        configs = ctx.store.configs(metadata_store.CLIENT_METRICS, name)
+        return resource_entries(CLIENT_METRICS_TABLE, configs, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG)
+    if kind == GROUP:
+        if not name:
+            raise KafkaError(Errors.INVALID_REQUEST, "Group name must not be empty")
+        configs = ctx.store.configs(metadata_store.GROUP, name)
+        return resource_entries(GROUP_TABLE, configs, ConfigSource.DYNAMIC_GROUP_CONFIG)
     raise KafkaError(Errors.INVALID_REQUEST, MALFORMED)
 
 
@@ -88,27 +101,8 @@ def _check_broker(ctx: ApiContext, name: str, or_empty: str) -> None:
 
 
 def _loggers() -> list[Entry]:
-    """Our loggers and their levels, in Kafka's words for them."""
-    words = {"CRITICAL": "FATAL", "WARNING": "WARN", "NOTSET": "INFO"}
-    own = sorted(name for name in list(logging.root.manager.loggerDict) if name.split(".")[0] == "kbroker")
-    entries = []
-    for name in ("root", *own):
-        logger = logging.getLogger(None if name == "root" else name)
-        level = logging.getLevelName(logger.getEffectiveLevel())
-        entries.append(
-            _plain(name, words.get(level, level), ConfigType.STRING, ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG)
-        )
-    return entries
-
-
-def _client_metrics() -> list[Entry]:
-    """No subscription is ever set: Kafka answers the defaults for any name."""
-    default = ConfigSource.DEFAULT_CONFIG
-    return [
-        _plain("interval.ms", "300000", ConfigType.INT, default),
-        _plain("match", "", ConfigType.LIST, default),
-        _plain("metrics", "", ConfigType.LIST, default),
-    ]
+    source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
+    return [_plain(name, level, ConfigType.STRING, source) for name, level in levels().items()]
 
 
 def _plain(name: str, value: str, kind: ConfigType, source: ConfigSource) -> Entry:

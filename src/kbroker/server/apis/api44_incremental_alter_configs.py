@@ -1,0 +1,51 @@
+"""IncrementalAlterConfigs: keys set, deleted, appended to and subtracted from; each resource on its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.dynamic_configs import ConfigChange
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Change each resource, or only check it; a resource that comes twice is not changed at all."""
+
+    def alter(resource: Body) -> None:
+        changes = [ConfigChange(row["Name"], row["ConfigOperation"], row["Value"]) for row in resource["Configs"]]
+        ctx.dynamic.alter(resource["ResourceType"], resource["ResourceName"], changes, body["ValidateOnly"])
+
+    return each_resource(body, alter)
+
+
+def each_resource(body: Body, alter: Callable[[Body], None]) -> Body:
+    """The answer to AlterConfigs too: ``alter`` raises KafkaError for a resource that is refused."""
+    times = Counter((row["ResourceType"], row["ResourceName"]) for row in body["Resources"])
+    answers = []
+    for resource in body["Resources"]:
+        error, message = Errors.NONE, None
+        try:
+            if times[resource["ResourceType"], resource["ResourceName"]] > 1:
+                raise KafkaError(Errors.INVALID_REQUEST, "Each resource must appear at most once.")
+            alter(resource)
+        except KafkaError as refusal:
+            error = refusal.error
+            message = None if error == Errors.UNKNOWN_SERVER_ERROR else refusal.message
+        answers.append(_answer(resource, error, message))
+    return {"Responses": answers}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every resource with the same error."""
+    return {"Responses": [_answer(resource, error, error.message) for resource in body["Resources"]]}
+
+
+def _answer(resource: Body, error: Errors, message: str | None) -> Body:
+    return {
+        "ErrorCode": int(error),
+        "ErrorMessage": message,
+        "ResourceType": resource["ResourceType"],
+        "ResourceName": resource["ResourceName"],
+    }

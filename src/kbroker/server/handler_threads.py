@@ -1,0 +1,43 @@
+"""The native request handler threads (num.io.threads): started, joined, and changed in number while they run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class HandlerThreads:
+    """Threads that each run ``body`` until it returns.
+
+    Args: ``body`` of one thread; ``retire``, told a count, lets so many of the bodies return.
+    Threads: any; one resize at a time.
+    Source: ``KafkaRequestHandlerPool``.
+    """
+
+    def __init__(self, body: Callable[[], None], retire: Callable[[int], None]) -> None:
+        self._body = body
+        self._retire = retire
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._wanted = 0
+        self._number = 0
+
+    def resize(self, count: int) -> None:
+        """Have so many threads; those that are too many end after the request they have."""
+        with self._lock:
+            if count < self._wanted:
+                self._retire(self._wanted - count)
+            for _ in range(count - self._wanted):
+                name = f"data-plane-kafka-request-handler-{self._number}"
+                self._number += 1
+                thread = threading.Thread(target=self._body, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            self._wanted = count
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+
+    @property
+    def threads(self) -> list[threading.Thread]:
+        """Those that have not ended."""
+        with self._lock:
+            return [thread for thread in self._threads if thread.is_alive()]

@@ -1,0 +1,92 @@
+"""Configs changed over the wire of a running broker: in force when the answer is there, and after a restart."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+    ResourceType,
+)
+
+from kbroker.protocol.records import iter_batches
+from kbroker.server.broker import Broker
+from kbroker.server.dynamic_configs import ConfigChange
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def settings(folder: Path) -> dict[str, object]:
+    return {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder)}
+
+
+def change(broker: Broker, kind: ResourceType, name: str, **values: str) -> None:
+    entries = [
+        ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+        for key, value in values.items()
+    ]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for future in admin.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=entries)]).values():
+        future.result(20)
+
+
+def produce(broker: Broker, value: bytes) -> object:
+    """The error of one record's delivery, None when it arrived."""
+    errors: list[object] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "message.max.bytes": 2_000_000})
+    producer.produce("t", value, on_delivery=lambda error, _: errors.append(error))
+    producer.flush(20)
+    (error,) = errors
+    return error
+
+
+def test_topic_and_broker_configs_act_at_once_and_stay(tmp_path: Path) -> None:
+    """A topic's codec, a default of all topics, the number of handlers: each from the next request on."""
+    with Broker(settings(tmp_path)) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.create_topics([NewTopic("t", 1)])["t"].result(20)
+        assert produce(broker, b"x" * 10_000) is None
+        change(broker, ResourceType.TOPIC, "t", compression_type="gzip")
+        assert produce(broker, b"y" * 10_000) is None
+        log = broker.context.topics.partition("t", 0)
+        stored = [batch.compression for offset in (0, 1) for batch in iter_batches(log.read(offset, 1).records)]
+        assert stored[0] == 0
+        assert stored[-1] == 1
+
+        default = [ConfigChange("message.max.bytes", 0, "5000")]  # librdkafka's admin cannot name the cluster's default
+        broker.context.dynamic.alter(4, "", default)
+        failed = produce(broker, b"z" * 10_000)
+        assert failed is not None
+        assert failed.code() == 10  # type: ignore[attr-defined]
+
+        change(broker, ResourceType.BROKER, "1", num_io_threads="4")
+        change(broker, ResourceType.BROKER, "1", num_io_threads="6")
+        assert produce(broker, b"small") is None
+        with pytest.raises(KafkaException) as refusal:
+            change(broker, ResourceType.BROKER, "1", num_io_threads="1")
+        assert refusal.value.args[0].code() == 42
+        with pytest.raises(KafkaException) as refusal:
+            change(broker, ResourceType.BROKER, "1", node_id="5")
+        assert "Cannot update these configs dynamically: [node.id]" in refusal.value.args[0].str()
+
+    with Broker(settings(tmp_path)) as broker:
+        assert broker.config.integer("num.io.threads") == 6
+        handlers = [one for one in threading.enumerate() if one.name.startswith("data-plane-kafka-request-handler-")]
+        assert len(handlers) == 6
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        (future,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, "t")]).values()
+        rows = future.result(20)
+        assert (rows["compression.type"].value, ConfigSource(rows["compression.type"].source)) == (
+            "gzip", ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        )  # fmt: skip
+        assert (rows["max.message.bytes"].value, ConfigSource(rows["max.message.bytes"].source)) == (
+            "5000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+        )  # fmt: skip
