@@ -5,6 +5,7 @@ Threads: the loop's own, except for ``facts``, which never change after registra
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.framing cimport FrameReader
 from kbroker._core.request cimport OpenFile, Request, Session
+from kbroker._core.sync cimport AtomicI64
 
 cdef extern from "socket_io.h" nogil:
     enum:
@@ -56,6 +57,7 @@ cdef struct Channel:
     int interest                # mask registered with the poller
     int mute_state              # MuteState
     int close_reason            # CLOSE_NONE while open
+    AtomicI64 is_gone           # the same for other threads: 1 once closed
     bint explicit_mute          # Selector.mute
     bint may_be_readable        # an event came while it was not read: read without asking the poller
     bint end_of_stream          # the peer is gone; complete frames are still delivered

@@ -346,6 +346,7 @@ cdef void loop_close(EventLoop *loop, Channel *channel, int reason) noexcept nog
     if channel.close_reason != 0:
         return
     channel.close_reason = reason
+    atomic_store(&channel.is_gone, 1)
     if channel.interest != 0:
         loop.poller.set(loop.poller, channel.fd, channel, channel.interest, 0)
         channel.interest = 0

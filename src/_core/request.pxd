@@ -54,6 +54,8 @@ cdef void session_release(Session *session) noexcept nogil
 
 cdef struct Responder:          # what a network thread offers to those who answer
     void (*respond)(Responder *self, Request *first) noexcept nogil   # list by ``next``; any thread; never blocks
+    # whether its connection is closed, so that nobody waits for its answer; from any thread that owns it; may be NULL
+    bint (*is_gone)(Request *request) noexcept nogil
     void *owner
     int32_t processor_id
     int32_t listener_id

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support import wire
-from tests.support.broker import BrokerProcess, rss_bytes
+from tests.support.broker import BrokerProcess, rss_bytes, wait_for
 from tests.support.wire import Connection
 
 TOPIC = "dear"
@@ -42,7 +42,7 @@ def session_of(answer: bytes) -> tuple[int, int]:
 
 @pytest.fixture
 def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
-    broker = start_broker(connections__max__idle__ms="1000")
+    broker = start_broker()
     with Connection(broker.bootstrap) as connection:
         assert wire.first_topic_error(connection.ask(wire.create_topic(TOPIC, 1))) == 0
     return broker
@@ -129,3 +129,27 @@ def test_session_that_grows(broker: BrokerProcess) -> None:
             connection.ask(fetch(range(step), epoch=0))
         assert rss_bytes(broker.pid) - base < 400 << 20
         assert session_of(connection.ask(fetch([0])))[0] == 0
+
+
+def test_answered_fetches_hold_nothing(broker: BrokerProcess) -> None:
+    """A fetch that has waited lets go of its partitions when it is answered, not when the purgatory is next purged."""
+    base = rss_bytes(broker.pid)
+    many = fetch([0] * 100_000, wait_ms=5)
+    with Connection(broker.bootstrap, 30) as connection:
+        for _ in range(20):
+            connection.ask(many)
+    assert rss_bytes(broker.pid) - base < 100 << 20
+
+
+def test_waiting_fetches_of_closed_connections(start_broker: Callable[..., BrokerProcess]) -> None:
+    """A fetch that would wait 24 days is let go of soon after its connection is closed."""
+    broker = start_broker(connections__max__idle__ms="1000")
+    with Connection(broker.bootstrap) as connection:
+        assert wire.first_topic_error(connection.ask(wire.create_topic(TOPIC, 1))) == 0
+    many = fetch([0] * 100_000, wait_ms=2**31 - 1, least=2**31 - 1)
+    base = rss_bytes(broker.pid)
+    with wire.crowd(broker.bootstrap, 20) as waiting:
+        for connection in waiting:
+            connection.send(many)
+        wait_for("the fetches wait", lambda: rss_bytes(broker.pid) - base > 150 << 20, 10)
+    wait_for("they are let go of", lambda: rss_bytes(broker.pid) - base < 60 << 20, 20)

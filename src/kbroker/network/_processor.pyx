@@ -76,6 +76,11 @@ cdef void respond(Responder *responder, Request *first) noexcept nogil:
     core_release(core)
 
 
+cdef bint is_gone(Request *request) noexcept nogil:
+    """The channel lives as long as its requests are out."""
+    return atomic_load(&(<Channel *>request.channel).is_gone) != 0
+
+
 cdef void drop_late(ProcessorCore *core, Request *request, Request *last) noexcept nogil:
     """The thread has ended: complete here what nobody can send any more."""
     cdef Request *following
@@ -550,6 +555,7 @@ cdef class Processor:
         list_init(&core.zombies)
         core.queue = request_queue_retain(queue.queue)
         core.responder.respond = respond
+        core.responder.is_gone = is_gone
         core.responder.owner = core
         core.responder.processor_id = processor_id
         core.responder.listener_id = listener_id

@@ -4,3 +4,4 @@ from kbroker.server._lane_types cimport Handler, Lane, Outcome
 
 cdef Outcome handle_fetch(Handler *handler, Request *request) noexcept nogil
 cdef void complete_parked(Lane *lane) noexcept nogil    # at shutdown: answers every waiting fetch
+cdef void complete_gone(Lane *lane) noexcept nogil      # answers the waiting fetches of closed connections

@@ -15,7 +15,7 @@ from kbroker._core.purgatory cimport (
     purgatory_try_complete_else_watch,
 )
 from kbroker._core.request cimport (
-    ACTION_CLOSE, ACTION_SEND, OpenFile, Request, open_file_release, request_add_file, request_add_memory,
+    ACTION_CLOSE, ACTION_SEND, OpenFile, Request, Responder, open_file_release, request_add_file, request_add_memory,
 )
 from kbroker._core.sync cimport atomic_add, mutex_lock, mutex_unlock
 from kbroker._core.wire cimport (
@@ -67,6 +67,7 @@ cdef enum:
     UNKNOWN_LEADER_EPOCH = 75
     UNKNOWN_TOPIC_ID = 100
     UNKNOWN_SERVER_ERROR = -1
+    GONE_AT_ONCE = 64
     COPY_BYTES = 32768          # a smaller region is copied into the answer: one write instead of three
 
 
@@ -520,7 +521,8 @@ cdef void answer_now(FetchState *state) noexcept nogil:
 
 # ---------------------------------------------------------------- the handler
 
-cdef void free_state(FetchState *state) noexcept nogil:
+cdef void let_go(FetchState *state) noexcept nogil:
+    """Frees all but the struct; under the operation's lock once others know it. What is left watches nothing."""
     cdef int32_t i
     if state.parts != NULL:
         drop_reads(state)
@@ -530,7 +532,20 @@ cdef void free_state(FetchState *state) noexcept nogil:
     session_drop(state)
     free(state.parts)
     free(state.names)
+    state.parts = NULL
+    state.names = NULL
+    state.part_count = 0
+
+
+cdef void free_state(FetchState *state) noexcept nogil:
+    let_go(state)
     free(state)
+
+
+cdef void let_go_locked(FetchState *state) noexcept nogil:
+    mutex_lock(&state.op.own_lock)
+    let_go(state)
+    mutex_unlock(&state.op.own_lock)
 
 
 cdef void refuse_isolation(FetchState *state) noexcept nogil:
@@ -614,8 +629,7 @@ cdef bint park(Handler *handler, FetchState *state) noexcept nogil:
     return True
 
 
-cdef bint delayed_fetch_try_complete(Operation *op) noexcept nogil:
-    cdef FetchState *state = <FetchState *>op
+cdef bint is_satisfied(FetchState *state) noexcept nogil:
     cdef int64_t available = 0
     cdef FetchPart *part
     cdef ReadProbe probe
@@ -625,14 +639,22 @@ cdef bint delayed_fetch_try_complete(Operation *op) noexcept nogil:
         if part.is_superseded or part.is_unread:
             continue
         if part.partition == NULL or partition_is_closed(part.partition):
-            return operation_force_complete(op)
+            return True
         partition_probe(part.partition, part.offset, part.max_bytes, state.isolation, &probe)
         if probe.error != NONE or probe.crosses_segment:
-            return operation_force_complete(op)
+            return True
         available += probe.available_bytes
         if available >= state.min_bytes:
-            return operation_force_complete(op)
+            return True
     return False
+
+
+cdef bint delayed_fetch_try_complete(Operation *op) noexcept nogil:
+    cdef FetchState *state = <FetchState *>op
+    if not is_satisfied(state) or not operation_force_complete(op):
+        return False
+    let_go(state)               # the lock is held
+    return True
 
 
 cdef void delayed_fetch_on_complete(Operation *op) noexcept nogil:
@@ -672,13 +694,39 @@ cdef void complete_parked(Lane *lane) noexcept nogil:
         mutex_unlock(&lane.parked_lock)
         if state == NULL:
             return
-        if not operation_force_complete(&state.op):
+        if operation_force_complete(&state.op):
+            let_go_locked(state)
+        else:
             unlink(state)       # another thread is answering it at this moment
         operation_release(&state.op)
 
 
+cdef void complete_gone(Lane *lane) noexcept nogil:
+    """Ends the waits of clients that are gone: a wait may be 24 days long, and hold megabytes."""
+    cdef FetchState *found[GONE_AT_ONCE]
+    cdef FetchState *state
+    cdef Responder *responder
+    cdef int32_t i, count = GONE_AT_ONCE
+    while count == GONE_AT_ONCE:
+        count = 0
+        mutex_lock(&lane.parked_lock)
+        state = <FetchState *>lane.parked
+        while state != NULL and count < GONE_AT_ONCE:
+            responder = state.request.responder
+            if responder.is_gone != NULL and responder.is_gone(state.request):
+                atomic_add(&state.op.refs, 1)
+                found[count] = state
+                count += 1
+            state = state.parked_next
+        mutex_unlock(&lane.parked_lock)
+        for i in range(count):
+            if operation_force_complete(&found[i].op):
+                let_go_locked(found[i])
+            operation_release(&found[i].op)
+
+
 cdef void delayed_fetch_on_expiration(Operation *op) noexcept nogil:
-    pass
+    let_go_locked(<FetchState *>op)
 
 
 cdef void delayed_fetch_destroy(Operation *op) noexcept nogil:

@@ -31,7 +31,7 @@ from kbroker._core.wire cimport (
     writer_free, writer_init,
 )
 from kbroker.log._partition cimport Partition, partition_hook, partition_set_high_watermark_hook
-from kbroker.server._fetch cimport complete_parked, handle_fetch
+from kbroker.server._fetch cimport complete_gone, complete_parked, handle_fetch
 from kbroker.server._fetch_session cimport (
     SessionCache, session_cache_count, session_cache_free, session_cache_new,
 )
@@ -446,6 +446,7 @@ cdef class NativeLane:
             block_signals()
             while not atomic_load(&lane.is_closed):
                 purgatory_advance(lane.fetch_purgatory, REAP_MS)
+                complete_gone(lane)
 
     def run_produce_reaper(self):
         """Body of the thread that expires produces waiting for the disk; returns after ``close``."""
