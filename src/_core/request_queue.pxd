@@ -20,6 +20,11 @@ cdef struct RequestQueue:
     AtomicI64 depth             # mirrors count, to be read without the lock
     int64_t capacity
     int32_t sleepers
+    int32_t signalled           # sleepers that were woken and have not run yet
+    int32_t busy                # takers that left with a run and have not come back
+    int32_t awake_target        # 0: wake a sleeper for each run; else see wakes_due
+    int64_t waiting_runs
+    int64_t last_take_ns
     int32_t blocked_putters
     bint closed
     AtomicI64 idle_ns           # summed over all takers

@@ -39,6 +39,9 @@ from kbroker.server.topics import TopicRegistry
 
 logger = logging.getLogger(__name__)
 
+#: Native handlers kept awake under load; more wake for a backlog (a second one already costs on two cores).
+AWAKE_HANDLERS = 2
+
 
 class BrokerStartError(RuntimeError):
     """The broker cannot start; the text says why, for people, in one line."""
@@ -166,7 +169,7 @@ class _Parts:
         self._undo.insert(0, ("metadata", store.close))  # the last thing to go
         config.set_dynamic(store.configs(BROKER, str(config.node_id)), store.configs(BROKER, ""))
 
-        requests = Queue(config.integer("queued.max.requests"), self.clock)
+        requests = Queue(config.integer("queued.max.requests"), self.clock, awake_target=AWAKE_HANDLERS)
         python_requests = Queue(INT32_MAX, self.clock)
         server = SocketServer(
             config.listeners, requests, _options(config), pool=_pool(config, self.clock), clock=self.clock
