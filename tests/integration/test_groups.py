@@ -1,0 +1,351 @@
+"""Consumer groups of real clients: rebalances, static members, commits, leaves, restarts, members that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.server.broker import Broker
+from tests.support.broker import BrokerProcess, wait_for
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+confluent_admin = pytest.importorskip("confluent_kafka.admin")
+kafka = pytest.importorskip("kafka")
+aiokafka = pytest.importorskip("aiokafka")
+
+pytestmark = pytest.mark.timeout(120)
+SETTINGS = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "4"}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    running = BrokerProcess(tmp_path_factory.mktemp("groups") / "data", SETTINGS)
+    running.start()
+    yield running
+    assert running.stop() == 0, running.tail()
+
+
+def fill(bootstrap: str, topic: str, count: int = 40) -> None:
+    """Records 0 to count - 1, spread over four partitions."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    for number in range(count):
+        producer.produce(topic, str(number), partition=number % 4)
+    assert producer.flush(30) == 0
+
+
+def names() -> tuple[str, str]:
+    """A fresh topic and group."""
+    suffix = uuid.uuid4().hex[:8]
+    return f"topic-{suffix}", f"group-{suffix}"
+
+
+class Confluent:
+    """A librdkafka consumer polled by a thread: what it was assigned, what it read."""
+
+    _is_cooperative = False
+
+    def __init__(self, bootstrap: str, topic: str, group: str, **settings: object) -> None:
+        self.assigned: set[int] = set()
+        self.read: list[int] = []
+        self.read_since_assigned: list[int] = []
+        self.revocations = 0
+        self._consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 500,
+                "enable.auto.commit": False,
+                **settings,
+            }
+        )
+        self._stop = threading.Event()
+        self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _on_assign(self, consumer: object, partitions: list[confluent_kafka.TopicPartition]) -> None:
+        if self._is_cooperative:
+            self._consumer.incremental_assign(partitions)
+            self.assigned |= {one.partition for one in partitions}
+        else:
+            self.read_since_assigned.clear()
+            self._consumer.assign(partitions)
+            self.assigned = {one.partition for one in partitions}
+
+    def _on_revoke(self, consumer: object, partitions: list[confluent_kafka.TopicPartition]) -> None:
+        self.revocations += 1
+        if self._is_cooperative:
+            self._consumer.incremental_unassign(partitions)
+        else:
+            self._consumer.unassign()
+        self.assigned -= {one.partition for one in partitions}
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            message = self._consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                self.read.append(int(message.value()))
+                self.read_since_assigned.append(int(message.value()))
+
+    def stop(self, *, commit: bool = False) -> None:
+        """Stop polling, commit if wanted, and leave the group."""
+        self._stop.set()
+        self._thread.join(10)
+        if commit:
+            self._consumer.commit(asynchronous=False)
+        self._consumer.close()
+
+
+class Cooperative(Confluent):
+    _is_cooperative = True
+
+    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+        super().__init__(bootstrap, topic, group, **{"partition.assignment.strategy": "cooperative-sticky"})
+
+
+def test_two_members_share_the_partitions(broker: BrokerProcess) -> None:
+    """librdkafka, eager: a second member gets half; when it leaves, the first gets all again."""
+    topic, group = names()
+    fill(broker.bootstrap, topic)
+    one = Confluent(broker.bootstrap, topic, group)
+    wait_for("all partitions", lambda: one.assigned == {0, 1, 2, 3})
+    two = Confluent(broker.bootstrap, topic, group)
+    wait_for("a half each", lambda: len(one.assigned) == len(two.assigned) == 2)
+    assert one.assigned | two.assigned == {0, 1, 2, 3}
+    two.stop()
+    wait_for("all again", lambda: one.assigned == {0, 1, 2, 3})
+    wait_for("every record", lambda: set(one.read) == set(range(40)))
+    one.stop()
+
+
+def test_cooperative_members_keep_what_they_have(broker: BrokerProcess) -> None:
+    """librdkafka, cooperative-sticky: the first loses two partitions and never all of them."""
+    topic, group = names()
+    fill(broker.bootstrap, topic)
+    one = Cooperative(broker.bootstrap, topic, group)
+    wait_for("all partitions", lambda: one.assigned == {0, 1, 2, 3})
+    two = Cooperative(broker.bootstrap, topic, group)
+    wait_for("a half each", lambda: len(one.assigned) == len(two.assigned) == 2)
+    assert one.assigned | two.assigned == {0, 1, 2, 3}
+    assert one.revocations == 1
+    one.stop()
+    wait_for("all for the other", lambda: two.assigned == {0, 1, 2, 3})
+    two.stop()
+
+
+def test_a_static_member_comes_back_to_its_partitions(broker: BrokerProcess) -> None:
+    """Within its session nobody is rebalanced, and it goes on behind what it committed."""
+    topic, group = names()
+    fill(broker.bootstrap, topic)
+    static = {"group.instance.id": "one", "session.timeout.ms": 30000}
+    one = Confluent(broker.bootstrap, topic, group, **static)
+    other = Confluent(broker.bootstrap, topic, group, **{"group.instance.id": "two"})
+    wait_for("a half each", lambda: len(one.assigned) == len(other.assigned) == 2)
+    had, revocations = set(one.assigned), other.revocations
+    wait_for("its records", lambda: len(one.read_since_assigned) == 20)
+    one.stop(commit=True)  # a static member leaves nothing
+    back = Confluent(broker.bootstrap, topic, group, **static)
+    wait_for("its partitions", lambda: back.assigned == had)
+    assert other.revocations == revocations
+    assert back.read == []
+    back.stop()
+    other.stop()
+
+
+def test_committed_offsets_are_where_the_next_consumer_begins(broker: BrokerProcess) -> None:
+    """Each of three clients commits, leaves and resumes; the others see its offsets in the same group."""
+    topic, group = names()
+    fill(broker.bootstrap, topic, 40)
+    one = Confluent(broker.bootstrap, topic, group)
+    wait_for("everything", lambda: len(one.read) == 40)
+    one.stop(commit=True)
+    fill(broker.bootstrap, topic, 8)
+    python = kafka.KafkaConsumer(
+        topic,
+        bootstrap_servers=broker.bootstrap,
+        group_id=group,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+    )
+    read = []
+    deadline = time.monotonic() + 30
+    while len(read) < 8 and time.monotonic() < deadline:
+        read += [int(one.value) for rows in python.poll(500).values() for one in rows]
+    assert sorted(read) == list(range(8))
+    python.commit()
+    python.close()
+    fill(broker.bootstrap, topic, 4)
+
+    async def consume() -> list[int]:
+        consumer = aiokafka.AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=broker.bootstrap,
+            group_id=group,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+        )
+        await consumer.start()
+        try:
+            found = [int((await asyncio.wait_for(consumer.getone(), 30)).value) for _ in range(4)]
+            await consumer.commit()
+            return found
+        finally:
+            await consumer.stop()
+
+    assert sorted(asyncio.run(consume())) == list(range(4))
+    admin = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+    places = [confluent_kafka.TopicPartition(topic, index) for index in range(4)]
+    assert [one.offset for one in admin.committed(places, timeout=10)] == [13] * 4
+    admin.close()
+
+
+def test_two_members_of_aiokafka_and_kafka_python(broker: BrokerProcess) -> None:
+    """A group of two different clients: each has its part, and the one that is left gets all."""
+    topic, group = names()
+    fill(broker.bootstrap, topic)
+    stop = threading.Event()
+    assigned: set[int] = set()
+
+    def poll() -> None:
+        consumer = kafka.KafkaConsumer(
+            topic,
+            bootstrap_servers=broker.bootstrap,
+            group_id=group,
+            session_timeout_ms=6000,
+            heartbeat_interval_ms=500,
+            partition_assignment_strategy=[kafka.coordinator.assignors.roundrobin.RoundRobinPartitionAssignor],
+        )
+        while not stop.is_set():
+            consumer.poll(100)
+            assigned.clear()
+            assigned.update(one.partition for one in consumer.assignment())
+        consumer.close()
+
+    async def share() -> None:
+        consumer = aiokafka.AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=broker.bootstrap,
+            group_id=group,
+            session_timeout_ms=6000,
+            heartbeat_interval_ms=500,
+        )
+        await consumer.start()
+        deadline = time.monotonic() + 40
+        while not len(consumer.assignment()) == len(assigned) == 2:
+            assert time.monotonic() < deadline, (consumer.assignment(), assigned)
+            await asyncio.sleep(0.05)
+        await consumer.stop()
+
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    wait_for("all partitions", lambda: assigned == {0, 1, 2, 3})
+    asyncio.run(share())
+    wait_for("all again", lambda: assigned == {0, 1, 2, 3})
+    stop.set()
+    thread.join(20)
+
+
+CHILD = """
+import sys, confluent_kafka
+consumer = confluent_kafka.Consumer({"bootstrap.servers": sys.argv[1], "group.id": sys.argv[3],
+    "session.timeout.ms": 6000, "heartbeat.interval.ms": 500, "auto.offset.reset": "earliest"})
+consumer.subscribe([sys.argv[2]], on_assign=lambda c, p: print("assigned", len(p), flush=True))
+while True:
+    consumer.poll(0.1)
+"""
+
+
+def test_a_killed_member_is_replaced(broker: BrokerProcess) -> None:
+    """kill -9 of a consumer: its partitions go to the other one after its session."""
+    topic, group = names()
+    fill(broker.bootstrap, topic)
+    one = Confluent(broker.bootstrap, topic, group)
+    wait_for("all partitions", lambda: one.assigned == {0, 1, 2, 3})
+    child = subprocess.Popen([sys.executable, "-c", CHILD, broker.bootstrap, topic, group], stdout=subprocess.PIPE)
+    try:
+        wait_for("a half each", lambda: len(one.assigned) == 2)
+    finally:
+        child.kill()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+    wait_for("all again", lambda: one.assigned == {0, 1, 2, 3})
+    one.stop()
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_restart_keeps_committed_offsets(
+    crash: bool, start_broker: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    """After a stop and after kill -9: what was acknowledged is there, and the next consumer goes on behind it."""
+    topic, group = names()
+    broker = start_broker(folder=tmp_path / "kept", **{k.replace(".", "__"): v for k, v in SETTINGS.items()})
+    fill(broker.bootstrap, topic)
+    one = Confluent(broker.bootstrap, topic, group)
+    wait_for("everything", lambda: len(one.read) == 40)
+    one.stop(commit=True)
+    if crash:
+        broker.kill()
+    else:
+        assert broker.stop() == 0
+    broker.start()
+    admin = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+    places = [confluent_kafka.TopicPartition(topic, index) for index in range(4)]
+    assert [one.offset for one in admin.committed(places, timeout=10)] == [10] * 4
+    admin.close()
+    fill(broker.bootstrap, topic, 4)
+    two = Confluent(broker.bootstrap, topic, group)
+    wait_for("only what is new", lambda: sorted(two.read) == [0, 1, 2, 3])
+    two.stop()
+
+
+def test_members_go_on_over_a_restart_of_the_broker(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
+    """A consumer whose broker stops and comes back reads on, and nobody has to join twice for ever."""
+    topic, group = names()
+    broker = start_broker(folder=tmp_path / "kept", **{k.replace(".", "__"): v for k, v in SETTINGS.items()})
+    fill(broker.bootstrap, topic)
+    one = Confluent(broker.bootstrap, topic, group, **{"session.timeout.ms": 30000})
+    wait_for("everything", lambda: len(one.read) == 40)
+    assert broker.stop() == 0
+    broker.start()
+    fill(broker.bootstrap, topic, 4)
+    wait_for("what came later", lambda: len(one.read) == 44, 60)
+    one.stop()
+
+
+def test_produce_into_the_offsets_topic_is_refused(broker: BrokerProcess) -> None:
+    """It has its fifty partitions, and no client writes into it."""
+    admin = confluent_admin.AdminClient({"bootstrap.servers": broker.bootstrap})
+    topic, group = names()
+    fill(broker.bootstrap, topic, 1)
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+    consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 1)], asynchronous=False)
+    consumer.close()
+    found = admin.list_topics(timeout=10).topics["__consumer_offsets"]
+    assert len(found.partitions) == 50
+    errors: list[confluent_kafka.KafkaError] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce("__consumer_offsets", b"x", key=b"k", partition=0, on_delivery=lambda e, m: errors.append(e))
+    producer.flush(10)
+    assert errors[0].code() == confluent_kafka.KafkaError.TOPIC_EXCEPTION
+
+
+def test_a_broker_in_process_serves_groups() -> None:
+    """In memory, on a port of its own: a group works and the stop leaves nothing waiting."""
+    topic, group = names()
+    with Broker({"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True, **SETTINGS}) as broker:
+        fill(broker.bootstrap_servers, topic)
+        one = Confluent(broker.bootstrap_servers, topic, group)
+        wait_for("everything", lambda: len(one.read) == 40)
+        one.stop(commit=True)
+        assert broker.context.groups.committed(group)[topic, 0].offset == 10
