@@ -131,3 +131,63 @@ def test_threads_serve_until_stopped():
     assert done.wait(10)
     assert pool.stop(10)
     assert [len(one.ended) for one in ones] == [1, 1, 1]
+
+
+# ---------------------------------------------------------------- answers that come later
+
+
+def deferred(one, then=None):
+    """Serve with a handler that answers later; gives the facts it was called with."""
+    kept = []
+
+    def handle(ctx, body, facts):
+        kept.append(facts)
+        if then is not None:
+            then(facts)
+
+    RequestHandlerPool(make_bench().ctx, with_handler(60, handle), lambda timeout_s: None, 0).serve(one)
+    return kept[0]
+
+
+def test_a_handler_may_answer_later():
+    """Nothing is sent until it completes the request, from another thread; then exactly that."""
+    one = request(60, 0)
+    facts = deferred(one)
+    assert one.ended == []
+    assert (facts.client_host, facts.client_id) == ("127.0.0.1", "me")
+    thread = threading.Thread(target=facts.complete, args=({"ErrorCode": 5},))
+    thread.start()
+    thread.join()
+    (answer,) = one.ended
+    assert codec.decode_response(60, 0, answer, 5)["ErrorCode"] == 5
+
+
+def test_an_answer_is_sent_once():
+    """A second answer is our bug and is refused, whether the first came from the handler, from later, or both."""
+    one = request(60, 0)
+    facts = deferred(one, lambda facts: facts.complete({"ErrorCode": 5}))
+    with pytest.raises(RuntimeError, match="answered already"):
+        facts.complete({"ErrorCode": 6})
+    assert len(one.ended) == 1
+
+
+def test_a_failure_after_the_answer_sends_nothing_more(caplog):
+    """The handler completed the request and then failed: one answer, and the traceback in the log."""
+
+    def complete_and_fail(facts):
+        facts.complete({"ErrorCode": 5})
+        raise ZeroDivisionError
+
+    one = request(60, 0)
+    deferred(one, complete_and_fail)
+    assert len(one.ended) == 1
+    assert one.ended[0] is not None
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_late_answer_the_wire_cannot_carry_closes(caplog):
+    """The client must not wait for ever."""
+    one = request(60, 0)
+    deferred(one).complete({"ErrorCode": "no number"})
+    assert one.ended == [None]
+    assert "cannot answer" in caplog.text

@@ -151,6 +151,10 @@ class GroupCoordinator:
         self._joins.close()
         self._heartbeats.close()
 
+    def prepare(self) -> None:
+        """See to the offsets topic, which takes a while the first time. Raises: KafkaError."""
+        self._log.prepare()
+
     # ------------------------------------------------------------ membership
 
     def join(self, request: JoinRequest, on_joined: JoinCallback) -> None:
@@ -289,6 +293,8 @@ class GroupCoordinator:
         """Forget offsets nobody has used for ``offsets.retention.minutes``, and groups without any; return how many."""
         count = 0
         for group_id in self._group_ids():
+            if self._closed:
+                break
             with self._locked(group_id) as group:
                 if group is None:
                     continue

@@ -79,15 +79,21 @@ class OffsetsLog:
         self._topic = topic
         self._clock = clock
 
+    def prepare(self) -> None:
+        """See to the topic. Raises: KafkaError with the code a client of the coordinator is to see."""
+        try:
+            self._topic.ensure()
+        except KafkaError as error:
+            raise _for_client(error.error, error.message) from error
+
     def append(self, group_id: str, records: Sequence[tuple[bytes, bytes | None]]) -> Written:
         """Append key and value (None: a tombstone); what comes back is to be waited for before it is acknowledged.
 
         Raises: KafkaError with the code a client of the coordinator is to see; then nothing was written.
         """
-        try:
-            log = self._topic.partition(partition_of(group_id, self._topic.ensure()))
-        except KafkaError as error:
-            raise _for_client(error.error, error.message) from error
+        if not self._topic.partition_count:
+            self.prepare()
+        log = self._topic.partition(partition_of(group_id, self._topic.partition_count or 1))
         if log is None:
             raise _for_client(Errors.KAFKA_STORAGE_ERROR, "the partition cannot be used")
         now_ms = self._clock.wall_ms()

@@ -17,6 +17,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Answer one key, or from v4 each of several; a kind nobody coordinates yet is COORDINATOR_NOT_AVAILABLE."""
     kind = body["KeyType"]
     if kind in ctx.coordinators:
+        if kind == GROUP:
+            ctx.groups.prepare()  # here, not while a group waits for its first record to be written
         endpoint = ctx.endpoint(request.listener)
         place = {"NodeId": ctx.node_id, "Host": endpoint.host, "Port": endpoint.port, "ErrorCode": 0}
         if request.api_version >= 4:
