@@ -73,3 +73,14 @@ class CleanResult(NamedTuple):
 
 class CorruptLogError(ValueError):
     """A log holds what the cleaner cannot read: it is left as it is."""
+
+
+class ActiveProducer(NamedTuple):
+    """A producer that a partition remembers; -1 where there is none of a thing."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    last_timestamp_ms: int
+    last_sequence: int
+    current_txn_first_offset: int

@@ -24,14 +24,20 @@ from kbroker.server.apis import (
     api18_api_versions,
     api19_create_topics,
     api20_delete_topics,
+    api21_delete_records,
     api22_init_producer_id,
+    api23_offset_for_leader_epoch,
     api32_describe_configs,
     api33_alter_configs,
+    api35_describe_log_dirs,
     api37_create_partitions,
     api42_delete_groups,
+    api43_elect_leaders,
     api44_incremental_alter_configs,
+    api46_list_partition_reassignments,
     api47_offset_delete,
     api60_describe_cluster,
+    api61_describe_producers,
     api74_list_config_resources,
     api75_describe_topic_partitions,
 )
@@ -81,14 +87,20 @@ class KafkaApis:
         self._add(18, api18_api_versions, is_native=True)
         self._add(19, api19_create_topics)
         self._add(20, api20_delete_topics)
+        self._add(21, api21_delete_records)
         self._add(22, api22_init_producer_id)
+        self._add(23, api23_offset_for_leader_epoch)
         self._add(32, api32_describe_configs)
         self._add(33, api33_alter_configs)
+        self._add(35, api35_describe_log_dirs)
         self._add(37, api37_create_partitions)
         self._add(42, api42_delete_groups)
+        self._add(43, api43_elect_leaders)
         self._add(44, api44_incremental_alter_configs)
+        self._add(46, api46_list_partition_reassignments)
         self._add(47, api47_offset_delete)
         self._add(60, api60_describe_cluster)
+        self._add(61, api61_describe_producers)
         self._add(74, api74_list_config_resources)
         self._add(75, api75_describe_topic_partitions)
 

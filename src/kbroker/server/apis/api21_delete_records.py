@@ -1,0 +1,68 @@
+"""DeleteRecords: move the start of a log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.common.errors import Errors
+from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.topic_rules import INTERNAL_TOPICS
+
+TO_THE_END = -1
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Answer each partition on its own, at once: there is no replica to wait for."""
+    topics = []
+    for topic in body["Topics"]:
+        name = topic["Name"]
+        refused = _refused(ctx, name)
+        rows = []
+        for row in topic["Partitions"]:
+            index = row["PartitionIndex"]
+            if refused is not None:
+                rows.append(_answer(index, refused))
+            elif ctx.topics.is_offline(name, index):
+                rows.append(_answer(index, Errors.KAFKA_STORAGE_ERROR))
+            else:
+                rows.append(_cut(ctx.topics.partition(name, index), index, row["Offset"]))
+        topics.append({"Name": name, "Partitions": rows})
+    return {"Topics": topics}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every partition with the same error."""
+    topics = []
+    for topic in body["Topics"]:
+        rows = [_answer(row["PartitionIndex"], error) for row in topic["Partitions"]]
+        topics.append({"Name": topic["Name"], "Partitions": rows})
+    return {"Topics": topics}
+
+
+def _refused(ctx: ApiContext, name: str) -> Errors | None:
+    """Why no record of a topic may go. Internal topics have their answer before they are made."""
+    if name in INTERNAL_TOPICS:
+        return Errors.INVALID_TOPIC_EXCEPTION
+    view = ctx.topics.get(name)
+    if view is None:
+        return Errors.UNKNOWN_TOPIC_OR_PARTITION
+    policy = ctx.config.topic_configs(view.configs)["cleanup.policy"]
+    if isinstance(policy, tuple) and "delete" not in policy:
+        return Errors.POLICY_VIOLATION
+    return None
+
+
+def _cut(log: Any, index: int, offset: int) -> Body:
+    if log is None or log.is_closed:
+        return _answer(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    if offset < TO_THE_END or offset > log.high_watermark:
+        return _answer(index, Errors.OFFSET_OUT_OF_RANGE)
+    try:
+        start = log.delete_records(offset)
+    except ValueError:  # deleted just now: a high watermark does not go back
+        return _answer(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    return {"PartitionIndex": index, "LowWatermark": start, "ErrorCode": 0}
+
+
+def _answer(index: int, error: Errors) -> Body:
+    return {"PartitionIndex": index, "LowWatermark": -1, "ErrorCode": int(error)}

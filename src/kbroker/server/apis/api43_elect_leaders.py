@@ -1,0 +1,47 @@
+"""ElectLeaders: one broker leads everything, so no partition needs it."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.server.context import ApiContext, Body, RequestContext
+
+PREFERRED, UNCLEAN = 0, 1
+NOT_NEEDED = "Leader election not needed for topic partition."
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Answer each partition named; of all partitions (null) those that need no election are not named."""
+    kind = body.get("ElectionType", PREFERRED)
+    if kind not in (PREFERRED, UNCLEAN):
+        return _failed(body, Errors.INVALID_REQUEST, f"Unknown election type {kind}")
+    topics = []
+    for topic in body["TopicPartitions"] or ():
+        name, view = topic["Topic"], ctx.topics.get(topic["Topic"])
+        rows = []
+        for index in dict.fromkeys(topic["Partitions"]):
+            if view is None:
+                rows.append(_answer(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}"))
+            elif not 0 <= index < len(view.partitions):
+                text = f"No such partition as {name}-{index}"
+                rows.append(_answer(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, text))
+            else:
+                rows.append(_answer(index, Errors.ELECTION_NOT_NEEDED, NOT_NEEDED))
+        topics.append({"Topic": name, "PartitionResult": rows})
+    return {"ErrorCode": 0, "ReplicaElectionResults": topics}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every partition with the same error."""
+    return _failed(body, error, error.message)
+
+
+def _failed(body: Body, error: Errors, text: str) -> Body:
+    topics = []
+    for topic in body["TopicPartitions"] or ():
+        rows = [_answer(index, error, text) for index in topic["Partitions"]]
+        topics.append({"Topic": topic["Topic"], "PartitionResult": rows})
+    return {"ErrorCode": int(error), "ReplicaElectionResults": topics}
+
+
+def _answer(index: int, error: Errors, text: str) -> Body:
+    return {"PartitionId": index, "ErrorCode": int(error), "ErrorMessage": text}

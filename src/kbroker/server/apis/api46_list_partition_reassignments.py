@@ -1,0 +1,16 @@
+"""ListPartitionReassignments: with one broker nothing is ever on its way to another."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.server.context import ApiContext, Body, RequestContext
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Name no partition, whether those asked for exist or not."""
+    return {"ErrorCode": 0, "ErrorMessage": None, "Topics": []}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """The error, and no partition."""
+    return {"ErrorCode": int(error), "ErrorMessage": error.message, "Topics": []}

@@ -1,0 +1,63 @@
+"""DescribeProducers: who writes to a partition with a producer id, and since when a transaction is open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.common.errors import Errors
+from kbroker.log._active_producers import active_producers
+from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.topic_rules import invalid_name_reason
+
+NOT_HOSTED = "This server does not host this topic-partition."
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Answer each partition on its own."""
+    topics = []
+    for topic in body["Topics"]:
+        name = topic["Name"]
+        reason = invalid_name_reason(name)
+        rows = []
+        for index in topic["PartitionIndexes"]:
+            if reason is not None:
+                rows.append(_answer(index, Errors.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}"))
+            elif ctx.topics.get(name) is None:
+                rows.append(_answer(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED))
+            elif ctx.topics.is_offline(name, index):
+                rows.append(_answer(index, Errors.KAFKA_STORAGE_ERROR, None))
+            else:
+                rows.append(_describe(ctx.topics.partition(name, index), index))
+        topics.append({"Name": name, "Partitions": rows})
+    return {"Topics": topics}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every partition with the same error."""
+    topics = []
+    for topic in body["Topics"]:
+        rows = [_answer(index, error, error.message) for index in topic["PartitionIndexes"]]
+        topics.append({"Name": topic["Name"], "Partitions": rows})
+    return {"Topics": topics}
+
+
+def _describe(log: Any, index: int) -> Body:
+    if log is None or log.is_closed:
+        return _answer(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, None)
+    answer = _answer(index, Errors.NONE, None)
+    answer["ActiveProducers"] = [
+        {
+            "ProducerId": one.producer_id,
+            "ProducerEpoch": one.producer_epoch,
+            "LastSequence": one.last_sequence,
+            "LastTimestamp": one.last_timestamp_ms,
+            "CoordinatorEpoch": one.coordinator_epoch,
+            "CurrentTxnStartOffset": one.current_txn_first_offset,
+        }
+        for one in active_producers(log)
+    ]
+    return answer
+
+
+def _answer(index: int, error: Errors, text: str | None) -> Body:
+    return {"PartitionIndex": index, "ErrorCode": int(error), "ErrorMessage": text, "ActiveProducers": []}
