@@ -1,0 +1,198 @@
+"""The APIs about logs: DeleteRecords, epochs, folders, producers, elections, reassignments; over real partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.config import BrokerConfig
+from kbroker.common.errors import Errors
+from kbroker.log.manager import LogManager
+from kbroker.server.apis import api21_delete_records as delete_records_api
+from kbroker.server.apis import api43_elect_leaders as elect_leaders_api
+from kbroker.server.apis.api23_offset_for_leader_epoch import end_of_epoch
+from kbroker.server.context import RequestContext
+from kbroker.server.topics import TopicRegistry
+from tests.support.compaction import keyed, marker
+from tests.support.log_files import NOW_MS
+from tests.support.server import Bench, make_bench
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """A topic "t" of two partitions, the first with five records; a compacted one "c"."""
+    made = make_bench(kbroker_in_memory=True)
+    manager = LogManager([], VirtualClock(NOW_MS), BrokerConfig(), True)
+    made.ctx.topics = TopicRegistry(made.ctx.config, made.ctx.store, manager, lambda topics: None)
+    view = made.create("t", 2)
+    made.create("c", cleanup_policy="compact")
+    for _ in range(5):
+        assert view.partitions[0].append(keyed((b"k", b"v"))).error == 0
+    yield made
+    manager.close()
+
+
+def cut(bench: Bench, name: str, *rows: tuple[int, int], version: int = 2) -> list[tuple[int, int, int]]:
+    partitions = [{"PartitionIndex": index, "Offset": offset} for index, offset in rows]
+    body = {"Topics": [{"Name": name, "Partitions": partitions}], "TimeoutMs": 1000}
+    (topic,) = bench.ask("DeleteRecords", version, body)["Topics"]
+    assert topic["Name"] == name
+    return [(row["PartitionIndex"], row["LowWatermark"], row["ErrorCode"]) for row in topic["Partitions"]]
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_delete_records(bench: Bench, version: int) -> None:
+    """The start moves up and never down; -1 is the end; beyond the end and below -1 is error 1."""
+    asked = [2, 1, 6, -2, -1, 5]
+    got = [cut(bench, "t", (0, offset), version=version)[0] for offset in asked]
+    assert got == [(0, 2, 0), (0, 2, 0), (0, -1, 1), (0, -1, 1), (0, 5, 0), (0, 5, 0)]
+    assert bench.ctx.topics.partition("t", 0).log_start_offset == 5
+
+
+def test_delete_records_refusals(bench: Bench) -> None:
+    """Unknown partition and topic 3, a compacted topic 44, an internal one 17."""
+    assert cut(bench, "t", (1, 0), (2, 0), (-1, 0)) == [(1, 0, 0), (2, -1, 3), (-1, -1, 3)]
+    assert cut(bench, "missing", (0, 0)) == [(0, -1, 3)]
+    assert cut(bench, "c", (0, 0)) == [(0, -1, 44)]
+    assert cut(bench, "__consumer_offsets", (0, 0)) == [(0, -1, 17)]
+    assert bench.ask("DeleteRecords", 2, {"Topics": [], "TimeoutMs": 1})["Topics"] == []
+
+
+def test_delete_records_of_both_policies(bench: Bench) -> None:
+    """compact,delete may be cut."""
+    bench.create("both", cleanup_policy="compact,delete")
+    assert cut(bench, "both", (0, -1)) == [(0, 0, 0)]
+
+
+def test_delete_records_of_a_closed_log(bench: Bench) -> None:
+    """A partition that is being deleted answers 3."""
+    bench.ctx.topics.partition("t", 0).close(clean=False)
+    assert cut(bench, "t", (0, 1)) == [(0, -1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "answer"),
+    [(-1, (-1, -1)), (0, (0, 10)), (1, (1, 10)), (2, (2, 30)), (3, (2, 30)), (4, (4, 50)), (5, (-1, -1))],
+)
+def test_end_of_epoch(wanted: int, answer: tuple[int, int]) -> None:
+    """The largest epoch at or below the one wanted, and where the next begins; the leader's ends with the log."""
+    epochs = [(2, 10), (4, 30)]
+    assert end_of_epoch(epochs, 4, 50, wanted) == answer
+
+
+@pytest.mark.parametrize("version", range(2, 5))
+def test_offset_for_leader_epoch(bench: Bench, version: int) -> None:
+    """The present epoch ends with the log, others are unknown; a wrong current epoch is 75; no partition, 3."""
+
+    def ask(epoch: int, current: int = -1, name: str = "t", index: int = 0) -> tuple[int, int, int]:
+        row = {"Partition": index, "CurrentLeaderEpoch": current, "LeaderEpoch": epoch}
+        answer = bench.ask("OffsetForLeaderEpoch", version, {"Topics": [{"Topic": name, "Partitions": [row]}]})
+        (got,) = answer["Topics"][0]["Partitions"]
+        assert got["Partition"] == index
+        return got["ErrorCode"], got["LeaderEpoch"], got["EndOffset"]
+
+    assert [ask(epoch) for epoch in (0, 1, -1)] == [(0, 0, 5), (0, -1, -1), (0, -1, -1)]
+    assert ask(0, 0) == (0, 0, 5)
+    assert ask(0, 7) == (75, -1, -1)
+    assert ask(0, index=4) == (3, -1, -1)
+    assert ask(0, name="missing") == (3, -1, -1)
+    assert ask(0, index=1) == (0, 0, 0)  # nothing was ever written there
+
+
+def described(answer: Any) -> dict[str, dict[int, int]]:
+    (result,) = answer["Results"]
+    return {t["Name"]: {p["PartitionIndex"]: p["PartitionSize"] for p in t["Partitions"]} for t in result["Topics"]}
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+def test_describe_log_dirs(bench: Bench, version: int) -> None:
+    """One folder; null is all partitions, an empty list none; unknown ones are left out."""
+    size = bench.ctx.topics.partition("t", 0).size_bytes
+    assert size > 300
+    assert described(bench.ask("DescribeLogDirs", version, {"Topics": None})) == {"t": {0: size, 1: 0}, "c": {0: 0}}
+    assert described(bench.ask("DescribeLogDirs", version, {"Topics": []})) == {}
+    asked = [{"Topic": "t", "Partitions": [0, 9]}, {"Topic": "missing", "Partitions": [0]}]
+    assert described(bench.ask("DescribeLogDirs", version, {"Topics": asked})) == {"t": {0: size}}
+
+
+def test_volume_of_a_log_dir(tmp_path: Any) -> None:
+    """From v4 on the size of the volume is told, and what is left of it."""
+    bench = make_bench(log_dir=str(tmp_path))
+    (result,) = bench.ask("DescribeLogDirs", 4, {"Topics": None})["Results"]
+    assert (result["LogDir"], result["ErrorCode"]) == (str(tmp_path), 0)
+    assert result["TotalBytes"] > result["UsableBytes"] > 0
+
+
+def producers(bench: Bench, *indexes: int, name: str = "t") -> list[Any]:
+    (topic,) = bench.ask("DescribeProducers", 0, {"Topics": [{"Name": name, "PartitionIndexes": indexes}]})["Topics"]
+    return [(p["PartitionIndex"], p["ErrorCode"], p["ErrorMessage"], p["ActiveProducers"]) for p in topic["Partitions"]]
+
+
+def test_describe_producers(bench: Bench) -> None:
+    """Idempotent producers, and where a transaction is open; -1 for what there is none of."""
+    log = bench.ctx.topics.partition("t", 0)
+    assert producers(bench, 0, 5) == [(0, 0, None, []), (5, 3, None, [])]
+    log.append(keyed((b"k", b"a"), (b"k", b"b"), producer_id=7, producer_epoch=0, base_sequence=0))
+    options = {"producer_id": 8, "producer_epoch": 1, "transactional": True}
+    log.append(keyed((b"k", b"a"), base_sequence=0, **options), is_client=False)
+    (row,) = producers(bench, 0)
+    first = {"ProducerId": 7, "ProducerEpoch": 0, "LastSequence": 1, "LastTimestamp": NOW_MS, "CoordinatorEpoch": -1}
+    second = {"ProducerId": 8, "ProducerEpoch": 1, "LastSequence": 0, "LastTimestamp": NOW_MS, "CoordinatorEpoch": -1}
+    assert row[3] == [{**first, "CurrentTxnStartOffset": -1}, {**second, "CurrentTxnStartOffset": 7}]
+    log.append(marker(8, commit=True, epoch=1), is_client=False)
+    assert producers(bench, 0)[0][3][1] == {**second, "CoordinatorEpoch": 0, "CurrentTxnStartOffset": -1}
+
+
+def test_describe_producers_refusals(bench: Bench) -> None:
+    """An unknown topic is 3 and an illegal name 17, in Kafka's words."""
+    assert producers(bench, 0, name="missing") == [(0, 3, "This server does not host this topic-partition.", [])]
+    text = "Topic name is invalid: 'bad name' contains one or more characters other than ASCII alphanumerics, '.', '_' "
+    assert producers(bench, 0, name="bad name") == [(0, 17, text + "and '-'", [])]
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_elect_leaders(bench: Bench, version: int) -> None:
+    """No election is needed; unknown partitions and topics are 3; of all partitions none is named."""
+    asked = [{"Topic": "t", "Partitions": [0, 7]}, {"Topic": "missing", "Partitions": [0]}]
+    answer = bench.ask("ElectLeaders", version, {"ElectionType": 0, "TopicPartitions": asked, "TimeoutMs": 1})
+    rows = [
+        (topic["Topic"], row["PartitionId"], row["ErrorCode"], row["ErrorMessage"])
+        for topic in answer["ReplicaElectionResults"]
+        for row in topic["PartitionResult"]
+    ]
+    assert rows == [
+        ("t", 0, 84, "Leader election not needed for topic partition."),
+        ("t", 7, 3, "No such partition as t-7"),
+        ("missing", 0, 3, "No such topic as missing"),
+    ]
+    assert bench.ask("ElectLeaders", version, {"TopicPartitions": None, "TimeoutMs": 1})["ReplicaElectionResults"] == []
+
+
+def test_unknown_election(bench: Bench) -> None:
+    """From v1 on an unknown kind is 42 for the whole and for each partition."""
+    body = {"ElectionType": 5, "TopicPartitions": [{"Topic": "t", "Partitions": [0]}], "TimeoutMs": 1}
+    answer = bench.ask("ElectLeaders", 2, body)
+    row = {"PartitionId": 0, "ErrorCode": 42, "ErrorMessage": "Unknown election type 5"}
+    assert answer["ErrorCode"] == 42
+    assert answer["ReplicaElectionResults"] == [{"Topic": "t", "PartitionResult": [row]}]
+
+
+def test_list_reassignments(bench: Bench) -> None:
+    """There are none, of whatever is asked."""
+    for topics in (None, [{"Name": "t", "PartitionIndexes": [0]}], [{"Name": "missing", "PartitionIndexes": [0]}]):
+        answer = bench.ask("ListPartitionReassignments", 0, {"Topics": topics, "TimeoutMs": 1})
+        assert (answer["ErrorCode"], answer["ErrorMessage"], answer["Topics"]) == (0, None, [])
+
+
+def test_failures_name_every_partition() -> None:
+    """A handler that fails is answered for all that was asked."""
+    request = RequestContext(21, 2)
+    body = {"Topics": [{"Name": "t", "Partitions": [{"PartitionIndex": 3, "Offset": 0}]}]}
+    answer = delete_records_api.failure(body, Errors.UNKNOWN_SERVER_ERROR, request)
+    assert answer["Topics"][0]["Partitions"] == [{"PartitionIndex": 3, "LowWatermark": -1, "ErrorCode": -1}]
+    body = {"TopicPartitions": [{"Topic": "t", "Partitions": [3]}]}
+    answer = elect_leaders_api.failure(body, Errors.UNKNOWN_SERVER_ERROR, request)
+    assert answer["ReplicaElectionResults"][0]["PartitionResult"][0]["ErrorCode"] == -1
