@@ -35,7 +35,7 @@ if sys.platform == "win32":
     COMPILE_ARGS = ["/std:c++17", "/O2"]
     LINK_ARGS: list[str] = []
 else:
-    COMPILE_ARGS = ["-std=c++17", "-O2", "-g0", "-fvisibility=hidden", "-Wno-unused-function"]
+    COMPILE_ARGS = ["-std=c++17", "-O2", "-g0", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-unused-function"]
     LINK_ARGS = ["-Wl,-s"] if sys.platform.startswith("linux") and not SANITIZE else []
     if SANITIZE:
         COMPILE_ARGS = ["-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", f"-fsanitize={SANITIZE}"]
