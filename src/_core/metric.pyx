@@ -21,6 +21,8 @@ cdef int64_t checked_time(object time_ms, Clock *clock) except? -1:
     cdef int64_t now_ms
     if time_ms is None:
         return clock_epoch_ms(clock)
+    if isinstance(time_ms, float):
+        raise TypeError(f"time_ms must be an integer or None, not {time_ms!r}")
     now_ms = time_ms
     if now_ms > LARGEST_TIME_MS or now_ms < -LARGEST_TIME_MS:
         raise ValueError(f"time_ms must lie within +-2**60, got {now_ms}")
@@ -84,8 +86,8 @@ cdef class Metric:
     def throttle_time_ms(self, observed=None, time_ms=None, max_throttle_ms=None) -> int:
         """Return the delay after which ``observed`` is back at the bound.
 
-        A rate: (observed - bound) / bound x window; a token bucket: -tokens / bound seconds; rounded half up; below zero
-        while the quota is kept.
+        A rate: (observed - bound) / bound x window; a token bucket: -tokens / bound seconds; rounded half up; below
+        zero while the quota is kept.
         Args: observed: None measures. max_throttle_ms: the longest answer, None for any.
         Raises: ValueError without a quota, or if the metric is neither a rate nor a token bucket.
         """
@@ -131,7 +133,8 @@ cdef class Metric:
         return metric_is_rate(self.metric)
 
     def samples(self) -> list:
-        """Return the samples as they lie in the ring, as (start_ms, last_event_ms, event_count, value); changes nothing.
+        """Return the samples as they lie in the ring, as (start_ms, last_event_ms, event_count, value); changes
+        nothing.
 
         Empty for a statistic without samples.
         """
@@ -155,7 +158,8 @@ cdef class Metric:
             i += 1
 
     def view(self):
-        """Return a live, read-only view of the samples for ``numpy.asarray``: fields value, event_count, start_ms, last_event_ms.
+        """Return a live, read-only view of the samples for ``numpy.asarray``: fields value, event_count, start_ms,
+        last_event_ms.
 
         Nothing is copied: the array shows every later record, without a lock (a sample read while it is written may
         mix old and new fields; ``samples`` never does). Its length is that of the ring now. A config with more samples
@@ -168,7 +172,9 @@ cdef class Metric:
         return new_sample_view(self.sensor, &self.metric.stat.window, False)
 
     def histogram_view(self):
-        """Return a live, read-only view of float counts, samples x bins, as ``view``; ValueError unless of Percentiles."""
+        """Return a live, read-only view of float counts, samples x bins, as ``view``; ValueError unless of
+        Percentiles.
+        """
         self.demand()
         if not stat_is_sampled(self.metric.stat) or self.metric.stat.window.counts is NULL:
             raise ValueError(f"metric {self.name!r} has no histogram")

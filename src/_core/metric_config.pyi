@@ -1,8 +1,8 @@
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias, final
 
-RecordingLevel: TypeAlias = Literal["INFO", "DEBUG", "TRACE"]
-Unit: TypeAlias = Literal["nanoseconds", "microseconds", "milliseconds", "seconds", "minutes", "hours", "days"]
+_RecordingLevel: TypeAlias = Literal["INFO", "DEBUG", "TRACE"]
+_Unit: TypeAlias = Literal["nanoseconds", "microseconds", "milliseconds", "seconds", "minutes", "hours", "days"]
 
 LEVELS: Final[tuple[str, ...]]
 UNITS: Final[tuple[str, ...]]
@@ -30,7 +30,7 @@ class MetricConfig:
         *,
         event_window: int | None = None,
         quota: Quota | None = None,
-        record_level: RecordingLevel = "INFO",
+        record_level: _RecordingLevel = "INFO",
         tags: Mapping[str, str] | None = None,
     ) -> MetricConfig: ...
     @property
@@ -42,7 +42,7 @@ class MetricConfig:
     @property
     def quota(self) -> Quota | None: ...
     @property
-    def record_level(self) -> RecordingLevel: ...
+    def record_level(self) -> _RecordingLevel: ...
     @property
     def tags(self) -> Mapping[str, str]: ...
     def replace(
@@ -52,7 +52,7 @@ class MetricConfig:
         window_ms: int = ...,
         event_window: int | None = ...,
         quota: Quota | None = ...,
-        record_level: RecordingLevel = ...,
+        record_level: _RecordingLevel = ...,
         tags: Mapping[str, str] | None = ...,
     ) -> MetricConfig: ...
     def __hash__(self) -> int: ...

@@ -3,6 +3,7 @@
 cimport cython
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 
+from operator import index
 from types import MappingProxyType
 
 cdef int64_t LARGEST_WINDOW_MS = 1 << 40       # some 35 years: samples x window stays far below 2**63
@@ -35,8 +36,8 @@ cdef const StatConfig *borrow_config(object config) except NULL:
 cdef class Quota:
     """A bound on what a metric may measure; on the bound itself is still accepted.
 
-    Made by ``Quota.upper`` and ``Quota.lower``; immutable; two are equal if bound and direction are. A bound is any float:
-    what a NaN or an infinity means as a quota is the caller's to refuse.
+    Made by ``Quota.upper`` and ``Quota.lower``; immutable; two are equal if bound and direction are. A bound is any
+    float: what a NaN or an infinity means as a quota is the caller's to refuse.
     Source: ``Quota.java``.
     """
 
@@ -89,11 +90,12 @@ cdef class MetricConfig:
     """
 
     def __cinit__(self, samples=2, window_ms=30_000, *, event_window=None, quota=None, record_level="INFO", tags=None):
+        samples, window_ms = index(samples), index(window_ms)
         if not 1 <= samples <= LARGEST_SAMPLES:
             raise ValueError(f"samples must be 1 to {LARGEST_SAMPLES}, got {samples}")
         if not 1 <= window_ms <= LARGEST_WINDOW_MS:
             raise ValueError(f"window_ms must be 1 to {LARGEST_WINDOW_MS}, got {window_ms}")
-        if event_window is not None and not 1 <= event_window <= INT64_MAX:
+        if event_window is not None and not 1 <= index(event_window) <= INT64_MAX:
             raise ValueError(f"event_window must be 1 to {INT64_MAX} or None, got {event_window}")
         if quota is not None and not isinstance(quota, Quota):
             raise TypeError(f"quota must be a Quota or None, not {type(quota).__name__}")
@@ -148,7 +150,8 @@ cdef class MetricConfig:
         return self._arguments() == (<MetricConfig>other)._arguments()
 
     def __hash__(self):
-        return hash((self.samples, self.window_ms, self.event_window, self.quota, self.level, frozenset(self.tags.items())))
+        return hash((
+            self.samples, self.window_ms, self.event_window, self.quota, self.level, frozenset(self.tags.items())))
 
     def __repr__(self):
         return f"MetricConfig({', '.join(f'{k}={v!r}' for k, v in self._arguments().items())})"

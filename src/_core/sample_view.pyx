@@ -1,5 +1,7 @@
 # cython: freethreading_compatible=True
-"""The samples of a metric as a buffer (PEP 3118), so that NumPy looks at them in place; NumPy itself is not needed here."""
+"""The samples of a metric as a buffer (PEP 3118), so that NumPy looks at them in place; NumPy itself is not needed
+here.
+"""
 cimport cython
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE
 

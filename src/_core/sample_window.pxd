@@ -1,7 +1,7 @@
 """The ring of samples behind sums, averages, extremes, rates and percentiles; no clock and no lock inside.
 
-A SampleWindow is embedded in a Stat and guarded by the lock of its sensor. Its memory is one block; a block that became too
-small is kept in ``block.older`` until the window is freed, so that a view of it never dangles.
+A SampleWindow is embedded in a Stat and guarded by the lock of its sensor. Its memory is one block; a block that
+became too small is kept in ``block.older`` until the window is freed, so that a view of it never dangles.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.metric_config cimport StatConfig
@@ -49,8 +49,10 @@ cdef void window_destroy(SampleWindow *window) noexcept nogil
 cdef bint window_reserve(SampleWindow *window, const StatConfig *config) noexcept nogil
 cdef void window_record(SampleWindow *window, const StatConfig *config, double value, int64_t now_ms) noexcept nogil
 cdef double window_measure(SampleWindow *window, const StatConfig *config, int64_t now_ms) noexcept nogil
-cdef double window_quantile(SampleWindow *window, const StatConfig *config, double quantile, int64_t now_ms) noexcept nogil
+cdef double window_quantile(SampleWindow *window, const StatConfig *config, double quantile,
+                            int64_t now_ms) noexcept nogil
 # Value of the stat divided by the elapsed window in the unit. is_simple: without the padding to samples - 1 windows.
 cdef double window_rate(SampleWindow *window, const StatConfig *config, int32_t unit, bint is_simple,
                         int64_t now_ms) noexcept nogil
-cdef int64_t window_size_ms(SampleWindow *window, const StatConfig *config, bint is_simple, int64_t now_ms) noexcept nogil
+cdef int64_t window_size_ms(SampleWindow *window, const StatConfig *config, bint is_simple,
+                            int64_t now_ms) noexcept nogil

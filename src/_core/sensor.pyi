@@ -3,7 +3,7 @@ from typing import final
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.metric import Metric
-from kbroker._core.metric_config import MetricConfig, RecordingLevel
+from kbroker._core.metric_config import MetricConfig, _RecordingLevel
 from kbroker._core.sensor_registry import SensorRegistry
 from kbroker._core.stats import StatSpec
 
@@ -23,7 +23,7 @@ class Sensor:
         *,
         parents: Iterable[Sensor] = (),
         inactive_expiration_ms: int | None = None,
-        record_level: RecordingLevel = "INFO",
+        record_level: _RecordingLevel = "INFO",
         clock: BaseClock | None = None,
         registry: SensorRegistry | None = None,
     ) -> Sensor: ...

@@ -29,8 +29,8 @@ cdef SensorCore *borrow_sensor(object sensor) except NULL:
 class QuotaViolationError(Exception):
     """A metric is beyond its quota. Cheap to raise; the value stays recorded where a record raised it.
 
-    Attributes: metric (the Metric), value (observed), bound, throttle_time_ms (how long until the average is back at the
-    bound, uncapped; None for a metric that is neither a rate nor a token bucket).
+    Attributes: metric (the Metric), value (observed), bound, throttle_time_ms (how long until the average is back at
+    the bound, uncapped; None for a metric that is neither a rate nor a token bucket).
     Source: ``QuotaViolationException.java``; the delay, which KIP-13 put into it, by ``QuotaUtils.java``.
     """
 
@@ -162,7 +162,7 @@ cdef class Sensor:
                 c_stat = sensor_add_stat(self.sensor, &spec.shape, c_config)
             if c_stat is NULL:
                 if self.registry is not None:
-                    self.registry._disclaim(metrics)
+                    self.registry._disclaim(self, metrics)
                 raise MemoryError
             for metric, (_, part, quantile) in zip(metrics, missing, strict=True):
                 self.attach(metric, c_stat, part, quantile, config, bool(spec.parts))
@@ -178,7 +178,7 @@ cdef class Sensor:
         if core is NULL:
             self._metrics.pop()
             if self.registry is not None:
-                self.registry._disclaim([metric])
+                self.registry._disclaim(self, [metric])
             raise MemoryError
         metric.bind(self.sensor, core, self.clock, config)
         self._by_name[metric.name] = metric
@@ -222,7 +222,8 @@ cdef class Sensor:
         if self.record_native(value, now_ms, True, &violation) == RECORD_ACCEPTED:
             return 0
         if not metric_has_throttle(violation.metric):
-            raise ValueError(f"no delay follows from {self.find_metric(violation.metric).name!r}: not a rate, no token bucket")
+            name = self.find_metric(violation.metric).name
+            raise ValueError(f"no delay follows from {name!r}: not a rate, no token bucket")
         return max(0, min(cap_ms, violation.throttle_ms))    # a lower bound asks for no wait
 
     def record_strict(self, double value=1.0, time_ms=None) -> None:
@@ -274,7 +275,9 @@ cdef class Sensor:
         return dict(self._by_name)
 
     def _record_repeatedly(self, int64_t count, double value, int64_t time_ms) -> int:
-        """Call the native record with check `count` times, eight a millisecond; return the violations (for benchmarks)."""
+        """Call the native record with check `count` times, eight a millisecond; return the violations (for
+        benchmarks).
+        """
         cdef Violation violation
         cdef int64_t violations = 0
         cdef int64_t i

@@ -1,8 +1,8 @@
 """Several limits judged by one call with one answer.
 
 First every strict limit is checked; if one refuses, nothing at all is recorded. Then everything is recorded: strict and
-unchecked charges without a check, permissive ones with it. All sensors of the call are locked meanwhile (in the order of
-their addresses), so no other record comes between the check and the record; parents are recorded afterwards.
+unchecked charges without a check, permissive ones with it. All sensors of the call are locked meanwhile (in the order
+of their addresses), so no other record comes between the check and the record; parents are recorded afterwards.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.sensor_core cimport SensorCore, Violation
@@ -10,7 +10,7 @@ from kbroker._core.sensor_core cimport SensorCore, Violation
 cdef enum:
     LARGEST_CHARGES = 16
 
-cdef enum ChargeMode:
+cdef enum ChargeModeNumber:
     CHARGE_PERMISSIVE = 0       # recorded, then checked: a violation is a delay
     CHARGE_STRICT = 1           # checked, then recorded: a violation refuses the whole call
     CHARGE_UNCHECKED = 2        # recorded only

@@ -4,7 +4,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from kbroker._core.clock import BaseClock
 from kbroker._core.sensor import Sensor
 
-ChargeMode: TypeAlias = Literal["permissive", "strict", "unchecked"]
+_ChargeMode: TypeAlias = Literal["permissive", "strict", "unchecked"]
 
 MODES: Final[tuple[str, ...]]
 
@@ -17,8 +17,8 @@ class ChargeAnswer(NamedTuple):
 def charge(
     charges: Iterable[
         tuple[Sensor | None, float]
-        | tuple[Sensor | None, float, ChargeMode]
-        | tuple[Sensor | None, float, ChargeMode, int | None]
+        | tuple[Sensor | None, float, _ChargeMode]
+        | tuple[Sensor | None, float, _ChargeMode, int | None]
     ],
     time_ms: int | None = None,
     *,

@@ -1,17 +1,17 @@
 # cython: freethreading_compatible=True
 """One call for all limits of a request: nothing is recorded where a strict one refuses.
 
-Source: KIP-599 (strict and permissive), ``ControllerMutationQuotaManager``; the largest of several delays as ``KafkaApis``
-takes it.
+Source: KIP-599 (strict and permissive), ``ControllerMutationQuotaManager``; the largest of several delays as
+``KafkaApis`` takes it.
 """
-cimport cython
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.clock cimport borrow_clock
 from kbroker._core.metric cimport checked_time
 from kbroker._core.sensor cimport Sensor
 from kbroker._core.sensor_core cimport (
-    NO_CAP, RECORD_VIOLATED, SensorCore, metric_has_throttle, sensor_check_locked, sensor_record_locked, sensor_record_parents,
+    NO_CAP, RECORD_VIOLATED, SensorCore, metric_has_throttle, sensor_check_locked, sensor_record_locked,
+    sensor_record_parents,
 )
 from kbroker._core.sync cimport atomic_store, mutex_lock, mutex_unlock
 
@@ -85,7 +85,9 @@ cdef int sensors_charge(Charge *charges, int32_t count, int64_t now_ms, int64_t 
         return CHARGE_REFUSED
     for i in range(count):      # as in a record: after the locks, and not where a check has failed
         charge = &charges[i]
-        if charge.sensor is not NULL and charge.sensor.records and charge.sensor.parent_count and not charge.is_violated:
+        if charge.sensor is NULL or charge.is_violated:
+            continue
+        if charge.sensor.records and charge.sensor.parent_count:
             judge(charge, sensor_record_parents(
                 charge.sensor, charge.value, now_ms, charge.mode == CHARGE_PERMISSIVE, &charge.violation), throttle_ms)
     return CHARGE_ACCEPTED

@@ -1,9 +1,9 @@
 """A sensor: a stream of values that feeds several statistics, some of them bounded by a quota; and its parents.
 
-Locks: ``SensorCore.lock`` guards everything below it in the struct. It is a leaf but for sensors_charge, which takes the
-locks of several sensors in the order of their addresses; nothing else is taken under it. Ownership: counted; a sensor holds
-a count on each parent. Stats and metrics live as long as their sensor, so a borrowed MetricCore needs a count on the sensor.
-Everything here is safe from any thread without the GIL.
+Locks: ``SensorCore.lock`` guards everything below it in the struct. It is a leaf but for sensors_charge, which takes
+the locks of several sensors in the order of their addresses; nothing else is taken under it. Ownership: counted; a
+sensor holds a count on each parent. Stats and metrics live as long as their sensor, so a borrowed MetricCore needs a
+count on the sensor. Everything here is safe from any thread without the GIL.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.metric_config cimport StatConfig
@@ -61,11 +61,13 @@ cdef MetricCore *sensor_add_metric(SensorCore *sensor, Stat *stat, int32_t part,
                                    const StatConfig *config, bint is_compound) noexcept nogil
 # Record, then check every quota in the order of the metrics, then the parents; the first violation ends it (what was
 # recorded stays, parents stay unrecorded). The violation is written only with RECORD_VIOLATED.
-cdef int sensor_record(SensorCore *sensor, double value, int64_t now_ms, bint check, Violation *violation) noexcept nogil
+cdef int sensor_record(SensorCore *sensor, double value, int64_t now_ms, bint check,
+                       Violation *violation) noexcept nogil
 cdef int sensor_check(SensorCore *sensor, int64_t now_ms, Violation *violation) noexcept nogil
 # Check, and only if nothing is violated record without a check, in one go.
 cdef int sensor_record_strict(SensorCore *sensor, double value, int64_t now_ms, Violation *violation) noexcept nogil
-# sensor_record as a delay: 0, or the throttle time of the violation, at most cap_ms unless NO_CAP (0 if it has no formula).
+# sensor_record as a delay: 0, or the throttle time of the violation, at most cap_ms unless NO_CAP (0 if it has no
+# formula).
 cdef int64_t sensor_throttle_ms(SensorCore *sensor, double value, int64_t now_ms, int64_t cap_ms) noexcept nogil
 cdef double metric_measure(MetricCore *metric, int64_t now_ms) noexcept nogil
 cdef bint metric_is_rate(const MetricCore *metric) noexcept nogil

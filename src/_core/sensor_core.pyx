@@ -184,7 +184,8 @@ cdef int sensor_record_own_and_unlock(SensorCore *sensor, double value, int64_t 
     return result
 
 
-cdef int sensor_record(SensorCore *sensor, double value, int64_t now_ms, bint check, Violation *violation) noexcept nogil:
+cdef int sensor_record(SensorCore *sensor, double value, int64_t now_ms, bint check,
+                       Violation *violation) noexcept nogil:
     if not sensor.records:
         return RECORD_ACCEPTED
     atomic_store(&sensor.last_record_ms, now_ms)

@@ -33,6 +33,7 @@ cdef class SensorRegistry:
     cdef dict _sensors
     cdef dict _metrics
     cdef dict _children         # sensor -> list of sensors whose parent it is
+    cdef dict _claims           # sensor -> list of metric names it has claimed
 
     def __cinit__(self, config=None, clock=None, *, bint expires=False):
         borrow_clock(clock)
@@ -44,6 +45,7 @@ cdef class SensorRegistry:
         self._sensors = {}
         self._metrics = {}
         self._children = {}
+        self._claims = {}
 
     def sensor(self, str name not None, config=None, *, parents=(), inactive_expiration_ms=None, record_level="INFO"):
         """Return the sensor of this name, made by the other arguments (those of ``Sensor``) if there is none.
@@ -94,7 +96,7 @@ cdef class SensorRegistry:
             return
         del self._sensors[sensor.name]
         sensor._mark_removed()
-        for name in sensor.metrics:
+        for name in self._claims.pop(sensor, ()):       # also those that Sensor.add has not yet tied to the sensor
             self._metrics.pop(name, None)
         for parent in sensor.parents:
             siblings = self._children.get(parent)
@@ -141,12 +143,16 @@ cdef class SensorRegistry:
                     raise ValueError(f"a metric named {metric.name!r} exists already")
             for metric in metrics:
                 self._metrics[metric.name] = metric
+                self._claims.setdefault(sensor, []).append(metric.name)
             return True
 
-    def _disclaim(self, metrics) -> None:
+    def _disclaim(self, sensor, metrics) -> None:
         with self._lock:
+            claims = self._claims.get(sensor, [])
             for metric in metrics:
-                self._metrics.pop(metric.name, None)
+                if metric.name in claims:
+                    claims.remove(metric.name)
+                    self._metrics.pop(metric.name, None)
 
     def __repr__(self):
         return f"<SensorRegistry, {len(self._sensors)} sensors, {len(self._metrics)} metrics>"

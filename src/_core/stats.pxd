@@ -44,7 +44,8 @@ cdef Stat *stat_new(const StatShape *shape, const StatConfig *config) noexcept n
 cdef void stat_free(Stat *stat) noexcept nogil
 cdef bint stat_is_sampled(const Stat *stat) noexcept nogil
 cdef void stat_record(Stat *stat, double value, int64_t now_ms) noexcept nogil
-cdef double stat_measure(Stat *stat, int32_t part, double quantile, const StatConfig *config, int64_t now_ms) noexcept nogil
+cdef double stat_measure(Stat *stat, int32_t part, double quantile, const StatConfig *config,
+                         int64_t now_ms) noexcept nogil
 cdef bint stat_part_is_rate(const Stat *stat, int32_t part) noexcept nogil
 
 cdef class StatSpec:

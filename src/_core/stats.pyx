@@ -11,6 +11,8 @@ from kbroker._core.sample_window cimport (
 )
 from kbroker._core.token_bucket cimport bucket_measure, bucket_record
 
+from operator import index
+
 cdef int32_t LARGEST_BINS = 1 << 20
 
 
@@ -58,7 +60,8 @@ cdef void stat_record(Stat *stat, double value, int64_t now_ms) noexcept nogil:
         stat.total = value
 
 
-cdef double stat_measure(Stat *stat, int32_t part, double quantile, const StatConfig *config, int64_t now_ms) noexcept nogil:
+cdef double stat_measure(Stat *stat, int32_t part, double quantile, const StatConfig *config,
+                         int64_t now_ms) noexcept nogil:
     if stat.form == FORM_RATE or part == PART_RATE:
         return window_rate(&stat.window, config, stat.unit, False, now_ms)
     if stat.form == FORM_TOKEN_BUCKET:
@@ -82,8 +85,9 @@ cdef class StatSpec:
     Made by the classes below. Threads: any; immutable.
     """
 
-    def __init__(self):
-        raise TypeError("StatSpec describes nothing: use Rate, Avg, TokenBucket, ...")
+    def __cinit__(self, *args, **kwargs):
+        if type(self) is StatSpec:
+            raise TypeError("StatSpec describes nothing: use Rate, Avg, TokenBucket, ...")
 
     def __repr__(self):
         return f"{type(self).__name__}()"
@@ -101,7 +105,7 @@ cdef int sampled(StatSpec spec, int32_t kind) except -1:
 cdef class WindowedSum(StatSpec):
     """Sum over the window; 0 without data."""
 
-    def __init__(self):
+    def __cinit__(self):
         sampled(self, SAMPLE_SUM)
 
 
@@ -109,7 +113,7 @@ cdef class WindowedSum(StatSpec):
 cdef class WindowedCount(StatSpec):
     """Number of records in the window; 0 without data."""
 
-    def __init__(self):
+    def __cinit__(self):
         sampled(self, SAMPLE_COUNT)
 
 
@@ -117,7 +121,7 @@ cdef class WindowedCount(StatSpec):
 cdef class Avg(StatSpec):
     """Mean over the window; NaN without data."""
 
-    def __init__(self):
+    def __cinit__(self):
         sampled(self, SAMPLE_AVG)
 
 
@@ -125,7 +129,7 @@ cdef class Avg(StatSpec):
 cdef class Max(StatSpec):
     """Largest value of the window; NaN without data."""
 
-    def __init__(self):
+    def __cinit__(self):
         sampled(self, SAMPLE_MAX)
 
 
@@ -133,7 +137,7 @@ cdef class Max(StatSpec):
 cdef class Min(StatSpec):
     """Smallest value of the window; NaN without data."""
 
-    def __init__(self):
+    def __cinit__(self):
         sampled(self, SAMPLE_MIN)
 
 
@@ -150,7 +154,7 @@ cdef int rate_of(StatSpec spec, int32_t form, object stat, object unit, object w
     spec.shape.form = form
     spec.shape.unit = unit_number(unit)
     if window_ms is not None:
-        if not 1 <= window_ms <= 1 << 40:
+        if not 1 <= index(window_ms) <= 1 << 40:
             raise ValueError(f"window_ms must be 1 to {1 << 40} or None, got {window_ms}")
         spec.shape.own_window_ms = window_ms
     return 0
@@ -169,7 +173,7 @@ cdef class Rate(StatSpec):
     Source: ``Rate.java``.
     """
 
-    def __init__(self, stat=None, unit="seconds", *, window_ms=None):
+    def __cinit__(self, stat=None, unit="seconds", *, window_ms=None):
         rate_of(self, FORM_RATE, stat, unit, window_ms)
 
 
@@ -180,7 +184,7 @@ cdef class SimpleRate(StatSpec):
     Source: ``SimpleRate.java`` (replication quotas).
     """
 
-    def __init__(self):
+    def __cinit__(self):
         rate_of(self, FORM_SIMPLE_RATE, None, "seconds", None)
 
 
@@ -195,7 +199,7 @@ cdef class Meter(StatSpec):
     Source: ``Meter.java``.
     """
 
-    def __init__(self, rate_name, total_name, stat=None, unit="seconds"):
+    def __cinit__(self, rate_name, total_name, stat=None, unit="seconds"):
         rate_of(self, FORM_METER, stat, unit, None)
         if rate_name == total_name:
             raise ValueError(f"a meter's two metrics need two names, got {rate_name!r} twice")
@@ -218,8 +222,8 @@ cdef class Percentiles(StatSpec):
     Source: ``Percentiles.java``, ``Histogram.java``.
     """
 
-    def __init__(self, size_bytes, double largest, percentiles, *, double smallest=0.0, bucketing="constant"):
-        if not 8 <= size_bytes <= LARGEST_BINS * 4:
+    def __cinit__(self, size_bytes, double largest, percentiles, *, double smallest=0.0, bucketing="constant"):
+        if not 8 <= index(size_bytes) <= LARGEST_BINS * 4:
             raise ValueError(f"size_bytes must be 8 to {LARGEST_BINS * 4}, got {size_bytes}")
         bins = size_bytes // 4
         if bucketing not in ("constant", "linear"):
@@ -257,7 +261,7 @@ cdef class TokenBucket(StatSpec):
     Source: KIP-599, ``TokenBucket.java``.
     """
 
-    def __init__(self, unit="seconds"):
+    def __cinit__(self, unit="seconds"):
         sampled(self, SAMPLE_SUM)
         self.shape.form = FORM_TOKEN_BUCKET
         self.shape.unit = unit_number(unit)
@@ -267,7 +271,7 @@ cdef class TokenBucket(StatSpec):
 cdef class Value(StatSpec):
     """The last value recorded; 0 at first."""
 
-    def __init__(self):
+    def __cinit__(self):
         sampled(self, SAMPLE_SUM)
         self.shape.form = FORM_VALUE
 
@@ -276,7 +280,7 @@ cdef class Value(StatSpec):
 cdef class CumulativeSum(StatSpec):
     """Sum of everything ever recorded."""
 
-    def __init__(self):
+    def __cinit__(self):
         sampled(self, SAMPLE_SUM)
         self.shape.form = FORM_CUMULATIVE_SUM
 
@@ -285,6 +289,6 @@ cdef class CumulativeSum(StatSpec):
 cdef class CumulativeCount(StatSpec):
     """Number of everything ever recorded."""
 
-    def __init__(self):
+    def __cinit__(self):
         sampled(self, SAMPLE_SUM)
         self.shape.form = FORM_CUMULATIVE_COUNT

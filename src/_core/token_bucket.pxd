@@ -37,7 +37,8 @@ cdef inline void bucket_record(Bucket *bucket, const StatConfig *config, int32_t
     bucket_refill(bucket, config, unit, burst, now_ms)
     bucket.tokens = fewer(burst, bucket.tokens - value)
 
-cdef inline double bucket_measure(Bucket *bucket, const StatConfig *config, int32_t unit, int64_t now_ms) noexcept nogil:
+cdef inline double bucket_measure(Bucket *bucket, const StatConfig *config, int32_t unit,
+                                  int64_t now_ms) noexcept nogil:
     """Tokens there are now, below zero as well; without a quota the largest int64."""
     if config.quota_kind == QUOTA_NONE:
         return 9223372036854775807.0

@@ -13,6 +13,7 @@ from tests.support.sensor_script import SensorScript, java_double
 
 NUMBER = re.compile(r"(?<![\w.])-?(?:\d+\.\d+(?:E-?\d+)?|Infinity)(?![\w.])")
 
+
 def trace(*args: str, text: str | None = None) -> str:
     """Run the tool; its standard output."""
     tool = need.oracle("tools/sensor_trace.sh")

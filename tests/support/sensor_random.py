@@ -61,7 +61,7 @@ def next_value(random: JavaRandom, bound: float, samples: int, window: int) -> f
 
 
 def random_script(seed: int, operations: int = 200) -> Iterator[str]:
-    """Yield the lines of the script of a seed: one sensor with every kind of stat, and steps in time of every awkward length."""
+    """Yield the lines of the script of a seed: one sensor, every kind of stat, steps in time of awkward lengths."""
     random = JavaRandom(seed)
     samples = (1, 2, 3, 5, 11)[random.below(5)]
     window = (1, 10, 500, 1000, 2000, 30_000)[random.below(6)]

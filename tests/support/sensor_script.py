@@ -1,6 +1,6 @@
 """The script language of the sensor trace, performed on our sensors; and its random scripts.
 
-A line is ``TIME_MS OPERATION ...``, optionally ``=> EXPECTED [+- TOLERANCE]``. What it means stands in the tool's own help.
+A line is ``TIME_MS OPERATION ...``, optionally ``=> EXPECTED [+- TOLERANCE]``. The tool's own help explains it.
 """
 
 import math

@@ -1,0 +1,177 @@
+"""The broker's metrics by name, group and tags; the sensors themselves are the core's.
+
+Source: ``Metrics.java``, ``MetricName.java``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+from kbroker._core.clock import BaseClock
+from kbroker._core.metric import Metric
+from kbroker._core.metric_config import MetricConfig
+from kbroker._core.sensor import Sensor
+from kbroker._core.sensor_registry import EXPIRY_INTERVAL_MS, SensorRegistry
+
+__all__ = ["EXPIRY_INTERVAL_MS", "Gauge", "MetricName", "Metrics"]
+
+COUNT_GROUP = "kafka-metrics-count"
+
+
+@dataclass(frozen=True)
+class MetricName:
+    """What a metric is found by: name, group and tags; the description does not count.
+
+    Tags keep no order: two names with the same pairs are equal. ``MetricName.of`` takes them as
+    a mapping or as a flat list.
+    """
+
+    name: str
+    group: str
+    tags: tuple[tuple[str, str], ...] = ()
+    description: str = field(default="", compare=False)
+
+    @staticmethod
+    def of(name: str, group: str, tags: Mapping[str, str] | Iterable[str] = (), description: str = "") -> MetricName:
+        """Make a name; ``tags`` is a mapping, or keys and values in turn.
+
+        Raises: ValueError for an odd number of items, or a key given twice.
+        """
+        if isinstance(tags, Mapping):
+            pairs = dict(tags)
+        else:
+            flat = list(tags)
+            if len(flat) % 2:
+                raise ValueError(f"tags need a value for every key, got {len(flat)} items")
+            pairs = dict(zip(flat[::2], flat[1::2], strict=True))
+            if len(pairs) * 2 != len(flat):
+                raise ValueError(f"a tag is given twice in {flat}")
+        return MetricName(name, group, tuple(sorted(pairs.items())), description)
+
+    @property
+    def tag_map(self) -> dict[str, str]:
+        """The tags as a new dictionary."""
+        return dict(self.tags)
+
+    def __str__(self) -> str:
+        tags = ", ".join(f"{key}={value}" for key, value in self.tags)
+        return f"{self.group}:{self.name}{{{tags}}}"
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """A number that is asked for rather than recorded: a queue's length, a pool's free bytes."""
+
+    name: MetricName
+    function: Callable[[], float]
+
+    def measure(self, time_ms: int | None = None) -> float:
+        """Return the number now, whatever the time given."""
+        return float(self.function())
+
+
+class Metrics:
+    """All metrics of a broker: sensors with their metrics, and gauges.
+
+    Begins with one gauge, ``count`` in the group ``kafka-metrics-count``: how many metrics there are, itself included.
+
+    Args:
+        config: for sensors that bring none; its tags are merged into every name made by ``metric_name``.
+        clock: tells the time; None is the process's system clock.
+        expires: whether ``expire_inactive`` removes idle sensors; the owner calls it every EXPIRY_INTERVAL_MS.
+    Threads: any.
+    """
+
+    def __init__(
+        self, config: MetricConfig | None = None, clock: BaseClock | None = None, *, expires: bool = False
+    ) -> None:
+        self._registry = SensorRegistry(config, clock, expires=expires)
+        self._gauges: dict[MetricName, Gauge] = {}
+        self.add_gauge(self.metric_name("count", COUNT_GROUP, description="number of registered metrics"), self.__len__)
+
+    @property
+    def config(self) -> MetricConfig:
+        """The config of sensors that bring none."""
+        return self._registry.config
+
+    def metric_name(
+        self, name: str, group: str, tags: Mapping[str, str] | Iterable[str] = (), description: str = ""
+    ) -> MetricName:
+        """Return a MetricName with the registry's default tags merged in; a tag given here wins.
+
+        Raises: ValueError for tags that are no pairs.
+        """
+        own = MetricName.of(name, group, tags, description)
+        return MetricName.of(name, group, {**self.config.tags, **own.tag_map}, description)
+
+    def sensor(
+        self,
+        name: str,
+        config: MetricConfig | None = None,
+        *,
+        parents: Iterable[Sensor] = (),
+        inactive_expiration_ms: int | None = None,
+        record_level: Literal["INFO", "DEBUG", "TRACE"] = "INFO",
+    ) -> Sensor:
+        """Return the sensor of this name; if there is none, make it by the other arguments.
+
+        Its metrics are named by MetricName: ``sensor.add(metrics.metric_name(...), Rate())``.
+        Raises: ValueError for parents that are not registered here or reach one sensor twice.
+        """
+        return self._registry.sensor(
+            name,
+            config,
+            parents=parents,
+            inactive_expiration_ms=inactive_expiration_ms,
+            record_level=record_level,
+        )
+
+    def get_sensor(self, name: str) -> Sensor | None:
+        """Return the sensor of this name, or None."""
+        return self._registry.get_sensor(name)
+
+    def remove_sensor(self, name: str) -> bool:
+        """Remove a sensor with its metrics and the sensors below it; False if there is none."""
+        return self._registry.remove_sensor(name)
+
+    def expire_inactive(self, time_ms: int | None = None) -> list[str]:
+        """Remove the sensors that were idle for too long; return their names."""
+        return self._registry.expire_inactive(time_ms)
+
+    def add_gauge(self, name: MetricName, function: Callable[[], float]) -> Gauge:
+        """Register a number that is asked for.
+
+        Raises: ValueError if the name is taken.
+        """
+        if self.get(name) is not None:
+            raise ValueError(f"a metric named {name} exists already")
+        gauge = self._gauges[name] = Gauge(name, function)
+        return gauge
+
+    def remove_gauge(self, name: MetricName) -> bool:
+        """Forget a gauge; False if there is none."""
+        return self._gauges.pop(name, None) is not None
+
+    def get(self, name: MetricName) -> Metric | Gauge | None:
+        """Return a metric or gauge, or None."""
+        return self._registry.get_metric(name) or self._gauges.get(name)
+
+    def find(self, name: str, group: str) -> list[Metric | Gauge]:
+        """Return every metric of a name and group, whatever its tags."""
+        return [metric for found, metric in self.items() if found.name == name and found.group == group]
+
+    def items(self) -> Iterator[tuple[MetricName, Metric | Gauge]]:
+        """Yield what is registered at the moment of the call, gauges first."""
+        gauges: list[tuple[MetricName, Metric | Gauge]] = list(self._gauges.copy().items())
+        metrics = list(dict(self._registry.metrics).items())
+        yield from gauges
+        for name, metric in metrics:
+            yield cast(MetricName, name), metric
+
+    def __len__(self) -> int:
+        return len(self._gauges) + len(self._registry.metrics)
+
+    def __contains__(self, name: MetricName) -> bool:
+        return self.get(name) is not None
