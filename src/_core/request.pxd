@@ -94,6 +94,7 @@ cdef struct Request:
     char *client_id             # points into payload, or NULL
     int32_t client_id_bytes
     int32_t header_bytes        # where the body starts
+    bint was_examined           # an interceptor has seen it: it is not asked again
     # answer
     int32_t action
     int32_t segment_count

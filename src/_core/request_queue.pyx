@@ -269,6 +269,16 @@ cdef class Queue:
         return self.queue.capacity
 
     @property
+    def sleepers(self):
+        """Threads that wait for a request right now."""
+        cdef int64_t n
+        with nogil:
+            mutex_lock(&self.queue.lock)
+            n = self.queue.sleepers
+            mutex_unlock(&self.queue.lock)
+        return n
+
+    @property
     def closed(self):
         """True once ``close`` was called."""
         cdef bint closed

@@ -34,6 +34,8 @@ cdef bint timer_collect(Timer *timer, int64_t timeout_ms) noexcept nogil
 cdef TimerEntry *timer_take_due(Timer *timer) noexcept nogil
 cdef TimerEntry *timer_take_due_with_gil(Timer *timer) noexcept       # the same for a caller that holds the GIL
 cdef void timer_wake(Timer *timer) noexcept nogil                          # every wait of now ends as if timed out
+# Nothing is due, nothing fires, and a thread waits for what comes (or the timer is closed).
+cdef bint timer_is_quiet(Timer *timer) noexcept nogil
 cdef Clock *timer_clock(Timer *timer) noexcept nogil                       # borrowed
 
 cdef class TimerHandle:         # ``Timer`` in Python

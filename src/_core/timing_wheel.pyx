@@ -430,6 +430,18 @@ cdef bint timer_is_closed(Timer *timer) noexcept nogil:
     return closed
 
 
+cdef bint timer_is_quiet(Timer *timer) noexcept nogil:
+    cdef bint quiet
+    mutex_lock(&timer.lock)
+    quiet = timer.closed or (
+        timer.waiters > 0
+        and timer.due.root.next is &timer.due.root
+        and timer.fresh.root.next is &timer.fresh.root
+        and (timer.queued == 0 or timer.heap[0].expiration_ms * NS_PER_MS > clock_now_ns(timer.clock)))
+    mutex_unlock(&timer.lock)
+    return quiet
+
+
 cdef Clock *timer_clock(Timer *timer) noexcept nogil:
     return timer.clock
 
@@ -671,6 +683,14 @@ cdef class TimerHandle:
 
     def __len__(self):
         return self.size
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is due, no callback runs, and a thread waits in ``advance`` (true once closed, too)."""
+        cdef bint quiet
+        with nogil:
+            quiet = timer_is_quiet(self.timer)
+        return quiet
 
     @property
     def closed(self) -> bool:

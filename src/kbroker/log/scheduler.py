@@ -98,6 +98,11 @@ class Scheduler:
             pass
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether no task is due or running: the thread waits."""
+        return self._timer.is_quiet
+
+    @property
     def task_names(self) -> list[str]:
         """Names of the tasks that will still run, sorted."""
         with self._lock:

@@ -2,7 +2,7 @@
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport int32_t, int64_t
-from libc.stdlib cimport free
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from kbroker._core.channel cimport Channel
@@ -11,7 +11,7 @@ from kbroker._core.request cimport (
     ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request,
     request_clear_answer, request_new, request_reserve,
 )
-from kbroker._core.request_queue cimport Queue, RequestQueue, request_queue_take
+from kbroker._core.request_queue cimport Queue, RequestQueue, request_queue_put, request_queue_take
 
 
 @cython.final
@@ -72,6 +72,7 @@ cdef class InboundRequest:
         readonly int remote_port
         readonly int processor_id
         readonly int size_bytes
+        bint examined
 
     def __init__(self):
         raise TypeError("an InboundRequest comes from RequestChannel.receive")
@@ -162,6 +163,41 @@ cdef class InboundRequest:
         self.check_open()
         self.finish(ACTION_CLOSE)
 
+    @property
+    def was_examined(self):
+        """True once it was handed over: whoever shows requests to an interceptor leaves this one alone."""
+        return self.examined
+
+    def hand_over(self, Queue to not None):
+        """Give the request to the handlers of another queue instead of answering it; it counts as answered here.
+
+        A queue that is closed closes the connection. Views of a large payload stay valid: the request goes on with a copy.
+
+        Raises: ValueError when it was answered, MemoryError.
+        Threads: any; waits without the GIL while the queue is full.
+        """
+        cdef Request *request
+        cdef RequestQueue *queue = to.queue
+        cdef char *copy
+        self.check_open()
+        request = self.request
+        if self.held is not None and isinstance(self.held, OwnedPayload):
+            copy = <char *>malloc(<size_t>(request.size_bytes or 1))
+            if copy is NULL:
+                raise MemoryError
+            memcpy(copy, request.payload, request.size_bytes)
+            if request.client_id is not NULL:
+                request.client_id = copy + (request.client_id - request.payload)
+            request.payload = copy
+            request.payload_owned = copy
+        self.request = NULL
+        request.was_examined = True
+        request.next = NULL
+        with nogil:
+            if not request_queue_put(queue, &request):
+                request.action = ACTION_CLOSE
+                request.responder.respond(request.responder, request)
+
     def start_throttle(self):
         """Mute the connection beyond its answer: call before answering, and ``end`` on what is returned later.
 
@@ -217,6 +253,7 @@ cdef InboundRequest wrap(Queue queue, Request *request):
     inbound.api_version = request.api_version
     inbound.correlation_id = request.correlation_id
     inbound.size_bytes = <int>request.size_bytes
+    inbound.examined = request.was_examined
     if request.client_id is not NULL:
         inbound.client_id = request.client_id[:request.client_id_bytes].decode("utf-8", "replace")
     inbound.principal = text(request.session.principal) if request.session is not NULL else ""

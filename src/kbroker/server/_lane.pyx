@@ -7,7 +7,7 @@ the frames behind it return to their channel (design: "The native lane").
 
 import os
 
-from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
@@ -25,7 +25,7 @@ from kbroker._core.request_queue cimport (
 from kbroker._core.sync cimport (
     atomic_add, atomic_cas, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
-from kbroker._core.timing_wheel cimport timer_close, timer_new, timer_release
+from kbroker._core.timing_wheel cimport timer_close, timer_is_quiet, timer_new, timer_release
 from kbroker._core.wire cimport (
     Reader, Writer, read_bytes, read_i16, read_i32, read_length, reader_init, skip_tags, write_i32, write_raw,
     writer_free, writer_init,
@@ -164,12 +164,23 @@ cdef void refresh_topics(Handler *handler) noexcept nogil:
     mutex_unlock(&lane.topics_lock)
 
 
+cdef inline bint is_intercepted(Lane *lane, Request *request) noexcept nogil:
+    """Whether Python wants to see this request before it is served; one atomic load where nobody does.
+
+    A request without a parsed header (ApiVersions of an unknown version) is never shown.
+    """
+    cdef int64_t bits = atomic_load(&lane.intercepted[request.api_key >> 6])
+    if bits == 0 or request.was_examined or request.header_bytes == 0:
+        return False
+    return (bits >> (request.api_key & 63)) & 1 != 0
+
+
 cdef Outcome dispatch(Handler *handler, Request *request) noexcept nogil:
     cdef Api *api = parse_header(handler.lane, request)
     if api == NULL:
         request.action = ACTION_CLOSE
         return OUTCOME_ANSWERED
-    if api.handle == NULL:
+    if api.handle == NULL or is_intercepted(handler.lane, request):
         return OUTCOME_DECLINED
     return api.handle(handler, request)
 
@@ -409,6 +420,25 @@ cdef class NativeLane:
             raise ValueError(f"version must be 0 to {MAX_VERSIONS - 1}, got {number}")
         return number
 
+    def intercept(self, keys):
+        """Sends the requests of these APIs to the Python handlers first; all others are served natively again.
+
+        Who receives one and does not answer it gives it back with ``InboundRequest.hand_over``; it is then served.
+
+        Args: keys: API keys, 0 to 127; empty to intercept nothing.
+        Raises: ValueError for a key outside its bounds, and nothing has changed then.
+        """
+        cdef uint64_t bits[API_SLOTS // 64]
+        cdef int i, key
+        memset(bits, 0, sizeof(bits))
+        for number in keys:
+            key = number
+            if not 0 <= key < API_SLOTS:
+                raise ValueError(f"API key must be 0 to {API_SLOTS - 1}, got {key}")
+            bits[key >> 6] |= (<uint64_t>1) << (key & 63)
+        for i in range(API_SLOTS // 64):
+            atomic_store(&self.lane.intercepted[i], <int64_t>bits[i])
+
     def publish_topics(self, views):
         """Swaps the topic table whole: what handlers see from their next run on.
 
@@ -476,6 +506,14 @@ cdef class NativeLane:
             timer_close(lane.produce_timer)
             hook_partitions(lane, lane.topics, False)
         self.publish_topics(())
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no waiting fetch or produce is due or being expired: both reapers wait."""
+        cdef bint quiet
+        with nogil:
+            quiet = timer_is_quiet(self.lane.fetch_timer) and timer_is_quiet(self.lane.produce_timer)
+        return quiet
 
     @property
     def handled(self) -> int:

@@ -1,7 +1,7 @@
 """What the native handlers share: the lane itself, the handler's context, the table of APIs. Structs only.
 
-Threads: ``Lane`` is read by all handlers; ``topics`` and ``generation`` change under ``topics_lock``; everything
-else is set before the first handler runs. ``Handler`` belongs to one thread.
+Threads: ``Lane`` is read by all handlers; ``topics`` and ``generation`` change under ``topics_lock``; ``intercepted``
+may change at any time; everything else is set before the first handler runs. ``Handler`` belongs to one thread.
 """
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from kbroker._core.clock cimport Clock
@@ -45,6 +45,7 @@ cdef struct Lane:
     int64_t fetch_max_bytes     # fetch.max.bytes of the broker
     uint64_t hash_seed          # secret: of tables that requests fill
     Api apis[API_SLOTS]
+    AtomicI64 intercepted[API_SLOTS // 64]  # bit per API key: its requests are shown to Python first
     Body versions[MAX_VERSIONS]         # ApiVersions by version
     Body invalid_versions[MAX_VERSIONS]  # error 42
     Body unsupported_versions           # error 35, version 0
