@@ -36,7 +36,7 @@ from kbroker.server._fetch_session cimport (
     SessionCache, session_cache_count, session_cache_free, session_cache_new,
 )
 from kbroker.server._lane_types cimport (
-    API_SLOTS, MAX_VERSIONS, Api, Body, Handler, Lane, Outcome, OUTCOME_ANSWERED, OUTCOME_DECLINED, OUTCOME_PARKED,
+    API_SLOTS, API_WORDS, MAX_VERSIONS, Api, Body, Handler, Lane, Outcome, OUTCOME_ANSWERED, OUTCOME_DECLINED, OUTCOME_PARKED,
 )
 from kbroker.server._produce cimport handle_produce, run_deferred
 from kbroker.server._topics cimport TopicTable, topic_table_build, topic_table_release, topic_table_retain
@@ -428,7 +428,7 @@ cdef class NativeLane:
         Args: keys: API keys, 0 to 127; empty to intercept nothing.
         Raises: ValueError for a key outside its bounds, and nothing has changed then.
         """
-        cdef uint64_t bits[API_SLOTS // 64]
+        cdef uint64_t bits[API_WORDS]
         cdef int i, key
         memset(bits, 0, sizeof(bits))
         for number in keys:
@@ -436,7 +436,7 @@ cdef class NativeLane:
             if not 0 <= key < API_SLOTS:
                 raise ValueError(f"API key must be 0 to {API_SLOTS - 1}, got {key}")
             bits[key >> 6] |= (<uint64_t>1) << (key & 63)
-        for i in range(API_SLOTS // 64):
+        for i in range(API_WORDS):
             atomic_store(&self.lane.intercepted[i], <int64_t>bits[i])
 
     def publish_topics(self, views):

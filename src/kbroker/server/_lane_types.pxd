@@ -15,6 +15,7 @@ from kbroker.server._topics cimport TopicTable
 
 cdef enum:
     API_SLOTS = 128
+    API_WORDS = 2               # 64 keys each
     MAX_VERSIONS = 32
     DEFERRED_SLOTS = 32
 
@@ -45,7 +46,7 @@ cdef struct Lane:
     int64_t fetch_max_bytes     # fetch.max.bytes of the broker
     uint64_t hash_seed          # secret: of tables that requests fill
     Api apis[API_SLOTS]
-    AtomicI64 intercepted[API_SLOTS // 64]  # bit per API key: its requests are shown to Python first
+    AtomicI64 intercepted[API_WORDS]    # bit per API key: its requests are shown to Python first
     Body versions[MAX_VERSIONS]         # ApiVersions by version
     Body invalid_versions[MAX_VERSIONS]  # error 42
     Body unsupported_versions           # error 35, version 0

@@ -15,8 +15,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker._core.memory_pool import MemoryPool
@@ -25,7 +26,7 @@ from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import INT32_MAX, ConfigError
 from kbroker.common.listeners import Listener
 from kbroker.log.manager import LogManager
-from kbroker.network.request_channel import RequestChannel
+from kbroker.network.request_channel import InboundRequest, RequestChannel
 from kbroker.network.socket_server import SocketServer, SocketServerOptions
 from kbroker.server._lane import NativeLane
 from kbroker.server.apis import api18_api_versions
@@ -41,6 +42,10 @@ logger = logging.getLogger(__name__)
 
 #: Native handlers kept awake under load; more wake for a backlog (a second one already costs on two cores).
 AWAKE_HANDLERS = 2
+
+
+#: Sees a request before it is served; True: it has taken it over, and answers, closes or hands it to Broker.resume.
+Interceptor = Callable[[InboundRequest], bool]
 
 
 class BrokerStartError(RuntimeError):
@@ -67,6 +72,7 @@ class Broker:
         self.apis = KafkaApis()
         self._state_lock = threading.Lock()
         self._parts: _Parts | None = None
+        self._interception = _Interception()
 
     def __enter__(self) -> Broker:
         self.start()
@@ -90,7 +96,7 @@ class Broker:
             for name in self.config.unknown:
                 logger.warning("unknown setting %s is ignored", name)
             raise_open_files_limit(self.config.integer("kbroker.nofile.limit"))
-            parts = _Parts(self.config, self.clock, self.apis)
+            parts = _Parts(self.config, self.clock, self.apis, self._interception)
             try:
                 parts.start()
             except ConfigError:
@@ -112,6 +118,35 @@ class Broker:
         if parts is not None:
             parts.stop()
 
+    # ------------------------------------------------------------ for tests
+
+    def intercept(self, interceptor: Interceptor | None, keys: Iterable[int] = ()) -> None:
+        """Show requests to ``interceptor`` before they are served; survives a restart. For fault injection.
+
+        Args: ``keys`` of natively served APIs whose requests take the way through Python meanwhile; all requests that
+        Python serves are shown anyway. None ends it.
+        Threads: any; a request under way may still be seen by the previous one.
+        """
+        with self._state_lock:
+            self._interception = _Interception(interceptor, frozenset(keys) if interceptor is not None else frozenset())
+            if self._parts is not None:
+                self._parts.set_interception(self._interception)
+
+    def resume(self, request: InboundRequest) -> None:
+        """Serve a request that an interceptor has taken over as if it had just come in; it is not shown again.
+
+        Raises: ValueError if it was answered; RuntimeError if the broker does not run.
+        """
+        self._running().resume(request)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether every request that has come in is answered or waits, and nothing is due by the broker's clock.
+
+        What clients have sent and the network threads have not read yet does not count.
+        """
+        return self._running().is_quiet()
+
     # ------------------------------------------------------------ facts
 
     @property
@@ -119,6 +154,16 @@ class Broker:
         """Where clients connect: host:port of the first listener."""
         host, port = next(iter(self._running().ctx.endpoints.values()))
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def bound_listeners(self) -> list[str]:
+        """What it listens on, with the real ports, in the form of the setting ``listeners``."""
+        return [str(listener) for listener in self._running().listeners]
+
+    @property
+    def waiting_fetches(self) -> int:
+        """Fetches that wait for records or for their time to end."""
+        return self._running().lane.waiting_fetches
 
     @property
     def cluster_id(self) -> str:
@@ -144,15 +189,24 @@ class Broker:
         return parts
 
 
+class _Interception(NamedTuple):
+    """Who sees requests first, and which natively served APIs go through Python for it."""
+
+    interceptor: Interceptor | None = None
+    keys: frozenset[int] = frozenset()
+
+
 class _Parts:
     """One life of a broker: what start has built so far, taken apart by stop."""
 
-    def __init__(self, config: BrokerConfig, clock: BaseClock, apis: KafkaApis) -> None:
+    def __init__(self, config: BrokerConfig, clock: BaseClock, apis: KafkaApis, interception: _Interception) -> None:
         self.config = config
         self.clock = clock
         self.apis = apis
         self.in_memory = config.boolean("kbroker.in.memory")
         self.ctx: ApiContext
+        self.listeners: list[Listener] = []
+        self._interception = interception
         self._timeout_s = config.integer("kbroker.shutdown.timeout.ms") / 1000
         self._pid = os.getpid()
         self._undo: list[tuple[str, Callable[[], object]]] = []
@@ -164,6 +218,7 @@ class _Parts:
         config = self.config
         atexit.register(self.stop)
         logs = LogManager([] if self.in_memory else [config.log_dir], self.clock, config, self.in_memory)
+        self._logs = logs
         self._then("log", logs.close)
         store = MetadataStore(None if self.in_memory else config.log_dir, config.node_id, logs.cluster_id)
         self._undo.insert(0, ("metadata", store.close))  # the last thing to go
@@ -171,13 +226,16 @@ class _Parts:
 
         requests = Queue(config.integer("queued.max.requests"), self.clock, awake_target=AWAKE_HANDLERS)
         python_requests = Queue(INT32_MAX, self.clock)
+        self._requests, self._python_requests = requests, python_requests
         server = SocketServer(
             config.listeners, requests, _options(config), pool=_pool(config, self.clock), clock=self.clock
         )
         self._then("network threads", lambda: server.finish_stop(self._timeout_s))
-        endpoints = _endpoints(config, server.bind())
+        self.listeners = server.bind()
+        endpoints = _endpoints(config, self.listeners)
 
-        lane = self._start_lane(requests, python_requests)
+        lane = self.lane = self._start_lane(requests, python_requests)
+        lane.intercept(self._interception.keys)
         topics = TopicRegistry(config, store, logs, lane.publish_topics)
         self.ctx = ApiContext(config, store, topics, endpoints, self.apis.ranges, self.clock)
         self.ctx.dynamic.on_broker_change(logs.reconfigure)
@@ -223,8 +281,10 @@ class _Parts:
     def _start_handlers(self, lane: NativeLane, requests: Queue, python_requests: Queue) -> None:
         config = self.config
         channel = RequestChannel(python_requests)
-        pool = RequestHandlerPool(self.ctx, self.apis, channel.receive, config.integer("kbroker.python.threads"))
-        handlers = HandlerThreads(lane.run_handler, lane.retire_handlers)
+        pool = RequestHandlerPool(
+            self.ctx, self.apis, channel.receive, config.integer("kbroker.python.threads"), self._intercept
+        )
+        handlers = self._handlers = HandlerThreads(lane.run_handler, lane.retire_handlers)
 
         def stop_native() -> None:
             requests.close()
@@ -241,6 +301,43 @@ class _Parts:
         pool.start()
         handlers.resize(config.integer("num.io.threads"))
         self.ctx.dynamic.on_broker_change(lambda changed: handlers.resize(config.integer("num.io.threads")))
+
+    # ------------------------------------------------------------ interception
+
+    def set_interception(self, interception: _Interception) -> None:
+        self._interception = interception
+        self.lane.intercept(interception.keys)
+
+    def _intercept(self, request: InboundRequest) -> bool:
+        """Show a request to the interceptor; true if a Python handler has nothing to do with it any more."""
+        interceptor = self._interception.interceptor
+        if request.was_examined:
+            return False
+        try:
+            if interceptor is not None and interceptor(request):
+                return True
+        except Exception:  # not the client's fault
+            logger.exception("the interceptor failed on api key %d", request.api_key)
+        entry = self.apis.entries.get(request.api_key)
+        if request.answered or entry is None or not entry.is_native:
+            return request.answered
+        request.hand_over(self._requests)  # it came here only to be seen
+        return True
+
+    def resume(self, request: InboundRequest) -> None:
+        entry = self.apis.entries.get(request.api_key)
+        request.hand_over(self._requests if entry is not None and entry.is_native else self._python_requests)
+
+    def is_quiet(self) -> bool:
+        # A request may be declined to Python, be handed back and be declined once more: four looks, in this order.
+        return all(self._is_idle(python) for python in (False, True, False, True)) and (
+            self.lane.is_quiet and self._logs.scheduler.is_quiet
+        )
+
+    def _is_idle(self, python: bool) -> bool:
+        queue = self._python_requests if python else self._requests
+        threads = self.config.integer("kbroker.python.threads" if python else "num.io.threads")
+        return len(queue) == 0 and queue.sleepers == threads
 
     def _then(self, what: str, undo: Callable[[], object]) -> None:
         self._undo.append((what, undo))

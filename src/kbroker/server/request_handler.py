@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.protocol import codec
@@ -74,20 +74,29 @@ class Answer:
             self._request.close()
 
 
-class RequestHandlerPool:
+Inbound = TypeVar("Inbound", bound=InboundRequest)
+
+
+class RequestHandlerPool(Generic[Inbound]):
     """Threads that take requests and answer them.
 
     Args: ``receive`` waits up to a number of seconds and gives a request, or None at the time-out or once closed;
-    ``count`` of threads.
+    ``count`` of threads; ``intercept`` is asked first and returns True for a request it has taken over.
     Threads: start and stop from one thread.
     """
 
     def __init__(
-        self, ctx: ApiContext, apis: KafkaApis, receive: Callable[[float], InboundRequest | None], count: int
+        self,
+        ctx: ApiContext,
+        apis: KafkaApis,
+        receive: Callable[[float], Inbound | None],
+        count: int,
+        intercept: Callable[[Inbound], bool] | None = None,
     ) -> None:
         self._ctx = ctx
         self._apis = apis
         self._receive = receive
+        self._intercept = intercept
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, name=f"kafka-request-handler-python-{number}", daemon=True)
@@ -110,7 +119,7 @@ class RequestHandlerPool:
     def _run(self) -> None:
         while not self._stopping.is_set():
             request = self._receive(TAKE_TIMEOUT_S)
-            if request is not None:
+            if request is not None and not (self._intercept is not None and self._intercept(request)):
                 self.serve(request)
 
     def serve(self, request: InboundRequest) -> None:

@@ -1,0 +1,56 @@
+"""A broker for tests: fixtures for pytest, time that the test moves, faults on demand, snapshots, an HTTP control port.
+
+    from kbroker.testing import EmbeddedBroker
+
+    with EmbeddedBroker() as broker:
+        broker.create_topic("orders")
+        with broker.faults.add("Produce", error="NOT_LEADER_OR_FOLLOWER", count=2):
+            ...  # a client that produces to broker.bootstrap_servers is refused twice, or the block fails
+
+The fixtures are in ``kbroker.testing.plugin``; pytest finds them once kbroker is installed. What is named here is
+loaded when it is first used: a run of pytest that needs no broker does not pay for one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kbroker._core.clock import VirtualClock
+    from kbroker.common.errors import Errors
+    from kbroker.testing.control import ControlServer
+    from kbroker.testing.embedded import EmbeddedBroker, Snapshot, VirtualBroker
+    from kbroker.testing.faults import Fault, FaultRules
+    from kbroker.testing.waiting import wait_until
+
+__all__ = [
+    "ControlServer",
+    "EmbeddedBroker",
+    "Errors",
+    "Fault",
+    "FaultRules",
+    "Snapshot",
+    "VirtualBroker",
+    "VirtualClock",
+    "wait_until",
+]
+
+_HOMES = {
+    "ControlServer": "kbroker.testing.control",
+    "EmbeddedBroker": "kbroker.testing.embedded",
+    "Errors": "kbroker.common.errors",
+    "Fault": "kbroker.testing.faults",
+    "FaultRules": "kbroker.testing.faults",
+    "Snapshot": "kbroker.testing.embedded",
+    "VirtualBroker": "kbroker.testing.embedded",
+    "VirtualClock": "kbroker._core.clock",
+    "wait_until": "kbroker.testing.waiting",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)

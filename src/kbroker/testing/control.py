@@ -1,0 +1,198 @@
+"""An HTTP port to steer a broker under test from another process or language: topics, faults, time, snapshots.
+
+Loopback only, off by default, and every request needs the token. Bodies and answers are JSON; the vocabulary is near
+that of ``kcl fake control``. The routes are in ``control_routes``.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import logging
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from kbroker.testing.control_routes import ControlError, Routes
+from kbroker.testing.embedded import EmbeddedBroker
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 1 << 20
+SOCKET_TIMEOUT_S = 10.0
+
+
+class ControlServer:
+    """Serves the control port of one broker.
+
+    Args:
+        broker: to be steered; it may be stopped and started meanwhile.
+        listener: host:port on the loopback interface; port 0 takes a free one.
+        token: what clients must send as ``Authorization: Bearer TOKEN``; empty: a random one.
+        on_shutdown: called once, on a thread of its own, when a client asks for the end; None stops the broker.
+    Raises: ValueError for a listener that is not loopback; OSError when it cannot be bound (both from ``start``).
+    Threads: start and stop from one thread at a time.
+    """
+
+    def __init__(
+        self,
+        broker: EmbeddedBroker,
+        listener: str = "127.0.0.1:0",
+        token: str = "",
+        on_shutdown: Callable[[], object] | None = None,
+    ) -> None:
+        self.token = token or secrets.token_urlsafe(24)
+        self._broker = broker
+        self._listener = listener
+        self._on_shutdown = broker.stop if on_shutdown is None else on_shutdown
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> ControlServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Bind and serve."""
+        if self._server is not None:
+            return
+        host, port = _loopback(self._listener)
+        self._server = _Server(host, port, self.token, Routes(self._broker, self._shut_down))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="control", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Serve no more. Idempotent."""
+        server, thread, self._server, self._thread = self._server, self._thread, None, None
+        if server is not None and thread is not None:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+    def _shut_down(self) -> None:
+        threading.Thread(target=self._on_shutdown, name="control-shutdown", daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        """Where it listens: http://host:port."""
+        if self._server is None:
+            raise RuntimeError("the control port is not open")
+        host, port = self._server.server_address[:2]
+        name = host.decode() if isinstance(host, bytes) else str(host)
+        return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+    def describe(self) -> str:
+        """One line for people and scripts: address and token."""
+        return f"control {self.url} token {self.token}"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, host: str, port: int, token: str, routes: Routes) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.token = token.encode()
+        self.routes = routes
+        super().__init__((host, port), _Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        logger.debug("a control connection failed", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection, one request (HTTP/1.0)."""
+
+    server: _Server
+    timeout = SOCKET_TIMEOUT_S
+    server_version = "kbroker-control"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    def do_POST(self) -> None:
+        self._serve()
+
+    def do_DELETE(self) -> None:
+        self._serve()
+
+    def _serve(self) -> None:
+        try:
+            self._check_token()
+            body = self._read_body()
+            parts = [unquote(part) for part in urlsplit(self.path).path.split("/") if part]
+            status, answer = 200, self.server.routes.serve(self.command, parts, body)
+        except ControlError as error:
+            status, answer = error.status, error.document()
+        except Exception as error:
+            logger.exception("%s %s failed", self.command, self.path)
+            status, answer = 500, {"error": f"{type(error).__name__}: {error}"}
+        self._send(status, answer)
+
+    def _check_token(self) -> None:
+        scheme, _, token = self.headers.get("Authorization", "").partition(" ")
+        given = token.strip().encode("utf-8", "replace")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given, self.server.token):
+            raise ControlError(401, "send the token of the control port: Authorization: Bearer TOKEN")
+
+    def _read_body(self) -> dict[str, Any]:
+        if "Transfer-Encoding" in self.headers:
+            raise ControlError(411, "send a Content-Length")
+        text = self.headers.get("Content-Length", "0")
+        if not (text.isascii() and text.isdigit()):
+            raise ControlError(400, f"Content-Length is no number: {text!r}")
+        if len(text) > 12 or int(text) > MAX_BODY_BYTES:
+            raise ControlError(413, f"a body has at most {MAX_BODY_BYTES} bytes")
+        raw = self.rfile.read(int(text))
+        if len(raw) < int(text):
+            raise ControlError(400, "the body is cut")
+        try:
+            body = json.loads(raw) if raw.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise ControlError(400, f"the body is no JSON: {error}") from None
+        if not isinstance(body, dict):
+            raise ControlError(400, "the body must be a JSON object")
+        return body
+
+    def _send(self, status: int, answer: object) -> None:
+        data = json.dumps(answer).encode() + b"\n"
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the base class refuses by itself (a malformed request line, an unknown method), as JSON."""
+        self.close_connection = True
+        self._send(code, {"error": message or explain or str(code)})
+
+    def log_message(self, format: str, *args: object) -> None:
+        logger.debug("control: " + format, *args)
+
+
+def _loopback(listener: str) -> tuple[str, int]:
+    host, colon, port = listener.rpartition(":")
+    host = host.strip("[]")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ValueError(f"the control listener must be host:port, got {listener!r}")
+    if host == "localhost":
+        host = "127.0.0.1"
+    try:
+        if ipaddress.ip_address(host).is_loopback:
+            return host, int(port)
+    except ValueError:
+        pass
+    raise ValueError(f"the control port is for the loopback interface only (127.0.0.1, ::1), got {listener!r}")

@@ -1,0 +1,258 @@
+"""What the control port can do, without HTTP: a method and a path to an answer."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.errors import KafkaError
+from kbroker.testing.embedded import EmbeddedBroker, Snapshot
+from kbroker.testing.faults import Fault
+
+Body = dict[str, Any]
+LONGEST_WAIT_S = 300.0
+LONGEST_STEP_MS = 366 * 86_400_000
+_MISSING = object()
+
+
+class ControlError(Exception):
+    """A request that cannot be done. ``usage``: it would have to be written differently."""
+
+    def __init__(self, status: int, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+    def document(self) -> dict[str, object]:
+        """The JSON of the answer."""
+        answer: dict[str, object] = {"error": str(self)}
+        if self.code is not None:
+            answer["code"] = self.code
+        if self.status == 400:
+            answer["usage"] = True
+        return answer
+
+
+class Routes:
+    """The actions on one broker.
+
+    Args: ``on_shutdown`` must return at once.
+    Threads: any; snapshots and restores one at a time.
+    """
+
+    def __init__(self, broker: EmbeddedBroker, on_shutdown: Callable[[], object]) -> None:
+        self._broker = broker
+        self._on_shutdown = on_shutdown
+        self._state_lock = threading.Lock()
+        self._snapshots: dict[int, Snapshot] = {}
+        self._numbers = itertools.count(1)
+        #: (method, path with * for a name) to what does it
+        self.table: dict[tuple[str, str], Callable[..., Body]] = {
+            ("GET", ""): self._describe,
+            ("GET", "topics"): self._topics,
+            ("POST", "topics"): self._create_topic,
+            ("DELETE", "topics/*"): self._delete_topic,
+            ("GET", "faults"): self._faults,
+            ("POST", "faults"): self._add_faults,
+            ("DELETE", "faults"): self._clear_faults,
+            ("DELETE", "faults/*"): self._remove_fault,
+            ("POST", "faults/*/wait"): self._wait_fault,
+            ("POST", "clock/advance"): self._advance,
+            ("GET", "snapshots"): self._list_snapshots,
+            ("POST", "snapshots"): self._snapshot,
+            ("POST", "snapshots/*/restore"): self._restore,
+            ("DELETE", "snapshots/*"): self._discard,
+            ("POST", "shutdown"): self._shutdown,
+        }
+
+    def serve(self, method: str, parts: list[str], body: Body) -> Body:
+        """Do what a request asks for. Raises: ControlError."""
+        names = parts[1:2] if len(parts) > 1 and parts[0] in ("topics", "faults", "snapshots") else []
+        path = "/".join([parts[0], "*", *parts[2:]] if names else parts)
+        action = self.table.get((method, path))
+        if action is None:
+            known = [verb for verb, pattern in self.table if pattern == path]
+            if known:
+                raise ControlError(405, f"{'/'.join(parts) or '/'} takes {' or '.join(known)}")
+            routes = ", ".join(f"{verb} /{pattern}" for verb, pattern in self.table)
+            raise ControlError(404, f"no such path; there are: {routes}")
+        try:
+            return action(*names, body)
+        except KafkaError as error:
+            raise ControlError(409, str(error), error.error.name) from None
+        except TimeoutError as error:
+            raise ControlError(408, str(error)) from None
+        except (ValueError, TypeError) as error:
+            raise ControlError(400, str(error)) from None
+        except RuntimeError as error:
+            raise ControlError(409, str(error)) from None
+
+    # ------------------------------------------------------------ broker
+
+    def _describe(self, body: Body) -> Body:
+        broker = self._broker
+        clock = broker.clock
+        return {
+            "bootstrap_servers": broker.bootstrap_servers,
+            "cluster_id": broker.cluster_id,
+            "node_id": broker.config.node_id,
+            "waiting_fetches": broker.waiting_fetches,
+            "clock": {"virtual": clock.is_virtual, "now_ms": clock.wall_ms()},
+        }
+
+    def _shutdown(self, body: Body) -> Body:
+        self._on_shutdown()
+        return {}
+
+    # ------------------------------------------------------------ topics
+
+    def _topics(self, body: Body) -> Body:
+        return {"topics": [{"name": name, "partitions": count} for name, count in self._broker.topics.items()]}
+
+    def _create_topic(self, body: Body) -> Body:
+        name, partitions = _take(body, "name", str), _take(body, "partitions", int, 1)
+        configs = _take(body, "configs", dict, {})
+        _end(body)
+        if not all(isinstance(value, (str, int, float)) for value in configs.values()):
+            raise ValueError("configs must be an object of texts")
+        self._broker.create_topic(name, partitions, {key: _text(value) for key, value in configs.items()})
+        return {"name": name, "partitions": partitions}
+
+    def _delete_topic(self, name: str, body: Body) -> Body:
+        self._broker.delete_topic(name)
+        return {}
+
+    # ------------------------------------------------------------ faults
+
+    def _faults(self, body: Body) -> Body:
+        return {"faults": [_told(fault) for fault in self._broker.faults.all()]}
+
+    def _add_faults(self, body: Body) -> Body:
+        rules = _take(body, "rules", list)
+        _end(body)
+        added: list[Fault] = []
+        try:
+            added.extend(self._add_fault(rule) for rule in rules)
+        except BaseException:
+            for fault in added:
+                fault.remove()
+            raise
+        if not added:
+            raise ValueError("rules must have at least one rule")
+        return {"ids": [fault.id for fault in added]}
+
+    def _add_fault(self, rule: object) -> Fault:
+        if not isinstance(rule, dict):
+            raise ValueError("a rule must be an object")
+        rule = dict(rule)
+        keys = _take(rule, "keys", list, [])
+        fault = {
+            "topic": _take(rule, "topic", str, None),
+            "client_id": _take(rule, "client_id", str, None),
+            "error": _take(rule, "error", (str, int), None),
+            "delay_ms": _take(rule, "delay_ms", int, 0),
+            "drop": _take(rule, "drop", bool, False),
+            "disconnect": _take(rule, "disconnect", bool, False),
+            "count": _take(rule, "count", int, 1),
+            "skip": _take(rule, "skip", int, 0),
+        }
+        _end(rule)
+        return self._broker.faults.add(tuple(keys) or None, **fault)
+
+    def _clear_faults(self, body: Body) -> Body:
+        return {"removed": self._broker.faults.clear()}
+
+    def _remove_fault(self, name: str, body: Body) -> Body:
+        self._fault(name).remove()
+        return {"removed": 1}
+
+    def _wait_fault(self, name: str, body: Body) -> Body:
+        hits, timeout_ms = _take(body, "hits", int, 1), _take(body, "timeout_ms", int, 30_000)
+        _end(body)
+        fault = self._fault(name)
+        fault.wait(hits, min(max(timeout_ms, 0) / 1000, LONGEST_WAIT_S))
+        return {"hits": fault.hits}
+
+    def _fault(self, name: str) -> Fault:
+        for fault in self._broker.faults.all():
+            if str(fault.id) == name:
+                return fault
+        raise ControlError(404, f"there is no fault {name}")
+
+    # ------------------------------------------------------------ clock
+
+    def _advance(self, body: Body) -> Body:
+        step_ms = _take(body, "ms", int)
+        _end(body)
+        clock = self._broker.clock
+        if not isinstance(clock, VirtualClock):
+            raise ControlError(
+                409, "this broker follows the system's clock: start it with kbroker.control.virtual.clock=true"
+            )
+        if not 0 <= step_ms <= LONGEST_STEP_MS:
+            raise ValueError(f"ms must be 0 to {LONGEST_STEP_MS}, got {step_ms}")
+        clock.advance_ms(step_ms)
+        self._broker.wait_until_quiet()
+        return {"now_ms": clock.wall_ms()}
+
+    # ------------------------------------------------------------ state
+
+    def _list_snapshots(self, body: Body) -> Body:
+        return {"snapshots": sorted(self._snapshots)}
+
+    def _snapshot(self, body: Body) -> Body:
+        _end(body)
+        with self._state_lock:
+            number = next(self._numbers)
+            self._snapshots[number] = self._broker.snapshot()
+        return {"id": number}
+
+    def _restore(self, name: str, body: Body) -> Body:
+        with self._state_lock:
+            self._broker.restore(self._found(name))
+        return {"bootstrap_servers": self._broker.bootstrap_servers}
+
+    def _discard(self, name: str, body: Body) -> Body:
+        with self._state_lock:
+            self._found(name).discard()
+            del self._snapshots[int(name)]
+        return {"removed": 1}
+
+    def _found(self, name: str) -> Snapshot:
+        snapshot = self._snapshots.get(int(name)) if name.isascii() and name.isdigit() else None
+        if snapshot is None:
+            raise ControlError(404, f"there is no snapshot {name}")
+        return snapshot
+
+
+def _told(fault: Fault) -> Body:
+    told: Body = {"id": fault.id, "hits": fault.hits, "left": fault.left, "action": fault.action}
+    told["keys"] = sorted(fault.keys)
+    return {**told, "topic": fault.topic, "client_id": fault.client_id}
+
+
+def _take(body: Body, name: str, kind: type | tuple[type, ...], default: Any = _MISSING) -> Any:
+    """Take a field out of an object, checked. Raises: ValueError."""
+    if name not in body:
+        if default is _MISSING:
+            raise ValueError(f"{name} is missing")
+        return default
+    value = body.pop(name)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        words = {str: "a text", int: "a whole number", bool: "true or false", dict: "an object", list: "a list"}
+        raise ValueError(f"{name} must be {' or '.join(words[one] for one in kinds)}, got {value!r}")
+    return value
+
+
+def _end(body: Body) -> None:
+    """Raise ValueError if a field is left that nobody knows."""
+    if body:
+        raise ValueError(f"unknown field {sorted(body)[0]!r}")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,285 @@
+"""A broker for tests in this process: nothing kept, a free port, few threads; with faults, snapshots, virtual time."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+
+from kbroker._core.clock import BaseClock, VirtualClock
+from kbroker.common.config import BrokerConfig
+from kbroker.protocol.records import Record, iter_batches, iter_records
+from kbroker.server.broker import Broker
+from kbroker.server.topic_rules import NewTopic
+from kbroker.testing.faults import FaultRules
+from kbroker.testing.waiting import wait_until
+
+#: What a broker for tests has where Kafka's defaults are made for a data centre.
+TEST_DEFAULTS: Mapping[str, object] = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "num.network.threads": 1,
+    "num.io.threads": 2,
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 1,
+    "transaction.state.log.num.partitions": 1,
+}
+MEMORY_FOLDER = Path("/dev/shm")
+NOT_COPIED = (".lock",)
+READ_BYTES = 1 << 20
+
+
+class Snapshot:
+    """The state of a broker at one moment, as a copy of its log folder; made by ``EmbeddedBroker.snapshot``.
+
+    It lives in a temporary folder that goes with the object (or with ``discard``), unless ``folder`` was given.
+    """
+
+    def __init__(self, folder: Path, temporary: bool) -> None:
+        self.folder = folder
+        self._remove = weakref.finalize(self, shutil.rmtree, folder, True) if temporary else None
+
+    def discard(self) -> None:
+        """Remove its temporary folder now; it can no longer be restored."""
+        if self._remove is not None:
+            self._remove()
+
+    def __repr__(self) -> str:
+        return f"Snapshot({str(self.folder)!r})"
+
+
+class EmbeddedBroker(Broker):
+    """A Broker with ``TEST_DEFAULTS``, fault rules and snapshots.
+
+    Args:
+        settings: values by Kafka's names; they win over the defaults. With ``log.dirs`` the data is kept there.
+        clock: the one reader of time; a VirtualClock stands still until it is advanced.
+        snapshots: keep the data in a temporary folder (in /dev/shm where there is one), which snapshots need, and which
+            is removed when the broker stops. Otherwise, without ``log.dirs``, everything is in the process's memory.
+        defaults: instead of TEST_DEFAULTS.
+    Raises: ConfigError for a bad value.
+    Threads: as Broker; ``faults`` from any thread.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, object] | None = None,
+        *,
+        clock: BaseClock | None = None,
+        snapshots: bool = False,
+        defaults: Mapping[str, object] = TEST_DEFAULTS,
+    ) -> None:
+        values = {**defaults, **(settings or {})}
+        self._keeps_nothing = snapshots and not _names_folder(values)
+        if not _names_folder(values):
+            values["kbroker.in.memory"] = not snapshots
+        self._values = values
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        super().__init__(values, clock=clock)
+        self.faults = FaultRules(self)
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Start; clients are served when this returns. Raises: BrokerStartError."""
+        if self._keeps_nothing and self._folder is None:
+            place = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
+            try:
+                self._folder = tempfile.TemporaryDirectory(prefix="kbroker-", dir=place)
+            except OSError:
+                self._folder = tempfile.TemporaryDirectory(prefix="kbroker-")
+            self._configure({"log.dirs": self._folder.name})
+        self._begin()
+
+    def stop(self) -> None:
+        """Stop in order; connections that a fault holds are closed, and a temporary folder is removed. Idempotent."""
+        self._end()
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            folder.cleanup()
+
+    def _begin(self) -> None:
+        if self._parts is None:
+            self.faults.begin()
+        try:
+            super().start()
+        except BaseException:
+            if self._parts is None:
+                self.faults.end()
+            raise
+
+    def _end(self) -> None:
+        self.faults.end()
+        super().stop()
+
+    def _configure(self, changes: Mapping[str, object]) -> None:
+        self.config = BrokerConfig({**self._values, **changes})
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started and not stopped."""
+        return self._parts is not None
+
+    # ------------------------------------------------------------ topics
+
+    def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
+        """Create a topic and return its name; it can be used when this returns.
+
+        Raises: KafkaError as a client would get it (TOPIC_ALREADY_EXISTS, INVALID_CONFIG ...).
+        """
+        self.context.topics.create(NewTopic(name, partitions, configs=dict(configs or {})))
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records. Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
+        self.context.topics.delete(name)
+
+    @property
+    def topics(self) -> dict[str, int]:
+        """Partitions by topic."""
+        return {view.name: len(view.partitions) for view in self.context.topics.all()}
+
+    def records(self, topic: str, partition: int | None = None) -> list[Record]:
+        """What is in the log now, by partition and offset; control records are left out.
+
+        Args: ``partition``: only this one.
+        Raises: KeyError when there is no such topic or partition.
+        """
+        view = self.context.topics.get(topic)
+        if view is None or (partition is not None and not 0 <= partition < len(view.partitions)):
+            raise KeyError(topic if partition is None else f"{topic}-{partition}")
+        found: list[Record] = []
+        for log in view.partitions if partition is None else (view.partitions[partition],):
+            offset = log.log_start_offset
+            while offset < log.log_end_offset:
+                data = memoryview(log.read(offset, READ_BYTES).records)
+                found.extend(one for one in iter_records(data, allow_truncated=True) if one.offset >= offset)
+                ends = [batch.last_offset for batch in iter_batches(data, allow_truncated=True)]
+                offset = ends[-1] + 1 if ends else log.log_end_offset
+        return found
+
+    # ------------------------------------------------------------ state
+
+    def snapshot(self, folder: str | Path | None = None) -> Snapshot:
+        """Copy the state: topics with their configs, ids and logs, producers, whatever the log folder holds.
+
+        A running broker is stopped, copied and started again on the same ports; its clients reconnect by themselves.
+
+        Args: ``folder``: where to, it must not exist yet; None: a temporary one.
+        Raises: RuntimeError when the data is in memory only; FileExistsError; OSError.
+        """
+        data = self._data_folder()
+        temporary = folder is None
+        place = Path(tempfile.mkdtemp(prefix="kbroker-snapshot-", dir=data.parent)) if folder is None else Path(folder)
+        if not temporary and place.exists():
+            raise FileExistsError(f"{place} exists")
+        with _Paused(self):
+            shutil.copytree(data, place, ignore=shutil.ignore_patterns(*NOT_COPIED), dirs_exist_ok=temporary)
+        return Snapshot(place, temporary)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot, which can be of another broker; what was done since is gone. Faults stay.
+
+        Raises: RuntimeError when the data is in memory only; FileNotFoundError when it was discarded; OSError.
+        """
+        data = self._data_folder()
+        if not snapshot.folder.is_dir():
+            raise FileNotFoundError(f"{snapshot!r} was discarded")
+        with _Paused(self):
+            for path in data.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name not in NOT_COPIED:
+                    path.unlink()
+            shutil.copytree(snapshot.folder, data, dirs_exist_ok=True)
+
+    def _data_folder(self) -> Path:
+        if self.config.boolean("kbroker.in.memory"):
+            raise RuntimeError("snapshots need a folder: EmbeddedBroker(snapshots=True), or a setting for log.dirs")
+        if self._keeps_nothing and self._folder is None:
+            raise RuntimeError("this broker does not run")
+        return self.config.log_dir
+
+    # ------------------------------------------------------------ waiting
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether every request that has come in is answered or waits, and nothing is due by the broker's clock.
+
+        What clients have sent and the network threads have not read yet does not count: wait for what it causes.
+        """
+        return super().is_quiet and self.faults.is_quiet
+
+    def wait_until_quiet(self, timeout_s: float = 10.0) -> None:
+        """Return when the broker ``is_quiet``. Raises: TimeoutError after ``timeout_s`` real seconds."""
+        wait_until(lambda: self.is_quiet, timeout_s, "a quiet broker")
+
+
+class VirtualBroker(EmbeddedBroker):
+    """An EmbeddedBroker whose time stands still until the test moves it.
+
+    Retention, waiting fetches, idle connections, delays of faults and whatever else waits for time happen in
+    ``advance_ms``. Time stamps that the broker sets are of this clock; those of clients are not.
+
+    Args: ``start_epoch_ms``: the time it starts at; the others as EmbeddedBroker.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, object] | None = None,
+        *,
+        start_epoch_ms: int = 1_700_000_000_000,
+        snapshots: bool = False,
+        defaults: Mapping[str, object] = TEST_DEFAULTS,
+    ) -> None:
+        self._virtual_clock = VirtualClock(start_epoch_ms)
+        super().__init__(settings, clock=self._virtual_clock, snapshots=snapshots, defaults=defaults)
+
+    def advance_ms(self, delta_ms: int, timeout_s: float = 10.0) -> None:
+        """Move the time forward in one step, and return when what became due by it is done.
+
+        A task that repeats runs once for one step, however long that is. Connections that became idle are closed, but
+        this does not wait until their clients have seen it.
+
+        Raises: ValueError for a negative step; TimeoutError after ``timeout_s`` real seconds.
+        """
+        self._virtual_clock.advance_ms(delta_ms)
+        if self.is_running:
+            self.wait_until_quiet(timeout_s)
+
+    @property
+    def now_ms(self) -> int:
+        """The broker's time, milliseconds since 1970."""
+        return self._virtual_clock.wall_ms()
+
+    def wait_for_fetches(self, count: int = 1, timeout_s: float = 10.0) -> None:
+        """Return when at least ``count`` fetches wait for records (or for the time to move).
+
+        Raises: TimeoutError after ``timeout_s`` real seconds.
+        """
+        wait_until(lambda: self.waiting_fetches >= count, timeout_s, f"{count} waiting fetch(es)")
+
+
+class _Paused:
+    """Stops a running broker for a while; it starts again on the ports it had."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self._broker = broker
+        self._was_running = broker.is_running
+
+    def __enter__(self) -> None:
+        broker = self._broker
+        if self._was_running:
+            pinned = ",".join(broker.bound_listeners)
+            broker._end()
+            broker._configure({"listeners": pinned, "log.dirs": str(broker.config.log_dir)})
+
+    def __exit__(self, *failure: object) -> None:
+        if self._was_running:
+            self._broker._begin()
+
+
+def _names_folder(values: Mapping[str, object]) -> bool:
+    in_memory = str(values.get("kbroker.in.memory", "false")).strip().lower() == "true"
+    return not in_memory and ("log.dirs" in values or "log.dir" in values)

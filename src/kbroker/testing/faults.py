@@ -1,0 +1,407 @@
+"""Faults on demand: which request, how often, and what happens to it instead of, or before, being served."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import logging
+import threading
+from collections import Counter
+from types import TracebackType
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from kbroker._core.timing_wheel import Timer
+from kbroker.common.errors import Errors, ProtocolError
+from kbroker.network.request_channel import InboundRequest
+from kbroker.protocol import codec
+from kbroker.server.context import Body, RequestContext
+from kbroker.server.kafka_apis import ApiEntry, encode_answer
+from kbroker.testing import answers
+
+if TYPE_CHECKING:
+    from kbroker.server.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+UNLIMITED = -1
+LONGEST_DELAY_MS = 86_400_000
+ADVANCE_MS = 60_000
+
+
+class Fault:
+    """One rule and what it has done so far; made by ``FaultRules.add``.
+
+    As a context manager it is removed at the end of the block, and a block that ends well without a single hit fails.
+
+    Threads: any. Attributes are those of ``FaultRules.add``; ``id`` names the rule.
+    """
+
+    def __init__(
+        self, rules: FaultRules, number: int, keys: frozenset[int], *, topic: str | None, client_id: str | None,
+        error: Errors | None, delay_ms: int, drop: bool, disconnect: bool, count: int, skip: int,
+    ) -> None:  # fmt: skip
+        self.id = number
+        self.keys = keys
+        self.topic = topic
+        self.client_id = client_id
+        self.error = error
+        self.delay_ms = delay_ms
+        self.drop = drop
+        self.disconnect = disconnect
+        self.count = count
+        self.skip = skip
+        self._rules = rules
+        self._hits = 0
+        self._passed = 0
+        self._seen: Counter[str] = Counter()
+
+    def __enter__(self) -> Fault:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+        if kind is None:
+            self.assert_hit()
+
+    @property
+    def hits(self) -> int:
+        """Requests it has met so far."""
+        return self._hits
+
+    @property
+    def left(self) -> int:
+        """Requests it will still meet; -1: until it is removed."""
+        return UNLIMITED if self.count == UNLIMITED else self.count - self._hits
+
+    def remove(self) -> None:
+        """Take the rule out; requests it holds back are closed (drop) or served when their time has come (delay)."""
+        self._rules.remove(self)
+
+    def wait(self, hits: int = 1, timeout_s: float = 10.0) -> None:
+        """Return when it has met ``hits`` requests. Raises: TimeoutError after ``timeout_s`` real seconds."""
+        with self._rules.changed:
+            if not self._rules.changed.wait_for(lambda: self._hits >= hits, timeout_s):
+                raise TimeoutError(f"{self} has {self._hits} hits of {hits} after {timeout_s:g} s{self._story()}")
+
+    def assert_hit(self, times: int | None = None) -> None:
+        """Raise AssertionError unless it has met a request; ``times``: exactly so many."""
+        if self._hits == times or (times is None and self._hits > 0):
+            return
+        wanted = "at least 1" if times is None else str(times)
+        raise AssertionError(f"{self} has {self._hits} hits, expected {wanted}{self._story()}")
+
+    def _story(self) -> str:
+        seen = ", ".join(f"{name} {count}x" for name, count in self._seen.most_common(8))
+        return f"; requests seen meanwhile: {seen or 'none'}"
+
+    def __str__(self) -> str:
+        names = "/".join(codec.api(key).name for key in sorted(self.keys)) if self.keys else "any API"
+        where = "".join(
+            f" {name}={value!r}" for name, value in (("topic", self.topic), ("client_id", self.client_id)) if value
+        )
+        return f"fault {self.id} ({names}{where}: {self.action})"
+
+    @property
+    def action(self) -> str:
+        """What happens, in words."""
+        delay = f"delay {self.delay_ms} ms" if self.delay_ms else ""
+        then = "drop" if self.drop else "disconnect" if self.disconnect else self.error.name if self.error else ""
+        return " then ".join(word for word in (delay, then) if word)
+
+    # Under the rules' lock.
+    def meets(self, key: int, client_id: str, topics: frozenset[str]) -> bool:
+        if self.left == 0 or (self.keys and key not in self.keys):
+            return False
+        if self.client_id is not None and not fnmatch.fnmatchcase(client_id, self.client_id):
+            return False
+        if self.topic is not None and not any(fnmatch.fnmatchcase(name, self.topic) for name in topics):
+            return False
+        self._passed += 1
+        return self._passed > self.skip
+
+    def note_hit(self) -> None:
+        self._hits += 1
+
+    def note_seen(self, name: str) -> None:
+        self._seen[name] += 1
+
+
+class FaultRules:
+    """The faults of one broker, asked in the order they were added; the first that meets a request decides.
+
+    A rule for an API that is served natively sends its requests through Python while the rule has hits left; without
+    rules nothing is slower. Rules survive a restart of the broker.
+
+    Threads: any. Lock: ``changed``, taken before the broker's own; nothing is answered under it.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.changed = threading.Condition()
+        self._broker = broker
+        self._rules: list[Fault] = []
+        self._numbers = itertools.count(1)
+        self._held: list[tuple[Fault, InboundRequest]] = []
+        self._waiting: dict[int, InboundRequest] = {}
+        self._tokens = itertools.count()
+        self._timer: Timer | None = None
+        self._thread: threading.Thread | None = None
+        self._suspended = True
+
+    # ------------------------------------------------------------ rules
+
+    def add(
+        self,
+        api: str | int | tuple[str | int, ...] | None = None,
+        *,
+        topic: str | None = None,
+        client_id: str | None = None,
+        error: Errors | str | int | None = None,
+        delay_ms: int = 0,
+        drop: bool = False,
+        disconnect: bool = False,
+        count: int = 1,
+        skip: int = 0,
+    ) -> Fault:
+        """Have requests fail from now on.
+
+        Args:
+            api: name ("Produce") or key of an API, or several; None for every API.
+            topic: only requests that name this topic (or match this pattern: ``orders-*``).
+            client_id: only clients with this id, or pattern.
+            error: answer this error, on each topic and partition the request names; nothing is done. Produce with
+                acks=0 is closed instead, as Kafka does.
+            delay_ms: milliseconds of the broker's clock before anything happens; alone: the request is served then.
+            drop: never answer; the connection stays open and mute. Its client has to give up by itself.
+            disconnect: close the connection, after the answers to earlier requests.
+            count: how many requests, -1 for all until the rule is removed.
+            skip: let so many matching requests pass first.
+        Raises: ValueError for a rule that cannot be.
+        """
+        wanted = () if api is None else api if isinstance(api, tuple) else (api,)
+        keys = frozenset(_key(one) for one in wanted)
+        served = self._broker.apis.entries
+        for key in keys:
+            if key not in served:
+                raise ValueError(f"this broker does not serve {codec.api(key).name}")
+        code = _error(error)
+        if sum((code is not None, drop, disconnect)) > 1:
+            raise ValueError("one of error, drop and disconnect at most")
+        if code is None and not drop and not disconnect and not delay_ms:
+            raise ValueError("a fault needs an error, a delay, drop or disconnect")
+        if not 0 <= delay_ms <= LONGEST_DELAY_MS:
+            raise ValueError(f"delay_ms must be 0 to {LONGEST_DELAY_MS}, got {delay_ms}")
+        if count != UNLIMITED and count < 1:
+            raise ValueError(f"count must be -1 or at least 1, got {count}")
+        if skip < 0:
+            raise ValueError(f"skip must be >= 0, got {skip}")
+        with self.changed:
+            fault = Fault(
+                self, next(self._numbers), keys, topic=topic, client_id=client_id, error=code, delay_ms=delay_ms,
+                drop=drop, disconnect=disconnect, count=count, skip=skip,
+            )  # fmt: skip
+            self._rules.append(fault)
+        self._tell_broker()
+        return fault
+
+    def all(self) -> list[Fault]:
+        """All rules, the spent ones too, in order."""
+        with self.changed:
+            return [*self._rules]
+
+    def remove(self, fault: Fault) -> None:
+        """Take a rule out and close the connections that it keeps waiting. Nothing happens if it is out already."""
+        with self.changed:
+            if fault in self._rules:
+                self._rules.remove(fault)
+            mine = [request for owner, request in self._held if owner is fault]
+            self._held = [pair for pair in self._held if pair[0] is not fault]
+        for request in mine:
+            request.close()
+        self._tell_broker()
+
+    def clear(self) -> int:
+        """Take every rule out. Returns: how many there were."""
+        rules = self.all()
+        for fault in rules:
+            self.remove(fault)
+        return len(rules)
+
+    def _tell_broker(self) -> None:
+        with self.changed:
+            active = [fault for fault in self._rules if fault.left != 0]
+            keys: set[int] = set()
+            for fault in active:
+                keys |= fault.keys or {entry.key for entry in self._broker.apis.entries.values() if entry.is_native}
+            # under the lock: of two changes at once the later one must have the last word
+            self._broker.intercept(self._intercept if active else None, keys)
+
+    # ------------------------------------------------------------ requests
+
+    def _intercept(self, request: InboundRequest) -> bool:
+        entry = self._broker.apis.find(request.api_key, request.api_version)
+        if entry is None:
+            return False
+        try:
+            body = codec.decode_request(request.api_key, request.api_version, request.body)
+        except ProtocolError:
+            return False  # who serves it closes it
+        client_id = request.client_id or ""
+        registry = self._broker.context.topics
+
+        def name_of(topic_id: UUID) -> str | None:
+            view = registry.get_by_id(topic_id)
+            return None if view is None else view.name
+
+        topics = frozenset(answers.topics_in(body, name_of))
+        with self.changed:
+            if self._suspended:
+                return False
+            hidden = answers.continues_session(entry.key, request.api_version, body)
+            fault: Fault | None = None
+            for rule in self._rules:
+                rule.note_seen(entry.name)
+            if hidden and any(rule.left != 0 and self._needs_topics(rule, entry.key) for rule in self._rules):
+                pass  # which topics it is about only a new session would tell
+            else:
+                fault = next((one for one in self._rules if one.meets(entry.key, client_id, topics)), None)
+                if fault is None:
+                    return False
+                fault.note_hit()
+                self.changed.notify_all()
+        if fault is None:
+            self._answer(request, entry, answers.end_session())
+            return True
+        if fault.left == 0:
+            self._tell_broker()
+        if fault.delay_ms:
+            self._delay(fault, request, entry, body)
+        else:
+            self._do(fault, request, entry, body)
+        return True
+
+    @staticmethod
+    def _needs_topics(fault: Fault, key: int) -> bool:
+        return (not fault.keys or key in fault.keys) and (fault.topic is not None or fault.error is not None)
+
+    def _do(self, fault: Fault, request: InboundRequest, entry: ApiEntry, body: Body) -> None:
+        if fault.drop:
+            with self.changed:
+                if not self._suspended and fault in self._rules:
+                    self._held.append((fault, request))
+                    return
+        elif fault.error is not None:
+            failure = answers.failure_of(entry)
+            if failure is not None and not answers.wants_no_answer(entry.key, body):
+                self._answer(request, entry, failure(body, fault.error, _facts(request)))
+                return
+        elif not fault.disconnect:
+            self._broker.resume(request)
+            return
+        request.close()
+
+    def _answer(self, request: InboundRequest, entry: ApiEntry, body: Body) -> None:
+        request.respond(encode_answer(entry, _facts(request), body))
+
+    # ------------------------------------------------------------ delays
+
+    def _delay(self, fault: Fault, request: InboundRequest, entry: ApiEntry, body: Body) -> None:
+        with self.changed:
+            if self._timer is None:
+                request.close()  # the broker stops
+                return
+            token = next(self._tokens)
+            self._waiting[token] = request
+            timer = self._timer
+
+        def run() -> None:
+            with self.changed:
+                if self._waiting.pop(token, None) is None:
+                    return
+            try:
+                self._do(fault, request, entry, body)
+            except Exception:
+                logger.exception("%s failed", fault)
+                if not request.answered:
+                    request.close()
+
+        timer.add(fault.delay_ms, run)
+
+    @property
+    def delayed(self) -> int:
+        """Requests that wait for their delay to pass."""
+        return len(self._waiting)
+
+    @property
+    def dropped(self) -> int:
+        """Requests that are kept without an answer."""
+        return len(self._held)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no delay is over whose request is not served yet."""
+        timer = self._timer
+        return timer is None or timer.is_quiet
+
+    # ------------------------------------------------------------ life, called by the broker
+
+    def begin(self) -> None:
+        """The broker starts: delays run by its clock."""
+        with self.changed:
+            timer = self._timer = Timer(self._broker.clock, 1, 20)
+            self._suspended = False
+            self._thread = threading.Thread(target=_advance, args=(timer,), name="fault-delays", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """The broker stops: nothing is held back any more, what was is closed."""
+        with self.changed:
+            self._suspended = True
+            held = [request for _, request in self._held] + list(self._waiting.values())
+            self._held, self._waiting = [], {}
+            timer, thread, self._timer, self._thread = self._timer, self._thread, None, None
+        if timer is not None and thread is not None:
+            timer.close()
+            thread.join()
+        for request in held:
+            if not request.answered:
+                request.close()
+
+
+def _advance(timer: Timer) -> None:
+    while not timer.closed:
+        timer.advance(ADVANCE_MS)
+
+
+def _facts(request: InboundRequest) -> RequestContext:
+    return RequestContext(
+        request.api_key, request.api_version, request.correlation_id, request.client_id or "", request.listener,
+        request.principal,
+    )  # fmt: skip
+
+
+def _key(api: str | int) -> int:
+    """The key of an API by its name, in any spelling of case ("produce", "ListOffsets", "list_offsets"), or itself."""
+    if isinstance(api, bool) or not isinstance(api, (int, str)):
+        raise ValueError(f"an API is a name or a number, not {api!r}")
+    found = codec.apis()
+    if isinstance(api, int) or api.isdigit():
+        if int(api) not in found:
+            raise ValueError(f"there is no API with key {api}")
+        return int(api)
+    wanted = api.replace("_", "").lower()
+    for key, one in found.items():
+        if one.name.lower() == wanted:
+            return key
+    raise ValueError(f"there is no API named {api!r}")
+
+
+def _error(error: Errors | str | int | None) -> Errors | None:
+    if error is None or isinstance(error, Errors):
+        return error
+    for known in Errors:
+        if not isinstance(error, bool) and error == (known.name if isinstance(error, str) else int(known)):
+            return known
+    raise ValueError(f"there is no error {error!r}")
