@@ -13,6 +13,9 @@ from kbroker.cli.options import key_values
 if TYPE_CHECKING:
     from types import FrameType
 
+    from kbroker.server.broker import Broker
+    from kbroker.testing.control import ControlServer
+
 CONFIG_STATUS, START_STATUS = 2, 1
 
 
@@ -98,25 +101,48 @@ def _run(properties: dict[str, str]) -> None:
     ):  # nohup has set it to be ignored
         stops.append(signal.SIGHUP)
     before = {number: signal.signal(number, on_signal) for number in stops}
+    broker: Broker
+    control: ControlServer | None = None
     try:
         try:
-            broker = Broker(properties)
+            if properties.get("kbroker.control.listener"):
+                from kbroker.testing.control import controlled_broker
+
+                broker, control = controlled_broker(properties, lambda: os.write(wake_write, b"\0"))
+            else:
+                broker = Broker(properties)
             broker.start()
+            if control is not None:
+                _open(control, broker)
         except ConfigError as error:
             raise _failure(error.explain(), CONFIG_STATUS) from None
         except BrokerStartError as error:
             raise _failure(str(error), START_STATUS) from None
         try:
             click.echo(f"kbroker {kbroker.__version__} ready: {broker.describe()}")
+            if control is not None:
+                click.echo(f"kbroker {control.describe()}")
             os.read(wake_read, 1)
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C does not wait for the orderly stop
         finally:
+            if control is not None:
+                control.stop()
             broker.stop()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         os.close(wake_read)
         os.close(wake_write)
+
+
+def _open(control: "ControlServer", broker: "Broker") -> None:
+    from kbroker.server.broker import BrokerStartError
+
+    try:
+        control.start()
+    except OSError as error:
+        broker.stop()
+        raise BrokerStartError(f"cannot open the control port: {error.strerror or error}") from None
 
 
 def _failure(message: str, status: int) -> click.ClickException:

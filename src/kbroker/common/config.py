@@ -18,7 +18,7 @@ from kbroker.common.config_broker import BROKER_KEYS
 from kbroker.common.config_def import INT64_MAX, ConfigError, ConfigKey, ConfigSource, ConfigValue
 from kbroker.common.config_log import LOG_KEYS
 from kbroker.common.config_topic import TOPIC_KEYS
-from kbroker.common.listeners import Listener, advertised_listeners, parse_listeners
+from kbroker.common.listeners import Listener, advertised_listeners, parse_listeners, parse_loopback
 
 BROKER_TABLE: Mapping[str, ConfigKey] = {
     key.name: key for key in sorted(BROKER_KEYS + LOG_KEYS, key=lambda key: key.name)
@@ -215,6 +215,12 @@ class BrokerConfig:
             )
         if self.is_set("log.dirs") and not self.words("log.dirs"):
             raise ConfigError("log.dirs", "", "A folder is needed", "one folder")
+        control = self.text("kbroker.control.listener")
+        if control:
+            try:
+                parse_loopback(control)
+            except ValueError as error:
+                raise ConfigError("kbroker.control.listener", control, str(error), "127.0.0.1:port") from None
         self.listeners  # noqa: B018 - parsing is the check
         self.advertised_listeners  # noqa: B018
 

@@ -14,13 +14,14 @@ from kbroker.common.config_def import (
     between,
 )
 
-BOOLEAN, STRING, INT, SHORT, LONG, LIST = (
+BOOLEAN, STRING, INT, SHORT, LONG, LIST, PASSWORD = (
     ConfigType.BOOLEAN,
     ConfigType.STRING,
     ConfigType.INT,
     ConfigType.SHORT,
     ConfigType.LONG,
     ConfigType.LIST,
+    ConfigType.PASSWORD,
 )
 HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 CLUSTER_WIDE = Dynamic.CLUSTER_WIDE
@@ -123,6 +124,13 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
          "A request must be complete this long after its first byte."),
     _key("kbroker.nofile.limit", LONG, INT64_MAX, between(64),
          "The soft limit of open files is raised to this at start, as far as the hard limit allows."),
+    _key("kbroker.control.listener", STRING, "", None,
+         "host:port of the HTTP control port for tests, on the loopback interface; empty: none. Only kbroker serve "
+         "opens it."),
+    _key("kbroker.control.token", PASSWORD, None, None,
+         "Token that clients of the control port must send; unset: a new one at each start, printed with the address."),
+    _key("kbroker.control.virtual.clock", BOOLEAN, False, None,
+         "With a control port: the broker's time stands still until it is advanced there."),
     _key("kbroker.shutdown.timeout.ms", LONG, 5000, between(0),
          "How long an orderly stop may take at the end of the process."),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -83,3 +84,20 @@ def _protocols(protocol_map: Sequence[str]) -> dict[str, str]:
             raise ConfigError("listener.security.protocol.map", word, "Not of the form NAME:PROTOCOL", allowed)
         protocols[name.strip().upper()] = protocol.strip().upper()
     return protocols
+
+
+def parse_loopback(text: str) -> tuple[str, int]:
+    """Return host and port of an address that only this machine can reach: ``127.0.0.1:0``, ``[::1]:8080``.
+
+    Raises: ValueError for a wrong form or any other host.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ValueError(f"expected host:port, got {text!r}")
+    host = "127.0.0.1" if host == "localhost" else host.strip("[]")
+    try:
+        if ipaddress.ip_address(host).is_loopback:
+            return host, int(port)
+    except ValueError:
+        pass
+    raise ValueError(f"only the loopback interface is allowed (127.0.0.1, [::1]), got {text!r}")

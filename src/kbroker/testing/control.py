@@ -7,18 +7,20 @@ that of ``kcl fake control``. The routes are in ``control_routes``.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import json
 import logging
 import secrets
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from kbroker._core.clock import VirtualClock
+from kbroker.common.config import BrokerConfig
+from kbroker.common.listeners import parse_loopback
 from kbroker.testing.control_routes import ControlError, Routes
 from kbroker.testing.embedded import EmbeddedBroker
 
@@ -67,7 +69,7 @@ class ControlServer:
         """Bind and serve."""
         if self._server is not None:
             return
-        host, port = _loopback(self._listener)
+        host, port = parse_loopback(self._listener)
         self._server = _Server(host, port, self.token, Routes(self._broker, self._shut_down))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="control", daemon=True)
         self._thread.start()
@@ -183,16 +185,22 @@ class _Handler(BaseHTTPRequestHandler):
         logger.debug("control: " + format, *args)
 
 
-def _loopback(listener: str) -> tuple[str, int]:
-    host, colon, port = listener.rpartition(":")
-    host = host.strip("[]")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError(f"the control listener must be host:port, got {listener!r}")
-    if host == "localhost":
-        host = "127.0.0.1"
-    try:
-        if ipaddress.ip_address(host).is_loopback:
-            return host, int(port)
-    except ValueError:
-        pass
-    raise ValueError(f"the control port is for the loopback interface only (127.0.0.1, ::1), got {listener!r}")
+def controlled_broker(
+    properties: Mapping[str, object], on_shutdown: Callable[[], object]
+) -> tuple[EmbeddedBroker, ControlServer]:
+    """Return the broker and the control port that a configuration with ``kbroker.control.listener`` asks for.
+
+    Neither is started. Nothing but what the properties say is changed, except that data in memory is in a temporary
+    folder (in /dev/shm where there is one), so that it can be restored.
+
+    Raises: ConfigError for a bad value.
+    """
+    config = BrokerConfig(properties)
+    broker = EmbeddedBroker(
+        properties,
+        clock=VirtualClock() if config.boolean("kbroker.control.virtual.clock") else None,
+        snapshots=config.boolean("kbroker.in.memory"),
+        defaults={},
+    )
+    listener, token = config.text("kbroker.control.listener"), config.text("kbroker.control.token")
+    return broker, ControlServer(broker, listener, token, on_shutdown)

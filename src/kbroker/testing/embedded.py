@@ -7,6 +7,7 @@ import tempfile
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from kbroker._core.clock import BaseClock, VirtualClock
 from kbroker.common.config import BrokerConfig
@@ -19,6 +20,7 @@ from kbroker.testing.waiting import wait_until
 #: What a broker for tests has where Kafka's defaults are made for a data centre.
 TEST_DEFAULTS: Mapping[str, object] = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
+    "kbroker.in.memory": True,
     "num.network.threads": 1,
     "num.io.threads": 2,
     "group.initial.rebalance.delay.ms": 0,
@@ -28,6 +30,9 @@ TEST_DEFAULTS: Mapping[str, object] = {
 MEMORY_FOLDER = Path("/dev/shm")
 NOT_COPIED = (".lock",)
 READ_BYTES = 1 << 20
+
+
+B = TypeVar("B", bound="EmbeddedBroker")
 
 
 class Snapshot:
@@ -55,8 +60,8 @@ class EmbeddedBroker(Broker):
     Args:
         settings: values by Kafka's names; they win over the defaults. With ``log.dirs`` the data is kept there.
         clock: the one reader of time; a VirtualClock stands still until it is advanced.
-        snapshots: keep the data in a temporary folder (in /dev/shm where there is one), which snapshots need, and which
-            is removed when the broker stops. Otherwise, without ``log.dirs``, everything is in the process's memory.
+        snapshots: keep what would be in memory in a temporary folder instead (in /dev/shm where there is one), which
+            snapshots need, and which is removed when the broker stops.
         defaults: instead of TEST_DEFAULTS.
     Raises: ConfigError for a bad value.
     Threads: as Broker; ``faults`` from any thread.
@@ -70,16 +75,23 @@ class EmbeddedBroker(Broker):
         snapshots: bool = False,
         defaults: Mapping[str, object] = TEST_DEFAULTS,
     ) -> None:
-        values = {**defaults, **(settings or {})}
-        self._keeps_nothing = snapshots and not _names_folder(values)
-        if not _names_folder(values):
-            values["kbroker.in.memory"] = not snapshots
+        given = settings or {}
+        values = {**defaults, **given}
+        if "kbroker.in.memory" not in given and ("log.dirs" in given or "log.dir" in given):
+            values["kbroker.in.memory"] = False
+        self._keeps_nothing = snapshots and BrokerConfig(values).boolean("kbroker.in.memory")
+        if self._keeps_nothing:
+            values["kbroker.in.memory"] = False
         self._values = values
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         super().__init__(values, clock=clock)
         self.faults = FaultRules(self)
 
     # ------------------------------------------------------------ life
+
+    def __enter__(self: B) -> B:
+        self.start()
+        return self
 
     def start(self) -> None:
         """Start; clients are served when this returns. Raises: BrokerStartError."""
@@ -278,8 +290,3 @@ class _Paused:
     def __exit__(self, *failure: object) -> None:
         if self._was_running:
             self._broker._begin()
-
-
-def _names_folder(values: Mapping[str, object]) -> bool:
-    in_memory = str(values.get("kbroker.in.memory", "false")).strip().lower() == "true"
-    return not in_memory and ("log.dirs" in values or "log.dir" in values)

@@ -1,7 +1,7 @@
 """Fixtures for pytest: ``kafka_broker``, ``kafka_topic``, ``kafka_faults``, ``broker_factory``.
 
-Found by pytest once kbroker is installed (``pip install "kbroker[test]"``), or with ``-p kbroker.testing.plugin``. Under
-pytest-xdist each worker has its own broker on its own port. Nothing of a broker is loaded before a test asks for one.
+Found by pytest once kbroker is installed (``pip install "kbroker[test]"``), or with ``-p kbroker.testing.plugin``.
+Under pytest-xdist each worker has its own broker on its own port. Nothing of a broker is loaded before a test asks.
 """
 
 from __future__ import annotations
@@ -9,28 +9,33 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import pytest
 
 if TYPE_CHECKING:
-    from kbroker.testing.embedded import EmbeddedBroker
+    from kbroker.testing.embedded import EmbeddedBroker, VirtualBroker
     from kbroker.testing.faults import FaultRules
 
 MARKER = "kafka_topic(name=None, partitions=1, configs={}): the topic that the fixture kafka_topic makes for this test"
 LONGEST_PREFIX = 120
 
+Settings = Mapping[str, object] | None
+
 
 class BrokerFactory(Protocol):
     """What the fixture ``broker_factory`` gives."""
 
+    @overload
     def __call__(
-        self,
-        settings: Mapping[str, object] | None = None,
-        *,
-        virtual_clock: bool = False,
-        snapshots: bool = False,
-        start: bool = True,
+        self, settings: Settings = None, *, virtual_clock: Literal[True], snapshots: bool = False, start: bool = True
+    ) -> VirtualBroker: ...
+    @overload
+    def __call__(
+        self, settings: Settings = None, *, virtual_clock: bool = False, snapshots: bool = False, start: bool = True
+    ) -> EmbeddedBroker: ...
+    def __call__(
+        self, settings: Settings = None, *, virtual_clock: bool = False, snapshots: bool = False, start: bool = True
     ) -> EmbeddedBroker:
         """Return a broker of the test's own, stopped when the test ends.
 
@@ -106,12 +111,8 @@ def broker_factory() -> Iterator[BrokerFactory]:
     made: list[EmbeddedBroker] = []
 
     def make(
-        settings: Mapping[str, object] | None = None,
-        *,
-        virtual_clock: bool = False,
-        snapshots: bool = False,
-        start: bool = True,
-    ) -> EmbeddedBroker:
+        settings: Settings = None, *, virtual_clock: bool = False, snapshots: bool = False, start: bool = True
+    ) -> Any:
         broker = (VirtualBroker if virtual_clock else EmbeddedBroker)(settings, snapshots=snapshots)
         made.append(broker)
         if start:
