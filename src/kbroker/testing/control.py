@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from kbroker._core.clock import VirtualClock
+from kbroker._core.clock import SystemClock, VirtualClock
 from kbroker.common.config import BrokerConfig
 from kbroker.common.listeners import parse_loopback
 from kbroker.testing.control_routes import ControlError, Routes
@@ -198,7 +198,7 @@ def controlled_broker(
     config = BrokerConfig(properties)
     broker = EmbeddedBroker(
         properties,
-        clock=VirtualClock() if config.boolean("kbroker.control.virtual.clock") else None,
+        clock=VirtualClock(SystemClock().wall_ms()) if config.boolean("kbroker.control.virtual.clock") else None,
         snapshots=config.boolean("kbroker.in.memory"),
         defaults={},
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from kbroker._core.clock import BaseClock, VirtualClock
+from kbroker._core.clock import BaseClock, SystemClock, VirtualClock
 from kbroker.common.config import BrokerConfig
 from kbroker.protocol.records import Record, iter_batches, iter_records
 from kbroker.server.broker import Broker
@@ -234,18 +234,19 @@ class VirtualBroker(EmbeddedBroker):
     Retention, waiting fetches, idle connections, delays of faults and whatever else waits for time happen in
     ``advance_ms``. Time stamps that the broker sets are of this clock; those of clients are not.
 
-    Args: ``start_epoch_ms``: the time it starts at; the others as EmbeddedBroker.
+    Args: ``start_epoch_ms``: the time it starts at, None: the system's (a broker refuses records whose time stamps are
+    more than message.timestamp.after.max.ms, an hour, ahead of its clock); the others as EmbeddedBroker.
     """
 
     def __init__(
         self,
         settings: Mapping[str, object] | None = None,
         *,
-        start_epoch_ms: int = 1_700_000_000_000,
+        start_epoch_ms: int | None = None,
         snapshots: bool = False,
         defaults: Mapping[str, object] = TEST_DEFAULTS,
     ) -> None:
-        self._virtual_clock = VirtualClock(start_epoch_ms)
+        self._virtual_clock = VirtualClock(SystemClock().wall_ms() if start_epoch_ms is None else start_epoch_ms)
         super().__init__(settings, clock=self._virtual_clock, snapshots=snapshots, defaults=defaults)
 
     def advance_ms(self, delta_ms: int, timeout_s: float = 10.0) -> None:

@@ -1,0 +1,330 @@
+"""The control port over real HTTP: every route, and everything a stranger may try."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import confluent_kafka as ck
+import pytest
+
+from kbroker.testing import ControlServer, EmbeddedBroker, VirtualBroker, wait_until
+
+
+class Client:
+    """What a test in another language would do."""
+
+    def __init__(self, url, token):
+        self.address = re.fullmatch(r"http://(.+):(\d+)", url).groups()
+        self.token = token
+
+    def __call__(self, method, path, body=None, headers=None):
+        """Return status and decoded answer."""
+        raw = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
+        status, answer = self.raw(method, path, raw, {"Authorization": f"Bearer {self.token}", **(headers or {})})
+        return status, json.loads(answer)
+
+    def raw(self, method, path, raw, headers):
+        one = http.client.HTTPConnection(self.address[0].strip("[]"), int(self.address[1]), timeout=20)
+        try:
+            one.request(method, path, raw, headers)
+            answer = one.getresponse()
+            return answer.status, answer.read()
+        finally:
+            one.close()
+
+
+@pytest.fixture(scope="module")
+def served():
+    """A broker that can do everything, and its control port."""
+    with VirtualBroker(snapshots=True) as broker, ControlServer(broker) as control:
+        yield broker, control
+
+
+@pytest.fixture
+def broker(served):
+    return served[0]
+
+
+@pytest.fixture
+def call(served):
+    return Client(served[1].url, served[1].token)
+
+
+def produce(broker, topic):
+    client = ck.Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0, "retry.backoff.ms": 10})
+    client.produce(topic, b"x", partition=0)
+    return client.flush(20)
+
+
+def test_what_the_broker_is(broker, call):
+    """Address, cluster and clock."""
+    status, answer = call("GET", "/")
+    assert (status, answer["bootstrap_servers"], answer["cluster_id"]) == (
+        200,
+        broker.bootstrap_servers,
+        broker.cluster_id,
+    )
+    assert answer["clock"] == {"virtual": True, "now_ms": broker.now_ms}
+
+
+def test_topics(call):
+    """Made with partitions and configs, listed, deleted; errors have Kafka's names."""
+    assert call("POST", "/topics", {"name": "t", "partitions": 3, "configs": {"retention.ms": 5}}) == (
+        200,
+        {"name": "t", "partitions": 3},
+    )
+    assert {"name": "t", "partitions": 3} in call("GET", "/topics")[1]["topics"]
+    status, answer = call("POST", "/topics", {"name": "t"})
+    assert (status, answer["code"]) == (409, "TOPIC_ALREADY_EXISTS")
+    assert call("POST", "/topics", {"name": "u", "configs": {"no.such": "1"}})[1]["code"] == "INVALID_CONFIG"
+    assert call("DELETE", "/topics/t") == (200, {})
+    assert call("DELETE", "/topics/t")[1]["code"] == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+def test_faults(broker, call):
+    """Set, waited for, listed with hits, removed; a client in between is refused twice and retries."""
+    call("POST", "/topics", {"name": "f"})
+    rule = {"keys": ["produce"], "topic": "f", "error": "NOT_LEADER_OR_FOLLOWER", "count": 2}
+    status, answer = call("POST", "/faults", {"rules": [rule, {"keys": [1], "drop": True, "count": -1, "topic": "no"}]})
+    first, second = answer["ids"]
+    assert status == 200
+    thread = threading.Thread(target=produce, args=(broker, "f"))
+    thread.start()
+    assert call("POST", f"/faults/{first}/wait", {"hits": 2, "timeout_ms": 20_000}) == (200, {"hits": 2})
+    thread.join()
+    listed = {fault["id"]: fault for fault in call("GET", "/faults")[1]["faults"]}
+    assert listed[first] == {
+        "id": first, "hits": 2, "left": 0, "action": "NOT_LEADER_OR_FOLLOWER", "keys": [0],
+        "topic": "f", "client_id": None,
+    }  # fmt: skip
+    assert (listed[second]["left"], listed[second]["action"]) == (-1, "drop")
+    assert call("DELETE", f"/faults/{first}") == (200, {"removed": 1})
+    assert call("DELETE", f"/faults/{first}") == (404, {"error": f"there is no fault {first}"})
+    assert call("DELETE", "/faults") == (200, {"removed": 1})
+    assert broker.faults.all() == []
+
+
+def test_waiting_in_vain(call):
+    """408 with the story, not a hanging request."""
+    (number,) = call("POST", "/faults", {"rules": [{"drop": True, "topic": "nobody"}]})[1]["ids"]
+    status, answer = call("POST", f"/faults/{number}/wait", {"timeout_ms": 1})
+    assert (status, "0 hits of 1" in answer["error"]) == (408, True)
+    call("DELETE", "/faults")
+
+
+def test_a_bad_rule_installs_none(broker, call):
+    """Of several rules none is left when one cannot be."""
+    status, answer = call("POST", "/faults", {"rules": [{"drop": True}, {"error": "NO_SUCH"}]})
+    assert (status, answer) == (400, {"error": "there is no error 'NO_SUCH'", "usage": True})
+    assert broker.faults.all() == []
+
+
+def test_time(broker, call):
+    """It moves by the step, and the answer tells the new time."""
+    before = broker.now_ms
+    assert call("POST", "/clock/advance", {"ms": 1500}) == (200, {"now_ms": before + 1500})
+
+
+def test_state(broker, call):
+    """A topic made after the snapshot is gone after the restore, and the address is the old one."""
+    status, answer = call("POST", "/snapshots")
+    number = answer["id"]
+    assert (status, number in call("GET", "/snapshots")[1]["snapshots"]) == (200, True)
+    call("POST", "/topics", {"name": "later"})
+    assert call("POST", f"/snapshots/{number}/restore") == (200, {"bootstrap_servers": broker.bootstrap_servers})
+    assert "later" not in broker.topics
+    assert call("DELETE", f"/snapshots/{number}") == (200, {"removed": 1})
+    assert call("POST", f"/snapshots/{number}/restore") == (404, {"error": f"there is no snapshot {number}"})
+
+
+# ---------------------------------------------------------------- wrong use
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": ""},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "Basic {token}"},
+        {"Authorization": "Bearer {token}x"},
+        {"Authorization": "Bearer {token}", "skip": "first character"},
+        {"Authorization": "Bearer \xe9"},
+    ],
+)
+def test_without_the_token_nothing(broker, call, headers):
+    """401 whatever is asked for, and nothing is done."""
+    token = call.token[1:] if headers.get("skip") else call.token
+    given = {"Authorization": headers["Authorization"].replace("{token}", token)} if headers else {}
+    for method, path, body in (
+        ("GET", "/", None),
+        ("POST", "/topics", b'{"name": "evil"}'),
+        ("POST", "/shutdown", b""),
+    ):
+        status, answer = call.raw(method, path, body, given)
+        assert (status, "token" in json.loads(answer)["error"]) == (401, True)
+    assert (broker.is_running, "evil" in broker.topics) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "text"),
+    [
+        ("GET", "/nothing", None, 404, "there are: GET /,"),
+        ("GET", "/topics/a/b/c", None, 404, "no such path"),
+        ("PUT", "/topics", None, 501, "Unsupported method"),
+        ("POST", "/", None, 405, "/ takes GET"),
+        ("GET", "/faults/1/wait", None, 405, "takes POST"),
+        ("POST", "/topics", b"{", 400, "no JSON"),
+        ("POST", "/topics", b"\xff\xfe\x00", 400, "no JSON"),
+        ("POST", "/topics", b"[" * 100_000, 400, "no JSON"),
+        ("POST", "/topics", b"[]", 400, "must be a JSON object"),
+        ("POST", "/topics", {}, 400, "name is missing"),
+        ("POST", "/topics", {"name": 5}, 400, "name must be a text, got 5"),
+        ("POST", "/topics", {"name": "a", "partitions": True}, 400, "a whole number"),
+        ("POST", "/topics", {"name": "a", "partition": 1}, 400, "unknown field 'partition'"),
+        ("POST", "/topics", {"name": "a", "configs": {"retention.ms": []}}, 400, "object of texts"),
+        ("POST", "/topics", {"name": "a/b"}, 409, "INVALID_TOPIC_EXCEPTION"),
+        ("POST", "/topics", {"name": "a", "partitions": 0}, 409, "INVALID_PARTITIONS"),
+        ("POST", "/faults", {"rules": []}, 400, "at least one"),
+        ("POST", "/faults", {"rules": [1]}, 400, "must be an object"),
+        ("POST", "/faults", {"rules": [{"keys": [None], "drop": True}]}, 400, "name or a number"),
+        ("POST", "/faults", {"rules": [{"kees": [0], "drop": True}]}, 400, "unknown field 'kees'"),
+        ("POST", "/faults", {"rules": [{"drop": "yes"}]}, 400, "true or false"),
+        ("DELETE", "/faults/x", None, 404, "no fault x"),
+        ("POST", "/clock/advance", {}, 400, "ms is missing"),
+        ("POST", "/clock/advance", {"ms": -1}, 400, "ms must be"),
+        ("POST", "/clock/advance", {"ms": 10**30}, 400, "ms must be"),
+        ("POST", "/snapshots/1e9/restore", None, 404, "no snapshot"),
+        ("POST", "/snapshots", {"folder": "/etc"}, 400, "unknown field"),
+    ],
+)
+def test_wrong_requests(call, method, path, body, status, text):
+    """The right status and a sentence; the port goes on serving."""
+    got, answer = call(method, path, body)
+    assert (got, text in answer["error"]) == (status, True), answer
+    assert call("GET", "/")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Content-Length": str(1 << 40)}, 413),
+        ({"Content-Length": str((1 << 20) + 1)}, 413),
+        ({"Content-Length": "9" * 5000}, 413),
+        ({"Content-Length": "-1"}, 400),
+        ({"Content-Length": "one"}, 400),
+        ({"Transfer-Encoding": "chunked"}, 411),
+    ],
+)
+def test_a_body_of_the_wrong_size(call, headers, status):
+    """Refused by what it claims, before it is read."""
+    lines = [f"{name}: {value}" for name, value in {"Authorization": f"Bearer {call.token}", **headers}.items()]
+    with socket.create_connection((call.address[0], int(call.address[1])), timeout=20) as one:
+        one.sendall("\r\n".join(["POST /topics HTTP/1.1", *lines, "", ""]).encode())
+        answer = one.makefile("rb").read()
+    assert answer.split(b" ", 2)[1] == str(status).encode()
+    assert "error" in json.loads(answer.partition(b"\r\n\r\n")[2])
+
+
+def test_a_client_that_says_nothing(call):
+    """Keeps only its own connection; garbage is answered in JSON."""
+    with socket.create_connection((call.address[0], int(call.address[1])), timeout=20) as silent:
+        assert call("GET", "/")[0] == 200
+        silent.sendall(b"\x00\x01 nonsense\r\n\r\n")
+        assert b'"error"' in silent.makefile("rb").read()
+
+
+@pytest.mark.parametrize(
+    "listener", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "example.org:0", "127.0.0.1", "127.0.0.1:x", ":0"]
+)
+def test_only_loopback(listener):
+    """Nothing that another machine could reach."""
+    with pytest.raises(ValueError, match=r"loopback|host:port"):
+        ControlServer(EmbeddedBroker(), listener).start()
+
+
+def test_a_port_of_the_system_clock():
+    """What this broker cannot do is said with what to do: 409."""
+    with EmbeddedBroker() as broker, ControlServer(broker, token="mine") as control:
+        call = Client(control.url, "mine")
+        assert call("POST", "/clock/advance", {"ms": 1})[0] == 409
+        status, answer = call("POST", "/snapshots")
+        assert (status, "snapshots need a folder" in answer["error"]) == (409, True)
+        broker.stop()
+        assert call("GET", "/topics") == (409, {"error": "this broker does not run"})
+        broker.start()
+        assert call("GET", "/topics") == (200, {"topics": []})
+        assert call("POST", "/shutdown") == (200, {})
+        wait_until(lambda: not broker.is_running)
+
+
+# ---------------------------------------------------------------- kbroker serve
+
+
+def serve(*settings):
+    words = [word for setting in settings for word in ("--set", setting)]
+    command = [sys.executable, "-m", "kbroker.cli", "serve", "--in-memory", "--listener", "127.0.0.1:0", *words]
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("KAFKA_", "KBROKER_CFG"))}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+
+
+def test_served_from_the_command_line():
+    """The second line tells address and token; every route works; shutdown ends the process with 0."""
+    with serve("kbroker.control.listener=127.0.0.1:0", "kbroker.control.virtual.clock=true") as process:
+        ready, second = process.stdout.readline(), process.stdout.readline()
+        found = re.fullmatch(r"kbroker control (http://\S+) token (\S+)\n", second)
+        assert found, second
+        call = Client(*found.groups())
+        assert call("GET", "/")[1]["bootstrap_servers"] in ready
+        assert call("POST", "/topics", {"name": "t"})[0] == 200
+        (number,) = [call("POST", "/snapshots")[1]["id"]]
+        assert call("DELETE", "/topics/t")[0] == 200
+        assert call("POST", f"/snapshots/{number}/restore")[0] == 200
+        assert call("GET", "/topics")[1]["topics"] == [{"name": "t", "partitions": 1}]
+        assert call("POST", "/clock/advance", {"ms": 3_600_000})[0] == 200
+        assert call("POST", "/shutdown")[0] == 200
+        assert process.wait(20) == 0
+        assert process.stderr.read() == ""
+
+
+def test_a_token_by_setting():
+    """The one given is used."""
+    with serve("kbroker.control.listener=127.0.0.1:0", "kbroker.control.token=s3cret") as process:
+        process.stdout.readline()
+        url = process.stdout.readline().split()[2]
+        assert Client(url, "s3cret")("GET", "/")[0] == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("listener", "status", "text"),
+    [
+        ("0.0.0.0:0", 2, "only the loopback interface"),
+        ("nonsense", 2, "expected host:port"),
+        ("in use", 1, "control port"),
+    ],
+)
+def test_a_start_that_cannot_be(served, listener, status, text):
+    """One line that says why; the process ends."""
+    taken = served[1].url.removeprefix("http://")
+    with serve(f"kbroker.control.listener={taken if listener == 'in use' else listener}") as process:
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, text in err, err.count("\n")) == (status, "", True, 1), err
+
+
+def test_without_the_setting_there_is_none():
+    """Off by default: only the ready line."""
+    with serve() as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=20) == ("", "")
