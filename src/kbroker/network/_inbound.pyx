@@ -171,7 +171,8 @@ cdef class InboundRequest:
     def hand_over(self, Queue to not None):
         """Give the request to the handlers of another queue instead of answering it; it counts as answered here.
 
-        A queue that is closed closes the connection. Views of a large payload stay valid: the request goes on with a copy.
+        A queue that is closed closes the connection. Views of a large payload stay valid: the request goes on with a
+        copy.
 
         Raises: ValueError when it was answered, MemoryError.
         Threads: any; waits without the GIL while the queue is full.

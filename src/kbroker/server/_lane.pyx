@@ -36,7 +36,8 @@ from kbroker.server._fetch_session cimport (
     SessionCache, session_cache_count, session_cache_free, session_cache_new,
 )
 from kbroker.server._lane_types cimport (
-    API_SLOTS, API_WORDS, MAX_VERSIONS, Api, Body, Handler, Lane, Outcome, OUTCOME_ANSWERED, OUTCOME_DECLINED, OUTCOME_PARKED,
+    API_SLOTS, API_WORDS, MAX_VERSIONS, Api, Body, Handler, Lane, Outcome, OUTCOME_ANSWERED, OUTCOME_DECLINED,
+    OUTCOME_PARKED,
 )
 from kbroker.server._produce cimport handle_produce, run_deferred
 from kbroker.server._topics cimport TopicTable, topic_table_build, topic_table_release, topic_table_retain

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
+
+from kbroker._core.clock import SystemClock
 
 LONGEST_PAUSE_S = 0.01
 
@@ -15,10 +16,11 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 10.0, what: s
     Args: ``timeout_s`` real seconds; ``what`` is waited for, for the message.
     Raises: TimeoutError when it is still false then.
     """
-    pause_s, end = 0.0001, time.monotonic() + timeout_s
+    real = SystemClock()  # a test that hangs does so in real time, whatever its broker's clock says
+    pause_s, end_ms = 0.0001, real.now_ms() + timeout_s * 1000
     never = threading.Event()
     while not condition():
-        if time.monotonic() >= end:
+        if real.now_ms() >= end_ms:
             raise TimeoutError(f"{what} did not come true within {timeout_s:g} s")
         never.wait(pause_s)
         pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
