@@ -19,8 +19,8 @@ from kbroker._core.sync cimport (
     mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
 from kbroker._core.timing_wheel cimport (
-    Timer, TimerEntry, borrow_timer, timer_add, timer_advance, timer_cancel, timer_close, timer_collect, timer_new,
-    timer_release, timer_retain, timer_take_due_with_gil, timer_wake,
+    Timer, TimerEntry, borrow_timer, timer_add, timer_advance, timer_cancel, timer_close, timer_collect,
+    timer_is_quiet, timer_new, timer_release, timer_retain, timer_take_due_with_gil, timer_wake,
 )
 
 cdef extern from "Python.h":
@@ -843,6 +843,14 @@ cdef class PurgatoryHandle:
     def delayed(self) -> int:
         """Number of operations whose time-out is running."""
         return purgatory_delayed(self.purgatory)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is due or expiring, and a thread waits in ``run_reaper`` or ``advance`` (or it is closed)."""
+        cdef bint quiet
+        with nogil:
+            quiet = timer_is_quiet(self.purgatory.timer)
+        return quiet
 
     @property
     def closed(self) -> bool:

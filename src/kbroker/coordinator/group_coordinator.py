@@ -134,6 +134,11 @@ class GroupCoordinator:
         """Expire sessions until closed; for a thread of its own."""
         self._heartbeats.run_reaper()
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no join, sync or session is due or being expired: both reapers wait."""
+        return self._joins.is_quiet and self._heartbeats.is_quiet
+
     def advance(self) -> None:
         """Run what is due on this thread; for tests with a virtual clock and no reapers."""
         while self._joins.advance(0) or self._heartbeats.advance(0):

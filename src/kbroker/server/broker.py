@@ -331,7 +331,7 @@ class _Parts:
     def is_quiet(self) -> bool:
         # A request may be declined to Python, be handed back and be declined once more: four looks, in this order.
         return all(self._is_idle(python) for python in (False, True, False, True)) and (
-            self.lane.is_quiet and self._logs.scheduler.is_quiet
+            self.lane.is_quiet and self._logs.scheduler.is_quiet and self.ctx.groups.is_quiet
         )
 
     def _is_idle(self, python: bool) -> bool:
