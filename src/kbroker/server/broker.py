@@ -336,7 +336,7 @@ class _Parts:
 
     def _is_idle(self, python: bool) -> bool:
         queue = self._python_requests if python else self._requests
-        threads = self.config.integer("kbroker.python.threads" if python else "num.io.threads")
+        threads = self.config.integer("kbroker.python.threads") if python else len(self._handlers.threads)
         return len(queue) == 0 and queue.sleepers == threads
 
     def _then(self, what: str, undo: Callable[[], object]) -> None:
