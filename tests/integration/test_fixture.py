@@ -391,6 +391,22 @@ def test_delays_of_faults_follow_the_clock(virtual):
         assert row_of(one.receive(), "PartitionResponses")["ErrorCode"] == 0
 
 
+def test_group_sessions_end_when_the_test_says(virtual):
+    """A member that shows no life is out when its session is over, and not a millisecond before."""
+    joining = {"GroupId": "g", "SessionTimeoutMs": 10_000, "RebalanceTimeoutMs": 10_000, "ProtocolType": "consumer"}
+    joining["Protocols"] = [{"Name": "range", "Metadata": b""}]
+    with Raw(virtual) as one:
+        member = one.ask(11, 5, {**joining, "MemberId": ""})["MemberId"]
+        joined = one.ask(11, 5, {**joining, "MemberId": member})
+        alive = {"GroupId": "g", "MemberId": member, "GenerationId": joined["GenerationId"]}
+        assignments = [{"MemberId": member, "Assignment": b""}]
+        assert one.ask(14, 3, {**alive, "Assignments": assignments})["ErrorCode"] == 0
+        virtual.advance_ms(9_999)
+        assert one.ask(12, 3, alive)["ErrorCode"] == 0
+        virtual.advance_ms(10_000)
+        assert one.ask(12, 3, alive)["ErrorCode"] == Errors.UNKNOWN_MEMBER_ID
+
+
 def test_virtual_brokers_stop_and_start(virtual):
     """No thread waits for a time that never comes; the clock goes on where it was."""
     virtual.advance_ms(5000)
