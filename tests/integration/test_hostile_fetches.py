@@ -153,3 +153,13 @@ def test_waiting_fetches_of_closed_connections(start_broker: Callable[..., Broke
             connection.send(many)
         wait_for("the fetches wait", lambda: rss_bytes(broker.pid) - base > 150 << 20, 10)
     wait_for("they are let go of", lambda: rss_bytes(broker.pid) - base < 60 << 20, 20)
+
+
+def test_fetch_of_a_topic_deleted_meanwhile(broker: BrokerProcess) -> None:
+    """Who waits for records of a topic on disk is told when it is deleted, not when the wait is over."""
+    with Connection(broker.bootstrap, 10) as waiting, Connection(broker.bootstrap) as other:
+        waiting.send(wire.fetch(TOPIC, max_wait_ms=60_000, min_bytes=1 << 20))
+        time.sleep(0.2)  # it may not have begun to wait: then it is answered all the same
+        delete = wire.header(wire.DELETE_TOPICS, 1) + struct.pack(">i", 1) + wire.text(TOPIC) + struct.pack(">i", 1000)
+        other.ask(delete)
+        assert wire.fetched(waiting.receive()).error_code == 3

@@ -947,6 +947,7 @@ cdef class PartitionLog:
                     if state.config.preallocate:
                         segment_give_back(state.active)
             mutex_unlock(&state.append_lock)
+            call_hook(state, False)     # who waits for its records or for the disk need not wait longer
             store_snapshot(state, &snapshot)
             view = view_acquire(state)
             for slot in range(view.count):
