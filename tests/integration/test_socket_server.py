@@ -428,18 +428,70 @@ def test_other_framings(backend: object) -> None:
 
 
 def test_excess_connections_close_the_least_active(backend: object) -> None:
-    """Above max_connections the least recently active connection goes, one per pass."""
-    rig = Rig(backend, max_connections=2)
-    first, second = rig.connect(), rig.connect()
-    for client in (second, first):
+    """When max.connections is lowered the least recently active connections go, one per pass."""
+    rig = Rig(backend, max_connections=3)
+    first, second, third = rig.connect(), rig.connect(), rig.connect()
+    for client in (second, first, third):
         client.sendall(frame(b"1"))
         rig.receive().respond(b"1")
         assert answer(client) == b"1"
-    third = rig.connect()
+    rig.server.connection_quotas.update(2, 100)
     assert_closed(second)
     third.sendall(frame(b"3"))
     rig.receive().respond(b"3")
     assert answer(third) == b"3"
+    assert rig.server.connection_quotas.count() == 2
+    rig.close()
+
+
+def test_a_connection_above_the_limit_waits(backend: object) -> None:
+    """With max.connections open ones the next is served once another has gone."""
+    rig = Rig(backend, max_connections=1)
+    rig.serve()
+    first = rig.connect()
+    first.sendall(frame(b"1"))
+    assert answer(first) == b"1"
+    second = rig.connect()
+    second.sendall(frame(b"2"))
+    (acceptor,) = rig.server.acceptors
+    until(lambda: acceptor.accepted == 2, "the second was accepted")
+    assert rig.server.connection_quotas.count() == 1
+    first.close()
+    assert answer(second) == b"2"
+    rig.close()
+
+
+def test_one_address_above_its_limit_is_closed(backend: object) -> None:
+    """SS-2: the sixth of five connections reads the end of the stream; after one of them has gone a new one works."""
+    rig = Rig(backend, max_connections_per_ip=5)
+    rig.serve()
+    clients = [rig.connect() for _ in range(5)]
+    for client in clients:
+        client.sendall(frame(b"1"))
+        assert answer(client) == b"1"
+    assert_closed(rig.connect())
+    assert (rig.server.connection_quotas.count("127.0.0.1"), rig.server.connection_quotas.refused) == (5, 1)
+    clients[0].close()
+    until(lambda: rig.server.connection_quotas.count() == 4, "the closed connection is not counted any more")
+    again = rig.connect()
+    again.sendall(frame(b"2"))
+    assert answer(again) == b"2"
+    rig.close()
+    assert rig.server.connection_quotas.count() == 0
+
+
+def test_an_address_with_a_limit_of_its_own(backend: object) -> None:
+    """The override of an address wins over the limit of all, also when it comes while the server runs."""
+    rig = Rig(backend, max_connections_per_ip=0, max_connections_per_ip_overrides={"127.0.0.1": 1, "::1": 7})
+    rig.serve()
+    first = rig.connect()
+    first.sendall(frame(b"1"))
+    assert answer(first) == b"1"
+    assert_closed(rig.connect())
+    rig.server.connection_quotas.update(100, 0, {"127.0.0.1": 2})
+    second = rig.connect()
+    second.sendall(frame(b"2"))
+    assert answer(second) == b"2"
     rig.close()
 
 

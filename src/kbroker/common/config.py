@@ -205,6 +205,12 @@ class BrokerConfig:
         if 0 < queued < request_max:
             reason = f"Must be 0 or less (no limit), or at least socket.request.max.bytes ({request_max})"
             raise ConfigError("queued.max.request.bytes", queued, reason)
+        overrides = host_limits(self.text("max.connections.per.ip.overrides"))
+        if self.integer("max.connections.per.ip") == 0 and not overrides:
+            reason = (
+                "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
+            )
+            raise ConfigError("", 0, reason)
         if self.integer("default.replication.factor") != 1:
             raise ConfigError(
                 "default.replication.factor", self.integer("default.replication.factor"), "There is one broker", "1"
@@ -236,6 +242,17 @@ def validate_topic_configs(configs: Mapping[str, str]) -> None:
     values = {name: TOPIC_TABLE[name].parse(value) for name, value in configs.items()}
     if values.get("remote.storage.enable") is True:
         raise ConfigError("remote.storage.enable", "true", "There is no tiered storage", "false")
+
+
+def host_limits(text: str) -> dict[str, int]:
+    """Return host to number of a ``host:number,...`` text. Raises: ConfigError."""
+    limits = {}
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        host, _, number = word.rpartition(":")
+        if not host.strip() or not (number.strip().isascii() and number.strip().isdigit()):
+            raise ConfigError("max.connections.per.ip.overrides", text, f"Not host:number: {word}", "host:number,...")
+        limits[host.strip().strip("[]")] = int(number)
+    return limits
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 from typing import final
 
 from kbroker._core.clock import BaseClock
+from kbroker.network._connection_quotas import ConnectionQuotas
 from kbroker.network._processor import Processor
 
 @final
@@ -11,6 +12,7 @@ class Acceptor:
         processors: list[Processor],
         *,
         send_buffer_bytes: int = -1,
+        quotas: ConnectionQuotas | None = None,
         clock: BaseClock | None = None,
         backend: object = "auto",
     ) -> Acceptor: ...

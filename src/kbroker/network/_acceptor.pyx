@@ -9,6 +9,10 @@ from libc.stdlib cimport calloc, free
 from kbroker._core.clock cimport Clock, borrow_clock, clock_now_ns, clock_release, clock_retain
 from kbroker._core.poller cimport KB_READ, Poller, kb_event, poller_from
 from kbroker._core.sync cimport AtomicI64, atomic_add, atomic_load, atomic_load_relaxed, atomic_store
+from kbroker.network._connection_quotas cimport (
+    ADDRESS_BYTES, QUOTA_ADMITTED, QUOTA_FULL, AddressCount, ConnectionQuotas, QuotaCore, QuotaVerdict, quotas_enter,
+    quotas_leave, quotas_release, quotas_retain,
+)
 from kbroker.network._processor cimport Processor, ProcessorCore, core_release, processor_offer, processor_wake
 
 cdef extern from "socket_io.h" nogil:
@@ -19,6 +23,7 @@ cdef extern from "socket_io.h" nogil:
     int kb_accept(int listener)
     void kb_tune_socket(int fd, int send_buffer_bytes)
     void kb_close_socket(int fd)
+    void kb_address(int fd, int peer, char *host, int *port)
     void kb_block_signals()
 
 cdef enum:
@@ -36,13 +41,33 @@ cdef struct AcceptorCore:
     ProcessorCore **processors  # counted each
     Poller *poller
     Clock *clock
+    QuotaCore *quotas           # counted; NULL: no limit
     AtomicI64 stopping
     AtomicI64 accepted
     AtomicI64 out_of_descriptors
     AtomicI64 blocked_ns
 
 
-cdef bint assign(AcceptorCore *core, int fd) noexcept nogil:
+cdef bint admit(AcceptorCore *core, int fd, AddressCount **admission) noexcept nogil:
+    """Whether the connection may be served; waits while there are too many in all, as Kafka's acceptor does."""
+    cdef char host[ADDRESS_BYTES]
+    cdef int port
+    cdef int64_t started
+    cdef QuotaVerdict verdict
+    admission[0] = NULL
+    if core.quotas is NULL:
+        return True
+    kb_address(fd, 1, host, &port)
+    verdict = quotas_enter(core.quotas, host, 0, admission)
+    if verdict == QUOTA_FULL:
+        started = clock_now_ns(core.clock)
+        while verdict == QUOTA_FULL and not atomic_load(&core.stopping):
+            verdict = quotas_enter(core.quotas, host, OFFER_WAIT_NS, admission)
+        atomic_add(&core.blocked_ns, clock_now_ns(core.clock) - started)
+    return verdict == QUOTA_ADMITTED
+
+
+cdef bint assign(AcceptorCore *core, int fd, AddressCount *admission) noexcept nogil:
     """Round robin; past full processors; at last wait for the last one tried."""
     cdef int tried = 0
     cdef int64_t started
@@ -51,12 +76,12 @@ cdef bint assign(AcceptorCore *core, int fd) noexcept nogil:
         processor = core.processors[core.turn]
         core.turn = (core.turn + 1) % core.processor_count
         tried += 1
-        if processor_offer(processor, fd, 0):
+        if processor_offer(processor, fd, admission, 0):
             processor_wake(processor)
             return True
     started = clock_now_ns(core.clock)
     while not atomic_load(&core.stopping):
-        if processor_offer(processor, fd, OFFER_WAIT_NS):
+        if processor_offer(processor, fd, admission, OFFER_WAIT_NS):
             processor_wake(processor)
             atomic_add(&core.blocked_ns, clock_now_ns(core.clock) - started)
             return True
@@ -66,6 +91,7 @@ cdef bint assign(AcceptorCore *core, int fd) noexcept nogil:
 cdef void run_acceptor(AcceptorCore *core) noexcept nogil:
     cdef kb_event events[4]
     cdef int fd, interest, left
+    cdef AddressCount *admission = NULL
     interest = 0
     while not atomic_load(&core.stopping):
         if interest == 0 and core.poller.set(core.poller, core.listener, core, 0, KB_READ) == 0:
@@ -88,7 +114,10 @@ cdef void run_acceptor(AcceptorCore *core) noexcept nogil:
                 continue
             kb_tune_socket(fd, core.send_buffer_bytes)
             atomic_add(&core.accepted, 1)
-            if not assign(core, fd):
+            if not admit(core, fd, &admission):
+                kb_close_socket(fd)
+            elif not assign(core, fd, admission):
+                quotas_leave(core.quotas, admission)
                 kb_close_socket(fd)
     if interest != 0:
         core.poller.set(core.poller, core.listener, core, interest, 0)
@@ -102,6 +131,7 @@ cdef class Acceptor:
         listener: descriptor of a bound, listening socket.
         processors: share the connections in turn; at least one.
         send_buffer_bytes: SO_SNDBUF of accepted sockets; -1: the system's default.
+        quotas: limits of connections; the processors must have the same.
         clock: times how long the acceptor is blocked.
         backend: as for a Processor.
     Threads: ``run`` on its own, the rest on any.
@@ -111,7 +141,8 @@ cdef class Acceptor:
     cdef bint started
 
     def __cinit__(
-            self, int listener, list processors not None, *, int send_buffer_bytes=-1, clock=None, backend="auto"):
+            self, int listener, list processors not None, *, int send_buffer_bytes=-1, ConnectionQuotas quotas=None,
+            clock=None, backend="auto"):
         cdef Processor processor
         if not processors:
             raise ValueError("an acceptor needs a processor")
@@ -131,6 +162,8 @@ cdef class Acceptor:
         self.core.listener = listener
         self.core.send_buffer_bytes = send_buffer_bytes
         self.core.clock = clock_retain(borrow_clock(clock))
+        if quotas is not None:
+            self.core.quotas = quotas_retain(quotas.core)
         self.core.poller = poller_from(backend)
 
     def __dealloc__(self):
@@ -139,6 +172,7 @@ cdef class Acceptor:
             for i in range(self.core.processor_count):
                 core_release(self.core.processors[i])
             free(self.core.processors)
+            quotas_release(self.core.quotas)
             if self.core.poller is not NULL:
                 self.core.poller.destroy(self.core.poller)
             if self.core.clock is not NULL:
@@ -171,5 +205,6 @@ cdef class Acceptor:
 
     @property
     def blocked_ns(self):
-        """Nanoseconds spent waiting because every processor had 20 new connections to look at."""
+        """Nanoseconds spent waiting: every processor had 20 new connections to look at, or there were too many in all.
+        """
         return atomic_load_relaxed(&self.core.blocked_ns)

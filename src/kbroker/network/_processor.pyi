@@ -3,6 +3,7 @@ from typing import final
 from kbroker._core.clock import BaseClock
 from kbroker._core.memory_pool import MemoryPool
 from kbroker._core.request_queue import Queue
+from kbroker.network._connection_quotas import ConnectionQuotas
 
 @final
 class Processor:
@@ -23,6 +24,7 @@ class Processor:
         principal: str = "User:ANONYMOUS",
         listener_id: int = 0,
         max_connections: int = 2147483647,
+        quotas: ConnectionQuotas | None = None,
         send_files: bool = True,
         backend: object = "auto",
     ) -> Processor: ...

@@ -36,6 +36,9 @@ from kbroker._core.sync cimport (
     atomic_add, atomic_cas, atomic_load, atomic_load_relaxed, atomic_load_seq, atomic_store, atomic_swap,
     cond_broadcast, cond_destroy, cond_init, cond_wait_ns, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
+from kbroker.network._connection_quotas cimport (
+    AddressCount, ConnectionQuotas, quotas_leave, quotas_release, quotas_retain,
+)
 
 cdef extern from "socket_io.h" nogil:
     void kb_block_signals()
@@ -102,14 +105,17 @@ cdef void drop_one(ProcessorCore *core, Request *request) noexcept nogil:
     core_release(core)
 
 
-cdef bint processor_offer(ProcessorCore *core, int fd, int64_t wait_ns) noexcept nogil:
+cdef bint processor_offer(ProcessorCore *core, int fd, AddressCount *admission, int64_t wait_ns) noexcept nogil:
     cdef bint room
+    cdef int slot
     mutex_lock(&core.offer_lock)
     if core.offered_count == NEW_CONNECTIONS and wait_ns > 0:
         cond_wait_ns(&core.offer_room, &core.offer_lock, wait_ns)
     room = core.offered_count < NEW_CONNECTIONS
     if room:
-        core.offered[(core.offered_first + core.offered_count) % NEW_CONNECTIONS] = fd
+        slot = (core.offered_first + core.offered_count) % NEW_CONNECTIONS
+        core.offered[slot] = fd
+        core.admissions[slot] = admission
         core.offered_count += 1
     mutex_unlock(&core.offer_lock)
     return room
@@ -130,6 +136,7 @@ cdef void core_release(ProcessorCore *core) noexcept nogil:
     loop_destroy(&core.loop)
     request_queue_release(core.queue)
     session_release(core.session)
+    quotas_release(core.quotas)
     cond_destroy(&core.offer_room)
     mutex_destroy(&core.offer_lock)
     free(core.listener_name)
@@ -193,12 +200,14 @@ cdef void mute_event(ProcessorCore *core, Channel *channel, int event) noexcept 
 
 cdef void configure_new_connections(ProcessorCore *core) noexcept nogil:
     cdef int taken[NEW_CONNECTIONS]
+    cdef AddressCount *admissions[NEW_CONNECTIONS]
     cdef int i, n
     cdef Channel *channel
     mutex_lock(&core.offer_lock)
     n = core.offered_count
     for i in range(n):
         taken[i] = core.offered[(core.offered_first + i) % NEW_CONNECTIONS]
+        admissions[i] = core.admissions[(core.offered_first + i) % NEW_CONNECTIONS]
     core.offered_count = 0
     core.offered_first = 0
     mutex_unlock(&core.offer_lock)
@@ -208,7 +217,9 @@ cdef void configure_new_connections(ProcessorCore *core) noexcept nogil:
     for i in range(n):
         channel = loop_register(&core.loop, taken[i])
         if channel is NULL:
+            quotas_leave(core.quotas, admissions[i])
             continue
+        channel.owner = admissions[i]
         channel.session = session_retain(core.session)
         channel.facts.listener_name = core.listener_name
         channel.facts.index = core.next_index
@@ -415,13 +426,16 @@ cdef void process_disconnected(ProcessorCore *core) noexcept nogil:
     while not list_empty(&core.loop.gone):
         channel = core.loop.gone.next.channel
         list_remove(&channel.gone)
+        quotas_leave(core.quotas, <AddressCount *>channel.owner)
+        channel.owner = NULL
         list_append(&core.zombies, &channel.by_activity)
         free_if_done(channel)
 
 
 cdef void close_excess_connections(ProcessorCore *core) noexcept nogil:
     cdef Channel *channel
-    if core.loop.open_channels > core.max_connections:
+    if core.loop.open_channels > core.max_connections or (
+            core.quotas is not NULL and atomic_load(&core.quotas.exceeded) != 0):
         channel = loop_lowest_priority(&core.loop)
         if channel is not NULL:
             loop_close(&core.loop, channel, CLOSE_LOCAL)
@@ -479,6 +493,7 @@ cdef void end_loop(ProcessorCore *core) noexcept nogil:
     mutex_lock(&core.offer_lock)
     for i in range(core.offered_count):
         kb_close_socket(core.offered[(core.offered_first + i) % NEW_CONNECTIONS])
+        quotas_leave(core.quotas, core.admissions[(core.offered_first + i) % NEW_CONNECTIONS])
     core.offered_count = 0
     mutex_unlock(&core.offer_lock)
     atomic_add(&core.refs, core.outstanding)
@@ -505,7 +520,8 @@ cdef class Processor:
         run_length: frames of one connection handed over together, 1 (Kafka's exact behaviour) to 1024.
         principal: identity of every connection of the listener.
         listener_id: given to handlers with each request.
-        max_connections: excess closes the least recently active connection, one per pass.
+        max_connections: of this processor; excess closes the least recently active connection, one per pass.
+        quotas: told of each end of a connection that its acceptor counted; excess of its limit closes likewise.
         send_files: False copies file regions through memory, as transports without sendfile must.
         backend: "auto", "epoll", "kqueue" or a selectors-like object of this processor's own.
     Raises: TypeError, ValueError for wrong arguments, OSError without descriptors.
@@ -517,7 +533,7 @@ cdef class Processor:
             self, str listener_name not None, int processor_id, Queue queue not None, *, MemoryPool pool=None,
             clock=None, framing="length-prefix", max_size_bytes=None, delimiter=None, int64_t idle_ms=600000,
             int64_t frame_timeout_ms=30000, int run_length=16, str principal="User:ANONYMOUS", int listener_id=0,
-            int64_t max_connections=INT32_MAX, bint send_files=True, backend="auto"):
+            int64_t max_connections=INT32_MAX, ConnectionQuotas quotas=None, bint send_files=True, backend="auto"):
         cdef ProcessorCore *core
         cdef Poller *poller
         cdef Framing parsed
@@ -561,6 +577,8 @@ cdef class Processor:
         core.responder.listener_id = listener_id
         core.run_length = run_length
         core.max_connections = max_connections
+        if quotas is not None:
+            core.quotas = quotas_retain(quotas.core)
         core.loop.frame_limit = run_length
         core.loop.idle_ns = idle_ms * 1000000 if idle_ms >= 0 else -1
         core.loop.frame_timeout_ns = frame_timeout_ms * 1000000
@@ -612,7 +630,7 @@ cdef class Processor:
         """Give an accepted socket's descriptor; False when 20 wait already (it stays the caller's)."""
         cdef bint taken
         with nogil:
-            taken = processor_offer(self.core, fd, 0)
+            taken = processor_offer(self.core, fd, NULL, 0)
             if taken:
                 loop_wake(&self.core.loop)
         return taken

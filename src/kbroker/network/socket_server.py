@@ -6,7 +6,7 @@ import logging
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
@@ -14,6 +14,7 @@ from kbroker._core.memory_pool import MemoryPool
 from kbroker._core.request_queue import Queue
 from kbroker.common.listeners import Listener
 from kbroker.network._acceptor import Acceptor
+from kbroker.network._connection_quotas import UNLIMITED, ConnectionQuotas
 from kbroker.network._processor import Processor
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,9 @@ class SocketServerOptions(NamedTuple):
     idle_ms: int = 600000
     frame_timeout_ms: int = 30000
     run_length: int = 16
-    max_connections: int = 2147483647
+    max_connections: int = UNLIMITED
+    max_connections_per_ip: int = UNLIMITED
+    max_connections_per_ip_overrides: Mapping[str, int] | None = None
     backlog: int = 50
     send_buffer_bytes: int = 102400
     receive_buffer_bytes: int = 102400
@@ -87,6 +90,11 @@ class SocketServer:
         self._queue = queue
         self._pool = MemoryPool.unlimited() if pool is None else pool
         self._clock = clock
+        self.connection_quotas = ConnectionQuotas(
+            self.options.max_connections,
+            self.options.max_connections_per_ip,
+            self.options.max_connections_per_ip_overrides,
+        )
         self._bound: list[_BoundListener] = []
         self._started = False
         self._stopped = False
@@ -222,7 +230,7 @@ class SocketServer:
                 run_length=options.run_length,
                 principal=options.principal,
                 listener_id=listener_id,
-                max_connections=options.max_connections,
+                quotas=self.connection_quotas,
                 backend=self._make_backend(),
             )
             bound.processors.append(processor)
@@ -234,6 +242,7 @@ class SocketServer:
             bound.socket.fileno(),
             bound.processors,
             send_buffer_bytes=options.send_buffer_bytes,
+            quotas=self.connection_quotas,
             clock=self._clock,
             backend=self._make_backend(),
         )

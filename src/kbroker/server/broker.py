@@ -22,7 +22,7 @@ from typing import NamedTuple
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker._core.memory_pool import MemoryPool
 from kbroker._core.request_queue import Queue
-from kbroker.common.config import BrokerConfig
+from kbroker.common.config import BrokerConfig, host_limits
 from kbroker.common.config_def import INT32_MAX, ConfigError
 from kbroker.common.listeners import Listener
 from kbroker.log.manager import LogManager
@@ -231,6 +231,13 @@ class _Parts:
             config.listeners, requests, _options(config), pool=_pool(config, self.clock), clock=self.clock
         )
         self._then("network threads", lambda: server.finish_stop(self._timeout_s))
+
+        def limit_connections(changed: frozenset[str]) -> None:
+            if any(name.startswith("max.connections") for name in changed):
+                server.connection_quotas.update(
+                    config.integer("max.connections"), config.integer("max.connections.per.ip"), _address_limits(config)
+                )
+
         self.listeners = server.bind()
         endpoints = _endpoints(config, self.listeners)
 
@@ -239,6 +246,7 @@ class _Parts:
         topics = TopicRegistry(config, store, logs, lane.publish_topics)
         self.ctx = ApiContext(config, store, topics, endpoints, self.apis.ranges, self.clock)
         self.ctx.dynamic.on_broker_change(logs.reconfigure)
+        self.ctx.dynamic.on_broker_change(limit_connections)
         topics.load()
         self._start_groups(logs, topics)
         self._start_handlers(lane, requests, python_requests)
@@ -388,11 +396,26 @@ def _options(config: BrokerConfig) -> SocketServerOptions:
         frame_timeout_ms=config.integer("kbroker.frame.timeout.ms"),
         run_length=config.integer("kbroker.run.length"),
         max_connections=config.integer("max.connections"),
+        max_connections_per_ip=config.integer("max.connections.per.ip"),
+        max_connections_per_ip_overrides=_address_limits(config),
         backlog=config.integer("socket.listen.backlog.size"),
         send_buffer_bytes=config.integer("socket.send.buffer.bytes"),
         receive_buffer_bytes=config.integer("socket.receive.buffer.bytes"),
         broker_id=config.node_id,
     )
+
+
+def _address_limits(config: BrokerConfig) -> dict[str, int]:
+    """max.connections.per.ip.overrides by address; a name counts for every address it has now."""
+    limits = {}
+    for host, limit in host_limits(config.text("max.connections.per.ip.overrides")).items():
+        try:
+            found = {str(row[4][0]) for row in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+        except OSError as error:
+            logger.warning("max.connections.per.ip.overrides: %s has no address: %s", host, error)
+            continue
+        limits.update(dict.fromkeys(found, limit))
+    return limits
 
 
 def _pool(config: BrokerConfig, clock: BaseClock) -> MemoryPool | None:
