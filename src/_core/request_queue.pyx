@@ -94,9 +94,9 @@ cdef inline int64_t run_length(Request *run) noexcept nogil:
 cdef int64_t wakes_due(RequestQueue *queue, int64_t runs) noexcept nogil:
     """How many sleepers to wake for ``runs`` new runs. Under the lock.
 
-    A handler that is awake takes its next run for a tenth of what waking a second one costs, so up to awake_target handlers
-    are woken freely, and one more only when there is a backlog of four runs for each that is awake, or when nobody has come
-    back for 0.2 ms (they are held up, by a disk or the GIL).
+    A handler that is awake takes its next run for a tenth of what waking a second one costs, so up to awake_target
+    handlers are woken freely, and one more only when there is a backlog of four runs for each that is awake, or when
+    nobody has come back for 0.2 ms (they are held up, by a disk or the GIL).
     """
     cdef int64_t awake = queue.busy + queue.signalled
     cdef int64_t asleep = queue.sleepers - queue.signalled
