@@ -1,0 +1,138 @@
+"""The native lane on a clock that stands still: who waits, for how long, and in which order answers leave."""
+
+import struct
+
+import pytest
+
+from kbroker.protocol import codec
+from kbroker.testing import VirtualBroker
+from tests.support import wire
+from tests.support.wire import Connection, batch, create_topic, fetch, fetched, produce, produced
+
+FETCH = wire.FETCH
+
+
+@pytest.fixture
+def broker():
+    with VirtualBroker() as running:
+        with Connection(running.bootstrap_servers) as admin:
+            admin.ask(create_topic("t", 2))
+        yield running
+
+
+def correlated(request: bytes, number: int) -> bytes:
+    return request[:4] + struct.pack(">i", number) + request[8:]
+
+
+def sequence_of(answer: bytes) -> int:
+    return struct.unpack_from(">i", answer)[0]
+
+
+def test_fetch_waits_exactly_its_time(broker):
+    """A fetch below min_bytes is not answered one millisecond early, and is answered at its time."""
+    with Connection(broker.bootstrap_servers) as one:
+        one.send(fetch("t", max_wait_ms=500))
+        broker.wait_for_fetches()
+        broker.advance_ms(499)
+        assert broker.waiting_fetches == 1
+        broker.advance_ms(1)
+        assert fetched(one.receive()).records == b""
+        assert broker.waiting_fetches == 0
+
+
+def test_produce_wakes_who_waits(broker):
+    """An append answers the fetches of its partition and no others, with the new records."""
+    with Connection(broker.bootstrap_servers) as reader, Connection(broker.bootstrap_servers) as other:
+        reader.send(fetch("t", (0,), max_wait_ms=10_000))
+        other.send(fetch("t", (1,), max_wait_ms=10_000))
+        broker.wait_for_fetches(2)
+        with Connection(broker.bootstrap_servers) as writer:
+            assert produced(writer.ask(produce("t", 0, batch([b"wake"])))).base_offset == 0
+        assert fetched(reader.receive()).batches()[0][0] == 0
+        assert broker.waiting_fetches == 1
+
+
+def test_min_bytes_adds_up_over_partitions(broker):
+    """A fetch of two partitions wakes only when both together reach min_bytes."""
+    size = len(batch([b"x" * 100]))
+    with Connection(broker.bootstrap_servers) as reader, Connection(broker.bootstrap_servers) as writer:
+        reader.send(fetch("t", (0, 1), max_wait_ms=10_000, min_bytes=size + 1))
+        broker.wait_for_fetches()
+        writer.ask(produce("t", 0, batch([b"x" * 100])))
+        broker.wait_until_quiet()
+        assert broker.waiting_fetches == 1
+        writer.ask(produce("t", 1, batch([b"x" * 100])))
+        reader.receive()
+        assert broker.waiting_fetches == 0
+
+
+def test_answers_keep_the_order_of_requests(broker):
+    """A fetch that waits in the middle of a pipelined run holds back what is behind it, and nothing before it."""
+    requests = [
+        correlated(produce("t", 0, batch([b"a"])), 1),
+        correlated(fetch("t", (1,), max_wait_ms=1000), 2),
+        correlated(produce("t", 0, batch([b"b"])), 3),
+        correlated(fetch("t", (0,), offset=0), 4),
+    ]
+    with Connection(broker.bootstrap_servers) as one:
+        one.send_raw(b"".join(struct.pack(">i", len(r)) + r for r in requests))
+        assert sequence_of(one.receive()) == 1
+        broker.wait_for_fetches()
+        broker.advance_ms(1000)
+        assert [sequence_of(one.receive()) for _ in range(3)] == [2, 3, 4]
+    with Connection(broker.bootstrap_servers) as two:
+        assert len(fetched(two.ask(fetch("t", (0,)))).batches()) == 2
+
+
+def test_deleted_topic_ends_the_wait(broker):
+    """A fetch that waits on a topic is answered when the topic goes, with the code for unknown topics."""
+    with Connection(broker.bootstrap_servers) as reader, Connection(broker.bootstrap_servers) as admin:
+        reader.send(fetch("t", max_wait_ms=60_000))
+        broker.wait_for_fetches()
+        admin.ask(codec.encode_request_frame(20, 1, 7, "raw", {"TopicNames": ["t"], "TimeoutMs": 1000})[4:])
+        assert fetched(reader.receive()).error_code == 3
+
+
+def test_malformed_produce_appends_nothing(broker):
+    """A request whose second partition is cut off closes the connection, and its first partition got nothing."""
+    good = batch([b"never"])
+    body = (
+        wire.header(wire.PRODUCE, 7)
+        + wire.text(None)
+        + struct.pack(">hii", 1, 1000, 1)
+        + wire.text("t")
+        + struct.pack(">iii", 2, 0, len(good))
+        + good
+        + struct.pack(">ii", 1, 1 << 20)
+    )
+    with Connection(broker.bootstrap_servers) as one:
+        one.send(body)
+        assert one.is_closed_within(5)
+    with Connection(broker.bootstrap_servers) as two:
+        assert fetched(two.ask(fetch("t"))).high_watermark == 0
+
+
+def test_stop_answers_who_waits():
+    """Stopping the broker answers waiting fetches instead of leaving them to a closed socket."""
+    with VirtualBroker() as running:
+        with Connection(running.bootstrap_servers) as admin:
+            admin.ask(create_topic("t", 1))
+        reader = Connection(running.bootstrap_servers)
+        reader.send(fetch("t", max_wait_ms=60_000))
+        running.wait_for_fetches()
+    with reader:
+        assert fetched(reader.receive()).error_code == 0
+
+
+@pytest.mark.parametrize("flushed", [True, False], ids=["each-message", "never"])
+def test_answer_waits_for_the_disk(tmp_path, flushed):
+    """With log.flush.interval.messages=1 the answer says the record is below the recovery point; else it may not be."""
+    settings = {"log.dirs": str(tmp_path / "data")}
+    if flushed:
+        settings["log.flush.interval.messages"] = "1"
+    with VirtualBroker(settings) as running, Connection(running.bootstrap_servers) as one:
+        one.ask(create_topic("t", 1))
+        assert produced(one.ask(produce("t", 0, batch([b"kept"]), acks=-1))).error_code == 0
+        log = running.context.topics.get("t").partitions[0]
+        assert log.high_watermark == 1
+        assert log.flushed_offset == (1 if flushed else 0)
