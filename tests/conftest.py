@@ -9,6 +9,9 @@ import pytest
 from tests.support.broker import BrokerProcess
 
 SOAK = os.environ.get("KBROKER_SOAK") == "1"
+# KBROKER_TEST_POLLER=selectors runs every broker process of the suite on the loop that Windows has.
+if os.environ.get("KBROKER_TEST_POLLER"):
+    os.environ["KBROKER_POLLER"] = os.environ["KBROKER_TEST_POLLER"]
 
 
 @pytest.fixture(scope="session")

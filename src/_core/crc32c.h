@@ -19,6 +19,8 @@
 #if defined(_MSC_VER) && !defined(__clang__)
 #include <intrin.h>
 #define KB_CRC32C_TARGET
+#elif defined(__clang__) && __clang_major__ >= 14 /* clang has a feature of its own for these instructions since then */
+#define KB_CRC32C_TARGET __attribute__((target("sse4.2,crc32")))
 #else
 #define KB_CRC32C_TARGET __attribute__((target("sse4.2")))
 #endif

@@ -12,6 +12,7 @@ from kbroker.common.config_def import (
     Importance,
     Validator,
     between,
+    one_of,
 )
 
 BOOLEAN, STRING, INT, SHORT, LONG, LIST, PASSWORD = (
@@ -120,6 +121,9 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
          "Keep everything in memory (a temporary folder removed at the end)."),
     _key("kbroker.run.length", INT, 16, between(1, 1024),
          "Complete requests of one connection handed over at once; 1 is Kafka's exact behaviour."),
+    _key("kbroker.poller", STRING, "auto", one_of("auto", "epoll", "kqueue", "selectors"),
+         "How network threads wait for sockets: the system's own way (epoll, kqueue), or Python's selectors, which is "
+         "what Windows has; auto takes the fastest there is."),
     _key("kbroker.python.threads", INT, 2, between(1, 64), "Threads for the requests that Python serves."),
     _key("kbroker.frame.timeout.ms", LONG, 30_000, between(1),
          "A request must be complete this long after its first byte."),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import selectors
 import socket
 import threading
 import time
@@ -389,6 +390,7 @@ def _thread(name: str, body: Callable[[], None]) -> threading.Thread:
 
 def _options(config: BrokerConfig) -> SocketServerOptions:
     idle_ms = config.integer("connections.max.idle.ms")
+    poller = config.text("kbroker.poller")
     return SocketServerOptions(
         network_threads=config.integer("num.network.threads"),
         max_request_bytes=config.integer("socket.request.max.bytes"),
@@ -402,6 +404,7 @@ def _options(config: BrokerConfig) -> SocketServerOptions:
         send_buffer_bytes=config.integer("socket.send.buffer.bytes"),
         receive_buffer_bytes=config.integer("socket.receive.buffer.bytes"),
         broker_id=config.node_id,
+        backend=selectors.DefaultSelector if poller == "selectors" else poller,
     )
 
 

@@ -1,0 +1,61 @@
+"""The container's settings and its health check, without a container: its ENV, ENTRYPOINT and HEALTHCHECK are run here."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from kbroker.client.health import main
+from kbroker.common.config import BrokerConfig, from_environment
+from tests.support.broker import BrokerProcess
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "Containerfile").read_text(encoding="utf-8")
+ENV = dict(re.findall(r"^ENV (\w+)=(.*)$", TEXT, re.MULTILINE))
+
+
+def words(instruction: str) -> list[str]:
+    """The command in the exec form of an instruction."""
+    found = re.search(rf"^{instruction}\b[^\[\n]*(\[.*\])$", TEXT, re.MULTILINE)
+    assert found is not None, f"no {instruction} in the exec form"
+    command: list[str] = json.loads(found[1])
+    return command
+
+
+def test_its_environment_is_a_valid_configuration() -> None:
+    """The settings in the container's environment are known, and bind every interface for clients on localhost."""
+    config = BrokerConfig(from_environment(ENV))
+    assert not config.unknown
+    assert [str(listener) for listener in config.listeners] == ["PLAINTEXT://0.0.0.0:9092"]
+    assert [str(listener) for listener in config.advertised_listeners] == ["PLAINTEXT://localhost:9092"]
+    assert config.log_dir == "/var/lib/kbroker"
+
+
+def test_advertised_listeners_by_environment() -> None:
+    """Two listeners, for other containers and for the host, are a matter of three variables."""
+    given = {
+        **ENV,
+        "KAFKA_LISTENERS": "PLAINTEXT://:9092,HOST://:29092",
+        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "PLAINTEXT:PLAINTEXT,HOST:PLAINTEXT",
+        "KAFKA_ADVERTISED_LISTENERS": "PLAINTEXT://broker:9092,HOST://localhost:29092",
+    }
+    config = BrokerConfig(from_environment(given))
+    assert [str(a) for a in config.advertised_listeners] == ["PLAINTEXT://broker:9092", "HOST://localhost:29092"]
+
+
+def test_health_of_a_running_broker(start_broker: "type[BrokerProcess]") -> None:
+    """The health check's own command succeeds on a broker that serves, and fails once it is gone."""
+    broker = start_broker()
+    command = words("HEALTHCHECK")
+    assert command[0] == "python"
+    command[0] = sys.executable
+    environment = {**os.environ, "KBROKER_BOOTSTRAP": broker.bootstrap}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(rf"{broker.bootstrap} serves \d+ APIs\n", done.stdout)
+    broker.kill()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"unhealthy: {broker.bootstrap}: ")

@@ -1,0 +1,123 @@
+"""Compile the generated C++ for the platforms this machine is not, with the clang, headers and C++ library of Zig.
+
+    python tests/lint/cross_compile.py [--zig COMMAND ...] [--target NAME ...] [--only TEXT]
+
+Needs a build (`make build`) for the generated sources in build/cython, and `pip install ziglang`. Python's own headers are
+this interpreter's, which is right for every 64-bit POSIX system; Windows gets a configuration of its own. Nothing is
+linked or run: this finds what does not compile there, not what does not work.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+GENERATED, OUT = ROOT / "build" / "cython", ROOT / "build" / "cross"
+TARGETS = {
+    "macos-x86_64": "x86_64-macos",
+    "macos-arm64": "aarch64-macos",
+    "musl-x86_64": "x86_64-linux-musl",
+    "musl-arm64": "aarch64-linux-musl",
+    "windows-x86_64": "x86_64-windows-gnu",
+}
+# What Python.h asks of its configuration on 64-bit Windows.
+WINDOWS_CONFIG = """
+#define MS_WINDOWS 1
+#define MS_WIN32 1
+#define MS_WIN64 1
+#define NT_THREADS 1
+#define WITH_THREAD 1
+#define COMPILER "[cross]"
+#define SIZEOF_SHORT 2
+#define SIZEOF_INT 4
+#define SIZEOF_LONG 4
+#define SIZEOF_LONG_LONG 8
+#define SIZEOF_VOID_P 8
+#define SIZEOF_SIZE_T 8
+#define SIZEOF_TIME_T 8
+#define SIZEOF_WCHAR_T 2
+#define SIZEOF_FLOAT 4
+#define SIZEOF_DOUBLE 8
+#define SIZEOF_OFF_T 4
+#define SIZEOF_FPOS_T 8
+#define SIZEOF_HKEY 8
+#define SIZEOF__BOOL 1
+#define ALIGNOF_SIZE_T 8
+#define ALIGNOF_MAX_ALIGN_T 8
+#define HAVE_LONG_LONG 1
+#define HAVE_UINTPTR_T 1
+#define HAVE_DECLSPEC_DLL 1
+#define HAVE_STDDEF_H 1
+#define HAVE_ERRNO_H 1
+#define HAVE_SYS_TYPES_H 1
+#define HAVE_SYS_STAT_H 1
+#define HAVE_STDARG_PROTOTYPES 1
+#define WITH_DOC_STRINGS 1
+#define Py_ENABLE_SHARED 1
+#define PY_LONG_LONG long long
+#define PY_SSIZE_T_MAX LLONG_MAX
+typedef long long Py_ssize_t;
+"""
+
+
+def include_folder(target: str) -> Path:
+    """Python's headers for a target."""
+    ours = Path(sysconfig.get_path("include"))
+    if "windows" not in target:
+        return ours
+    folder = OUT / "include-windows"
+    folder.mkdir(parents=True, exist_ok=True)
+    for header in ours.iterdir():
+        link = folder / header.name
+        if not link.exists() and header.name != "pyconfig.h":
+            link.symlink_to(header)
+    (folder / "pyconfig.h").write_text(WINDOWS_CONFIG, encoding="utf-8")
+    return folder
+
+
+def compiled(zig: list[str], name: str, source: Path) -> str:
+    """Compile one file; return what the compiler objects to."""
+    target = TARGETS[name]
+    result = OUT / name / source.relative_to(GENERATED).with_suffix(".o")
+    result.parent.mkdir(parents=True, exist_ok=True)
+    command = [*zig, "c++", "-target", target, "-std=c++17", "-O1", "-w", "-ferror-limit=5"]
+    command += [f"-I{ROOT / 'src' / '_core'}", f"-I{include_folder(target)}", "-c", str(source), "-o", str(result)]
+    environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(OUT / "zig"), "ZIG_LOCAL_CACHE_DIR": str(OUT / "zig")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    result.unlink(missing_ok=True)
+    return "" if done.returncode == 0 else done.stderr.strip() or f"ended with {done.returncode}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--zig", nargs="+", default=[sys.executable, "-m", "ziglang"], help="the command that runs Zig")
+    parser.add_argument("--target", nargs="+", choices=list(TARGETS), default=list(TARGETS))
+    parser.add_argument("--only", default="", help="only sources with this in their path")
+    options = parser.parse_args()
+    sources = sorted(p for p in GENERATED.rglob("*.cpp") if options.only in str(p))
+    if not sources:
+        print(f"cross_compile: no generated sources in {GENERATED}: run `make build` first", file=sys.stderr)
+        return 1
+    OUT.mkdir(parents=True, exist_ok=True)
+    wrong = 0
+    for name in options.target:
+        begun = time.monotonic()
+        include_folder(TARGETS[name])
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            said = list(pool.map(lambda source, name=name: compiled(options.zig, name, source), sources))
+        for source, errors in zip(sources, said, strict=True):
+            if errors:
+                wrong += 1
+                print(f"{name}: {source.relative_to(GENERATED)}\n{errors}\n", file=sys.stderr)
+        fine = sum(not errors for errors in said)
+        print(f"{name}: {fine} of {len(sources)} files compile, {time.monotonic() - begun:.0f} s", flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
