@@ -42,6 +42,8 @@ lint: $(VENV)/.built $(VENV)/.locked ## formatters, linters, types, stubs, layer
 	$(BIN)/python -m mypy -p kbroker
 	$(BIN)/python tests/lint/stubs.py
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/zizmor --offline --quiet .github/workflows
+	if command -v actionlint > /dev/null; then actionlint; fi # no package for pip carries it: go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 	$(BIN)/python -m pytest -q tests/unit/test_design_rules.py
 
 .PHONY: format
@@ -62,6 +64,15 @@ sanitize: $(VENV)/.built $(VENV)/.locked ## the unit tests under ASan with UBSan
 .PHONY: dist
 dist: $(VENV)/.locked ## sdist, and a wheel built from it
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .
+
+.PHONY: wheel
+wheel: dist build/.tools ## a wheel, repaired by auditwheel, tried where there is no compiler
+	build/tools/bin/python tests/lint/wheel.py $$(ls -t dist/kbroker-*-linux_*.whl | head -1)
+
+.PHONY: cross
+cross: $(VENV)/.built build/.tools ## compile the generated C++ for macOS, musl and Windows; print what cibuildwheel would build
+	build/tools/bin/python tests/lint/cross_compile.py $(ARGS)
+	for system in linux macos windows; do build/tools/bin/cibuildwheel --print-build-identifiers --platform $$system . || exit 1; done
 
 .PHONY: clean
 clean: ## remove all that was built
@@ -85,6 +96,12 @@ $(VENV)/.built: $(VENV)/.tools $(SOURCES) setup.py pyproject.toml build/tree-$(T
 
 build/tree-$(TREE):
 	@mkdir -p build && rm -f build/tree-* && touch $@
+
+# Tools that are large or of one target only stay out of .venv.
+build/.tools: $(VENV)/.python tests/lint/requirements.txt
+	@mkdir -p build && $(BIN)/python -m venv build/tools
+	build/tools/bin/pip install -q -r tests/lint/requirements.txt
+	@touch $@
 
 $(VENV)/.locked: $(VENV)/.tools $(LOCK)
 	$(BIN)/python -m pip install -q -r $(LOCK)

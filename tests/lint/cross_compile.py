@@ -3,8 +3,8 @@
     python tests/lint/cross_compile.py [--zig COMMAND ...] [--target NAME ...] [--only TEXT]
 
 Needs a build (`make build`) for the generated sources in build/cython, and `pip install ziglang`. Python's own headers are
-this interpreter's, which is right for every 64-bit POSIX system; Windows gets a configuration of its own. Nothing is
-linked or run: this finds what does not compile there, not what does not work.
+this interpreter's, which suit every 64-bit POSIX system; macOS and Windows get what their configuration differs in.
+Nothing is linked or run: this finds what does not compile there, not what does not work.
 """
 
 import argparse
@@ -65,19 +65,28 @@ typedef long long Py_ssize_t;
 """
 
 
-def include_folder(target: str) -> Path:
-    """Python's headers for a target."""
+# Linux wants these two to show what a system has, macOS hides its own functions because of them.
+MACOS_CONFIG = """
+#include_next <pyconfig.h>
+#undef _POSIX_C_SOURCE
+#undef _XOPEN_SOURCE
+"""
+
+
+def include_folders(target: str) -> list[Path]:
+    """Python's headers for a target, the configuration that differs first."""
     ours = Path(sysconfig.get_path("include"))
-    if "windows" not in target:
-        return ours
-    folder = OUT / "include-windows"
+    if "linux" in target:
+        return [ours]
+    name, config = ("windows", WINDOWS_CONFIG) if "windows" in target else ("macos", MACOS_CONFIG)
+    folder = OUT / f"include-{name}"
     folder.mkdir(parents=True, exist_ok=True)
-    for header in ours.iterdir():
+    for header in ours.iterdir():  # a quoted include looks beside its file first, so Python.h must be there as well
         link = folder / header.name
         if not link.exists() and header.name != "pyconfig.h":
             link.symlink_to(header)
-    (folder / "pyconfig.h").write_text(WINDOWS_CONFIG, encoding="utf-8")
-    return folder
+    (folder / "pyconfig.h").write_text(config, encoding="utf-8")
+    return [folder, ours]
 
 
 def compiled(zig: list[str], name: str, source: Path) -> str:
@@ -85,8 +94,9 @@ def compiled(zig: list[str], name: str, source: Path) -> str:
     target = TARGETS[name]
     result = OUT / name / source.relative_to(GENERATED).with_suffix(".o")
     result.parent.mkdir(parents=True, exist_ok=True)
-    command = [*zig, "c++", "-target", target, "-std=c++17", "-O1", "-w", "-ferror-limit=5"]
-    command += [f"-I{ROOT / 'src' / '_core'}", f"-I{include_folder(target)}", "-c", str(source), "-o", str(result)]
+    command = [*zig, "c++", "-target", target, "-std=c++17", "-O0", "-w", "-ferror-limit=5"]
+    folders = [ROOT / "src" / "_core", *include_folders(target)]
+    command += [*(f"-I{folder}" for folder in folders), "-c", str(source), "-o", str(result)]
     environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(OUT / "zig"), "ZIG_LOCAL_CACHE_DIR": str(OUT / "zig")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     result.unlink(missing_ok=True)
@@ -107,7 +117,7 @@ def main() -> int:
     wrong = 0
     for name in options.target:
         begun = time.monotonic()
-        include_folder(TARGETS[name])
+        include_folders(TARGETS[name])
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             said = list(pool.map(lambda source, name=name: compiled(options.zig, name, source), sources))
         for source, errors in zip(sources, said, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+import weakref
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -119,4 +120,5 @@ def make_bench(**config: object) -> Bench:
     topics = TopicRegistry(values, store, logs, published.append)
     apis = KafkaApis()
     ctx = ApiContext(values, store, topics, {"PLAINTEXT": Endpoint("here", 9092)}, apis.ranges)
+    weakref.finalize(ctx, store.close)  # from Python 3.13 on an SQLite connection must not end by being forgotten
     return Bench(ctx, logs, published)
