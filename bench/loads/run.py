@@ -1,8 +1,9 @@
-"""kbroker beside its peers in one run: the bare loop, Apache Kafka, librdkafka's in-process mock.
+"""kbroker beside its peers in one run: the bare loop, Apache Kafka, Tansu, kfake, noida-db, librdkafka's mock.
 
-    python bench/loads/run.py [--quick] [--rounds N] [--only NAME ...] [--json FILE]
+    python bench/loads/run.py [--quick] [--rounds N] [--only NAME ...] [--json FILE] [--markdown FILE] [--compare FILE]
 
-Runs are interleaved, kbroker and peer in turn; the figures are medians of the rounds. Every answer's error code is
+Runs are interleaved, kbroker and peer in turn; ratios are medians of the pairs' ratios. A peer that cannot be had is
+named as such. --compare puts the run beside a saved one (the FILE that --json wrote). Every answer's error code is
 checked, and after each load the end offset must have grown by what was acknowledged. KBROKER_ORACLES names the folder
 with the load programs (tools/load) and with tools/kafka.sh.
 """
@@ -10,22 +11,20 @@ with the load programs (tools/load) and with tools/kafka.sh.
 import argparse
 import contextlib
 import json
-import os
-import platform
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.loads import peers  # noqa: E402
-from bench.loads.peers import MissingPeer, Server  # noqa: E402
+from bench.loads import peers, report  # noqa: E402
+from bench.loads.peers import MissingPeer, Server, cpu_seconds  # noqa: E402
+from bench.loads.report import Row, at_least, at_most  # noqa: E402
 from tests.support import wire  # noqa: E402
 from tests.support.broker import rss_bytes  # noqa: E402
 
@@ -45,62 +44,7 @@ class Plan:
 
     @staticmethod
     def quick() -> "Plan":
-        return Plan(seconds=2.0, warm_seconds=1.0, kafka_warm_seconds=5.0, megabytes=50, idle_connections=2_000)
-
-
-@dataclass
-class Row:
-    """One line of the table: ours, the peer's, their ratio or a bound."""
-
-    name: str
-    unit: str
-    goal: str
-    ours: list[float] = field(default_factory=list)
-    peer_name: str = ""
-    peer: list[float] = field(default_factory=list)
-    is_reached: Callable[["Row"], bool] = lambda row: True
-    note: str = ""
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.ours)
-
-    @property
-    def ratio(self) -> float | None:
-        return self.median / statistics.median(self.peer) if self.peer else None
-
-    def markdown(self) -> str:
-        if not self.ours:
-            return f"| {self.name} | - | - | - | {self.goal} | not run: {self.note} |"
-        peer = f"{self.peer_name} {shown(statistics.median(self.peer))}" if self.peer else "-"
-        ratio = f"{self.ratio:.2f}" if self.ratio is not None else "-"
-        reached = "reached" if self.is_reached(self) else "**missed**"
-        return f"| {self.name} | {shown(self.median)} {self.unit} | {peer} | {ratio} | {self.goal} | {reached} |"
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "unit": self.unit,
-            "ours": self.ours,
-            "peer_name": self.peer_name,
-            "peer": self.peer,
-            "ratio": self.ratio,
-            "goal": self.goal,
-            "reached": self.is_reached(self) if self.ours else None,
-            "note": self.note,
-        }
-
-
-def shown(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
-
-
-def at_least(bound: float) -> Callable[[Row], bool]:
-    return lambda row: row.ratio is not None and row.ratio >= bound
-
-
-def at_most(bound: float) -> Callable[[Row], bool]:
-    return lambda row: row.median <= bound
+        return Plan(seconds=1.5, warm_seconds=0.5, kafka_warm_seconds=5.0, megabytes=50, idle_connections=2_000)
 
 
 class Loads:
@@ -124,22 +68,32 @@ class Loads:
         result: dict[str, Any] = json.loads(done.stdout)
         return result
 
-    def requests_per_s(self, server: Server, frame: str, connections: int, in_flight: int) -> float:
-        self.generate(server, frame, connections, in_flight, self.plan.warm_seconds)
-        return float(self.generate(server, frame, connections, in_flight, self.plan.seconds)["requests_per_s"])
+    def measure(self, server: Server, frame: str, connections: int, in_flight: int) -> tuple[float, float]:
+        """Requests per second, and CPU microseconds of the server for each.
 
-    def produce_per_s(self, server: Server, connections: int, in_flight: int) -> float:
-        """Produce requests per second; the end offset must have grown by the acknowledged ones and those under way."""
-        self.generate(server, "produce", connections, in_flight, self.plan.warm_seconds)
+        After Produce the end offset must have grown by the acknowledged ones and those under way.
+        """
+        self.generate(server, frame, connections, in_flight, self.plan.warm_seconds)
         time.sleep(0.2)  # what was under way when the client left is appended by now
-        before = wire.end_offset(server.bootstrap, "load")
-        result = self.generate(server, "produce", connections, in_flight, self.plan.seconds)
-        time.sleep(0.2)
-        grown = wire.end_offset(server.bootstrap, "load") - before
-        acknowledged = result["requests"]
-        if not acknowledged <= grown <= acknowledged + connections * in_flight:
-            raise RuntimeError(f"{server.name} acknowledged {acknowledged} records, its log grew by {grown}")
-        return float(result["requests_per_s"])
+        before = wire.end_offset(server.bootstrap, "load") if frame == "produce" else 0
+        used = cpu_seconds(server.pid)
+        result = self.generate(server, frame, connections, in_flight, self.plan.seconds)
+        cpu_us = (cpu_seconds(server.pid) - used) / result["requests"] * 1e6
+        if frame == "produce":
+            time.sleep(0.2)
+            grown, acknowledged = wire.end_offset(server.bootstrap, "load") - before, result["requests"]
+            if not acknowledged <= grown <= acknowledged + connections * in_flight:
+                raise RuntimeError(f"{server.name} acknowledged {acknowledged} records, its log grew by {grown}")
+        return float(result["requests_per_s"]), cpu_us
+
+    def pair(self, row: Row, ours: Server, peer: Server, frame: str, connections: int, in_flight: int) -> None:
+        """All rounds of a row, ours and the peer's in turn."""
+        row.peer_name = peer.name
+        for _ in range(self.plan.rounds):
+            for server, rates, cpus in ((ours, row.ours, row.ours_cpu_us), (peer, row.peer, row.peer_cpu_us)):
+                rate, cpu_us = self.measure(server, frame, connections, in_flight)
+                rates.append(rate)
+                cpus.append(cpu_us)
 
     def librdkafka(self, *arguments: object) -> dict[str, Any]:
         command = [sys.executable, str(Path(__file__).with_name("rdkafka.py")), *map(str, arguments)]
@@ -167,26 +121,21 @@ class Loads:
         return float(result["mb_per_s"])
 
 
-def api_versions(loads: Loads) -> list[Row]:
-    row = Row(
-        "ApiVersions, 16 x 1", "req/s", ">= 0.60 of the bare loop", peer_name="bare loop", is_reached=at_least(0.6)
-    )
+def bare_loop(loads: Loads) -> list[Row]:
+    row = Row("ApiVersions, 16 x 1", "req/s", ">= 0.60 of the bare loop", is_reached=at_least(0.6))
     with peers.kbroker() as ours:
         with wire.Connection(ours.bootstrap) as connection:
             size = len(connection.ask(wire.header(wire.API_VERSIONS, 0)))
         with peers.bare_loop(loads.bare_server, size - 4) as bare:
-            for _ in range(loads.plan.rounds):
-                row.ours.append(loads.requests_per_s(ours, "api_versions", 16, 1))
-                row.peer.append(loads.requests_per_s(bare, "api_versions", 16, 1))
+            loads.pair(row, ours, bare, "api_versions", 16, 1)
     return [row]
 
 
+NAME = "Produce acks=1 of one 100 B record"
+BESIDE = {(16, 1): f"{NAME}, 16 x 1", (8, 5): f"{NAME}, 8 x 5"}
+
+
 def against_kafka(loads: Loads) -> list[Row]:
-    name = "Produce acks=1 of one 100 B record"
-    rows = [
-        Row(f"{name}, 16 x 1", "req/s", ">= 1.5 of Kafka", is_reached=at_least(1.5)),
-        Row(f"{name}, 8 x 5", "req/s", ">= 2.5 of Kafka", is_reached=at_least(2.5)),
-    ]
     consumer = Row("librdkafka consumer, 1 kB", "MB/s", ">= 1.0 of Kafka", is_reached=at_least(1.0))
     with peers.kbroker() as ours, peers.kafka() as kafka:
         for server in (ours, kafka):
@@ -196,11 +145,7 @@ def against_kafka(loads: Loads) -> list[Row]:
         while time.monotonic() < warm_until:
             loads.generate(kafka, "produce", 8, 5, loads.plan.kafka_warm_seconds / 2)
             loads.generate(kafka, "fetch", 4, 1, 1)
-        for row, (connections, in_flight) in zip(rows, ((16, 1), (8, 5)), strict=True):
-            row.peer_name = kafka.name
-            for _ in range(loads.plan.rounds):
-                row.ours.append(loads.produce_per_s(ours, connections, in_flight))
-                row.peer.append(loads.produce_per_s(kafka, connections, in_flight))
+        rows = beside(loads, ours, kafka, {(16, 1): 1.5, (8, 5): 2.5})
         consumer.peer_name = kafka.name
         for server in (ours, kafka):
             loads.fill(server.bootstrap, "filled")
@@ -208,6 +153,40 @@ def against_kafka(loads: Loads) -> list[Row]:
             consumer.ours.append(loads.drain(ours.bootstrap, "filled"))
             consumer.peer.append(loads.drain(kafka.bootstrap, "filled"))
     return [*rows, consumer]
+
+
+def beside(loads: Loads, ours: Server, peer: Server, goals: dict[tuple[int, int], float]) -> list[Row]:
+    """Produce at two loads and ApiVersions; what a peer cannot do is noted in its row."""
+    rows = []
+    for (connections, in_flight), name in BESIDE.items():
+        goal = goals.get((connections, in_flight))
+        row = Row(name, "req/s") if goal is None else Row(name, "req/s", f">= {goal}", is_reached=at_least(goal))
+        rows.append(row)
+        attempt(loads, row, ours, peer, "produce", connections, in_flight)
+    rows.append(Row("ApiVersions, 16 x 1", "req/s"))
+    attempt(loads, rows[-1], ours, peer, "api_versions", 16, 1)
+    return rows
+
+
+def attempt(loads: Loads, row: Row, ours: Server, peer: Server, frame: str, connections: int, in_flight: int) -> None:
+    try:
+        loads.pair(row, ours, peer, frame, connections, in_flight)
+    except (RuntimeError, OSError, AssertionError, wire.Closed) as error:
+        row.ours, row.peer, row.ours_cpu_us, row.peer_cpu_us = [], [], [], []
+        row.peer_name, row.note = peer.name, " ".join(str(error).split())[:160]
+
+
+def small_rival(start_peer: Callable[[], contextlib.AbstractContextManager[Server]]) -> Callable[[Loads], list[Row]]:
+    def measure(loads: Loads) -> list[Row]:
+        with start_peer() as peer, peers.kbroker() as ours:
+            for server in (ours, peer):
+                try:
+                    peers.make_topic(server, "load")
+                except (RuntimeError, OSError, AssertionError, wire.Closed) as error:
+                    raise MissingPeer(f"{server.name} made no topic: {' '.join(str(error).split())[:160]}") from None
+            return beside(loads, ours, peer, {})
+
+    return measure
 
 
 def producer(loads: Loads) -> list[Row]:
@@ -236,11 +215,6 @@ def start(loads: Loads) -> list[Row]:
     return [taken, memory]
 
 
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def idle_connections(loads: Loads) -> list[Row]:
     count = loads.plan.idle_connections
     memory = Row(f"{count:,} idle connections, memory", "KiB each", "<= 8 KiB", is_reached=at_most(8))
@@ -266,12 +240,24 @@ def idle_connections(loads: Loads) -> list[Row]:
 
 
 MEASURES: dict[str, Callable[[Loads], list[Row]]] = {
-    "api-versions": api_versions,
+    "bare": bare_loop,
     "kafka": against_kafka,
+    "tansu": small_rival(peers.tansu),
+    "kfake": small_rival(peers.kfake),
+    "noida": small_rival(peers.noida),
     "producer": producer,
     "start": start,
     "idle": idle_connections,
 }
+
+
+def measured(loads: Loads, names: list[str]) -> Iterator[Row]:
+    for name in names:
+        print(f"measuring {name} ...", file=sys.stderr, flush=True)
+        try:
+            yield from MEASURES[name](loads)
+        except MissingPeer as missing:
+            yield Row(name, "", note=" ".join(str(missing).split()))
 
 
 def main() -> int:
@@ -280,30 +266,32 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="repetitions; the figure is their median")
     parser.add_argument("--only", nargs="+", choices=list(MEASURES), default=list(MEASURES))
     parser.add_argument("--json", type=Path, default=BUILD / "results.json", help="where to write all figures")
+    parser.add_argument("--markdown", type=Path, help="where to write the table too")
+    parser.add_argument("--plot", type=Path, help="pictures, without .png and .svg; needs matplotlib")
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="a saved run to set this one beside")
     options = parser.parse_args()
+    saved = json.loads(options.compare.read_text(encoding="utf-8")) if options.compare else None
     plan = Plan.quick() if options.quick else Plan()
     plan.rounds = options.rounds or plan.rounds
+    facts = report.machine()
     try:
         loads = Loads(plan)
     except MissingPeer as missing:
         print(f"bench/loads: {missing}", file=sys.stderr)
         return 1
-    rows: list[Row] = []
-    for name in options.only:
-        print(f"measuring {name} ...", file=sys.stderr, flush=True)
-        try:
-            rows += MEASURES[name](loads)
-        except MissingPeer as missing:
-            rows.append(Row(name, "", "-", note=str(missing)))
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-    print(f"\n{machine}; medians of {plan.rounds}\n")
-    print("| measure | kbroker | peer | ratio | to reach | |")
-    print("|---|---|---|---|---|---|")
-    for row in rows:
-        print(row.markdown())
-    with contextlib.suppress(OSError):
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps({"plan": vars(plan), "rows": [r.as_json() for r in rows]}, indent=1) + "\n")
+    rows = list(measured(loads, options.only))
+    text = report.table(rows, facts, plan.rounds)
+    print(f"\n{text}")
+    report.save(options.json, rows, facts, vars(plan))
+    if options.markdown:
+        options.markdown.write_text(text + "\n", encoding="utf-8")
+    if saved is not None:
+        print(f"\n{report.comparison(rows, saved)}")
+    if options.plot:
+        program = Path(__file__).with_name("plot.py")
+        return subprocess.run(
+            [sys.executable, str(program), str(options.json), str(options.plot)], check=False
+        ).returncode
     return 0
 
 

