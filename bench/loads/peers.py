@@ -116,7 +116,7 @@ def kafka() -> Iterator[Server]:
 
 
 def installed(package: str, program: str) -> Path:
-    """A program of a package for pip, in an environment of the peers' own; some packages keep it in a bin of theirs."""
+    """A program of a package for pip, in an environment of the peers' own."""
 
     def found() -> Path | None:
         places = [PEERS / "bin" / program, *PEERS.glob(f"lib/python*/site-packages/*/bin/{program}")]
