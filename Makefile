@@ -71,7 +71,7 @@ wheel: dist build/.tools ## a wheel, repaired by auditwheel, tried where there i
 	build/tools/bin/python tests/lint/wheel.py $$(ls -t dist/kbroker-*-linux_*.whl | head -1)
 
 .PHONY: cross
-cross: $(VENV)/.built build/.tools ## compile the generated C++ for macOS, musl and Windows; print what cibuildwheel would build
+cross: $(VENV)/.built build/.tools ## compile the generated C++ for macOS and musl; print what cibuildwheel would build
 	build/tools/bin/python tests/lint/cross_compile.py $(ARGS)
 	for system in linux macos windows; do build/tools/bin/cibuildwheel --print-build-identifiers --platform $$system . || exit 1; done
 

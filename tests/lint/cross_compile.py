@@ -106,7 +106,8 @@ def compiled(zig: list[str], name: str, source: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--zig", nargs="+", default=[sys.executable, "-m", "ziglang"], help="the command that runs Zig")
-    parser.add_argument("--target", nargs="+", choices=list(TARGETS), default=list(TARGETS))
+    # not Windows: the log room is POSIX only so far, and the others compile there
+    parser.add_argument("--target", nargs="+", choices=list(TARGETS), default=list(TARGETS)[:-1])
     parser.add_argument("--only", default="", help="only sources with this in their path")
     options = parser.parse_args()
     sources = sorted(p for p in GENERATED.rglob("*.cpp") if options.only in str(p))

@@ -1,7 +1,7 @@
 """Is a broker there? `python -m kbroker.client.health [HOST:PORT] [--timeout SECONDS]`
 
-One ApiVersions request to the first address that answers. Exit status 0 and a line on stdout, or 1 and one on stderr: what
-a container's health check wants. The address is KBROKER_BOOTSTRAP when not given, else 127.0.0.1:9092.
+One ApiVersions request to the first address that answers. Exit status 0 and a line on stdout, or 1 and one on stderr:
+what a container's health check wants. The address is KBROKER_BOOTSTRAP when not given, else 127.0.0.1:9092.
 """
 
 from __future__ import annotations
