@@ -29,7 +29,7 @@ def test_its_environment_is_a_valid_configuration() -> None:
     assert not config.unknown
     assert [str(listener) for listener in config.listeners] == ["PLAINTEXT://0.0.0.0:9092"]
     assert [str(listener) for listener in config.advertised_listeners] == ["PLAINTEXT://localhost:9092"]
-    assert config.log_dir == "/var/lib/kbroker"
+    assert config.log_dir == Path("/var/lib/kbroker")
 
 
 def test_advertised_listeners_by_environment() -> None:

@@ -28,6 +28,12 @@ cdef extern from *:
     #include <fcntl.h>
     #include <sys/stat.h>
     static inline int kb_copy_modified(const char *from, int to) {      /* the file's age decides its retention */
+    #ifdef _WIN32
+        WIN32_FILE_ATTRIBUTE_DATA f;
+        int rc = kb_win_facts(from, &f);
+        if (rc) return rc;
+        return SetFileTime(kb_handle(to), NULL, &f.ftLastAccessTime, &f.ftLastWriteTime) ? 0 : kb_win_error();
+    #else
         struct stat s;
         if (stat(from, &s)) return -errno;
     #ifdef __APPLE__
@@ -36,6 +42,7 @@ cdef extern from *:
         struct timespec t[2] = {s.st_atim, s.st_mtim};
     #endif
         return futimens(to, t) ? -errno : 0;
+    #endif
     }
     """
     int copy_modified "kb_copy_modified"(const char *source, int fd) noexcept nogil
