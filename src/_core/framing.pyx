@@ -4,6 +4,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
 from libc.stdlib cimport malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
+from kbroker._core.arguments cimport integer
 from kbroker._core.memory_pool cimport MemoryPool, Pool, pool_give, pool_retain, pool_take
 from kbroker._core.request cimport Request, request_free, request_new
 
@@ -302,12 +303,16 @@ cdef void frames_clear(FrameReader *reader) noexcept nogil:
 cdef int framing_from(Framing *framing, object kind, object max_size_bytes, object delimiter) except -1:
     cdef dict kinds = {
         "length-prefix": FRAMING_LENGTH_PREFIX, "delimiter": FRAMING_DELIMITER, "raw": FRAMING_RAW}
-    cdef int64_t limit = INT32_MAX if max_size_bytes is None else max_size_bytes
-    cdef bytes mark = b"" if delimiter is None else bytes(delimiter)
+    cdef int64_t limit = INT32_MAX
+    cdef bytes mark = b""
+    if max_size_bytes is not None:
+        limit = integer(max_size_bytes, "the largest frame", 1, INT32_MAX)
+    if delimiter is not None:
+        mark = bytes(memoryview(delimiter))     # bytes(5) would be five zeros
+    if not isinstance(kind, str):
+        raise TypeError(f"framing must be a str, not {type(kind).__name__}")
     if kind not in kinds:
         raise ValueError(f"framing must be one of {', '.join(kinds)}, got {kind!r}")
-    if limit < 1 or limit > INT32_MAX:
-        raise ValueError(f"the largest frame must be 1 to {INT32_MAX} bytes, got {limit}")
     if (kind == "delimiter") != (1 <= len(mark) <= MAX_DELIMITER_BYTES):
         raise ValueError(f"delimiter framing, and no other, needs a delimiter of 1 to {MAX_DELIMITER_BYTES} bytes")
     memset(framing, 0, sizeof(Framing))

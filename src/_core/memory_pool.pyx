@@ -4,6 +4,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport INT64_MAX, int64_t
 from libc.stdlib cimport calloc, free, malloc
 
+from kbroker._core.arguments cimport integer
 from kbroker._core.clock cimport Clock, borrow_clock, clock_now_ns, clock_release, clock_retain
 from kbroker._core.sync cimport (
     atomic_add, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
@@ -100,17 +101,17 @@ cdef class MemoryPool:
         max_single_bytes: the largest single buffer, 1 to size_bytes; None means size_bytes.
         strict: see above.
         clock: measures dry spells; None is the process's system clock.
-    Raises: ValueError for sizes outside these ranges, TypeError for a clock that is none.
+    Raises: ValueError for sizes outside these ranges, TypeError for other types.
     Threads: any.
     Source: KIP-72, ``SimpleMemoryPool``, ``GarbageCollectedMemoryPool`` (double release).
     """
 
-    def __cinit__(self, int64_t size_bytes, max_single_bytes=None, *, bint strict=False, clock=None):
-        cdef int64_t single = size_bytes if max_single_bytes is None else max_single_bytes
-        if size_bytes < 1 or single < 1 or single > size_bytes:
-            raise ValueError(
-                f"sizes must satisfy 1 <= max_single_bytes <= size_bytes, got {single} and {size_bytes}")
-        self.pool = pool_new(borrow_clock(clock), size_bytes, single, strict)
+    def __cinit__(self, size_bytes, max_single_bytes=None, *, bint strict=False, clock=None):
+        cdef int64_t size = integer(size_bytes, "size_bytes", 1, INT64_MAX)
+        cdef int64_t single = size
+        if max_single_bytes is not None:
+            single = integer(max_single_bytes, "max_single_bytes", 1, size)
+        self.pool = pool_new(borrow_clock(clock), size, single, strict)
         if self.pool is NULL:
             raise MemoryError
 
@@ -125,29 +126,27 @@ cdef class MemoryPool:
         self.pool.max_single_bytes = INT64_MAX
         return self
 
-    def try_allocate(self, int64_t size):
+    def try_allocate(self, size):
         """Lend a buffer of exactly ``size`` bytes (contents undefined), or None when the pool is dry.
 
         The borrower must call ``release``; a buffer that is garbage collected first gives its bytes back too, and is
         counted nowhere.
-        Raises: ValueError unless 1 <= size <= max_single_bytes; MemoryError.
+        Raises: ValueError unless 1 <= size <= max_single_bytes; TypeError; MemoryError.
         """
         cdef PooledBuffer lent
         cdef bint taken
-        cdef int64_t single = self.pool.max_single_bytes
-        if size < 1 or size > single:
-            raise ValueError(f"size must be 1 to {single}, got {size}")
+        cdef int64_t wanted = integer(size, "size", 1, self.pool.max_single_bytes)
         with nogil:
-            taken = pool_take(self.pool, size)
+            taken = pool_take(self.pool, wanted)
         if not taken:
             return None
         lent = PooledBuffer.__new__(PooledBuffer)
-        lent.data = <char *>malloc(size)
+        lent.data = <char *>malloc(wanted)
         if lent.data is NULL:
             with nogil:
-                pool_give(self.pool, size)
+                pool_give(self.pool, wanted)
             raise MemoryError
-        lent.size = size
+        lent.size = wanted
         lent.pool = pool_retain(self.pool)
         return lent
 

@@ -56,10 +56,10 @@ cdef class MuteTable:
         self.current = mute_unmuted(self.current)
         return self.current == NOT_MUTED
 
-    def handle(self, str event):
+    def handle(self, str event not None):
         """Apply one of ``EVENTS``.
 
-        Raises: ValueError for an unknown event, IllegalStateError where the table has no such move.
+        Raises: TypeError, ValueError for an unknown event, IllegalStateError where the table has no such move.
         """
         cdef int following
         if event not in EVENTS:

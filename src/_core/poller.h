@@ -50,7 +50,8 @@ static inline int kb_poller_set(kb_poller *p, int fd, void *tag, int before, int
 }
 static inline int kb_poller_wait(kb_poller *p, kb_event *out, int max, int64_t timeout_ns) {
     struct epoll_event ev[KB_MAX_EVENTS];
-    int i, k = 0, n, ms = timeout_ns <= 0 ? 0 : (int)((timeout_ns + 999999) / 1000000);
+    int64_t wait_ms = timeout_ns <= 0 ? 0 : (timeout_ns - 1) / 1000000 + 1;
+    int i, k = 0, n, ms = wait_ms > 3600000 ? 3600000 : (int)wait_ms;
     if (max > KB_MAX_EVENTS) max = KB_MAX_EVENTS;
     n = epoll_wait(p->fd, ev, max, ms);
     if (n < 0) return errno == EINTR ? 0 : -errno;

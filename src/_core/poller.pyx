@@ -22,6 +22,8 @@ cdef extern from "socket_io.h" nogil:
     void kb_piece_set(kb_piece *p, const char *data, int64_t n)
     int64_t kb_send(int fd, kb_piece *pieces, int count, int more)
 
+cdef int64_t LONGEST_WAIT_NS = 3600000000000LL       # select() refuses what its clock cannot hold
+
 log = logging.getLogger("kbroker.network")
 
 
@@ -62,12 +64,14 @@ cdef class PortablePoller:
     cdef object selector
     cdef object wake_receiver
     cdef object wake_sender
+    cdef set tags                   # of what is registered: a stale event of a foreign object must not become a pointer
 
     def __init__(self, selector):
         for name in ("register", "unregister", "modify", "select", "close"):
             if not callable(getattr(selector, name, None)):
                 raise TypeError(f"a poller back end needs {name}(), {type(selector).__name__} has none")
         self.selector = selector
+        self.tags = set()
         self.wake_receiver, self.wake_sender = socket.socketpair()
         self.wake_receiver.setblocking(False)
         self.wake_sender.setblocking(False)
@@ -76,7 +80,9 @@ cdef class PortablePoller:
     cdef int set(self, int fd, uintptr_t tag, int before, int after) except -2:
         if before == 0:
             self.selector.register(fd, after, tag)
+            self.tags.add(tag)
         elif after == 0:
+            self.tags.discard(tag)
             self.selector.unregister(fd)
         else:
             self.selector.modify(fd, after, tag)
@@ -84,14 +90,14 @@ cdef class PortablePoller:
 
     cdef int wait(self, kb_event *out, int limit, int64_t timeout_ns) except -2:
         cdef int n = 0
-        for key, mask in self.selector.select(timeout_ns / 1e9 if timeout_ns > 0 else 0):
+        for key, mask in self.selector.select(min(timeout_ns, LONGEST_WAIT_NS) / 1e9 if timeout_ns > 0 else 0):
             if key.data == 0:
                 try:
                     while self.wake_receiver.recv(4096):
                         pass
                 except BlockingIOError:
                     pass
-            elif n < limit:
+            elif n < limit and key.data in self.tags:
                 out[n].tag = <void *><uintptr_t>key.data
                 out[n].mask = mask
                 n += 1

@@ -614,6 +614,8 @@ cdef class DelayedOperation:
         timeout_ms: milliseconds until it expires, counted from the end of ``try_complete_else_watch``; >= 0.
         lock: a re-entrant lock (``threading.RLock``) held around ``try_complete``; None: one of its own.
 
+    Raises: TypeError, ValueError for wrong arguments.
+
     Threads: any. Source: ``DelayedOperation``.
     """
     cdef Operation *op              # owned count
@@ -633,6 +635,10 @@ cdef class DelayedOperation:
             raise TypeError(f"timeout_ms must be an integer, not {type(timeout_ms).__name__}")
         if not 0 <= timeout_ms < 1 << 62:
             raise ValueError(f"timeout_ms must be between 0 and 2**62, got {timeout_ms}")
+        if lock is not None and not (hasattr(lock, "__enter__") and hasattr(lock, "__exit__")):
+            raise TypeError(f"lock must be a lock, not {type(lock).__name__}")
+        if self.lock is not None:
+            raise RuntimeError("DelayedOperation.__init__ was called before")
         self.op.timeout_ms = timeout_ms
         self.lock = threading.RLock() if lock is None else lock
 
@@ -680,7 +686,9 @@ cdef class DelayedOperation:
         return won
 
     def safe_try_complete(self) -> bool:
-        """``try_complete`` under the lock."""
+        """``try_complete`` under the lock. Raises: RuntimeError if ``__init__`` was not called."""
+        if self.lock is None:
+            raise RuntimeError("DelayedOperation.__init__ was not called")
         with self.lock:
             return self.try_complete()
 
@@ -816,7 +824,7 @@ cdef class PurgatoryHandle:
             here = chain
             chain = here.next
             operation = watched_object(here.op) if here.op.table is &PYTHON_TABLE else None
-            if operation is not None and key not in (<DelayedOperation>operation).keys:
+            if operation is not None and not is_among(key, (<DelayedOperation>operation).keys):
                 rewatch(self.purgatory, &c_key, here)   # another key with the same hash
                 operation.safe_try_complete()           # an event may have been missed meanwhile
                 continue
@@ -919,6 +927,15 @@ cdef void rewatch(Purgatory *purgatory, Key *key, Watcher *watcher) noexcept nog
     if watchers is NULL:
         watcher.next = NULL
         free_watchers(watcher)
+
+
+cdef bint is_among(object key, object keys) noexcept:
+    """A failing comparison is reported and counts as yes: the other watchers must not be lost."""
+    try:
+        return key in keys
+    except BaseException:
+        PyErr_WriteUnraisable(key)
+        return True
 
 
 cdef Key key_of(object key) except *:

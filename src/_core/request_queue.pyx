@@ -1,8 +1,9 @@
 """Bounded queue of runs between network threads and handlers, and its Python view."""
 cimport cython
-from libc.stdint cimport INT64_MAX, int64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t
 from libc.stdlib cimport calloc, free
 
+from kbroker._core.arguments cimport integer
 from kbroker._core.clock cimport (
     Clock, borrow_clock, clock_add_waker, clock_now_ns, clock_release, clock_remove_waker, clock_retain,
     clock_wait_until,
@@ -231,19 +232,17 @@ cdef class Queue:
         clock: times the waits; None is the process's system clock.
         awake_target: 0 wakes a sleeping taker for each run. A number keeps that many takers awake and wakes more only
             for a backlog: for takers that are done in microseconds.
-    Raises: ValueError for a capacity below 1 or a negative target, TypeError for a clock that is none.
+    Raises: ValueError for a capacity below 1, a negative target or a number too large, TypeError for other types.
     Threads: any.
     """
 
-    def __cinit__(self, int64_t capacity, clock=None, *, int awake_target=0):
-        if capacity < 1:
-            raise ValueError(f"capacity must be >= 1, got {capacity}")
-        if awake_target < 0:
-            raise ValueError(f"awake_target must be >= 0, got {awake_target}")
-        self.queue = request_queue_new(borrow_clock(clock), capacity)
+    def __cinit__(self, capacity, clock=None, *, awake_target=0):
+        cdef int64_t frames = integer(capacity, "capacity", 1, INT64_MAX)
+        cdef int64_t target = integer(awake_target, "awake_target", 0, INT32_MAX)
+        self.queue = request_queue_new(borrow_clock(clock), frames)
         if self.queue is NULL:
             raise MemoryError
-        self.queue.awake_target = awake_target
+        self.queue.awake_target = <int>target
 
     def __dealloc__(self):
         cdef RequestQueue *queue = self.queue

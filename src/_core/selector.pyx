@@ -1,10 +1,13 @@
 """The event loop as an object to drive by hand (Kafka's Selector), for embedding and for tests on a virtual clock."""
 cimport cython
+import socket
+
 from cpython.buffer cimport PyBuffer_FillInfo
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
+from kbroker._core.arguments cimport integer, ms_to_ns
 from kbroker._core.channel cimport (
     CLOSE_EXPIRED, CLOSE_FAILED_SEND, CLOSE_FRAME_TIMEOUT, CLOSE_LOCAL, Channel, channel_free, list_empty,
     list_remove,
@@ -123,13 +126,13 @@ cdef class Selector:
 
     def __cinit__(
             self, *, framing="length-prefix", max_receive_size=None, delimiter=None, MemoryPool pool=None,
-            int64_t idle_ms=-1, int64_t frame_timeout_ms=0, clock=None, uint64_t shuffle_seed=1, bint read_ahead=False,
-            backend="auto"):
+            idle_ms=-1, frame_timeout_ms=0, clock=None, shuffle_seed=1, bint read_ahead=False, backend="auto"):
         cdef Framing parsed
         cdef Poller *poller
         cdef MemoryPool budget = MemoryPool.unlimited() if pool is None else pool
-        if frame_timeout_ms < 0 or shuffle_seed < 1:
-            raise ValueError("frame_timeout_ms must be >= 0 and shuffle_seed >= 1")
+        cdef int64_t idle = integer(idle_ms, "idle_ms", INT64_MIN, INT64_MAX)
+        cdef int64_t frame_timeout = integer(frame_timeout_ms, "frame_timeout_ms", 0, INT64_MAX)
+        cdef int64_t seed = integer(shuffle_seed, "shuffle_seed", 1, INT64_MAX)
         framing_from(&parsed, framing, max_receive_size, delimiter)
         borrow_clock(clock)
         self.endpoints = {}
@@ -145,10 +148,10 @@ cdef class Selector:
             raise MemoryError
         self.core.loop.exact = not read_ahead
         self.core.loop.frame_limit = 16 if read_ahead else 1
-        self.core.loop.idle_ns = idle_ms * 1000000 if idle_ms >= 0 else -1
+        self.core.loop.idle_ns = ms_to_ns(idle) if idle >= 0 else -1
         self.core.loop.next_idle_check_ns = self.core.loop.now_ns + self.core.loop.idle_ns
-        self.core.loop.frame_timeout_ns = frame_timeout_ms * 1000000
-        self.core.loop.shuffle_state = shuffle_seed
+        self.core.loop.frame_timeout_ns = ms_to_ns(frame_timeout)
+        self.core.loop.shuffle_state = seed
         self.core.loop.sent = on_sent
 
     def __dealloc__(self):
@@ -192,7 +195,8 @@ cdef class Selector:
     def register(self, sock, str connection_id not None):
         """Take over a connected socket (it is detached) or descriptor.
 
-        Raises: IllegalStateError when the id is in use, OSError when the descriptor cannot be used (it is closed then).
+        Raises: IllegalStateError when the id is in use, OSError when the descriptor cannot be used (it is closed then),
+        TypeError, ValueError for what is neither.
         """
         cdef Endpoint endpoint
         cdef Channel *channel
@@ -200,7 +204,12 @@ cdef class Selector:
         self.check_open()
         if connection_id in self.endpoints:
             raise IllegalStateError(f"there is a connection {connection_id!r} already")
-        fd = sock if isinstance(sock, int) else sock.detach()
+        if isinstance(sock, int):
+            fd = <int>integer(sock, "a descriptor", 0, INT32_MAX)
+        elif isinstance(sock, socket.socket):
+            fd = sock.detach()
+        else:
+            raise TypeError(f"sock must be a socket or a descriptor, not {type(sock).__name__}")
         with nogil:
             channel = loop_register(&self.core.loop, fd)
         if channel is NULL:
@@ -211,14 +220,15 @@ cdef class Selector:
         channel.owner = <void *>endpoint        # alive while in the dict
         self.endpoints[connection_id] = endpoint
 
-    def poll(self, int64_t timeout_ms=0):
-        """Wait up to ``timeout_ms`` for something to do, do it, and fill the three results anew."""
+    def poll(self, timeout_ms=0):
+        """Wait up to ``timeout_ms`` for something to do, do it, and fill the three results anew.
+
+        Raises: ValueError when closed or for a negative time, TypeError, IllegalStateError inside another poll.
+        """
         cdef Endpoint endpoint
         cdef SelectorCore *core = self.core
-        cdef int64_t timeout_ns = timeout_ms * 1000000
+        cdef int64_t timeout_ns = ms_to_ns(integer(timeout_ms, "timeout_ms", 0, INT64_MAX))
         self.check_open()
-        if timeout_ms < 0:
-            raise ValueError(f"timeout_ms must be >= 0, got {timeout_ms}")
         self.clear()
         self.busy = True
         try:

@@ -9,7 +9,7 @@ from kbroker._core.memory_pool import MemoryPool
 @pytest.mark.parametrize(("size", "single"), [(0, 7), (-1, 7), (100, 0), (100, -1), (100, 101)])
 def test_refuses_sizes_that_make_no_sense(size: int, single: int) -> None:
     """MP-1 to MP-3: a pool or a largest buffer below one byte, or a buffer above the pool, is an argument error."""
-    with pytest.raises(ValueError, match="sizes must satisfy"):
+    with pytest.raises(ValueError, match="must be between 1 and"):
         MemoryPool(size, single)
 
 

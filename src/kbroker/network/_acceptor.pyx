@@ -3,9 +3,12 @@
 Source: ``SocketServer.Acceptor``.
 """
 cimport cython
-from libc.stdint cimport int64_t
+import threading
+
+from libc.stdint cimport INT32_MAX, int64_t
 from libc.stdlib cimport calloc, free
 
+from kbroker._core.arguments cimport integer
 from kbroker._core.clock cimport Clock, borrow_clock, clock_now_ns, clock_release, clock_retain
 from kbroker._core.poller cimport KB_READ, Poller, kb_event, poller_from
 from kbroker._core.sync cimport AtomicI64, atomic_add, atomic_load, atomic_load_relaxed, atomic_store
@@ -141,15 +144,17 @@ cdef class Acceptor:
     cdef bint started
 
     def __cinit__(
-            self, int listener, list processors not None, *, int send_buffer_bytes=-1, ConnectionQuotas quotas=None,
-            clock=None, backend="auto"):
+            self, listener, list processors not None, *, send_buffer_bytes=-1, ConnectionQuotas quotas=None, clock=None,
+            backend="auto"):
         cdef Processor processor
+        cdef int fd = <int>integer(listener, "a descriptor", 0, INT32_MAX)
+        cdef int64_t send_buffer = integer(send_buffer_bytes, "send_buffer_bytes", -1, INT32_MAX)
         if not processors:
             raise ValueError("an acceptor needs a processor")
         for item in processors:
             if not isinstance(item, Processor):
                 raise TypeError(f"processors must be Processor, got {type(item).__name__}")
-        if kb_prepare_socket(listener) < 0:
+        if kb_prepare_socket(fd) < 0:
             raise ValueError(f"listener must be an open socket, got descriptor {listener}")
         self.processors = list(processors)
         self.core.processors = <ProcessorCore **>calloc(len(processors), sizeof(void *))
@@ -159,8 +164,8 @@ cdef class Acceptor:
             self.core.processors[self.core.processor_count] = processor.core
             atomic_add(&processor.core.refs, 1)
             self.core.processor_count += 1
-        self.core.listener = listener
-        self.core.send_buffer_bytes = send_buffer_bytes
+        self.core.listener = fd
+        self.core.send_buffer_bytes = <int>send_buffer
         self.core.clock = clock_retain(borrow_clock(clock))
         if quotas is not None:
             self.core.quotas = quotas_retain(quotas.core)
@@ -179,9 +184,11 @@ cdef class Acceptor:
                 clock_release(self.core.clock)
 
     def run(self):
-        """Accept until ``stop``."""
+        """Accept until ``stop``. Raises: RuntimeError when it ran before, or on the main thread."""
         if self.started:
             raise RuntimeError("an acceptor runs once")
+        if threading.current_thread() is threading.main_thread():
+            raise RuntimeError("an acceptor runs on a thread of its own: it blocks every signal")
         self.started = True
         with nogil:
             kb_block_signals()

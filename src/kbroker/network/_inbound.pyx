@@ -1,10 +1,11 @@
 """A request in the hands of Python: safe if never answered (its connection closes), an error if answered twice."""
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from kbroker._core.arguments cimport integer
 from kbroker._core.channel cimport Channel
 from kbroker._core.clock cimport Clock, clock_now_ns
 from kbroker._core.request cimport (
@@ -131,19 +132,22 @@ cdef class InboundRequest:
     def respond(self, answer):
         """Send ``answer``: bytes-like, or a list of them; framing adds its length prefix, and no delimiter.
 
-        Raises: ValueError when it was answered, TypeError for other types, MemoryError.
+        Raises: ValueError when it was answered, TypeError for other types, MemoryError. After either of the last two
+        it can still be answered.
         """
         cdef const unsigned char[::1] piece
         cdef char *into
         cdef int64_t total = 0
         self.check_open()
         pieces = answer if isinstance(answer, (list, tuple)) else (answer,)
-        for item in pieces:
-            total += memoryview(item).nbytes
+        views = [memoryview(item).cast("B") for item in pieces]     # held: none can shrink or fail from here on
+        for view in views:
+            total += view.nbytes
         if total > 0x7FFFFFFF:
             raise ValueError(f"an answer has at most 2**31 - 1 bytes, got {total}")
-        for item in pieces:
-            piece = memoryview(item).cast("B")
+        self.check_open()                       # a buffer of Python's own may have answered meanwhile
+        for view in views:
+            piece = view
             if piece.shape[0] == 0:
                 continue
             into = request_reserve(self.request, piece.shape[0])
@@ -270,17 +274,18 @@ cdef InboundRequest wrap(Queue queue, Request *request):
     return inbound
 
 
-def receive(Queue queue not None, int64_t timeout_ns):
+def receive(Queue queue not None, timeout_ns):
     """Take one request; None at the time-out, or when the queue is closed and empty. Negative: wait for the close.
 
     Of a longer run the other frames go back to their connection, which hands them over after this one is answered.
     """
     cdef RequestQueue *requests = queue.queue
+    cdef int64_t timeout = integer(timeout_ns, "timeout_ns", INT64_MIN, INT64_MAX)
     cdef Request *run
     cdef Request *rest
     cdef Request *frame
     with nogil:
-        run = request_queue_take(requests, timeout_ns)
+        run = request_queue_take(requests, timeout)
         if run is not NULL:
             if run.dequeue_ns == 0:
                 run.dequeue_ns = clock_now_ns(requests.clock)

@@ -5,10 +5,13 @@ all its answers are in the kernel; only then are more frames cut or read.
 Source: ``SocketServer.Processor``.
 """
 cimport cython
-from libc.stdint cimport INT32_MAX, int32_t, int64_t
+import threading
+
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
+from kbroker._core.arguments cimport integer, ms_to_ns
 from kbroker._core.channel cimport (
     CLOSE_LOCAL, CLOSE_STATE, Channel, Link, channel_free, is_linked, list_append, list_append_once, list_empty,
     list_init, list_remove,
@@ -530,20 +533,22 @@ cdef class Processor:
     """
 
     def __cinit__(
-            self, str listener_name not None, int processor_id, Queue queue not None, *, MemoryPool pool=None,
-            clock=None, framing="length-prefix", max_size_bytes=None, delimiter=None, int64_t idle_ms=600000,
-            int64_t frame_timeout_ms=30000, int run_length=16, str principal="User:ANONYMOUS", int listener_id=0,
-            int64_t max_connections=INT32_MAX, ConnectionQuotas quotas=None, bint send_files=True, backend="auto"):
+            self, str listener_name not None, processor_id, Queue queue not None, *, MemoryPool pool=None,
+            clock=None, framing="length-prefix", max_size_bytes=None, delimiter=None, idle_ms=600000,
+            frame_timeout_ms=30000, run_length=16, str principal not None="User:ANONYMOUS", listener_id=0,
+            max_connections=INT32_MAX, ConnectionQuotas quotas=None, bint send_files=True, backend="auto"):
         cdef ProcessorCore *core
         cdef Poller *poller
         cdef Framing parsed
         cdef bytes name = listener_name.encode()
         cdef bytes who = principal.encode()
         cdef MemoryPool budget = MemoryPool.unlimited() if pool is None else pool
-        if run_length < 1 or run_length > 1024:
-            raise ValueError(f"run_length must be 1 to 1024, got {run_length}")
-        if frame_timeout_ms < 0 or max_connections < 1:
-            raise ValueError("frame_timeout_ms must be >= 0 and max_connections >= 1")
+        cdef int64_t number = integer(processor_id, "processor_id", 0, INT32_MAX)
+        cdef int64_t listener_number = integer(listener_id, "listener_id", 0, INT32_MAX)
+        cdef int64_t run = integer(run_length, "run_length", 1, 1024)
+        cdef int64_t idle = integer(idle_ms, "idle_ms", INT64_MIN, INT64_MAX)
+        cdef int64_t frame_timeout = integer(frame_timeout_ms, "frame_timeout_ms", 0, INT64_MAX)
+        cdef int64_t connections = integer(max_connections, "max_connections", 1, INT64_MAX)
         framing_from(&parsed, framing, max_size_bytes, delimiter)
         borrow_clock(clock)
         core = <ProcessorCore *>calloc(1, sizeof(ProcessorCore))
@@ -573,22 +578,22 @@ cdef class Processor:
         core.responder.respond = respond
         core.responder.is_gone = is_gone
         core.responder.owner = core
-        core.responder.processor_id = processor_id
-        core.responder.listener_id = listener_id
-        core.run_length = run_length
-        core.max_connections = max_connections
+        core.responder.processor_id = <int32_t>number
+        core.responder.listener_id = <int32_t>listener_number
+        core.run_length = <int32_t>run
+        core.max_connections = connections
         if quotas is not None:
             core.quotas = quotas_retain(quotas.core)
-        core.loop.frame_limit = run_length
-        core.loop.idle_ns = idle_ms * 1000000 if idle_ms >= 0 else -1
-        core.loop.frame_timeout_ns = frame_timeout_ms * 1000000
+        core.loop.frame_limit = <int32_t>run
+        core.loop.idle_ns = ms_to_ns(idle) if idle >= 0 else -1
+        core.loop.frame_timeout_ns = ms_to_ns(frame_timeout)
         core.loop.next_idle_check_ns = core.loop.now_ns + core.loop.idle_ns
         core.loop.copy_files = not send_files
         core.loop.has_mail = has_mail
         core.loop.sent = on_sent
         self.core = core
         self.listener_name = listener_name
-        self.processor_id = processor_id
+        self.processor_id = <int>number
 
     def __dealloc__(self):
         cdef ProcessorCore *core = self.core
@@ -603,11 +608,13 @@ cdef class Processor:
     def run(self):
         """Serve until ``finish_stop``. Blocks every signal on this thread, which must not be the main one.
 
-        Raises: RuntimeError when it ran before.
+        Raises: RuntimeError when it ran before, or on the main thread.
         """
         cdef ProcessorCore *core = self.core
         if self.started:
             raise RuntimeError("a processor runs once")
+        if threading.current_thread() is threading.main_thread():
+            raise RuntimeError("a processor runs on a thread of its own: it blocks every signal")
         self.started = True
         with nogil:
             kb_block_signals()
@@ -626,11 +633,15 @@ cdef class Processor:
             atomic_store(&self.core.stage, STAGE_END)
             loop_wake(&self.core.loop)
 
-    def offer(self, int fd):
-        """Give an accepted socket's descriptor; False when 20 wait already (it stays the caller's)."""
+    def offer(self, fd):
+        """Give an accepted socket's descriptor; False when 20 wait already (it stays the caller's).
+
+        Raises: TypeError, ValueError for what can be no descriptor; one that is no socket is closed by the thread.
+        """
         cdef bint taken
+        cdef int64_t given = integer(fd, "a descriptor", 0, INT32_MAX)
         with nogil:
-            taken = processor_offer(self.core, fd, NULL, 0)
+            taken = processor_offer(self.core, <int>given, NULL, 0)
             if taken:
                 loop_wake(&self.core.loop)
         return taken

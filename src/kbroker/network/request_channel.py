@@ -9,6 +9,9 @@ from kbroker.network._inbound import ChannelThrottle, InboundRequest, receive
 __all__ = ["ChannelThrottle", "InboundRequest", "RequestChannel"]
 
 
+_LONGEST_S = 4e9  # 126 years: in nanoseconds it fits 64 bits with any time added
+
+
 class RequestChannel:
     """The queue between network threads and handlers written in Python (Kafka's ``RequestChannel``).
 
@@ -16,10 +19,13 @@ class RequestChannel:
         queue: an existing queue, or None for one of its own.
         capacity: of its own queue (``queued.max.requests``).
         clock: of its own queue; None is the system's.
+    Raises: TypeError, ValueError for wrong arguments.
     Threads: any number may receive; an answer may come from any thread.
     """
 
     def __init__(self, queue: Queue | None = None, *, capacity: int = 500, clock: BaseClock | None = None) -> None:
+        if queue is not None and not isinstance(queue, Queue):
+            raise TypeError(f"queue must be a Queue or None, not {type(queue).__name__}")
         self.queue = Queue(capacity, clock) if queue is None else queue
 
     def receive(self, timeout_s: float | None = None) -> InboundRequest | None:
@@ -27,8 +33,15 @@ class RequestChannel:
 
         Args: ``timeout_s`` seconds of the queue's clock; None waits until the channel is closed.
         Returns: a request; None at the time-out, or once the channel is closed and empty.
+        Raises: TypeError for what is no number; ValueError for "not a number".
         """
-        return receive(self.queue, -1 if timeout_s is None else max(0, int(timeout_s * 1e9)))
+        if timeout_s is None:
+            return receive(self.queue, -1)
+        if not isinstance(timeout_s, (int, float)):
+            raise TypeError(f"timeout_s must be a number of seconds or None, not {type(timeout_s).__name__}")
+        if timeout_s != timeout_s:
+            raise ValueError("timeout_s is not a number")
+        return receive(self.queue, int(max(0, min(timeout_s, _LONGEST_S)) * 1e9))
 
     def close(self) -> None:
         """Accept no more requests; those queued can still be received."""

@@ -68,6 +68,7 @@ class SocketServer:
         options: see SocketServerOptions.
         pool: memory budget of all requests; None: unlimited.
         clock: None is the system's.
+    Raises: TypeError, ValueError for wrong arguments; of the options, some only when started.
     Threads: bind, start and the stops from one thread. Order of a stop: ``begin_stop``, then the handlers finish what
     is queued, then ``finish_stop``.
     """
@@ -82,11 +83,22 @@ class SocketServer:
         clock: BaseClock | None = None,
     ) -> None:
         self.options = SocketServerOptions() if options is None else options
-        if not listeners:
+        if not isinstance(self.options, SocketServerOptions):
+            raise TypeError(f"options must be SocketServerOptions, not {type(options).__name__}")
+        self._wanted = list(listeners)
+        if not self._wanted:
             raise ValueError("at least one listener is needed")
+        for listener in self._wanted:
+            if not isinstance(listener, Listener):
+                raise TypeError(f"listeners must be Listener, got {type(listener).__name__}")
+        if not isinstance(queue, Queue):
+            raise TypeError(f"queue must be a Queue, not {type(queue).__name__}")
+        if pool is not None and not isinstance(pool, MemoryPool):
+            raise TypeError(f"pool must be a MemoryPool or None, not {type(pool).__name__}")
+        if clock is not None and not isinstance(clock, BaseClock):
+            raise TypeError(f"clock must be a SystemClock, a VirtualClock or None, not {type(clock).__name__}")
         if self.options.network_threads < 1:
             raise ValueError(f"network_threads must be >= 1, got {self.options.network_threads}")
-        self._wanted = list(listeners)
         self._queue = queue
         self._pool = MemoryPool.unlimited() if pool is None else pool
         self._clock = clock

@@ -189,6 +189,9 @@ cdef int add_batches(Columns_ *c, const char *data, int64_t size, int64_t min_of
 cdef class Array:
     """A read-only one-dimensional array behind the buffer protocol. Threads: immutable."""
 
+    def __cinit__(self):
+        self.stride, self.format = 1, b"B"     # no bytes, as long as none were given
+
     def __dealloc__(self):
         free(self.vector.data)
 

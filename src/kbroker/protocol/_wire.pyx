@@ -164,7 +164,7 @@ cdef class Plan:
     Threads: immutable once made.
     """
 
-    def __cinit__(self, str name, bint flexible, list fields):
+    def __cinit__(self, str name not None, bint flexible, list fields not None):
         cdef Py_ssize_t i
         cdef Field *f
         cdef Plan child
@@ -191,6 +191,8 @@ cdef class Plan:
             self.template[field_name] = default
             f.element_bytes = max(1, least_bytes(f.kind, compact, child))
             if not present:
+                if self.tagged_count:       # the writers find the tagged ones by their place at the end
+                    raise ValueError(f"{name}.{field_name}: tagged fields come last")
                 continue
             if f.tag >= 0:
                 self.tagged_count += 1
