@@ -24,8 +24,9 @@ from kbroker._core.timing_wheel cimport (
 )
 
 cdef extern from "Python.h":
-    PyObject *PyObject_CallNoArgs(object callback)     # both report failure by their result
+    PyObject *PyObject_CallNoArgs(object callback)     # all report failure by their result
     int PyObject_IsTrue(object value)
+    int PySequence_Contains(object items, object item)
 
 cdef enum:
     FIRST_TABLE_SIZE = 8
@@ -931,11 +932,10 @@ cdef void rewatch(Purgatory *purgatory, Key *key, Watcher *watcher) noexcept nog
 
 cdef bint is_among(object key, object keys) noexcept:
     """A failing comparison is reported and counts as yes: the other watchers must not be lost."""
-    try:
-        return key in keys
-    except BaseException:
+    cdef int found = PySequence_Contains(keys, key)
+    if found < 0:
         PyErr_WriteUnraisable(key)
-        return True
+    return found != 0
 
 
 cdef Key key_of(object key) except *:

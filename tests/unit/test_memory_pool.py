@@ -16,7 +16,7 @@ def test_refuses_sizes_that_make_no_sense(size: int, single: int) -> None:
 @pytest.mark.parametrize("size", [11, 0, -1])
 def test_refuses_single_buffers_out_of_range(size: int) -> None:
     """MP-4: a buffer is one byte at least and the configured size at most."""
-    with pytest.raises(ValueError, match="size must be 1 to 10"):
+    with pytest.raises(ValueError, match="size must be between 1 and 10"):
         MemoryPool(1000, 10).try_allocate(size)
 
 

@@ -153,8 +153,12 @@ class SocketServer:
             raise RuntimeError("the socket server was started")
         self.bind()
         self._started = True
-        for number, bound in enumerate(self._bound):
-            self._make_threads(number, bound)
+        try:
+            for number, bound in enumerate(self._bound):
+                self._make_threads(number, bound)
+        except BaseException:
+            self._close_sockets()
+            raise
         for bound in self._bound:
             assert bound.acceptor_thread is not None
             for thread in (*bound.processor_threads, bound.acceptor_thread):
