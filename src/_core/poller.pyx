@@ -97,7 +97,7 @@ cdef class PortablePoller:
                         pass
                 except BlockingIOError:
                     pass
-            elif n < limit and key.data in self.tags:
+            elif n < limit and isinstance(key.data, int) and key.data in self.tags:
                 out[n].tag = <void *><uintptr_t>key.data
                 out[n].mask = mask
                 n += 1

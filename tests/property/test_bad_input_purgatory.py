@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kbroker._core.clock import VirtualClock
 from kbroker._core.purgatory import DelayedOperation, Purgatory
 from kbroker._core.timing_wheel import Timer
-from tests.support.bad_input import JUNK, OBJECTS, at_any_pace, attempt, storm
+from tests.support.bad_input import JUNK, NO_TIME, at_any_pace, attempt, storm
 
 
 class Waiting(DelayedOperation):
@@ -44,7 +44,7 @@ KEYS = st.one_of(JUNK, st.lists(st.one_of(st.integers(0, 3), JUNK), max_size=4),
 CALLS = {
     "try_complete_else_watch": [OPERATIONS, KEYS],
     "check_and_complete": [JUNK],
-    "advance": [st.one_of(OBJECTS, st.integers(-(2**70), 0))],
+    "advance": [NO_TIME],
     "watched": [],
     "delayed": [],
     "closed": [],
@@ -73,7 +73,9 @@ def test_operation(data: st.DataObject) -> None:
     """An operation in no purgatory, or in a closed one, completes once and never by itself."""
     attempt(lambda: DelayedOperation, data, [JUNK, JUNK], ())
     with Purgatory("p", VirtualClock()) as purgatory:
-        operation = data.draw(st.one_of(st.builds(Waiting, st.just(5)), st.builds(Unborn), st.builds(Failing, st.just(0))))
+        operation = data.draw(
+            st.one_of(st.builds(Waiting, st.just(5)), st.builds(Unborn), st.builds(Failing, st.just(0)))
+        )
         if data.draw(st.booleans()):
             attempt(lambda: purgatory.try_complete_else_watch, data, [st.just(operation), st.just([1])], ERRORS)
         names = ("force_complete", "safe_try_complete", "try_complete", "is_completed", "timeout_ms", "lock")

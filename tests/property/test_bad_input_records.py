@@ -13,7 +13,9 @@ from tests.support.bad_input import BUFFERS, JUNK, OBJECTS, at_any_pace, attempt
 ERRORS = (OverflowError, BufferError, ProtocolError, AttributeError)
 GOOD = records.build_batch([(b"k", b"v"), (None, b"w" * 40)], base_timestamp_ms=5)
 HEADERS = st.one_of(JUNK, st.lists(st.tuples(JUNK, JUNK), max_size=2), st.dictionaries(st.text(), BUFFERS, max_size=2))
-BATCHES = st.one_of(JUNK, st.just(GOOD), st.builds(lambda i, b: GOOD[:i] + b + GOOD[i:], st.integers(0, 90), st.binary()))
+BATCHES = st.one_of(
+    JUNK, st.just(GOOD), st.builds(lambda i, b: GOOD[:i] + b + GOOD[i:], st.integers(0, 90), st.binary())
+)
 OFFSETS = st.one_of(st.integers(-5, 200), JUNK)
 NAMES = [n for n in dir(RecordBatch) if not n.startswith("_") and n != "records"]
 
@@ -48,7 +50,12 @@ def test_readers(data: st.DataObject) -> None:
     found = attempt(lambda: lambda x: records.columns(x, **keywords), data, [BATCHES], ERRORS)
     for column in (found.keys if found else None, BinaryColumn.__new__(BinaryColumn)):
         if column is not None:
-            storm(data, column, {"__getitem__": [st.one_of(st.integers(-5, 5), JUNK)], "__len__": []}, (IndexError,))
+            storm(
+                data,
+                column,
+                {"__getitem__": [st.one_of(st.integers(-5, 5), JUNK)], "__len__": []},
+                (*ERRORS, IndexError),
+            )
     assert bytes(memoryview(Array.__new__(Array))) == b""
 
 

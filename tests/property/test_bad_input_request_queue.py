@@ -36,7 +36,9 @@ def test_channel(data: st.DataObject) -> None:
     attempt(lambda: lambda q: RequestChannel(q), data, [OBJECTS], ())
     attempt(lambda: lambda c, k: RequestChannel(capacity=c, clock=k), data, [JUNK, JUNK], ())
     channel = RequestChannel(clock=VirtualClock())
-    storm(data, channel, {"receive": [st.one_of(st.sampled_from([0, 0.0, -1.0, float("-inf")]), st.text())], "closed": []})
+    storm(
+        data, channel, {"receive": [st.one_of(st.sampled_from([0, 0.0, -1.0, float("-inf")]), st.text())], "closed": []}
+    )
     channel.close()
     storm(data, channel, {"receive": [JUNK], "closed": [], "close": [], "__len__": []})
     assert refused(channel.receive, float("nan")) is ValueError

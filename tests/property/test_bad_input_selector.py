@@ -1,5 +1,6 @@
 """The loop as an object: ids, descriptors, settings and threads that do not fit."""
 
+import contextlib
 import selectors
 import socket
 import threading
@@ -15,7 +16,9 @@ from kbroker._core.selector import Endpoint, Receive, Selector
 from tests.support.bad_input import BUFFERS, JUNK, OBJECTS, at_any_pace, attempt, refused, storm
 
 # of descriptors only what is never open: a real one would be closed under somebody's feet
-DESCRIPTORS = st.one_of(OBJECTS.filter(lambda x: not isinstance(x, bool)), st.integers(2**20, 2**70), st.integers(max_value=-1))
+DESCRIPTORS = st.one_of(
+    OBJECTS.filter(lambda x: not isinstance(x, bool)), st.integers(2**20, 2**70), st.integers(max_value=-1)
+)
 IDS = st.one_of(st.sampled_from(["a", "b"]), JUNK)
 ERRORS = (IllegalStateError, OSError, BufferError)
 CALLS = {
@@ -44,17 +47,19 @@ def test_selector(data: st.DataObject) -> None:
         pool=pool, backend=selectors.DefaultSelector() if backend == "selectors" else backend,
         read_ahead=data.draw(st.booleans()), max_receive_size=50,
     )  # fmt: skip
-    ends = {}
-    for name in ("a", "b"):
-        ours, ends[name] = socket.socketpair()
-        selector.register(ours, name)
-        ends[name].sendall(data.draw(st.binary(max_size=80)))
-    ends["b"].close()
-    storm(data, selector, {**CALLS, "close": [st.sampled_from(["a", "b", "c"])]}, ERRORS, longest=20)
-    selector.close(None)
-    assert pool.available_bytes == 50
-    storm(data, selector, {**CALLS, "poll": [JUNK], "close": [JUNK]}, ERRORS)
-    ends["a"].close()
+    with contextlib.ExitStack() as clean_up:
+        clean_up.callback(selector.close)
+        ends = {}
+        for name in ("a", "b"):
+            ours, ends[name] = socket.socketpair()
+            clean_up.callback(ends[name].close)
+            selector.register(ours, name)
+            ends[name].sendall(data.draw(st.binary(max_size=80)))
+        ends["b"].close()
+        storm(data, selector, {**CALLS, "close": [st.sampled_from(["a", "b", "c"])]}, ERRORS, longest=20)
+        selector.close(None)
+        assert pool.available_bytes == 50
+        storm(data, selector, {**CALLS, "poll": [JUNK], "close": [JUNK]}, ERRORS)
 
 
 @at_any_pace

@@ -29,7 +29,9 @@ def test_processor(data: st.DataObject) -> None:
     attempt(lambda: lambda *given: Processor(*given, **chosen), data, [JUNK, JUNK, queue], (BufferError,))
     processor = Processor("x", 0, Queue(5))
     descriptors = st.one_of(OBJECTS.filter(lambda x: not isinstance(x, bool)), st.integers(max_value=-1))
-    storm(data, processor, {"offer": [descriptors], "counters": [], "begin_stop": [], "finish_stop": [], "__init__": []})
+    storm(
+        data, processor, {"offer": [descriptors], "counters": [], "begin_stop": [], "finish_stop": [], "__init__": []}
+    )
     with pytest.raises(RuntimeError, match="thread of its own"):
         processor.run()
 
@@ -39,7 +41,9 @@ def test_processor(data: st.DataObject) -> None:
 def test_acceptor(data: st.DataObject) -> None:
     """A descriptor that is none and a list without processors are refused; the main thread is not taken."""
     processor = Processor("x", 0, Queue(5))
-    listeners = st.one_of(OBJECTS.filter(lambda x: not isinstance(x, bool)), st.integers(2**20, 2**70), st.integers(max_value=-1))
+    listeners = st.one_of(
+        OBJECTS.filter(lambda x: not isinstance(x, bool)), st.integers(2**20, 2**70), st.integers(max_value=-1)
+    )
     attempt(lambda: Acceptor, data, [listeners, st.one_of(st.just([processor]), JUNK)], ())
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -59,7 +63,9 @@ def test_server(data: st.DataObject) -> None:
     server = attempt(lambda: SocketServer, data, [JUNK, JUNK, JUNK], (AttributeError,))
     assert server is None
     queue = Queue(5)
-    keywords = data.draw(st.dictionaries(st.sampled_from(["pool", "clock", "options"]), OBJECTS.filter(bool), max_size=2))
+    keywords = data.draw(
+        st.dictionaries(st.sampled_from(["pool", "clock", "options"]), OBJECTS.filter(bool), max_size=2)
+    )
     if keywords:
         assert refused(SocketServer, [HERE], queue, **keywords) is TypeError
     assert refused(SocketServer, [], queue) is ValueError

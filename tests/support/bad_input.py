@@ -22,7 +22,7 @@ class Odd:
     """Has every special method that a careless caller might use, and none of them works."""
 
     def __index__(self) -> int:
-        raise RuntimeError("no index")
+        raise TypeError("no index")
 
     def __hash__(self) -> int:
         raise TypeError("no hash")
@@ -54,6 +54,8 @@ OBJECTS: st.SearchStrategy[Any] = st.one_of(
     st.builds(Odd),
     st.lists(st.none(), max_size=3),
 )
+# For waits on a clock that stands still: 1, and so True, would wait for ever.
+NO_TIME = st.one_of(OBJECTS.filter(lambda x: x is not True), st.integers(-(2**70), 0))
 JUNK: st.SearchStrategy[Any] = st.one_of(NUMBERS, OBJECTS)
 
 
@@ -76,7 +78,10 @@ def storm(
 
 
 def attempt(
-    find: Any, data: st.DataObject, arguments: Sequence[st.SearchStrategy[Any]], allowed: tuple[type[BaseException], ...]
+    find: Any,
+    data: st.DataObject,
+    arguments: Sequence[st.SearchStrategy[Any]],
+    allowed: tuple[type[BaseException], ...],
 ) -> Any:
     """One call; None when it was refused as documented. A wrong number of arguments is a wrong argument too."""
     count = len(arguments)

@@ -1,0 +1,1 @@
+"""Sessions with a time-out and a memory budget, on the cores of kbroker."""

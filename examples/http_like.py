@@ -1,0 +1,92 @@
+"""An HTTP-like server on raw framing: the loop hands over bytes as they come, the protocol cuts them itself.
+
+    python examples/http_like.py [PORT]          then: curl http://127.0.0.1:PORT/hello
+
+Raw framing suits protocols whose messages have no border the loop could know. A chunk is one request of the queue; an
+incomplete message is answered with nothing, and its bytes are kept by the connection's id until the rest is there. It
+knows GET, keep-alive and pipelining, and is an example of the loop, not a web server.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from kbroker.common.listeners import Listener
+from kbroker.network.request_channel import InboundRequest, RequestChannel
+from kbroker.network.socket_server import SocketServer, SocketServerOptions
+
+LARGEST_HEAD_BYTES = 8192
+END_OF_HEAD = b"\r\n\r\n"
+MOST_KEPT = 10_000
+
+
+class HttpLikeServer:
+    """One handler thread, so that the chunks of a connection need no lock."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.channel = RequestChannel(capacity=500)
+        options = SocketServerOptions(network_threads=1, framing="raw", max_request_bytes=65536, idle_ms=30_000)
+        self.server = SocketServer([Listener("HTTP", "PLAINTEXT", "127.0.0.1", port)], self.channel.queue, options)
+        self.kept: dict[str, bytes] = {}  # connection id: the beginning of a message
+        self.thread = threading.Thread(target=self.handle_chunks, name="handler", daemon=True)
+
+    @property
+    def port(self) -> int:
+        return self.server.port("HTTP")
+
+    def start(self) -> HttpLikeServer:
+        self.server.start()
+        self.thread.start()
+        return self
+
+    def stop(self) -> None:
+        self.server.begin_stop()
+        self.channel.close()
+        self.thread.join()
+        self.server.finish_stop()
+
+    def handle_chunks(self) -> None:
+        while (chunk := self.channel.receive()) is not None:
+            self.handle(chunk)
+
+    def handle(self, chunk: InboundRequest) -> None:
+        data = self.kept.pop(chunk.connection_id, b"") + bytes(chunk.payload)
+        answers = []
+        while END_OF_HEAD in data:  # several may have come in one chunk
+            head, _, data = data.partition(END_OF_HEAD)
+            answers.append(self.respond_to(head))
+        if len(data) > LARGEST_HEAD_BYTES:
+            chunk.close()
+            return
+        if data:
+            while len(self.kept) >= MOST_KEPT:  # of connections that have gone, the oldest first
+                del self.kept[next(iter(self.kept))]
+            self.kept[chunk.connection_id] = data
+        if answers:
+            chunk.respond(answers)
+        else:
+            chunk.respond_nothing()  # the connection reads on
+
+    def respond_to(self, head: bytes) -> bytes:
+        words = head.split(b"\r\n", 1)[0].split()
+        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+            status, body = b"400 Bad Request", b"that is no request line\n"
+        elif words[0] != b"GET":
+            status, body = b"405 Method Not Allowed", b"GET only\n"
+        else:
+            status, body = b"200 OK", b"you asked for " + words[1] + b"\n"
+        return b"HTTP/1.1 %s\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+def main() -> None:
+    server = HttpLikeServer(int(sys.argv[1]) if len(sys.argv) > 1 else 8008).start()
+    print(f"listening on http://127.0.0.1:{server.port}; Ctrl-C stops", flush=True)
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        server.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Load for line_server.py: many connections, a bounded number of seconds, then what was measured.
+
+    python examples/line_load.py [CONNECTIONS] [SECONDS]
+
+Starts the server as a process of its own, opens the connections, lets every one of them ask once, then keeps a window
+of them busy, and checks each answer.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+BUSY = 200  # connections with a request under way
+
+
+def resident_kib(pid: int) -> int:
+    """VmRSS of a process."""
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) if found else 0
+
+
+def exchange(one: socket.socket, line: bytes) -> bytes:
+    """One request and its answer, waiting."""
+    one.setblocking(True)
+    one.sendall(line + b"\n")
+    answer = b""
+    while not answer.endswith(b"\n"):
+        piece = one.recv(4096)
+        if not piece:
+            raise ConnectionError("closed by the server")
+        answer += piece
+    return answer[:-1]
+
+
+def keep_busy(connections: list[socket.socket], seconds: float) -> int:
+    """Answers received in that time, over all connections in turn; each is compared with its request."""
+    poller = selectors.DefaultSelector()
+    waiting: dict[int, bytes] = {}
+    served = turn = 0
+
+    def ask() -> None:
+        nonlocal turn
+        one = connections[turn % len(connections)]
+        turn += 1
+        if one.fileno() in waiting:
+            return
+        waiting[one.fileno()] = b"%d\n" % turn
+        one.setblocking(False)
+        one.send(b"ECHO %d\n" % turn)
+        poller.register(one, selectors.EVENT_READ)
+
+    end = time.perf_counter() + seconds
+    for _ in range(min(BUSY, len(connections))):
+        ask()
+    while waiting and time.perf_counter() < end + 10:
+        for key, _ in poller.select(1):
+            one = key.fileobj
+            assert isinstance(one, socket.socket)
+            assert one.recv(4096) == waiting.pop(one.fileno())
+            poller.unregister(one)
+            served += 1
+            if time.perf_counter() < end:
+                ask()
+    assert not waiting, f"{len(waiting)} answers are missing"
+    poller.close()
+    return served
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 5.0
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, count + 500), hard), hard))
+    command = [sys.executable, str(Path(__file__).with_name("line_server.py")), "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            port = int(server.stdout.readline().split(":")[1].split(";")[0])
+            idle_kib = resident_kib(server.pid)
+            started = time.perf_counter()
+            connections = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(count)]
+            opened = time.perf_counter() - started
+            for number, one in enumerate(connections):
+                assert exchange(one, b"ECHO %d" % number) == b"%d" % number
+            served = keep_busy(connections, seconds)
+            delayed = time.perf_counter()
+            assert exchange(connections[-1], b"AFTER 100 later") == b"later"
+            delayed = time.perf_counter() - delayed
+            stats = exchange(connections[0], b"STATS").decode()
+            full_kib = resident_kib(server.pid)
+            print(f"connections     {count} opened in {opened:.1f} s, all answered")
+            print(f"messages        {served / seconds:,.0f} a second over {seconds:g} s, {min(BUSY, count)} under way")
+            print(f"timer           AFTER 100 answered after {delayed * 1000:.1f} ms")
+            print(f"memory          {idle_kib / 1024:.1f} MiB idle, {full_kib / 1024:.1f} MiB with all connections")
+            print(f"                {(full_kib - idle_kib) / count:.2f} KiB a connection")
+            print(f"server          {stats}")
+        finally:
+            server.terminate()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""A package of somebody else's compiles against our .pxd files: from the wheel, and from the strict editable install."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import kbroker._core
+
+ROOT = Path(__file__).resolve().parents[2]
+FOREIGN = ROOT / "examples" / "foreign_cimport"
+WHEEL_LIMIT_BYTES = 6_000_000
+CHECK = """
+import kbroker._core
+from foreign.sessions import Leases
+from kbroker._core.clock import VirtualClock
+from kbroker._core.memory_pool import MemoryPool
+
+clock, pool = VirtualClock(), MemoryPool(1000, strict=True)
+leases = Leases(pool, clock)
+assert leases.grant(100, 30, 50) == 33
+assert (len(leases), pool.available_bytes) == (33, 10)
+clock.advance_ms(49)
+leases.advance()
+assert len(leases) == 33
+clock.advance_ms(2)
+leases.advance()
+assert (len(leases), leases.expired, pool.available_bytes) == (0, 33, 1000)
+leases.grant(5, 10, 1000)
+del leases
+assert pool.available_bytes == 1000
+print(kbroker._core.__file__)
+"""
+pytestmark = pytest.mark.slow
+
+
+def run(*command: object, **environment: str) -> str:
+    """Run, and show everything if it fails."""
+    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run(
+        [str(c) for c in command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**clean, **environment},
+        timeout=280,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+    return done.stdout
+
+
+def copied_tree(into: Path) -> Path:
+    """The sources, with the C++ and the compiled modules of this checkout: newer than their sources, they are not made
+    again, so that the test takes seconds."""
+    into.mkdir()
+    ignore = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy2(ROOT / name, into / name)
+    shutil.copytree(
+        ROOT / "src", into / "src", ignore=lambda d, n: {*ignore(d, n), *({"_core"} if d.endswith("kbroker") else ())}
+    )
+    for name in ("cython", "pxd"):
+        if (ROOT / "build" / name).is_dir():
+            shutil.copytree(ROOT / "build" / name, into / "build" / name)
+    compiled = into / "build" / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+    for source in (into / "src").rglob("*.pyx"):
+        inside = source.relative_to(into / "src").with_suffix("")
+        parts = inside.parts if inside.parts[0] == "kbroker" else ("kbroker", *inside.parts)
+        spec = importlib.util.find_spec(".".join(parts))
+        if spec is not None and spec.origin is not None:
+            target = compiled.joinpath(*parts[:-1], Path(spec.origin).name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(spec.origin, target)
+    return into
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One wheel, built without the network by the tools of this environment."""
+    folder = tmp_path_factory.mktemp("wheel")
+    tree = copied_tree(folder / "tree")
+    pip_wheel(tree, folder)
+    (built,) = folder.glob("kbroker-*.whl")
+    return built
+
+
+def pip_wheel(source: Path, into: Path) -> None:
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "-w",
+        into,
+        source,
+    )
+
+
+def build_and_check(python: Path | str, tree: Path, **environment: str) -> str:
+    """Compile a copy of the foreign package with `python`, run the check, return where kbroker was found."""
+    shutil.copytree(FOREIGN, tree)
+    build = "import runpy, sys; sys.argv = ['setup.py', '-q', 'build_ext', '--build-lib', 'out']; runpy.run_path('setup.py')"
+    clean = f"import os; os.chdir({str(tree)!r}); {build}"
+    run(python, "-c", clean, **environment)
+    shutil.copy2(tree / "src" / "foreign" / "__init__.py", tree / "out" / "foreign")
+    return run(python, "-c", f"import sys; sys.path.insert(0, {str(tree / 'out')!r})\n{CHECK}", **environment).strip()
+
+
+def test_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    """In a fresh virtual environment the wheel holds all that a cimport needs."""
+    place = tmp_path / "venv"
+    venv.create(place, with_pip=False, symlinks=True)
+    python = place / "bin" / "python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", site, wheel)
+    tools = sysconfig.get_path("purelib")  # Cython and setuptools of the lock, at the end of the path
+    (site / "tools.pth").write_text(tools + "\n")
+    found = build_and_check(python, tmp_path / "foreign")
+    assert Path(found).is_relative_to(site)
+
+
+def test_from_the_editable_install(tmp_path: Path) -> None:
+    """The installation under test, which is a strict editable one, shows Cython the .pxd files under their real names."""
+    searched = os.pathsep.join(p for p in sys.path if p)
+    found = build_and_check(sys.executable, tmp_path / "foreign", PYTHONPATH=searched)
+    assert Path(found) == Path(kbroker._core.__file__)
+
+
+def test_what_the_wheel_holds(wheel: Path) -> None:
+    """At most 6 MB: compiled modules, .pxd, .pyi, headers and py.typed, but no sources of C, C++ or Cython."""
+    assert wheel.stat().st_size <= WHEEL_LIMIT_BYTES
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    kinds = {Path(n).suffix for n in names if n.startswith("kbroker/")}
+    assert kinds == {".py", ".pyi", ".pxd", ".h", ".so", ".json", ".typed"}
+    for wanted in (
+        "py.typed",
+        "_core/py.typed",
+        "_core/timing_wheel.pxd",
+        "_core/timing_wheel.pyi",
+        "_core/__init__.pxd",
+    ):
+        assert f"kbroker/{wanted}" in names
+    outside = {n.split("/")[0] for n in names} - {"kbroker"}
+    assert [n for n in outside if not n.endswith(".dist-info")] == []

@@ -1,0 +1,75 @@
+"""The examples run, and say what docs/embedding.md says of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def talk(port: int, sent: bytes) -> bytes:
+    """Everything that comes back until the server closes the connection, or we do after a pause of its own."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as one:
+        one.sendall(sent)
+        one.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: one.recv(4096), b""))
+
+
+def test_line_server() -> None:
+    """Pipelined lines are answered in order, a delayed one too; what is no command is told so."""
+    server = example("line_server").LineServer().start()
+    try:
+        answers = talk(server.port, b"ECHO hello\nAFTER 20 later\r\nAFTER x y\nnonsense\nQUIT\nECHO never\n").split(
+            b"\n"
+        )
+        assert answers[:3] == [b"hello", b"later", b"? AFTER milliseconds text"]
+        assert answers[3].startswith(b"? ECHO")
+        assert answers[4:] == [b""]
+        assert b"timers=0" in talk(server.port, b"STATS\n")
+    finally:
+        server.stop()
+
+
+def test_http_like() -> None:
+    """Requests may come in pieces or several at once."""
+    server = example("http_like").HttpLikeServer().start()
+    try:
+        both = talk(server.port, b"GET /a HTTP/1.1\r\nHost: x\r\n\r\nPOST /b HTTP/1.1\r\n\r\n")
+        assert both.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"you asked for /a\nHTTP/1.1 405 " in both
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as one:
+            for piece in (b"GET /sl", b"ow HTTP/1.1\r", b"\n\r\n"):
+                one.sendall(piece)
+            answer = b""
+            while not answer.endswith(b"/slow\n"):
+                answer += one.recv(4096)
+        assert talk(server.port, b"x" * 9000) == b""
+    finally:
+        server.stop()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads memory from /proc")
+def test_line_load() -> None:
+    """The load program with few connections; the documentation's figures are of 10,000."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "line_load.py"), "300", "0.3"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "300 opened" in done.stdout
+    assert "connections=300" in done.stdout

@@ -1,0 +1,123 @@
+"""What an import and a `--help` load, and how long they take; and processes that end, or fork, with a broker in them."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+
+IN_MEMORY = '{"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True}'
+
+
+def seconds(*arguments: str) -> float:
+    """Median of five runs of an interpreter."""
+    taken = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, *arguments], check=True, capture_output=True, timeout=60)
+        taken.append(time.perf_counter() - begin)
+    return statistics.median(taken)
+
+
+def loaded(program: str) -> set[str]:
+    """Modules that a program loads beyond the interpreter's own."""
+    bare = subprocess.run(
+        [sys.executable, "-c", "import sys; print(*sys.modules)"], check=True, capture_output=True, text=True
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{program}\nprint(*sys.modules)"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return set(done.stdout.split()) - set(bare.stdout.split())
+
+
+def test_import_is_next_to_nothing() -> None:
+    """`import kbroker` loads its own package file alone: 30 ms are promised, it takes less than one."""
+    assert loaded("import kbroker") == {"kbroker"}
+    assert seconds("-c", "import kbroker") - seconds("-c", "pass") < 0.1
+
+
+def test_help_loads_no_broker() -> None:
+    """`kbroker --help` is 150 ms at most on an idle machine, since it loads neither broker, client nor compiled modules."""
+    modules = loaded("from kbroker.cli import cli\ntry:\n    cli(['--help'])\nexcept SystemExit:\n    pass")
+    heavy = ("kbroker.server", "kbroker.client", "kbroker._core", "kbroker.protocol", "kbroker.log", "numpy", "asyncio")
+    assert sorted(m for m in modules if m.startswith(heavy)) == []
+    assert seconds("-m", "kbroker.cli", "--help") < 1.0
+
+
+@pytest.mark.parametrize(
+    "ending", ["pass", "sys.exit(0)", "raise SystemExit(0)", "del broker; import gc; gc.collect()"]
+)
+def test_the_interpreter_ends_with_a_running_broker(ending: str) -> None:
+    """No hang above 5 s and no crash, with connections open and a request waiting."""
+    program = f"""
+import socket, sys, time
+from kbroker.server.broker import Broker
+broker = Broker({IN_MEMORY}); broker.start()
+host, _, port = broker.bootstrap_servers.rpartition(":")
+clients = [socket.create_connection((host, int(port))) for _ in range(3)]
+clients[0].sendall(b"\\0\\0\\1\\0half")
+{ending}
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_end_takes_less_than_five_seconds() -> None:
+    """Measured inside: from the last statement to the end of the exit handlers."""
+    program = f"""
+import atexit, sys, time
+atexit.register(lambda: print(time.perf_counter() - began))
+from kbroker.server.broker import Broker
+brokers = [Broker({IN_MEMORY}) for _ in range(2)]
+for broker in brokers: broker.start()
+began = time.perf_counter()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 5
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+def test_a_forked_child_runs_and_ends() -> None:
+    """A child of a busy broker's process runs Python, makes a broker of its own and exits; the parent serves on."""
+    program = f"""
+import os, socket, struct, sys, threading
+from kbroker._core.timing_wheel import Timer
+from kbroker.server.broker import Broker
+def ask(broker):
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as one:
+        one.sendall(struct.pack(">ihhihi", 14, 3, 1, 1, 0, 0))
+        assert one.recv(4096)
+broker = Broker({IN_MEMORY}); broker.start()
+done = threading.Event()
+def busy():
+    while not done.is_set(): ask(broker)
+threads = [threading.Thread(target=busy) for _ in range(2)]
+for thread in threads: thread.start()
+for turn in range(10):
+    child = os.fork()
+    if child == 0:
+        timer, ran = Timer(), []
+        timer.add(1, lambda: ran.append(1))
+        while not ran: timer.advance(100)
+        if turn % 2:
+            with Broker({IN_MEMORY}) as own: ask(own)
+        if turn % 3 == 0: broker.stop()
+        if turn % 4 == 0: os._exit(0)
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0, turn
+    ask(broker)
+done.set()
+for thread in threads: thread.join()
+ask(broker)
+broker.stop()
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
