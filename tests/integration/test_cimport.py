@@ -1,4 +1,4 @@
-"""A package of somebody else's compiles against our .pxd files: from the wheel, and from the strict editable install."""
+"""A foreign package compiles against our .pxd files: from the wheel, and from the strict editable install."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def pip_wheel(source: Path, into: Path) -> None:
 def build_and_check(python: Path | str, tree: Path, **environment: str) -> str:
     """Compile a copy of the foreign package with `python`, run the check, return where kbroker was found."""
     shutil.copytree(FOREIGN, tree)
-    build = "import runpy, sys; sys.argv = ['setup.py', '-q', 'build_ext', '--build-lib', 'out']; runpy.run_path('setup.py')"
-    clean = f"import os; os.chdir({str(tree)!r}); {build}"
+    build = "sys.argv = ['setup.py', '-q', 'build_ext', '--build-lib', 'out']; runpy.run_path('setup.py')"
+    clean = f"import os, runpy, sys; os.chdir({str(tree)!r}); {build}"
     run(python, "-c", clean, **environment)
     shutil.copy2(tree / "src" / "foreign" / "__init__.py", tree / "out" / "foreign")
     return run(python, "-c", f"import sys; sys.path.insert(0, {str(tree / 'out')!r})\n{CHECK}", **environment).strip()
@@ -133,7 +133,7 @@ def test_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_from_the_editable_install(tmp_path: Path) -> None:
-    """The installation under test, which is a strict editable one, shows Cython the .pxd files under their real names."""
+    """The installation under test, a strict editable one, shows Cython the .pxd files under their real names."""
     searched = os.pathsep.join(p for p in sys.path if p)
     found = build_and_check(sys.executable, tmp_path / "foreign", PYTHONPATH=searched)
     assert Path(found) == Path(kbroker._core.__file__)

@@ -1,4 +1,4 @@
-"""What an import and a `--help` load, and how long they take; and processes that end, or fork, with a broker in them."""
+"""What an import and a `--help` load and take; and processes that end, or fork, with a broker in them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_import_is_next_to_nothing() -> None:
 
 
 def test_help_loads_no_broker() -> None:
-    """`kbroker --help` is 150 ms at most on an idle machine, since it loads neither broker, client nor compiled modules."""
+    """`kbroker --help` is 150 ms at most on an idle machine: it loads no broker, client or compiled module."""
     modules = loaded("from kbroker.cli import cli\ntry:\n    cli(['--help'])\nexcept SystemExit:\n    pass")
     heavy = ("kbroker.server", "kbroker.client", "kbroker._core", "kbroker.protocol", "kbroker.log", "numpy", "asyncio")
     assert sorted(m for m in modules if m.startswith(heavy)) == []

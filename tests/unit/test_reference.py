@@ -1,4 +1,4 @@
-"""The reference is made from docstrings and stubs; a page that was not made again tells something else than the code."""
+"""The reference is made from docstrings and stubs; a page that was not made again tells what was."""
 
 import importlib.util
 from pathlib import Path
