@@ -31,10 +31,10 @@ def servers(rows: list[dict[str, Any]]) -> dict[str, dict[str, tuple[list[float]
     return loads
 
 
-def bars(axes: Any, figures: dict[str, list[float]], text: str) -> None:
+def bars(axes: Any, figures: dict[str, list[float]], text: str, less_is_better: bool = False) -> None:
     """Medians as bars with the range of the rounds; ours stands out, the best is on top."""
     medians = {name: statistics.median(values) for name, values in figures.items() if values}
-    names = sorted(medians, key=lambda name: medians[name])
+    names = sorted(medians, key=lambda name: medians[name], reverse=less_is_better)
     low = [medians[n] - min(figures[n]) for n in names]
     high = [max(figures[n]) - medians[n] for n in names]
     colours = [OURS if n == "kbroker" else PEERS for n in names]
@@ -59,9 +59,9 @@ def main() -> None:
     )
     for (left, right), (name, of) in zip(grid, loads.items(), strict=True):
         bars(left, {server: rate for server, (rate, _) in of.items()}, "{:,.0f}")
-        bars(right, {server: cpu for server, (_, cpu) in of.items()}, "{:,.1f}")
+        bars(right, {server: cpu for server, (_, cpu) in of.items()}, "{:,.1f}", True)
         left.set_title(f"{name}: requests per second", fontsize=9, loc="left")
-        right.set_title("CPU microseconds per request of the server", fontsize=9, loc="left")
+        right.set_title("CPU microseconds of the server per request (less is better)", fontsize=9, loc="left")
     facts = document["machine"]
     figure.suptitle(
         f"kbroker {facts['kbroker']} beside its peers: {facts['cpu']}, {facts['cores']} cores, {facts['date']}",
