@@ -187,6 +187,64 @@ def test_list_reassignments(bench: Bench) -> None:
         assert (answer["ErrorCode"], answer["ErrorMessage"], answer["Topics"]) == (0, None, [])
 
 
+def moved(bench: Bench, version: int, path: str, *names: tuple[str, list[int]]) -> list[tuple[str, int, int]]:
+    folder = {"Path": path, "Topics": [{"Name": name, "Partitions": indexes} for name, indexes in names]}
+    answer = bench.ask("AlterReplicaLogDirs", version, {"Dirs": [folder]})
+    return [
+        (topic["TopicName"], row["PartitionIndex"], row["ErrorCode"])
+        for topic in answer["Results"]
+        for row in topic["Partitions"]
+    ]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_alter_replica_log_dirs(bench: Bench, version: int) -> None:
+    """Moving to the folder it is in is done; another folder is 57 whatever is asked to move, what is not there is 3."""
+    (folder,) = bench.ask("DescribeLogDirs", 4, {"Topics": None})["Results"]
+    asked = (("t", [0, 7]), ("missing", [0]))
+    assert moved(bench, version, folder["LogDir"], *asked) == [("t", 0, 0), ("t", 7, 3), ("missing", 0, 3)]
+    assert moved(bench, version, "/no/such/folder", *asked) == [("t", 0, 57), ("t", 7, 57), ("missing", 0, 57)]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_alter_reassignments(bench: Bench, version: int) -> None:
+    """In place is done, other replicas are 39, nothing can be cancelled (85), what is not there is 3; Kafka's words."""
+    node = bench.ctx.node_id
+
+    def ask(replicas: list[int] | None, name: str = "t", index: int = 0) -> tuple[int, str | None]:
+        topics = [{"Name": name, "Partitions": [{"PartitionIndex": index, "Replicas": replicas}]}]
+        answer = bench.ask("AlterPartitionReassignments", version, {"TimeoutMs": 1, "Topics": topics})
+        assert (answer["ErrorCode"], answer["ErrorMessage"]) == (0, None)
+        ((topic, (row,)),) = [(t["Name"], t["Partitions"]) for t in answer["Responses"]]
+        assert (topic, row["PartitionIndex"]) == (name, index)
+        return row["ErrorCode"], row["ErrorMessage"]
+
+    prefix = "The manual partition assignment includes"
+    assert ask([node]) == (0, None)
+    assert ask([99]) == (39, f"{prefix} broker 99, but no such broker is registered.")
+    assert ask([]) == (39, f"{prefix} an empty replica list.")
+    assert ask([node, node]) == (39, f"{prefix} the broker {node} more than once.")
+    assert ask(None) == (85, None)
+    assert ask([node], index=7) == (3, "Unable to find partition t:7.")
+    assert ask([node], name="missing") == (3, "Unable to find a topic named missing.")
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_describe_quorum(bench: Bench, version: int) -> None:
+    """One voter leads the metadata topic (quirk 18); any other topic is 3."""
+    asked = [{"TopicName": name, "Partitions": [{"PartitionIndex": 0}]} for name in ("__cluster_metadata", "t")]
+    answer = bench.ask("DescribeQuorum", version, {"Topics": asked})
+    assert answer["ErrorCode"] == 0
+    (ours,), (other,) = (topic["Partitions"] for topic in answer["Topics"])
+    node = bench.ctx.node_id
+    voters = [voter["ReplicaId"] for voter in ours["CurrentVoters"]]
+    assert (ours["ErrorCode"], ours["LeaderId"], voters, ours["Observers"]) == (0, node, [node], [])
+    assert (other["ErrorCode"], other["LeaderId"], other["CurrentVoters"]) == (3, 0, [])
+    if version >= 2:
+        assert [one["NodeId"] for one in answer["Nodes"]] == [node]
+        assert (ours["ErrorMessage"], other["ErrorMessage"]) == ("", "This server does not host this topic-partition.")
+
+
 def test_failures_name_every_partition() -> None:
     """A handler that fails is answered for all that was asked."""
     request = RequestContext(21, 2)

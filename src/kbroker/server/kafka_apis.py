@@ -29,13 +29,16 @@ from kbroker.server.apis import (
     api23_offset_for_leader_epoch,
     api32_describe_configs,
     api33_alter_configs,
+    api34_alter_replica_log_dirs,
     api35_describe_log_dirs,
     api37_create_partitions,
     api42_delete_groups,
     api43_elect_leaders,
     api44_incremental_alter_configs,
+    api45_alter_partition_reassignments,
     api46_list_partition_reassignments,
     api47_offset_delete,
+    api55_describe_quorum,
     api60_describe_cluster,
     api61_describe_producers,
     api74_list_config_resources,
@@ -92,13 +95,16 @@ class KafkaApis:
         self._add(23, api23_offset_for_leader_epoch)
         self._add(32, api32_describe_configs)
         self._add(33, api33_alter_configs)
+        self._add(34, api34_alter_replica_log_dirs)
         self._add(35, api35_describe_log_dirs)
         self._add(37, api37_create_partitions)
         self._add(42, api42_delete_groups)
         self._add(43, api43_elect_leaders)
         self._add(44, api44_incremental_alter_configs)
+        self._add(45, api45_alter_partition_reassignments)
         self._add(46, api46_list_partition_reassignments)
         self._add(47, api47_offset_delete)
+        self._add(55, api55_describe_quorum)
         self._add(60, api60_describe_cluster)
         self._add(61, api61_describe_producers)
         self._add(74, api74_list_config_resources)

@@ -46,11 +46,16 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     return {"ErrorCode": int(error), "Results": []}
 
 
+def folder_path(ctx: ApiContext) -> str:
+    """The one log folder as clients are told of it."""
+    return IN_MEMORY if ctx.config.boolean("kbroker.in.memory") else os.path.abspath(ctx.config.log_dir)
+
+
 def _folder(ctx: ApiContext) -> tuple[str, int, int]:
     """Path, and the bytes of its volume: all, and those left."""
-    if ctx.config.boolean("kbroker.in.memory"):
-        return IN_MEMORY, UNKNOWN_BYTES, UNKNOWN_BYTES
-    path = os.path.abspath(ctx.config.log_dir)
+    path = folder_path(ctx)
+    if path == IN_MEMORY:
+        return path, UNKNOWN_BYTES, UNKNOWN_BYTES
     try:
         usage = shutil.disk_usage(path)
     except OSError as error:
