@@ -9,6 +9,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.log._partition import PartitionLog
 from kbroker.log._segment import OpenFileCache
 from kbroker.protocol.records import CompressionType, Record, build_batch
+from tests.support.compaction import keyed
 from tests.support.log_files import (
     NOW_MS,
     TOPIC_ID,
@@ -102,6 +103,38 @@ def test_key_of_a_compacted_topic(tmp_path: Path) -> None:
     assert log.append(build_batch(records))[:1] == (87,)
     assert log.append(build_batch(records)).bad_record == 1
     assert log.append(build_batch(records[:1])).error == 0
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+def test_every_refused_record_is_named(tmp_path: Path, codec: int) -> None:
+    """A batch of a compacted topic with several records that have no key tells of each of them, not of the first."""
+    log = open_log(tmp_path / "t-0", config={"cleanup.policy": "compact"})
+    result = log.append(keyed(*((None if i % 10 == 0 else b"k", b"v") for i in range(100)), codec=codec))
+    assert (result.error, result.bad_record, result.bad_records) == (87, 0, tuple(range(0, 100, 10)))
+    assert log.append(keyed((b"k", b"v"), codec=codec))[5:7] == (-1, None)
+
+
+def test_bad_times_and_keys_in_one_batch(tmp_path: Path) -> None:
+    """Both kinds are named together and the time stamp's code wins; a record without key has no time looked at."""
+    log = open_log(tmp_path / "t-0", config={"cleanup.policy": "compact"})
+    late = NOW_MS + 3_600_001
+    fine, keyless, both, ahead = ((b"k", NOW_MS), (None, NOW_MS), (None, late), (b"k", late))
+
+    def append(*records: tuple[bytes | None, int]) -> tuple[int, tuple[int, ...]]:
+        rows = [Record(key=key, value=b"x", timestamp_ms=time_ms) for key, time_ms in records]
+        result = log.append(build_batch(rows))
+        return result.error, result.bad_records
+
+    assert append(fine, keyless, both) == (87, (1, 2))
+    assert append(both, fine, ahead) == (32, (0, 2))
+    assert append(fine) == (0, ())
+
+
+def test_so_many_refused_records_are_named(tmp_path: Path) -> None:
+    """An answer names 8,192 refused records and no more, however many a packed batch holds."""
+    log = open_log(tmp_path / "t-0", config={"cleanup.policy": "compact"})
+    result = log.append(keyed(*((None, b"") for _ in range(9000)), codec=1))
+    assert (result.error, result.bad_records) == (87, tuple(range(8192)))
 
 
 def test_inner_offsets(log: PartitionLog) -> None:

@@ -18,7 +18,9 @@ cdef struct AppendResult:
     int64_t last_offset
     int64_t log_append_time_ms  # -1 unless LogAppendTime (a duplicate answers its own time stamp)
     int64_t log_start_offset
-    int32_t bad_record          # batch_index of the refused record, -1: none
+    int32_t bad_record          # batch_index of the first refused record, -1: none
+    int32_t *bad_records        # malloc'ed, the caller frees it: batch_index of each refused record; NULL when none
+    int32_t bad_count
     const char *message         # static text for the client, or NULL
     bint is_duplicate
     bint high_watermark_moved   # waiting fetches may look

@@ -352,6 +352,8 @@ cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes
         if checks[count].error != 0:
             refuse(out, checks[count].error, checks[count].message)
             out.bad_record = checks[count].bad_record
+            out.bad_records = checks[count].bad_records
+            out.bad_count = checks[count].bad_count
             hide_log_start(out, checks[count].before_log)
             release_checks(checks, count, grown)
             return
@@ -773,16 +775,20 @@ cdef class PartitionLog:
         cdef int64_t size = len(data)
         cdef char *copy = <char *>malloc(size if size > 0 else 1)
         cdef AppendResult result
+        cdef int32_t slot
         if copy is NULL:
             raise MemoryError
         memcpy(copy, <const char *>data, size)
         with nogil:
             partition_append(state, copy, size, acks, api_version, is_client, &result)
             free(copy)
+        bad_records = tuple([result.bad_records[slot] for slot in range(result.bad_count)])
+        free(result.bad_records)
         return AppendInfo(result.error, result.base_offset, result.last_offset, result.log_append_time_ms,
                           result.log_start_offset, result.bad_record,
                           None if result.message is NULL else (<bytes>result.message).decode(),
-                          bool(result.is_duplicate), bool(result.high_watermark_moved), result.flush_offset)
+                          bool(result.is_duplicate), bool(result.high_watermark_moved), result.flush_offset,
+                          bad_records)
 
     def read(self, int64_t offset, int64_t max_bytes=1048576, *, bint min_one=True, int8_t isolation=0):
         cdef Partition *state = self.partition

@@ -21,7 +21,9 @@ cdef enum:
 cdef struct BatchCheck:
     int16_t error
     const char *message         # static
-    int32_t bad_record          # -1: none
+    int32_t bad_record          # the first refused record, -1: none
+    int32_t *bad_records        # malloc'ed, the caller frees it: all refused records; NULL when there are none
+    int32_t bad_count
     bint before_log             # refused as a request, before the log was looked at
     int64_t taken_bytes         # of the data given: what follows it is no batch and is left out
     int64_t size_bytes          # of the batch as it is stored

@@ -3,7 +3,7 @@
 order.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t
-from libc.stdlib cimport free
+from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 from kbroker._core.crc32c cimport crc32c
 from kbroker.log._config cimport LogConfig
@@ -22,6 +22,7 @@ cdef enum:
     CONTROL_BIT = 32
     LEGACY_OVERHEAD = 14        # smallest size field of any format
     UP_TO_MAGIC = 17
+    MAX_BAD_RECORDS = 8192      # Kafka names all; an answer many times as large as its request helps nobody
 
 
 cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept nogil:
@@ -74,38 +75,63 @@ cdef void batch_facts(const char *data, const BatchHeader *header, bint from_cli
                 out.coordinator_epoch = get_int32(record.value + 2)
 
 
+cdef void note_bad_record(BatchCheck *out, int32_t slot) noexcept nogil:
+    """Remembers a refused record. Without memory, and beyond the bound, the first ones stand for all."""
+    cdef int32_t *grown
+    cdef int32_t count = out.bad_count
+    if out.bad_record < 0:
+        out.bad_record = slot
+    if count >= MAX_BAD_RECORDS:
+        return
+    if count & (count - 1) == 0:    # full at each power of two: 0, 1, 2, 4, ...
+        grown = <int32_t *>realloc(out.bad_records, <size_t>(2 * count if count > 0 else 1) * sizeof(int32_t))
+        if grown is NULL:
+            return
+        out.bad_records = grown
+    out.bad_records[count] = slot
+    out.bad_count = count + 1
+
+
+cdef void forget_bad_records(BatchCheck *out) noexcept nogil:
+    free(out.bad_records)
+    out.bad_records = NULL
+    out.bad_count = 0
+    out.bad_record = -1
+
+
 cdef void check_records(const char *records, int64_t size_bytes, const BatchHeader *header, int64_t now_ms,
                         const LogConfig *config, bint is_compressed, int64_t *max_timestamp,
                         BatchCheck *out) noexcept nogil:
     cdef RecordView record
     cdef int64_t position = 0, timestamp, largest = -1
-    cdef int32_t slot, first_bad = -1
+    cdef int32_t slot
     cdef bint stamped = (header.attributes & LOG_APPEND_TIME_BIT) != 0
     cdef bint bad_time = False
     for slot in range(header.record_count):
         if record_next(records, size_bytes, &position, header, &record) != 0:
+            forget_bad_records(out)
             refuse(out, INVALID_RECORD, b"A record of the batch is malformed or past its end")
             return
         if is_compressed and record.offset - header.base_offset != slot:
+            forget_bad_records(out)
             refuse(out, UNKNOWN_SERVER_ERROR, b"Inner offsets of a compressed batch are not consecutive")
             return
-        if config.compacted and record.key_bytes < 0 and first_bad < 0:
-            first_bad = slot
         timestamp = header.max_timestamp_ms if stamped else record.timestamp_ms
         if timestamp > largest:
             largest = timestamp
-        if not config.log_append_time and timestamp != -1:
+        if config.compacted and record.key_bytes < 0:
+            note_bad_record(out, slot)          # Kafka looks at the time stamp of those with a key only
+        elif not config.log_append_time and timestamp != -1:
             # Kafka's subtraction wraps; these comparisons say the same without it
             if ((timestamp < now_ms and now_ms - config.timestamp_before_max_ms > timestamp)
                     or (timestamp > now_ms and timestamp - config.timestamp_after_max_ms > now_ms)):
                 bad_time = True
-                if first_bad < 0:
-                    first_bad = slot
+                note_bad_record(out, slot)
     if position != size_bytes:
+        forget_bad_records(out)
         refuse(out, INVALID_RECORD, b"Bytes are left after the last record of the batch")
         return
-    if first_bad >= 0:
-        out.bad_record = first_bad
+    if out.bad_record >= 0:
         if bad_time:
             refuse(out, INVALID_TIMESTAMP, b"One or more records have been rejected due to invalid timestamp")
         else:

@@ -4,7 +4,10 @@ from typing import NamedTuple
 
 
 class AppendInfo(NamedTuple):
-    """Outcome of an append; ``error`` is Kafka's code, 0 = appended or a repeat."""
+    """Outcome of an append; ``error`` is Kafka's code, 0 = appended or a repeat.
+
+    ``bad_record``: number in the batch of the first record that was refused, -1 for none; ``bad_records``: of all.
+    """
 
     error: int
     base_offset: int
@@ -16,6 +19,7 @@ class AppendInfo(NamedTuple):
     is_duplicate: bool
     high_watermark_moved: bool
     flush_offset: int
+    bad_records: tuple[int, ...]
 
 
 class AbortedTransaction(NamedTuple):

@@ -238,6 +238,7 @@ cdef void write_partition(Writer *w, int16_t version, int32_t index, AppendResul
     """One PartitionProduceResponse."""
     cdef bint flexible = version >= 9
     cdef int64_t message_bytes = 0
+    cdef int32_t slot
     write_i32(w, index)
     write_i16(w, result.error)
     write_i64(w, result.base_offset)
@@ -248,14 +249,12 @@ cdef void write_partition(Writer *w, int16_t version, int32_t index, AppendResul
         if result.message != NULL:
             while result.message[message_bytes] != 0:
                 message_bytes += 1
-        if result.bad_record >= 0:
-            write_length(w, 1, flexible, True)
-            write_i32(w, result.bad_record)
+        write_length(w, result.bad_count, flexible, True)
+        for slot in range(result.bad_count):
+            write_i32(w, result.bad_records[slot])
             write_string(w, result.message, message_bytes, flexible)
             if flexible:
                 write_uvarint(w, 0)
-        else:
-            write_length(w, 0, flexible, True)
         write_string(w, result.message, message_bytes, flexible)
     if flexible:
         write_uvarint(w, 0)
@@ -350,6 +349,7 @@ cdef Outcome append_all(Handler *handler, Request *request, Parsed *parsed) noex
                     waiting[waiting_count].base_offset_at = w.size_bytes + 6
                     waiting_count += 1
             write_partition(&w, version, parsed.parts[at - 1].index, &result)
+            free(result.bad_records)
         if flexible:
             write_uvarint(&w, 0)
     write_i32(&w, 0)            # throttle_time_ms: written by the quota gate
