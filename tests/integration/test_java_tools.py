@@ -1,0 +1,157 @@
+"""Kafka's own command line tools, unmodified, against our broker: each does its work and says what it says to Kafka."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import need
+from tests.support.broker import BrokerProcess
+
+TOOLS = "org.apache.kafka.tools."
+GROUPS = TOOLS + "consumer.group.ConsumerGroupCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+class Tools:
+    """Runs a tool against one broker and returns its standard output."""
+
+    def __init__(self, script: Path, bootstrap: str) -> None:
+        self.script = script
+        self.bootstrap = bootstrap
+
+    def __call__(self, tool: str, *args: str, stdin: str = "") -> str:
+        command = [str(self.script), "tool", tool, "--bootstrap-server", self.bootstrap, *args]
+        done = subprocess.run(
+            command,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_START},
+        )
+        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
+    script = need.oracle("tools/kafka.sh")
+    need.program("java", "mvn")
+    settings = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "2", "node.id": "1"}
+    broker = BrokerProcess(tmp_path_factory.mktemp("java-tools") / "data", settings)
+    try:
+        broker.start()
+        yield Tools(script, broker.bootstrap)
+        assert broker.is_alive()
+    finally:
+        broker.discard()
+
+
+def rows(text: str) -> list[list[str]]:
+    """The words of each line that has any."""
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
+def test_topics_and_configs(tools: Tools) -> None:
+    """kafka-topics creates, describes, grows, lists and deletes; kafka-configs changes topic and broker."""
+    tool = TOOLS + "TopicCommand"
+    made = tools(tool, "--create", "--topic", "made", "--partitions", "2", "--config", "retention.ms=100000")
+    assert made == "Created topic made.\n"
+    tools(tool, "--alter", "--topic", "made", "--partitions", "3")
+    head, *partitions = tools(tool, "--describe", "--topic", "made").splitlines()
+    assert re.search(r"Topic: made\tTopicId: \S{22}\tPartitionCount: 3\tReplicationFactor: 1\t", head)
+    assert "retention.ms=100000" in head
+    assert [line.split("\t")[2:6] for line in partitions] == [
+        [f"Partition: {index}", "Leader: 1", "Replicas: 1", "Isr: 1"] for index in range(3)
+    ]
+
+    about = ("--entity-type", "topics", "--entity-name", "made")
+    tools(CONFIGS, "--alter", *about, "--add-config", "max.message.bytes=2000000", "--delete-config", "retention.ms")
+    described = tools(CONFIGS, "--describe", *about)
+    assert (
+        "max.message.bytes=2000000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:max.message.bytes=2000000, "
+        in described
+    )
+    assert "retention.ms" not in described
+    broker = ("--entity-type", "brokers", "--entity-name", "1")
+    tools(CONFIGS, "--alter", *broker, "--add-config", "log.cleaner.threads=2")
+    assert "log.cleaner.threads=2 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:" in tools(
+        CONFIGS, "--describe", *broker
+    )
+
+    tools(tool, "--delete", "--topic", "made")
+    assert "made" not in tools(tool, "--list").split()
+
+
+def test_console_and_groups(tools: Tools) -> None:
+    """What the console producer sends the console consumer reads in a group, which the group tool moves and deletes."""
+    lines = [f"line {number}" for number in range(20)]
+    tools(TOOLS + "ConsoleProducer", "--topic", "lines", stdin="".join(line + "\n" for line in lines))
+    consume = ("--topic", "lines", "--group", "readers", "--from-beginning", "--max-messages", "20")
+    read = tools(TOOLS + "consumer.ConsoleConsumer", *consume, "--timeout-ms", "60000")
+    assert sorted(read.splitlines()) == sorted(lines)
+
+    assert "readers" in tools(GROUPS, "--list").split()
+    described = [row for row in rows(tools(GROUPS, "--describe", "--group", "readers")) if row[0] == "readers"]
+    assert {(row[1], row[2]) for row in described} == {("lines", "0"), ("lines", "1")}
+    assert all(row[3] == row[4] and row[5] == "0" for row in described)
+    assert sum(int(row[3]) for row in described) == 20
+    state = rows(tools(GROUPS, "--describe", "--group", "readers", "--state"))[-1]
+    assert (state[0], *state[-2:]) == ("readers", "Empty", "0")
+
+    which = ("--group", "readers", "--topic", "lines:0,1")
+    reset = rows(tools(GROUPS, "--reset-offsets", *which, "--to-earliest", "--execute"))
+    assert sorted(row[1:] for row in reset[1:]) == [["lines", "0", "0"], ["lines", "1", "0"]]
+    after = [row for row in rows(tools(GROUPS, "--describe", "--group", "readers")) if row[0] == "readers"]
+    assert sum(int(row[5]) for row in after) == 20
+    assert "successful" in tools(GROUPS, "--delete", "--group", "readers")
+    assert "readers" not in tools(GROUPS, "--list").split()
+
+
+def test_records_and_offsets(tools: Tools, tmp_path: Path) -> None:
+    """The performance tools move all records; offsets, cut records and folder sizes are what was written."""
+    how_many = ("--topic", "many", "--num-records", "2000")
+    tools(TOOLS + "TopicCommand", "--create", "--topic", "many", "--partitions", "1")
+    sent = tools(TOOLS + "ProducerPerformance", *how_many, "--record-size", "100", "--throughput", "-1")
+    assert sent.startswith("2000 records sent")
+    measured = tools(TOOLS + "ConsumerPerformance", *how_many, "--timeout", "60000")
+    header, values = (line.split(", ") for line in measured.splitlines()[:2])
+    assert values[header.index("data.consumed.in.nMsg")] == "2000"
+
+    cut = tmp_path / "cut.json"
+    cut.write_text(json.dumps({"version": 1, "partitions": [{"topic": "many", "partition": 0, "offset": 7}]}))
+    assert "partition: many-0\tlow_watermark: 7" in tools(
+        TOOLS + "DeleteRecordsCommand", "--offset-json-file", str(cut)
+    )
+    assert tools(TOOLS + "GetOffsetShell", "--topic", "many") == "many:0:2000\n"
+    assert tools(TOOLS + "GetOffsetShell", "--topic", "many", "--time", "earliest") == "many:0:7\n"
+    folders = json.loads(tools(TOOLS + "LogDirsCommand", "--describe", "--topic-list", "many").splitlines()[-1])
+    (partition,) = folders["brokers"][0]["logDirs"][0]["partitions"]
+    assert (partition["partition"], partition["offsetLag"], partition["isFuture"]) == ("many-0", 0, False)
+    assert partition["size"] > 200_000
+
+
+def test_one_node_cluster(tools: Tools, tmp_path: Path) -> None:
+    """The quorum tool sees one voter that leads; the reassignment tool moves a partition to where it is."""
+    status = tools(TOOLS + "MetadataQuorumCommand", "describe", "--status")
+    assert re.search(r"LeaderId:\s+1\n", status)
+    tools(TOOLS + "TopicCommand", "--create", "--topic", "still", "--partitions", "1")
+    plan = tmp_path / "plan.json"
+    partition = {"topic": "still", "partition": 0, "replicas": [1], "log_dirs": ["any"]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [partition]}))
+    tool = TOOLS + "reassign.ReassignPartitionsCommand"
+    assert "Successfully started partition reassignment for still-0" in tools(
+        tool, "--reassignment-json-file", str(plan), "--execute"
+    )
+    assert "Reassignment of partition still-0 is completed." in tools(
+        tool, "--reassignment-json-file", str(plan), "--verify"
+    )
