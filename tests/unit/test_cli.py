@@ -26,11 +26,13 @@ Options:
   -h, --help  Show this message and exit.
 
 Commands:
+  configs  Show and change settings of topics and brokers.
   consume  Print the records of TOPIC until Ctrl-C.
+  groups   List, describe, reset and delete consumer groups.
   log      Look into the files of a log, and verify or repair them.
   produce  Send lines of standard input to TOPIC, each as a record.
   serve    Run a broker until SIGTERM or Ctrl-C, then stop it in order.
-  topics   List, describe, create and delete topics.
+  topics   List, describe, create, alter and delete topics.
 """
 
 
@@ -53,8 +55,9 @@ def test_help():
 
 @pytest.mark.parametrize(
     "command",
-    ["serve", "topics", "topics list", "topics describe", "topics create", "topics delete", "produce", "consume", "log",
-     "log dump", "log verify"],
+    ["serve", "topics", "topics list", "topics describe", "topics create", "topics alter", "topics delete", "groups",
+     "groups list", "groups describe", "groups reset", "groups delete", "configs", "configs describe", "configs alter",
+     "produce", "consume", "log", "log dump", "log verify"],
 )  # fmt: skip
 def test_every_command_has_help(command):
     """Each command explains itself and each of its options; short help is never cut off."""
@@ -72,7 +75,7 @@ def test_every_answer_can_be_json():
     """--json is everywhere but on `serve`."""
     leaves = [c for name, c in cli.commands.items() if not isinstance(c, click.Group) and name != "serve"]
     leaves += [c for g in cli.commands.values() if isinstance(g, click.Group) for c in g.commands.values()]
-    assert len(leaves) == 8
+    assert len(leaves) == 15
     assert [c.name for c in leaves if "as_json" not in [p.name for p in c.params]] == []
 
 

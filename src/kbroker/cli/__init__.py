@@ -11,7 +11,9 @@ from typing import Any
 import click
 
 import kbroker
+from kbroker.cli.configs import configs
 from kbroker.cli.consume import consume
+from kbroker.cli.groups import groups
 from kbroker.cli.log import log
 from kbroker.cli.produce import produce
 from kbroker.cli.serve import serve
@@ -78,5 +80,5 @@ def cli() -> None:
     """A small Kafka-compatible broker, and tools for any Kafka."""
 
 
-for command in (serve, topics, produce, consume, log):
+for command in (serve, topics, groups, configs, produce, consume, log):
     cli.add_command(command)

@@ -1,4 +1,4 @@
-"""`kbroker topics`: list, describe, create and delete, on any Kafka."""
+"""`kbroker topics`: list, describe, create, alter and delete, on any Kafka."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from kbroker.cli.output import print_json, print_table
 
 @click.group()
 def topics() -> None:
-    """List, describe, create and delete topics."""
+    """List, describe, create, alter and delete topics."""
 
 
 @topics.command("list")
@@ -152,6 +152,48 @@ def create(
 
 def _partitions(count: int) -> str:
     return "1 partition" if count == 1 else f"{count} partitions"
+
+
+@topics.command()
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@bootstrap_option
+@click.option("--partitions", "-p", type=click.IntRange(min=1), help="How many there are to be: more than now.")
+@click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="Set a topic config. Repeatable.")
+@click.option("--delete-config", "deletes", multiple=True, metavar="NAME", help="Back to the default. Repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only let the broker check it.")
+@json_option
+def alter(
+    names: tuple[str, ...],
+    bootstrap_server: str,
+    partitions: int | None,
+    configs: tuple[str, ...],
+    deletes: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Give topics more partitions or other configs.
+
+    What is not named stays as it is.
+    """
+    from kbroker.cli.configs import changes
+    from kbroker.client.admin import Admin, ResourceType
+
+    wanted = changes({"--set": key_values(configs, "--config")}, deletes)
+    if partitions is None and not wanted:
+        raise click.UsageError("nothing to do: give --partitions, --config or --delete-config")
+    rows: list[dict[str, Any]] = []
+    with connect(bootstrap_server) as cluster:
+        admin = Admin(cluster)
+        for name in names:
+            if wanted:
+                admin.alter_configs(ResourceType.TOPIC, name, wanted, validate_only=dry_run)
+            if partitions is not None:
+                admin.create_partitions(name, partitions, validate_only=dry_run)
+            rows.append({"name": name, "altered": not dry_run, "partitions": partitions})
+            if not as_json:
+                click.echo(f"{'could alter' if dry_run else 'altered'} {name}")
+    if as_json:
+        print_json(rows)
 
 
 @topics.command()

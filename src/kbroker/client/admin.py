@@ -10,7 +10,7 @@ from kbroker.client.connection import Body
 from kbroker.common.errors import Errors, KafkaError
 
 LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS = 2, 3, 19, 20
-DESCRIBE_CONFIGS, CREATE_PARTITIONS, DESCRIBE_CLUSTER = 32, 37, 60
+DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS, DESCRIBE_CLUSTER = 32, 37, 44, 60
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3  # in place of a timestamp in ListOffsets
 
@@ -39,15 +39,43 @@ class ConfigSource(enum.IntEnum):
     GROUP_CONFIG = 8
 
 
+class ConfigOperation(enum.IntEnum):
+    """What IncrementalAlterConfigs does to a key; APPEND and SUBTRACT are for lists."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """One place where a value may come from."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One config: `value` is None when it is sensitive or unset."""
+    """One config: `value` is None when it is sensitive or unset; `synonyms` begin with the one in force."""
 
     name: str
     value: str | None
     source: ConfigSource
     read_only: bool
     is_sensitive: bool
+    synonyms: tuple[ConfigSynonym, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """One change of one key; `value` is None for DELETE."""
+
+    name: str
+    operation: ConfigOperation
+    value: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,29 +237,58 @@ class Admin:
     # ---- configs
 
     def describe_configs(
-        self, resource_type: ResourceType, name: str, keys: Iterable[str] | None = None
+        self,
+        resource_type: ResourceType,
+        name: str,
+        keys: Iterable[str] | None = None,
+        *,
+        include_synonyms: bool = False,
     ) -> list[ConfigEntry]:
         """Configs of a topic or broker (`name` is then its node id), in order of their names.
 
         Args:
             resource_type: what `name` names.
-            name: topic name or node id.
+            name: topic name or node id; "" for what is set for all brokers.
             keys: only these; None for all.
+            include_synonyms: tell where else a value may come from.
         """
         resource = {
             "ResourceType": int(resource_type),
             "ResourceName": name,
             "ConfigurationKeys": None if keys is None else list(keys),
         }
-        node_id = int(name) if resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name else None
-        answer = self.cluster.retry(
-            lambda: self.cluster.request(DESCRIBE_CONFIGS, {"Resources": [resource]}, node_id=node_id)
-        )
+        node_id = _broker_of(resource_type, name)
+        body = {"Resources": [resource], "IncludeSynonyms": include_synonyms}
+        answer = self.cluster.retry(lambda: self.cluster.request(DESCRIBE_CONFIGS, body, node_id=node_id))
         entries = []
         for result in answer["Results"]:
             check(result["ErrorCode"], f"{resource_type.name.lower()} {name!r}", result.get("ErrorMessage"))
             entries += [_config_entry(entry) for entry in result["Configs"]]
         return sorted(entries, key=lambda e: e.name)
+
+    def alter_configs(
+        self, resource_type: ResourceType, name: str, changes: Iterable[ConfigChange], *, validate_only: bool = False
+    ) -> None:
+        """Change some keys of a topic or broker and leave the others, all or none; or only check that it could be done.
+
+        Args:
+            resource_type: what `name` names.
+            name: topic name or node id; "" for all brokers.
+            changes: at most one per key.
+            validate_only: change nothing.
+
+        Raises: KafkaError INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST ... with the broker's reason.
+        """
+        wanted = [{"Name": c.name, "ConfigOperation": int(c.operation), "Value": c.value} for c in changes]
+        resource = {"ResourceType": int(resource_type), "ResourceName": name, "Configs": wanted}
+        body: Body = {"Resources": [resource], "ValidateOnly": validate_only}
+        node_id = _broker_of(resource_type, name)
+        if node_id is None:
+            answer = self._ask_controller(INCREMENTAL_ALTER_CONFIGS, body, 0)
+        else:
+            answer = self.cluster.request(INCREMENTAL_ALTER_CONFIGS, body, node_id=node_id)
+        for result in answer["Responses"]:
+            check(result["ErrorCode"], f"{resource_type.name.lower()} {name!r}", result.get("ErrorMessage"))
 
     # ---- offsets
 
@@ -300,9 +357,24 @@ class Admin:
         return ClusterDescription(answer["ClusterId"], answer["ControllerId"], tuple(nodes))
 
 
+def _broker_of(resource_type: ResourceType, name: str) -> int | None:
+    """The node that answers for its own configs; None where any can."""
+    return int(name) if resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name else None
+
+
+def _config_source(code: int) -> ConfigSource:
+    return ConfigSource(code if code in ConfigSource._value2member_map_ else 0)
+
+
 def _config_entry(entry: Body) -> ConfigEntry:
-    source = entry["ConfigSource"]
-    known = source in ConfigSource._value2member_map_
+    synonyms = [
+        ConfigSynonym(one["Name"], one["Value"], _config_source(one["Source"])) for one in entry.get("Synonyms") or ()
+    ]
     return ConfigEntry(
-        entry["Name"], entry["Value"], ConfigSource(source if known else 0), entry["ReadOnly"], entry["IsSensitive"]
+        entry["Name"],
+        entry["Value"],
+        _config_source(entry["ConfigSource"]),
+        entry["ReadOnly"],
+        entry["IsSensitive"],
+        tuple(synonyms),
     )

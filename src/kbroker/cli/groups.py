@@ -1,0 +1,166 @@
+"""`kbroker groups`: list, describe with lag, reset and delete, on any Kafka."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.cli.options import bootstrap_option, connect, json_option
+from kbroker.cli.output import print_json, print_table
+from kbroker.cli.reset import reset
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import Cluster
+
+
+@click.group()
+def groups() -> None:
+    """List, describe, reset and delete consumer groups."""
+
+
+groups.add_command(reset)
+
+
+@groups.command("list")
+@bootstrap_option
+@click.option("--state", "states", multiple=True, help="Only groups in this state, such as Stable. Repeatable.")
+@click.option("--type", "types", multiple=True, help="Only groups of this type, such as classic. Repeatable.")
+@json_option
+def list_groups(bootstrap_server: str, states: tuple[str, ...], types: tuple[str, ...], as_json: bool) -> None:
+    """List groups by name."""
+    from kbroker.client.groups import Groups
+
+    wanted_states, wanted_types = {s.lower() for s in states}, {t.lower() for t in types}
+    with connect(bootstrap_server) as cluster:
+        found = Groups(cluster).list_groups()
+    rows = [
+        {"group": g.group_id, "type": g.group_type, "protocol_type": g.protocol_type, "state": g.state or None}
+        for g in found
+        if (not wanted_states or g.state.lower() in wanted_states)
+        and (not wanted_types or g.group_type.lower() in wanted_types)
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(["GROUP", "TYPE", "PROTOCOL", "STATE"], [list(row.values()) for row in rows])
+
+
+@groups.command()
+@click.argument("names", nargs=-1, metavar="[GROUP]...")
+@bootstrap_option
+@click.option("--members", is_flag=True, help="A table of members instead of partitions.")
+@json_option
+def describe(names: tuple[str, ...], bootstrap_server: str, members: bool, as_json: bool) -> None:
+    """Show state, members, committed offsets and lag of groups.
+
+    Without a name, of all classic and consumer groups.
+    """
+    with connect(bootstrap_server) as cluster:
+        found = _describe(cluster, names)
+    if as_json:
+        print_json(found)
+        return
+    for number, group in enumerate(found):
+        if number:
+            click.echo()
+        click.echo(
+            f"{group['group']}  state {group['state']}  type {group['type']}  assignor {group['assignor'] or '-'}  "
+            f"coordinator {group['coordinator']}  members {len(group['members'])}"
+        )
+        if members:
+            _print_members(group)
+        else:
+            columns = ["topic", "partition", "offset", "end_offset", "lag", "member_id", "host", "client_id"]
+            header = ["TOPIC", "PARTITION", "OFFSET", "END", "LAG", "MEMBER", "HOST", "CLIENT"]
+            print_table(header, [[p[c] for c in columns] for p in group["partitions"]])
+
+
+def _print_members(group: dict[str, Any]) -> None:
+    rows = []
+    for m in group["members"]:
+        parts: dict[str, list[int]] = {}
+        for place in m["assignment"]:
+            parts.setdefault(place["topic"], []).append(place["partition"])
+        assigned = " ".join(f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in parts.items())
+        rows.append([m["member_id"], m["instance_id"], m["host"], m["client_id"], assigned or "-"])
+    print_table(["MEMBER", "INSTANCE", "HOST", "CLIENT", "ASSIGNMENT"], rows)
+
+
+def _describe(cluster: "Cluster", names: tuple[str, ...]) -> list[dict[str, Any]]:
+    from kbroker.client.groups import CLASSIC, CONSUMER, Groups
+
+    client = Groups(cluster)
+    if not names:
+        names = tuple(g.group_id for g in client.list_groups() if g.group_type in (CLASSIC, CONSUMER))
+    found = []
+    for name in names:
+        group = client.describe(name)
+        committed = client.committed(name)
+        owners = {tp: m for m in group.members for tp in m.assignment}
+        places = sorted(committed.keys() | owners.keys())
+        ends = client.end_offsets(places)
+        partitions = []
+        for tp in places:
+            offset = committed[tp].offset if tp in committed else None
+            end = ends[tp].offset if tp in ends else None
+            owner = owners.get(tp)
+            partitions.append(
+                {
+                    "topic": tp[0],
+                    "partition": tp[1],
+                    "offset": offset,
+                    "end_offset": end,
+                    "lag": None if offset is None or end is None else end - offset,
+                    "metadata": committed[tp].metadata if tp in committed else None,
+                    "member_id": owner.member_id if owner else None,
+                    "host": owner.host if owner else None,
+                    "client_id": owner.client_id if owner else None,
+                }
+            )
+        found.append(
+            {
+                "group": group.group_id,
+                "type": group.group_type,
+                "state": group.state,
+                "protocol_type": group.protocol_type,
+                "assignor": group.assignor or None,
+                "coordinator": group.coordinator,
+                "members": [
+                    {
+                        "member_id": m.member_id,
+                        "instance_id": m.instance_id,
+                        "host": m.host,
+                        "client_id": m.client_id,
+                        "assignment": [{"topic": t, "partition": p} for t, p in m.assignment],
+                    }
+                    for m in group.members
+                ],
+                "partitions": partitions,
+            }
+        )
+    return found
+
+
+@groups.command()
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@bootstrap_option
+@click.option("--if-exists", is_flag=True, help="Missing groups are no error.")
+@json_option
+def delete(names: tuple[str, ...], bootstrap_server: str, if_exists: bool, as_json: bool) -> None:
+    """Delete groups without members, with their offsets, without asking."""
+    from kbroker.client.groups import Groups
+    from kbroker.common.errors import Errors, KafkaError
+
+    rows = []
+    with connect(bootstrap_server) as cluster:
+        for name in names:
+            try:
+                Groups(cluster).delete(name)
+                rows.append({"group": name, "deleted": True})
+            except KafkaError as failure:
+                if not (if_exists and failure.error is Errors.GROUP_ID_NOT_FOUND):
+                    raise
+                rows.append({"group": name, "deleted": False})
+            if not as_json:
+                click.echo(f"deleted {name}" if rows[-1]["deleted"] else f"{name} does not exist")
+    if as_json:
+        print_json(rows)

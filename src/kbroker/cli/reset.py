@@ -1,0 +1,266 @@
+"""`kbroker groups reset`: where groups read on, with the rules and options of Kafka's own tool."""
+
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from kbroker.cli.options import bootstrap_option, connect, json_option
+from kbroker.cli.output import note, print_json, print_table
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import Cluster
+    from kbroker.client.groups import Groups
+    from kbroker.client.offset_reset import ResetTo
+
+TopicPartition = tuple[str, int]
+Offsets = dict[TopicPartition, int]
+
+INT64 = click.IntRange(-(2**63), 2**63 - 1)
+DURATION = re.compile(  # as java.time.Duration reads it: no months or years, a sign before the whole and each part
+    r"([-+]?)P(?:([-+]?\d+)D)?(T(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+)(?:[.,](\d{0,9}))?S)?)?",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[GROUP]...")
+@bootstrap_option
+@click.option("--all-groups", is_flag=True, help="All groups that consumers use.")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1,...]", help="Only these partitions. Repeatable.")
+@click.option("--all-topics", is_flag=True, help="All partitions that the group has committed.")
+@click.option("--to-earliest", is_flag=True, help="To the first record there is.")
+@click.option("--to-latest", is_flag=True, help="To the end.")
+@click.option("--to-current", is_flag=True, help="To what is committed; to the end where nothing is.")
+@click.option(
+    "--to-offset", type=click.IntRange(0, 2**63 - 1), metavar="N", help="To this offset, or the end that is nearest."
+)
+@click.option("--shift-by", type=INT64, metavar="N", help="So many records on, or back if negative.")
+@click.option("--to-datetime", metavar="TIME", help="To the first record from then on: ISO 8601, UTC without a zone.")
+@click.option("--by-duration", metavar="PnDTnHnMnS", help="To the first record from so long ago on: ISO 8601.")
+@click.option(
+    "--from-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="To the offsets of a CSV file: topic,partition,offset, or with the group in front.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be done; so without --execute too.")
+@click.option("--execute", is_flag=True, help="Commit the new offsets.")
+@click.option("--export", is_flag=True, help="Print CSV that --from-file reads.")
+@json_option
+def reset(
+    names: tuple[str, ...],
+    bootstrap_server: str,
+    all_groups: bool,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    to_earliest: bool,
+    to_latest: bool,
+    to_current: bool,
+    to_offset: int | None,
+    shift_by: int | None,
+    to_datetime: str | None,
+    by_duration: str | None,
+    from_file: str | None,
+    dry_run: bool,
+    execute: bool,
+    export: bool,
+    as_json: bool,
+) -> None:
+    """Move the committed offsets of groups without members.
+
+    Shows what would change and changes nothing, unless --execute is given. Exactly one rule (--to-..., --shift-by,
+    --by-duration, --from-file), and --topic or --all-topics unless a file names the partitions.
+    """
+    rules = {
+        "--to-earliest": to_earliest,
+        "--to-latest": to_latest,
+        "--to-current": to_current,
+        "--to-offset": to_offset is not None,
+        "--shift-by": shift_by is not None,
+        "--to-datetime": to_datetime is not None,
+        "--by-duration": by_duration is not None,
+        "--from-file": from_file is not None,
+    }
+    if sum(rules.values()) != 1:
+        raise click.UsageError(f"exactly one of {', '.join(rules)}")
+    if bool(names) == all_groups:
+        raise click.UsageError("either GROUP or --all-groups")
+    if from_file is not None and (topics or all_topics):
+        raise click.UsageError("--from-file names the partitions: no --topic or --all-topics with it")
+    if from_file is None and bool(topics) == all_topics:
+        raise click.UsageError("either --topic or --all-topics")
+    if execute and dry_run:
+        raise click.UsageError("either --dry-run or --execute")
+    if export and as_json:
+        raise click.UsageError("either --export or --json")
+    wanted = topic_partitions(topics)
+    from kbroker.client.offset_reset import ResetTo
+
+    to, value = ResetTo.CURRENT, 0
+    if to_datetime is not None:
+        to, value = ResetTo.TIMESTAMP, datetime_ms(to_datetime)
+    elif by_duration is not None:
+        to, value = ResetTo.TIMESTAMP, _ago_ms(by_duration)
+    elif to_offset is not None:
+        to, value = ResetTo.OFFSET, to_offset
+    elif shift_by is not None:
+        to, value = ResetTo.SHIFT_BY, shift_by
+    elif to_earliest or to_latest:
+        to = ResetTo.EARLIEST if to_earliest else ResetTo.LATEST
+    plan = None if from_file is None else read_plan(from_file, names)
+    with connect(bootstrap_server) as cluster:
+        rows = _reset(cluster, names, wanted, to, value, plan, execute)
+    if export:
+        _print_csv(rows, one_group=len(names) == 1)
+    elif as_json:
+        print_json({"executed": execute, "offsets": rows})
+    else:
+        print_table(["GROUP", "TOPIC", "PARTITION", "OFFSET", "NEW"], [list(row.values()) for row in rows])
+    if not execute:
+        note("nothing was changed: --execute commits the new offsets")
+
+
+def _reset(
+    cluster: "Cluster",
+    names: tuple[str, ...],
+    wanted: dict[str, list[int] | None],
+    to: "ResetTo",
+    value: int,
+    plan: dict[str, Offsets] | None,
+    execute: bool,
+) -> list[dict[str, str | int | None]]:
+    """Plan for every group, then commit for every group: one that cannot be reset leaves all as they are."""
+    from kbroker.client.admin import Admin
+    from kbroker.client.groups import CLASSIC, CONSUMER, Groups
+    from kbroker.client.offset_reset import keep_between_ends, plan_reset
+
+    groups, admin = Groups(cluster), Admin(cluster)
+    places = [place for topic, indexes in wanted.items() for place in _places(cluster, topic, indexes)]
+    if not names:
+        names = tuple(g.group_id for g in groups.list_groups() if g.group_type in (CLASSIC, CONSUMER))
+    planned: dict[str, Offsets] = {}
+    rows: list[dict[str, str | int | None]] = []
+    for name in dict.fromkeys(names):
+        _demand_inactive(groups, name)
+        committed = {tp: found.offset for tp, found in groups.committed(name).items()}
+        if plan is not None:
+            planned[name] = keep_between_ends(admin, plan.get(name, {}))
+        else:
+            planned[name] = plan_reset(admin, committed, places or committed, to, value)
+        for (topic, index), offset in sorted(planned[name].items()):
+            old = committed.get((topic, index))
+            rows.append({"group": name, "topic": topic, "partition": index, "offset": old, "new_offset": offset})
+    if execute:
+        for name, offsets in planned.items():
+            groups.commit(name, offsets)
+    return rows
+
+
+def _places(cluster: "Cluster", topic: str, indexes: list[int] | None) -> list[TopicPartition]:
+    """The partitions of a topic, or those named, which must be there."""
+    from kbroker.common.errors import Errors, KafkaError
+
+    known = [p.partition for p in cluster.topic(topic).partitions]
+    for index in indexes or ():
+        if index not in known:
+            message = f"topic {topic!r} has {len(known)} partitions, there is no {index}"
+            raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, message)
+    return [(topic, index) for index in (known if indexes is None else indexes)]
+
+
+def _demand_inactive(groups: "Groups", name: str) -> None:
+    from kbroker.common.errors import Errors, KafkaError
+
+    try:
+        found = groups.describe(name)
+    except KafkaError as failure:
+        if failure.error is not Errors.GROUP_ID_NOT_FOUND:
+            raise
+        return  # a group may be given its offsets before it first reads
+    if found.is_active:
+        message = f"group {name!r} is {found.state}: only a group without members can be reset"
+        raise KafkaError(Errors.NON_EMPTY_GROUP, message)
+
+
+def topic_partitions(words: tuple[str, ...]) -> dict[str, list[int] | None]:
+    """`TOPIC` or `TOPIC:0,1` words as partitions by topic; None for all of a topic."""
+    found: dict[str, list[int] | None] = {}
+    for word in words:
+        topic, colon, listed = word.partition(":")
+        indexes = listed.split(",")
+        if not topic or (colon and not all(_is_number(index) for index in indexes)):
+            raise click.BadParameter(f"expected TOPIC or TOPIC:0,1,..., got {word!r}", param_hint="--topic")
+        before = found.get(topic, [])
+        if not colon or before is None:
+            found[topic] = None
+        else:
+            found[topic] = sorted({*before, *map(int, indexes)})
+    return found
+
+
+def read_plan(path: str, names: tuple[str, ...]) -> dict[str, Offsets]:
+    """Offsets by group from CSV rows `group,topic,partition,offset`; without the group if just one is named."""
+    import csv
+
+    found: dict[str, Offsets] = {}
+    with open(path, encoding="utf-8", newline="") as file:
+        for number, cells in enumerate(csv.reader(file), 1):
+            row = [cell.strip() for cell in cells]
+            if not any(row):
+                continue
+            if len(row) == 3 and len(names) == 1:
+                row.insert(0, names[0])
+            if len(row) != 4 or not (_is_number(row[2]) and _is_number(row[3])):
+                short = "topic,partition,offset or " if len(names) == 1 else ""
+                message = (
+                    f"{path}, line {number}: expected {short}group,topic,partition,offset, got {','.join(cells)!r}"
+                )
+                raise click.BadParameter(message, param_hint="--from-file")
+            found.setdefault(row[0], {})[row[1], int(row[2])] = int(row[3])
+    for name in names:
+        if name not in found:
+            raise click.BadParameter(f"{path} has no offsets of group {name!r}", param_hint="--from-file")
+    return found
+
+
+def datetime_ms(text: str) -> int:
+    """Milliseconds of an ISO 8601 time; UTC if it names no zone, as Kafka's tool has it."""
+    from datetime import datetime, timezone
+
+    # Python 3.10 reads fractions of three or six digits and offsets with a colon only
+    given = re.sub(r"([-+]\d\d)(\d\d)$", r"\1:\2", text.strip().replace("Z", "+00:00"))
+    given = re.sub(r"\.(\d{1,6})\d*", lambda found: f".{found[1]:0<6}", given)
+    try:
+        time = datetime.fromisoformat(given)
+    except ValueError:
+        message = f"expected a time such as 2026-01-31T12:00:00.000, got {text!r}"
+        raise click.BadParameter(message, param_hint="--to-datetime") from None
+    found = (time if time.tzinfo else time.replace(tzinfo=timezone.utc)) - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return max(0, found.days * 86_400_000 + found.seconds * 1000 + found.microseconds // 1000)
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds."""
+    match = DURATION.fullmatch(text)
+    if match is None or text[-1] in "PpTt":
+        raise click.BadParameter(f"expected a duration such as P1DT2H30M, got {text!r}", param_hint="--by-duration")
+    sign, days, _, hours, minutes, seconds, fraction = match.groups()
+    whole = int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
+    parts = int((fraction or "")[:3].ljust(3, "0")) * (-1 if (seconds or "").startswith("-") else 1)
+    return (whole * 1000 + parts) * (-1 if sign == "-" else 1)
+
+
+def _ago_ms(text: str) -> int:
+    import time
+
+    return max(0, time.time_ns() // 1_000_000 - duration_ms(text))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _print_csv(rows: list[dict[str, str | int | None]], one_group: bool) -> None:
+    for row in rows:
+        cells = [row["group"], row["topic"], row["partition"], row["new_offset"]]
+        click.echo(",".join(map(str, cells[one_group:])))

@@ -1,0 +1,278 @@
+"""Consumer groups of any Kafka cluster, seen from outside: members, committed offsets, lag, and changes to them.
+
+Where a request must reach the group's coordinator, it is found first, and again when it has moved.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from kbroker.client.admin import LATEST, Admin, OffsetInfo, TopicPartition
+from kbroker.client.cluster import BodyFor, Cluster, check, to_error
+from kbroker.client.connection import Body
+from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.protocol import codec
+
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
+DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, CONSUMER_GROUP_DESCRIBE = 15, 16, 42, 69
+NAMED_TOPICS_MAX_VERSION = 9  # of OffsetCommit and OffsetFetch: from 10 on topics have ids, which deleted ones lack
+FIRST_WITH_GROUPS = 8  # of OffsetFetch
+FIRST_WITH_KEYS = 4  # of FindCoordinator
+DEAD, EMPTY = "Dead", "Empty"
+CLASSIC, CONSUMER = "classic", "consumer"
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """One row of ListGroups; `state` is "" before v4, `group_type` "classic" before v5."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    group_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member and what it was assigned; nothing, if its protocol is no consumer's."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group and its members, by ascending member id; `assignor` is "" while there is none."""
+
+    group_id: str
+    group_type: str
+    state: str
+    protocol_type: str
+    assignor: str
+    coordinator: int
+    members: tuple[GroupMember, ...]
+
+    @property
+    def is_active(self) -> bool:
+        """Whether members would be disturbed by a commit from outside."""
+        return self.state not in (EMPTY, DEAD)
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """How far a group has read: `offset` is the next to be read, `leader_epoch` -1 when it was not told."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+class Groups:
+    """Requests about groups over a `Cluster`, which it does not own.
+
+    Every method raises KafkaError with the broker's code and text for the first item that failed,
+    BrokerConnectionError when the cluster cannot be reached. Threads: as its Cluster.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def list_groups(self) -> list[ListedGroup]:
+        """All groups of all brokers, in order of their ids."""
+        self.cluster.fetch_metadata([])
+        found: dict[str, ListedGroup] = {}
+        for node_id in sorted(self.cluster.nodes):
+            answer = self.cluster.retry(partial(self._list_of, node_id))
+            for g in answer["Groups"]:
+                group_type = (g.get("GroupType") or CLASSIC).lower()
+                found[g["GroupId"]] = ListedGroup(
+                    g["GroupId"], g["ProtocolType"], g.get("GroupState") or "", group_type
+                )
+        return [found[group_id] for group_id in sorted(found)]
+
+    def _list_of(self, node_id: int) -> Body:
+        answer = self.cluster.request(LIST_GROUPS, {}, node_id=node_id)
+        check(answer["ErrorCode"], f"groups of node {node_id}")
+        return answer
+
+    def describe(self, group_id: str) -> GroupDescription:
+        """State and members of a classic group, or of one of the new consumer protocol.
+
+        Raises: KafkaError GROUP_ID_NOT_FOUND when there is no such group.
+        """
+        what = f"group {group_id!r}"
+
+        def ask(api_key: int, node_id: int) -> Body:
+            body = {"GroupIds" if api_key == CONSUMER_GROUP_DESCRIBE else "Groups": [group_id]}
+            (row,) = self.cluster.request(api_key, body, node_id=node_id)["Groups"]
+            if to_error(row["ErrorCode"]) is not Errors.GROUP_ID_NOT_FOUND:
+                check(row["ErrorCode"], what, row.get("ErrorMessage"))
+            return dict(row)
+
+        def attempt() -> GroupDescription:
+            node_id = self.coordinator(group_id)
+            row = ask(DESCRIBE_GROUPS, node_id)
+            if row["ErrorCode"] == 0 and row["GroupState"] != DEAD:
+                return _classic(row, node_id)
+            if self.cluster.supports(CONSUMER_GROUP_DESCRIBE, node_id):
+                newer = ask(CONSUMER_GROUP_DESCRIBE, node_id)
+                if newer["ErrorCode"] == 0:
+                    return _newer(newer, node_id)
+            raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"{what}: {Errors.GROUP_ID_NOT_FOUND.message}")
+
+        return self.cluster.retry(attempt)
+
+    def coordinator(self, group_id: str) -> int:
+        """Node id of the group's coordinator, asked for once.
+
+        Raises: KafkaError COORDINATOR_NOT_AVAILABLE, INVALID_GROUP_ID ...
+        """
+
+        def body(version: int) -> Body:
+            if version >= FIRST_WITH_KEYS:
+                return {"KeyType": 0, "CoordinatorKeys": [group_id]}
+            return {"Key": group_id, "KeyType": 0} if version else {"Key": group_id}
+
+        answer = self.cluster.request(FIND_COORDINATOR, body)
+        rows = answer.get("Coordinators")
+        row = rows[0] if rows else answer
+        check(row["ErrorCode"], f"group {group_id!r}", row.get("ErrorMessage"))
+        node_id: int = row["NodeId"]
+        return node_id
+
+    def committed(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
+        """Every offset the group has committed; none for a group that does not exist."""
+
+        def body(version: int) -> Body:
+            if version >= FIRST_WITH_GROUPS:
+                return {"Groups": [{"GroupId": group_id, "Topics": None}]}
+            if version < 2:
+                raise KafkaError(Errors.UNSUPPORTED_VERSION, "this broker cannot list all offsets of a group")
+            return {"GroupId": group_id, "Topics": None}
+
+        def attempt() -> list[Body]:
+            answer = self._ask(group_id, OFFSET_FETCH, body, NAMED_TOPICS_MAX_VERSION)
+            rows = answer.get("Groups")
+            row = rows[0] if rows else answer
+            check(row["ErrorCode"], f"group {group_id!r}")
+            topics: list[Body] = row["Topics"]
+            for topic in topics:
+                for p in topic["Partitions"]:
+                    check(p["ErrorCode"], f"partition {topic['Name']}-{p['PartitionIndex']}")
+            return topics
+
+        return {
+            (topic["Name"], p["PartitionIndex"]): CommittedOffset(
+                p["CommittedOffset"], p.get("CommittedLeaderEpoch", -1), p["Metadata"] or ""
+            )
+            for topic in self.cluster.retry(attempt)
+            for p in topic["Partitions"]
+            if p["CommittedOffset"] >= 0
+        }
+
+    def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets for a group without members; a group that does not exist is made.
+
+        Raises: KafkaError UNKNOWN_MEMBER_ID when the group has members, UNKNOWN_TOPIC_OR_PARTITION ...; those of other
+            partitions may be committed all the same.
+        """
+        topics = [
+            {
+                "Name": topic,
+                "Partitions": [
+                    {"PartitionIndex": partition, "CommittedOffset": offset, "CommittedMetadata": ""}
+                    for partition, offset in partitions.items()
+                ],
+            }
+            for topic, partitions in by_topic(offsets).items()
+        ]
+
+        def attempt() -> None:
+            body = {"GroupId": group_id, "Topics": topics}
+            answer = self._ask(group_id, OFFSET_COMMIT, body, NAMED_TOPICS_MAX_VERSION)
+            for topic in answer["Topics"]:
+                for p in topic["Partitions"]:
+                    check(p["ErrorCode"], f"group {group_id!r}, partition {topic['Name']}-{p['PartitionIndex']}")
+
+        if topics:
+            self.cluster.retry(attempt)
+
+    def delete(self, group_id: str) -> None:
+        """Delete a group without members, with its offsets.
+
+        Raises: KafkaError NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND ...
+        """
+
+        def attempt() -> None:
+            for row in self._ask(group_id, DELETE_GROUPS, {"GroupsNames": [group_id]})["Results"]:
+                check(row["ErrorCode"], f"group {group_id!r}", row.get("ErrorMessage"))
+
+        self.cluster.retry(attempt)
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetInfo]:
+        """Where partitions end; those of deleted topics, and those without a leader, are left out."""
+        wanted = set(partitions)
+        topics = self.cluster.fetch_metadata(sorted({topic for topic, _ in wanted})) if wanted else []
+        led = {(t.name, p.partition) for t in topics for p in t.partitions if p.leader >= 0}
+        return Admin(self.cluster).list_offsets(dict.fromkeys(sorted(wanted & led), LATEST))
+
+    def _ask(self, group_id: str, api_key: int, body: BodyFor, max_version: int | None = None) -> Body:
+        return self.cluster.request(api_key, body, node_id=self.coordinator(group_id), max_version=max_version)
+
+
+def by_topic(partitions: Mapping[TopicPartition, V]) -> dict[str, dict[int, V]]:
+    """Values by topic and partition, in order."""
+    found: dict[str, dict[int, V]] = {}
+    for topic, partition in sorted(partitions):
+        found.setdefault(topic, {})[partition] = partitions[topic, partition]
+    return found
+
+
+def _classic(row: Body, node_id: int) -> GroupDescription:
+    members = [
+        GroupMember(
+            m["MemberId"],
+            m.get("GroupInstanceId"),
+            m["ClientId"],
+            m["ClientHost"],
+            _assigned(m["MemberAssignment"]) if row["ProtocolType"] == CONSUMER else (),
+        )
+        for m in row["Members"]
+    ]
+    ordered = tuple(sorted(members, key=lambda m: m.member_id))
+    kind, assignor = row["ProtocolType"], row["ProtocolData"]
+    return GroupDescription(row["GroupId"], CLASSIC, row["GroupState"], kind, assignor, node_id, ordered)
+
+
+def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
+    """Partitions of a consumer's assignment; none from bytes that are no such thing: clients may send anything."""
+    if not data:
+        return ()
+    try:
+        _, body = codec.decode_versioned("ConsumerProtocolAssignment", data)
+    except ProtocolError:
+        return ()
+    return tuple(sorted((t["Topic"], p) for t in body["AssignedPartitions"] for p in t["Partitions"]))
+
+
+def _newer(row: Body, node_id: int) -> GroupDescription:
+    members = [
+        GroupMember(
+            m["MemberId"],
+            m.get("InstanceId"),
+            m["ClientId"],
+            m["ClientHost"],
+            tuple(sorted((t["TopicName"], p) for t in m["Assignment"]["TopicPartitions"] for p in t["Partitions"])),
+        )
+        for m in row["Members"]
+    ]
+    ordered = tuple(sorted(members, key=lambda m: m.member_id))
+    return GroupDescription(
+        row["GroupId"], CONSUMER, row["GroupState"], CONSUMER, row["AssignorName"], node_id, ordered
+    )

@@ -1,0 +1,200 @@
+"""`kbroker groups`, `configs` and `topics alter` against our broker, and against Apache Kafka beside its own tool."""
+
+import json
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from click.testing import CliRunner
+
+from kbroker.cli import cli
+from kbroker.client.producer import Producer
+from tests.support import need
+from tests.support.broker import BrokerProcess, wait_for
+
+pytestmark = pytest.mark.slow
+
+START_MS = 1_700_000_000_000
+RESET_RULES = {
+    "current": (["--to-current"], ["--all-topics"]),
+    "back": (["--shift-by", "-30"], ["--topic", "{topic}:0"]),
+    "time": (["--to-datetime", "2023-11-14T22:13:20.010"], ["--topic", "{topic}"]),  # the tenth ms after START_MS
+}
+
+
+@pytest.fixture(scope="module")
+def free_ports() -> int:
+    """A pair of ports that are free now: broker and controller."""
+    import socket
+
+    for port in range(39_500, 39_700, 2):
+        try:
+            with socket.create_server(("127.0.0.1", port)), socket.create_server(("127.0.0.1", port + 1)):
+                return port
+        except OSError:
+            continue
+    pytest.fail("no free port")
+
+
+@pytest.fixture(scope="module", params=["kbroker", "kafka"])
+def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """host:port of our broker, then of a real Kafka."""
+    if request.param == "kbroker":
+        broker = BrokerProcess(
+            tmp_path_factory.mktemp("cli-groups") / "data", {"group.initial.rebalance.delay.ms": "0"}
+        )
+        broker.start()
+        yield broker.bootstrap
+        assert broker.stop() == 0, broker.tail()
+        return
+    script = need.oracle("tools/kafka.sh")
+    need.program("java", "mvn")
+    port = request.getfixturevalue("free_ports")
+    started = subprocess.run([script, "start", str(port)], capture_output=True, text=True, timeout=120)
+    if started.returncode:
+        pytest.fail(f"Kafka did not start: {started.stderr[-2000:]}", pytrace=False)
+    yield f"127.0.0.1:{port}"
+    subprocess.run([script, "stop", str(port)], capture_output=True, timeout=60)
+
+
+def run(address: str, *args: str, status: int = 0) -> str:
+    """Output of a command, or the one line of its failure."""
+    done = CliRunner().invoke(cli, [*args, "-b", address], prog_name="kbroker", catch_exceptions=False)
+    assert done.exit_code == status, (args, done.output)
+    if status:
+        (line,) = done.stderr.splitlines()
+        return line
+    return done.stdout
+
+
+@pytest.fixture
+def topic(address: str) -> str:
+    """Three partitions of 5, 50 and 0 records, a millisecond apart."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    run(address, "topics", "create", name, "-p", "3")
+    from kbroker.client.cluster import Cluster
+
+    with Cluster(address) as cluster, Producer(cluster) as producer:
+        for partition, count in ((0, 5), (1, 50)):
+            for number in range(count):
+                producer.send(name, b"%d" % number, partition=partition, timestamp_ms=START_MS + number)
+    return name
+
+
+def new_offsets(address: str, group: str, *args: str) -> dict[int, int]:
+    shown = json.loads(run(address, "groups", "reset", group, *args, "--json"))
+    return {row["partition"]: row["new_offset"] for row in shown["offsets"]}
+
+
+def committed(address: str, group: str) -> dict[int, tuple[int, int]]:
+    """Offset and lag by partition, as `groups describe` shows them."""
+    (found,) = json.loads(run(address, "groups", "describe", group, "--json"))
+    return {p["partition"]: (p["offset"], p["lag"]) for p in found["partitions"] if p["offset"] is not None}
+
+
+def test_a_group_from_its_first_offset_to_its_end(address: str, topic: str) -> None:
+    """A group is given offsets, read by a real client, refused while that lives, then moved and deleted."""
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    assert run(address, "groups", "describe", group, status=1).startswith("kbroker: GROUP_ID_NOT_FOUND: ")
+    args = ["groups", "reset", group, "--topic", topic, "--to-earliest", "--execute"]
+    assert len(run(address, *args).splitlines()) == 4
+    assert committed(address, group) == {0: (0, 5), 1: (0, 50), 2: (0, 0)}
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": address, "group.id": group, "enable.auto.commit": False, "client.id": "reader"}
+    )
+    consumer.subscribe([topic])
+    read: list[object] = []
+    wait_for("every record", lambda: read.extend(consumer.consume(100, 0.5)) or len(read) >= 55, 60)
+    consumer.commit(asynchronous=False)
+    (found,) = json.loads(run(address, "groups", "describe", group, "--json"))
+    assert (found["state"], found["type"], found["assignor"]) == ("Stable", "classic", "range")
+    assert {(p["partition"], p["offset"] or 0, p["lag"] or 0, p["client_id"]) for p in found["partitions"]} == {
+        (0, 5, 0, "reader"),
+        (1, 50, 0, "reader"),
+        (2, 0, 0, "reader"),
+    }
+    assert f"{topic}:0,1,2" in run(address, "groups", "describe", group, "--members")
+    assert run(address, *args, status=1).startswith("kbroker: NON_EMPTY_GROUP: ")
+    assert run(address, "groups", "delete", group, status=1).startswith("kbroker: NON_EMPTY_GROUP: ")
+    consumer.close()
+    listed = json.loads(run(address, "groups", "list", "--json", "--state", "Empty"))
+    assert {"group": group, "type": "classic", "protocol_type": "consumer", "state": "Empty"} in listed
+    assert new_offsets(address, group, "--all-topics", "--shift-by", "-10", "--execute") == {0: 0, 1: 40, 2: 0}
+    assert committed(address, group) == {0: (0, 5), 1: (40, 10), 2: (0, 0)}
+    assert run(address, "groups", "delete", group) == f"deleted {group}\n"
+    assert run(address, "groups", "delete", group, "--if-exists") == f"{group} does not exist\n"
+
+
+def test_every_rule_of_a_reset(address: str, topic: str, tmp_path: Path) -> None:
+    """Each rule finds its offsets among real records, and nothing is committed without --execute."""
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    new_offsets(address, group, "--topic", f"{topic}:0", "--to-offset", "3", "--execute")
+    all_of_it = ["--topic", topic]
+    assert new_offsets(address, group, *all_of_it, "--to-earliest") == {0: 0, 1: 0, 2: 0}
+    assert new_offsets(address, group, *all_of_it, "--to-latest") == {0: 5, 1: 50, 2: 0}
+    assert new_offsets(address, group, *all_of_it, "--to-current") == {0: 3, 1: 50, 2: 0}
+    assert new_offsets(address, group, *all_of_it, "--to-offset", "20") == {0: 5, 1: 20, 2: 0}
+    assert new_offsets(address, group, "--all-topics", "--shift-by", "1") == {0: 4}
+    assert new_offsets(address, group, *all_of_it, "--to-datetime", "2023-11-14T22:13:20.010") == {0: 5, 1: 10, 2: 0}
+    assert new_offsets(address, group, *all_of_it, "--by-duration", "P1D") == {0: 5, 1: 50, 2: 0}
+    assert new_offsets(address, group, *all_of_it, "--by-duration", "P36500D") == {0: 0, 1: 0, 2: 0}
+    plan = tmp_path / "plan.csv"
+    plan.write_text(run(address, "groups", "reset", group, *all_of_it, "--to-offset", "4", "--export"))
+    assert new_offsets(address, group, "--from-file", str(plan)) == {0: 4, 1: 4, 2: 0}
+    missing = ["groups", "reset", group, "--topic", f"{topic}:9", "--to-latest"]
+    assert run(address, *missing, status=1).startswith("kbroker: UNKNOWN_TOPIC_OR_PARTITION: ")
+    assert committed(address, group) == {0: (3, 2)}
+
+
+def test_configs_and_partitions(address: str, topic: str) -> None:
+    """Topics and brokers change at run time; what is refused changes nothing, and neither does a dry run."""
+
+    def own(kind: str, name: str) -> dict[str, str]:
+        (found,) = json.loads(run(address, "configs", "describe", kind, name, "--json"))
+        return {c["name"]: c["value"] for c in found["configs"]}
+
+    run(address, "topics", "alter", topic, "--partitions", "4", "--config", "retention.ms=99999")
+    run(address, "configs", "alter", "topic", topic, "--append", "cleanup.policy=compact")
+    assert own("topic", topic) == {"retention.ms": "99999", "cleanup.policy": "delete,compact"}
+    wait_for("the new partition", lambda: f"{topic}           4" in run(address, "topics", "list"))
+    run(address, "configs", "alter", "topic", topic, "--subtract", "cleanup.policy=delete", "--delete", "retention.ms")
+    run(address, "configs", "alter", "topic", topic, "--set", "retention.ms=1", "--dry-run")
+    assert own("topic", topic) == {"cleanup.policy": "compact"}
+    for args, code in (
+        (["topics", "alter", topic, "--config", "retention.ms=x"], "INVALID_CONFIG"),
+        (["topics", "alter", topic, "--partitions", "2"], "INVALID_PARTITIONS"),
+        (["configs", "alter", "topic", "nope", "--set", "retention.ms=1"], "UNKNOWN_TOPIC_OR_PARTITION"),
+        (["configs", "alter", "broker", "default", "--set", "node.id=5"], "INVALID_REQUEST"),
+    ):
+        assert run(address, *args, status=1).startswith(f"kbroker: {code}: "), args
+    node = str(json.loads(run(address, "topics", "describe", topic, "--json"))[0]["partitions"][0]["leader"])
+    run(address, "configs", "alter", "broker", "default", "--set", "log.retention.ms=77777777")
+    wait_for("it is known", lambda: own("broker", "default").get("log.retention.ms") == "77777777")
+    assert own("broker", node) == {}
+    shown = json.loads(run(address, "configs", "describe", "broker", node, "--key", "log.retention.ms", "--json"))
+    assert shown[0]["configs"][0]["source"] == "DYNAMIC_DEFAULT_BROKER_CONFIG"
+    run(address, "configs", "alter", "broker", "default", "--delete", "log.retention.ms")
+    wait_for("it is gone", lambda: "log.retention.ms" not in own("broker", "default"))
+
+
+@pytest.mark.parametrize("rule", list(RESET_RULES))
+def test_kafkas_own_tool_plans_the_same(address: str, topic: str, rule: str) -> None:
+    """A dry run of kafka-consumer-groups shows the offsets that ours shows, on either broker."""
+    script = need.oracle("tools/kafka.sh")
+    need.program("java", "mvn")
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    new_offsets(address, group, "--topic", f"{topic}:0,1", "--to-offset", "40", "--execute")
+    args = [part.format(topic=topic) for parts in RESET_RULES[rule] for part in parts]
+    tool = [script, "tool", "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"]
+    theirs = subprocess.run(
+        [*tool, "--bootstrap-server", address, "--reset-offsets", "--dry-run", "--group", group, *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    rows = [line.split() for line in theirs.stdout.splitlines() if line.startswith(group)]
+    assert rows, theirs.stdout + theirs.stderr
+    assert {int(row[2]): int(row[3]) for row in rows} == new_offsets(address, group, *args)
