@@ -292,6 +292,8 @@ def test_wrong_answer_type_leaves_the_request_open(rig: Rig) -> None:
         request.respond("text")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         request.respond([b"part", 3])  # type: ignore[list-item]
+    with pytest.raises(TypeError):
+        request.respond([b"part", memoryview(b"every other")[::2]])
     request.respond([b"part", bytearray(b"ial"), memoryview(b"")])
     assert answer(client) == b"partial"
 
