@@ -29,6 +29,8 @@ from kbroker._core.channel_writer cimport channel_write
 cdef extern from "socket_io.h" nogil:
     int kb_prepare_socket(int fd)
     void kb_close_socket(int fd)
+    int kb_has_unread(int fd)
+    int kb_take_error(int fd)
     void kb_fix_big_allocations()
 
 cdef enum:
@@ -422,6 +424,21 @@ cdef void shuffle(EventLoop *loop, int n) noexcept nogil:
         loop.events[j] = kept
 
 
+cdef bint is_cut_off(EventLoop *loop, Channel *channel, int mask) noexcept nogil:
+    """The peer reset the connection, and no complete request of it is left to deliver but at most the one in work.
+
+    A peer that has only ended its own direction still gets its answers. The portable poller tells no hang-up.
+    """
+    if not mask & KB_HANGUP and loop.poller.python is NULL:
+        return False
+    if (channel.reader.staged_count > 0 or channel.left is not NULL or channel.early is not NULL
+            or channel.returned_first is not NULL or channel.outstanding > 1):
+        return False
+    if channel.transport.has_buffered is not NULL and channel.transport.has_buffered(channel):
+        return False
+    return not kb_has_unread(channel.fd) and (mask & KB_HANGUP or kb_take_error(channel.fd))
+
+
 cdef void on_event(EventLoop *loop, Channel *channel, int mask) noexcept nogil:
     cdef int ready
     if channel.close_reason != 0:
@@ -439,6 +456,8 @@ cdef void on_event(EventLoop *loop, Channel *channel, int mask) noexcept nogil:
     if mask & (KB_READ | KB_HANGUP):
         if may_feed(loop, channel):
             loop_read(loop, channel)
+        elif is_cut_off(loop, channel, mask):       # else its descriptor is held until its request is answered
+            loop_close(loop, channel, CLOSE_PEER)
         else:
             channel.may_be_readable = True
             set_interest(loop, channel, channel.interest & ~KB_READ)

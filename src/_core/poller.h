@@ -116,7 +116,9 @@ static inline int kb_poller_wait(kb_poller *p, kb_event *out, int max, int64_t t
     for (i = 0; i < n; i++) {
         if (ev[i].filter == EVFILT_USER) continue;
         out[k].tag = ev[i].udata;
-        out[k++].mask = ev[i].filter == EVFILT_READ ? KB_READ : KB_WRITE; /* EV_EOF shows as a read of 0 or EPIPE */
+        out[k].mask = ev[i].filter == EVFILT_READ ? KB_READ : KB_WRITE; /* EV_EOF shows as a read of 0 or EPIPE */
+        if (ev[i].flags & EV_EOF && ev[i].fflags != 0) out[k].mask |= KB_HANGUP; /* the error of a reset */
+        k++;
     }
     return k;
 }

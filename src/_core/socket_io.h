@@ -17,6 +17,7 @@ enum { KB_AGAIN = -1, KB_FAILED = -2, KB_NO_DESCRIPTORS = -3, KB_MAX_PIECES = 64
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -76,6 +77,15 @@ static inline int64_t kb_send_file(int out, int in, int64_t at, int64_t n) {
 #endif
 }
 static inline void kb_close_socket(int fd) { close(fd); }
+static inline int kb_has_unread(int fd) {
+    int n = 0;
+    return ioctl(fd, FIONREAD, &n) < 0 || n > 0;
+}
+static inline int kb_take_error(int fd) { /* of a reset, which this forgets */
+    int error = 0;
+    socklen_t n = sizeof error;
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) == 0 && error != 0;
+}
 static inline int kb_prepare_socket(int fd) {
     int flags = fcntl(fd, F_GETFL, 0);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) return -1;
@@ -153,6 +163,14 @@ static inline int64_t kb_send_file(int out, int in, int64_t at, int64_t n) {
     return kb_send(out, &p, 1, 0);
 }
 static inline void kb_close_socket(int fd) { closesocket((SOCKET)fd); }
+static inline int kb_has_unread(int fd) {
+    u_long n = 0;
+    return ioctlsocket((SOCKET)fd, FIONREAD, &n) != 0 || n > 0;
+}
+static inline int kb_take_error(int fd) {
+    int error = 0, n = sizeof error;
+    return getsockopt((SOCKET)fd, SOL_SOCKET, SO_ERROR, (char *)&error, &n) == 0 && error != 0;
+}
 static inline int kb_prepare_socket(int fd) { u_long on = 1; return ioctlsocket((SOCKET)fd, FIONBIO, &on); }
 static inline int kb_accept(int listener) {
     SOCKET s = accept((SOCKET)listener, 0, 0);

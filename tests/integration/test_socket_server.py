@@ -361,6 +361,33 @@ def test_reset_in_the_middle_of_a_request(rig: Rig) -> None:
     assert answer(client) == b"fine"
 
 
+def test_reset_while_a_request_is_out(rig: Rig) -> None:
+    """A connection that is reset while its request waits for an answer is closed at once, not when it is answered."""
+    client = rig.connect()
+    client.sendall(frame(b"whole"))
+    request = rig.receive()
+    assert rig.open_connections() == 1
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    until(lambda: rig.open_connections() == 0, "closed")
+    request.respond(b"for nobody")
+
+
+def test_reset_while_more_requests_are_out(rig: Rig) -> None:
+    """Complete requests that were read before a reset are delivered all the same."""
+    client = rig.connect()
+    client.sendall(b"".join(frame(b"%d" % i) for i in range(10)))
+    first = rig.receive()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    first.respond_nothing()
+    for i in range(1, 10):
+        request = rig.receive()
+        assert bytes(request.payload) == b"%d" % i
+        request.respond_nothing()
+    until(lambda: rig.open_connections() == 0, "closed")
+
+
 def test_half_closed_client_gets_its_answers(rig: Rig) -> None:
     """A client that has sent everything and shut that direction still reads its answers, then the end."""
     client = rig.connect()
