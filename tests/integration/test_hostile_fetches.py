@@ -99,6 +99,42 @@ def test_session_of_colliding_partitions(broker: BrokerProcess) -> None:
         assert seconds(connection, fetch(chosen, epoch=0)) < 10 * ordinary + 0.2
 
 
+@pytest.mark.parametrize("version", [7, 9])
+def test_produce_of_more_than_there_can_be(broker: BrokerProcess, version: int) -> None:
+    """100,001 topics or partitions in one Produce end the connection; 100,000 are answered."""
+    flexible = version >= 9
+    end = b"\0" if flexible else b""
+
+    def count(n: int) -> bytes:
+        return wire.uvarint(n + 1) if flexible else struct.pack(">i", n)
+
+    def produce(topics: int, parts: int) -> bytes:
+        no_records = b"\0" if flexible else struct.pack(">i", -1)
+        topic = (b"\x01" if flexible else wire.text("")) + count(parts) + (bytes(4) + no_records + end) * parts + end
+        head = wire.header(wire.PRODUCE, version, flexible=flexible) + (b"\0" if flexible else wire.text(None))
+        return head + struct.pack(">hi", 1, 1000) + count(topics) + topic * topics + end
+
+    for topics, parts in ((100_001, 0), (1, 100_001), (2, 50_001)):
+        with Connection(broker.bootstrap) as connection:
+            connection.send(produce(topics, parts))
+            assert connection.is_closed_within(10)
+    for topics, parts in ((100_000, 0), (1, 100_000)):
+        with Connection(broker.bootstrap) as connection:
+            connection.ask(produce(topics, parts))
+
+
+def test_fetch_of_more_topics_than_there_can_be(broker: BrokerProcess) -> None:
+    """100,001 topics in one Fetch end the connection, though no partition of them is asked for."""
+    for topics in (100_000, 100_001):
+        head = wire.header(wire.FETCH, 4) + struct.pack(">iiiibi", -1, 0, 0, 1 << 20, 0, topics)
+        with Connection(broker.bootstrap) as connection:
+            connection.send(head + (wire.text("") + struct.pack(">i", 0)) * topics)
+            if topics <= 100_000:
+                connection.receive()
+            else:
+                assert connection.is_closed_within(10)
+
+
 def test_session_of_long_names(broker: BrokerProcess) -> None:
     """A name of 32 KB said once is not kept 20,000 times: that client goes on without a session."""
     base = rss_bytes(broker.pid)

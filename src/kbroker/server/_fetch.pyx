@@ -123,7 +123,7 @@ cdef bint read_topics(Reader *r, FetchState *state) noexcept nogil:
     cdef FetchPart scratch
     cdef Reader start
     topics = read_count(r, flexible, 6 if not flexible else (18 if version >= 13 else 3))
-    if r.bad or topics < 0:
+    if r.bad or topics < 0 or topics > state.lane.max_request_partitions:
         return False
     start = r[0]
     for turn in range(2):
@@ -134,7 +134,7 @@ cdef bint read_topics(Reader *r, FetchState *state) noexcept nogil:
             if r.bad or parts < 0:
                 return False
             total += parts
-            if total > 2 * <int64_t>state.lane.max_fetch_partitions:
+            if total > 2 * <int64_t>state.lane.max_request_partitions:
                 return False
             for _k in range(parts):
                 if turn == 0:
@@ -151,7 +151,7 @@ cdef bint read_topics(Reader *r, FetchState *state) noexcept nogil:
             if r.bad:
                 return False
         if turn == 0:
-            if total > state.lane.max_fetch_partitions:
+            if total > state.lane.max_request_partitions:
                 return False
             state.parts = <FetchPart *>calloc(<size_t>(total or 1), sizeof(FetchPart))
             if state.parts == NULL:

@@ -29,7 +29,7 @@ class NativeLane:
         fetch_max_bytes: int = 57671680,
         fetch_purge_interval: int = 1000,
         produce_purge_interval: int = 1000,
-        max_fetch_partitions: int = 100000,
+        max_request_partitions: int = 100000,
         session_seed: int = 0,
     ) -> NativeLane: ...
     def set_api(self, key: int, min_version: int, max_version: int, first_flexible: int) -> None: ...

@@ -306,6 +306,7 @@ cdef class NativeLane:
         node_id: this broker's id.
         max_fetch_sessions: max.incremental.fetch.session.cache.slots.
         fetch_max_bytes: the broker's fetch.max.bytes.
+        max_request_partitions: a Produce or Fetch of more topics or partitions closes its connection.
         fetch_purge_interval, produce_purge_interval: completed operations that start a purge.
     Threads: the ``run_*`` methods are thread bodies and release the GIL; the others may be called from any thread,
         before ``close``.
@@ -318,7 +319,7 @@ cdef class NativeLane:
     def __cinit__(self, clock, Queue requests not None, Queue python_requests not None, int32_t node_id, *,
                   int32_t max_fetch_sessions=1000, int64_t fetch_max_bytes=57671680,
                   int64_t fetch_purge_interval=1000, int64_t produce_purge_interval=1000,
-                  int32_t max_fetch_partitions=100000, int64_t session_seed=0):
+                  int32_t max_request_partitions=100000, int64_t session_seed=0):
         cdef Lane *lane = <Lane *>calloc(1, sizeof(Lane))
         if lane == NULL:
             raise MemoryError
@@ -335,7 +336,7 @@ cdef class NativeLane:
         lane.node_id = node_id
         lane.hash_seed = int.from_bytes(os.urandom(8), "little")
         lane.fetch_max_bytes = fetch_max_bytes
-        lane.max_fetch_partitions = max_fetch_partitions
+        lane.max_request_partitions = max_request_partitions
         lane.fetch_timer = timer_new(lane.clock, 1, 20)
         lane.produce_timer = timer_new(lane.clock, 1, 20)
         lane.fetch_purgatory = purgatory_new(lane.fetch_timer, fetch_purge_interval, 512)

@@ -42,7 +42,7 @@ cdef struct Lane:
     RequestQueue *requests
     RequestQueue *python_requests
     int32_t node_id
-    int32_t max_fetch_partitions
+    int32_t max_request_partitions      # and topics, of one Produce or Fetch; more is malformed
     int64_t fetch_max_bytes     # fetch.max.bytes of the broker
     uint64_t hash_seed          # secret: of tables that requests fill
     Api apis[API_SLOTS]

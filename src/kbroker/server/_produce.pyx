@@ -104,8 +104,11 @@ cdef void free_parsed(Parsed *parsed) noexcept nogil:
         free(parsed.parts)
 
 
-cdef bint parse(Request *request, Parsed *parsed) noexcept nogil:
-    """Reads the body into ``parsed``. False: malformed (the caller closes); free_parsed is due in both cases."""
+cdef bint parse(Request *request, Parsed *parsed, int32_t limit) noexcept nogil:
+    """Reads the body into ``parsed``. False: the caller closes. free_parsed is due in both cases.
+
+    More than ``limit`` topics or partitions are malformed: they would take memory before any is looked at.
+    """
     cdef Reader r
     cdef Reader start
     cdef int16_t version = request.api_version
@@ -126,7 +129,7 @@ cdef bint parse(Request *request, Parsed *parsed) noexcept nogil:
     parsed.acks = read_i16(&r)
     parsed.timeout_ms = read_i32(&r)
     n = read_count(&r, flexible, 6 if not flexible else (18 if version >= 13 else 3))
-    if r.bad or n < 0:
+    if r.bad or n < 0 or n > limit:
         return False
     if n > INLINE_PARTS:
         parsed.topics = <TopicData *>calloc(<size_t>n, sizeof(TopicData))
@@ -138,11 +141,11 @@ cdef bint parse(Request *request, Parsed *parsed) noexcept nogil:
     for i in range(n):
         read_topic_name(&r, version, &parsed.topics[i])
         partitions = read_count(&r, flexible, 8 if not flexible else 6)
-        if r.bad or partitions < 0:
+        total += partitions
+        if r.bad or partitions < 0 or total > limit:
             return False
         parsed.topics[i].part_count = <int32_t>partitions
         parsed.topics[i].live_count = <int32_t>partitions
-        total += partitions
         for _k in range(partitions):
             skip_partition(&r, flexible)
         if flexible:
@@ -295,7 +298,8 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
     """Appends and answers. Malformed bodies close the connection before anything was appended."""
     cdef Parsed parsed
     cdef Outcome outcome
-    if not parse(request, &parsed) or not mark_superseded(&parsed, handler.lane.hash_seed):
+    if (not parse(request, &parsed, handler.lane.max_request_partitions)
+            or not mark_superseded(&parsed, handler.lane.hash_seed)):
         request.action = ACTION_CLOSE
         outcome = OUTCOME_ANSWERED
     else:
