@@ -275,6 +275,17 @@ HOSTILE = {
 }
 
 
+def test_elements_of_all_arrays_are_counted():
+    """A bound for the elements of a request counts nested ones too."""
+    body = {"Topics": [{"Name": "t", "Partitions": [{"PartitionIndex": 0, "Timestamp": -1}] * 3}] * 2, "ReplicaId": -1}
+    data = codec.encode_request(2, 1, body)
+    assert len(codec.decode_request(2, 1, data, max_elements=8)["Topics"]) == 2
+    with pytest.raises(ProtocolError, match="more than 7 array elements"):
+        codec.decode_request(2, 1, data, max_elements=7)
+    with pytest.raises(ValueError, match="max_elements"):
+        codec.decode_request(2, 1, data, max_elements=-1)
+
+
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_counts_cost_nothing(case):
     """A number in a frame made us take memory for what is not there."""

@@ -191,3 +191,9 @@ def test_a_late_answer_the_wire_cannot_carry_closes(caplog):
     deferred(one).complete({"ErrorCode": "no number"})
     assert one.ended == [None]
     assert "cannot answer" in caplog.text
+
+
+def test_more_names_than_a_request_may_hold_close():
+    """Two million names of a byte were 415 MB of objects."""
+    names = b"\x02a\0" * 100_001
+    assert serve(request(3, 9, raw=b"\xa2\x8d\x06" + names + b"\0\0\0\0")) is None

@@ -30,7 +30,8 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 # A list slot and a dict cost far more than the byte or two that may declare them, so one message may hold only so many
-# array elements: a frame of 100 MiB cannot become 20 GiB of objects. Real messages stay far below (100,000 partitions).
+# array elements: a frame of 100 MiB cannot become 20 GiB of objects. Real messages stay far below (100,000 partitions);
+# who serves strangers sets a lower bound.
 MAX_ELEMENTS = 2_000_000
 
 cdef int64_t ELEMENT_BUDGET = MAX_ELEMENTS
@@ -49,6 +50,7 @@ cdef struct Reader:
     const uint8_t *data
     int64_t size
     int64_t position
+    int64_t max_elements
     int64_t elements_left
     PyObject *source            # borrowed: what `data` points into
 
@@ -394,7 +396,7 @@ cdef object read_array(Reader *r, Field *f):
         refuse(r, f, f"{count} elements of at least {f.element_bytes} bytes, {r.size - r.position} left")
     r.elements_left -= count
     if r.elements_left < 0:
-        refuse(r, f, f"more than {ELEMENT_BUDGET} array elements in one message")
+        refuse(r, f, f"more than {r.max_elements} array elements in one message")
     out = PyList_New(count)
     for i in range(count):
         item = read_value(r, f, False)
@@ -469,23 +471,31 @@ def decode_from(Plan plan not None, data, Py_ssize_t offset=0):
         if offset < 0 or offset > buffer.len:
             raise ValueError(f"offset {offset} is outside the {buffer.len} bytes of data")
         r.data, r.size, r.position = <const uint8_t *>buffer.buf, buffer.len, offset
-        r.elements_left, r.source = ELEMENT_BUDGET, <PyObject *>data
+        r.max_elements = r.elements_left = ELEMENT_BUDGET
+        r.source = <PyObject *>data
         out = read_struct(&r, plan)
         return out, r.position
     finally:
         PyBuffer_Release(&buffer)
 
 
-def decode(Plan plan not None, data, Py_ssize_t offset=0):
-    """As decode_from, without the position: bytes after the struct are ignored, as Kafka does."""
+def decode(Plan plan not None, data, Py_ssize_t offset=0, int64_t max_elements=ELEMENT_BUDGET):
+    """As decode_from, without the position: bytes after the struct are ignored, as Kafka does.
+
+    Args:
+        max_elements: bound of all its arrays' elements together.
+    """
     cdef Py_buffer buffer
     cdef Reader r
+    if max_elements < 0:
+        raise ValueError(f"max_elements must be >= 0, got {max_elements}")
     PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
     try:
         if offset < 0 or offset > buffer.len:
             raise ValueError(f"offset {offset} is outside the {buffer.len} bytes of data")
         r.data, r.size, r.position = <const uint8_t *>buffer.buf, buffer.len, offset
-        r.elements_left, r.source = ELEMENT_BUDGET, <PyObject *>data
+        r.max_elements = r.elements_left = max_elements
+        r.source = <PyObject *>data
         return read_struct(&r, plan)
     finally:
         PyBuffer_Release(&buffer)

@@ -115,7 +115,9 @@ def encode_request_header(key: int, version: int, correlation_id: int, client_id
     )
 
 
-def decode_request(key: int, version: int, data: Buffer, offset: int = 0) -> Body:
+def decode_request(
+    key: int, version: int, data: Buffer, offset: int = 0, *, max_elements: int = _wire.MAX_ELEMENTS
+) -> Body:
     """Decode a request body; bytes after it are ignored, as Kafka does.
 
     Args:
@@ -123,10 +125,11 @@ def decode_request(key: int, version: int, data: Buffer, offset: int = 0) -> Bod
         version: api version.
         data: the frame, or the body alone.
         offset: where the body starts.
+        max_elements: of all its arrays together; an element may cost 100 times its bytes in the frame.
 
-    Raises: ProtocolError: unknown API or version, or bytes that are no such body.
+    Raises: ProtocolError: unknown API or version, more elements, or bytes that are no such body.
     """
-    return _wire.decode(request_plan(key, version), data, offset)
+    return _wire.decode(request_plan(key, version), data, offset, max_elements)
 
 
 def encode_request(key: int, version: int, body: Body) -> bytes:

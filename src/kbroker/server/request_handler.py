@@ -19,6 +19,7 @@ from kbroker.server.kafka_apis import ApiEntry, KafkaApis, encode_answer
 logger = logging.getLogger(__name__)
 
 TAKE_TIMEOUT_S = 0.3
+MAX_REQUEST_ELEMENTS = 100_000  # topics, partitions, names ... of one request; more closes its connection
 
 
 class InboundRequest(Protocol):
@@ -151,7 +152,7 @@ class RequestHandlerPool(Generic[Inbound]):
             answer,
         )
         try:
-            body = codec.decode_request(key, version, request.body)
+            body = codec.decode_request(key, version, request.body, max_elements=MAX_REQUEST_ELEMENTS)
         except ProtocolError as error:
             logger.info("closing a connection of client %r: malformed %s: %s", facts.client_id, entry.name, error)
             return False
