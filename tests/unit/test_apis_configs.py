@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.common.config import BROKER_TABLE, TOPIC_TABLE
+from kbroker.server.apis import api32_describe_configs
 from tests.support.server import make_bench
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS = 2, 4, 8, 16
@@ -157,3 +158,51 @@ def test_no_resources_and_one_twice():
     ]
     results = bench.ask("DescribeConfigs", 4, {"Resources": rows})["Results"]
     assert [[row["Name"] for row in result["Configs"]] for result in results] == [["retention.ms"], ["segment.ms"]]
+
+
+def mention(kind, names, keys=None):
+    return {"Resources": [{"ResourceType": kind, "ResourceName": name, "ConfigurationKeys": keys} for name in names]}
+
+
+def test_one_resource_named_often(monkeypatch):
+    """Each mention is answered, as Kafka does, but looked up once; a request cannot ask for megabytes with a name."""
+    bench = make_bench()
+    bench.create("t")
+    looked_up = []
+    find = api32_describe_configs.topic_entries
+    monkeypatch.setattr(api32_describe_configs, "topic_entries", lambda *args: looked_up.append(args) or find(*args))
+    results = bench.ask("DescribeConfigs", 4, mention(TOPIC, ["t"] * 20_000))["Results"]
+    assert (len(results), len(looked_up)) == (20_000, 1)
+    full = [row for row in results if row["ErrorCode"] == 0]
+    assert len(full) == 1 + -(-10_000 // len(TOPIC_TABLE))
+    assert all(row["Configs"] == results[0]["Configs"] for row in full)
+    refused = results[len(full)]
+    assert (refused["ErrorCode"], refused["Configs"], refused["ResourceName"]) == (42, [], "t")
+
+
+def test_repeated_mentions_ask_for_keys_of_their_own():
+    """One resource twice with other keys: each answer has its own."""
+    bench = make_bench()
+    bench.create("t")
+    body = mention(TOPIC, ["t"], ["retention.ms"])
+    body["Resources"] += mention(TOPIC, ["t"], ["segment.ms"])["Resources"]
+    results = bench.ask("DescribeConfigs", 4, body)["Results"]
+    assert [[row["Name"] for row in one["Configs"]] for one in results] == [["retention.ms"], ["segment.ms"]]
+
+
+def test_groups_that_exist_by_being_named():
+    """Every group has configs, whether it exists or not: a request gets only so many rows of them."""
+    bench = make_bench()
+    results = bench.ask("DescribeConfigs", 4, mention(32, [f"g{i}" for i in range(10_000)]))["Results"]
+    assert len(results) == 10_000
+    assert 9_900 <= sum(len(one["Configs"]) for one in results) <= 10_000 + 100
+    assert results[-1]["ErrorCode"] == 42
+
+
+def test_distinct_topics_are_all_described():
+    """Topics that exist are described however many there are."""
+    bench = make_bench()
+    names = [f"t{i}" for i in range(400)]
+    bench.ctx.topics.auto_create(names)
+    results = bench.ask("DescribeConfigs", 4, mention(TOPIC, names))["Results"]
+    assert [len(one["Configs"]) for one in results] == [len(TOPIC_TABLE)] * 400

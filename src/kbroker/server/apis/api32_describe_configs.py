@@ -20,34 +20,54 @@ from kbroker.server.topic_rules import invalid_name_reason
 
 TOPIC, BROKERS, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 
+# Rows that an answer may hold beyond those of each topic and broker once: for resources named again, and for groups and
+# subscriptions, which exist by being named. Kafka has no such bound; a name of a few bytes would cost kilobytes.
+MAX_FREE_ROWS = 10_000
+
 MALFORMED = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
     "incompatible broker. See the broker logs for more details."
 )
 
+TOO_MANY = "Too many resources in one request: ask for the rest in another."
+
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe each resource on its own; an empty or null list of keys means all keys, unknown keys are left out."""
+    """Describe each resource on its own; an empty or null list of keys means all keys, unknown keys are left out.
+
+    A resource named again is answered again. Beyond MAX_FREE_ROWS, what costs its sender nothing gets INVALID_REQUEST.
+    """
     results = []
+    described: dict[tuple[int, str], list[Entry]] = {}
+    free_rows = 0
     for resource in body["Resources"]:
+        kind, name = resource["ResourceType"], resource["ResourceName"]
+        entries = described.get((kind, name))
+        is_free = entries is not None or kind in (CLIENT_METRICS, GROUP)
         try:
-            entries = _entries(ctx, resource["ResourceType"], resource["ResourceName"])
+            if is_free and free_rows >= MAX_FREE_ROWS:
+                raise KafkaError(Errors.INVALID_REQUEST, TOO_MANY)
+            if entries is None:
+                entries = described[kind, name] = [_shown(body, entry) for entry in _entries(ctx, kind, name)]
         except KafkaError as error:
             unknown = error.error == Errors.UNKNOWN_TOPIC_OR_PARTITION
             results.append(_result(resource, error.error, "" if unknown else error.message, []))
             continue
         keys = set(resource["ConfigurationKeys"] or ())
-        configs = [
-            {
-                **entry,
-                "Synonyms": entry["Synonyms"] if body["IncludeSynonyms"] else [],
-                "Documentation": entry["Documentation"] if body["IncludeDocumentation"] else None,
-            }
-            for entry in entries
-            if not keys or entry["Name"] in keys
-        ]
+        configs = [entry for entry in entries if entry["Name"] in keys] if keys else entries
+        if is_free:
+            free_rows += len(configs)
         results.append(_result(resource, Errors.NONE, "", configs))
     return {"Results": results}
+
+
+def _shown(body: Body, entry: Entry) -> Entry:
+    """An entry without what was not asked for."""
+    return {
+        **entry,
+        "Synonyms": entry["Synonyms"] if body["IncludeSynonyms"] else [],
+        "Documentation": entry["Documentation"] if body["IncludeDocumentation"] else None,
+    }
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
