@@ -7,7 +7,7 @@ import pytest
 from kbroker.common.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.server.metadata_store import MetadataStore, StoredTopic
-from kbroker.server.topic_rules import NewTopic, colliding_name, invalid_name_reason
+from kbroker.server.topic_rules import NewTopic, TopicNames, invalid_name_reason
 from kbroker.server.topics import TopicRegistry
 from tests.support.server import FakeLogs, make_bench
 
@@ -26,11 +26,11 @@ def test_names_that_are_not(name):
 
 @pytest.mark.parametrize(
     ("name", "names", "other"),
-    [("a_b", ["a.b"], "a.b"), ("a.b", ["x", "a_b"], "a_b"), ("a.b", ["a.b"], None), ("ab", ["a.b"], None)],
+    [("a_b", ["a.b"], "a.b"), ("a.b", ["x", "a_b"], "a_b"), ("a.b", ["ab"], None), ("ab", ["a.b"], None)],
 )
 def test_names_that_collide(name, names, other):
     """Two topics may not differ by dots and underscores only."""
-    assert colliding_name(name, names) == other
+    assert TopicNames(names).colliding(name) == other
 
 
 def test_a_new_topic_is_open_remembered_and_published():
@@ -148,3 +148,49 @@ def test_auto_creation_of_the_offsets_topic():
     bench.ctx.topics.auto_create(["__consumer_offsets", "bad name"])
     (view,) = bench.ctx.topics.all()
     assert (view.is_internal, len(view.partitions)) == (True, 50)
+
+
+def test_topics_of_one_request_are_published_together():
+    """A swap costs as much as there are topics: one for each of 2,000 new ones took 10 s."""
+    bench = make_bench()
+    bench.ctx.topics.auto_create([f"t{number}" for number in range(50)])
+    assert [len(views) for views in bench.published] == [50]
+    rows = [{"Name": f"u{number}", "NumPartitions": 1, "ReplicationFactor": 1} for number in range(50)]
+    answer = bench.ask("CreateTopics", 7, {"Topics": [*rows, {**rows[0], "Name": "t0"}]})
+    assert [row["ErrorCode"] for row in answer["Topics"]] == [0] * 50 + [36]
+    assert [len(views) for views in bench.published] == [50, 100]
+    assert len(bench.ctx.store.topics()) == 100
+
+
+def test_topics_of_one_request_that_collide():
+    """The second of two that differ by dots only is refused, although the first is not published yet."""
+    bench = make_bench()
+    first, second, third = bench.ctx.topics.create_all([NewTopic("a.b"), NewTopic("a_b"), NewTopic("c")])
+    assert (first.num_partitions, third.num_partitions) == (1, 1)
+    assert (second.error, str(second.message)) == (
+        Errors.INVALID_TOPIC_EXCEPTION,
+        "Topic 'a_b' collides with existing topic: a.b",
+    )
+    assert bench.ctx.topics.create_all([NewTopic("d"), NewTopic("d")], validate_only=True)[0].num_partitions == 1
+    assert bench.ctx.topics.get("d") is None
+
+
+def test_a_disk_that_fails_in_the_middle_of_a_request():
+    """What was made before and after is there; a bug of ours is raised, and what was made is published."""
+    bench = make_bench()
+    bench.logs.fail_at = ("b", 0)
+    made = bench.ctx.topics.create_all([NewTopic("a"), NewTopic("b"), NewTopic("c")])
+    assert made[1].error == Errors.KAFKA_STORAGE_ERROR
+    assert [view.name for view in bench.published[-1]] == ["a", "c"]
+    assert [topic.name for topic in bench.ctx.store.topics()] == ["a", "c"]
+
+    def broken(*args):
+        raise ZeroDivisionError
+
+    topics = iter([NewTopic("d"), NewTopic("e")])
+    create = bench.logs.create_partition
+    bench.logs.create_partition = lambda name, *args: create(name, *args) if name == "d" else broken()
+    with pytest.raises(ZeroDivisionError):
+        bench.ctx.topics.create_all(topics)
+    assert [view.name for view in bench.published[-1]] == ["a", "c", "d"]
+    assert [topic.name for topic in bench.ctx.store.topics()] == ["a", "c", "d"]

@@ -41,15 +41,29 @@ def invalid_name_reason(name: str) -> str | None:
     return None
 
 
-def colliding_name(name: str, names: Iterable[str]) -> str | None:
-    """Return an existing name that differs only by dots and underscores: their metrics would have one name."""
-    folded = name.replace(".", "_")
-    if "_" not in folded:
-        return None
-    return next((other for other in names if other != name and other.replace(".", "_") == folded), None)
+class TopicNames:
+    """The names there are, found by themselves and by how metrics would spell them. Threads: one at a time."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names: set[str] = set()
+        self._by_metric: dict[str, str] = {}
+        for name in names:
+            self.add(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def add(self, name: str) -> None:
+        """There is one more."""
+        self._names.add(name)
+        self._by_metric.setdefault(name.replace(".", "_"), name)
+
+    def colliding(self, name: str) -> str | None:
+        """A name there is that differs from this new one only by dots and underscores: their metrics would be one."""
+        return self._by_metric.get(name.replace(".", "_"))
 
 
-def check_new_topic(topic: NewTopic, names: Iterable[str], node_id: int, default_partitions: int) -> int:
+def check_new_topic(topic: NewTopic, names: TopicNames, node_id: int, default_partitions: int) -> int:
     """Return the number of partitions a new topic gets.
 
     Args: ``names`` those that exist. Raises: KafkaError with the code and text Kafka answers.
@@ -74,15 +88,14 @@ def check_new_topic(topic: NewTopic, names: Iterable[str], node_id: int, default
     return default_partitions if topic.num_partitions == -1 else topic.num_partitions
 
 
-def check_new_name(name: str, names: Iterable[str]) -> None:
+def check_new_name(name: str, names: TopicNames) -> None:
     """Refuse a name that is illegal, that collides, or that exists."""
     reason = invalid_name_reason(name)
     if reason is not None:
         raise KafkaError(Errors.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
-    known = set(names)
-    if name in known:
+    if name in names:
         raise KafkaError(Errors.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    other = colliding_name(name, known)
+    other = names.colliding(name)
     if other is not None:
         raise KafkaError(Errors.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 

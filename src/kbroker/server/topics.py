@@ -15,7 +15,14 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_coordinator import OFFSETS_TOPIC
 from kbroker.log.manager import TopicLogs
 from kbroker.server.metadata_store import TOPIC, MetadataStore, StoredTopic
-from kbroker.server.topic_rules import INTERNAL_TOPICS, NewTopic, check_configs, check_more_partitions, check_new_topic
+from kbroker.server.topic_rules import (
+    INTERNAL_TOPICS,
+    NewTopic,
+    TopicNames,
+    check_configs,
+    check_more_partitions,
+    check_new_topic,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -124,20 +131,45 @@ class TopicRegistry:
 
         Raises: KafkaError with the code and text Kafka answers.
         """
+        (made,) = self.create_all([topic], validate_only)
+        if isinstance(made, KafkaError):
+            raise made
+        return made
+
+    def create_all(self, topics: Iterable[NewTopic], validate_only: bool = False) -> list[Created | KafkaError]:
+        """Create topics one by one, and publish them together: that costs as much as there are topics in all.
+
+        Returns: for each what was made, or the error with the code and text Kafka answers.
+        """
+        made: list[Created | KafkaError] = []
         with self._lock:
-            default = self._config.integer("num.partitions")
-            count = check_new_topic(topic, self._by_name, self._config.node_id, default)
-            stored = StoredTopic(topic.name, uuid.uuid4(), count, check_configs(topic.configs))
-            if not validate_only:
-                self._store.add_topic(stored)
-                try:
-                    view = self._open(stored, range(count))
-                except Exception as error:
-                    self._store.remove_topic(topic.name)
-                    self._drop_logs(topic.name, range(count))
-                    raise _storage_error(error) from None
-                self._swap({**self._by_name, topic.name: view})
-                logger.info("created topic %s with %d partition(s), id %s", topic.name, count, stored.topic_id)
+            names = TopicNames(self._by_name)
+            views: dict[str, TopicView] = {}
+            try:
+                for topic in topics:
+                    try:
+                        made.append(self._create(topic, names, views, validate_only))
+                    except KafkaError as error:
+                        made.append(error)
+            finally:
+                if views:
+                    self._swap({**self._by_name, **views})
+        return made
+
+    def _create(self, topic: NewTopic, names: TopicNames, views: dict[str, TopicView], validate_only: bool) -> Created:
+        default = self._config.integer("num.partitions")
+        count = check_new_topic(topic, names, self._config.node_id, default)
+        stored = StoredTopic(topic.name, uuid.uuid4(), count, check_configs(topic.configs))
+        if not validate_only:
+            self._store.add_topic(stored)
+            try:
+                views[topic.name] = self._open(stored, range(count))
+            except Exception as error:
+                self._store.remove_topic(topic.name)
+                self._drop_logs(topic.name, range(count))
+                raise _storage_error(error) from None
+            names.add(topic.name)
+            logger.info("created topic %s with %d partition(s), id %s", topic.name, count, stored.topic_id)
         return Created(stored.topic_id, count, stored.configs)
 
     def delete(self, name: str) -> uuid.UUID:
@@ -203,16 +235,16 @@ class TopicRegistry:
 
     def auto_create(self, names: Iterable[str]) -> None:
         """Create topics that a Metadata request named; what cannot be created is left out."""
-        for name in names:
-            partitions = -1
-            configs: dict[str, str | None] = {}
-            if name == OFFSETS_TOPIC:
-                partitions = self._config.integer("offsets.topic.num.partitions")
-                configs = _offsets_topic_configs(self._config)
-            try:
-                self.create(NewTopic(name, partitions, configs=configs))
-            except KafkaError as error:
-                logger.debug("topic %s is not created: %s", name, error)
+        topics = [self._automatic(name) for name in names]
+        for topic, made in zip(topics, self.create_all(topics), strict=True):
+            if isinstance(made, KafkaError):
+                logger.debug("topic %s is not created: %s", topic.name, made)
+
+    def _automatic(self, name: str) -> NewTopic:
+        if name != OFFSETS_TOPIC:
+            return NewTopic(name)
+        partitions = self._config.integer("offsets.topic.num.partitions")
+        return NewTopic(name, partitions, configs=_offsets_topic_configs(self._config))
 
     def _open(self, stored: StoredTopic, indexes: Iterable[int], present: Sequence[Any] = ()) -> TopicView:
         configs = self._config.topic_configs(stored.configs)

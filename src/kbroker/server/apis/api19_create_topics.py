@@ -6,6 +6,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.server.config_entries import topic_entries
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topic_rules import MAX_PARTITIONS_PER_REQUEST, NewTopic
+from kbroker.server.topics import Created
 
 CONFIG_FIELDS = ("Name", "Value", "ReadOnly", "ConfigSource", "IsSensitive")
 
@@ -19,17 +20,22 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     for row in body["Topics"]:
         wanted.setdefault(row["Name"], []).append(row)
     total = sum(max(row["NumPartitions"], len(row["Assignments"])) for row in body["Topics"])
-    answers = []
+    answers: dict[str, Body] = {}
+    topics: dict[str, NewTopic] = {}
     for name, rows in wanted.items():
-        try:
-            if len(rows) > 1:
-                raise KafkaError(Errors.INVALID_REQUEST, "Duplicate topic name.")
-            if total > MAX_PARTITIONS_PER_REQUEST:
-                raise KafkaError(Errors.POLICY_VIOLATION, "Excessively large number of partitions per request.")
-            answers.append(_create(ctx, rows[0], body["validateOnly"]))
-        except KafkaError as error:
-            answers.append(_refused(name, error.error, error.message))
-    return {"Topics": answers}
+        answers[name] = {}  # keeps its place
+        if len(rows) > 1:
+            answers[name] = _refused(name, Errors.INVALID_REQUEST, "Duplicate topic name.")
+        elif total > MAX_PARTITIONS_PER_REQUEST:
+            text = "Excessively large number of partitions per request."
+            answers[name] = _refused(name, Errors.POLICY_VIOLATION, text)
+        else:
+            topics[name] = _new_topic(rows[0])
+    for name, made in zip(topics, ctx.topics.create_all(topics.values(), body["validateOnly"]), strict=True):
+        answers[name] = (
+            _refused(name, made.error, made.message) if isinstance(made, KafkaError) else _created(ctx, name, made)
+        )
+    return {"Topics": list(answers.values())}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
@@ -38,24 +44,26 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     return {"Topics": [_refused(name, error, error.message) for name in names]}
 
 
-def _create(ctx: ApiContext, row: Body, validate_only: bool) -> Body:
-    topic = NewTopic(
+def _new_topic(row: Body) -> NewTopic:
+    return NewTopic(
         row["Name"],
         row["NumPartitions"],
         row["ReplicationFactor"],
         [(part["PartitionIndex"], part["BrokerIds"]) for part in row["Assignments"]],
         {config["Name"]: config["Value"] for config in row["Configs"]},
     )
-    created = ctx.topics.create(topic, validate_only)
+
+
+def _created(ctx: ApiContext, name: str, created: Created) -> Body:
     entries = topic_entries(ctx.config, created.configs)
     return {
-        "Name": row["Name"],
+        "Name": name,
         "TopicId": created.topic_id,
         "ErrorCode": 0,
         "ErrorMessage": None,
         "NumPartitions": created.num_partitions,
         "ReplicationFactor": 1,
-        "Configs": [{name: entry[name] for name in CONFIG_FIELDS} for entry in entries],
+        "Configs": [{field: entry[field] for field in CONFIG_FIELDS} for entry in entries],
     }
 
 
