@@ -13,7 +13,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Answer each partition named; of all partitions (null) those that need no election are not named."""
     kind = body.get("ElectionType", PREFERRED)
     if kind not in (PREFERRED, UNCLEAN):
-        return _failed(body, Errors.INVALID_REQUEST, f"Unknown election type {kind}")
+        return _failed(body, Errors.INVALID_REQUEST, f"Unknown election type {kind}", request)
     topics = []
     for topic in body["TopicPartitions"] or ():
         name, view = topic["Topic"], ctx.topics.get(topic["Topic"])
@@ -32,15 +32,18 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Every partition with the same error."""
-    return _failed(body, error, error.message)
+    return _failed(body, error, error.message, request)
 
 
-def _failed(body: Body, error: Errors, text: str) -> Body:
+def _failed(body: Body, error: Errors, text: str, request: RequestContext) -> Body:
     topics = []
     for topic in body["TopicPartitions"] or ():
         rows = [_answer(index, error, text) for index in topic["Partitions"]]
         topics.append({"Topic": topic["Topic"], "PartitionResult": rows})
-    return {"ErrorCode": int(error), "ReplicaElectionResults": topics}
+    answer: Body = {"ReplicaElectionResults": topics}
+    if request.api_version >= 1:  # v0 has no place for it
+        answer["ErrorCode"] = int(error)
+    return answer
 
 
 def _answer(index: int, error: Errors, text: str) -> Body:
