@@ -15,6 +15,7 @@ import pytest
 from kbroker.common.config_def import ConfigError
 from kbroker.protocol import codec
 from kbroker.server.broker import Broker, BrokerStartError, raise_open_files_limit
+from tests.support.compaction import keyed
 
 FREE = {"listeners": "PLAINTEXT://127.0.0.1:0"}
 
@@ -154,6 +155,23 @@ def test_several_listeners_tell_each_its_own_address():
         answer = ask(broker, 3, 12, {"Topics": []})
         assert (answer["Brokers"][0]["Host"], answer["Brokers"][0]["Port"]) == inside
         assert broker.context.endpoints["OUTSIDE"] == ("broker.example", 1234)
+
+
+@pytest.mark.parametrize("version", [7, 8, 12])
+def test_produce_names_every_refused_record(version):
+    """From v8 on the answer lists each record without key that a compacted topic refused, and its text follows."""
+    with Broker() as broker:
+        config = {"Name": "cleanup.policy", "Value": "compact"}
+        topic = {"Name": "t", "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": [config]}
+        ask(broker, 19, 4, {"Topics": [topic], "timeoutMs": 1000, "validateOnly": False})
+        batch = keyed((None, b"a"), (b"k", b"b"), (None, b"c"), (None, b"d"))
+        data = [{"Name": "t", "PartitionData": [{"Index": 0, "Records": batch}]}]
+        body = {"TransactionalId": None, "Acks": 1, "TimeoutMs": 1000, "TopicData": data}
+        (row,) = ask(broker, 0, version, body)["Responses"][0]["PartitionResponses"]
+        assert (row["ErrorCode"], row["BaseOffset"]) == (87, -1)
+        if version >= 8:
+            assert [one["BatchIndex"] for one in row["RecordErrors"]] == [0, 2, 3]
+            assert {one["BatchIndexErrorMessage"] for one in row["RecordErrors"]} == {row["ErrorMessage"]}
 
 
 def test_stop_answers_a_waiting_fetch():
