@@ -1,0 +1,152 @@
+"""kill -9 under group load: acknowledged records are there, are delivered, and no committed offset goes back."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kbroker.client.cluster import Cluster
+from kbroker.client.groups import Groups
+from tests.integration.test_kill import PARTITIONS, ROOT, AckLog, check_partition, create_topic, read_all
+from tests.support.broker import BrokerProcess, wait_for
+
+TOPIC, GROUP = "killed", "readers"
+SETTINGS = {
+    "group__initial__rebalance__delay__ms": "0",
+    "group__min__session__timeout__ms": "1000",
+    "offsets__topic__segment__bytes": str(1 << 20),
+}
+
+
+class MemberLog:
+    """Reads what the members wrote down, as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.commits = 0
+        self.committed: dict[int, int] = {}  # the highest acknowledged
+        self.delivered: dict[int, list[tuple[int, int]]] = {}
+        self.trouble: list[str] = []
+        self._at = 0
+        self._rest = ""
+
+    def read(self) -> "MemberLog":
+        if not self.path.exists():
+            return self
+        with self.path.open(encoding="utf-8") as file:
+            file.seek(self._at)
+            data = self._rest + file.read()
+            self._at = file.tell()
+        *lines, self._rest = data.split("\n")
+        for line in lines:
+            kind, _, rest = line.partition(" ")
+            if kind == "commit":
+                partition, offset = map(int, rest.split())
+                self.commits += 1
+                self.committed[partition] = max(offset, self.committed.get(partition, 0))
+            elif kind == "read":
+                partition, first, last = map(int, rest.split())
+                self.delivered.setdefault(partition, []).append((first, last))
+            else:
+                self.trouble.append(line)
+        return self
+
+
+def fetch_committed(bootstrap: str) -> dict[int, int]:
+    with Cluster(bootstrap) as cluster:
+        return {partition: found.offset for (_, partition), found in Groups(cluster).committed(GROUP).items()}
+
+
+def check_not_back(before: dict[int, int], after: dict[int, int], when: str) -> None:
+    back = {p: (offset, after.get(p)) for p, offset in before.items() if after.get(p, -1) < offset}
+    assert not back, f"committed offsets went back {when}, by partition: {back}"
+
+
+def check_delivered(partition: int, ranges: list[tuple[int, int]], end: int) -> None:
+    """The group was given every offset from 0 to the end, as often as it liked."""
+    due = 0
+    for first, last in sorted(ranges):
+        assert first <= due, f"nobody was given offsets {due} to {first - 1} of partition {partition}"
+        due = max(due, last + 1)
+    assert due == end, f"partition {partition} was delivered up to {due}, it ends at {end}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kills", [8, pytest.param(30, marks=pytest.mark.soak)])
+def test_kill_9_under_a_group(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool, kills: int
+) -> None:
+    """After each kill -9 committed offsets are at least what was acknowledged; no acknowledged record is lost."""
+    if soak and kills == 30:
+        kills = 100
+    seed = int(os.environ.get("KBROKER_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
+    print(f"KBROKER_SEED={seed}")
+    rng = random.Random(seed)
+    broker = start_broker(**SETTINGS)
+    create_topic(broker.bootstrap, TOPIC, PARTITIONS, segment_bytes=str(1 << 20))
+    acks, members = AckLog(tmp_path / "acks"), MemberLog(tmp_path / "commits")
+
+    def child(module: str, *args: str) -> "subprocess.Popen[bytes]":
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        command = [sys.executable, "-m", f"tests.support.{module}", broker.bootstrap, TOPIC, *args]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
+
+    producer = child("acked_producer", str(PARTITIONS), str(acks.path), rng.choice(["none", "lz4"]))
+    consumers = child("group_members", GROUP, str(members.path))
+    restarts = []
+    known: dict[int, int] = {}
+
+    def wait_for_commits(when: str, count: int = 10) -> None:
+        before = members.read().commits
+        wait_for(
+            f"commits {when}",
+            lambda: members.read().commits >= before + count or members.trouble or acks.read().trouble,
+            60,
+        )
+        assert members.trouble == [], f"{members.trouble[:3]}\n{broker.tail()}"
+        assert acks.trouble == [], f"{acks.trouble[:3]}\n{broker.tail()}"
+        assert producer.poll() is consumers.poll() is None
+
+    try:
+        for number in range(kills):
+            wait_for_commits(f"after {number} kills")
+            time.sleep(rng.uniform(0, 1.0))  # the moment of the kill is what is random here
+            seen = fetch_committed(broker.bootstrap)
+            check_not_back(known, seen, f"before kill {number + 1}")
+            broker.kill()
+            acknowledged = dict(members.read().committed)
+            restarts.append(broker.start())
+            known = fetch_committed(broker.bootstrap)
+            check_not_back(seen, known, f"over kill {number + 1}")
+            check_not_back(acknowledged, known, f"behind what was acknowledged before kill {number + 1}")
+        wait_for_commits("after the last kill")
+        assert producer.stdin is not None
+        producer.stdin.close()
+        assert producer.wait(90) == 0
+        ends = acks.read().sent
+        wait_for("the group at the end of each partition", lambda: fetch_committed(broker.bootstrap) == ends, 60, 0.2)
+        assert consumers.stdin is not None
+        consumers.stdin.close()
+        assert consumers.wait(60) == 0
+    finally:
+        for process in (producer, consumers):
+            process.kill()
+            process.wait(10)
+            assert process.stdin is not None
+            process.stdin.close()
+    assert acks.trouble == members.read().trouble == []
+    assert len(acks.acks) == sum(acks.sent.values()), "some records were neither acknowledged nor refused"
+    for partition in range(PARTITIONS):
+        check_partition(partition, read_all(broker.bootstrap, TOPIC, partition), acks)
+        check_delivered(partition, members.delivered[partition], acks.sent[partition])
+    restarts.sort()
+    print(
+        f"{kills} kills, {len(acks.acks)} records, {members.commits} commits; restart to ready: median "
+        f"{restarts[len(restarts) // 2]:.2f} s, longest {restarts[-1]:.2f} s"
+    )

@@ -1,0 +1,179 @@
+"""Many members and many partitions: a rebalance of a thousand, and what 5,000 empty partitions cost."""
+
+import resource
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kbroker.protocol import codec
+from tests.support import wire
+from tests.support.broker import BrokerProcess, rss_bytes, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+MEMBERS, PARTITIONS = 1000, 5000
+REBALANCE_S, CLEAN_START_S, START_AFTER_KILL_S, RSS_MIB = 5.0, 2.0, 5.0, 60
+SLACK = 2  # machines that run tests are shared; what was measured is printed
+JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
+JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 5, 3, 3, 3
+REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 27, 79
+TOPIC, GROUP = "many", "crowd"
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """As many open sockets as the system allows, for us and the brokers we start."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4 * MEMBERS
+    if hard not in (-1, resource.RLIM_INFINITY) and hard < wanted:
+        pytest.skip(f"only {hard} open files are allowed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class Member:
+    """A member as frames on a socket of its own."""
+
+    def __init__(self, connection: wire.Connection) -> None:
+        self.connection = connection
+        self.member_id = ""
+        self.generation = -1
+        self.joined: dict[str, object] = {}
+
+    def send(self, key: int, version: int, body: dict[str, object]) -> None:
+        frame = codec.encode_request_frame(key, version, 1, "crowd", {"GroupId": GROUP, **body})
+        self.connection.send_raw(frame)
+
+    def receive(self, key: int, version: int) -> dict[str, object]:
+        return codec.decode_response_frame(key, version, self.connection.receive())[1]
+
+    def send_join(self) -> None:
+        topics = {"Topics": [TOPIC], "UserData": None}
+        metadata = codec.encode_versioned("ConsumerProtocolSubscription", 0, topics)
+        body = {
+            "SessionTimeoutMs": 60_000,
+            "RebalanceTimeoutMs": 60_000,
+            "MemberId": self.member_id,
+            "ProtocolType": "consumer",
+            "Protocols": [{"Name": "range", "Metadata": metadata}],
+        }
+        self.send(JOIN_GROUP, JOIN_VERSION, body)
+
+    def send_heartbeat(self) -> None:
+        self.send(HEARTBEAT, HEARTBEAT_VERSION, {"GenerationId": self.generation, "MemberId": self.member_id})
+
+    def send_sync(self, assignments: list[dict[str, object]]) -> None:
+        body = {"GenerationId": self.generation, "MemberId": self.member_id, "Assignments": assignments}
+        self.send(SYNC_GROUP, SYNC_VERSION, body)
+
+
+def join_all(members: list[Member]) -> None:
+    """Every member joins, the ids being told at the first try; then they sync, the leader with an even assignment."""
+    for member in members:
+        member.send_join()
+    for member in members:
+        answer = member.receive(JOIN_GROUP, JOIN_VERSION)
+        if answer["ErrorCode"] == MEMBER_ID_REQUIRED:
+            member.member_id = str(answer["MemberId"])
+            member.send_join()
+            answer = {}
+        member.joined = answer
+    for member in members:
+        if not member.joined:
+            member.joined = member.receive(JOIN_GROUP, JOIN_VERSION)
+        assert member.joined["ErrorCode"] == 0
+        member.generation = int(str(member.joined["GenerationId"]))
+    sync_all(members)
+
+
+def sync_all(members: list[Member]) -> None:
+    assert len({member.generation for member in members}) == 1
+    (leader,) = [member for member in members if member.joined["Leader"] == member.member_id]
+    listed = leader.joined["Members"]
+    assert isinstance(listed, list)
+    ids = sorted(row["MemberId"] for row in listed)
+    assert ids == sorted(member.member_id for member in members)
+    rows: list[dict[str, object]] = []
+    for number, member_id in enumerate(ids):
+        partitions = list(range(number, PARTITIONS, len(ids)))
+        body = {"AssignedPartitions": [{"Topic": TOPIC, "Partitions": partitions}], "UserData": None}
+        rows.append(
+            {"MemberId": member_id, "Assignment": codec.encode_versioned("ConsumerProtocolAssignment", 0, body)}
+        )
+    for member in members:
+        member.send_sync(rows if member is leader else [])
+    found: set[int] = set()
+    for member in members:
+        answer = member.receive(SYNC_GROUP, SYNC_VERSION)
+        assert answer["ErrorCode"] == 0
+        data = answer["Assignment"]
+        assert isinstance(data, bytes)
+        (topic,) = codec.decode_versioned("ConsumerProtocolAssignment", data)[1]["AssignedPartitions"]
+        found.update(topic["Partitions"])
+    assert len(found) == PARTITIONS
+
+
+def create_many(broker: BrokerProcess) -> float:
+    begun = time.monotonic()
+    with wire.Connection(broker.bootstrap, timeout=60) as connection:
+        assert wire.first_topic_error(connection.ask(wire.create_topic(TOPIC, PARTITIONS))) == 0
+    wait_for("the last partition", lambda: wire.is_ready(broker.bootstrap, TOPIC, PARTITIONS - 1))
+    return time.monotonic() - begun
+
+
+@pytest.mark.usefixtures("many_files")
+def test_a_thousand_members_rebalance(start_broker: Callable[..., BrokerProcess]) -> None:
+    """1,000 members over 5,000 partitions join at once, and rebalance when one leaves, in less than five seconds."""
+    delay_ms = 500
+    broker = start_broker(group__initial__rebalance__delay__ms=str(delay_ms))
+    created_s = create_many(broker)
+    with wire.crowd(broker.bootstrap, MEMBERS) as connections:
+        members = []
+        for connection in connections:
+            connection.socket.settimeout(60)
+            members.append(Member(connection))
+        begun = time.monotonic()
+        join_all(members)
+        first_s = time.monotonic() - begun
+        begun = time.monotonic()
+        leaver = members.pop()
+        leaver.send(LEAVE_GROUP, LEAVE_VERSION, {"Members": [{"MemberId": leaver.member_id}]})
+        assert leaver.receive(LEAVE_GROUP, LEAVE_VERSION)["ErrorCode"] == 0
+        for member in members:
+            member.send_heartbeat()
+        for member in members:
+            answer = member.receive(HEARTBEAT, HEARTBEAT_VERSION)
+            assert answer["ErrorCode"] == REBALANCE_IN_PROGRESS
+        join_all(members)
+        again_s = time.monotonic() - begun
+        rss_mib = rss_bytes(broker.pid) / 2**20
+    print(
+        f"{MEMBERS} members over {PARTITIONS} partitions (made in {created_s:.2f} s): first join {first_s:.2f} s with "
+        f"its delay of {delay_ms / 1000} s, rebalance after a leave {again_s:.2f} s; broker {rss_mib:.0f} MiB"
+    )
+    assert first_s < SLACK * REBALANCE_S
+    assert again_s < SLACK * REBALANCE_S
+
+
+def test_empty_partitions_are_cheap(start_broker: Callable[..., BrokerProcess]) -> None:
+    """5,000 empty partitions: less than 60 MiB, start in 2 s after a clean stop, in 5 s after kill -9."""
+    broker = start_broker()
+    created_s = create_many(broker)
+    made_mib = rss_bytes(broker.pid) / 2**20
+    assert broker.stop(60) == 0, broker.tail()
+    clean_s = broker.start(60)
+    clean_mib = rss_bytes(broker.pid) / 2**20
+    assert wire.is_ready(broker.bootstrap, TOPIC, PARTITIONS - 1)
+    broker.kill()
+    kill_s = broker.start(60)
+    kill_mib = rss_bytes(broker.pid) / 2**20
+    assert wire.is_ready(broker.bootstrap, TOPIC, PARTITIONS - 1)
+    print(
+        f"{PARTITIONS} partitions: made in {created_s:.2f} s, {made_mib:.0f} MiB then; start after a clean stop "
+        f"{clean_s:.2f} s, {clean_mib:.0f} MiB; after kill -9 {kill_s:.2f} s, {kill_mib:.0f} MiB"
+    )
+    assert max(made_mib, clean_mib, kill_mib) < RSS_MIB
+    assert clean_s < SLACK * CLEAN_START_S
+    assert kill_s < SLACK * START_AFTER_KILL_S

@@ -1,0 +1,159 @@
+"""Members of a group in a process of their own that outlive the broker and write down what was acknowledged.
+
+    python -m tests.support.group_members BOOTSTRAP TOPIC GROUP LOG_FILE
+
+Two members stay, a third comes and goes, so that a kill often hits a rebalance. One line per event goes to LOG_FILE:
+`read PARTITION FIRST LAST` for offsets that were delivered, `commit PARTITION OFFSET` for an acknowledged commit,
+`error TEXT` for what should not happen. Ends when its standard input closes.
+"""
+
+import sys
+import threading
+import time
+from typing import TextIO
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+COMMIT_EVERY_S = 0.05
+VISIT_S = 1.5
+# a broker that is down, or a group that has moved on: what this test is about; anything else is not
+EXPECTED = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._RESOLVE,
+    KafkaError._WAIT_COORD,
+    KafkaError._DESTROY,
+    KafkaError._STATE,
+    KafkaError._NO_OFFSET,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError._MAX_POLL_EXCEEDED,
+}
+
+
+class Log:
+    """Whole lines from several threads."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> None:
+        with self._lock:
+            self._file.write(text + "\n")
+
+
+class Member:
+    """A consumer and what it has read since its last commit.
+
+    It polls one record at a time: only then is it known that no partition was taken away after its record was read, and
+    so that no commit of ours can be older than one of the partition's next owner.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, group: str, log: Log) -> None:
+        self.topic = topic
+        self.log = log
+        self.read: dict[int, tuple[int, int]] = {}
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": 2000,
+                "heartbeat.interval.ms": 200,
+                "max.poll.interval.ms": 6000,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 100,
+                "retry.backoff.ms": 20,
+                "socket.timeout.ms": 5000,
+                "topic.metadata.refresh.interval.ms": 2000,
+                "error_cb": self.on_error,
+                "log_level": 0,
+            }
+        )
+        self.consumer.subscribe([topic], on_assign=self.on_assign, on_revoke=self.on_revoke, on_lost=self.on_revoke)
+
+    def on_error(self, error: KafkaError) -> None:
+        if error.code() not in EXPECTED:
+            self.log.write(f"error {error}")
+
+    def on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.forget()
+
+    def on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Write down what was read; it stays uncommitted, and is read again by the next owner."""
+        for partition, (first, last) in self.read.items():
+            self.log.write(f"read {partition} {first} {last}")
+        self.read.clear()
+
+    def commit(self) -> None:
+        offsets = [TopicPartition(self.topic, partition, last + 1) for partition, (_, last) in self.read.items()]
+        self.forget()
+        try:
+            done = self.consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as failure:
+            self.on_error(failure.args[0])
+            return
+        for one in done or ():
+            if one.error is None:
+                self.log.write(f"commit {one.partition} {one.offset}")
+            else:
+                self.on_error(one.error)
+
+    def run(self, stop: threading.Event, seconds: float = float("inf")) -> None:
+        """Read and commit until told to stop, or so long."""
+        end = time.monotonic() + seconds
+        due = time.monotonic() + COMMIT_EVERY_S
+        try:
+            while not stop.is_set() and time.monotonic() < end:
+                message = self.consumer.poll(COMMIT_EVERY_S)
+                if message is not None:
+                    error = message.error()
+                    if error is not None:
+                        self.on_error(error)
+                    else:
+                        partition, offset = message.partition(), message.offset()
+                        self.read[partition] = (self.read.get(partition, (offset, offset))[0], offset)
+                if self.read and time.monotonic() >= due:
+                    self.commit()
+                    due = time.monotonic() + COMMIT_EVERY_S
+        finally:
+            self.forget()
+            self.consumer.close()
+
+
+def main() -> int:
+    bootstrap, topic, group, path = sys.argv[1:]
+    stop = threading.Event()
+    with open(path, "w", buffering=1, encoding="utf-8") as file:
+        log = Log(file)
+
+        def stay() -> None:
+            Member(bootstrap, topic, group, log).run(stop)
+
+        def come_and_go() -> None:
+            while not stop.wait(0.2):
+                Member(bootstrap, topic, group, log).run(stop, VISIT_S)
+
+        threads = [threading.Thread(target=work) for work in (stay, stay, come_and_go)]
+        for thread in threads:
+            thread.start()
+        sys.stdin.read()
+        stop.set()
+        for thread in threads:
+            thread.join()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
