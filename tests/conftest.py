@@ -5,8 +5,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.support.broker import BrokerProcess
+
+# A change gate gives the same verdict twice; new examples are for whoever runs the suite by hand, and for `make soak`.
+settings.register_profile("gate", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("gate")
 
 SOAK = os.environ.get("KBROKER_SOAK") == "1"
 # KBROKER_TEST_POLLER=selectors runs every broker process of the suite on the loop that Windows has.

@@ -21,7 +21,7 @@ from typing import NamedTuple
 cdef inline int32_t in_order(Charge *charges, int32_t count, SensorCore **ordered) noexcept nogil:
     """The sensors of the charges, each once, by address."""
     cdef int32_t found = 0
-    cdef int32_t i, at
+    cdef int32_t i, at, moved
     cdef SensorCore *sensor
     for i in range(count):
         sensor = charges[i].sensor
@@ -33,8 +33,8 @@ cdef inline int32_t in_order(Charge *charges, int32_t count, SensorCore **ordere
         if at > 0 and ordered[at - 1] is sensor:
             continue
         found += 1
-        for at in range(found - 1, at, -1):
-            ordered[at] = ordered[at - 1]
+        for moved in range(found - 1, at, -1):
+            ordered[moved] = ordered[moved - 1]
         ordered[at] = sensor
     return found
 

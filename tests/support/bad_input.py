@@ -49,7 +49,7 @@ OBJECTS: st.SearchStrategy[Any] = st.one_of(
     st.text(max_size=8),
     st.just("\ud800\0"),
     BUFFERS,
-    st.sampled_from([(), [], {}, object, int, len, 1j, ..., NotImplemented]),
+    st.sampled_from([(), [], {}, object, int, len, 1j, ...]),
     st.builds(object),
     st.builds(Odd),
     st.lists(st.none(), max_size=3),
