@@ -24,7 +24,7 @@ cdef extern from "socket_io.h" nogil:
 
 cdef int64_t LONGEST_WAIT_NS = 3600000000000LL       # select() refuses what its clock cannot hold
 
-log = logging.getLogger("kbroker.network")
+log = logging.getLogger("kbroker._core.poller")
 
 
 cdef int native_set(Poller *self, int fd, void *tag, int before, int after) noexcept nogil:
