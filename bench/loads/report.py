@@ -7,9 +7,10 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import kbroker
 
 
 @dataclass
@@ -80,7 +81,7 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.release()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "kbroker": metadata.version("kbroker"),
+        "kbroker": kbroker.__version__,
         "load_average": round(os.getloadavg()[0], 2),
     }
     cpuinfo, meminfo = Path("/proc/cpuinfo"), Path("/proc/meminfo")

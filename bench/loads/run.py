@@ -208,6 +208,7 @@ def producer(loads: Loads) -> list[Row]:
 def start(loads: Loads) -> list[Row]:
     taken = Row("start to first Metadata answer", "ms", "<= 200 ms", is_reached=at_most(200))
     memory = Row("idle memory (RSS)", "MiB", "<= 50 MiB", is_reached=at_most(50))
+    peers.start_to_metadata_ms()  # compiles the modules, as pip does when it installs them
     for _ in range(max(loads.plan.rounds, 3)):
         milliseconds, rss = peers.start_to_metadata_ms()
         taken.ours.append(milliseconds)
@@ -219,7 +220,8 @@ def idle_connections(loads: Loads) -> list[Row]:
     count = loads.plan.idle_connections
     memory = Row(f"{count:,} idle connections, memory", "KiB each", "<= 8 KiB", is_reached=at_most(8))
     load = Row(f"{count:,} idle connections, CPU", "% of a core", "< 2 %", is_reached=lambda row: row.median < 2)
-    with peers.kbroker() as ours:
+    # one client connects them all without a pause: Kafka's backlog of 50 would cost it a second per lost SYN
+    with peers.kbroker({"socket.listen.backlog.size": "4096"}) as ours:
         for _ in range(10):
             assert wire.answers(ours.bootstrap)
         before = rss_bytes(ours.pid)

@@ -130,7 +130,7 @@ class ConfigKey:
     """One row of the configuration table.
 
     ``synonym``: for a topic key, the broker key that gives the topic's default. ``doc``: what DescribeConfigs and the
-    printed reference say.
+    printed reference say. ``default_doc``: how a default that depends on the machine is put in words.
     """
 
     name: str
@@ -141,6 +141,7 @@ class ConfigKey:
     importance: Importance = Importance.MEDIUM
     dynamic: Dynamic = Dynamic.READ_ONLY
     synonym: str | None = None
+    default_doc: str = ""
 
     @property
     def is_sensitive(self) -> bool:

@@ -64,7 +64,7 @@ def _topic_row(key: ConfigKey) -> tuple[str, ...]:
 
 
 def _broker_row(key: ConfigKey) -> tuple[str, ...]:
-    return f"`{key.name}`", _default(key.default), _CHANGES[key.dynamic], key.allowed, key.doc
+    return f"`{key.name}`", key.default_doc or _default(key.default), _CHANGES[key.dynamic], key.allowed, key.doc
 
 
 def _plain_row(key: ConfigKey) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from kbroker._core.clock import BaseClock, SystemClock
 from kbroker._core.memory_pool import MemoryPool
 from kbroker._core.request_queue import Queue
 from kbroker.common.config import BrokerConfig, host_limits
+from kbroker.common.config_broker import usable_cores
 from kbroker.common.config_def import INT32_MAX, ConfigError
 from kbroker.common.listeners import Listener
 from kbroker.log.manager import LogManager
@@ -41,8 +42,9 @@ from kbroker.server.topics import TopicRegistry
 
 logger = logging.getLogger(__name__)
 
-#: Native handlers kept awake under load; more wake for a backlog (a second one already costs on two cores).
-AWAKE_HANDLERS = 2
+#: Native handlers kept awake under load; more wake for a backlog. On two cores a second one only takes turns with the
+#: network thread (ApiVersions/s 0.8 times).
+AWAKE_HANDLERS = min(2, max(1, usable_cores() // 2))
 
 
 #: Sees a request before it is served; True: it has taken it over, and answers, closes or hands it to Broker.resume.
