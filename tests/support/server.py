@@ -90,14 +90,17 @@ class Bench:
     logs: FakeLogs
     published: list[list[Any]]
 
-    def ask(self, name: str, version: int, body: Body) -> Body:
-        """Encode, decode, handle, encode, decode: a body the wire cannot carry fails here too."""
+    def ask(self, name: str, version: int, body: Body, **facts: Any) -> Body:
+        """Encode, decode, handle, encode, decode: a body the wire cannot carry fails here too.
+
+        ``facts``: of the request, such as client_id.
+        """
         key = codec.api_by_name(name).key
         entry = KafkaApis().find(key, version)
         assert entry is not None
         assert entry.handle is not None
         decoded = codec.decode_request(key, version, codec.encode_request(key, version, body))
-        answer = entry.handle(self.ctx, decoded, RequestContext(key, version))
+        answer = entry.handle(self.ctx, decoded, RequestContext(key, version, **facts))
         assert answer is not None
         return codec.decode_response(key, version, codec.encode_response(key, version, answer))
 

@@ -8,7 +8,15 @@ import uuid
 
 import pytest
 
-from kbroker.server.metadata_store import BROKER, FILE_NAME, TOPIC, MetadataError, MetadataStore, StoredTopic
+from kbroker.server.metadata_store import (
+    BROKER,
+    FILE_NAME,
+    SCHEMA_VERSION,
+    TOPIC,
+    MetadataError,
+    MetadataStore,
+    StoredTopic,
+)
 
 FIRST = StoredTopic("a", uuid.UUID(int=1), 3, {"retention.ms": "5"})
 SECOND = StoredTopic("b", uuid.UUID(int=2), 1)
@@ -86,9 +94,10 @@ def test_a_newer_schema_is_refused(tmp_path):
     """A file written by a later version is left alone, and the message says what to do."""
     MetadataStore(tmp_path, 1).close()
     with sqlite3.connect(tmp_path / FILE_NAME) as db:
-        db.execute("PRAGMA user_version=7")
+        db.execute("PRAGMA user_version=99")
     db.close()
-    with pytest.raises(MetadataError, match="schema version 7, this kbroker knows 1: start a newer kbroker"):
+    text = f"schema version 99, this kbroker knows {SCHEMA_VERSION}: start a newer kbroker"
+    with pytest.raises(MetadataError, match=text):
         MetadataStore(tmp_path, 1)
 
 

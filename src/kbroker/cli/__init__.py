@@ -16,14 +16,15 @@ from kbroker.cli.consume import consume
 from kbroker.cli.groups import groups
 from kbroker.cli.log import log
 from kbroker.cli.produce import produce
+from kbroker.cli.quotas import quotas
 from kbroker.cli.serve import serve
 from kbroker.cli.topics import topics
 
-EXIT_FAILURE, EXIT_INTERRUPTED = 1, 130
+EXIT_FAILURE, EXIT_TRY_LATER, EXIT_INTERRUPTED = 1, 75, 130
 
 
 class OneLineErrors(click.Group):
-    """A group whose failures are one line on stderr and an exit code: 2 for wrong usage, 1 for anything that failed."""
+    """A group whose failures are one line on stderr and an exit code: 2 wrong usage, 75 try later, 1 the rest."""
 
     def main(
         self,
@@ -52,7 +53,7 @@ class OneLineErrors(click.Group):
             message = user_message(error)
             if message is None:
                 raise
-            fail(message, EXIT_FAILURE)
+            fail(message, EXIT_TRY_LATER if is_throttled(error) else EXIT_FAILURE)
         sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -68,6 +69,13 @@ def user_message(error: Exception) -> str | None:
     return None
 
 
+def is_throttled(error: Exception) -> bool:
+    """Whether the broker would have it later (error 89)."""
+    from kbroker.common.errors import Errors, KafkaError
+
+    return isinstance(error, KafkaError) and error.error is Errors.THROTTLING_QUOTA_EXCEEDED
+
+
 def fail(message: str, status: int) -> None:
     """Print one line and leave."""
     click.echo("kbroker: " + " ".join(message.split()), err=True)
@@ -80,5 +88,5 @@ def cli() -> None:
     """A small Kafka-compatible broker, and tools for any Kafka."""
 
 
-for command in (serve, topics, groups, configs, produce, consume, log):
+for command in (serve, topics, groups, configs, quotas, produce, consume, log):
     cli.add_command(command)

@@ -60,4 +60,4 @@ def _text(cell: object) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return text.removeprefix("-").isdigit() or text == "-"
+    return text.removeprefix("-").replace(".", "", 1).isdigit() or text == "-"

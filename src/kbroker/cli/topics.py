@@ -1,11 +1,34 @@
 """`kbroker topics`: list, describe, create, alter and delete, on any Kafka."""
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 import click
 
 from kbroker.cli.options import bootstrap_option, connect, json_option, key_values
-from kbroker.cli.output import print_json, print_table
+from kbroker.cli.output import note, print_json, print_table
+
+T = TypeVar("T")
+
+SHORTEST_WAIT_MS = 100
+
+wait_option = click.option("--wait", is_flag=True, help="Where the mutation quota says later, wait and ask again.")
+
+
+def patiently(wait: bool, sleep: Callable[[float], None], change: Callable[[], T]) -> T:
+    """Make a change; with `wait`, again and again while the controller mutation quota refuses it."""
+    from kbroker.client.admin import MutationThrottledError
+
+    while True:
+        try:
+            return change()
+        except MutationThrottledError as refusal:
+            if not wait:
+                raise
+            wait_s = max(refusal.throttle_time_ms, SHORTEST_WAIT_MS) / 1000
+            note(f"waiting {wait_s:.1f} s for the controller mutation quota")
+            sleep(wait_s)
 
 
 @click.group()
@@ -113,6 +136,7 @@ def topic_id_text(topic_id: bytes) -> str:
 @click.option("--replication-factor", type=click.IntRange(1, 32767), help="Copies; the broker's default if left out.")
 @click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="A topic config. Repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="Existing topics are no error, and stay as they are.")
+@wait_option
 @json_option
 def create(
     names: tuple[str, ...],
@@ -121,9 +145,13 @@ def create(
     replication_factor: int | None,
     configs: tuple[str, ...],
     if_not_exists: bool,
+    wait: bool,
     as_json: bool,
 ) -> None:
-    """Create topics."""
+    """Create topics.
+
+    Leaves with 75 where the controller mutation quota says later, unless --wait.
+    """
     from kbroker.client.admin import Admin, NewTopic
     from kbroker.common.errors import Errors, KafkaError
 
@@ -132,8 +160,9 @@ def create(
     with connect(bootstrap_server) as cluster:
         admin = Admin(cluster)
         for name in names:  # one by one: each is reported before the next can fail
+            topic = NewTopic(name, partitions or -1, replication_factor or -1, settings)
             try:
-                (made,) = admin.create_topics([NewTopic(name, partitions or -1, replication_factor or -1, settings)])
+                (made,) = patiently(wait, cluster.sleep, partial(admin.create_topics, [topic]))
             except KafkaError as failure:
                 if not (if_not_exists and failure.error is Errors.TOPIC_ALREADY_EXISTS):
                     raise
@@ -161,6 +190,7 @@ def _partitions(count: int) -> str:
 @click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="Set a topic config. Repeatable.")
 @click.option("--delete-config", "deletes", multiple=True, metavar="NAME", help="Back to the default. Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only let the broker check it.")
+@wait_option
 @json_option
 def alter(
     names: tuple[str, ...],
@@ -169,6 +199,7 @@ def alter(
     configs: tuple[str, ...],
     deletes: tuple[str, ...],
     dry_run: bool,
+    wait: bool,
     as_json: bool,
 ) -> None:
     """Give topics more partitions or other configs.
@@ -188,7 +219,8 @@ def alter(
             if wanted:
                 admin.alter_configs(ResourceType.TOPIC, name, wanted, validate_only=dry_run)
             if partitions is not None:
-                admin.create_partitions(name, partitions, validate_only=dry_run)
+                grow = partial(admin.create_partitions, name, partitions, validate_only=dry_run)
+                patiently(wait, cluster.sleep, grow)
             rows.append({"name": name, "altered": not dry_run, "partitions": partitions})
             if not as_json:
                 click.echo(f"{'could alter' if dry_run else 'altered'} {name}")
@@ -200,8 +232,9 @@ def alter(
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @bootstrap_option
 @click.option("--if-exists", is_flag=True, help="Missing topics are no error.")
+@wait_option
 @json_option
-def delete(names: tuple[str, ...], bootstrap_server: str, if_exists: bool, as_json: bool) -> None:
+def delete(names: tuple[str, ...], bootstrap_server: str, if_exists: bool, wait: bool, as_json: bool) -> None:
     """Delete topics with all their data, without asking."""
     from kbroker.client.admin import Admin
     from kbroker.common.errors import Errors, KafkaError
@@ -210,7 +243,7 @@ def delete(names: tuple[str, ...], bootstrap_server: str, if_exists: bool, as_js
     with connect(bootstrap_server) as cluster:
         for name in names:
             try:
-                Admin(cluster).delete_topics([name])
+                patiently(wait, cluster.sleep, partial(Admin(cluster).delete_topics, [name]))
                 rows.append({"name": name, "deleted": True})
             except KafkaError as failure:
                 if not (if_exists and failure.error is Errors.UNKNOWN_TOPIC_OR_PARTITION):

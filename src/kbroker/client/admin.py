@@ -116,6 +116,18 @@ class NewTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
+class MutationThrottledError(KafkaError):
+    """The controller mutation quota refuses a topic for now (error 89); nothing is sent again by itself.
+
+    `throttle_time_ms` is what the broker asks to wait; what was refused may be asked for again then.
+    """
+
+    def __init__(self, what: str, throttle_time_ms: int) -> None:
+        text = f"{what}: the controller mutation quota is used up, try again in {throttle_time_ms / 1000:.1f} s"
+        super().__init__(Errors.THROTTLING_QUOTA_EXCEEDED, text)
+        self.throttle_time_ms = throttle_time_ms
+
+
 class Admin:
     """Administrative requests over a `Cluster`, which it does not own.
 
@@ -149,7 +161,7 @@ class Admin:
         """Create topics, or only check that they could be created.
 
         Raises: KafkaError TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG ...;
-            those before the failed one in the answer exist.
+            those before the failed one in the answer exist. MutationThrottledError, which a broker answers from v6 on.
         """
         wanted = [
             {
@@ -170,7 +182,7 @@ class Admin:
 
         answer = self._ask_controller(CREATE_TOPICS, body, timeout_ms)
         for t in answer["Topics"]:
-            check(t["ErrorCode"], f"topic {t['Name']!r}", t.get("ErrorMessage"))
+            _check_topic(t, answer)
         return [
             CreatedTopic(t["Name"], to_uuid(t["TopicId"]), t["NumPartitions"], t["ReplicationFactor"])
             for t in answer["Topics"]
@@ -179,8 +191,8 @@ class Admin:
     def delete_topics(self, names: Iterable[str], *, timeout_ms: int = 30_000) -> None:
         """Delete topics with all their data.
 
-        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED ...; the others of the list are gone
-            all the same.
+        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED ...; MutationThrottledError; the others
+            of the list are gone all the same.
         """
         wanted = list(names)
 
@@ -192,14 +204,14 @@ class Admin:
         for t in answer["Responses"]:
             self.cluster.forget(t["Name"])
         for t in answer["Responses"]:
-            check(t["ErrorCode"], f"topic {t['Name']!r}", t.get("ErrorMessage"))
+            _check_topic(t, answer)
 
     def create_partitions(
         self, topic: str, total_count: int, *, validate_only: bool = False, timeout_ms: int = 30_000
     ) -> None:
         """Grow a topic to `total_count` partitions.
 
-        Raises: KafkaError INVALID_PARTITIONS when that is not more than it has.
+        Raises: KafkaError INVALID_PARTITIONS when that is not more than it has; MutationThrottledError.
         """
         body: Body = {
             "Topics": [{"Name": topic, "Count": total_count, "Assignments": None}],
@@ -209,7 +221,7 @@ class Admin:
         answer = self._ask_controller(CREATE_PARTITIONS, body, timeout_ms)
         self.cluster.forget(topic)
         for t in answer["Results"]:
-            check(t["ErrorCode"], f"topic {t['Name']!r}", t.get("ErrorMessage"))
+            _check_topic(t, answer)
 
     def _ask_controller(self, api_key: int, body: BodyFor, timeout_ms: int) -> Body:
         """Send to the controller, again when it has moved (then nothing was done)."""
@@ -355,6 +367,14 @@ class Admin:
         brokers = sorted(answer["Brokers"], key=lambda b: b["BrokerId"])
         nodes = [Node(b["BrokerId"], b["Host"], b["Port"], b["Rack"]) for b in brokers]
         return ClusterDescription(answer["ClusterId"], answer["ControllerId"], tuple(nodes))
+
+
+def _check_topic(row: Body, answer: Body) -> None:
+    """Raise for what an answer says of one topic."""
+    what = f"topic {row['Name']!r}"
+    if row["ErrorCode"] == Errors.THROTTLING_QUOTA_EXCEEDED:
+        raise MutationThrottledError(what, answer["ThrottleTimeMs"])
+    check(row["ErrorCode"], what, row.get("ErrorMessage"))
 
 
 def _broker_of(resource_type: ResourceType, name: str) -> int | None:

@@ -251,6 +251,7 @@ class _Parts:
         self.ctx.dynamic.on_broker_change(logs.reconfigure)
         self.ctx.dynamic.on_broker_change(limit_connections)
         topics.load()
+        self.ctx.quota_entities.load()
         self._start_groups(logs, topics)
         self._start_handlers(lane, requests, python_requests)
         self._then("acceptors", server.begin_stop)

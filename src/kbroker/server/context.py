@@ -12,6 +12,8 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.server.dynamic_configs import DynamicConfigs
 from kbroker.server.metadata_store import MetadataStore
+from kbroker.server.quota.entity_store import QuotaEntityStore
+from kbroker.server.quota.mutation_quota import UNBOUNDED, MutationQuota
 from kbroker.server.topics import TopicRegistry
 
 Body = dict[str, Any]
@@ -53,9 +55,11 @@ class ApiContext:
     group_coordinator: GroupCoordinator | None = None
     coordinators: set[int] = field(default_factory=set)
     dynamic: DynamicConfigs = field(init=False)
+    quota_entities: QuotaEntityStore = field(init=False)
 
     def __post_init__(self) -> None:
         self.dynamic = DynamicConfigs(self.config, self.store, self.topics)
+        self.quota_entities = QuotaEntityStore(self.store)
 
     @property
     def groups(self) -> GroupCoordinator:
@@ -73,6 +77,13 @@ class ApiContext:
     def cluster_id(self) -> str:
         """The cluster's id."""
         return self.store.cluster_id
+
+    def mutation_quota(self, request: RequestContext, is_strict: bool) -> MutationQuota:
+        """What the topics that a request creates, grows or deletes are charged to.
+
+        Args: ``is_strict``: whether the quota refuses (the client knows error 89), or only delays.
+        """
+        return UNBOUNDED
 
     def endpoint(self, listener: str) -> Endpoint:
         """Where clients of this listener find us; the first listener for a name we do not know."""

@@ -38,6 +38,8 @@ from kbroker.server.apis import (
     api45_alter_partition_reassignments,
     api46_list_partition_reassignments,
     api47_offset_delete,
+    api48_describe_client_quotas,
+    api49_alter_client_quotas,
     api55_describe_quorum,
     api60_describe_cluster,
     api61_describe_producers,
@@ -104,6 +106,8 @@ class KafkaApis:
         self._add(45, api45_alter_partition_reassignments)
         self._add(46, api46_list_partition_reassignments)
         self._add(47, api47_offset_delete)
+        self._add(48, api48_describe_client_quotas)
+        self._add(49, api49_alter_client_quotas)
         self._add(55, api55_describe_quorum)
         self._add(60, api60_describe_cluster)
         self._add(61, api61_describe_producers)

@@ -1,4 +1,4 @@
-"""What the cluster remembers beside the logs: topics, configs, producer id blocks; one SQLite file with transactions.
+"""What the cluster remembers beside the logs: topics, configs, producer ids, quotas; one SQLite file with transactions.
 
 ``synchronous=FULL``: once a method has returned, its change survives a power loss if the disk keeps its promises.
 """
@@ -9,13 +9,12 @@ import base64
 import sqlite3
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 FILE_NAME = "kbroker-metadata.db"
-SCHEMA_VERSION = 1
 PRODUCER_ID_BLOCK = 1000
 
 BROKER, TOPIC, GROUP, CLIENT_METRICS = "broker", "topic", "group", "client-metrics"
@@ -29,6 +28,16 @@ CREATE TABLE producer_ids (next INTEGER NOT NULL);
 INSERT INTO producer_ids VALUES (0);
 INSERT INTO configs VALUES ('broker', '', 'min.insync.replicas', '1');
 """
+
+# What brings a file of version 1 to 2, of 2 to 3 ...; a new file goes the same way. Never changed, only added to.
+_MIGRATIONS = (
+    """
+CREATE TABLE quotas (entity TEXT NOT NULL, key TEXT NOT NULL, value REAL NOT NULL, PRIMARY KEY (entity, key))
+    WITHOUT ROWID;
+""",
+)
+
+SCHEMA_VERSION = 1 + len(_MIGRATIONS)
 
 
 class MetadataError(RuntimeError):
@@ -83,6 +92,8 @@ class MetadataStore:
             )
         if version == 0:
             self._create(node_id, cluster_id or new_cluster_id())
+            version = 1
+        self._migrate(version)
         self.cluster_id = self._fact("cluster.id")
         stored = int(self._fact("node.id"))
         if stored != node_id:
@@ -97,7 +108,15 @@ class MetadataStore:
                 db.execute(statement)
             facts = [("cluster.id", cluster_id), ("node.id", str(node_id))]
             db.executemany("INSERT INTO facts VALUES (?, ?)", facts)
-            db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            db.execute("PRAGMA user_version=1")
+
+    def _migrate(self, version: int) -> None:
+        """Bring an older file up to date, one version at a time; each step is made whole or not at all."""
+        for target in range(version + 1, SCHEMA_VERSION + 1):
+            with self._transaction() as db:
+                for statement in _MIGRATIONS[target - 2].split(";"):
+                    db.execute(statement)
+                db.execute(f"PRAGMA user_version={target}")
 
     def _fact(self, name: str) -> str:
         row = self._db.execute("SELECT value FROM facts WHERE name=?", (name,)).fetchone()
@@ -177,6 +196,23 @@ class MetadataStore:
         with self._lock:
             rows = self._db.execute("SELECT DISTINCT resource FROM configs WHERE kind=? ORDER BY resource", (kind,))
             return [str(row[0]) for row in rows]
+
+    # ------------------------------------------------------------ quotas
+
+    def quotas(self) -> list[tuple[str, str, float]]:
+        """Every quota: entity (as ``alter_quotas`` was given it), key, value."""
+        with self._lock:
+            rows = self._db.execute("SELECT entity, key, value FROM quotas ORDER BY entity, key")
+            return [(str(entity), str(key), float(value)) for entity, key, value in rows]
+
+    def alter_quotas(self, changes: Iterable[tuple[str, str, float | None]]) -> None:
+        """Set quotas by entity and key, or remove those whose value is None: all of them together."""
+        with self._transaction() as db:
+            for entity, key, value in changes:
+                if value is None:
+                    db.execute("DELETE FROM quotas WHERE entity=? AND key=?", (entity, key))
+                else:
+                    db.execute("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?)", (entity, key, value))
 
     # ------------------------------------------------------------ producer ids
 

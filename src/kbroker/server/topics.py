@@ -28,6 +28,13 @@ logger = logging.getLogger(__name__)
 
 ZERO_ID = uuid.UUID(int=0)
 
+#: Asked for a number of partitions that are about to be created, added or deleted; raises KafkaError to refuse them.
+Charge = Callable[[int], None]
+
+
+def free(mutations: int) -> None:
+    """A charge that lets everything through."""
+
 
 class Logs(Protocol):
     """What the registry asks of the log manager."""
@@ -136,9 +143,12 @@ class TopicRegistry:
             raise made
         return made
 
-    def create_all(self, topics: Iterable[NewTopic], validate_only: bool = False) -> list[Created | KafkaError]:
+    def create_all(
+        self, topics: Iterable[NewTopic], validate_only: bool = False, charge: Charge = free
+    ) -> list[Created | KafkaError]:
         """Create topics one by one, and publish them together: that costs as much as there are topics in all.
 
+        Args: ``charge`` is asked for the partitions of each topic that could be made, unless it is only validated.
         Returns: for each what was made, or the error with the code and text Kafka answers.
         """
         made: list[Created | KafkaError] = []
@@ -148,7 +158,7 @@ class TopicRegistry:
             try:
                 for topic in topics:
                     try:
-                        made.append(self._create(topic, names, views, validate_only))
+                        made.append(self._create(topic, names, views, validate_only, charge))
                     except KafkaError as error:
                         made.append(error)
             finally:
@@ -156,11 +166,19 @@ class TopicRegistry:
                     self._swap({**self._by_name, **views})
         return made
 
-    def _create(self, topic: NewTopic, names: TopicNames, views: dict[str, TopicView], validate_only: bool) -> Created:
+    def _create(
+        self,
+        topic: NewTopic,
+        names: TopicNames,
+        views: dict[str, TopicView],
+        validate_only: bool,
+        charge: Charge,
+    ) -> Created:
         default = self._config.integer("num.partitions")
         count = check_new_topic(topic, names, self._config.node_id, default)
         stored = StoredTopic(topic.name, uuid.uuid4(), count, check_configs(topic.configs))
         if not validate_only:
+            charge(count)
             self._store.add_topic(stored)
             try:
                 views[topic.name] = self._open(stored, range(count))
@@ -172,15 +190,17 @@ class TopicRegistry:
             logger.info("created topic %s with %d partition(s), id %s", topic.name, count, stored.topic_id)
         return Created(stored.topic_id, count, stored.configs)
 
-    def delete(self, name: str) -> uuid.UUID:
+    def delete(self, name: str, charge: Charge = free) -> uuid.UUID:
         """Forget a topic and remove its logs; return the id it had.
 
-        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION.
+        Args: ``charge`` is asked for its partitions first.
+        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, and what ``charge`` raises.
         """
         with self._lock:
             view = self._by_name.get(name)
             if view is None:
                 raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+            charge(len(view.partitions))
             self._store.remove_topic(name)
             self._swap({other: topic for other, topic in self._by_name.items() if other != name})
             self._drop_logs(name, range(len(view.partitions)))
@@ -190,10 +210,16 @@ class TopicRegistry:
         return view.topic_id
 
     def add_partitions(
-        self, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None, validate_only: bool = False
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+        charge: Charge = free,
     ) -> None:
         """Let a topic grow to ``count`` partitions in all.
 
+        Args: ``charge`` is asked for the new partitions once they could be made, unless it is only validated.
         Raises: KafkaError with the code and text Kafka answers.
         """
         with self._lock:
@@ -204,6 +230,7 @@ class TopicRegistry:
             check_more_partitions(name, current, count, assignments, self._config.node_id)
             if validate_only:
                 return
+            charge(count - current)
             stored = StoredTopic(name, view.topic_id, count, view.configs)
             try:
                 grown = self._open(stored, range(current, count), view.partitions)
@@ -233,10 +260,10 @@ class TopicRegistry:
             resolve = self._config.topic_configs
             self._logs.update_configs({name: resolve(view.configs) for name, view in self._by_name.items()})
 
-    def auto_create(self, names: Iterable[str]) -> None:
+    def auto_create(self, names: Iterable[str], charge: Charge = free) -> None:
         """Create topics that a Metadata request named; what cannot be created is left out."""
         topics = [self._automatic(name) for name in names]
-        for topic, made in zip(topics, self.create_all(topics), strict=True):
+        for topic, made in zip(topics, self.create_all(topics, charge=charge), strict=True):
             if isinstance(made, KafkaError):
                 logger.debug("topic %s is not created: %s", topic.name, made)
 

@@ -42,7 +42,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         else:
             names = dict.fromkeys(row["Name"] for row in asked)
             may_create = body["AllowAutoTopicCreation"] and ctx.config.boolean("auto.create.topics.enable")
-            topics = _by_name(ctx, names, operations, may_create)
+            topics = _by_name(ctx, names, operations, may_create, request)
     endpoint = ctx.endpoint(request.listener)
     rack = ctx.config.text("broker.rack") or None
     answer: Body = {
@@ -62,7 +62,9 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     return {"Brokers": [], "ClusterId": None, "ControllerId": -1, "Topics": topics, "ErrorCode": int(error)}
 
 
-def _by_name(ctx: ApiContext, names: Iterable[str], operations: int, may_create: bool) -> list[Body]:
+def _by_name(
+    ctx: ApiContext, names: Iterable[str], operations: int, may_create: bool, request: RequestContext
+) -> list[Body]:
     topics: list[Body] = []
     missing: list[str] = []
     for name in names:
@@ -77,8 +79,8 @@ def _by_name(ctx: ApiContext, names: Iterable[str], operations: int, may_create:
         else:
             missing.append(name)
             topics.append(_unknown(name, ZERO_ID, Errors.UNKNOWN_TOPIC_OR_PARTITION))
-    if missing and may_create:
-        ctx.topics.auto_create(missing)
+    if missing and may_create:  # over the mutation quota a topic is not made, and nothing in the answer shows it
+        ctx.topics.auto_create(missing, ctx.mutation_quota(request, is_strict=True).record)
     return topics
 
 

@@ -8,6 +8,7 @@ from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topic_rules import MAX_PARTITIONS_PER_REQUEST, NewTopic
 from kbroker.server.topics import Created
 
+STRICT_FROM = 6  # the version from which clients know error 89
 CONFIG_FIELDS = ("Name", "Value", "ReadOnly", "ConfigSource", "IsSensitive")
 
 
@@ -31,11 +32,15 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             answers[name] = _refused(name, Errors.POLICY_VIOLATION, text)
         else:
             topics[name] = _new_topic(rows[0])
-    for name, made in zip(topics, ctx.topics.create_all(topics.values(), body["validateOnly"]), strict=True):
-        answers[name] = (
-            _refused(name, made.error, made.message) if isinstance(made, KafkaError) else _created(ctx, name, made)
-        )
-    return {"Topics": list(answers.values())}
+    quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
+    results = ctx.topics.create_all(topics.values(), body["validateOnly"], quota.record)
+    for name, made in zip(topics, results, strict=True):
+        if isinstance(made, KafkaError):
+            is_throttled = made.error == Errors.THROTTLING_QUOTA_EXCEEDED
+            answers[name] = _refused(name, made.error, None if is_throttled else made.message)
+        else:
+            answers[name] = _created(ctx, name, made)
+    return {"ThrottleTimeMs": quota.throttle_time_ms, "Topics": list(answers.values())}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
@@ -67,5 +72,5 @@ def _created(ctx: ApiContext, name: str, created: Created) -> Body:
     }
 
 
-def _refused(name: str, error: Errors, message: str) -> Body:
+def _refused(name: str, error: Errors, message: str | None) -> Body:
     return {"Name": name, "ErrorCode": int(error), "ErrorMessage": message, "Configs": []}

@@ -7,9 +7,12 @@ from typing import TypeVar
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.quota.mutation_quota import MutationQuota, ThrottlingQuotaExceededError
 from kbroker.server.topics import ZERO_ID
 
 _T = TypeVar("_T", str, uuid.UUID)
+
+STRICT_FROM = 5  # the version from which clients know error 89
 
 UNKNOWN_TOPIC = "This server does not host this topic-partition."
 UNKNOWN_ID = "This server does not host this topic ID."
@@ -39,6 +42,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         answers.append(_row(name, ZERO_ID, Errors.INVALID_REQUEST, "Duplicate topic name."))
     for topic_id in repeated_ids:
         answers.append(_row(None, topic_id, Errors.INVALID_REQUEST, "Duplicate topic id."))
+    quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
     for topic_id in unique_ids:
         view = ctx.topics.get_by_id(topic_id)
         if view is None:
@@ -48,9 +52,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             text = "The provided topic name maps to an ID that was already supplied."
             answers.append(_row(view.name, topic_id, Errors.INVALID_REQUEST, text))
         else:
-            answers.append(_delete(ctx, view.name))
-    answers.extend(_delete(ctx, name) for name in unique_names)
-    return {"Responses": answers}
+            answers.append(_delete(ctx, view.name, quota))
+    answers.extend(_delete(ctx, name, quota) for name in unique_names)
+    return {"ThrottleTimeMs": quota.throttle_time_ms, "Responses": answers}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
@@ -72,9 +76,12 @@ def _split(items: list[_T]) -> tuple[list[_T], list[_T]]:
     return [item for item in counts if counts[item] == 1], [item for item in counts if counts[item] > 1]
 
 
-def _delete(ctx: ApiContext, name: str) -> Body:
+def _delete(ctx: ApiContext, name: str, quota: MutationQuota) -> Body:
+    view = ctx.topics.get(name)
     try:
-        return _row(name, ctx.topics.delete(name), Errors.NONE, None)
+        return _row(name, ctx.topics.delete(name, quota.record), Errors.NONE, None)
+    except ThrottlingQuotaExceededError as refusal:
+        return _row(name, ZERO_ID if view is None else view.topic_id, refusal.error, None)
     except KafkaError as error:
         text = UNKNOWN_TOPIC if error.error == Errors.UNKNOWN_TOPIC_OR_PARTITION else error.message
         return _row(name, ZERO_ID, error.error, text)

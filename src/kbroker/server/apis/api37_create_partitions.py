@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.quota.mutation_quota import MutationQuota
+
+STRICT_FROM = 3  # the version from which clients know error 89
+WITHOUT_TEXT = (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.THROTTLING_QUOTA_EXCEEDED)
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
@@ -11,13 +15,14 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     wanted: dict[str, list[Body]] = {}
     for row in body["Topics"]:
         wanted.setdefault(row["Name"], []).append(row)
+    quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
     answers = []
     for name, rows in wanted.items():
         if len(rows) > 1:
             answers.append(_answer(name, Errors.INVALID_REQUEST, "Duplicate topic name."))
         else:
-            answers.append(_grow(ctx, rows[0], body["ValidateOnly"]))
-    return {"Results": answers}
+            answers.append(_grow(ctx, rows[0], body["ValidateOnly"], quota))
+    return {"ThrottleTimeMs": quota.throttle_time_ms, "Results": answers}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
@@ -25,14 +30,13 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     return {"Results": [_answer(row["Name"], error, error.message) for row in body["Topics"]]}
 
 
-def _grow(ctx: ApiContext, row: Body, validate_only: bool) -> Body:
+def _grow(ctx: ApiContext, row: Body, validate_only: bool, quota: MutationQuota) -> Body:
     assignments = row["Assignments"]
     brokers = None if assignments is None else [one["BrokerIds"] for one in assignments]
     try:
-        ctx.topics.add_partitions(row["Name"], row["Count"], brokers, validate_only)
+        ctx.topics.add_partitions(row["Name"], row["Count"], brokers, validate_only, quota.record)
     except KafkaError as error:
-        unknown = error.error == Errors.UNKNOWN_TOPIC_OR_PARTITION
-        return _answer(row["Name"], error.error, None if unknown else error.message)
+        return _answer(row["Name"], error.error, None if error.error in WITHOUT_TEXT else error.message)
     return _answer(row["Name"], Errors.NONE, None)
 
 

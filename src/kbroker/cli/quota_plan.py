@@ -1,0 +1,145 @@
+"""What a file says about quotas, and what would have to change for it to be so."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from kbroker.common.quotas import CLIENT_KEYS, ENTITY_TYPES, IP_KEYS, QuotaEntity
+
+Quotas = dict[QuotaEntity, dict[str, float]]
+KEYS = sorted({*CLIENT_KEYS, *IP_KEYS})
+SHAPE = "a list of {entity: {user: NAME, client-id: NAME, or ip: ADDRESS}, quotas: {KEY: NUMBER}}; null is the default"
+
+
+class Difference(NamedTuple):
+    """One quota that differs; ``before`` or ``after`` is None where there is none."""
+
+    entity: QuotaEntity
+    key: str
+    before: float | None
+    after: float | None
+
+
+def read_file(path: Path) -> Quotas:
+    """Quotas by entity of a YAML file, or a JSON file by its name. Raises: click.ClickException, in one line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise _wrong(path, "not UTF-8 text") from None
+    document = _parse_json(path, text) if path.suffix.lower() == ".json" else _parse_yaml(path, text)
+    if not isinstance(document, list):
+        raise _wrong(path, f"expected {SHAPE}")
+    quotas: Quotas = {}
+    for number, entry in enumerate(document, 1):
+        where = f"entry {number}"
+        if not isinstance(entry, dict) or set(entry) != {"entity", "quotas"}:
+            raise _wrong(path, f"{where}: expected entity and quotas, of {SHAPE}")
+        entity = _entity(path, where, entry["entity"])
+        if entity in quotas:
+            raise _wrong(path, f"{where}: {entity} comes twice")
+        quotas[entity] = _values(path, f"{where} ({entity})", entry["quotas"])
+    return quotas
+
+
+def differences(current: Mapping[QuotaEntity, Mapping[str, float]], wanted: Quotas, prune: bool) -> list[Difference]:
+    """What must change so that each wanted entity has exactly these quotas; with ``prune``, no other has any."""
+    found = []
+    for entity in [*wanted, *(other for other in current if prune and other not in wanted)]:
+        before, after = current.get(entity, {}), wanted.get(entity, {})
+        for key in sorted({*before, *after}):
+            if before.get(key) != after.get(key):
+                found.append(Difference(entity, key, before.get(key), after.get(key)))
+    return found
+
+
+def changes(found: Sequence[Difference]) -> dict[QuotaEntity, dict[str, float | None]]:
+    """The differences as one request makes them."""
+    ops: dict[QuotaEntity, dict[str, float | None]] = {}
+    for entity, key, _, after in found:
+        ops.setdefault(entity, {})[key] = after
+    return ops
+
+
+def number_text(value: float | None) -> str:
+    """A quota without a needless point: as many digits as tell it apart."""
+    if value is None:
+        return "-"
+    return str(json_number(value))
+
+
+def json_number(value: float | None) -> int | float | None:
+    """A whole number as one."""
+    return int(value) if value is not None and float(value).is_integer() and abs(value) < 1e16 else value
+
+
+def _parse_json(path: Path, text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=lambda pairs: _unique(path, pairs))
+    except json.JSONDecodeError as error:
+        raise _wrong(path, f"line {error.lineno}: {error.msg}") from None
+
+
+def _parse_yaml(path: Path, text: str) -> Any:
+    try:
+        import importlib
+
+        yaml: Any = importlib.import_module("yaml")
+    except ImportError:
+        raise _wrong(
+            path, "YAML needs PyYAML: pip install 'kbroker[yaml]' (a file named .json needs nothing)"
+        ) from None
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # a key that comes twice is an error, not the last one
+        pass
+
+    def mapping(loader: Any, node: Any) -> dict[Any, Any]:
+        return _unique(path, loader.construct_pairs(node, deep=True), f"line {node.start_mark.line + 1}: ")
+
+    Loader.add_constructor("tag:yaml.org,2002:map", mapping)
+    try:
+        return yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}: " if mark is not None else ""
+        raise _wrong(path, f"{line}{getattr(error, 'problem', None) or error}") from None
+
+
+def _unique(path: Path, pairs: list[tuple[Any, Any]], where: str = "") -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for key, value in pairs:
+        if not isinstance(key, str):
+            raise _wrong(path, f"{where}{key!r} is no text; put it in quotes")
+        if key in found:
+            raise _wrong(path, f"{where}{key} comes twice")
+        found[key] = value
+    return found
+
+
+def _entity(path: Path, where: str, names: Any) -> QuotaEntity:
+    if not isinstance(names, dict) or not names:
+        raise _wrong(path, f"{where}: entity needs a user, a client-id, both, or an ip")
+    for kind, name in names.items():
+        if kind not in ENTITY_TYPES:
+            raise _wrong(path, f"{where}: no entity type {kind}; there are {', '.join(ENTITY_TYPES)}")
+        if name is not None and not isinstance(name, str):
+            raise _wrong(path, f"{where}: {kind} {name!r} is no text; put it in quotes")
+    return QuotaEntity.of(names)
+
+
+def _values(path: Path, where: str, values: Any) -> dict[str, float]:
+    if not isinstance(values, dict):
+        raise _wrong(path, f"{where}: quotas must be KEY: NUMBER; {{}} removes them all")
+    for key, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            raise _wrong(path, f"{where}: {key} must be a number, not {value!r}")
+    try:
+        return {key: float(value) for key, value in values.items()}
+    except OverflowError:
+        raise _wrong(path, f"{where}: a quota is too large a number") from None
+
+
+def _wrong(path: Path, text: str) -> click.ClickException:
+    return click.ClickException(f"{path}: {text}")

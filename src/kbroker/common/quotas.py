@@ -1,0 +1,113 @@
+"""Quota entities as everybody sees them: types, keys, and which of several quotas counts for a client.
+
+Source: ``ClientQuotaEntity``, ``QuotaConfig``, ``ClientQuotaManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+from kbroker.common.config_def import ConfigType
+
+USER, CLIENT_ID, IP = "user", "client-id", "ip"
+ENTITY_TYPES = (USER, CLIENT_ID, IP)
+
+CLIENT_KEYS: Mapping[str, ConfigType] = {
+    "consumer_byte_rate": ConfigType.LONG,
+    "controller_mutation_rate": ConfigType.DOUBLE,
+    "producer_byte_rate": ConfigType.LONG,
+    "request_percentage": ConfigType.DOUBLE,
+}
+CONNECTION_CREATION_RATE = "connection_creation_rate"
+IP_KEYS: Mapping[str, ConfigType] = {CONNECTION_CREATION_RATE: ConfigType.INT}
+
+DEFAULT_NAME = "<default>"  # how people see the default entity; it is a name on no wire
+
+
+@dataclass(frozen=True)
+class QuotaEntity:
+    """Whose quota it is: a name for each entity type, None for the default of that type.
+
+    ``parts`` are in the order of their types, each type once: make it with ``of``. It need not be a valid one.
+    """
+
+    parts: tuple[tuple[str, str | None], ...]
+
+    @staticmethod
+    def of(names: Mapping[str, str | None]) -> QuotaEntity:
+        """The entity with these names by type."""
+        return QuotaEntity(tuple(sorted(names.items(), key=_place)))
+
+    @property
+    def names(self) -> dict[str, str | None]:
+        """Names by type."""
+        return dict(self.parts)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{kind} {shown_name(name)}" for kind, name in self.parts)
+
+
+def shown_name(name: str | None) -> str:
+    """A name as people see it: one that looks like the default's stands in quotes."""
+    if name is None:
+        return DEFAULT_NAME
+    return f'"{name}"' if name.strip('"') == DEFAULT_NAME else name
+
+
+def _place(part: tuple[str, str | None]) -> tuple[int, str]:
+    kind = part[0]
+    return (ENTITY_TYPES.index(kind) if kind in ENTITY_TYPES else len(ENTITY_TYPES), kind)
+
+
+class Candidate(NamedTuple):
+    """One of the eight levels as it is for one client: level 1 wins over level 2 and so on."""
+
+    level: int
+    entity: QuotaEntity
+
+
+def candidates(user: str, client_id: str) -> list[Candidate]:
+    """The entities whose quota may count for a client, the most specific first.
+
+    A client that sends no client id, or an empty one, is reached by quotas of its user alone: levels 3 and 6.
+    """
+    users: tuple[dict[str, str | None], ...] = ({USER: user}, {USER: None}, {})
+    clients: tuple[dict[str, str | None], ...] = ({CLIENT_ID: client_id}, {CLIENT_ID: None}, {})
+    found = []
+    for level, (user_part, client_part) in enumerate(product(users, clients), start=1):
+        names = {**user_part, **client_part}
+        if names and (client_id or CLIENT_ID not in names):
+            found.append(Candidate(level, QuotaEntity.of(names)))
+    return found
+
+
+class Resolution(NamedTuple):
+    """What counts for a client: the winning level and entity, None if nothing limits it, and its counter's tags.
+
+    A counter is shared by all clients with the same tags: an empty tag stands for all users, or all client ids.
+    """
+
+    winner: Candidate | None
+    user_tag: str
+    client_id_tag: str
+
+
+def resolve(limited: Collection[QuotaEntity], user: str, client_id: str) -> Resolution:
+    """Which of the entities that have a quota of one key counts for a client.
+
+    While quotas of that key are set on one level only, that level decides about the counter whether it has an entity
+    for this client or not.
+    """
+    winner = next((one for one in candidates(user, client_id) if one.entity in limited), None)
+    kinds = {frozenset(entity.names) for entity in limited}
+    if kinds <= {frozenset({CLIENT_ID})}:
+        return Resolution(winner, "", client_id)
+    if kinds == {frozenset({USER})}:
+        return Resolution(winner, user, "")
+    if kinds == {frozenset({USER, CLIENT_ID})}:
+        return Resolution(winner, user, client_id)
+    level = 8 if winner is None else winner.level
+    return Resolution(winner, user if level <= 6 else "", "" if level in (3, 6) else client_id)

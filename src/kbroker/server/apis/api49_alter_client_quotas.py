@@ -1,0 +1,45 @@
+"""AlterClientQuotas: quotas of users, clients and addresses, set and removed at run time."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.quotas import QuotaEntity
+from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.quota.entity_rules import Alteration, QuotaOp
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Change each entity on its own, or only check it; a bad entry is refused whole and does not undo a good one.
+
+    The changes are in force, and survive a restart, when this returns. An entity that comes twice is answered once.
+    """
+    alterations = [
+        Alteration(_entity(row), [QuotaOp(op["Key"], None if op["Remove"] else op["Value"]) for op in row["Ops"]])
+        for row in body["Entries"]
+    ]
+    results = ctx.quota_entities.alter(alterations, body["ValidateOnly"])
+    return {"Entries": [_answer(entity, refusal) for entity, refusal in results.items()]}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every entity with the same error."""
+    entities = dict.fromkeys(_entity(row) for row in body["Entries"])
+    return {"Entries": [_answer(entity, KafkaError(error)) for entity in entities]}
+
+
+def _entity(row: Body) -> QuotaEntity:
+    """Of a type that comes twice, the last name counts, as in Kafka's map."""
+    return QuotaEntity.of({part["EntityType"]: _as_java_reads(part["EntityName"]) for part in row["Entity"]})
+
+
+def _as_java_reads(name: str | None) -> str | None:
+    """Bytes that are no UTF-8 become replacement characters: the name is stored, and shown by other tools."""
+    return None if name is None else name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _answer(entity: QuotaEntity, refusal: KafkaError | None) -> Body:
+    return {
+        "ErrorCode": int(Errors.NONE if refusal is None else refusal.error),
+        "ErrorMessage": None if refusal is None else refusal.message,
+        "Entity": [{"EntityType": kind, "EntityName": name} for kind, name in entity.parts],
+    }

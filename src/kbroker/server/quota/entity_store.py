@@ -1,0 +1,151 @@
+"""The quotas of all entities: remembered, found again, and in force when a call returns."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.quotas import QuotaEntity
+from kbroker.server.metadata_store import MetadataStore
+from kbroker.server.quota.entity_rules import Alteration, check_entity, check_ops
+
+logger = logging.getLogger(__name__)
+
+#: Told of each change: entity, key, and the value now in force or None.
+QuotaHook = Callable[[QuotaEntity, str, float | None], None]
+
+
+def address_of(host: str) -> str | None:
+    """The first address of a host name or of an address in any notation, None if there is none."""
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError):
+        return None
+
+
+class QuotaEntityStore:
+    """Quotas by entity.
+
+    Args: ``resolve`` gives the address of a host.
+    Threads: reading from any thread without a lock (the mapping is swapped whole); changes one at a time. Lock order:
+    this one's, then the store's; hooks run under it.
+    """
+
+    def __init__(self, store: MetadataStore, resolve: Callable[[str], str | None] = address_of) -> None:
+        self._store = store
+        self._resolve = resolve
+        self._lock = threading.Lock()
+        self._hooks: list[QuotaHook] = []
+        self._quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
+
+    def on_change(self, hook: QuotaHook) -> None:
+        """Call ``hook`` for every quota that ``load`` finds and for each change, once it is remembered."""
+        self._hooks.append(hook)
+
+    def load(self) -> None:
+        """Put what is remembered in force; before clients are served."""
+        with self._lock:
+            quotas: dict[QuotaEntity, dict[str, float]] = {}
+            for entity, key, value in self._store.quotas():
+                quotas.setdefault(_from_text(entity), {})[key] = value
+            self._quotas = quotas
+            for found, values in quotas.items():
+                for key, value in values.items():
+                    self._tell(found, key, value)
+
+    def alter(
+        self, alterations: Sequence[Alteration], validate_only: bool = False
+    ) -> dict[QuotaEntity, KafkaError | None]:
+        """Change each entity, all of its keys or none, and remember all of the request in one step.
+
+        An entity that comes twice is not changed at all.
+        Returns: by entity, in order, why it was refused, or None. Raises: sqlite3.Error; nothing has changed then.
+        """
+        times = Counter(alteration.entity for alteration in alterations)
+        results: dict[QuotaEntity, KafkaError | None] = {}
+        accepted: dict[QuotaEntity, dict[str, float | None]] = {}
+        for entity, ops in alterations:
+            if entity in results:
+                continue
+            try:
+                if times[entity] > 1:
+                    text = f"Ignoring duplicate entity {entity}: each may come once"
+                    raise KafkaError(Errors.INVALID_REQUEST, text)
+                accepted[entity] = check_ops(ops, check_entity(entity, self._has_address))
+                results[entity] = None
+            except KafkaError as refusal:
+                results[entity] = refusal
+        if not validate_only:
+            with self._lock:
+                self._change(accepted)
+        return results
+
+    def find(
+        self, exact: Mapping[str, str | None], present: Collection[str], strict: bool
+    ) -> list[tuple[QuotaEntity, Mapping[str, float]]]:
+        """Entities that match a filter, with their quotas.
+
+        Args: ``exact`` names by entity type, None for the default; ``present``: types an entity must have, whatever
+        the name; ``strict``: it must have no other types.
+        """
+        found = []
+        for entity, values in self._quotas.items():
+            names = entity.names
+            if (
+                (not strict or len(names) == len(exact) + len(present))
+                and all(kind in names and names[kind] == name for kind, name in exact.items())
+                and all(kind in names for kind in present)
+            ):
+                found.append((entity, values))
+        return found
+
+    # ------------------------------------------------------------ inside
+
+    def _has_address(self, host: str) -> bool:
+        return self._resolve(host) is not None
+
+    def _change(self, accepted: Mapping[QuotaEntity, Mapping[str, float | None]]) -> None:
+        quotas = dict(self._quotas)
+        changed: list[tuple[QuotaEntity, str, float | None]] = []
+        for entity, ops in accepted.items():
+            before = quotas.get(entity, {})
+            after = dict(before)
+            for key, value in ops.items():
+                if before.get(key) == value:
+                    continue
+                changed.append((entity, key, value))
+                if value is None:
+                    del after[key]
+                else:
+                    after[key] = value
+            if after:
+                quotas[entity] = after
+            else:
+                quotas.pop(entity, None)
+        if not changed:
+            return
+        self._store.alter_quotas([(_to_text(entity), key, value) for entity, key, value in changed])
+        self._quotas = quotas
+        for entity, key, value in changed:
+            logger.info("quota of %s: %s is %s now", entity, key, "not set" if value is None else value)
+            self._tell(entity, key, value)
+
+    def _tell(self, entity: QuotaEntity, key: str, value: float | None) -> None:
+        for hook in self._hooks:
+            try:
+                hook(entity, key, value)
+            except Exception:  # one quota that cannot be put in force does not keep the others from it
+                logger.exception("cannot put %s of %s in force", key, entity)
+
+
+def _to_text(entity: QuotaEntity) -> str:
+    return json.dumps(entity.names, sort_keys=True)
+
+
+def _from_text(text: str) -> QuotaEntity:
+    return QuotaEntity.of(json.loads(text))

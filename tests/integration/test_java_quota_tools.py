@@ -1,0 +1,197 @@
+"""Kafka's own kafka-configs, kafka-topics and Admin with quotas, unmodified, against our broker."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import need
+from tests.support.broker import BrokerProcess
+
+CONFIGS = "kafka.admin.ConfigCommand"
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+JAVA_PROGRAM = Path(__file__).parents[1] / "support" / "java" / "MutationRetry.java"
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+ENVIRONMENT = {**os.environ, "JAVA_TOOL_OPTIONS": QUICK_START}
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+class Tools:
+    """Runs a tool against one broker."""
+
+    def __init__(self, script: Path, bootstrap: str) -> None:
+        self.script = script
+        self.bootstrap = bootstrap
+
+    def __call__(self, tool: str, *args: str, status: int = 0) -> str:
+        """Returns the standard output; what goes wrong stands there too."""
+        command = [str(self.script), "tool", tool, "--bootstrap-server", self.bootstrap, *args]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=ENVIRONMENT)
+        assert done.returncode == status, f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout + (done.stderr if status else "")
+
+    def described(self, *entity: str) -> list[str]:
+        return sorted(self(CONFIGS, "--describe", *entity).splitlines())
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    need.oracle("tools/kafka.sh")
+    need.program("java", "mvn")
+    broker = BrokerProcess(tmp_path_factory.mktemp("java-quotas") / "data", {"node.id": "1"})
+    try:
+        broker.start()
+        yield broker
+        assert broker.is_alive()
+    finally:
+        broker.discard()
+
+
+@pytest.fixture
+def tools(broker: BrokerProcess) -> Tools:
+    return Tools(need.oracle("tools/kafka.sh"), broker.bootstrap)
+
+
+USERS_AND_CLIENTS = [
+    (("--entity-type", "users", "--entity-name", "alice smith*"), "user-principal 'alice smith*'"),
+    (("--entity-type", "users", "--entity-default"), "the default user-principal"),
+    (("--entity-type", "clients", "--entity-name", "app"), "client-id 'app'"),
+    (("--entity-type", "clients", "--entity-default"), "the default client-id"),
+    (
+        ("--entity-type", "users", "--entity-name", "bob", "--entity-type", "clients", "--entity-name", "app"),
+        "user-principal 'bob', client-id 'app'",
+    ),
+    (
+        ("--entity-type", "users", "--entity-name", "bob", "--entity-type", "clients", "--entity-default"),
+        "user-principal 'bob', the default client-id",
+    ),
+    (
+        ("--entity-type", "users", "--entity-default", "--entity-type", "clients", "--entity-name", "app"),
+        "the default user-principal, client-id 'app'",
+    ),
+    (
+        ("--entity-type", "users", "--entity-default", "--entity-type", "clients", "--entity-default"),
+        "the default user-principal, the default client-id",
+    ),
+]
+
+
+def test_every_kind_of_user_and_client_quota(tools: Tools) -> None:
+    """kafka-configs sets, lists and removes all four keys on all eight kinds of entity."""
+    for number, (entity, _) in enumerate(USERS_AND_CLIENTS, 1):
+        given = (
+            f"producer_byte_rate={number}000,consumer_byte_rate={number}500,"
+            f"request_percentage={number}.5,controller_mutation_rate=0.{number}"
+        )
+        assert "Completed updating config for" in tools(CONFIGS, "--alter", *entity, "--add-config", given)
+    for number, (entity, shown) in enumerate(USERS_AND_CLIENTS, 1):
+        (line,) = [line for line in tools.described(*entity) if f"for {shown} are" in line]
+        values = dict(pair.split("=") for pair in line.split(" are ")[1].split(", "))
+        assert {key: float(value) for key, value in values.items()} == {
+            "producer_byte_rate": number * 1000,
+            "consumer_byte_rate": number * 1000 + 500,
+            "request_percentage": number + 0.5,
+            "controller_mutation_rate": number / 10,
+        }
+    users = tools.described("--entity-type", "users")
+    assert len([line for line in users if "user-principal" in line and "client-id" not in line]) == 2
+    assert len(tools.described("--entity-type", "clients")) >= 2
+
+    keys = "producer_byte_rate,consumer_byte_rate,request_percentage,controller_mutation_rate"
+    for entity, _ in USERS_AND_CLIENTS:
+        tools(CONFIGS, "--alter", *entity, "--delete-config", keys)
+        assert tools.described(*entity) == []
+
+
+def test_address_quotas(tools: Tools) -> None:
+    """The same for addresses, and the default address."""
+    address = ("--entity-type", "ips", "--entity-name", "127.0.0.1")
+    default = ("--entity-type", "ips", "--entity-default")
+    tools(CONFIGS, "--alter", *address, "--add-config", "connection_creation_rate=500")
+    tools(CONFIGS, "--alter", *default, "--add-config", "connection_creation_rate=1000")
+    assert tools.described("--entity-type", "ips") == [
+        "Quota configs for ip '127.0.0.1' are connection_creation_rate=500.0",
+        "Quota configs for the default ip are connection_creation_rate=1000.0",
+    ]
+    for entity in (address, default):
+        tools(CONFIGS, "--alter", *entity, "--delete-config", "connection_creation_rate")
+    assert tools.described("--entity-type", "ips") == []
+
+
+def test_short_options_and_refusals(tools: Tools) -> None:
+    """--user and --client-defaults are the same entities; what the broker refuses the tool tells."""
+    tools(CONFIGS, "--alter", "--user", "carl", "--client-defaults", "--add-config", "producer_byte_rate=7")
+    assert tools.described("--user", "carl", "--client-defaults") == [
+        "Quota configs for user-principal 'carl', the default client-id are producer_byte_rate=7.0"
+    ]
+    told = tools(CONFIGS, "--alter", "--user", "carl", "--add-config", "producer_byte_rate=0", status=1)
+    assert "Quota producer_byte_rate must be greater than 0" in told
+    tools(CONFIGS, "--alter", "--user", "carl", "--client-defaults", "--delete-config", "producer_byte_rate")
+    assert tools.described("--user", "carl") == []
+
+
+def test_broker_configs_of_quotas(tools: Tools) -> None:
+    """The limits of connections change at run time, for one broker and for all."""
+    one = ("--entity-type", "brokers", "--entity-name", "1")
+    every = ("--entity-type", "brokers", "--entity-default")
+    tools(CONFIGS, "--alter", *one, "--add-config", "max.connections=900,max.connections.per.ip=800")
+    tools(CONFIGS, "--alter", *every, "--add-config", "max.connection.creation.rate=700")
+    shown = "\n".join(tools.described(*one))
+    assert re.search(r"max\.connections=900 .*DYNAMIC_BROKER_CONFIG:max\.connections=900", shown)
+    assert "max.connections.per.ip=800" in shown
+    assert "max.connection.creation.rate=700" in "\n".join(tools.described(*every))
+    tools(CONFIGS, "--alter", *one, "--delete-config", "max.connections,max.connections.per.ip")
+    tools(CONFIGS, "--alter", *every, "--delete-config", "max.connection.creation.rate")
+
+
+def test_quotas_survive_a_restart(broker: BrokerProcess, tools: Tools) -> None:
+    """What kafka-configs set is there after a kill."""
+    tools(CONFIGS, "--alter", "--user", "dora", "--add-config", "request_percentage=0.25")
+    broker.kill()
+    broker.start()
+    assert tools.described("--user", "dora") == ["Quota configs for user-principal 'dora' are request_percentage=0.25"]
+    tools(CONFIGS, "--alter", "--user", "dora", "--delete-config", "request_percentage")
+
+
+def test_stock_kafka_topics_returns_at_once(tools: Tools, tmp_path: Path) -> None:
+    """kafka-topics does not retry on error 89: it fails with the message while the bucket is overdrawn."""
+    config = tmp_path / "client.properties"
+    config.write_text("client.id=stock\n")
+    tools(CONFIGS, "--alter", "--client", "stock", "--add-config", "controller_mutation_rate=0.2")
+    create = ("--command-config", str(config), "--create", "--partitions", "10", "--topic")
+    tools(TOPICS, *create, "stock-a")
+    told = tools(TOPICS, *create, "stock-b", status=1)
+    assert "The throttling quota has been exceeded." in told
+    assert "ThrottlingQuotaExceededException" in told
+    tools(CONFIGS, "--alter", "--client", "stock", "--delete-config", "controller_mutation_rate")
+    assert tools(TOPICS, "--list").split().count("stock-b") == 0
+
+
+def test_admin_retries_by_default_and_not_if_told(broker: BrokerProcess, tools: Tools) -> None:
+    """Java's Admin waits throttle_time_ms and asks again; with retryOnQuotaViolation(false) it fails at once."""
+    need.program("javac")
+    tools(CONFIGS, "--alter", "--client", "admin", "--add-config", "controller_mutation_rate=1")
+    classpath = subprocess.run([tools.script, "classpath"], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        ["java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath.stdout.strip(),
+         str(JAVA_PROGRAM), broker.bootstrap, "admin"],
+        capture_output=True, text=True, timeout=120, check=False, env=ENVIRONMENT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+    took = {what: int(words[0]) for what, words in lines.items()}
+    assert lines["burst"][1:] == ["done"]
+    # 14 of 11: three seconds overdrawn when the first is refused
+    assert lines["create-once"][1] == "refused"
+    assert 0 < int(lines["create-once"][2]) <= 3000
+    assert lines["create-once"][3] == "The_throttling_quota_has_been_exceeded."
+    assert took["create-once"] < 1500
+    assert lines["create"][1:] == ["done"]
+    assert lines["delete-once"][1] == "refused"
+    assert lines["delete"][1:] == ["done"]
+    assert took["delete"] > 500
+    tools(CONFIGS, "--alter", "--client", "admin", "--delete-config", "controller_mutation_rate")
