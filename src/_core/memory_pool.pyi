@@ -1,6 +1,7 @@
 from typing import final
 
 from kbroker._core.clock import BaseClock
+from kbroker._core.sensor import Sensor
 
 @final
 class MemoryPool:
@@ -11,6 +12,7 @@ class MemoryPool:
         *,
         strict: bool = False,
         clock: BaseClock | None = None,
+        depletion: Sensor | None = None,
     ) -> MemoryPool: ...
     @staticmethod
     def unlimited(clock: BaseClock | None = None) -> MemoryPool: ...

@@ -5,7 +5,9 @@ from libc.stdint cimport INT64_MAX, int64_t
 from libc.stdlib cimport calloc, free, malloc
 
 from kbroker._core.arguments cimport integer
-from kbroker._core.clock cimport Clock, borrow_clock, clock_now_ns, clock_release, clock_retain
+from kbroker._core.clock cimport Clock, borrow_clock, clock_epoch_ms, clock_now_ns, clock_release, clock_retain
+from kbroker._core.sensor cimport borrow_sensor
+from kbroker._core.sensor_core cimport sensor_record, sensor_release, sensor_retain
 from kbroker._core.sync cimport (
     atomic_add, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
@@ -35,40 +37,55 @@ cdef void pool_release(Pool *pool) noexcept nogil:
     if pool is NULL or atomic_add(&pool.refs, -1) != 0:
         return
     mutex_destroy(&pool.lock)
+    sensor_release(pool.depletion)
     clock_release(pool.clock)
     free(pool)
 
 
-cdef inline void end_dry_spell(Pool *pool) noexcept nogil:
-    """Under the lock: a success or a release closes the spell that the first refusal opened."""
-    if pool.dry_since_ns >= 0:
-        pool.dry_total_ns += clock_now_ns(pool.clock) - pool.dry_since_ns
-        pool.dry_spells += 1
-        pool.dry_since_ns = -1
+cdef inline int64_t end_dry_spell(Pool *pool) noexcept nogil:
+    """Under the lock: a success or a release closes the spell that the first refusal opened; its length, or -1."""
+    cdef int64_t dry_ns
+    if pool.dry_since_ns < 0:
+        return -1
+    dry_ns = clock_now_ns(pool.clock) - pool.dry_since_ns
+    pool.dry_total_ns += dry_ns
+    pool.dry_spells += 1
+    pool.dry_since_ns = -1
+    return dry_ns
+
+
+cdef inline void tell_dry_spell(Pool *pool, int64_t dry_ns) noexcept nogil:
+    """Not under the lock."""
+    if dry_ns >= 0 and pool.depletion is not NULL:
+        sensor_record(pool.depletion, <double>dry_ns / 1e6, clock_epoch_ms(pool.clock), False, NULL)
 
 
 cdef bint pool_take(Pool *pool, int64_t size_bytes) noexcept nogil:
     cdef bint taken
+    cdef int64_t dry_ns = -1
     if pool.size_bytes < 0:
         return True
     mutex_lock(&pool.lock)
     taken = pool.available >= (size_bytes if pool.strict else 1)
     if taken:
         pool.available -= size_bytes
-        end_dry_spell(pool)
+        dry_ns = end_dry_spell(pool)
     elif pool.dry_since_ns < 0:
         pool.dry_since_ns = clock_now_ns(pool.clock)
     mutex_unlock(&pool.lock)
+    tell_dry_spell(pool, dry_ns)
     return taken
 
 
 cdef void pool_give(Pool *pool, int64_t size_bytes) noexcept nogil:
+    cdef int64_t dry_ns
     if pool.size_bytes < 0:
         return
     mutex_lock(&pool.lock)
     pool.available += size_bytes
-    end_dry_spell(pool)
+    dry_ns = end_dry_spell(pool)
     mutex_unlock(&pool.lock)
+    tell_dry_spell(pool, dry_ns)
 
 
 cdef int64_t pool_available(Pool *pool) noexcept nogil:
@@ -101,12 +118,13 @@ cdef class MemoryPool:
         max_single_bytes: the largest single buffer, 1 to size_bytes; None means size_bytes.
         strict: see above.
         clock: measures dry spells; None is the process's system clock.
+        depletion: a Sensor that records the length of each dry spell in milliseconds (Kafka's MemoryPoolUtilization).
     Raises: ValueError for sizes outside these ranges, TypeError for other types.
     Threads: any.
     Source: KIP-72, ``SimpleMemoryPool``, ``GarbageCollectedMemoryPool`` (double release).
     """
 
-    def __cinit__(self, size_bytes, max_single_bytes=None, *, bint strict=False, clock=None):
+    def __cinit__(self, size_bytes, max_single_bytes=None, *, bint strict=False, clock=None, depletion=None):
         cdef int64_t size = integer(size_bytes, "size_bytes", 1, INT64_MAX)
         cdef int64_t single = size
         if max_single_bytes is not None:
@@ -114,6 +132,8 @@ cdef class MemoryPool:
         self.pool = pool_new(borrow_clock(clock), size, single, strict)
         if self.pool is NULL:
             raise MemoryError
+        if depletion is not None:
+            self.pool.depletion = sensor_retain(borrow_sensor(depletion))
 
     def __dealloc__(self):
         pool_release(self.pool)

@@ -10,6 +10,7 @@ keys, such as ``kbroker.run.length``, are ``KBROKER_RUN_LENGTH`` (or ``KBROKER_C
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,6 +25,10 @@ BROKER_TABLE: Mapping[str, ConfigKey] = {
     key.name: key for key in sorted(BROKER_KEYS + LOG_KEYS, key=lambda key: key.name)
 }
 TOPIC_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(TOPIC_KEYS, key=lambda key: key.name)}
+
+#: Keys that a listener may have of its own, as ``listener.name.<name in lower case>.<key>``.
+LISTENER_KEYS = frozenset({"max.connections", "max.connection.creation.rate"})
+_OF_LISTENER = re.compile(r"listener\.name\.([^.]+)\.(.+)")
 
 #: A key that is unset takes the first of these that is set, times the factor (``LogConfig`` of Kafka).
 FALLBACKS: Mapping[str, tuple[tuple[str, int], ...]] = {
@@ -40,6 +45,25 @@ _NOT_SETTINGS = frozenset(
 )
 
 
+def broker_key(name: str) -> ConfigKey | None:
+    """The row of a broker key, or of one that a listener has of its own; None if there is no such key."""
+    key = BROKER_TABLE.get(name)
+    if key is None and base_name(name) != name:
+        key = dataclasses.replace(BROKER_TABLE[base_name(name)], name=name)
+    return key
+
+
+def base_name(name: str) -> str:
+    """The broker's key of a key that a listener has of its own; any other name as it is."""
+    match = _OF_LISTENER.fullmatch(name)
+    return match[2] if match is not None and match[2] in LISTENER_KEYS else name
+
+
+def listener_key(listener: str, name: str) -> str:
+    """The name of a listener's own key."""
+    return f"listener.name.{listener.lower()}.{name}"
+
+
 class BrokerConfig:
     """The values of one broker.
 
@@ -54,7 +78,7 @@ class BrokerConfig:
         self._dynamic_broker: Mapping[str, ConfigValue] = {}
         self._dynamic_default: Mapping[str, ConfigValue] = {}
         for name, value in (values or {}).items():
-            key = BROKER_TABLE.get(name)
+            key = broker_key(name)
             if key is None:
                 self.unknown.append(name)
             else:
@@ -86,11 +110,15 @@ class BrokerConfig:
     # ------------------------------------------------------------ reading
 
     def value(self, name: str) -> ConfigValue:
-        """The value in force. Raises: KeyError for a name that is not in the table."""
+        """The value in force; of a listener's key that is not set, the broker's.
+
+        Raises: KeyError for a name that is not in the table.
+        """
         for source in (self._dynamic_broker, self._dynamic_default, self._static):
             if name in source:
                 return source[name]
-        return BROKER_TABLE[name].default
+        base = base_name(name)
+        return BROKER_TABLE[name].default if base == name else self.value(base)
 
     def integer(self, name: str) -> int:
         """The value of a whole-number key that is never null."""
@@ -133,7 +161,7 @@ class BrokerConfig:
             found.append((ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, self._dynamic_default[name]))
         if name in self._static:
             found.append((ConfigSource.STATIC_BROKER_CONFIG, self._static[name]))
-        default = BROKER_TABLE[name].default
+        default = BROKER_TABLE[name].default if base_name(name) == name else None
         if default is not None:
             found.append((ConfigSource.DEFAULT_CONFIG, default))
         return found
@@ -154,6 +182,22 @@ class BrokerConfig:
     def listeners(self) -> list[Listener]:
         """What to bind."""
         return parse_listeners("listeners", self.words("listeners"), self.words("listener.security.protocol.map"))
+
+    @property
+    def listener_settings(self) -> list[str]:
+        """The keys of listeners that are set."""
+        names = {**self._static, **self._dynamic_default, **self._dynamic_broker}
+        return sorted(name for name in names if base_name(name) != name)
+
+    def listener_integer(self, listener: str, name: str) -> int | None:
+        """A listener's own value of a whole-number key; None if it has none and the broker's counts."""
+        key = listener_key(listener, name)
+        return self.integer(key) if self.sources(key) else None
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The listener that is not held to the broker's limits of connections."""
+        return (self.text("inter.broker.listener.name") or "PLAINTEXT").upper()
 
     @property
     def advertised_listeners(self) -> list[Listener]:
@@ -301,7 +345,7 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
         ):
             if name.startswith(prefix) and name not in _NOT_SETTINGS:
                 key = own + name[len(prefix) :].lower().replace("_", ".")
-                if sure or key in BROKER_TABLE:
+                if sure or broker_key(key) is not None:
                     found[key] = environ[name]
                 break
     return found
@@ -310,9 +354,10 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def _parsed(values: Mapping[str, str]) -> dict[str, ConfigValue]:
     found: dict[str, ConfigValue] = {}
     for name, value in values.items():
-        if name in BROKER_TABLE:
+        key = broker_key(name)
+        if key is not None:
             try:
-                found[name] = BROKER_TABLE[name].parse(value)
+                found[name] = key.parse(value)
             except ConfigError:
                 continue  # stored by a version that allowed it: the next source counts
     return found

@@ -5,18 +5,24 @@ Source: ``SocketServer.Acceptor``.
 cimport cython
 import threading
 
-from libc.stdint cimport INT32_MAX, int64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t
 from libc.stdlib cimport calloc, free
 
 from kbroker._core.arguments cimport integer
-from kbroker._core.clock cimport Clock, borrow_clock, clock_now_ns, clock_release, clock_retain
+from kbroker._core.clock cimport (
+    Clock, Waker, borrow_clock, clock_add_waker, clock_epoch_ms, clock_now_ns, clock_real_wait_ns, clock_release,
+    clock_remove_waker, clock_retain,
+)
 from kbroker._core.poller cimport KB_READ, Poller, kb_event, poller_from
 from kbroker._core.sync cimport AtomicI64, atomic_add, atomic_load, atomic_load_relaxed, atomic_store
-from kbroker.network._connection_quotas cimport (
-    ADDRESS_BYTES, QUOTA_ADMITTED, QUOTA_FULL, AddressCount, ConnectionQuotas, QuotaCore, QuotaVerdict, quotas_enter,
-    quotas_leave, quotas_release, quotas_retain,
-)
+from kbroker.network._address_table cimport ADDRESS_BYTES, AddressEntry
+from kbroker.network._connection_quotas cimport ConnectionQuotas
+from kbroker.network._held_sockets cimport HeldSockets, close_held, held_free, hold_socket
 from kbroker.network._processor cimport Processor, ProcessorCore, core_release, processor_offer, processor_wake
+from kbroker.network._quota_core cimport (
+    QUOTA_ADMITTED, QUOTA_THROTTLED, Admission, ListenerQuota, QuotaCore, QuotaVerdict, quotas_enter, quotas_leave,
+    quotas_release, quotas_retain, quotas_wake,
+)
 
 cdef extern from "socket_io.h" nogil:
     enum:
@@ -44,33 +50,63 @@ cdef struct AcceptorCore:
     ProcessorCore **processors  # counted each
     Poller *poller
     Clock *clock
+    Waker waker
     QuotaCore *quotas           # counted; NULL: no limit
+    ListenerQuota *listener_quota   # borrowed from quotas
+    HeldSockets held            # of addresses that connect too fast
     AtomicI64 stopping
     AtomicI64 accepted
     AtomicI64 out_of_descriptors
     AtomicI64 blocked_ns
+    AtomicI64 held_count
 
 
-cdef bint admit(AcceptorCore *core, int fd, AddressCount **admission) noexcept nogil:
-    """Whether the connection may be served; waits while there are too many in all, as Kafka's acceptor does."""
+cdef void wake_for_clock(void *arg) noexcept nogil:
+    cdef AcceptorCore *core = <AcceptorCore *>arg
+    core.poller.wake(core.poller)
+
+
+cdef bint admit(AcceptorCore *core, int fd, AddressEntry **entry) noexcept nogil:
+    """Whether the connection is to be served; waits for its turn, as Kafka's acceptor does. If not, it is seen to."""
     cdef char host[ADDRESS_BYTES]
     cdef int port
-    cdef int64_t started
+    cdef Admission admission
     cdef QuotaVerdict verdict
-    admission[0] = NULL
+    entry[0] = NULL
     if core.quotas is NULL:
         return True
     kb_address(fd, 1, host, &port)
-    verdict = quotas_enter(core.quotas, host, 0, admission)
-    if verdict == QUOTA_FULL:
-        started = clock_now_ns(core.clock)
-        while verdict == QUOTA_FULL and not atomic_load(&core.stopping):
-            verdict = quotas_enter(core.quotas, host, OFFER_WAIT_NS, admission)
-        atomic_add(&core.blocked_ns, clock_now_ns(core.clock) - started)
-    return verdict == QUOTA_ADMITTED
+    verdict = quotas_enter(core.quotas, core.listener_quota, host, &core.stopping, &admission)
+    if admission.blocked_ns > 0:
+        atomic_add(&core.blocked_ns, admission.blocked_ns)
+    if verdict == QUOTA_ADMITTED:
+        entry[0] = admission.entry
+        return True
+    if verdict == QUOTA_THROTTLED and hold_socket(&core.held, fd, admission.end_ms):
+        atomic_store(&core.held_count, core.held.count)
+        return False
+    quotas_leave(core.quotas, core.listener_quota, admission.entry)
+    kb_close_socket(fd)
+    return False
 
 
-cdef bint assign(AcceptorCore *core, int fd, AddressCount *admission) noexcept nogil:
+cdef void close_due(AcceptorCore *core, bint all_of_them) noexcept nogil:
+    if core.held.count > 0:
+        close_held(&core.held, INT64_MAX if all_of_them else clock_epoch_ms(core.clock))
+        atomic_store(&core.held_count, core.held.count)
+
+
+cdef int64_t select_ns(AcceptorCore *core) noexcept nogil:
+    """How long to wait for connections: half a second, or less if a held socket is due earlier."""
+    cdef int64_t due_ns
+    if core.held.count == 0:
+        return SELECT_NS
+    due_ns = clock_real_wait_ns(core.clock, clock_now_ns(core.clock) + (
+        core.held.heap[0].end_ms + 1 - clock_epoch_ms(core.clock)) * 1000000)
+    return due_ns if 0 <= due_ns < SELECT_NS else SELECT_NS
+
+
+cdef bint assign(AcceptorCore *core, int fd, AddressEntry *admission) noexcept nogil:
     """Round robin; past full processors; at last wait for the last one tried."""
     cdef int tried = 0
     cdef int64_t started
@@ -93,13 +129,15 @@ cdef bint assign(AcceptorCore *core, int fd, AddressCount *admission) noexcept n
 
 cdef void run_acceptor(AcceptorCore *core) noexcept nogil:
     cdef kb_event events[4]
-    cdef int fd, interest, left
-    cdef AddressCount *admission = NULL
+    cdef int fd, interest, left, ready
+    cdef AddressEntry *admission = NULL
     interest = 0
     while not atomic_load(&core.stopping):
         if interest == 0 and core.poller.set(core.poller, core.listener, core, 0, KB_READ) == 0:
             interest = KB_READ
-        if core.poller.wait(core.poller, events, 4, SELECT_NS) <= 0 or atomic_load(&core.stopping):
+        ready = core.poller.wait(core.poller, events, 4, select_ns(core))
+        close_due(core, False)
+        if ready <= 0 or atomic_load(&core.stopping):
             continue
         left = ACCEPTS_PER_PASS
         while left > 0:
@@ -109,6 +147,7 @@ cdef void run_acceptor(AcceptorCore *core) noexcept nogil:
                 break
             if fd == KB_NO_DESCRIPTORS:
                 atomic_add(&core.out_of_descriptors, 1)
+                close_due(core, True)       # others need them more
                 core.poller.set(core.poller, core.listener, core, interest, 0)
                 interest = 0
                 core.poller.wait(core.poller, events, 4, BACK_OFF_NS)
@@ -117,13 +156,14 @@ cdef void run_acceptor(AcceptorCore *core) noexcept nogil:
                 continue
             kb_tune_socket(fd, core.send_buffer_bytes)
             atomic_add(&core.accepted, 1)
-            if not admit(core, fd, &admission):
+            if admit(core, fd, &admission) and not assign(core, fd, admission):
+                quotas_leave(core.quotas, core.listener_quota, admission)
                 kb_close_socket(fd)
-            elif not assign(core, fd, admission):
-                quotas_leave(core.quotas, admission)
-                kb_close_socket(fd)
+            if atomic_load(&core.stopping):
+                break
     if interest != 0:
         core.poller.set(core.poller, core.listener, core, interest, 0)
+    close_due(core, True)
 
 
 @cython.final
@@ -134,7 +174,7 @@ cdef class Acceptor:
         listener: descriptor of a bound, listening socket.
         processors: share the connections in turn; at least one.
         send_buffer_bytes: SO_SNDBUF of accepted sockets; -1: the system's default.
-        quotas: limits of connections; the processors must have the same.
+        quotas: limits of connections, the processors' listener among them; the processors must have the same.
         clock: times how long the acceptor is blocked.
         backend: as for a Processor.
     Threads: ``run`` on its own, the rest on any.
@@ -168,8 +208,12 @@ cdef class Acceptor:
         self.core.send_buffer_bytes = <int>send_buffer
         self.core.clock = clock_retain(borrow_clock(clock))
         if quotas is not None:
+            self.core.listener_quota = quotas.demand(self.processors[0].listener_name)
             self.core.quotas = quotas_retain(quotas.core)
         self.core.poller = poller_from(backend)
+        self.core.waker.wake = wake_for_clock
+        self.core.waker.arg = &self.core
+        clock_add_waker(self.core.clock, &self.core.waker)
 
     def __dealloc__(self):
         cdef int i
@@ -178,6 +222,9 @@ cdef class Acceptor:
                 core_release(self.core.processors[i])
             free(self.core.processors)
             quotas_release(self.core.quotas)
+            held_free(&self.core.held)
+            if self.core.clock is not NULL:
+                clock_remove_waker(self.core.clock, &self.core.waker)
             if self.core.poller is not NULL:
                 self.core.poller.destroy(self.core.poller)
             if self.core.clock is not NULL:
@@ -199,6 +246,7 @@ cdef class Acceptor:
         with nogil:
             atomic_store(&self.core.stopping, 1)
             self.core.poller.wake(self.core.poller)
+            quotas_wake(self.core.quotas)
 
     @property
     def accepted(self):
@@ -212,6 +260,12 @@ cdef class Acceptor:
 
     @property
     def blocked_ns(self):
-        """Nanoseconds spent waiting: every processor had 20 new connections to look at, or there were too many in all.
+        """Nanoseconds spent waiting: every processor had 20 new connections to look at, there were too many, or they
+        came too fast.
         """
         return atomic_load_relaxed(&self.core.blocked_ns)
+
+    @property
+    def held(self):
+        """Accepted sockets that are not served, and soon closed: their addresses connect too fast."""
+        return atomic_load_relaxed(&self.core.held_count)

@@ -8,7 +8,8 @@ from kbroker._core.event_loop cimport EventLoop
 from kbroker._core.request cimport Responder, Session
 from kbroker._core.request_queue cimport RequestQueue
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
-from kbroker.network._connection_quotas cimport AddressCount, QuotaCore
+from kbroker.network._address_table cimport AddressEntry
+from kbroker.network._quota_core cimport ListenerQuota, QuotaCore
 
 cdef enum:
     NEW_CONNECTIONS = 20        # Processor.ConnectionQueueSize
@@ -31,19 +32,20 @@ cdef struct ProcessorCore:
     Mutex offer_lock            # leaf; guards the next five
     Cond offer_room
     int offered[NEW_CONNECTIONS]
-    AddressCount *admissions[NEW_CONNECTIONS]   # what each is counted by, NULL: not counted
+    AddressEntry *admissions[NEW_CONNECTIONS]   # what each is counted by, NULL: not counted
     int32_t offered_first
     int32_t offered_count
     int32_t run_length
     int32_t next_index
     int64_t outstanding
     int64_t max_connections     # of this processor; excess closes the lowest priority channel, one per pass
-    QuotaCore *quotas           # counted; NULL: nothing is counted. A channel's owner is its AddressCount
+    QuotaCore *quotas           # counted; NULL: nothing is counted. A channel's owner is its AddressEntry
+    ListenerQuota *listener_quota   # borrowed from quotas
     Link zombies                # closed channels with requests still out
     char *listener_name         # owned
 
 # Gives a descriptor and what it is counted by; false: full, both stay the caller's
-cdef bint processor_offer(ProcessorCore *core, int fd, AddressCount *admission, int64_t wait_ns) noexcept nogil
+cdef bint processor_offer(ProcessorCore *core, int fd, AddressEntry *admission, int64_t wait_ns) noexcept nogil
 cdef void processor_wake(ProcessorCore *core) noexcept nogil
 cdef void core_release(ProcessorCore *core) noexcept nogil
 

@@ -39,9 +39,9 @@ from kbroker._core.sync cimport (
     atomic_add, atomic_cas, atomic_load, atomic_load_relaxed, atomic_load_seq, atomic_store, atomic_swap,
     cond_broadcast, cond_destroy, cond_init, cond_wait_ns, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
-from kbroker.network._connection_quotas cimport (
-    AddressCount, ConnectionQuotas, quotas_leave, quotas_release, quotas_retain,
-)
+from kbroker.network._address_table cimport AddressEntry
+from kbroker.network._connection_quotas cimport ConnectionQuotas
+from kbroker.network._quota_core cimport ListenerQuota, quotas_exceeded, quotas_leave, quotas_release, quotas_retain
 
 cdef extern from "socket_io.h" nogil:
     void kb_block_signals()
@@ -108,7 +108,7 @@ cdef void drop_one(ProcessorCore *core, Request *request) noexcept nogil:
     core_release(core)
 
 
-cdef bint processor_offer(ProcessorCore *core, int fd, AddressCount *admission, int64_t wait_ns) noexcept nogil:
+cdef bint processor_offer(ProcessorCore *core, int fd, AddressEntry *admission, int64_t wait_ns) noexcept nogil:
     cdef bint room
     cdef int slot
     mutex_lock(&core.offer_lock)
@@ -203,7 +203,7 @@ cdef void mute_event(ProcessorCore *core, Channel *channel, int event) noexcept 
 
 cdef void configure_new_connections(ProcessorCore *core) noexcept nogil:
     cdef int taken[NEW_CONNECTIONS]
-    cdef AddressCount *admissions[NEW_CONNECTIONS]
+    cdef AddressEntry *admissions[NEW_CONNECTIONS]
     cdef int i, n
     cdef Channel *channel
     mutex_lock(&core.offer_lock)
@@ -220,7 +220,7 @@ cdef void configure_new_connections(ProcessorCore *core) noexcept nogil:
     for i in range(n):
         channel = loop_register(&core.loop, taken[i])
         if channel is NULL:
-            quotas_leave(core.quotas, admissions[i])
+            quotas_leave(core.quotas, core.listener_quota, admissions[i])
             continue
         channel.owner = admissions[i]
         channel.session = session_retain(core.session)
@@ -429,7 +429,7 @@ cdef void process_disconnected(ProcessorCore *core) noexcept nogil:
     while not list_empty(&core.loop.gone):
         channel = core.loop.gone.next.channel
         list_remove(&channel.gone)
-        quotas_leave(core.quotas, <AddressCount *>channel.owner)
+        quotas_leave(core.quotas, core.listener_quota, <AddressEntry *>channel.owner)
         channel.owner = NULL
         list_append(&core.zombies, &channel.by_activity)
         free_if_done(channel)
@@ -437,8 +437,7 @@ cdef void process_disconnected(ProcessorCore *core) noexcept nogil:
 
 cdef void close_excess_connections(ProcessorCore *core) noexcept nogil:
     cdef Channel *channel
-    if core.loop.open_channels > core.max_connections or (
-            core.quotas is not NULL and atomic_load(&core.quotas.exceeded) != 0):
+    if core.loop.open_channels > core.max_connections or quotas_exceeded(core.quotas, core.listener_quota):
         channel = loop_lowest_priority(&core.loop)
         if channel is not NULL:
             loop_close(&core.loop, channel, CLOSE_LOCAL)
@@ -496,7 +495,7 @@ cdef void end_loop(ProcessorCore *core) noexcept nogil:
     mutex_lock(&core.offer_lock)
     for i in range(core.offered_count):
         kb_close_socket(core.offered[(core.offered_first + i) % NEW_CONNECTIONS])
-        quotas_leave(core.quotas, core.admissions[(core.offered_first + i) % NEW_CONNECTIONS])
+        quotas_leave(core.quotas, core.listener_quota, core.admissions[(core.offered_first + i) % NEW_CONNECTIONS])
     core.offered_count = 0
     mutex_unlock(&core.offer_lock)
     atomic_add(&core.refs, core.outstanding)
@@ -542,6 +541,7 @@ cdef class Processor:
         cdef Framing parsed
         cdef bytes name = listener_name.encode()
         cdef bytes who = principal.encode()
+        cdef ListenerQuota *listener_quota = NULL
         cdef MemoryPool budget = MemoryPool.unlimited() if pool is None else pool
         cdef int64_t number = integer(processor_id, "processor_id", 0, INT32_MAX)
         cdef int64_t listener_number = integer(listener_id, "listener_id", 0, INT32_MAX)
@@ -551,6 +551,8 @@ cdef class Processor:
         cdef int64_t connections = integer(max_connections, "max_connections", 1, INT64_MAX)
         framing_from(&parsed, framing, max_size_bytes, delimiter)
         borrow_clock(clock)
+        if quotas is not None:
+            listener_quota = quotas.demand(listener_name)
         core = <ProcessorCore *>calloc(1, sizeof(ProcessorCore))
         if core is NULL:
             raise MemoryError
@@ -584,6 +586,7 @@ cdef class Processor:
         core.max_connections = connections
         if quotas is not None:
             core.quotas = quotas_retain(quotas.core)
+            core.listener_quota = listener_quota
         core.loop.frame_limit = <int32_t>run
         core.loop.idle_ns = ms_to_ns(idle) if idle >= 0 else -1
         core.loop.frame_timeout_ns = ms_to_ns(frame_timeout)

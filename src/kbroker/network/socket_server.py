@@ -22,8 +22,17 @@ logger = logging.getLogger(__name__)
 Backend = str | Callable[[], object]
 
 
+class ListenerLimits(NamedTuple):
+    """Limits of one listener's connections; None is the server's."""
+
+    max_connections: int | None = None
+    max_connection_rate: int | None = None
+
+
 class SocketServerOptions(NamedTuple):
     """What all listeners share; the defaults are Kafka's.
+
+    ``listener_limits`` is by name; ``inter_broker_listener`` is not held to the server's limits while there are others.
 
     ``framing``, ``delimiter`` and ``max_request_bytes`` say how bytes become requests (``_core.framing.Framer``);
     ``backend`` is "auto", "epoll", "kqueue" or a function that makes a selectors-like object for each thread.
@@ -37,6 +46,11 @@ class SocketServerOptions(NamedTuple):
     max_connections: int = UNLIMITED
     max_connections_per_ip: int = UNLIMITED
     max_connections_per_ip_overrides: Mapping[str, int] | None = None
+    max_connection_rate: int = UNLIMITED
+    listener_limits: Mapping[str, ListenerLimits] | None = None
+    inter_broker_listener: str | None = None
+    quota_samples: int = 11
+    quota_window_seconds: int = 1
     backlog: int = 50
     send_buffer_bytes: int = 102400
     receive_buffer_bytes: int = 102400
@@ -106,7 +120,15 @@ class SocketServer:
             self.options.max_connections,
             self.options.max_connections_per_ip,
             self.options.max_connections_per_ip_overrides,
+            max_rate=self.options.max_connection_rate,
+            samples=self.options.quota_samples,
+            window_seconds=self.options.quota_window_seconds,
+            inter_broker_listener=self.options.inter_broker_listener,
+            clock=clock,
         )
+        limits = self.options.listener_limits or {}
+        for listener in self._wanted:
+            self.connection_quotas.update_listener(listener.name, *limits.get(listener.name, ListenerLimits()))
         self._bound: list[_BoundListener] = []
         self._started = False
         self._stopped = False

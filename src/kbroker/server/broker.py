@@ -23,7 +23,7 @@ from typing import NamedTuple
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker._core.memory_pool import MemoryPool
 from kbroker._core.request_queue import Queue
-from kbroker.common.config import BrokerConfig, host_limits
+from kbroker.common.config import BrokerConfig
 from kbroker.common.config_broker import usable_cores
 from kbroker.common.config_def import INT32_MAX, ConfigError
 from kbroker.common.listeners import Listener
@@ -32,6 +32,7 @@ from kbroker.network.request_channel import InboundRequest, RequestChannel
 from kbroker.network.socket_server import SocketServer, SocketServerOptions
 from kbroker.server._lane import NativeLane
 from kbroker.server.apis import api18_api_versions
+from kbroker.server.connection_limits import ConnectionLimits, address_limits, listener_limits
 from kbroker.server.context import ApiContext, Endpoint
 from kbroker.server.group_service import GROUP_KEYS, GroupService
 from kbroker.server.handler_threads import HandlerThreads
@@ -235,22 +236,20 @@ class _Parts:
         )
         self._then("network threads", lambda: server.finish_stop(self._timeout_s))
 
-        def limit_connections(changed: frozenset[str]) -> None:
-            if any(name.startswith("max.connections") for name in changed):
-                server.connection_quotas.update(
-                    config.integer("max.connections"), config.integer("max.connections.per.ip"), _address_limits(config)
-                )
-
+        limits = ConnectionLimits(config, server.connection_quotas)
         self.listeners = server.bind()
         endpoints = _endpoints(config, self.listeners)
 
         lane = self.lane = self._start_lane(requests, python_requests)
         lane.intercept(self._interception.keys)
         topics = TopicRegistry(config, store, logs, lane.publish_topics)
-        self.ctx = ApiContext(config, store, topics, endpoints, self.apis.ranges, self.clock)
+        self.ctx = ApiContext(
+            config, store, topics, endpoints, self.apis.ranges, self.clock, connection_quotas=server.connection_quotas
+        )
         self.ctx.dynamic.on_broker_change(logs.reconfigure)
-        self.ctx.dynamic.on_broker_change(limit_connections)
+        self.ctx.dynamic.on_broker_change(limits.on_config_change)
         topics.load()
+        self.ctx.quota_entities.on_change(limits.on_quota_change)
         self.ctx.quota_entities.load()
         self._start_groups(logs, topics)
         self._start_handlers(lane, requests, python_requests)
@@ -402,26 +401,18 @@ def _options(config: BrokerConfig) -> SocketServerOptions:
         run_length=config.integer("kbroker.run.length"),
         max_connections=config.integer("max.connections"),
         max_connections_per_ip=config.integer("max.connections.per.ip"),
-        max_connections_per_ip_overrides=_address_limits(config),
+        max_connections_per_ip_overrides=address_limits(config),
+        max_connection_rate=config.integer("max.connection.creation.rate"),
+        listener_limits=listener_limits(config),
+        inter_broker_listener=config.inter_broker_listener,
+        quota_samples=config.integer("quota.window.num"),
+        quota_window_seconds=config.integer("quota.window.size.seconds"),
         backlog=config.integer("socket.listen.backlog.size"),
         send_buffer_bytes=config.integer("socket.send.buffer.bytes"),
         receive_buffer_bytes=config.integer("socket.receive.buffer.bytes"),
         broker_id=config.node_id,
         backend=selectors.DefaultSelector if poller == "selectors" else poller,
     )
-
-
-def _address_limits(config: BrokerConfig) -> dict[str, int]:
-    """max.connections.per.ip.overrides by address; a name counts for every address it has now."""
-    limits = {}
-    for host, limit in host_limits(config.text("max.connections.per.ip.overrides")).items():
-        try:
-            found = {str(row[4][0]) for row in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-        except OSError as error:
-            logger.warning("max.connections.per.ip.overrides: %s has no address: %s", host, error)
-            continue
-        limits.update(dict.fromkeys(found, limit))
-    return limits
 
 
 def _pool(config: BrokerConfig, clock: BaseClock) -> MemoryPool | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kbroker.common.config import BROKER_TABLE, FALLBACKS, TOPIC_TABLE, BrokerConfig
+from kbroker.common.config import BROKER_TABLE, FALLBACKS, TOPIC_TABLE, BrokerConfig, base_name, broker_key
 from kbroker.common.config_def import ConfigKey, ConfigSource, ConfigValue, Dynamic, to_text
 
 Entry = dict[str, Any]
@@ -26,9 +26,11 @@ def topic_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> list[En
 
 def broker_entries(config: BrokerConfig) -> list[Entry]:
     """Every config of this broker."""
+    table = {**BROKER_TABLE, **{name: broker_key(name) for name in config.listener_settings}}
     return [
         _entry(key, config.value(name), broker_synonyms(config, name), key.dynamic is Dynamic.READ_ONLY)
-        for name, key in BROKER_TABLE.items()
+        for name, key in table.items()
+        if key is not None
     ]
 
 
@@ -36,7 +38,7 @@ def default_broker_entries(config: BrokerConfig, dynamic: Mapping[str, str]) -> 
     """The configs set for all brokers, and only those."""
     entries = []
     for name in sorted(dynamic):
-        key = BROKER_TABLE.get(name)
+        key = broker_key(name)
         if key is not None:
             synonyms = [
                 one for one in broker_synonyms(config, name) if one[2] >= ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
@@ -64,9 +66,12 @@ def broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
     comes before the config's own name: an unset log.retention.ms has no synonyms although log.retention.hours is set.
     """
     found: list[Synonym] = []
-    for other in (name, *(fallback for fallback, _ in FALLBACKS.get(name, ()))):
+    base = base_name(name)
+    others = (base,) if base != name else tuple(fallback for fallback, _ in FALLBACKS.get(name, ()))
+    for other in (name, *others):
         found.extend((other, value, source) for source, value in config.sources(other))
-    found.sort(key=lambda synonym: synonym[2])
+    if base == name:
+        found.sort(key=lambda synonym: synonym[2])
     while found and found[0][0] != name:
         found.pop(0)
     return found

@@ -10,6 +10,7 @@ from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_coordinator import GroupCoordinator
+from kbroker.network._connection_quotas import ConnectionQuotas
 from kbroker.server.dynamic_configs import DynamicConfigs
 from kbroker.server.metadata_store import MetadataStore
 from kbroker.server.quota.entity_store import QuotaEntityStore
@@ -43,7 +44,8 @@ class ApiContext:
     """The parts of a broker that handlers use.
 
     ``endpoints``: by listener name, filled once the ports are bound. ``coordinators``: kinds of key FindCoordinator can
-    be asked for, as far as this broker coordinates them. Threads: any; parts lock for themselves.
+    be asked for, as far as this broker coordinates them. ``connection_quotas``: the limits that the acceptors keep.
+    Threads: any; parts lock for themselves.
     """
 
     config: BrokerConfig
@@ -54,6 +56,7 @@ class ApiContext:
     clock: BaseClock = field(default_factory=SystemClock)
     group_coordinator: GroupCoordinator | None = None
     coordinators: set[int] = field(default_factory=set)
+    connection_quotas: ConnectionQuotas = field(default_factory=ConnectionQuotas)
     dynamic: DynamicConfigs = field(init=False)
     quota_entities: QuotaEntityStore = field(init=False)
 

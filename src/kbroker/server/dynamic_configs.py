@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.common.config import BROKER_TABLE, TOPIC_TABLE, BrokerConfig
+from kbroker.common.config import BROKER_TABLE, LISTENER_KEYS, TOPIC_TABLE, BrokerConfig, broker_key, listener_key
 from kbroker.common.config_def import ConfigError, ConfigKey, ConfigType, Dynamic, to_text
 from kbroker.common.config_resources import (
     CLIENT_METRICS_TABLE,
@@ -168,7 +168,9 @@ class DynamicConfigs:
             return
         self._store.replace_configs(metadata_store.BROKER, resource, configs)
         changed = frozenset(
-            key for key in {*base, *configs} & BROKER_TABLE.keys() if self._config.value(key) != fresh.value(key)
+            key
+            for key in {*base, *configs}
+            if broker_key(key) is not None and self._config.value(key) != fresh.value(key)
         )
         self._config.set_dynamic(*self._stored_broker())
         logger.info("broker configs changed: %s", ", ".join(sorted(changed)) or "none in force")
@@ -178,7 +180,7 @@ class DynamicConfigs:
 
     def _checked_broker(self, configs: Mapping[str, str], per_broker: bool) -> BrokerConfig:
         """The configuration as it would be. Raises: ConfigError."""
-        known = {name: BROKER_TABLE[name] for name in configs if name in BROKER_TABLE}
+        known = {name: key for name in configs if (key := broker_key(name)) is not None}
         fixed = [name for name, key in known.items() if key.dynamic is Dynamic.READ_ONLY]
         if fixed:
             raise ConfigError("", fixed, f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
@@ -192,6 +194,7 @@ class DynamicConfigs:
         fresh = self._config.with_dynamic(configs if per_broker else broker, default if per_broker else configs)
         for name in THREAD_COUNTS:
             _check_thread_count(name, self._config.integer(name), fresh.integer(name))
+        _check_listener_limits(self._config, fresh)
         _check_cleaner_threads(self._config.integer("log.cleaner.threads"), fresh.integer("log.cleaner.threads"))
         return fresh
 
@@ -293,6 +296,15 @@ def _check_thread_count(name: str, old: int, new: int) -> None:
         raise ConfigError("", new, f"{text}, value should be at least half the current value {old}")
     if new > old * 2:
         raise ConfigError("", new, f"{text}, value should not be greater than double the current value {old}")
+
+
+def _check_listener_limits(old: BrokerConfig, new: BrokerConfig) -> None:
+    """A listener that nobody could use any more is refused; it has the broker's limits where it has none of its own."""
+    for listener in new.listeners:
+        for name in sorted(LISTENER_KEYS):
+            key = listener_key(listener.name, name)
+            if new.integer(key) <= 0 and new.value(key) != old.value(key):
+                raise ConfigError("", 0, f"Invalid {name} {new.integer(key)}")
 
 
 def _check_cleaner_threads(old: int, new: int) -> None:
