@@ -11,6 +11,7 @@ import pytest
 
 from kbroker.common.errors import Errors
 from kbroker.common.quotas import CLIENT_ID, IP, USER, QuotaEntity, candidates, resolve
+from kbroker.common.removed_settings import instead_of
 from kbroker.server.metadata_store import FILE_NAME, SCHEMA_VERSION, MetadataError, MetadataStore, StoredTopic
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 from kbroker.server.quota.entity_store import QuotaEntityStore, address_of
@@ -242,6 +243,33 @@ def test_one_hook_that_fails_keeps_no_other_from_it(bench, caplog):
         store.alter([Alteration(ALICE, [QuotaOp("producer_byte_rate", 5.0)])])
     assert told == ["producer_byte_rate"]
     assert "cannot put producer_byte_rate of user alice in force" in caplog.text
+
+
+# ---------------------------------------------------------------- settings of long ago
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "command"),
+    [
+        ("quota.producer.default", "2M", "kbroker quotas set --client-id-default producer_byte_rate=2097152"),
+        ("quota.consumer.default", "500", "kbroker quotas set --client-id-default consumer_byte_rate=500"),
+        ("quota.consumer.default", "plenty", "kbroker quotas set --client-id-default consumer_byte_rate=BYTES"),
+        ("quota.producer.override", "clientA:4M,clientB:10M",
+         "kbroker quotas set --client-id clientA producer_byte_rate=4194304 && "
+         "kbroker quotas set --client-id clientB producer_byte_rate=10485760"),
+        ("quota.consumer.override", "a b=1k", "kbroker quotas set --client-id 'a b' consumer_byte_rate=1024"),
+        ("quota.consumer.override", "", "kbroker quotas set --client-id NAME consumer_byte_rate=BYTES"),
+    ],
+)  # fmt: skip
+def test_static_quotas_name_their_replacement(name, value, command):
+    """A properties file with the quotas of long ago tells the exact command that does the same now."""
+    assert instead_of(name, value) == f"quotas are set at run time, and kept: {command}"
+
+
+def test_other_unknown_settings_have_no_replacement():
+    """Nothing is made up for a name that never was one."""
+    assert instead_of("quota.producer", "1") is None
+    assert instead_of("no.such.key", "1") is None
 
 
 # ---------------------------------------------------------------- restart and older files

@@ -108,7 +108,9 @@ def describe(bootstrap_server: str, names: Names, as_json: bool) -> None:
 @click.option("--ip", metavar="ADDRESS", help="The address it connects from.")
 @json_option
 def resolve_quotas(bootstrap_server: str, user: str, client_id: str, ip: str | None, as_json: bool) -> None:
-    """Show which quota counts for a client, and with whom it shares it.
+    """Show which quotas count for a client.
+
+    Of each key: the limit, who it was set for, and who shares the counter with this client.
 
     Of eight levels the most specific one that is set wins. A client without a client id is reached only by
     quotas that name no client id: those of its user (level 3) and of the default user (level 6).

@@ -73,14 +73,14 @@ class BrokerConfig:
     """
 
     def __init__(self, values: Mapping[str, object] | None = None) -> None:
-        self.unknown: list[str] = []
+        self.unknown: dict[str, object] = {}
         self._static: dict[str, ConfigValue] = {}
         self._dynamic_broker: Mapping[str, ConfigValue] = {}
         self._dynamic_default: Mapping[str, ConfigValue] = {}
         for name, value in (values or {}).items():
             key = broker_key(name)
             if key is None:
-                self.unknown.append(name)
+                self.unknown[name] = value
             else:
                 self._static[name] = key.parse(value)
         self._check()

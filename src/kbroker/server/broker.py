@@ -27,6 +27,7 @@ from kbroker.common.config import BrokerConfig
 from kbroker.common.config_broker import usable_cores
 from kbroker.common.config_def import INT32_MAX, ConfigError
 from kbroker.common.listeners import Listener
+from kbroker.common.removed_settings import instead_of
 from kbroker.log.manager import LogManager
 from kbroker.network.request_channel import InboundRequest, RequestChannel
 from kbroker.network.socket_server import SocketServer, SocketServerOptions
@@ -97,8 +98,9 @@ class Broker:
         with self._state_lock:
             if self._parts is not None:
                 raise BrokerStartError("this broker runs already")
-            for name in self.config.unknown:
-                logger.warning("unknown setting %s is ignored", name)
+            for name, value in self.config.unknown.items():
+                instead = instead_of(name, str(value))
+                logger.warning("unknown setting %s is ignored%s", name, "" if instead is None else f"; {instead}")
             raise_open_files_limit(self.config.integer("kbroker.nofile.limit"))
             parts = _Parts(self.config, self.clock, self.apis, self._interception)
             try:
