@@ -1,282 +1,59 @@
 """The shared scenario in the words of each client library; programs are built once per session, in a scratch folder."""
 
-import asyncio
-import contextlib
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from tests.clients.python_clients import AioKafka, Client, Confluent, KafkaPython, Record
 from tests.support import need
 from tests.support.broker import run_to_end
 
 HERE = Path(__file__).resolve().parent
-ALL_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Record:
-    """A record to send, or one that was read."""
-
-    value: bytes
-    timestamp_ms: int = 0
-    offset: int = -1
-
-
-class Client:
-    """What the scenario asks of a client; None in `abilities` means the reference client steps in."""
-
-    name = ""
-    codecs: Sequence[str] = ALL_CODECS
-    can_administrate = True
-    can_choose_partition = True
-    can_set_timestamps = True
-    can_disable_idempotence = True
-    can_consume = True
-    can_seek_by_time = True
-
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
-
-    def create(self, topic: str, partitions: int) -> None:
-        raise NotImplementedError
-
-    def delete(self, topic: str) -> None:
-        raise NotImplementedError
-
-    def produce(
-        self, topic: str, partition: int, records: Sequence[Record], *, codec: str, idempotent: bool
-    ) -> list[int] | None:
-        """Send records and wait for all acknowledgements; return their offsets where the client tells them."""
-        raise NotImplementedError
-
-    def consume(self, topic: str, partition: int, count: int, from_ms: int | None = None) -> list[Record]:
-        """Read by assignment, from the beginning or from the first record not older than `from_ms`."""
-        raise NotImplementedError
+def node_folder(scratch: Path) -> Path:
+    """Copy the programs for Node beside their packages, once."""
+    need.program("node", "npm")
+    folder = scratch / "node"
+    if not (folder / "installed").exists():
+        shutil.copytree(HERE / "node", folder, dirs_exist_ok=True)
+        run_to_end(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder)], seconds=300)
+        (folder / "installed").touch()
+    return folder
 
 
-class Confluent(Client):
-    """confluent-kafka, that is librdkafka; also the reference where another client lacks something."""
-
-    name = "confluent-kafka"
-
-    def _admin(self) -> Any:
-        from confluent_kafka.admin import AdminClient
-
-        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-
-    def create(self, topic: str, partitions: int) -> None:
-        from confluent_kafka.admin import NewTopic
-
-        admin = self._admin()
-        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(20)
-
-    def delete(self, topic: str) -> None:
-        admin = self._admin()
-        admin.delete_topics([topic])[topic].result(20)
-
-    def topics(self) -> set[str]:
-        return set(self._admin().list_topics(timeout=20).topics)
-
-    def produce(
-        self, topic: str, partition: int, records: Sequence[Record], *, codec: str, idempotent: bool
-    ) -> list[int] | None:
-        from confluent_kafka import Producer
-
-        producer = Producer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "compression.type": codec,
-                "enable.idempotence": idempotent,
-                "linger.ms": 20,
-                "log_level": 0,
-            }
+def go_program(scratch: Path) -> Path:
+    """Build the program in Go, once."""
+    need.program("go")
+    program = scratch / "franz-go-client"
+    if not program.exists():
+        done = subprocess.run(
+            ["go", "build", "-o", str(program), "."],
+            cwd=HERE / "go",
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+            env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"},
         )
-        offsets: list[int] = []
-        failures: list[str] = []
-
-        def report(error: Any, message: Any) -> None:
-            if error is None:
-                offsets.append(message.offset())
-            else:
-                failures.append(str(error))
-
-        for record in records:
-            producer.produce(
-                topic, record.value, partition=partition, timestamp=record.timestamp_ms, on_delivery=report
-            )
-        assert producer.flush(30) == 0
-        assert failures == []
-        return sorted(offsets)
-
-    def consume(self, topic: str, partition: int, count: int, from_ms: int | None = None) -> list[Record]:
-        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "unused",
-                "enable.auto.commit": False,
-                "check.crcs": True,
-                "log_level": 0,
-            }
-        )
-        try:
-            start = TopicPartition(topic, partition, OFFSET_BEGINNING)
-            if from_ms is not None:
-                [start] = consumer.offsets_for_times([TopicPartition(topic, partition, from_ms)], timeout=20)
-            consumer.assign([start])
-            found: list[Record] = []
-            for _ in range(60):
-                for message in consumer.consume(count - len(found), 0.5):
-                    assert message.error() is None, message.error()
-                    found.append(Record(message.value(), message.timestamp()[1], message.offset()))
-                if len(found) >= count:
-                    return found
-            raise AssertionError(f"read {len(found)} of {count} records")
-        finally:
-            consumer.close()
+        assert done.returncode == 0, f"go build failed:\n{done.stdout}\n{done.stderr}"
+    return program
 
 
-class KafkaPython(Client):
-    """kafka-python 3: pure Python, idempotent by default."""
-
-    name = "kafka-python"
-
-    def _admin(self) -> Any:
-        from kafka import KafkaAdminClient
-
-        return contextlib.closing(KafkaAdminClient(bootstrap_servers=self.bootstrap))
-
-    def create(self, topic: str, partitions: int) -> None:
-        from kafka.admin import NewTopic
-
-        with self._admin() as admin:
-            admin.create_topics([NewTopic(topic, partitions, 1)])
-
-    def delete(self, topic: str) -> None:
-        with self._admin() as admin:
-            admin.delete_topics([topic])
-
-    def produce(
-        self, topic: str, partition: int, records: Sequence[Record], *, codec: str, idempotent: bool
-    ) -> list[int] | None:
-        from kafka import KafkaProducer
-
-        producer = KafkaProducer(
-            bootstrap_servers=self.bootstrap,
-            compression_type=None if codec == "none" else codec,
-            enable_idempotence=idempotent,
-            linger_ms=20,
-        )
-        with contextlib.closing(producer):
-            sent = [
-                producer.send(topic, r.value, partition=partition, timestamp_ms=r.timestamp_ms or None) for r in records
-            ]
-            return [future.get(30).offset for future in sent]
-
-    def consume(self, topic: str, partition: int, count: int, from_ms: int | None = None) -> list[Record]:
-        from kafka import KafkaConsumer, TopicPartition
-
-        consumer = KafkaConsumer(bootstrap_servers=self.bootstrap, group_id=None, enable_auto_commit=False)
-        with contextlib.closing(consumer):
-            place = TopicPartition(topic, partition)
-            consumer.assign([place])
-            if from_ms is None:
-                consumer.seek_to_beginning(place)
-            else:
-                consumer.seek(place, consumer.offsets_for_times({place: from_ms})[place].offset)
-            found: list[Record] = []
-            for _ in range(60):
-                for messages in consumer.poll(500).values():
-                    found += [Record(m.value, m.timestamp, m.offset) for m in messages]
-                if len(found) >= count:
-                    return found[:count]
-            raise AssertionError(f"read {len(found)} of {count} records")
-
-
-class AioKafka(Client):
-    """aiokafka: asyncio, old protocol versions."""
-
-    name = "aiokafka"
-
-    def _with(self, make: Callable[[], Any], act: Callable[[Any], Awaitable[T]]) -> T:
-        async def run() -> T:
-            thing = make()
-            await thing.start()
-            try:
-                return await asyncio.wait_for(act(thing), 60)
-            finally:
-                await (thing.close() if hasattr(thing, "close") else thing.stop())
-
-        return asyncio.run(run())
-
-    def _admin(self) -> Any:
-        from aiokafka.admin import AIOKafkaAdminClient
-
-        return AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
-
-    def create(self, topic: str, partitions: int) -> None:
-        from aiokafka.admin import NewTopic
-
-        async def act(admin: Any) -> None:
-            await admin.create_topics([NewTopic(topic, partitions, 1)])
-
-        self._with(self._admin, act)
-
-    def delete(self, topic: str) -> None:
-        async def act(admin: Any) -> None:
-            await admin.delete_topics([topic])
-
-        self._with(self._admin, act)
-
-    def produce(
-        self, topic: str, partition: int, records: Sequence[Record], *, codec: str, idempotent: bool
-    ) -> list[int] | None:
-        from aiokafka import AIOKafkaProducer
-
-        def make() -> Any:
-            return AIOKafkaProducer(
-                bootstrap_servers=self.bootstrap,
-                compression_type=None if codec == "none" else codec,
-                enable_idempotence=idempotent,
-                linger_ms=20,
-            )
-
-        async def act(producer: Any) -> list[int]:
-            sent = [
-                await producer.send(topic, r.value, partition=partition, timestamp_ms=r.timestamp_ms or None)
-                for r in records
-            ]
-            return [(await future).offset for future in sent]
-
-        return self._with(make, act)
-
-    def consume(self, topic: str, partition: int, count: int, from_ms: int | None = None) -> list[Record]:
-        from aiokafka import AIOKafkaConsumer, TopicPartition
-
-        def make() -> Any:
-            return AIOKafkaConsumer(bootstrap_servers=self.bootstrap, enable_auto_commit=False)
-
-        async def act(consumer: Any) -> list[Record]:
-            place = TopicPartition(topic, partition)
-            consumer.assign([place])
-            if from_ms is None:
-                await consumer.seek_to_beginning(place)
-            else:
-                consumer.seek(place, (await consumer.offsets_for_times({place: from_ms}))[place].offset)
-            found = []
-            while len(found) < count:
-                message = await consumer.getone()
-                found.append(Record(message.value, message.timestamp, message.offset))
-            return found
-
-        return self._with(make, act)
+def java_program(scratch: Path) -> list[str]:
+    """Compile the program in Java against the jars of Kafka's own tools, once; return the command that runs it."""
+    need.program("java", "javac", "mvn")
+    classes = scratch / "java"
+    jars = run_to_end([str(need.oracle("tools/kafka.sh")), "classpath"], seconds=300).strip()
+    if not (classes / "Everyday.class").exists():
+        source = HERE / "java" / "Everyday.java"
+        run_to_end(["javac", "-Xlint:all", "-Werror", "-d", str(classes), "-cp", jars, str(source)], seconds=300)
+    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+    return ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", quiet, "-cp", f"{classes}:{jars}", "Everyday"]
 
 
 class Kcat(Client):
@@ -316,22 +93,12 @@ class Kafkajs(Client):
     codecs = ("none", "gzip")
     can_consume = False
 
-    _folder: Path | None = None
-
     def __init__(self, bootstrap: str, scratch: Path) -> None:
-        need.program("node", "npm")
         super().__init__(bootstrap)
-        if Kafkajs._folder is None:
-            folder = scratch / "node"
-            shutil.copytree(HERE / "node", folder)
-            command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-            assert done.returncode == 0, f"npm ci failed:\n{done.stdout}\n{done.stderr}"
-            Kafkajs._folder = folder
+        self._folder = node_folder(scratch)
 
     def _run(self, command: str, *arguments: str, stdin: bytes = b"") -> Any:
-        assert Kafkajs._folder is not None
-        program = ["node", str(Kafkajs._folder / "client.js"), self.bootstrap, command, *arguments]
+        program = ["node", str(self._folder / "client.js"), self.bootstrap, command, *arguments]
         return json.loads(run_to_end(program, stdin=stdin))
 
     def create(self, topic: str, partitions: int) -> None:
@@ -364,27 +131,12 @@ class FranzGo(Client):
 
     name = "franz-go"
 
-    _program: Path | None = None
-
     def __init__(self, bootstrap: str, scratch: Path) -> None:
-        need.program("go")
         super().__init__(bootstrap)
-        if FranzGo._program is None:
-            program = scratch / "franz-go-client"
-            done = subprocess.run(
-                ["go", "build", "-o", str(program), "."],
-                cwd=HERE / "go",
-                capture_output=True,
-                text=True,
-                timeout=600,
-                check=False,
-                env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"},
-            )
-            assert done.returncode == 0, f"go build failed:\n{done.stdout}\n{done.stderr}"
-            FranzGo._program = program
+        self._program = go_program(scratch)
 
     def _run(self, command: str, *arguments: str, stdin: bytes = b"") -> Any:
-        return json.loads(run_to_end([str(FranzGo._program), self.bootstrap, command, *arguments], stdin=stdin))
+        return json.loads(run_to_end([str(self._program), self.bootstrap, command, *arguments], stdin=stdin))
 
     def create(self, topic: str, partitions: int) -> None:
         self._run("create", topic, str(partitions))

@@ -18,13 +18,6 @@ pytestmark = pytest.mark.slow
 RECORDS = 20
 COUNTER = itertools.count()
 
-
-@pytest.fixture(scope="session")
-def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where client programs are built."""
-    return tmp_path_factory.mktemp("clients")
-
-
 @pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest, bootstrap: str, scratch: Path) -> Client:
     return make_client(request.param, bootstrap, scratch)

@@ -1,16 +1,18 @@
 """Kafka's own command line tools, unmodified, against our broker: each does its work and says what it says to Kafka."""
 
+import contextlib
 import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support import need
-from tests.support.broker import BrokerProcess
+from tests.support.broker import BrokerProcess, run_to_end, wait_for
 
 TOOLS = "org.apache.kafka.tools."
 GROUPS = TOOLS + "consumer.group.ConsumerGroupCommand"
@@ -27,7 +29,8 @@ class Tools:
         self.script = script
         self.bootstrap = bootstrap
 
-    def __call__(self, tool: str, *args: str, stdin: str = "") -> str:
+    def __call__(self, tool: str, *args: str, stdin: str = "", fails: bool = False) -> str:
+        """`fails`: whether it may say so with its exit status."""
         command = [str(self.script), "tool", tool, "--bootstrap-server", self.bootstrap, *args]
         done = subprocess.run(
             command,
@@ -38,8 +41,31 @@ class Tools:
             check=False,
             env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_START},
         )
-        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        told = f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        assert fails or done.returncode == 0, told
         return done.stdout
+
+    @contextlib.contextmanager
+    def running(self, tool: str, *args: str, log: Path) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+        """Run a tool beside the test, ended by SIGTERM; gives the lines of JSON that it has printed so far."""
+        jars = run_to_end([str(self.script), "classpath"]).strip()
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+        command = ["java", *QUICK_START.split(), quiet, "-cp", jars, tool, "--bootstrap-server", self.bootstrap, *args]
+        with log.open("w") as output, log.with_suffix(".err").open("w") as errors:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
+
+        def lines() -> list[dict[str, Any]]:
+            whole = log.read_text().rpartition("\n")[0]
+            return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
+
+        try:
+            yield lines
+            process.terminate()
+            process.wait(30)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait(10)
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +143,94 @@ def test_console_and_groups(tools: Tools) -> None:
     assert "readers" not in tools(GROUPS, "--list").split()
 
 
+def committed(tools: Tools, group: str) -> dict[tuple[str, int], int]:
+    """The offsets of a group as its tool describes them."""
+    found = [row for row in rows(tools(GROUPS, "--describe", "--group", group)) if row[0] == group]
+    return {(row[1], int(row[2])): int(row[3]) for row in found if row[3] != "-"}
+
+
+def test_groups_with_members(tools: Tools, tmp_path: Path) -> None:
+    """Members and their shares are described; offsets of a subscribed topic are neither moved nor deleted."""
+    tools(TOOLS + "TopicCommand", "--create", "--topic", "busy", "--partitions", "4")
+    sent = tools(TOOLS + "VerifiableProducer", "--topic", "busy", "--max-messages", "200", "--acks", "-1")
+    events = [json.loads(line) for line in sent.splitlines()]
+    acked = {(event["partition"], event["offset"]) for event in events if event["name"] == "producer_send_success"}
+    assert len(acked) == 200
+    (summary,) = [event for event in events if event["name"] == "tool_data"]
+    assert (summary["sent"], summary["acked"]) == (200, 200)
+
+    how = ("--topic", "busy", "--group-id", "workers", "--reset-policy", "earliest", "--session-timeout", "10000")
+    consumer = TOOLS + "VerifiableConsumer"
+    with contextlib.ExitStack() as stack:
+        one = stack.enter_context(tools.running(consumer, *how, log=tmp_path / "one"))
+        two = stack.enter_context(tools.running(consumer, *how, log=tmp_path / "two"))
+
+        def share(lines: Callable[[], list[dict[str, Any]]]) -> int:
+            """Partitions of the last assignment."""
+            told = [line["partitions"] for line in lines() if line["name"] == "partitions_assigned"]
+            return len(told[-1]) if told else 0
+
+        def consumed() -> int:
+            lines = [*one(), *two()]
+            return sum(line["count"] for line in lines if line["name"] == "records_consumed")
+
+        wait_for("half the partitions each", lambda: (share(one), share(two)) == (2, 2), 60)
+        wait_for("all records are consumed", lambda: consumed() == 200, 60)
+        state = rows(tools(GROUPS, "--describe", "--group", "workers", "--state"))[-1]
+        assert (state[0], *state[-2:]) == ("workers", "Stable", "2")
+        members = [row for row in rows(tools(GROUPS, "--describe", "--group", "workers", "--members")) if len(row) > 4]
+        assert [(row[0], row[2], row[-1]) for row in members[1:]] == [("workers", "/127.0.0.1", "2")] * 2
+        verbose = tools(GROUPS, "--describe", "--group", "workers", "--members", "--verbose")
+        shares = re.findall(r"busy\((\d),(\d)\)|busy:(\d),(\d)", verbose)
+        assert sorted("".join(sum(map(list, shares), []))) == ["0", "1", "2", "3"], verbose
+        where = ("--group", "workers", "--topic", "busy")
+        refused = tools(GROUPS, "--delete-offsets", *where, fails=True)
+        assert "subscribed" in refused.lower(), refused
+        before = committed(tools, "workers")
+        tools(GROUPS, "--reset-offsets", *where, "--to-earliest", "--execute", fails=True)
+        assert committed(tools, "workers") == before
+        assert sum(before.values()) == 200
+    wait_for("both have left", lambda: "Empty" in tools(GROUPS, "--describe", "--group", "workers", "--state"), 60)
+
+    deleted = tools(GROUPS, "--delete-offsets", "--group", "workers", "--topic", "busy:0,1")
+    assert "Request succeed for deleting offsets" in deleted
+    assert {tuple(row[-3:]) for row in rows(deleted) if row[0] == "busy"} == {
+        ("busy", "0", "Successful"),
+        ("busy", "1", "Successful"),
+    }
+    assert committed(tools, "workers") == {place: offset for place, offset in before.items() if place[1] in (2, 3)}
+    tools(GROUPS, "--delete-offsets", "--group", "workers", "--topic", "busy")
+    assert committed(tools, "workers") == {}
+
+
+def test_reset_offsets_in_every_way(tools: Tools, tmp_path: Path) -> None:
+    """To an offset, a time and a file, by a shift; a dry run moves nothing; exported plans can be read again."""
+    tools(TOOLS + "TopicCommand", "--create", "--topic", "moved", "--partitions", "1")
+    lines = "".join(f"{number}\n" for number in range(30))
+    tools(TOOLS + "ConsoleProducer", "--topic", "moved", stdin=lines)
+
+    def reset(*how: str, execute: bool = True) -> dict[tuple[str, int], int]:
+        where = ("--group", "movers", "--topic", "moved")
+        tools(GROUPS, "--reset-offsets", *where, *how, "--execute" if execute else "--dry-run")
+        return committed(tools, "movers")
+
+    place = ("moved", 0)
+    assert reset("--to-offset", "7") == {place: 7}
+    assert reset("--shift-by", "5", execute=False) == {place: 7}
+    assert reset("--shift-by", "-3") == {place: 4}
+    assert reset("--to-latest") == {place: 30}
+    assert reset("--by-duration", "PT1H") == {place: 0}
+    assert reset("--to-datetime", "2100-01-01T00:00:00.000") == {place: 30}
+    plan = tmp_path / "plan.csv"
+    plan.write_text("moved,0,11\n")
+    assert reset("--from-file", str(plan)) == {place: 11}
+    where = ("--group", "movers", "--topic", "moved")
+    exported = tools(GROUPS, "--reset-offsets", *where, "--to-current", "--export", "--dry-run")
+    assert '"moved",0,11' in exported or "moved,0,11" in exported
+    assert "movers" in tools(GROUPS, "--list", "--state", "Empty")
+    assert "successful" in tools(GROUPS, "--delete", "--group", "movers")
+
+
 def test_records_and_offsets(tools: Tools, tmp_path: Path) -> None:
     """The performance tools move all records; offsets, cut records and folder sizes are what was written."""
     how_many = ("--topic", "many", "--num-records", "2000")
@@ -133,7 +247,10 @@ def test_records_and_offsets(tools: Tools, tmp_path: Path) -> None:
         TOOLS + "DeleteRecordsCommand", "--offset-json-file", str(cut)
     )
     assert tools(TOOLS + "GetOffsetShell", "--topic", "many") == "many:0:2000\n"
-    assert tools(TOOLS + "GetOffsetShell", "--topic", "many", "--time", "earliest") == "many:0:7\n"
+    offsets = TOOLS + "GetOffsetShell"
+    assert tools(offsets, "--topic", "many", "--time", "earliest") == "many:0:7\n"
+    assert tools(offsets, "--topic-partitions", "many:0", "--time", "1000") == "many:0:7\n"
+    assert re.fullmatch(r"many:0:\d+\n", tools(offsets, "--topic", "many", "--time", "max-timestamp"))
     folders = json.loads(tools(TOOLS + "LogDirsCommand", "--describe", "--topic-list", "many").splitlines()[-1])
     (partition,) = folders["brokers"][0]["logDirs"][0]["partitions"]
     assert (partition["partition"], partition["offsetLag"], partition["isFuture"]) == ("many-0", 0, False)

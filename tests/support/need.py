@@ -9,6 +9,7 @@ import pytest
 
 PACKAGES = {
     "java": "openjdk-17-jre-headless",
+    "javac": "openjdk-17-jdk-headless",
     "mvn": "maven",
     "node": "nodejs",
     "npm": "npm",

@@ -3,6 +3,7 @@
 //	client BOOTSTRAP create TOPIC PARTITIONS
 //	client BOOTSTRAP delete TOPIC
 //	client BOOTSTRAP produce TOPIC PARTITION CODEC IDEMPOTENT   records as JSON lines {"value", "timestamp_ms"} on standard input
+//	client BOOTSTRAP everyday TOPIC START_MS                    the whole everyday scenario, one line of JSON for each step
 //	client BOOTSTRAP consume TOPIC PARTITION COUNT FROM         FROM: "beginning" or a timestamp in milliseconds
 package main
 
@@ -101,10 +102,16 @@ func consume(ctx context.Context, topic string, partition int32, count int, from
 }
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
-	defer cancel()
 	a := os.Args[2:]
+	limit := time.Minute
+	if a[0] == "everyday" {
+		limit = 4 * time.Minute
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
 	switch a[0] {
+	case "everyday":
+		(&everyday{ctx, a[1], number(a[2])}).run()
 	case "create":
 		c := client()
 		defer c.Close()

@@ -1,0 +1,23 @@
+"""What the scenarios share: a folder for programs, and the table of the everyday scenario at the end of the run."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.clients.everyday import heading
+
+
+@pytest.fixture(scope="session")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where client programs are built."""
+    return tmp_path_factory.mktemp("clients")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what each client could do, as the table of the README has it."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
+    rows = [str(value) for report in reports for key, value in report.user_properties if key == "everyday"]
+    if rows:
+        terminalreporter.section("everyday work of each client")
+        for line in (*heading(), *sorted(rows, key=str.lower)):
+            terminalreporter.write_line(line)

@@ -1,0 +1,146 @@
+"""The everyday scenario: what every client does, what its program prints, and what must be in it.
+
+A program is called with BOOTSTRAP, TOPIC and START_MS. It prints a line of JSON for each step, `step` naming it, with an
+`error` if it failed, or with `cannot` and a reason if the library has no such thing. It makes three topics: TOPIC with a
+partition for each codec, by the codec's id, and a sixth; TOPIC-time; and TOPIC-group.
+
+================  ====================================================================================================
+version           `version` of the library
+create            the three topics, with 6, 1 and 4 partitions, by the library's own administration
+none ... zstd     10 records `CODEC N abc abc ...` to the codec's partition without idempotence: their `offsets`
+idempotent        10 records to partition 5 by an idempotent producer: their `offsets`
+read              all of TOPIC from the beginning: `values` by partition
+group             member a reads 40 records alone, b joins, both read 40 more, a leaves, b reads the last 40. Who reads
+                  commits, waits for the answer, and only then writes into `reads`: [member, partition, offset, value];
+                  `held` are the partitions of each member in the three phases
+by time           50 records 10 ms apart from START_MS on; the `offset` at START_MS + 171 and the `values` from there
+list              which of the three `topics` are listed
+describe          the `leaders` of TOPIC's partitions
+configs           `retention.ms` as described `before` and `after` it was set to 123456789
+delete            TOPIC-time, the others stay for the judge; `left` of it in the list of topics
+================  ====================================================================================================
+"""
+
+import json
+import struct
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from tests.clients.python_clients import ALL_CODECS, Confluent
+from tests.support import wire
+
+STEPS = ("create", *ALL_CODECS, "idempotent", "read", "group", "by time", "list", "describe", "configs", "delete")
+RECORDS, PER_PHASE, PHASES = 10, 10, 3
+WEEK_MS = "604800000"
+
+
+def compressible(note: str) -> list[str]:
+    return [f"{note} {n} " + "abc " * 30 for n in range(RECORDS)]
+
+
+class Lines:
+    """What a program has printed, judged line by line beside what the broker has kept."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.bootstrap = bootstrap
+        self.topic = topic
+        self.version = "?"
+        self.cells: dict[str, str] = {}
+        self.failures: list[str] = []
+
+    def take(self, line: str) -> None:
+        said = json.loads(line)
+        step = said.pop("step")
+        if step == "version":
+            self.version = said["version"]
+            return
+        assert step in STEPS, f"unknown step {step!r}"
+        assert step not in self.cells, f"step {step!r} twice"
+        if "cannot" in said:
+            self.cells[step] = "no"
+            assert step in ALL_CODECS, f"{step} is what every client can: {said['cannot']}"
+            return
+        try:
+            assert "error" not in said, said["error"]
+            getattr(self, "judge_" + step.replace(" ", "_"), lambda said: self.judge_codec(step, said))(said)
+        except AssertionError as failure:
+            self.cells[step] = "FAILED"
+            self.failures.append(f"{step}: {failure}")
+        else:
+            self.cells[step] = "yes"
+
+    def partition(self, step: str) -> int:
+        return ALL_CODECS.index(step) if step in ALL_CODECS else 5
+
+    def on_the_log(self, partition: int) -> tuple[set[int], list[int], int]:
+        """Codecs and producer ids of the batches that the broker kept, and how many records they hold."""
+        with wire.Connection(self.bootstrap) as connection:
+            answer = wire.fetched(connection.ask(wire.fetch(self.topic, (partition,))))
+        assert answer.error_code == 0
+        batches = answer.batches()
+        producers, at = [], 0
+        for _ in batches:
+            (length,) = struct.unpack_from(">i", answer.records, at + 8)
+            producers.append(struct.unpack_from(">q", answer.records, at + 43)[0])
+            at += 12 + length
+        return {codec for _, codec, _, _ in batches}, producers, sum(count for _, _, count, _ in batches)
+
+    def judge_create(self, said: Mapping[str, Any]) -> None:
+        assert said["topics"] == [self.topic, f"{self.topic}-time", f"{self.topic}-group"]
+
+    def judge_codec(self, step: str, said: Mapping[str, Any]) -> None:
+        assert said["offsets"] == list(range(RECORDS))
+        codecs, producers, count = self.on_the_log(self.partition(step))
+        assert (codecs, count) == ({wire.CODECS.get(step, 0)}, RECORDS)
+        assert all((producer >= 0) == (step == "idempotent") for producer in producers), producers
+
+    def judge_read(self, said: Mapping[str, Any]) -> None:
+        sent = [step for step in (*ALL_CODECS, "idempotent") if self.cells[step] == "yes"]
+        assert said["values"] == {str(self.partition(step)): compressible(step) for step in sent}
+
+    def judge_group(self, said: Mapping[str, Any]) -> None:
+        alone, both, left = said["held"]
+        assert alone == {"a": [0, 1, 2, 3]}
+        assert left == {"b": [0, 1, 2, 3]}
+        assert sorted(both["a"] + both["b"]) == [0, 1, 2, 3]
+        assert (len(both["a"]), len(both["b"])) == (2, 2)
+        reads = said["reads"]
+        twice = [place for place, n in Counter((p, offset) for _, p, offset, _ in reads).items() if n > 1]
+        assert not twice, f"read twice: {twice}"
+        end = PER_PHASE * PHASES
+        for p in range(4):
+            found = [(member, offset, value) for member, where, offset, value in reads if where == p]
+            readers = "a" * PER_PHASE + ("a" if p in both["a"] else "b") * PER_PHASE + "b" * PER_PHASE
+            assert found == [(readers[n], n, f"{p}-{n}") for n in range(end)], f"partition {p}"
+        group = f"{self.topic}-group"
+        assert Confluent(self.bootstrap).committed(group, group, 4) == [end] * 4
+
+    def judge_by_time(self, said: Mapping[str, Any]) -> None:
+        assert said["offset"] == 18
+        assert said["values"] == [f"record {n}" for n in range(18, 50)]
+
+    def judge_list(self, said: Mapping[str, Any]) -> None:
+        assert said["topics"] == [self.topic, f"{self.topic}-time", f"{self.topic}-group"]
+
+    def judge_describe(self, said: Mapping[str, Any]) -> None:
+        leaders = said["leaders"]
+        assert len(leaders) == 6
+        assert len(set(leaders)) == 1
+        assert leaders[0] >= 0
+
+    def judge_configs(self, said: Mapping[str, Any]) -> None:
+        assert (said["before"], said["after"]) == (WEEK_MS, "123456789")
+
+    def judge_delete(self, said: Mapping[str, Any]) -> None:
+        assert said["left"] == []
+        found = {name for name in Confluent(self.bootstrap).topics() if name.startswith(self.topic)}
+        assert found == {self.topic, f"{self.topic}-group"}
+
+    def row(self, name: str) -> str:
+        """The client's row of the table in the README."""
+        return "| " + " | ".join((name, self.version, *(self.cells.get(step, "?") for step in STEPS))) + " |"
+
+
+def heading() -> list[str]:
+    return ["| client | version | " + " | ".join(STEPS) + " |", "|---" * (len(STEPS) + 2) + "|"]

@@ -1,0 +1,51 @@
+"""One everyday scenario for every client library, each in a program of its own language; its steps are in everyday.py.
+
+The rows that come out are those of the table in the README; they are printed at the end of the run.
+KBROKER_TEST_BOOTSTRAP=host:port runs it against any broker: Apache Kafka passes.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.clients.everyday import Lines, heading
+from tests.clients.programs import go_program, java_program, node_folder
+from tests.support.broker import run_to_end
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS: dict[str, Callable[[Path], list[str]]] = {
+    **{
+        name: lambda scratch, name=name: [sys.executable, "-m", "tests.clients.everyday_python", name]
+        for name in ("confluent-kafka", "kafka-python", "aiokafka")
+    },
+    "franz-go": lambda scratch: [str(go_program(scratch))],
+    "kafkajs": lambda scratch: ["node", str(node_folder(scratch) / "everyday.js")],
+    "Java": java_program,
+}
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def command(name: str, scratch: Path, bootstrap: str, topic: str) -> list[str]:
+    start_ms = str(int(time.time() * 1000) - 3_600_000)
+    verb = ["everyday"] if name == "franz-go" else []
+    return [*PROGRAMS[name](scratch), bootstrap, *verb, topic, start_ms]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_everyday(name: str, bootstrap: str, scratch: Path, record_property: Callable[[str, object], None]) -> None:
+    """Each client does its everyday work; a step that fails, or a row that the README does not have, is named."""
+    topic = f"everyday-{name}-{time.time_ns():x}"
+    lines = Lines(bootstrap, topic)
+    for line in run_to_end(command(name, scratch, bootstrap, topic), seconds=400).splitlines():
+        lines.take(line)
+    row = lines.row(name)
+    record_property("everyday", row)
+    assert lines.failures == []
+    assert "?" not in row, f"steps are missing: {row}"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in heading() if line not in readme] == [], "the heading of the table in the README"
+    assert row in readme, f"not in the README: {row}"

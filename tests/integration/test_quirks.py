@@ -1,0 +1,288 @@
+"""What breaks a client although the schema allows it: 22 quirks, each with the tests that hold it.
+
+The table below says where; what no unit test of one API can show is tested here, byte by byte on a connection.
+"""
+
+import ast
+import struct
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.protocol import codec
+from kbroker.testing import VirtualBroker
+from tests.support import wire
+from tests.support.wire import Connection
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = "integration/test_quirks"
+METADATA, GROUPS, CONFIGS = "unit/test_apis_metadata", "unit/test_apis_groups", "unit/test_apis_configs"
+QUIRKS: dict[int, tuple[str, list[tuple[str, str]]]] = {
+    1: (
+        "floors are feature probes",
+        [
+            (METADATA, "test_advertised_versions_are_the_table"),
+            ("clients/test_scenario", "test_produce_with_each_codec_and_consume"),  # kcat is the librdkafka that probes
+        ],
+    ),
+    2: (
+        "ApiVersions in an unknown version",
+        [
+            (METADATA, "test_unknown_version_of_api_versions"),
+            (METADATA, "test_api_versions_has_response_header_0"),
+            ("integration/test_hostile_frames", "test_versions_out_of_range"),
+        ],
+    ),
+    3: ("no feature with minimum level 0", [(METADATA, "test_api_versions_bodies")]),
+    4: ("no transaction.version before it works", [(METADATA, "test_api_versions_bodies")]),
+    5: ("empty records, never null", [(HERE, "test_nothing_to_read_is_no_bytes_and_not_null")]),
+    6: (
+        "topic ids are all or nothing",
+        [
+            ("unit/test_topics", "test_topics_come_back_with_their_ids"),
+            ("unit/test_topics", "test_a_recreated_topic_has_another_id"),
+            (METADATA, "test_a_topic_in_every_version"),
+            (HERE, "test_answers_by_id_carry_the_id"),
+            (GROUPS, "test_committing_in_every_version"),
+        ],
+    ),
+    7: (
+        "the controller is the one broker",
+        [(METADATA, "test_a_topic_in_every_version"), (METADATA, "test_describe_cluster")],
+    ),
+    8: ("DescribeTopicPartitions without null lists", [(GROUPS, "test_describing_partitions_in_pages")]),
+    9: (
+        "authorized operations only when asked for",
+        [(METADATA, "test_operations_only_when_asked_for"), (GROUPS, "test_describing_and_listing")],
+    ),
+    10: (
+        "JoinGroup and SyncGroup",
+        [
+            (GROUPS, "test_joining_in_every_version"),
+            (GROUPS, "test_a_returning_static_leader"),
+            ("unit/test_group_membership", "test_members_wait_for_the_leaders_assignment"),
+        ],
+    ),
+    11: ("OffsetFetch", [(GROUPS, "test_fetching_offsets_in_every_version")]),
+    12: (
+        "idempotence",
+        [
+            ("unit/test_producer_state", "test_five_batches_are_remembered"),
+            ("unit/test_producer_state", "test_sequence_wraps_to_zero"),
+            (HERE, "test_idempotent_batches_over_the_wire"),
+        ],
+    ),
+    13: (
+        "acks=0, long polls, large batches, wrong offsets",
+        [
+            (HERE, "test_no_answer_with_acks_0"),
+            (HERE, "test_a_whole_batch_however_large"),
+            (HERE, "test_offsets_that_are_not_there"),
+            ("integration/test_native_lane", "test_fetch_waits_exactly_its_time"),
+            ("integration/test_native_lane", "test_min_bytes_adds_up_over_partitions"),
+        ],
+    ),
+    14: (
+        "throttled: the answer first, then no reading",
+        [("integration/test_socket_server", "test_throttle_outlasts_the_answer")],
+    ),
+    15: (
+        "cluster id and leader epoch are stable",
+        [("integration/test_broker", "test_a_restart_finds_everything"), (METADATA, "test_a_topic_in_every_version")],
+    ),
+    16: ("no preferred read replica", [(HERE, "test_nobody_is_sent_to_another_replica")]),
+    17: (
+        "DescribeConfigs and CreateTopics tell all configs",
+        [
+            (CONFIGS, "test_all_configs_of_a_topic"),
+            (CONFIGS, "test_keys"),
+            ("unit/test_apis_topics", "test_create_in_every_version"),
+        ],
+    ),
+    18: ("DescribeQuorum", [("unit/test_apis_logs", "test_describe_quorum")]),
+    19: ("no telemetry", [(METADATA, "test_advertised_versions_are_the_table")]),
+    20: (
+        "what is not served closes the connection",
+        [(METADATA, "test_what_is_not_served"), ("integration/test_hostile_frames", "test_versions_out_of_range")],
+    ),
+    21: (
+        "DescribeGroups of an unknown group",
+        [(GROUPS, "test_describing_and_listing"), ("integration/test_java_tools", "test_groups_with_members")],
+    ),
+    22: (
+        "Metadata of all, none and by id",
+        [(METADATA, "test_null_is_all_and_empty_is_none"), (METADATA, "test_by_id")],
+    ),
+}
+
+
+def test_every_quirk_has_its_tests() -> None:
+    """The table names 22 quirks and only tests that exist: one that is renamed or deleted is missed here."""
+    assert list(QUIRKS) == list(range(1, 23))
+    named = {place for _, places in QUIRKS.values() for place in places}
+    there = set()
+    for file in {file for file, _ in named}:
+        tree = ast.parse((ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8"))
+        there |= {(file, node.name) for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert named <= there, named - there
+
+
+@pytest.fixture
+def broker() -> Iterator[VirtualBroker]:
+    with VirtualBroker() as running:
+        running.create_topic("t")
+        yield running
+
+
+def ask(connection: Connection, key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:
+    connection.send_raw(codec.encode_request_frame(key, version, 1, "quirks", body))
+    return codec.decode_response_frame(key, version, connection.receive())[1]
+
+
+def topic_id(connection: Connection, name: str = "t") -> uuid.UUID:
+    (topic,) = ask(connection, wire.METADATA, 12, {"Topics": [{"Name": name}]})["Topics"]
+    assert topic["ErrorCode"] == 0
+    found: uuid.UUID = topic["TopicId"]
+    return found
+
+
+def fetch(connection: Connection, version: int, where: dict[str, Any], offset: int = 0, **limits: int) -> Any:
+    """The one partition's row, and its topic's."""
+    limits = {"MaxWaitMs": 0, "MinBytes": 1, "MaxBytes": 1 << 20, "PartitionMaxBytes": 1 << 20, **limits}
+    part = {"Partition": 0, "FetchOffset": offset, "PartitionMaxBytes": limits.pop("PartitionMaxBytes")}
+    answer = ask(connection, wire.FETCH, version, {**limits, "Topics": [{**where, "Partitions": [part]}]})
+    (topic,) = answer["Responses"]
+    (row,) = topic["Partitions"]
+    return row, topic
+
+
+def produce(connection: Connection, version: int, where: dict[str, Any], records: bytes) -> Any:
+    part = {"Index": 0, "Records": records}
+    body = {"Acks": -1, "TimeoutMs": 1000, "TopicData": [{**where, "PartitionData": [part]}]}
+    (topic,) = ask(connection, wire.PRODUCE, version, body)["Responses"]
+    (row,) = topic["PartitionResponses"]
+    return row, topic
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_nothing_to_read_is_no_bytes_and_not_null(broker: VirtualBroker, version: int) -> None:
+    """Null records are a protocol error to librdkafka at every fetch, and end kafka-python 3 (quirk 5)."""
+    with Connection(broker.bootstrap_servers) as one:
+        where = {"TopicId": topic_id(one)} if version >= 13 else {"Topic": "t"}
+        row, _ = fetch(one, version, where)
+        assert row["Records"] is not None
+        assert (row["ErrorCode"], bytes(row["Records"])) == (0, b"")
+        missing = {"TopicId": uuid.UUID(int=9)} if version >= 13 else {"Topic": "missing"}
+        row, _ = fetch(one, version, missing)
+        assert row["Records"] is not None
+        assert (row["ErrorCode"], bytes(row["Records"])) == (100 if version >= 13 else 3, b"")
+
+
+def test_nothing_to_read_byte_by_byte(broker: VirtualBroker) -> None:
+    """The same by hand: an int32 of 0 up to v11 ends the answer, not -1 (quirk 5)."""
+    with Connection(broker.bootstrap_servers) as one:
+        assert one.ask(wire.fetch("t"))[-4:] == bytes(4)
+
+
+@pytest.mark.parametrize("version", range(11, 19))
+def test_nobody_is_sent_to_another_replica(broker: VirtualBroker, version: int) -> None:
+    """A preferred read replica other than -1 makes librdkafka skip data (quirk 16)."""
+    with Connection(broker.bootstrap_servers) as one:
+        where = {"TopicId": topic_id(one)} if version >= 13 else {"Topic": "t"}
+        assert fetch(one, version, where)[0]["PreferredReadReplica"] == -1
+        one.ask(wire.produce("t", 0, wire.batch()))
+        row, _ = fetch(one, version, where)
+        assert (len(row["Records"]) > 0, row["PreferredReadReplica"]) == (True, -1)
+        assert fetch(one, version, where, offset=7)[0]["PreferredReadReplica"] == -1
+
+
+def test_answers_by_id_carry_the_id(broker: VirtualBroker) -> None:
+    """Clients find their rows by id alone; the id of a deleted topic is 100, also when its name is back (quirk 6)."""
+    with Connection(broker.bootstrap_servers) as one:
+        old = {"TopicId": topic_id(one)}
+        row, topic = produce(one, 13, old, wire.batch())
+        assert (row["ErrorCode"], row["BaseOffset"], topic["TopicId"]) == (0, 0, old["TopicId"])
+        row, topic = fetch(one, 13, old)
+        assert (row["ErrorCode"], row["HighWatermark"], topic["TopicId"]) == (0, 1, old["TopicId"])
+        broker.delete_topic("t")
+        broker.create_topic("t")
+        new = {"TopicId": topic_id(one)}
+        for where, code in ((old, 100), (new, 0)):
+            row, topic = fetch(one, 18, where)
+            assert (row["ErrorCode"], topic["TopicId"]) == (code, where["TopicId"])
+            row, topic = produce(one, 13, where, wire.batch())
+            assert (row["ErrorCode"], topic["TopicId"]) == (code, where["TopicId"])
+        assert fetch(one, 12, {"Topic": "t"})[0]["HighWatermark"] == 1
+
+
+def test_idempotent_batches_over_the_wire(broker: VirtualBroker) -> None:
+    """Any start for a new producer, five repeats known by their offsets, gaps 45, old epochs 47 (quirk 12)."""
+
+    def send(sequence: int, *, producer: int = 7, epoch: int = 0, count: int = 1) -> tuple[int, int]:
+        data = wire.batch([b"x"] * count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+        answer = wire.produced(one.ask(wire.produce("t", 0, data, acks=-1)))
+        return answer.error_code, answer.base_offset
+
+    with Connection(broker.bootstrap_servers) as one:
+        assert [send(41 + n) for n in range(6)] == [(0, n) for n in range(6)]
+        assert [send(42 + n) for n in range(5)] == [(0, 1 + n) for n in range(5)]
+        assert send(41)[0] == 45
+        assert send(48)[0] == 45
+        assert send(47) == (0, 6)
+        assert send(1, epoch=1)[0] == 45
+        assert send(0, epoch=1) == (0, 7)
+        assert send(48)[0] == 47
+        assert send(2**31 - 1, producer=8, count=2) == (0, 8)  # sequences 2^31-1 and 0
+        assert send(1, producer=8) == (0, 10)
+        assert wire.fetched(one.ask(wire.fetch("t"))).high_watermark == 11
+
+
+def test_pipelined_batches_keep_their_order(broker: VirtualBroker) -> None:
+    """Five requests in flight on a connection are five successes: none overtakes another (quirk 12)."""
+    with Connection(broker.bootstrap_servers) as one:
+        for n in range(5):
+            data = wire.batch(producer_id=7, producer_epoch=0, base_sequence=n)
+            one.send(wire.produce("t", 0, data, acks=-1))
+        answers = [wire.produced(one.receive()) for _ in range(5)]
+        assert [(answer.error_code, answer.base_offset) for answer in answers] == [(0, n) for n in range(5)]
+
+
+def test_no_answer_with_acks_0(broker: VirtualBroker) -> None:
+    """The next answer on the connection is the next request's, and the record is there; a failure closes (quirk 13)."""
+    with Connection(broker.bootstrap_servers) as one:
+        one.send(wire.produce("t", 0, wire.batch(), acks=0))
+        answer = one.ask(wire.header(wire.API_VERSIONS, 0, 77))
+        assert struct.unpack_from(">i", answer) == (77,)
+        assert wire.fetched(one.ask(wire.fetch("t"))).high_watermark == 1
+        one.send(wire.produce("missing", 0, wire.batch(), acks=0))
+        assert one.is_closed_within(5)
+
+
+def test_a_whole_batch_however_large(broker: VirtualBroker) -> None:
+    """A batch above both limits is returned whole, or its consumer would stand still for ever (quirk 13)."""
+    data = wire.batch([b"x" * 100_000])
+    with Connection(broker.bootstrap_servers) as one:
+        for _ in range(2):
+            assert wire.produced(one.ask(wire.produce("t", 0, data))).error_code == 0
+        for version in (4, 12, 18):
+            where = {"TopicId": topic_id(one)} if version >= 13 else {"Topic": "t"}
+            row, _ = fetch(one, version, where, offset=1, MaxBytes=1, PartitionMaxBytes=1)
+            (base, length) = struct.unpack_from(">qi", row["Records"])
+            assert (row["ErrorCode"], base, length + 12) == (0, 1, len(data))
+            assert len(row["Records"]) >= len(data)
+
+
+def test_offsets_that_are_not_there(broker: VirtualBroker) -> None:
+    """Behind the end and before the start: 1 at once, however long the fetch would wait (quirk 13)."""
+    with Connection(broker.bootstrap_servers) as one:
+        for _ in range(3):
+            one.ask(wire.produce("t", 0, wire.batch()))
+        cut = {"Name": "t", "Partitions": [{"PartitionIndex": 0, "Offset": 2}]}
+        (topic,) = ask(one, 21, 2, {"Topics": [cut], "TimeoutMs": 1000})["Topics"]
+        assert topic["Partitions"][0]["ErrorCode"] == 0
+        for offset, code in ((1, 1), (2, 0), (4, 1), (-5, 1)):
+            row, _ = fetch(one, 12, {"Topic": "t"}, offset=offset, MaxWaitMs=600_000)
+            assert row["ErrorCode"] == code, offset

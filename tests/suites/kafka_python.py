@@ -1,0 +1,78 @@
+"""kafka-python's integration tests against our broker: fetched and run in a folder outside the repository.
+
+    python tests/suites/kafka_python.py FOLDER
+
+What may fail is in FAILS, with its reason; exit status 1 if anything else does. Its packages for the codecs
+(python-snappy, lz4, zstandard) and pytest-timeout must be installed.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1]))
+
+from tests.support.broker import BrokerProcess  # noqa: E402
+
+VERSION = "3.0.12"
+FAILS = {"test_create_describe_delete_acls": "ACLs"}
+SERVICE = '''class ExternalService:
+    def __init__(self, host, port):
+        self.host, self.port = host, port
+
+    def open(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class SpawnedService(ExternalService):
+    pass
+'''
+
+
+def main() -> int:
+    folder = Path(sys.argv[1]).resolve()
+    source = folder / f"kafka_python-{VERSION}"
+    if not source.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        download = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "kafka-python"]
+        subprocess.run([*download, "-d", str(folder), f"kafka-python=={VERSION}"], check=True)
+        subprocess.run(["tar", "xzf", f"{source}.tar.gz", "-C", str(folder)], check=True)
+        (source / "test" / "__init__.py").touch()
+        (source / "test" / "service.py").write_text(SERVICE)
+    (folder / "empty").mkdir(exist_ok=True)
+    data = folder / f"data-{time.time_ns():x}"
+    broker = BrokerProcess(data, {"node.id": "1", "num.partitions": "4", "group.initial.rebalance.delay.ms": "0"})
+    broker.start()
+    try:
+        where = {"KAFKA_URI": f"kafka://{broker.bootstrap}", "KAFKA_VERSION": "4.0.0", "KAFKA_ROOT": str(folder / "empty")}
+        limits = ["--timeout=60", "--timeout-method=signal", "-W", "ignore", "-q", "--tb=short"]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "test/integration", "-rfEs", "-p", "no:cacheprovider", "-p", "no:kbroker", *limits],
+            cwd=source,
+            env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", **where},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        print(f"broker ended with {broker.stop() if broker.is_alive() else 'a crash'}")
+        shutil.rmtree(data, ignore_errors=True)
+    (folder / "kafka-python.log").write_text(done.stdout)
+    summary = done.stdout.rpartition("short test summary info")[2]
+    print(summary)
+    failed = re.findall(r"^(?:FAILED|ERROR) \S+::(\w+)", summary, re.MULTILINE)
+    for name in failed:
+        print(f"{name}: {FAILS.get(name, 'UNEXPECTED')}")
+    return int(not summary or any(name not in FAILS for name in failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

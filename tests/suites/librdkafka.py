@@ -1,0 +1,196 @@
+"""librdkafka's own test suite against our broker: fetched, built and run in a folder outside the repository.
+
+    python tests/suites/librdkafka.py FOLDER [-j 3] [--only 0001 0045] [--parts]
+
+Every file of tests that talks to a broker runs alone, against one of as many brokers as there are jobs; who fails runs
+once more with nothing beside it, since many of them measure time. What may fail is in librdkafka_left_out.txt, with its
+reason; exit status 1 if anything else fails. `--parts` runs those files of it again whose reason is one part of them,
+without that part. Needs npm, a C compiler and the headers that README.md names.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1]))
+
+from tests.support.broker import BrokerProcess  # noqa: E402
+
+PACKAGE = "@confluentinc/kafka-javascript@1.10.1"
+SHARE_GROUPS = "0155"  # from here on: KIP-932
+SETTINGS = {
+    "node.id": "1",
+    "num.partitions": "4",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    "message.max.bytes": "200000000",
+}
+# What some tests make with three replicas is made with one; the rest of those tests stays as it is.
+ONE_REPLICA = [
+    (r"(create_topic_wait_exists\([^;]*), 3, 5000\)", r"\1, 1, 5000)"),
+    (r"(Test::create_topic\(NULL, topic\.c_str\(\), 1), 3\)", r"\1, 1)"),
+]
+# For --parts: the calls taken out of a file, so that what is behind them is seen.
+PARTS = {
+    "0061-consumer_lag.cpp": [(r"if \(test_broker_version >= TEST_BRKVER\(0, 11, 0, 0\)\)", "if (0)")],
+    "0081-admin.c": [
+        (r"\n( +)(do_test_(Create|Describe|Delete)Acls\()", r"\n\1if (0) \2"),
+        (r"\n( +)(do_test_UserScramCredentials\()", r"\n\1if (0) \2"),
+    ],
+    "0137-barrier_batch_consume.c": [(r"\n( +)(do_test_consume_batch_control_msgs\(\);)", r"\n\1if (0) \2")],
+}
+RESULT = re.compile(r"\|\S* (\d{4}\w+) +\| +(PASSED|FAILED|SKIPPED) ")
+
+
+def run(command: list[str], folder: Path) -> None:
+    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+
+
+def patch(file: Path, changes: list[tuple[str, str]]) -> int:
+    text = file.read_text(encoding="utf-8")
+    total = 0
+    for old, new in changes:
+        text, count = re.subn(old, new, text)
+        total += count
+    file.write_text(text, encoding="utf-8")
+    return total
+
+
+def built(folder: Path, parts: bool) -> Path:
+    """Fetch and build what is not there yet; return the folder with the test-runner."""
+    source = folder / "package" / "deps" / "librdkafka"
+    tests = source / ("tests-parts" if parts else "tests-one-replica")
+    if not source.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        packed = subprocess.run(["npm", "pack", PACKAGE], cwd=folder, check=True, capture_output=True, text=True)
+        run(["tar", "xzf", packed.stdout.strip().splitlines()[-1]], folder)
+    if not (source / "src" / "librdkafka.so").exists():
+        run(["./configure", "--disable-gssapi"], source)
+        run(["make", "-j2", "libs"], source)
+    if not (tests / "test-runner").exists():
+        shutil.copytree(source / "tests", tests, dirs_exist_ok=True)
+        for file in (*tests.glob("[01]*.c"), *tests.glob("[01]*.cpp")):
+            patch(file, ONE_REPLICA)
+        for name, changes in PARTS.items() if parts else ():
+            if patch(tests / name, changes) < len(changes):
+                raise SystemExit(f"{name} is not what this script knows")
+        run(["make", "-j2", "-C", str(tests), "build"], source)
+    return tests
+
+
+def with_a_broker(tests: Path) -> list[str]:
+    """The numbers of the files that talk to a broker, as the table in test.c says."""
+    table = re.search(r"struct test tests\[\] = \{(.*?)\n\};", (tests / "test.c").read_text(), re.DOTALL)
+    assert table is not None
+    found = re.findall(r"_TEST\((\d{4})\w*,\s*([^,)]+)", table.group(1))
+    numbers = {number for number, flags in found if "LOCAL" not in flags and "MANUAL" not in flags}
+    return sorted(number for number in numbers if number < SHARE_GROUPS)
+
+
+def one(number: str, tests: Path, broker: BrokerProcess, logs: Path, seconds: int = 300) -> dict[str, str]:
+    """Run the tests of one file; result by name of test."""
+    conf = logs / f"{broker.port}.conf"
+    conf.write_text(f"metadata.broker.list={broker.bootstrap}\ntest.topic.random=true\n")
+    env = {
+        **os.environ,
+        "LD_LIBRARY_PATH": "../src:../src-cpp",
+        "RDKAFKA_TEST_CONF": str(conf),
+        "TEST_KAFKA_VERSION": "4.0.0",
+        "TESTS": number,
+        "BROKERS": broker.bootstrap,
+        "KAFKA_PATH": str(logs.parent / "kafka"),
+    }
+    if number in ("0107", "0111"):
+        env["TEST_SCENARIO"] = "noautocreate"
+    log = logs / f"{tests.name}-{number}.log"
+    with log.open("wb") as output:
+        command = ["timeout", "-k", "5", str(seconds), "./test-runner", "-p1", "-L"]
+        status = subprocess.run(command, cwd=tests, env=env, stdout=output, stderr=output, check=False).returncode
+    results = dict(RESULT.findall(log.read_text(errors="replace")))
+    if status != 0 and "FAILED" not in results.values():
+        began = re.findall(r"Test (\d{4}\w+) (?:started|.*FAILURE)|\[(\d{4}\w+) +/", log.read_text(errors="replace"))
+        results[next((a or b for a, b in reversed(began)), number)] = f"FAILED (status {status})"
+    return results
+
+
+def tools(folder: Path) -> None:
+    """Kafka's scripts that three of the tests call, over the jars of the comparison tools."""
+    binaries = folder / "kafka" / "bin"
+    binaries.mkdir(parents=True, exist_ok=True)
+    kafka = Path(os.environ.get("KBROKER_ORACLES", "")) / "tools" / "kafka.sh"
+    for script, name in (("kafka-topics", "org.apache.kafka.tools.TopicCommand"), ("kafka-configs", "kafka.admin.ConfigCommand")):
+        file = binaries / f"{script}.sh"
+        file.write_text(f'#!/bin/sh\nexec {kafka} tool {name} "$@"\n')
+        file.chmod(0o755)
+
+
+def left_out() -> dict[str, str]:
+    lines = (HERE / "librdkafka_left_out.txt").read_text(encoding="utf-8").splitlines()
+    return dict(line.split(None, 1) for line in lines if line[:1] not in ("", "#"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("-j", "--jobs", type=int, default=3)
+    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--parts", action="store_true")
+    chosen = parser.parse_args()
+    folder: Path = chosen.folder.resolve()
+    tests = built(folder, chosen.parts)
+    tools(folder)
+    logs = folder / "logs"
+    logs.mkdir(exist_ok=True)
+    numbers = chosen.only or (sorted(name[:4] for name in PARTS) if chosen.parts else with_a_broker(tests))
+    free: queue.Queue[BrokerProcess] = queue.Queue()
+    brokers = []
+    for index in range(chosen.jobs):
+        data = folder / "data" / f"{time.time_ns():x}-{index}"
+        broker = BrokerProcess(data, SETTINGS)
+        broker.start()
+        brokers.append(broker)
+        free.put(broker)
+
+    def borrow(number: str) -> dict[str, str]:
+        broker = free.get()
+        try:
+            begun = time.monotonic()
+            results = one(number, tests, broker, logs)
+            print(number, f"{time.monotonic() - begun:.0f} s", results, flush=True)
+            return results
+        finally:
+            free.put(broker)
+
+    results: dict[str, str] = {}
+    try:
+        with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
+            for found in pool.map(borrow, numbers):
+                results.update(found)
+        for name in [name for name, result in results.items() if result.startswith("FAILED")]:
+            results.pop(name)
+            print("again, alone:", name)
+            results.update(borrow(name[:4]))
+    finally:
+        for broker in brokers:
+            print(f"broker ended with {broker.stop() if broker.is_alive() else broker.process and broker.process.returncode}")
+            shutil.rmtree(broker.folder, ignore_errors=True)
+    reasons = {} if chosen.parts else left_out()
+    failed = sorted(name for name, result in results.items() if result.startswith("FAILED"))
+    counts = {kind: sum(r.startswith(kind) for r in results.values()) for kind in ("PASSED", "FAILED", "SKIPPED")}
+    print(counts, "skipped:", sorted(name for name, result in results.items() if result == "SKIPPED"))
+    for name in failed:
+        print(f"{name}: {results[name]}: {reasons.get(name, 'UNEXPECTED')}")
+    print("left out, and passed:", sorted(name for name in reasons if results.get(name) == "PASSED"))
+    return int(any(name not in reasons for name in failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
