@@ -1,8 +1,8 @@
 """The everyday scenario: what every client does, what its program prints, and what must be in it.
 
-A program is called with BOOTSTRAP, TOPIC and START_MS. It prints a line of JSON for each step, `step` naming it, with an
-`error` if it failed, or with `cannot` and a reason if the library has no such thing. It makes three topics: TOPIC with a
-partition for each codec, by the codec's id, and a sixth; TOPIC-time; and TOPIC-group.
+A program is called with BOOTSTRAP, TOPIC and START_MS. It prints a line of JSON for each step, `step` naming it, with
+an `error` if it failed, or with `cannot` and a reason if the library has no such thing. It makes three topics: TOPIC
+with a partition for each codec, by the codec's id, and a sixth; TOPIC-time; and TOPIC-group.
 
 ================  ====================================================================================================
 version           `version` of the library

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 RECORDS = 20
 COUNTER = itertools.count()
 
+
 @pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest, bootstrap: str, scratch: Path) -> Client:
     return make_client(request.param, bootstrap, scratch)

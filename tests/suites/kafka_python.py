@@ -21,7 +21,7 @@ from tests.support.broker import BrokerProcess  # noqa: E402
 
 VERSION = "3.0.12"
 FAILS = {"test_create_describe_delete_acls": "ACLs"}
-SERVICE = '''class ExternalService:
+SERVICE = """class ExternalService:
     def __init__(self, host, port):
         self.host, self.port = host, port
 
@@ -34,7 +34,7 @@ SERVICE = '''class ExternalService:
 
 class SpawnedService(ExternalService):
     pass
-'''
+"""
 
 
 def main() -> int:
@@ -52,10 +52,12 @@ def main() -> int:
     broker = BrokerProcess(data, {"node.id": "1", "num.partitions": "4", "group.initial.rebalance.delay.ms": "0"})
     broker.start()
     try:
-        where = {"KAFKA_URI": f"kafka://{broker.bootstrap}", "KAFKA_VERSION": "4.0.0", "KAFKA_ROOT": str(folder / "empty")}
-        limits = ["--timeout=60", "--timeout-method=signal", "-W", "ignore", "-q", "--tb=short"]
+        uri, root = f"kafka://{broker.bootstrap}", str(folder / "empty")
+        where = {"KAFKA_URI": uri, "KAFKA_VERSION": "4.0.0", "KAFKA_ROOT": root}
+        options = ["-p", "no:cacheprovider", "-p", "no:kbroker", "-W", "ignore", "-q", "--tb=short", "-rfEs"]
+        pytest = [sys.executable, "-m", "pytest"]
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "test/integration", "-rfEs", "-p", "no:cacheprovider", "-p", "no:kbroker", *limits],
+            [*pytest, "test/integration", "--timeout=60", "--timeout-method=signal", *options],
             cwd=source,
             env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", **where},
             stdout=subprocess.PIPE,

@@ -47,6 +47,7 @@ PARTS = {
     ],
     "0137-barrier_batch_consume.c": [(r"\n( +)(do_test_consume_batch_control_msgs\(\);)", r"\n\1if (0) \2")],
 }
+TOOLS = {"kafka-topics": "org.apache.kafka.tools.TopicCommand", "kafka-configs": "kafka.admin.ConfigCommand"}
 RESULT = re.compile(r"\|\S* (\d{4}\w+) +\| +(PASSED|FAILED|SKIPPED) ")
 
 
@@ -126,7 +127,7 @@ def tools(folder: Path) -> None:
     binaries = folder / "kafka" / "bin"
     binaries.mkdir(parents=True, exist_ok=True)
     kafka = Path(os.environ.get("KBROKER_ORACLES", "")) / "tools" / "kafka.sh"
-    for script, name in (("kafka-topics", "org.apache.kafka.tools.TopicCommand"), ("kafka-configs", "kafka.admin.ConfigCommand")):
+    for script, name in TOOLS.items():
         file = binaries / f"{script}.sh"
         file.write_text(f'#!/bin/sh\nexec {kafka} tool {name} "$@"\n')
         file.chmod(0o755)
@@ -180,7 +181,7 @@ def main() -> int:
             results.update(borrow(name[:4]))
     finally:
         for broker in brokers:
-            print(f"broker ended with {broker.stop() if broker.is_alive() else broker.process and broker.process.returncode}")
+            print("broker ended with", broker.stop() if broker.is_alive() else "a crash")
             shutil.rmtree(broker.folder, ignore_errors=True)
     reasons = {} if chosen.parts else left_out()
     failed = sorted(name for name, result in results.items() if result.startswith("FAILED"))
