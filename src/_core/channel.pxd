@@ -12,21 +12,27 @@ cdef extern from "socket_io.h" nogil:
         KB_AGAIN
         KB_FAILED
         KB_NO_DESCRIPTORS
+        KB_WANT_WRITE
         KB_MAX_PIECES
         KB_HOST_BYTES
     ctypedef struct kb_piece:
         pass
     void kb_piece_set(kb_piece *p, const char *data, int64_t n)
+    const char *kb_piece_data(const kb_piece *p)
+    int64_t kb_piece_bytes(const kb_piece *p)
 
 cdef struct Channel
 
 cdef struct Transport:          # results: bytes, 0 end of stream, KB_AGAIN, KB_FAILED
     int64_t (*receive)(Channel *channel, char *into, int64_t size_bytes) noexcept nogil
+    # Counts only what the kernel has: one that encrypts and cannot send all of it yet answers KB_AGAIN, is called again
+    # with the same bytes in front, and counts them then.
     int64_t (*send)(Channel *channel, kb_piece *pieces, int count, bint more) noexcept nogil
     # NULL: the loop copies by pread and send
     int64_t (*send_file)(Channel *channel, OpenFile *file, int64_t at, int64_t size_bytes) noexcept nogil
-    int (*handshake)(Channel *channel) noexcept nogil           # NULL: ready at once; 1 ready, KB_AGAIN, KB_FAILED
-    bint (*has_buffered)(Channel *channel) noexcept nogil       # NULL: never
+    # NULL: ready at once; 1 ready, KB_AGAIN: bytes are needed, KB_WANT_WRITE: when it is writable, KB_FAILED
+    int (*handshake)(Channel *channel) noexcept nogil
+    bint (*has_buffered)(Channel *channel) noexcept nogil       # a receive would bring bytes without the kernel; NULL: never
     void (*close)(Channel *channel) noexcept nogil
 
 cdef enum CloseReason:
@@ -38,6 +44,7 @@ cdef enum CloseReason:
     CLOSE_LOCAL = 5             # asked for
     CLOSE_FAILED_SEND = 6       # Selector: a send while another was in progress
     CLOSE_STATE = 7             # an illegal move of the mute table
+    CLOSE_SESSION = 8           # its authentication was valid for a time that is over
 
 cdef struct Link:
     Link *next
@@ -64,6 +71,7 @@ cdef struct Channel:
     bint close_when_sent
     bint wants_write            # the kernel buffer is full
     bint handshaking
+    bint authenticating         # one frame at a time is read, nothing ahead, and goes to its owner's authenticator
     int32_t throttles           # START_THROTTLE without its END_THROTTLE
     int64_t number
     int64_t last_active_ns
@@ -73,6 +81,9 @@ cdef struct Channel:
     void *transport_state
     void *owner                 # a handle's own
     Session *session            # counted
+    int64_t session_expires_ns  # 0: never
+    void *authenticator         # the owner's own
+    int64_t close_due_ns
     Link by_activity
     Link filling                # a frame is begun; in order of its begin
     Link starved                # muted for want of pool memory
@@ -80,6 +91,7 @@ cdef struct Channel:
     Link ready                  # complete frames wait for their owner
     Link touched                # answers arrived: write, then maybe read on
     Link gone                   # closed; its owner has still to see it
+    Link refused                # authentication failed: its owner answers and closes at close_due_ns
     # reading
     FrameReader reader
     char *left                  # owned: bytes read and not yet framed

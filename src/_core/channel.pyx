@@ -56,6 +56,7 @@ cdef Channel *channel_new(int fd) noexcept nogil:
     init_link(&channel.ready, channel)
     init_link(&channel.touched, channel)
     init_link(&channel.gone, channel)
+    init_link(&channel.refused, channel)
     kb_address(fd, 0, channel.facts.local_host, &port)
     channel.facts.local_port = port
     kb_address(fd, 1, channel.facts.remote_host, &port)

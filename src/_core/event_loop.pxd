@@ -68,6 +68,8 @@ cdef struct EventLoop:
 cdef bint loop_init(EventLoop *loop, Poller *poller, Clock *clock, Pool *pool, Framing *framing) noexcept nogil
 cdef void loop_destroy(EventLoop *loop) noexcept nogil      # every channel was closed and freed before
 cdef Channel *loop_register(EventLoop *loop, int fd) noexcept nogil     # takes the descriptor even when NULL
+# After the transport was replaced by one with a handshake, which must be over within the time a frame may take.
+cdef void loop_handshake(EventLoop *loop, Channel *channel) noexcept nogil
 cdef void loop_poll(EventLoop *loop, int64_t timeout_ns) noexcept nogil
 cdef void loop_read(EventLoop *loop, Channel *channel) noexcept nogil
 cdef void loop_queue_answer(Channel *channel, Request *request) noexcept nogil

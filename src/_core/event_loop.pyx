@@ -8,8 +8,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from kbroker._core.channel cimport (
-    CLOSE_EXPIRED, CLOSE_FRAME_TIMEOUT, CLOSE_LOCAL, CLOSE_PEER, KB_AGAIN, Channel, Link, channel_drop_io,
-    channel_new, is_linked, list_append, list_append_once, list_empty, list_init, list_remove,
+    CLOSE_EXPIRED, CLOSE_FRAME_TIMEOUT, CLOSE_LOCAL, CLOSE_PEER, KB_AGAIN, KB_WANT_WRITE, Channel, Link,
+    channel_drop_io, channel_new, is_linked, list_append, list_append_once, list_empty, list_init, list_remove,
 )
 from kbroker._core.clock cimport (
     Clock, clock_add_waker, clock_now_ns, clock_release, clock_remove_waker, clock_retain,
@@ -119,6 +119,10 @@ cdef inline bint may_feed(EventLoop *loop, Channel *channel) noexcept nogil:
     """Frames may be cut for this channel. At most one batch of complete frames is with the owner at a time."""
     return (loop.reading and channel.mute_state == NOT_MUTED and not channel.close_when_sent
             and not is_linked(&channel.ready) and channel.close_reason == 0 and not channel.handshaking)
+
+
+cdef inline bint has_buffered(Channel *channel) noexcept nogil:
+    return channel.transport.has_buffered is not NULL and channel.transport.has_buffered(channel)
 
 
 cdef inline bint has_ended(Channel *channel) noexcept nogil:
@@ -257,7 +261,8 @@ cdef void loop_read(EventLoop *loop, Channel *channel) noexcept nogil:
             end_stream(loop, channel)
     if (result == FEED_MORE and channel.reader.staged_count == 0 and not channel.end_of_stream
             and channel.close_reason == 0):
-        if loop.framing.kind == FRAMING_LENGTH_PREFIX and (loop.exact or pool_is_low(loop.pool)):
+        if loop.framing.kind == FRAMING_LENGTH_PREFIX and (
+                loop.exact or channel.authenticating or pool_is_low(loop.pool)):
             read_in_place(loop, channel, DIRECT_READS)
         else:
             read_ahead(loop, channel)
@@ -271,7 +276,7 @@ cdef void loop_read(EventLoop *loop, Channel *channel) noexcept nogil:
             list_append_once(&loop.due, &channel.due)
         else:
             set_interest(loop, channel, channel.interest | KB_READ)
-            if channel.transport.has_buffered is not NULL and channel.transport.has_buffered(channel):
+            if channel.close_reason == 0 and has_buffered(channel):
                 list_append_once(&loop.due, &channel.due)
 
 
@@ -287,7 +292,7 @@ cdef void loop_resume(EventLoop *loop, Channel *channel) noexcept nogil:
     elif channel.end_of_stream:
         if has_ended(channel):
             loop_close(loop, channel, CLOSE_PEER)
-    elif channel.may_be_readable or not channel.interest & KB_READ:
+    elif channel.may_be_readable or not channel.interest & KB_READ or has_buffered(channel):
         list_append_once(&loop.due, &channel.due)
 
 
@@ -358,6 +363,7 @@ cdef void loop_close(EventLoop *loop, Channel *channel, int reason) noexcept nog
     list_remove(&channel.due)
     list_remove(&channel.ready)
     list_remove(&channel.touched)
+    list_remove(&channel.refused)
     while channel.send_first is not NULL:
         request = channel.send_first
         channel.send_first = request.next
@@ -434,25 +440,46 @@ cdef bint is_cut_off(EventLoop *loop, Channel *channel, int mask) noexcept nogil
     if (channel.reader.staged_count > 0 or channel.left is not NULL or channel.early is not NULL
             or channel.returned_first is not NULL or channel.outstanding > 1):
         return False
-    if channel.transport.has_buffered is not NULL and channel.transport.has_buffered(channel):
+    if has_buffered(channel):
         return False
     return not kb_has_unread(channel.fd) and (mask & KB_HANGUP or kb_take_error(channel.fd))
 
 
+cdef bint shake_hands(EventLoop *loop, Channel *channel) noexcept nogil:
+    """Whether the transport is ready now; until then nothing is read or written but by itself."""
+    cdef int ready = channel.transport.handshake(channel)
+    if ready == KB_WANT_WRITE:
+        loop_want_write(loop, channel)
+        return False
+    if channel.wants_write:
+        channel.wants_write = False
+        set_interest(loop, channel, channel.interest & ~KB_WRITE)
+    if ready == KB_AGAIN or channel.close_reason != 0:
+        return False
+    if ready != 1:
+        loop_close(loop, channel, CLOSE_PEER)
+        return False
+    channel.handshaking = False
+    list_remove(&channel.filling)
+    return True
+
+
+cdef void loop_handshake(EventLoop *loop, Channel *channel) noexcept nogil:
+    channel.handshaking = True
+    channel.frame_started_ns = loop.now_ns
+    list_append(&loop.filling, &channel.filling)
+
+
 cdef void on_event(EventLoop *loop, Channel *channel, int mask) noexcept nogil:
-    cdef int ready
     if channel.close_reason != 0:
         return
     channel.last_active_ns = loop.now_ns
     list_remove(&channel.by_activity)
     list_append(&loop.by_activity, &channel.by_activity)
     if channel.handshaking:
-        ready = channel.transport.handshake(channel)
-        if ready != 1:
-            if ready != KB_AGAIN:
-                loop_close(loop, channel, CLOSE_PEER)
+        if not shake_hands(loop, channel):
             return
-        channel.handshaking = False
+        mask |= KB_READ                 # the last bytes of the handshake may have brought some of the first frame
     if mask & (KB_READ | KB_HANGUP):
         if may_feed(loop, channel):
             loop_read(loop, channel)

@@ -33,6 +33,7 @@ cdef struct FrameReader:
     bint size_known             # the size is read, the pool has not said yes yet
     int32_t staged_count
     int64_t declared_bytes
+    int64_t limit_bytes         # above 0: instead of the framing's, and the pool is not charged (length prefix only)
     Request *partial            # owned: the frame being filled
     Request *staged_first       # owned: complete frames in order, linked by next
     Request *staged_last

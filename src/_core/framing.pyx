@@ -63,7 +63,7 @@ cdef inline int head_complete(Framing *framing, FrameReader *reader) noexcept no
     cdef int32_t declared = <int32_t>(
         (<uint32_t>reader.head[0] << 24) | (<uint32_t>reader.head[1] << 16)
         | (<uint32_t>reader.head[2] << 8) | <uint32_t>reader.head[3])
-    if declared < 0 or declared > framing.max_size_bytes:
+    if declared < 0 or declared > (reader.limit_bytes if reader.limit_bytes > 0 else framing.max_size_bytes):
         return FEED_INVALID
     reader.declared_bytes = declared
     reader.size_known = True
@@ -73,7 +73,7 @@ cdef inline int head_complete(Framing *framing, FrameReader *reader) noexcept no
 cdef int begin_frame(Pool *pool, FrameReader *reader) noexcept nogil:
     """The size is known: charge the pool, make the frame."""
     cdef int64_t size_bytes = reader.declared_bytes
-    cdef bint charged = size_bytes > 0 and pool.size_bytes >= 0
+    cdef bint charged = size_bytes > 0 and pool.size_bytes >= 0 and reader.limit_bytes == 0
     if charged and not pool_take(pool, size_bytes):
         return FEED_MEMORY
     reader.partial = new_frame(size_bytes)

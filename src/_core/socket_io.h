@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KB_AGAIN = -1, KB_FAILED = -2, KB_NO_DESCRIPTORS = -3, KB_MAX_PIECES = 64, KB_HOST_BYTES = 64 };
+enum { KB_AGAIN = -1, KB_FAILED = -2, KB_NO_DESCRIPTORS = -3, KB_WANT_WRITE = -4, KB_MAX_PIECES = 64, KB_HOST_BYTES = 64 };
 
 #ifndef _WIN32
 #include <arpa/inet.h>
@@ -34,6 +34,8 @@ enum { KB_AGAIN = -1, KB_FAILED = -2, KB_NO_DESCRIPTORS = -3, KB_MAX_PIECES = 64
 #endif
 typedef struct iovec kb_piece;
 static inline void kb_piece_set(kb_piece *p, const char *data, int64_t n) { p->iov_base = (void *)data; p->iov_len = (size_t)n; }
+static inline const char *kb_piece_data(const kb_piece *p) { return (const char *)p->iov_base; }
+static inline int64_t kb_piece_bytes(const kb_piece *p) { return (int64_t)p->iov_len; }
 static inline int64_t kb_io_result(ssize_t n) { return n >= 0 ? n : (errno == EAGAIN || errno == EWOULDBLOCK) ? KB_AGAIN : KB_FAILED; }
 static inline int64_t kb_receive(int fd, char *into, int64_t n) {
     ssize_t r;
@@ -142,6 +144,8 @@ static inline void kb_block_signals(void) {
 #include <io.h>
 typedef WSABUF kb_piece;
 static inline void kb_piece_set(kb_piece *p, const char *data, int64_t n) { p->buf = (char *)data; p->len = (ULONG)n; }
+static inline const char *kb_piece_data(const kb_piece *p) { return p->buf; }
+static inline int64_t kb_piece_bytes(const kb_piece *p) { return (int64_t)p->len; }
 static inline int64_t kb_io_result(int64_t n) { return n >= 0 ? n : WSAGetLastError() == WSAEWOULDBLOCK ? KB_AGAIN : KB_FAILED; }
 static inline int64_t kb_receive(int fd, char *into, int64_t n) { return kb_io_result(recv((SOCKET)fd, into, (int)(n > (1 << 30) ? 1 << 30 : n), 0)); }
 static inline int64_t kb_send(int fd, kb_piece *pieces, int count, int more) {

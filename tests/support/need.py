@@ -16,6 +16,7 @@ PACKAGES = {
     "go": "golang",
     "kcat": "kcat",
     "gcc": "gcc",
+    "openssl": "openssl",
     "prlimit": "util-linux",
 }
 

@@ -19,6 +19,7 @@ from kbroker.cli.produce import produce
 from kbroker.cli.quotas import quotas
 from kbroker.cli.serve import serve
 from kbroker.cli.topics import topics
+from kbroker.cli.users import users
 
 EXIT_FAILURE, EXIT_TRY_LATER, EXIT_INTERRUPTED = 1, 75, 130
 
@@ -88,5 +89,5 @@ def cli() -> None:
     """A small Kafka-compatible broker, and tools for any Kafka."""
 
 
-for command in (serve, topics, groups, configs, quotas, produce, consume, log):
+for command in (serve, topics, groups, configs, quotas, users, produce, consume, log):
     cli.add_command(command)

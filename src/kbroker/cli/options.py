@@ -1,6 +1,7 @@
 """Options that several commands share, and the connection they lead to."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -11,12 +12,23 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+_COMMAND_CONFIG = "kbroker.command_config"
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def bootstrap_option(command: F) -> F:
-    """`--bootstrap-server`, or KBROKER_BOOTSTRAP."""
+    """`--bootstrap-server`, or KBROKER_BOOTSTRAP; and `--command-config`, which `connect` looks up."""
+    command = click.option(
+        "--command-config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        envvar="KBROKER_COMMAND_CONFIG",
+        show_envvar=True,
+        metavar="FILE",
+        expose_value=False,
+        callback=_remember,
+        help="Properties of a client, as Kafka's tools take them: security.protocol, sasl.*, ssl.*.",
+    )(command)
     return click.option(
         "--bootstrap-server",
         "-b",
@@ -30,13 +42,32 @@ def bootstrap_option(command: F) -> F:
 
 
 def connect(bootstrap_server: str, **settings: Any) -> "Cluster":
-    """Open a `Cluster`; a malformed address is wrong usage."""
+    """Open a `Cluster`, secured as `--command-config` says; a malformed address is wrong usage."""
     from kbroker.client.cluster import Cluster
 
+    context = click.get_current_context(silent=True)
+    file = None if context is None else context.meta.get(_COMMAND_CONFIG)
+    if file is not None:
+        settings = {**_security(file), **settings}
     try:
         return Cluster(bootstrap_server, client_id="kbroker-cli", **settings)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--bootstrap-server") from None
+
+
+def _remember(context: click.Context, parameter: click.Parameter, file: Path | None) -> None:
+    context.meta[_COMMAND_CONFIG] = file
+
+
+def _security(file: Path) -> dict[str, Any]:
+    from kbroker.client.security import ClientSecurity
+    from kbroker.common.config import parse_properties
+
+    try:
+        security = ClientSecurity(parse_properties(file.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise click.BadParameter(f"{file}: {error}", param_hint="--command-config") from None
+    return {"open_stream": security.open_stream, "authenticate": security.authenticate}
 
 
 def key_values(words: tuple[str, ...], option: str) -> dict[str, str]:

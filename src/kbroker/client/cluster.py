@@ -106,7 +106,7 @@ class Cluster:
         request_timeout_s: seconds for one exchange.
         retry_timeout_s: seconds for which retriable failures are tried again.
         open_stream: makes a connected socket (TLS: a wrapped one).
-        authenticate: run on each new connection after version negotiation (SASL).
+        authenticate: run on each new connection after version negotiation, and again to renew a session (SASL).
         clock: monotonic seconds.
         sleep: waits between attempts.
 
@@ -163,7 +163,7 @@ class Cluster:
     def _connect(self, address: Address) -> Connection:
         """A usable connection to `address`: the kept one, or a new one with versions negotiated."""
         kept = self._connections.get(address)
-        if kept is not None and not kept.is_stale():
+        if kept is not None and self._is_usable(kept):
             return kept
         connection = Connection(
             address,
@@ -182,10 +182,24 @@ class Cluster:
         self._connections[address] = connection
         return connection
 
+    def _is_usable(self, connection: Connection) -> bool:
+        """Whether a kept connection can be used; its session is renewed when its time is nearly over (KIP-368)."""
+        if connection.is_stale():
+            return False
+        if self._authenticate is not None and connection.needs_renewal():
+            try:
+                self._authenticate(connection)
+            except BrokerConnectionError:
+                return False
+            except KafkaError:
+                connection.close()  # a new one is told why
+                return False
+        return True
+
     def _any_connection(self) -> Connection:
         """A connection to any broker: one that is open, else known nodes, else the bootstrap list."""
         for connection in list(self._connections.values()):
-            if not connection.is_stale():
+            if self._is_usable(connection):
                 return connection
         failures: list[BrokerConnectionError] = []
         for address in dict.fromkeys([*(node.address for node in self.nodes.values()), *self._bootstrap]):

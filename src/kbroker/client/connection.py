@@ -110,6 +110,7 @@ class Connection:
         self.max_frame_bytes = max_frame_bytes
         self.versions: dict[int, tuple[int, int]] = {}  # filled by Cluster's negotiation: api key -> broker's range
         self.throttled_until_s = 0.0  # by this connection's clock: the broker will not read from us before
+        self._renew_at_s: float | None = None
         self._clock = clock
         self._correlation_id = 0
         try:
@@ -141,13 +142,25 @@ class Connection:
             return True
         self._sock.settimeout(0)
         try:
-            self._sock.recv(1, socket.MSG_PEEK)
+            if hasattr(self._sock, "pending"):  # TLS: what it reads and keeps to itself is no answer
+                self._sock.recv(1)
+            else:
+                self._sock.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return False
-        except OSError:
-            pass
+        except OSError as error:
+            if type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError"):
+                return False
         self.close()
         return True
+
+    def renew_after(self, seconds: float | None) -> None:
+        """The session is to be renewed that much later; None: it lasts as long as the connection."""
+        self._renew_at_s = None if seconds is None else self._clock() + seconds
+
+    def needs_renewal(self) -> bool:
+        """Whether the session's time is nearly over."""
+        return self._renew_at_s is not None and self._clock() >= self._renew_at_s
 
     def request(
         self, api_key: int, api_version: int, body: Body, *, timeout_s: float = 30.0, expect_response: bool = True

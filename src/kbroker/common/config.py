@@ -18,11 +18,12 @@ from pathlib import Path
 from kbroker.common.config_broker import BROKER_KEYS
 from kbroker.common.config_def import INT64_MAX, ConfigError, ConfigKey, ConfigSource, ConfigValue
 from kbroker.common.config_log import LOG_KEYS
+from kbroker.common.config_security import LISTENER_PREFIX, SECURITY_KEYS, security_key
 from kbroker.common.config_topic import TOPIC_KEYS
 from kbroker.common.listeners import Listener, advertised_listeners, parse_listeners, parse_loopback
 
 BROKER_TABLE: Mapping[str, ConfigKey] = {
-    key.name: key for key in sorted(BROKER_KEYS + LOG_KEYS, key=lambda key: key.name)
+    key.name: key for key in sorted(BROKER_KEYS + LOG_KEYS + SECURITY_KEYS, key=lambda key: key.name)
 }
 TOPIC_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(TOPIC_KEYS, key=lambda key: key.name)}
 
@@ -75,14 +76,17 @@ class BrokerConfig:
     def __init__(self, values: Mapping[str, object] | None = None) -> None:
         self.unknown: dict[str, object] = {}
         self._static: dict[str, ConfigValue] = {}
+        self._of_listeners: dict[str, ConfigValue] = {}
         self._dynamic_broker: Mapping[str, ConfigValue] = {}
         self._dynamic_default: Mapping[str, ConfigValue] = {}
         for name, value in (values or {}).items():
             key = broker_key(name)
-            if key is None:
-                self.unknown[name] = value
-            else:
+            if key is not None:
                 self._static[name] = key.parse(value)
+            elif (of_listener := security_key(name)) is not None:
+                self._of_listeners[name] = of_listener.parse(value)
+            else:
+                self.unknown[name] = value
         self._check()
 
     @classmethod
@@ -205,6 +209,13 @@ class BrokerConfig:
         protocols = self.words("listener.security.protocol.map")
         return advertised_listeners(self.words("advertised.listeners"), self.listeners, protocols)
 
+    def listener_value(self, listener: str, name: str) -> ConfigValue:
+        """The value of a key for one listener: its own, else the broker's; None for a mechanism's key that is unset."""
+        own = f"{LISTENER_PREFIX}{listener.lower()}.{name}"
+        if own in self._of_listeners:
+            return self._of_listeners[own]
+        return self.value(name) if name in BROKER_TABLE else None
+
     # ------------------------------------------------------------ topics
 
     def topic_default(self, name: str) -> ConfigValue:
@@ -249,6 +260,13 @@ class BrokerConfig:
         if 0 < queued < request_max:
             reason = f"Must be 0 or less (no limit), or at least socket.request.max.bytes ({request_max})"
             raise ConfigError("queued.max.request.bytes", queued, reason)
+        delay_ms, idle_ms = (
+            self.integer("connection.failed.authentication.delay.ms"),
+            self.integer("connections.max.idle.ms"),
+        )
+        if 0 <= idle_ms <= delay_ms:
+            reason = f"connection.failed.authentication.delay.ms={delay_ms} should be less than connections.max.idle.ms={idle_ms}"
+            raise ConfigError("", delay_ms, reason)
         overrides = host_limits(self.text("max.connections.per.ip.overrides"))
         if self.integer("max.connections.per.ip") == 0 and not overrides:
             reason = (

@@ -59,7 +59,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
          HIGH),
     _key("listener.security.protocol.map", LIST,
          ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"), None,
-         "Security protocol of each listener name. Only PLAINTEXT is served so far.", LOW),
+         "Security protocol of each listener name: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.", LOW),
     _key("num.network.threads", INT, _NETWORK_THREADS, between(1),
          "Network threads of each listener. A change needs a restart.", HIGH,
          default_doc="`3`, or half of the machine's cores where that is less"),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kbroker.common.config_def import ConfigError
 
-SUPPORTED_PROTOCOLS = ("PLAINTEXT",)
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _FORM = re.compile(r"([A-Za-z0-9_.-]+)://(\[[0-9A-Fa-f:.%]*\]|[^\[\]:/]*):(-?\d+)")
 
 
@@ -21,6 +21,16 @@ class Listener(NamedTuple):
     host: str
     port: int
 
+    @property
+    def has_tls(self) -> bool:
+        """Whether its connections are encrypted."""
+        return self.protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def has_sasl(self) -> bool:
+        """Whether its clients authenticate before their first request."""
+        return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"
@@ -29,7 +39,7 @@ class Listener(NamedTuple):
 def parse_listeners(key: str, words: Sequence[str], protocol_map: Sequence[str]) -> list[Listener]:
     """Return the listeners of a list of addresses.
 
-    Raises: ConfigError for a wrong form, a port out of range, a name or port used twice, or a protocol not served.
+    Raises: ConfigError for a wrong form, a port out of range, a name or port used twice, or a name without a protocol.
     """
     protocols = _protocols(protocol_map)
     found: list[Listener] = []
@@ -46,8 +56,6 @@ def parse_listeners(key: str, words: Sequence[str], protocol_map: Sequence[str])
             raise ConfigError(
                 key, word, f"listener.security.protocol.map does not name {name}", ", ".join(sorted(protocols))
             )
-        if protocols[name] not in SUPPORTED_PROTOCOLS:
-            raise ConfigError(key, word, f"{protocols[name]} is not served yet", ", ".join(SUPPORTED_PROTOCOLS))
         if any(name == other.name for other in found):
             raise ConfigError(key, ",".join(words), f"Listener name {name} is used twice", "each name once")
         if key == "listeners" and port and any(port == other.port and host == other.host for other in found):
@@ -79,7 +87,7 @@ def _protocols(protocol_map: Sequence[str]) -> dict[str, str]:
     protocols: dict[str, str] = {}
     for word in protocol_map:
         name, colon, protocol = word.partition(":")
-        if not colon or protocol.upper() not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+        if not colon or protocol.upper() not in PROTOCOLS:
             allowed = "NAME:PROTOCOL, with commas between"
             raise ConfigError("listener.security.protocol.map", word, "Not of the form NAME:PROTOCOL", allowed)
         protocols[name.strip().upper()] = protocol.strip().upper()

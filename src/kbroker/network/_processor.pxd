@@ -27,6 +27,9 @@ cdef struct ProcessorCore:
     AtomicI64 inbox             # stack of answered Requests, newest first; INBOX_DEAD after the thread's end
     AtomicI64 stage
     AtomicI64 mutes_illegal     # moves the mute table refused
+    AtomicI64 authenticated     # and, behind it, what else became of authentications
+    AtomicI64 authentications_failed
+    AtomicI64 sessions_expired
     RequestQueue *queue         # counted
     Session *session            # counted: identity of connections without authentication
     Mutex offer_lock            # leaf; guards the next five
@@ -42,6 +45,11 @@ cdef struct ProcessorCore:
     QuotaCore *quotas           # counted; NULL: nothing is counted. A channel's owner is its AddressEntry
     ListenerQuota *listener_quota   # borrowed from quotas
     Link zombies                # closed channels with requests still out
+    Link refused                # channels to be told that their authentication failed, and closed, when it is due
+    int64_t refusal_delay_ns
+    int64_t max_receive_bytes   # of a frame during authentication
+    void *tls                   # the handle's TlsServer; NULL: plaintext
+    void *authentication        # the handle's Authentication; NULL: none
     char *listener_name         # owned
 
 # Gives a descriptor and what it is counted by; false: full, both stay the caller's
@@ -54,3 +62,5 @@ cdef class Processor:
     cdef readonly str listener_name
     cdef readonly int processor_id
     cdef bint started
+    cdef object tls
+    cdef object authentication

@@ -4,6 +4,8 @@ from kbroker._core.clock import BaseClock
 from kbroker._core.memory_pool import MemoryPool
 from kbroker._core.request_queue import Queue
 from kbroker.network._connection_quotas import ConnectionQuotas
+from kbroker.network._tls import TlsServer
+from kbroker.network.authentication import Authentication
 
 @final
 class Processor:
@@ -25,6 +27,8 @@ class Processor:
         listener_id: int = 0,
         max_connections: int = 2147483647,
         quotas: ConnectionQuotas | None = None,
+        tls: TlsServer | None = None,
+        authentication: Authentication | None = None,
         send_files: bool = True,
         backend: object = "auto",
     ) -> Processor: ...

@@ -13,13 +13,13 @@ from libc.string cimport memcpy
 
 from kbroker._core.arguments cimport integer, ms_to_ns
 from kbroker._core.channel cimport (
-    CLOSE_LOCAL, CLOSE_STATE, Channel, Link, channel_free, is_linked, list_append, list_append_once, list_empty,
+    CLOSE_LOCAL, CLOSE_SESSION, CLOSE_STATE, Channel, Link, channel_free, is_linked, list_append, list_append_once, list_empty,
     list_init, list_remove,
 )
-from kbroker._core.clock cimport borrow_clock, clock_now_ns
+from kbroker._core.clock cimport borrow_clock, clock_now_ns, clock_real_wait_ns
 from kbroker._core.event_loop cimport (
-    EventLoop, count, loop_close, loop_destroy, loop_init, loop_lowest_priority, loop_poll, loop_queue_answer,
-    loop_register, loop_unmute, loop_wake, loop_write,
+    EventLoop, count, loop_close, loop_destroy, loop_handshake, loop_init, loop_lowest_priority, loop_poll,
+    loop_queue_answer, loop_register, loop_unmute, loop_wake, loop_write,
 )
 from kbroker._core.framing cimport Framing, frames_clear, frames_put_back, frames_take, framing_from
 from kbroker._core.memory_pool cimport MemoryPool, pool_is_low
@@ -29,8 +29,8 @@ from kbroker._core.mute cimport (
 )
 from kbroker._core.poller cimport Poller, poller_from
 from kbroker._core.request cimport (
-    ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request, Responder,
-    request_clear_answer, request_free, session_new, session_release, session_retain,
+    ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request,
+    Responder, request_clear_answer, request_free, session_new, session_release, session_retain,
 )
 from kbroker._core.request_queue cimport (
     Queue, request_queue_nearly_full, request_queue_put, request_queue_release, request_queue_retain,
@@ -40,8 +40,13 @@ from kbroker._core.sync cimport (
     cond_broadcast, cond_destroy, cond_init, cond_wait_ns, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
 from kbroker.network._address_table cimport AddressEntry
+from kbroker.network._authentication cimport (
+    AUTHENTICATION_CLOSES, AUTHENTICATION_COMPLETE, AUTHENTICATION_FAILED, AuthenticationOutcome,
+    authentication_begin_again, authentication_end, authentication_open, authentication_step, is_sasl_handshake,
+)
 from kbroker.network._connection_quotas cimport ConnectionQuotas
 from kbroker.network._quota_core cimport ListenerQuota, quotas_exceeded, quotas_leave, quotas_release, quotas_retain
+from kbroker.network._tls cimport TlsServer, tls_open
 
 cdef extern from "socket_io.h" nogil:
     void kb_block_signals()
@@ -227,6 +232,13 @@ cdef void configure_new_connections(ProcessorCore *core) noexcept nogil:
         channel.facts.listener_name = core.listener_name
         channel.facts.index = core.next_index
         core.next_index = 0 if core.next_index == INT32_MAX else core.next_index + 1
+        if core.tls is not NULL:
+            if tls_open(channel, core.tls):
+                loop_handshake(&core.loop, channel)
+            else:
+                loop_close(&core.loop, channel, CLOSE_LOCAL)
+        if core.authentication is not NULL:
+            authentication_open(channel, core.max_receive_bytes)
 
 
 cdef void accept_answer(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil:
@@ -386,6 +398,86 @@ cdef Request *take_run(ProcessorCore *core, Channel *channel, int32_t limit) noe
     return head
 
 
+cdef int32_t before_handshake(Channel *channel, int32_t limit) noexcept nogil:
+    """How many frames, one at least, go together: one that may begin a re-authentication comes first of its run."""
+    cdef Request *frame = channel.reader.staged_first
+    cdef int32_t n = 0
+    if channel.session_expires_ns == 0:
+        return limit
+    while n < limit and frame is not NULL and (n == 0 or not is_sasl_handshake(frame)):
+        frame = frame.next
+        n += 1
+    return n
+
+
+cdef bint authenticate(ProcessorCore *core, Channel *channel) noexcept nogil:
+    """Whether the first frame was the authenticator's (or came after its session's end), not the handlers'."""
+    cdef int64_t now
+    cdef Request *frame = channel.reader.staged_first
+    cdef AuthenticationOutcome outcome
+    if frame is NULL:
+        return False
+    now = clock_now_ns(core.loop.clock)
+    if not channel.authenticating:
+        if channel.session_expires_ns == 0:
+            return False
+        if is_sasl_handshake(frame) and authentication_begin_again(channel):
+            authentication_open(channel, core.max_receive_bytes)
+        elif now > channel.session_expires_ns:
+            count(&core.sessions_expired, 1)
+            loop_close(&core.loop, channel, CLOSE_SESSION)
+            return True
+        else:
+            return False
+    frame = take_run(core, channel, 1)
+    channel.mute_state = mute_muted(channel.mute_state)
+    mute_event(core, channel, REQUEST_RECEIVED)
+    outcome = authentication_step(channel, core.authentication, frame, now)
+    if outcome == AUTHENTICATION_COMPLETE:
+        count(&core.authenticated, 1)
+    if outcome == AUTHENTICATION_CLOSES or outcome == AUTHENTICATION_FAILED:
+        count(&core.authentications_failed, 1)
+        frame.action = ACTION_CLOSE
+    else:
+        frame.action = ACTION_NO_OP
+    if frame.segment_count > 0:
+        frame.action = ACTION_SEND
+    if outcome != AUTHENTICATION_FAILED or channel.close_reason != 0:
+        take_answer(core, frame)
+    else:
+        keep_early(channel, frame)      # its turn has come, but not its time
+        channel.close_due_ns = now + core.refusal_delay_ns
+        list_append(&core.refused, &channel.refused)
+    return True
+
+
+cdef void refuse_due(ProcessorCore *core) noexcept nogil:
+    """Answer and close the channels whose failed authentication was kept back for long enough."""
+    cdef Channel *channel
+    cdef Request *frame
+    while not list_empty(&core.refused):
+        channel = core.refused.next.channel
+        if core.loop.now_ns < channel.close_due_ns:
+            return
+        list_remove(&channel.refused)
+        frame = channel.early
+        channel.early = frame.next
+        accept_answer(core, channel, frame)
+        channel.close_when_sent = True
+        frames_clear(&channel.reader)
+        list_remove(&channel.filling)
+        list_append_once(&core.loop.touched, &channel.touched)
+
+
+cdef int64_t poll_ns(ProcessorCore *core) noexcept nogil:
+    """How long to wait for events: until the next refusal is due at most."""
+    cdef int64_t until
+    if list_empty(&core.refused):
+        return POLL_NS
+    until = clock_real_wait_ns(core.loop.clock, core.refused.next.channel.close_due_ns)
+    return until if 0 <= until < POLL_NS else POLL_NS
+
+
 cdef void process_completed_receives(ProcessorCore *core) noexcept nogil:
     """Hand over one run per channel, all of them under one lock of the queue; waits while that is full."""
     cdef Request *first = NULL
@@ -394,6 +486,7 @@ cdef void process_completed_receives(ProcessorCore *core) noexcept nogil:
     cdef Request *frame
     cdef Channel *channel
     cdef int32_t limit = core.run_length
+    cdef int32_t length
     if list_empty(&core.loop.ready):
         return
     if core.loop.exact or pool_is_low(core.loop.pool):
@@ -401,7 +494,12 @@ cdef void process_completed_receives(ProcessorCore *core) noexcept nogil:
     while not list_empty(&core.loop.ready):
         channel = core.loop.ready.next.channel
         list_remove(&channel.ready)
-        run = take_run(core, channel, limit)
+        length = limit
+        if core.authentication is not NULL:
+            if authenticate(core, channel):
+                continue
+            length = before_handshake(channel, limit)
+        run = take_run(core, channel, length)
         if run is NULL:
             continue
         channel.mute_state = mute_muted(channel.mute_state)
@@ -431,6 +529,7 @@ cdef void process_disconnected(ProcessorCore *core) noexcept nogil:
         list_remove(&channel.gone)
         quotas_leave(core.quotas, core.listener_quota, <AddressEntry *>channel.owner)
         channel.owner = NULL
+        authentication_end(channel)
         list_append(&core.zombies, &channel.by_activity)
         free_if_done(channel)
 
@@ -450,6 +549,8 @@ cdef void one_pass(ProcessorCore *core, int64_t timeout_ns) noexcept nogil:
     core.loop.exact = core.run_length == 1 or request_queue_nearly_full(core.queue)
     loop_poll(&core.loop, timeout_ns)
     process_completed_receives(core)
+    if not list_empty(&core.refused):
+        refuse_due(core)
     process_touched(core)
     process_disconnected(core)
     close_excess_connections(core)
@@ -473,7 +574,7 @@ cdef void run_loop(ProcessorCore *core) noexcept nogil:
             core.loop.reading = False
         if stage == STAGE_END:
             break
-        one_pass(core, POLL_NS)
+        one_pass(core, poll_ns(core))
     process_new_responses(core)
     process_touched(core)
     while polls < FLUSH_POLLS and has_unsent(core):
@@ -524,6 +625,9 @@ cdef class Processor:
         listener_id: given to handlers with each request.
         max_connections: of this processor; excess closes the least recently active connection, one per pass.
         quotas: told of each end of a connection that its acceptor counted; excess of its limit closes likewise.
+        tls: what the TLS connections of the listener share, a TlsServer; None: plaintext.
+        authentication: asked for an authenticator of each connection (``authentication.Authentication``); None:
+            every client is ``principal``.
         send_files: False copies file regions through memory, as transports without sendfile must.
         backend: "auto", "epoll", "kqueue" or a selectors-like object of this processor's own.
     Raises: TypeError, ValueError for wrong arguments, OSError without descriptors.
@@ -535,7 +639,8 @@ cdef class Processor:
             self, str listener_name not None, processor_id, Queue queue not None, *, MemoryPool pool=None,
             clock=None, framing="length-prefix", max_size_bytes=None, delimiter=None, idle_ms=600000,
             frame_timeout_ms=30000, run_length=16, str principal not None="User:ANONYMOUS", listener_id=0,
-            max_connections=INT32_MAX, ConnectionQuotas quotas=None, bint send_files=True, backend="auto"):
+            max_connections=INT32_MAX, ConnectionQuotas quotas=None, TlsServer tls=None, authentication=None,
+            bint send_files=True, backend="auto"):
         cdef ProcessorCore *core
         cdef Poller *poller
         cdef Framing parsed
@@ -549,6 +654,12 @@ cdef class Processor:
         cdef int64_t idle = integer(idle_ms, "idle_ms", INT64_MIN, INT64_MAX)
         cdef int64_t frame_timeout = integer(frame_timeout_ms, "frame_timeout_ms", 0, INT64_MAX)
         cdef int64_t connections = integer(max_connections, "max_connections", 1, INT64_MAX)
+        cdef int64_t max_receive = 0, refusal_delay = 0
+        if authentication is not None:
+            max_receive = integer(authentication.max_receive_bytes, "max_receive_bytes", 1, INT32_MAX)
+            refusal_delay = integer(authentication.failure_delay_ms, "failure_delay_ms", 0, INT32_MAX)
+            if framing != "length-prefix":
+                raise ValueError(f"authentication needs length-prefix framing, got {framing!r}")
         framing_from(&parsed, framing, max_size_bytes, delimiter)
         borrow_clock(clock)
         if quotas is not None:
@@ -576,6 +687,7 @@ cdef class Processor:
         mutex_init(&core.offer_lock)
         cond_init(&core.offer_room)
         list_init(&core.zombies)
+        list_init(&core.refused)
         core.queue = request_queue_retain(queue.queue)
         core.responder.respond = respond
         core.responder.is_gone = is_gone
@@ -594,6 +706,12 @@ cdef class Processor:
         core.loop.copy_files = not send_files
         core.loop.has_mail = has_mail
         core.loop.sent = on_sent
+        core.max_receive_bytes = max_receive
+        core.refusal_delay_ns = ms_to_ns(refusal_delay)
+        core.tls = <void *>tls if tls is not None else NULL
+        core.authentication = <void *>authentication if authentication is not None else NULL
+        self.tls = tls
+        self.authentication = authentication
         self.core = core
         self.listener_name = listener_name
         self.processor_id = <int>number
@@ -668,6 +786,9 @@ cdef class Processor:
             "memory_mutes": atomic_load_relaxed(&core.loop.counters.memory_mutes),
             "poll_failures": atomic_load_relaxed(&core.loop.counters.poll_failures),
             "illegal_states": atomic_load_relaxed(&core.mutes_illegal),
+            "authenticated": atomic_load_relaxed(&core.authenticated),
+            "authentications_failed": atomic_load_relaxed(&core.authentications_failed),
+            "sessions_expired": atomic_load_relaxed(&core.sessions_expired),
         }
 
 

@@ -16,6 +16,7 @@ from kbroker.common.listeners import Listener
 from kbroker.network._acceptor import Acceptor
 from kbroker.network._connection_quotas import UNLIMITED, ConnectionQuotas
 from kbroker.network._processor import Processor
+from kbroker.network.authentication import ListenerSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ class SocketServer:
         options: see SocketServerOptions.
         pool: memory budget of all requests; None: unlimited.
         clock: None is the system's.
+        security: what protects a listener, by its name; those left out are in the clear and ask nobody's name.
     Raises: TypeError, ValueError for wrong arguments; of the options, some only when started.
     Threads: bind, start and the stops from one thread. Order of a stop: ``begin_stop``, then the handlers finish what
     is queued, then ``finish_stop``.
@@ -95,6 +97,7 @@ class SocketServer:
         *,
         pool: MemoryPool | None = None,
         clock: BaseClock | None = None,
+        security: Mapping[str, ListenerSecurity] | None = None,
     ) -> None:
         self.options = SocketServerOptions() if options is None else options
         if not isinstance(self.options, SocketServerOptions):
@@ -116,6 +119,7 @@ class SocketServer:
         self._queue = queue
         self._pool = MemoryPool.unlimited() if pool is None else pool
         self._clock = clock
+        self._security = dict(security or {})
         self.connection_quotas = ConnectionQuotas(
             self.options.max_connections,
             self.options.max_connections_per_ip,
@@ -252,6 +256,7 @@ class SocketServer:
 
     def _make_threads(self, listener_id: int, bound: _BoundListener) -> None:
         options, name, protocol = self.options, bound.listener.name, bound.listener.protocol
+        security = self._security.get(name, ListenerSecurity())
         first_id = listener_id * options.network_threads
         for processor_id in range(first_id, first_id + options.network_threads):
             processor = Processor(
@@ -269,6 +274,8 @@ class SocketServer:
                 principal=options.principal,
                 listener_id=listener_id,
                 quotas=self.connection_quotas,
+                tls=security.tls,
+                authentication=security.authentication,
                 backend=self._make_backend(),
             )
             bound.processors.append(processor)

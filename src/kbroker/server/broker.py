@@ -29,6 +29,7 @@ from kbroker.common.config_def import INT32_MAX, ConfigError
 from kbroker.common.listeners import Listener
 from kbroker.common.removed_settings import instead_of
 from kbroker.log.manager import LogManager
+from kbroker.network.authentication import ListenerSecurity
 from kbroker.network.request_channel import InboundRequest, RequestChannel
 from kbroker.network.socket_server import SocketServer, SocketServerOptions
 from kbroker.server._lane import NativeLane
@@ -40,6 +41,7 @@ from kbroker.server.handler_threads import HandlerThreads
 from kbroker.server.kafka_apis import KafkaApis
 from kbroker.server.metadata_store import BROKER, MetadataStore
 from kbroker.server.request_handler import RequestHandlerPool
+from kbroker.server.security.credentials import ScramCredentials
 from kbroker.server.topics import TopicRegistry
 
 logger = logging.getLogger(__name__)
@@ -233,8 +235,14 @@ class _Parts:
         requests = Queue(config.integer("queued.max.requests"), self.clock, awake_target=AWAKE_HANDLERS)
         python_requests = Queue(INT32_MAX, self.clock)
         self._requests, self._python_requests = requests, python_requests
+        credentials = ScramCredentials(store)
         server = SocketServer(
-            config.listeners, requests, _options(config), pool=_pool(config, self.clock), clock=self.clock
+            config.listeners,
+            requests,
+            _options(config),
+            pool=_pool(config, self.clock),
+            clock=self.clock,
+            security=self._security(credentials),
         )
         self._then("network threads", lambda: server.finish_stop(self._timeout_s))
 
@@ -248,6 +256,7 @@ class _Parts:
         self.ctx = ApiContext(
             config, store, topics, endpoints, self.apis.ranges, self.clock, connection_quotas=server.connection_quotas
         )
+        self.ctx.credentials = credentials
         self.ctx.dynamic.on_broker_change(logs.reconfigure)
         self.ctx.dynamic.on_broker_change(limits.on_config_change)
         topics.load()
@@ -257,6 +266,14 @@ class _Parts:
         self._start_handlers(lane, requests, python_requests)
         self._then("acceptors", server.begin_stop)
         server.start()
+
+    def _security(self, credentials: ScramCredentials) -> dict[str, ListenerSecurity]:
+        """What protects the listeners; Python's ssl and hashlib are not loaded where nothing does."""
+        if not any(listener.has_tls or listener.has_sasl for listener in self.config.listeners):
+            return {}
+        from kbroker.server.security.listener_security import listener_security
+
+        return listener_security(self.config, self.apis, credentials, self.clock)
 
     def _start_lane(self, requests: Queue, python_requests: Queue) -> NativeLane:
         config = self.config

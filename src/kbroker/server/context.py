@@ -15,6 +15,7 @@ from kbroker.server.dynamic_configs import DynamicConfigs
 from kbroker.server.metadata_store import MetadataStore
 from kbroker.server.quota.entity_store import QuotaEntityStore
 from kbroker.server.quota.mutation_quota import UNBOUNDED, MutationQuota
+from kbroker.server.security.credentials import ScramCredentials
 from kbroker.server.topics import TopicRegistry
 
 Body = dict[str, Any]
@@ -59,10 +60,12 @@ class ApiContext:
     connection_quotas: ConnectionQuotas = field(default_factory=ConnectionQuotas)
     dynamic: DynamicConfigs = field(init=False)
     quota_entities: QuotaEntityStore = field(init=False)
+    credentials: ScramCredentials = field(init=False)
 
     def __post_init__(self) -> None:
         self.dynamic = DynamicConfigs(self.config, self.store, self.topics)
         self.quota_entities = QuotaEntityStore(self.store)
+        self.credentials = ScramCredentials(self.store)
 
     @property
     def groups(self) -> GroupCoordinator:

@@ -21,6 +21,7 @@ from kbroker.server.apis import (
     api14_sync_group,
     api15_describe_groups,
     api16_list_groups,
+    api17_sasl_handshake,
     api18_api_versions,
     api19_create_topics,
     api20_delete_topics,
@@ -31,6 +32,7 @@ from kbroker.server.apis import (
     api33_alter_configs,
     api34_alter_replica_log_dirs,
     api35_describe_log_dirs,
+    api36_sasl_authenticate,
     api37_create_partitions,
     api42_delete_groups,
     api43_elect_leaders,
@@ -40,6 +42,8 @@ from kbroker.server.apis import (
     api47_offset_delete,
     api48_describe_client_quotas,
     api49_alter_client_quotas,
+    api50_describe_user_scram_credentials,
+    api51_alter_user_scram_credentials,
     api55_describe_quorum,
     api60_describe_cluster,
     api61_describe_producers,
@@ -89,6 +93,7 @@ class KafkaApis:
         self._add(14, api14_sync_group)
         self._add(15, api15_describe_groups)
         self._add(16, api16_list_groups)
+        self._add(17, api17_sasl_handshake)
         self._add(18, api18_api_versions, is_native=True)
         self._add(19, api19_create_topics)
         self._add(20, api20_delete_topics)
@@ -99,6 +104,7 @@ class KafkaApis:
         self._add(33, api33_alter_configs)
         self._add(34, api34_alter_replica_log_dirs)
         self._add(35, api35_describe_log_dirs)
+        self._add(36, api36_sasl_authenticate)
         self._add(37, api37_create_partitions)
         self._add(42, api42_delete_groups)
         self._add(43, api43_elect_leaders)
@@ -108,6 +114,8 @@ class KafkaApis:
         self._add(47, api47_offset_delete)
         self._add(48, api48_describe_client_quotas)
         self._add(49, api49_alter_client_quotas)
+        self._add(50, api50_describe_user_scram_credentials)
+        self._add(51, api51_alter_user_scram_credentials)
         self._add(55, api55_describe_quorum)
         self._add(60, api60_describe_cluster)
         self._add(61, api61_describe_producers)

@@ -1,4 +1,4 @@
-"""What the cluster remembers beside the logs: topics, configs, producer ids, quotas; one SQLite file with transactions.
+"""What the cluster remembers beside the logs: topics, configs, quotas, users ...; one SQLite file with transactions.
 
 ``synchronous=FULL``: once a method has returned, its change survives a power loss if the disk keeps its promises.
 """
@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from kbroker.common.scram import Credential
 
 FILE_NAME = "kbroker-metadata.db"
 PRODUCER_ID_BLOCK = 1000
@@ -34,6 +36,11 @@ _MIGRATIONS = (
     """
 CREATE TABLE quotas (entity TEXT NOT NULL, key TEXT NOT NULL, value REAL NOT NULL, PRIMARY KEY (entity, key))
     WITHOUT ROWID;
+""",
+    """
+CREATE TABLE scram_credentials (user TEXT NOT NULL, mechanism TEXT NOT NULL, salt BLOB NOT NULL,
+                                iterations INTEGER NOT NULL, stored_key BLOB NOT NULL, server_key BLOB NOT NULL,
+                                PRIMARY KEY (user, mechanism)) WITHOUT ROWID;
 """,
 )
 
@@ -213,6 +220,27 @@ class MetadataStore:
                     db.execute("DELETE FROM quotas WHERE entity=? AND key=?", (entity, key))
                 else:
                     db.execute("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?)", (entity, key, value))
+
+    # ------------------------------------------------------------ users
+
+    def scram_credentials(self) -> dict[tuple[str, str], Credential]:
+        """The SCRAM users: credentials by user and mechanism."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT user, mechanism, salt, iterations, stored_key, server_key FROM scram_credentials"
+            ).fetchall()
+        return {(user, mechanism): Credential(*rest) for user, mechanism, *rest in rows}
+
+    def change_scram_credentials(
+        self, stored: Mapping[tuple[str, str], Credential], removed: Iterable[tuple[str, str]]
+    ) -> None:
+        """Remove some credentials and store others, all of it or nothing."""
+        with self._transaction() as db:
+            db.executemany("DELETE FROM scram_credentials WHERE user=? AND mechanism=?", list(removed))
+            db.executemany(
+                "INSERT OR REPLACE INTO scram_credentials VALUES (?, ?, ?, ?, ?, ?)",
+                [(*key, c.salt, c.iterations, c.stored_key, c.server_key) for key, c in stored.items()],
+            )
 
     # ------------------------------------------------------------ producer ids
 

@@ -17,11 +17,16 @@ Ranges = Mapping[int, tuple[int, int]]
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Return the advertised ranges; from v3 a client with a strange name gets INVALID_REQUEST (KIP-511)."""
-    if request.api_version >= 3:
+    return respond(ctx.api_versions(), body, request.api_version)
+
+
+def respond(ranges: Ranges, body: Body, version: int) -> Body:
+    """The answer to a request's body of a version that is served."""
+    if version >= 3:
         words = (body["ClientSoftwareName"], body["ClientSoftwareVersion"])
         if not all(_SOFTWARE.fullmatch(word) for word in words):
-            return failure(body, Errors.INVALID_REQUEST, request)
-    return answer(ctx.api_versions())
+            return {"ErrorCode": int(Errors.INVALID_REQUEST), "ApiKeys": []}
+    return answer(ranges)
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

@@ -1,0 +1,77 @@
+"""`kbroker users`: who can log in by SCRAM, on any Kafka."""
+
+from pathlib import Path
+
+import click
+
+from kbroker.cli.options import bootstrap_option, connect, json_option
+from kbroker.cli.output import note, print_json, print_table
+
+MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+
+mechanism_option = click.option(
+    "--mechanism", type=click.Choice(MECHANISMS), default=MECHANISMS[1], show_default=True, help="How the user logs in."
+)
+
+
+@click.group()
+def users() -> None:
+    """Add, list and remove SCRAM users."""
+
+
+@users.command("list")
+@bootstrap_option
+@json_option
+def list_users(bootstrap_server: str, as_json: bool) -> None:
+    """List users with their mechanisms."""
+    from kbroker.client.users import Users
+
+    with connect(bootstrap_server) as cluster:
+        found = Users(cluster).list()
+    rows = [
+        {"user": user, "mechanism": mechanism, "iterations": iterations}
+        for user, mechanisms in found.items()
+        for mechanism, iterations in mechanisms.items()
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(["USER", "MECHANISM", "ITERATIONS"], [list(row.values()) for row in rows])
+
+
+@users.command()
+@click.argument("name")
+@bootstrap_option
+@mechanism_option
+@click.option("--iterations", type=click.IntRange(4096, 16384), default=8192, show_default=True)
+@click.option(
+    "--password-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File whose first line is the password; asked for otherwise.",
+)
+def add(name: str, bootstrap_server: str, mechanism: str, iterations: int, password_file: Path | None) -> None:
+    """Add a user, or change the password. It is salted here and never sent."""
+    from kbroker.client.users import Users
+
+    if password_file is not None:
+        password = password_file.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+    else:
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    if not password:
+        raise click.BadParameter("the password is empty", param_hint="--password-file")
+    with connect(bootstrap_server) as cluster:
+        Users(cluster).set(name, mechanism, password, iterations)
+    note(f"{name} can log in by {mechanism}")
+
+
+@users.command()
+@click.argument("name")
+@bootstrap_option
+@mechanism_option
+def remove(name: str, bootstrap_server: str, mechanism: str) -> None:
+    """Remove what a user logs in with by one mechanism."""
+    from kbroker.client.users import Users
+
+    with connect(bootstrap_server) as cluster:
+        Users(cluster).remove(name, mechanism)
+    note(f"{name} cannot log in by {mechanism} any more")

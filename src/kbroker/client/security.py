@@ -1,0 +1,180 @@
+"""TLS and SASL of a client, from the properties that Apache Kafka's tools take with ``--command-config``.
+
+Names of librdkafka (``sasl.username``, ``ssl.ca.location`` ...) are understood too; what concerns no security is passed
+over.
+"""
+
+import os
+import re
+import socket
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kbroker.client.cluster import check
+from kbroker.client.connection import Address, Connection, format_address, open_plaintext
+from kbroker.common import scram
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.jaas import parse_jaas
+
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", *scram.MECHANISMS)
+RENEW_AFTER = 0.85  # of a session's lifetime, as Java clients do at the earliest
+
+
+@dataclass(frozen=True)
+class Sasl:
+    """Who logs in, and how."""
+
+    mechanism: str
+    user: str
+    password: str = field(repr=False)
+
+    def authenticate(self, connection: Connection) -> None:
+        """Log in on a new connection, or renew a session.
+
+        Raises: KafkaError with what the broker says; BrokerConnectionError.
+        """
+        where = format_address(connection.address)
+        answer = connection.request(SASL_HANDSHAKE, 1, {"Mechanism": self.mechanism})
+        if answer["ErrorCode"] == Errors.UNSUPPORTED_SASL_MECHANISM:
+            offered = ", ".join(answer["Mechanisms"]) or "none"
+            raise KafkaError(
+                Errors.UNSUPPORTED_SASL_MECHANISM, f"{where}: no mechanism {self.mechanism}, there is {offered}"
+            )
+        check(answer["ErrorCode"], f"{where}: SaslHandshake")
+        if self.mechanism == "PLAIN":
+            self._send(connection, f"\0{self.user}\0{self.password}".encode())
+            return
+        client = scram.ScramClient(scram.MECHANISMS[self.mechanism], self.user, self.password)
+        try:
+            challenge = self._send(connection, client.first())
+            client.check(self._send(connection, client.final(challenge)))
+        except scram.ScramError as error:
+            raise KafkaError(Errors.SASL_AUTHENTICATION_FAILED, f"{where}: {error}") from None
+
+    def _send(self, connection: Connection, token: bytes) -> bytes:
+        version = min(2, connection.versions.get(SASL_AUTHENTICATE, (0, 2))[1])
+        answer = connection.request(SASL_AUTHENTICATE, version, {"AuthBytes": token})
+        check(answer["ErrorCode"], format_address(connection.address), answer["ErrorMessage"])
+        lifetime_ms = answer.get("SessionLifetimeMs", 0)
+        connection.renew_after(lifetime_ms / 1000 * RENEW_AFTER if lifetime_ms > 0 else None)
+        return bytes(answer["AuthBytes"])
+
+
+class ClientSecurity:
+    """How to reach a secured Kafka: give ``open_stream`` and ``authenticate`` to a ``Cluster``.
+
+    Args: ``properties`` by Kafka's names (``security.protocol``, ``sasl.mechanism``, ``sasl.jaas.config``, ``ssl.*``).
+    Raises: ValueError with the key that is wrong and what is allowed.
+    """
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+        if protocol not in PROTOCOLS:
+            raise ValueError(f"security.protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
+        self.protocol = protocol
+        self.sasl = _sasl(properties) if protocol.startswith("SASL_") else None
+        self._context = _context(properties) if protocol.endswith("SSL") else None
+
+    def open_stream(self, address: Address, timeout_s: float) -> socket.socket:
+        """Connect, with TLS if the protocol asks for it, within ``timeout_s`` seconds each."""
+        sock = open_plaintext(address, timeout_s)
+        if self._context is None:
+            return sock
+        try:
+            return self._context.wrap_socket(sock, server_hostname=address[0])
+        except BaseException:
+            sock.close()
+            raise
+
+    def authenticate(self, connection: Connection) -> None:
+        """Log in, if the protocol asks for it."""
+        if self.sasl is not None:
+            self.sasl.authenticate(connection)
+
+
+def _sasl(properties: Mapping[str, str]) -> Sasl:
+    mechanism = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "GSSAPI"
+    if mechanism not in MECHANISMS:
+        raise ValueError(f"sasl.mechanism must be one of {', '.join(MECHANISMS)}, got {mechanism!r}")
+    user, password = properties.get("sasl.username"), properties.get("sasl.password")
+    line = properties.get("sasl.jaas.config")
+    if line:
+        try:
+            options = parse_jaas(line).options
+        except ValueError as error:
+            raise ValueError(f"sasl.jaas.config: {error}") from None
+        user, password = options.get("username"), options.get("password")
+    if not user or password is None:
+        raise ValueError("sasl.jaas.config must name username and password (or set sasl.username and sasl.password)")
+    return Sasl(mechanism, user, password)
+
+
+def _context(properties: Mapping[str, str]) -> ssl.SSLContext:
+    for key in ("ssl.keystore.type", "ssl.truststore.type"):
+        if properties.get(key, "PEM").upper() != "PEM":
+            raise ValueError(f"{key} must be PEM, got {properties[key]!r}")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = properties.get("ssl.endpoint.identification.algorithm", "https").lower() == "https"
+    if properties.get("enable.ssl.certificate.verification", "true").lower() == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    _trust(context, properties)
+    _own_key(context, properties)
+    return context
+
+
+def _trust(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
+    location = properties.get("ssl.truststore.location") or properties.get("ssl.ca.location")
+    given = properties.get("ssl.truststore.certificates") or properties.get("ssl.ca.pem")
+    try:
+        if location:
+            context.load_verify_locations(cafile=location)
+        elif given:
+            context.load_verify_locations(cadata=pem(given))
+        else:
+            context.load_default_certs()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"ssl.truststore.location: {location or 'the certificates'}: {_reason(error)}") from None
+
+
+def _own_key(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
+    location = properties.get("ssl.keystore.location") or properties.get("ssl.certificate.location")
+    key_location = properties.get("ssl.key.location")
+    key, chain = properties.get("ssl.keystore.key"), properties.get("ssl.keystore.certificate.chain")
+    password = properties.get("ssl.key.password", "")
+    try:
+        if location:
+            context.load_cert_chain(location, key_location, password=lambda: password)
+        elif key and chain:
+            handle, path = tempfile.mkstemp(prefix="kbroker-key-")  # ssl loads keys from files alone
+            try:
+                with os.fdopen(handle, "w", encoding="ascii") as file:
+                    file.write(pem(key) + pem(chain))
+                context.load_cert_chain(path, password=lambda: password)
+            finally:
+                os.unlink(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"ssl.keystore.location: {location or 'the key'}: {_reason(error)}") from None
+
+
+def pem(text: str) -> str:
+    """PEM as OpenSSL wants it: a properties file may have lost the ends of lines. Raises: ValueError."""
+    blocks = []
+    for name, content in re.findall(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", text, re.DOTALL):
+        packed = "".join(content.split())
+        lines = "\n".join(packed[at : at + 64] for at in range(0, len(packed), 64))
+        blocks.append(f"-----BEGIN {name}-----\n{lines}\n-----END {name}-----\n")
+    if not blocks:
+        raise ValueError("not PEM")
+    return "".join(blocks)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "not PEM"
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

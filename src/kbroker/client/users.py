@@ -1,0 +1,68 @@
+"""SCRAM users of any Kafka: the password is salted here and never sent."""
+
+from collections.abc import Mapping
+
+from kbroker.client.cluster import Cluster, check
+from kbroker.common import scram
+
+DESCRIBE_USER_SCRAM_CREDENTIALS, ALTER_USER_SCRAM_CREDENTIALS = 50, 51
+DEFAULT_ITERATIONS = 8192
+
+
+class Users:
+    """SCRAM users over a `Cluster`, which it does not own.
+
+    Raises (all methods): KafkaError with the user and what the broker says; BrokerConnectionError.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def list(self) -> Mapping[str, Mapping[str, int]]:
+        """Iterations by mechanism of every user, by name."""
+        answer = self._cluster.request(DESCRIBE_USER_SCRAM_CREDENTIALS, {"Users": None})
+        check(answer["ErrorCode"], "describing users", answer["ErrorMessage"])
+        found: dict[str, dict[str, int]] = {}
+        for result in sorted(answer["Results"], key=lambda result: str(result["User"])):
+            check(result["ErrorCode"], f"user {result['User']!r}", result["ErrorMessage"])
+            found[result["User"]] = {
+                scram.BY_NUMBER[info["Mechanism"]].name: info["Iterations"]
+                for info in result["CredentialInfos"]
+                if info["Mechanism"] in scram.BY_NUMBER
+            }
+        return found
+
+    def set(self, user: str, mechanism: str, password: str, iterations: int = DEFAULT_ITERATIONS) -> None:
+        """Make a user, or change the password.
+
+        Args:
+            user: name, as the principal `User:name` has it.
+            mechanism: SCRAM-SHA-256 or SCRAM-SHA-512.
+            password: any text.
+            iterations: 4096 to 16384; more cost an attacker, and each login, more time.
+
+        Raises: ValueError for an unknown mechanism.
+        """
+        if mechanism not in scram.MECHANISMS:
+            raise ValueError(f"mechanism must be one of {', '.join(scram.MECHANISMS)}, got {mechanism!r}")
+        how, salt = scram.MECHANISMS[mechanism], scram.make_salt()
+        upsertion = {
+            "Name": user,
+            "Mechanism": how.number,
+            "Iterations": iterations,
+            "Salt": salt,
+            "SaltedPassword": how.salted_password(password, salt, max(1, iterations)),
+        }
+        self._alter([], [upsertion])
+
+    def remove(self, user: str, mechanism: str) -> None:
+        """Remove what a user logs in with by one mechanism."""
+        if mechanism not in scram.MECHANISMS:
+            raise ValueError(f"mechanism must be one of {', '.join(scram.MECHANISMS)}, got {mechanism!r}")
+        self._alter([{"Name": user, "Mechanism": scram.MECHANISMS[mechanism].number}], [])
+
+    def _alter(self, deletions: "list[dict[str, object]]", upsertions: "list[dict[str, object]]") -> None:
+        body = {"Deletions": deletions, "Upsertions": upsertions}
+        answer = self._cluster.request(ALTER_USER_SCRAM_CREDENTIALS, body)
+        for result in answer["Results"]:
+            check(result["ErrorCode"], f"user {result['User']!r}", result["ErrorMessage"])

@@ -1,0 +1,246 @@
+"""SCRAM's arithmetic and messages, for both ends: RFC 5802 and RFC 7677 with the limits of Apache Kafka.
+
+A server keeps salt, iterations, stored key and server key of a user, from which no password can be computed. Channel
+binding is not supported, extensions are carried and ignored. Nothing of OpenSSL is loaded before it is needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import NamedTuple
+
+MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
+
+_BASE64 = r"(?:[a-zA-Z0-9/+]{4})*(?:[a-zA-Z0-9/+]{3}=|[a-zA-Z0-9/+]{2}==)?"
+_NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
+_VALUE = r"[\x01-\x2b\x2d-\x7f]+"
+_PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
+_EXTENSIONS = rf"(?:,[A-Za-z]+={_VALUE})*"
+_CLIENT_FIRST = re.compile(
+    rf"(n,(?:a=({_NAME}))?,)((?:m={_VALUE},)?n=({_NAME}),r=({_PRINTABLE}){_EXTENSIONS})", re.DOTALL
+)
+_SERVER_FIRST = re.compile(rf"(?:m={_VALUE},)?r=({_PRINTABLE}),s=({_BASE64}),i=([0-9]{{1,10}}){_EXTENSIONS}", re.DOTALL)
+_CLIENT_FINAL = re.compile(rf"(c=({_BASE64}),r=({_PRINTABLE}){_EXTENSIONS}),p=({_BASE64})", re.DOTALL)
+
+
+class ScramError(ValueError):
+    """A message that is none, or a proof that proves nothing. The text may tell about users: it is for logs only."""
+
+
+class Mechanism(NamedTuple):
+    """One SCRAM mechanism; ``number`` is its code in requests."""
+
+    name: str
+    number: int
+    hash_name: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its keys."""
+        import hashlib
+
+        return hashlib.new(self.hash_name).digest_size
+
+    def digest(self, data: bytes) -> bytes:
+        """H of RFC 5802."""
+        import hashlib
+
+        return hashlib.new(self.hash_name, data).digest()
+
+    def hmac(self, key: bytes, data: bytes) -> bytes:
+        """HMAC of RFC 5802."""
+        import hmac
+
+        return hmac.digest(key, data, self.hash_name)
+
+    def salted_password(self, password: str, salt: bytes, iterations: int) -> bytes:
+        """Hi of RFC 5802: takes its time, by purpose."""
+        import hashlib
+
+        return hashlib.pbkdf2_hmac(self.hash_name, password.encode(), salt, iterations)
+
+
+SCRAM_SHA_256 = Mechanism("SCRAM-SHA-256", 1, "sha256")
+SCRAM_SHA_512 = Mechanism("SCRAM-SHA-512", 2, "sha512")
+MECHANISMS = {mechanism.name: mechanism for mechanism in (SCRAM_SHA_256, SCRAM_SHA_512)}
+BY_NUMBER = {mechanism.number: mechanism for mechanism in MECHANISMS.values()}
+
+
+class Credential(NamedTuple):
+    """What a server knows of a user."""
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes
+    server_key: bytes
+
+    @classmethod
+    def from_salted_password(cls, mechanism: Mechanism, salted: bytes, salt: bytes, iterations: int) -> Credential:
+        """The keys that a client's salted password leads to."""
+        stored_key = mechanism.digest(mechanism.hmac(salted, b"Client Key"))
+        return cls(salt, iterations, stored_key, mechanism.hmac(salted, b"Server Key"))
+
+    @classmethod
+    def from_password(cls, mechanism: Mechanism, password: str, salt: bytes, iterations: int) -> Credential:
+        """The keys of a password."""
+        salted = mechanism.salted_password(password, salt, iterations)
+        return cls.from_salted_password(mechanism, salted, salt, iterations)
+
+    def __repr__(self) -> str:
+        return "Credential(...)"  # a trace back or a log line must not show it
+
+
+class ClientFirst(NamedTuple):
+    """The first message: ``header`` before the part that is signed, ``bare``."""
+
+    header: str
+    authorization_id: str
+    bare: str
+    user: str
+    nonce: str
+
+    @classmethod
+    def parse(cls, message: bytes) -> ClientFirst:
+        """Raises: ScramError."""
+        found = _CLIENT_FIRST.fullmatch(message.decode("utf-8", "replace"))
+        if found is None:
+            raise ScramError("Invalid SCRAM client first message format")
+        return cls(found[1], found[2] or "", found[3], unescape_name(found[4]), found[5])
+
+
+class ServerFirst(NamedTuple):
+    """The server's challenge; ``message`` as it is signed."""
+
+    message: str
+    nonce: str
+    salt: bytes
+    iterations: int
+
+    @classmethod
+    def make(cls, nonce: str, credential: Credential) -> ServerFirst:
+        """The challenge to a user; ``nonce``: the client's with the server's behind it."""
+        message = f"r={nonce},s={_encode(credential.salt)},i={credential.iterations}"
+        return cls(message, nonce, credential.salt, credential.iterations)
+
+    @classmethod
+    def parse(cls, message: bytes) -> ServerFirst:
+        """Raises: ScramError."""
+        text = message.decode("utf-8", "replace")
+        found = _SERVER_FIRST.fullmatch(text)
+        if found is None or int(found[3]) < 1:
+            raise ScramError("Invalid SCRAM server first message format")
+        return cls(text, found[1], _decode(found[2]), int(found[3]))
+
+
+class ClientFinal(NamedTuple):
+    """The client's proof; ``without_proof`` as it is signed."""
+
+    without_proof: str
+    channel_binding: bytes
+    nonce: str
+    proof: bytes
+
+    @classmethod
+    def parse(cls, message: bytes) -> ClientFinal:
+        """Raises: ScramError."""
+        found = _CLIENT_FINAL.fullmatch(message.decode("utf-8", "replace"))
+        if found is None:
+            raise ScramError("Invalid SCRAM client final message format")
+        return cls(found[1], _decode(found[2]), found[3], _decode(found[4]))
+
+
+def verify(mechanism: Mechanism, credential: Credential, signed: bytes, proof: bytes) -> bytes:
+    """Return the server's final message. Raises: ScramError unless the proof is right; constant time."""
+    import hmac
+
+    signature = mechanism.hmac(credential.stored_key, signed)
+    right = False
+    if len(proof) == len(signature):
+        client_key = bytes(a ^ b for a, b in zip(signature, proof, strict=True))
+        right = hmac.compare_digest(mechanism.digest(client_key), credential.stored_key)
+    if not right:
+        raise ScramError("Invalid client credentials")
+    return b"v=" + _encode(mechanism.hmac(credential.server_key, signed)).encode()
+
+
+class ScramClient:
+    """The client's side of one exchange.
+
+    Args: ``nonce``: made up when None.
+    Raises (all methods): ScramError.
+    """
+
+    def __init__(self, mechanism: Mechanism, user: str, password: str, nonce: str | None = None) -> None:
+        self._mechanism = mechanism
+        self._password = password
+        self._nonce = make_nonce() if nonce is None else nonce
+        self._bare = f"n={escape_name(user)},r={self._nonce}"
+        self._expected = b""
+
+    def first(self) -> bytes:
+        """The first message."""
+        return f"n,,{self._bare}".encode()
+
+    def final(self, challenge: bytes) -> bytes:
+        """The proof that answers the server's challenge. Takes the time of the iterations."""
+        server = ServerFirst.parse(challenge)
+        if not server.nonce.startswith(self._nonce) or server.nonce == self._nonce:
+            raise ScramError("Invalid server nonce")
+        if not MIN_ITERATIONS <= server.iterations <= 1 << 24:
+            raise ScramError(f"Requested iterations {server.iterations} is less than the minimum {MIN_ITERATIONS}")
+        mechanism = self._mechanism
+        salted = mechanism.salted_password(self._password, server.salt, server.iterations)
+        client_key = mechanism.hmac(salted, b"Client Key")
+        without_proof = f"c={_encode(b'n,,')},r={server.nonce}"
+        signed = f"{self._bare},{server.message},{without_proof}".encode()
+        signature = mechanism.hmac(mechanism.digest(client_key), signed)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        self._expected = mechanism.hmac(mechanism.hmac(salted, b"Server Key"), signed)
+        return f"{without_proof},p={_encode(proof)}".encode()
+
+    def check(self, outcome: bytes) -> None:
+        """The server's final message proves that it knows the user too."""
+        import hmac
+
+        if outcome.startswith(b"e="):
+            raise ScramError(outcome[2:].partition(b",")[0].decode("utf-8", "replace"))
+        expected = b"v=" + _encode(self._expected).encode()
+        if not hmac.compare_digest(outcome.partition(b",")[0], expected):
+            raise ScramError("Invalid server signature in server final message")
+
+
+def make_nonce() -> str:
+    """A random nonce."""
+    import secrets
+
+    return secrets.token_urlsafe(24)
+
+
+def make_salt() -> bytes:
+    """A random salt."""
+    import secrets
+
+    return secrets.token_bytes(24)
+
+
+def escape_name(user: str) -> str:
+    """A user as messages carry it."""
+    return user.replace("=", "=3D").replace(",", "=2C")
+
+
+def unescape_name(name: str) -> str:
+    """The user that a message names."""
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def _encode(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ScramError("not base64") from error

@@ -1,0 +1,10 @@
+import ssl
+from collections.abc import Callable
+from typing import final
+
+@final
+class TlsServer:
+    context: ssl.SSLContext
+    def __new__(
+        cls, context: ssl.SSLContext, principal_of: Callable[[bytes | None], str] | None = None
+    ) -> TlsServer: ...

@@ -1,0 +1,38 @@
+"""DescribeUserScramCredentials: who can log in by SCRAM, never with what.
+
+Source: ``ScramImage.describe``.
+"""
+
+from __future__ import annotations
+
+from kbroker.common import scram
+from kbroker.common.errors import Errors
+from kbroker.server.context import ApiContext, Body, RequestContext
+
+_TWICE = "Cannot describe SCRAM credentials for the same user twice in a single request: "
+_UNKNOWN = "Attempt to describe a user credential that does not exist: "
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Describe the users named, or all of them."""
+    known = ctx.credentials.users()
+    asked = [user["Name"] for user in body["Users"] or ()] or list(known)
+    results = []
+    for name in dict.fromkeys(asked):
+        result: Body = {"User": name, "ErrorCode": 0, "ErrorMessage": None, "CredentialInfos": []}
+        if asked.count(name) > 1:
+            result.update(ErrorCode=int(Errors.DUPLICATE_RESOURCE), ErrorMessage=_TWICE + name)
+        elif name not in known:
+            result.update(ErrorCode=int(Errors.RESOURCE_NOT_FOUND), ErrorMessage=_UNKNOWN + name)
+        else:
+            result["CredentialInfos"] = [
+                {"Mechanism": scram.MECHANISMS[mechanism].number, "Iterations": iterations}
+                for mechanism, iterations in known[name].items()
+            ]
+        results.append(result)
+    return {"ErrorCode": 0, "ErrorMessage": None, "Results": results}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """The error for the whole request."""
+    return {"ErrorCode": int(error), "ErrorMessage": error.message, "Results": []}
