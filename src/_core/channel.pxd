@@ -32,7 +32,8 @@ cdef struct Transport:          # results: bytes, 0 end of stream, KB_AGAIN, KB_
     int64_t (*send_file)(Channel *channel, OpenFile *file, int64_t at, int64_t size_bytes) noexcept nogil
     # NULL: ready at once; 1 ready, KB_AGAIN: bytes are needed, KB_WANT_WRITE: when it is writable, KB_FAILED
     int (*handshake)(Channel *channel) noexcept nogil
-    bint (*has_buffered)(Channel *channel) noexcept nogil       # a receive would bring bytes without the kernel; NULL: never
+    # whether a receive would bring bytes without the kernel; NULL: never
+    bint (*has_buffered)(Channel *channel) noexcept nogil
     void (*close)(Channel *channel) noexcept nogil
 
 cdef enum CloseReason:

@@ -1,4 +1,4 @@
-"""Certificates of a test's own: an authority, a server on the loopback interface, clients. Made by openssl's program."""
+"""Certificates of a test's own, made by openssl's program: an authority, a server, clients."""
 
 import subprocess
 from pathlib import Path

@@ -34,6 +34,7 @@ Commands:
   quotas   Show and change the quotas of users, clients and addresses.
   serve    Run a broker until SIGTERM or Ctrl-C, then stop it in order.
   topics   List, describe, create, alter and delete topics.
+  users    Add, list and remove SCRAM users.
 """
 
 
@@ -59,7 +60,8 @@ def test_help():
     ["serve", "topics", "topics list", "topics describe", "topics create", "topics alter", "topics delete", "groups",
      "groups list", "groups describe", "groups reset", "groups delete", "configs", "configs describe", "configs alter",
      "quotas", "quotas list", "quotas describe", "quotas set", "quotas remove", "quotas resolve", "quotas apply",
-     "quotas diff", "produce", "consume", "log", "log dump", "log verify"],
+     "quotas diff", "produce", "consume", "users", "users list", "users add", "users remove", "log", "log dump",
+     "log verify"],
 )  # fmt: skip
 def test_every_command_has_help(command):
     """Each command explains itself and each of its options; short help is never cut off."""
@@ -77,7 +79,7 @@ def test_every_answer_can_be_json():
     """--json is everywhere but on `serve`."""
     leaves = [c for name, c in cli.commands.items() if not isinstance(c, click.Group) and name != "serve"]
     leaves += [c for g in cli.commands.values() if isinstance(g, click.Group) for c in g.commands.values()]
-    assert len(leaves) == 22
+    assert len(leaves) == 25
     assert [c.name for c in leaves if "as_json" not in [p.name for p in c.params]] == []
 
 

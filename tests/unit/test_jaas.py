@@ -20,7 +20,10 @@ def test_users_of_plain() -> None:
     ("text", "options"),
     [
         (f"{SCRAM_MODULE} required;", {}),
-        (f"  {SCRAM_MODULE}\n  Required\n  username='a b'\n  password=plain ; ", {"username": "a b", "password": "plain"}),
+        (
+            f"  {SCRAM_MODULE}\n  Required\n  username='a b'\n  password=plain ; ",
+            {"username": "a b", "password": "plain"},
+        ),
         (f'{SCRAM_MODULE} required password="a\\"b\\\\c;=";', {"password": 'a"b\\c;='}),
         (f'{SCRAM_MODULE} required password="";', {"password": ""}),
     ],

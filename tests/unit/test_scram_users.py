@@ -49,7 +49,12 @@ def described(ctx: Any, names: list[str] | None) -> list[tuple[str, int, Any, li
     answer = describe.handle(ctx, {"Users": users}, None)
     assert answer["ErrorCode"] == 0
     return [
-        (r["User"], r["ErrorCode"], r["ErrorMessage"], [(c["Mechanism"], c["Iterations"]) for c in r["CredentialInfos"]])
+        (
+            r["User"],
+            r["ErrorCode"],
+            r["ErrorMessage"],
+            [(c["Mechanism"], c["Iterations"]) for c in r["CredentialInfos"]],
+        )
         for r in answer["Results"]
     ]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from kbroker.cli.options import bootstrap_option, connect, json_option
-from kbroker.cli.output import note, print_json, print_table
+from kbroker.cli.output import print_json, print_table
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -43,14 +43,26 @@ def list_users(bootstrap_server: str, as_json: bool) -> None:
 @click.argument("name")
 @bootstrap_option
 @mechanism_option
-@click.option("--iterations", type=click.IntRange(4096, 16384), default=8192, show_default=True)
+@click.option(
+    "--iterations",
+    type=click.IntRange(4096, 16384),
+    default=8192,
+    show_default=True,
+    help="More make guessing slower, and each login too.",
+)
 @click.option(
     "--password-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File whose first line is the password; asked for otherwise.",
 )
-def add(name: str, bootstrap_server: str, mechanism: str, iterations: int, password_file: Path | None) -> None:
-    """Add a user, or change the password. It is salted here and never sent."""
+@json_option
+def add(
+    name: str, bootstrap_server: str, mechanism: str, iterations: int, password_file: Path | None, as_json: bool
+) -> None:
+    """Add a user, or change the password.
+
+    It is salted here and never sent.
+    """
     from kbroker.client.users import Users
 
     if password_file is not None:
@@ -61,17 +73,24 @@ def add(name: str, bootstrap_server: str, mechanism: str, iterations: int, passw
         raise click.BadParameter("the password is empty", param_hint="--password-file")
     with connect(bootstrap_server) as cluster:
         Users(cluster).set(name, mechanism, password, iterations)
-    note(f"{name} can log in by {mechanism}")
+    if as_json:
+        print_json({"user": name, "mechanism": mechanism, "iterations": iterations})
+    else:
+        click.echo(f"{name} can log in by {mechanism}")
 
 
 @users.command()
 @click.argument("name")
 @bootstrap_option
 @mechanism_option
-def remove(name: str, bootstrap_server: str, mechanism: str) -> None:
+@json_option
+def remove(name: str, bootstrap_server: str, mechanism: str, as_json: bool) -> None:
     """Remove what a user logs in with by one mechanism."""
     from kbroker.client.users import Users
 
     with connect(bootstrap_server) as cluster:
         Users(cluster).remove(name, mechanism)
-    note(f"{name} cannot log in by {mechanism} any more")
+    if as_json:
+        print_json({"user": name, "mechanism": mechanism})
+    else:
+        click.echo(f"{name} cannot log in by {mechanism} any more")

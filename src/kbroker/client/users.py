@@ -1,8 +1,9 @@
 """SCRAM users of any Kafka: the password is salted here and never sent."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kbroker.client.cluster import Cluster, check
+from kbroker.client.connection import Body
 from kbroker.common import scram
 
 DESCRIBE_USER_SCRAM_CREDENTIALS, ALTER_USER_SCRAM_CREDENTIALS = 50, 51
@@ -61,8 +62,8 @@ class Users:
             raise ValueError(f"mechanism must be one of {', '.join(scram.MECHANISMS)}, got {mechanism!r}")
         self._alter([{"Name": user, "Mechanism": scram.MECHANISMS[mechanism].number}], [])
 
-    def _alter(self, deletions: "list[dict[str, object]]", upsertions: "list[dict[str, object]]") -> None:
-        body = {"Deletions": deletions, "Upsertions": upsertions}
+    def _alter(self, deletions: Sequence[Body], upsertions: Sequence[Body]) -> None:
+        body = {"Deletions": [*deletions], "Upsertions": [*upsertions]}
         answer = self._cluster.request(ALTER_USER_SCRAM_CREDENTIALS, body)
         for result in answer["Results"]:
             check(result["ErrorCode"], f"user {result['User']!r}", result["ErrorMessage"])

@@ -265,7 +265,8 @@ class BrokerConfig:
             self.integer("connections.max.idle.ms"),
         )
         if 0 <= idle_ms <= delay_ms:
-            reason = f"connection.failed.authentication.delay.ms={delay_ms} should be less than connections.max.idle.ms={idle_ms}"
+            delay, idle = "connection.failed.authentication.delay.ms", "connections.max.idle.ms"
+            reason = f"{delay}={delay_ms} should be less than {idle}={idle_ms}"
             raise ConfigError("", delay_ms, reason)
         overrides = host_limits(self.text("max.connections.per.ip.overrides"))
         if self.integer("max.connections.per.ip") == 0 and not overrides:

@@ -77,14 +77,13 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
          "How long a client waits for the news that its authentication failed, in milliseconds; below "
          "connections.max.idle.ms.", LOW),
     _key("security.inter.broker.protocol", STRING, "PLAINTEXT", None, "Accepted; there is one broker."),
-    _key("inter.broker.listener.name", STRING, None, None, "Accepted; there is one broker."),
     _key("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, "Accepted; there is one broker."),
     _key("ssl.protocol", STRING, "TLSv1.3", None, "Accepted; ssl.enabled.protocols says which versions are served."),
 )  # fmt: skip
 
 JAAS_CONFIG = _key(
     "sasl.jaas.config", PASSWORD, None, None,
-    "Users of PLAIN: org.apache.kafka.common.security.plain.PlainLoginModule required user_alice=\"her password\" ... ;",
+    "Users of PLAIN: org.apache.kafka.common.security.plain.PlainLoginModule required user_alice=\"password\" ... ;",
 )  # fmt: skip
 
 _BY_NAME: Mapping[str, ConfigKey] = {key.name: key for key in LISTENER_KEYS}

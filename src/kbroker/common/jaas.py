@@ -23,9 +23,7 @@ class JaasEntry(NamedTuple):
 
     def users(self) -> dict[str, str]:
         """Users with their passwords: the options ``user_NAME``."""
-        return {
-            name[len(USER_PREFIX) :]: value for name, value in self.options.items() if name.startswith(USER_PREFIX)
-        }
+        return {name[len(USER_PREFIX) :]: value for name, value in self.options.items() if name.startswith(USER_PREFIX)}
 
     def __repr__(self) -> str:
         return f"JaasEntry({self.module!r}, ...)"  # options hold passwords

@@ -13,8 +13,8 @@ from libc.string cimport memcpy
 
 from kbroker._core.arguments cimport integer, ms_to_ns
 from kbroker._core.channel cimport (
-    CLOSE_LOCAL, CLOSE_SESSION, CLOSE_STATE, Channel, Link, channel_free, is_linked, list_append, list_append_once, list_empty,
-    list_init, list_remove,
+    CLOSE_LOCAL, CLOSE_SESSION, CLOSE_STATE, Channel, Link, channel_free, is_linked, list_append, list_append_once,
+    list_empty, list_init, list_remove,
 )
 from kbroker._core.clock cimport borrow_clock, clock_now_ns, clock_real_wait_ns
 from kbroker._core.event_loop cimport (

@@ -1,4 +1,4 @@
-"""TLS as a transport of a channel: Python's ssl on memory buffers, one thread per channel, the GIL only while it works."""
+"""TLS as a transport of a channel: Python's ssl on memory buffers; the GIL is held only while it works."""
 from kbroker._core.channel cimport Channel
 
 # Give a fresh channel the transport; ``server`` is a borrowed TlsServer. False: memory is out, or the context refuses.

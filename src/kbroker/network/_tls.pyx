@@ -225,7 +225,8 @@ cdef int64_t tls_receive(Channel *channel, char *into, int64_t size_bytes) noexc
 
 
 cdef int64_t decrypt(
-        Channel *channel, TlsState *state, const char *cipher, int64_t n, char *into, int64_t size_bytes) noexcept nogil:
+        Channel *channel, TlsState *state, const char *cipher, int64_t n, char *into,
+        int64_t size_bytes) noexcept nogil:
     """Plaintext bytes, KB_AGAIN: more ciphertext is needed, 0 end, KB_FAILED. Without cipher: from what is held."""
     cdef int64_t filled = 0, got
     cdef int64_t result

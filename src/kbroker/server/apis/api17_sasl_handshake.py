@@ -1,4 +1,4 @@
-"""SaslHandshake that comes when there is nothing to authenticate (any more); before, a listener's authenticator answers.
+"""SaslHandshake that comes when there is nothing to authenticate (any more); before, an authenticator answers it.
 
 Source: ``KafkaApis.handleSaslHandshakeRequest``.
 """

@@ -14,9 +14,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Apply what is right for each user, and say what was not."""
     deletions = [Deletion(one["Name"], one["Mechanism"]) for one in body["Deletions"]]
     upsertions = [
-        Upsertion(
-            one["Name"], one["Mechanism"], one["Iterations"], bytes(one["Salt"]), bytes(one["SaltedPassword"])
-        )
+        Upsertion(one["Name"], one["Mechanism"], one["Iterations"], bytes(one["Salt"]), bytes(one["SaltedPassword"]))
         for one in body["Upsertions"]
     ]
     outcome = ctx.credentials.alter(deletions, upsertions)

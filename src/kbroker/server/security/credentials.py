@@ -62,7 +62,8 @@ class ScramCredentials:
         """Apply what is right; return, for each user named, why nothing was done for it, or None."""
         with self._lock:
             outcome: dict[str, KafkaError | None] = {}
-            for change in (*deletions, *upsertions):
+            changes: list[Deletion | Upsertion] = [*deletions, *upsertions]
+            for change in changes:
                 if change.user in outcome:
                     if outcome[change.user] is None:
                         outcome[change.user] = KafkaError(Errors.DUPLICATE_RESOURCE, _TWICE)

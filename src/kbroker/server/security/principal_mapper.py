@@ -1,4 +1,4 @@
-"""The name of a TLS client: its certificate's distinguished name in RFC 2253 form, as Java writes it, and Kafka's rules.
+"""The name of a TLS client: its certificate's distinguished name as Java writes it (RFC 2253), and Kafka's rules.
 
 Source: ``SslPrincipalMapper``, ``javax.security.auth.x500.X500Principal.getName``.
 """
