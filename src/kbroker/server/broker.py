@@ -236,7 +236,7 @@ class _Parts:
         python_requests = Queue(INT32_MAX, self.clock)
         self._requests, self._python_requests = requests, python_requests
         credentials = ScramCredentials(store)
-        server = SocketServer(
+        server = self.server = SocketServer(
             config.listeners,
             requests,
             _options(config),

@@ -1,0 +1,355 @@
+"""SASL listeners, frame by frame over real sockets: who gets in, who is told what, and who is cut off."""
+
+import logging
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.client.admin import Admin
+from kbroker.client.connection import BrokerConnectionError
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.protocol import codec
+from tests.support.broker import wait_for
+from tests.support.certificates import Certificates
+from tests.support.secured import PASSWORDS, SecuredBroker, is_closed, open_descriptors
+from tests.support.wire import Closed, Connection
+
+HANDSHAKE, API_VERSIONS, METADATA, AUTHENTICATE = 17, 18, 3, 36
+ALICE = b"\0alice\0alice-secret"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def secured(certificates: Certificates) -> Iterator[SecuredBroker]:
+    with SecuredBroker(certificates) as broker:
+        broker.add_scram_users()
+        yield broker
+
+
+def ask(connection: Connection, key: int, version: int, **body: Any) -> dict[str, Any]:
+    frame = codec.encode_request_frame(key, version, 9, "raw", body)[4:]
+    correlation_id, answer = codec.decode_response_frame(key, version, bytearray(connection.ask(frame)))
+    assert correlation_id == 9
+    return answer
+
+
+def log_in(connection: Connection, token: bytes = ALICE, version: int = 2) -> dict[str, Any]:
+    assert ask(connection, HANDSHAKE, 1, Mechanism="PLAIN")["ErrorCode"] == 0
+    return ask(connection, AUTHENTICATE, version, AuthBytes=token)
+
+
+@pytest.mark.parametrize("listener", ["SASL", "BOTH"])
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("user", PASSWORDS)
+def test_our_own_client_gets_in(secured: SecuredBroker, listener: str, mechanism: str, user: str) -> None:
+    """Each mechanism on each kind of SASL listener, and the broker knows who asks."""
+    seen = []
+    secured.broker.intercept(lambda request: bool(seen.append(request.principal)), [API_VERSIONS])
+    try:
+        with secured.cluster(listener, mechanism=mechanism, user=user) as cluster:
+            Admin(cluster).describe_cluster()
+    finally:
+        secured.broker.intercept(None)
+    assert set(seen) == {f"User:{user}"}
+
+
+@pytest.mark.parametrize("listener", ["SASL", "BOTH"])
+def test_wrong_passwords_users_and_mechanisms(secured: SecuredBroker, listener: str) -> None:
+    """Each is refused with Kafka's code and words."""
+    wrong = {"sasl.jaas.config": 'x.Y required username="alice" password="wrong";'}
+    nobody = {"sasl.jaas.config": 'x.Y required username="nobody" password="wrong";'}
+    for changes in (wrong, nobody):
+        with pytest.raises(KafkaError, match="Authentication failed: Invalid username or password") as refused:
+            secured.cluster(listener, changes)
+        assert refused.value.error is Errors.SASL_AUTHENTICATION_FAILED
+        with pytest.raises(KafkaError, match="due to invalid credentials with SASL mechanism SCRAM-SHA-512") as refused:
+            secured.cluster(listener, changes, mechanism="SCRAM-SHA-512")
+        assert refused.value.error is Errors.SASL_AUTHENTICATION_FAILED
+    connection = secured.connect("SASL")
+    answer = ask(connection, HANDSHAKE, 1, Mechanism="GSSAPI")
+    assert answer == {"ErrorCode": 33, "Mechanisms": ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]}
+    assert is_closed(connection)
+
+
+def test_bare_tokens(secured: SecuredBroker) -> None:
+    """SaslHandshake version 0: tokens without headers; then requests as ever."""
+    with secured.connect("SASL") as connection:
+        assert ask(connection, HANDSHAKE, 0, Mechanism="PLAIN")["ErrorCode"] == 0
+        assert connection.ask(ALICE) == b""
+        assert ask(connection, METADATA, 1, Topics=[])["Brokers"]
+
+
+def test_after_success_there_is_nothing_to_authenticate(secured: SecuredBroker) -> None:
+    """Without an end of sessions both requests are refused with 34, and the connection goes on."""
+    with secured.connect("SASL") as connection:
+        assert log_in(connection)["ErrorCode"] == 0
+        assert ask(connection, HANDSHAKE, 1, Mechanism="PLAIN")["ErrorCode"] == Errors.ILLEGAL_SASL_STATE
+        again = ask(connection, AUTHENTICATE, 2, AuthBytes=ALICE)
+        assert again["ErrorCode"] == Errors.ILLEGAL_SASL_STATE
+        assert again["ErrorMessage"] == "SaslAuthenticate request received after successful authentication"
+        assert ask(connection, METADATA, 1, Topics=[])["Brokers"]
+
+
+def test_api_versions_before_and_after(secured: SecuredBroker) -> None:
+    """The same ranges, whoever asks on whatever listener."""
+    with secured.connect("PLAINTEXT") as plain, secured.connect("SASL") as connection:
+        expected = ask(plain, API_VERSIONS, 0)
+        assert ask(connection, API_VERSIONS, 0) == expected
+        log_in(connection)
+        assert ask(connection, API_VERSIONS, 0) == expected
+
+
+def test_the_whole_conversation_in_one_packet(secured: SecuredBroker) -> None:
+    """A client that does not wait for answers gets them in order, and its first request is served."""
+    frames = [
+        codec.encode_request_frame(HANDSHAKE, 1, 1, "x", {"Mechanism": "PLAIN"}),
+        codec.encode_request_frame(AUTHENTICATE, 1, 2, "x", {"AuthBytes": ALICE}),
+        codec.encode_request_frame(METADATA, 1, 3, "x", {"Topics": []}),
+    ]
+    with secured.connect("SASL") as connection:
+        connection.send_raw(b"".join(frames))
+        assert [struct.unpack_from(">i", connection.receive())[0] for _ in frames] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
+        struct.pack(">i", -1),
+        struct.pack(">i", 524_289),
+        struct.pack(">i", 4) + b"\0\x03\0\0",
+        codec.encode_request_frame(METADATA, 1, 1, "x", {"Topics": []}),
+        codec.encode_request_frame(AUTHENTICATE, 1, 1, "x", {"AuthBytes": ALICE}),
+        struct.pack(">i", 64) + bytes(64),
+    ],
+    ids=["http", "tls", "negative", "giant", "cut", "metadata", "token", "zeros"],
+)
+def test_garbage_before_authentication_is_cut_off(secured: SecuredBroker, data: bytes) -> None:
+    """Nothing is answered; the limit is that of tokens, not that of requests."""
+    with secured.connect("SASL") as connection:
+        connection.send_raw(data)
+        with pytest.raises(Closed):
+            connection.receive()
+
+
+def test_frames_as_large_as_allowed_are_read(secured: SecuredBroker) -> None:
+    """A token of the largest size is judged, not cut off."""
+    with secured.connect("SASL") as connection:
+        ask(connection, HANDSHAKE, 0, Mechanism="PLAIN")
+        connection.send_raw(struct.pack(">i", 524_288) + b"\0" * 524_288)
+        assert is_closed(connection)
+    with secured.connect("SASL") as connection:
+        assert ask(connection, HANDSHAKE, 1, Mechanism="PLAIN")["ErrorCode"] == 0
+        answer = ask(connection, AUTHENTICATE, 1, AuthBytes=b"\0alice\0" + b"x" * 500_000)
+        assert answer["ErrorCode"] == Errors.SASL_AUTHENTICATION_FAILED
+
+
+def test_frames_before_authentication_do_not_touch_the_pool(certificates: Certificates) -> None:
+    """Strangers cannot use up the memory of requests: the pool stays whole while they hold half frames."""
+    changes = {"queued.max.request.bytes": 1_000_000, "socket.request.max.bytes": 1_000_000}
+    with SecuredBroker(certificates, changes) as secured:
+        strangers = [secured.connect("SASL") for _ in range(10)]
+        for stranger in strangers:
+            stranger.send_raw(struct.pack(">i", 500_000) + bytes(200_000))
+        with secured.connect("SASL") as connection:
+            assert log_in(connection)["ErrorCode"] == 0
+            assert ask(connection, METADATA, 1, Topics=[])["Brokers"]
+        assert secured.counters()["memory_mutes"] == 0
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_a_failure_is_told_after_the_delay_only(certificates: Certificates) -> None:
+    """By the broker's clock, while the same thread serves others; then the connection is closed."""
+    clock = VirtualClock()
+    changes = {"connection.failed.authentication.delay.ms": 5000, "num.network.threads": 1}
+    with SecuredBroker(certificates, changes, clock) as secured:
+        with secured.connect("SASL") as refused, secured.connect("SASL") as other:
+            assert ask(refused, HANDSHAKE, 1, Mechanism="PLAIN")["ErrorCode"] == 0
+            refused.send(codec.encode_request_frame(AUTHENTICATE, 1, 3, "x", {"AuthBytes": b"\0alice\0no"})[4:])
+            wait_for("the failure", lambda: secured.counters()["authentications_failed"] == 1)
+            assert log_in(other)["ErrorCode"] == 0
+            clock.advance_ms(4999)
+            assert ask(other, METADATA, 1, Topics=[])["Brokers"]
+            refused.socket.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                refused.receive()
+            refused.socket.settimeout(10)
+            clock.advance_ms(1)
+            _, answer = codec.decode_response_frame(AUTHENTICATE, 1, bytearray(refused.receive()))
+            assert answer["ErrorCode"] == Errors.SASL_AUTHENTICATION_FAILED
+            assert is_closed(refused)
+
+
+def test_the_default_delay_passes(secured: SecuredBroker) -> None:
+    """A tenth of a second of the system's clock."""
+    with secured.connect("SASL") as connection:
+        assert ask(connection, HANDSHAKE, 1, Mechanism="PLAIN")["ErrorCode"] == 0
+        begun = time.monotonic()
+        assert ask(connection, AUTHENTICATE, 1, AuthBytes=b"\0alice\0no")["ErrorCode"] == 58
+        assert 0.099 <= time.monotonic() - begun < 5
+
+
+def test_refused_clients_that_leave_take_nothing_along(secured: SecuredBroker) -> None:
+    """Closed while they wait for the bad news, or never reading it: every descriptor comes back."""
+    before = open_descriptors()
+    for number in range(40):
+        connection = secured.connect("SASL")
+        connection.send_raw(
+            codec.encode_request_frame(HANDSHAKE, 1, 1, "x", {"Mechanism": "PLAIN"})
+            + codec.encode_request_frame(AUTHENTICATE, 1, 2, "x", {"AuthBytes": b"\0alice\0no"})
+        )
+        if number % 2:
+            connection.reset()
+        else:
+            connection.close()
+    wait_for("the descriptors", lambda: open_descriptors() <= before)
+
+
+# ---- sessions that end
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def ending(certificates: Certificates, clock: VirtualClock) -> Iterator[SecuredBroker]:
+    """Sessions of a minute; PLAIN's of half a minute."""
+    changes = {
+        "connections.max.reauth.ms": 60_000,
+        "listener.name.sasl.plain.connections.max.reauth.ms": 30_000,
+        "connections.max.idle.ms": -1,
+    }
+    with SecuredBroker(certificates, changes, clock) as secured:
+        secured.add_scram_users()
+        yield secured
+
+
+def test_a_session_ends(ending: SecuredBroker, clock: VirtualClock) -> None:
+    """The lifetime is told; the first request after it closes the connection, and is counted."""
+    with ending.connect("SASL") as connection:
+        assert log_in(connection)["SessionLifetimeMs"] == 30_000
+        clock.advance_ms(30_000)
+        assert ask(connection, METADATA, 1, Topics=[])["Brokers"]
+        clock.advance_ms(1)
+        connection.send(codec.encode_request_frame(METADATA, 1, 1, "x", {"Topics": []})[4:])
+        assert is_closed(connection)
+    assert ending.counters()["sessions_expired"] == 1
+
+
+def test_a_session_is_renewed_on_the_same_connection(ending: SecuredBroker, clock: VirtualClock) -> None:
+    """In time or late, between any two requests; another user or mechanism ends it."""
+    with ending.connect("SASL") as connection:
+        log_in(connection)
+        clock.advance_ms(29_000)
+        assert log_in(connection)["SessionLifetimeMs"] == 30_000
+        clock.advance_ms(29_000)
+        assert ask(connection, METADATA, 1, Topics=[])["Brokers"]
+        clock.advance_ms(29_000)
+        assert log_in(connection)["ErrorCode"] == 0, "late, but the first thing asked"
+        assert ask(connection, METADATA, 1, Topics=[])["Brokers"]
+        assert ask(connection, HANDSHAKE, 1, Mechanism="PLAIN")["ErrorCode"] == 34, "twice within a second"
+        clock.advance_ms(1000)
+        ask(connection, HANDSHAKE, 1, Mechanism="PLAIN")
+        frame = codec.encode_request_frame(
+            AUTHENTICATE, 1, 9, "x", {"AuthBytes": f"\0bob\0{PASSWORDS['bob']}".encode()}
+        )
+        connection.send(frame[4:])
+        wait_for("the failure", lambda: ending.counters()["authentications_failed"] == 1)
+        clock.advance_ms(100)
+        _, answer = codec.decode_response_frame(AUTHENTICATE, 1, bytearray(connection.receive()))
+        assert answer["ErrorMessage"].startswith("Cannot change principals during re-authentication")
+        assert is_closed(connection)
+
+
+def test_a_renewal_in_a_packet_with_requests(ending: SecuredBroker, clock: VirtualClock) -> None:
+    """Requests before and after it are served, in order: a handshake never rides in the middle of a run."""
+    with ending.connect("SASL") as connection:
+        log_in(connection)
+        clock.advance_ms(10_000)
+        metadata = {"Topics": []}
+        connection.send_raw(
+            codec.encode_request_frame(METADATA, 1, 1, "x", metadata)
+            + codec.encode_request_frame(METADATA, 1, 2, "x", metadata)
+            + codec.encode_request_frame(HANDSHAKE, 1, 3, "x", {"Mechanism": "PLAIN"})
+            + codec.encode_request_frame(AUTHENTICATE, 1, 4, "x", {"AuthBytes": ALICE})
+            + codec.encode_request_frame(METADATA, 1, 5, "x", metadata)
+        )
+        answers = [connection.receive() for _ in range(5)]
+        assert [struct.unpack_from(">i", answer)[0] for answer in answers] == [1, 2, 3, 4, 5]
+        _, renewed = codec.decode_response_frame(AUTHENTICATE, 1, bytearray(answers[3]))
+        assert (renewed["ErrorCode"], renewed["SessionLifetimeMs"]) == (0, 30_000)
+
+
+def test_our_own_client_renews_its_session(ending: SecuredBroker, clock: VirtualClock) -> None:
+    """A tool that runs for longer than a session goes on over the same connection."""
+    with ending.cluster("BOTH", mechanism="SCRAM-SHA-256", clock=lambda: clock.now_ms() / 1000) as cluster:
+        created = ending.counters()["connections_created"]
+        for _ in range(5):
+            clock.advance_ms(55_000)
+            Admin(cluster).describe_cluster()
+        assert ending.counters()["connections_created"] <= created + 1
+    assert ending.counters()["sessions_expired"] == 0
+
+
+# ---- users
+
+
+def test_scram_users_come_and_go(certificates: Certificates, tmp_path: Path) -> None:
+    """A new password counts at once, a removed user is out, the others survive a restart."""
+    changes = {"log.dirs": str(tmp_path / "data")}
+    with SecuredBroker(certificates, changes) as secured:
+        secured.add_scram_users()
+        secured.cluster("SASL", mechanism="SCRAM-SHA-256", user="bob").close()
+        with secured.cluster("SASL", mechanism="SCRAM-SHA-256") as cluster:
+            from kbroker.client.users import Users
+
+            users = Users(cluster)
+            assert users.list() == {name: {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096} for name in sorted(PASSWORDS)}
+            users.remove("bob", "SCRAM-SHA-256")
+            with pytest.raises(KafkaError, match="user 'bob': Attempt to delete a user credential"):
+                users.remove("bob", "SCRAM-SHA-256")
+        with pytest.raises(KafkaError, match="invalid credentials"):
+            secured.cluster("SASL", mechanism="SCRAM-SHA-256", user="bob")
+    with SecuredBroker(certificates, changes) as secured:
+        secured.cluster("SASL", mechanism="SCRAM-SHA-256").close()
+        secured.cluster("BOTH", mechanism="SCRAM-SHA-512", user="bob").close()
+        with pytest.raises(KafkaError, match="invalid credentials"):
+            secured.cluster("SASL", mechanism="SCRAM-SHA-256", user="bob")
+
+
+def test_no_secret_is_in_the_log(certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever is logged at whatever level of a broker's whole life, and whatever its metadata file holds."""
+    with caplog.at_level(logging.DEBUG), SecuredBroker(certificates, {"log.dirs": str(tmp_path / "data")}) as secured:
+        secured.add_scram_users()
+        for mechanism in ("PLAIN", "SCRAM-SHA-256"):
+            secured.cluster("SASL", mechanism=mechanism, user="bob").close()
+            with pytest.raises(KafkaError):
+                wrong = {"sasl.jaas.config": 'x.Y required username="bob" password="another-secret";'}
+                secured.cluster("SASL", wrong, mechanism=mechanism)
+    text = caplog.text + "".join(
+        path.read_bytes().decode("latin-1") for path in (tmp_path / "data").iterdir() if path.is_file()
+    )
+    assert "failed authentication" in text
+    assert "bob" in text
+    assert [secret for secret in (*PASSWORDS.values(), "another-secret") if secret in text] == []
+
+
+def test_a_plaintext_client_on_a_secured_port(secured: SecuredBroker) -> None:
+    """It is cut off rather than left hanging."""
+    from kbroker.client.cluster import Cluster
+
+    with pytest.raises(BrokerConnectionError), Cluster(secured.address("SASL"), retry_timeout_s=0) as cluster:
+        cluster.fetch_metadata([])

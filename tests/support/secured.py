@@ -1,0 +1,139 @@
+"""A broker with a listener of each protocol, and what clients need to reach them."""
+
+import socket
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+
+from kbroker._core.clock import BaseClock
+from kbroker.client.cluster import Cluster
+from kbroker.client.security import ClientSecurity
+from kbroker.client.users import Users
+from kbroker.testing.embedded import EmbeddedBroker
+from tests.support.certificates import Certificates
+from tests.support.wire import Connection
+
+PASSWORDS = {"alice": "alice-secret", "bob": "bob-secret, with=marks"}
+LISTENERS = {"PLAINTEXT": "PLAINTEXT", "TLS": "SSL", "SASL": "SASL_PLAINTEXT", "BOTH": "SASL_SSL"}
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required {};"
+
+
+def settings(certificates: Certificates) -> dict[str, object]:
+    """Of a broker with all four listeners; PLAIN and SCRAM on those with SASL."""
+    users = PLAIN.format(" ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items()))
+    return {
+        "listeners": ",".join(f"{name}://127.0.0.1:0" for name in LISTENERS),
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in LISTENERS.items()),
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "listener.name.sasl.plain.sasl.jaas.config": users,
+        "listener.name.both.plain.sasl.jaas.config": users,
+        "ssl.keystore.location": certificates.server,
+        "ssl.truststore.location": certificates.ca,
+        "listener.name.tls.ssl.client.auth": "requested",
+    }
+
+
+class SecuredBroker:
+    """An EmbeddedBroker with ``settings``, its addresses by listener, and SCRAM users with PASSWORDS on request."""
+
+    def __init__(
+        self, certificates: Certificates, changes: Mapping[str, object] | None = None, clock: BaseClock | None = None
+    ) -> None:
+        self.certificates = certificates
+        self.broker = EmbeddedBroker({**settings(certificates), **(changes or {})}, clock=clock)
+
+    def __enter__(self) -> "SecuredBroker":
+        self.broker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.broker.stop()
+
+    def address(self, listener: str) -> str:
+        for bound in self.broker.bound_listeners:
+            name, _, address = bound.partition("://")
+            if name == listener:
+                return address
+        raise KeyError(listener)
+
+    def connect(self, listener: str) -> Connection:
+        """A raw connection."""
+        return Connection(self.address(listener))
+
+    def connect_tls(self, listener: str) -> Connection:
+        """A raw connection in TLS."""
+        connection = self.connect(listener)
+        connection.socket = self.tls_context().wrap_socket(connection.socket, server_hostname="127.0.0.1")
+        return connection
+
+    def tls_context(self, client: Path | None = None) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(self.certificates.ca))
+        if client is not None:
+            context.load_cert_chain(client)
+        return context
+
+    def add_scram_users(self) -> None:
+        with Cluster(self.address("PLAINTEXT")) as cluster:
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+                for user, password in PASSWORDS.items():
+                    Users(cluster).set(user, mechanism, password, 4096)
+
+    def properties(self, listener: str, mechanism: str = "PLAIN", user: str = "alice") -> dict[str, str]:
+        """Of a Java client, and ours."""
+        found = {"security.protocol": LISTENERS[listener]}
+        if "SASL" in LISTENERS[listener]:
+            module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+            found["sasl.mechanism"] = mechanism
+            found["sasl.jaas.config"] = (
+                f"org.apache.kafka.common.security.{module} required "
+                f'username="{user}" password="{PASSWORDS.get(user, "")}";'
+            )
+        if "SSL" in LISTENERS[listener]:
+            found["ssl.truststore.type"] = "PEM"
+            found["ssl.truststore.location"] = str(self.certificates.ca)
+        return found
+
+    def cluster(self, listener: str, changes: Mapping[str, str] | None = None, **options: object) -> Cluster:
+        """Our own client."""
+        mechanism, user = str(options.pop("mechanism", "PLAIN")), str(options.pop("user", "alice"))
+        security = ClientSecurity({**self.properties(listener, mechanism, user), **(changes or {})})
+        return Cluster(
+            self.address(listener),
+            open_stream=security.open_stream,
+            authenticate=security.authenticate,
+            **options,  # type: ignore[arg-type]
+        )
+
+    def counters(self) -> dict[str, int]:
+        """Of all network threads."""
+        total: dict[str, int] = {}
+        assert self.broker._parts is not None
+        for processor in self.broker._parts.server.processors:
+            for name, value in processor.counters().items():
+                total[name] = total.get(name, 0) + value
+        return total
+
+
+def is_closed(connection: Connection, seconds: float = 10) -> bool:
+    """Whether the broker ends the connection in time; it is closed on this side then."""
+    try:
+        return connection.is_closed_within(seconds)
+    finally:
+        connection.close()
+
+
+def open_descriptors() -> int:
+    """Sockets of this process."""
+    count = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            count += str(entry.readlink()).startswith("socket:")
+        except OSError:
+            continue
+    return count
+
+
+def dribble(sock: socket.socket, data: bytes) -> None:
+    """Send byte by byte."""
+    for at in range(len(data)):
+        sock.sendall(data[at : at + 1])
