@@ -173,22 +173,25 @@ def test_a_failure_is_told_after_the_delay_only(certificates: Certificates) -> N
     """By the broker's clock, while the same thread serves others; then the connection is closed."""
     clock = VirtualClock()
     changes = {"connection.failed.authentication.delay.ms": 5000, "num.network.threads": 1}
-    with SecuredBroker(certificates, changes, clock) as secured:
-        with secured.connect("SASL") as refused, secured.connect("SASL") as other:
-            assert ask(refused, HANDSHAKE, 1, Mechanism="PLAIN")["ErrorCode"] == 0
-            refused.send(codec.encode_request_frame(AUTHENTICATE, 1, 3, "x", {"AuthBytes": b"\0alice\0no"})[4:])
-            wait_for("the failure", lambda: secured.counters()["authentications_failed"] == 1)
-            assert log_in(other)["ErrorCode"] == 0
-            clock.advance_ms(4999)
-            assert ask(other, METADATA, 1, Topics=[])["Brokers"]
-            refused.socket.settimeout(0.2)
-            with pytest.raises(TimeoutError):
-                refused.receive()
-            refused.socket.settimeout(10)
-            clock.advance_ms(1)
-            _, answer = codec.decode_response_frame(AUTHENTICATE, 1, bytearray(refused.receive()))
-            assert answer["ErrorCode"] == Errors.SASL_AUTHENTICATION_FAILED
-            assert is_closed(refused)
+    with (
+        SecuredBroker(certificates, changes, clock) as secured,
+        secured.connect("SASL") as refused,
+        secured.connect("SASL") as other,
+    ):
+        assert ask(refused, HANDSHAKE, 1, Mechanism="PLAIN")["ErrorCode"] == 0
+        refused.send(codec.encode_request_frame(AUTHENTICATE, 1, 3, "x", {"AuthBytes": b"\0alice\0no"})[4:])
+        wait_for("the failure", lambda: secured.counters()["authentications_failed"] == 1)
+        assert log_in(other)["ErrorCode"] == 0
+        clock.advance_ms(4999)
+        assert ask(other, METADATA, 1, Topics=[])["Brokers"]
+        refused.socket.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            refused.receive()
+        refused.socket.settimeout(10)
+        clock.advance_ms(1)
+        _, answer = codec.decode_response_frame(AUTHENTICATE, 1, bytearray(refused.receive()))
+        assert answer["ErrorCode"] == Errors.SASL_AUTHENTICATION_FAILED
+        assert is_closed(refused)
 
 
 def test_the_default_delay_passes(secured: SecuredBroker) -> None:
@@ -336,8 +339,8 @@ def test_no_secret_is_in_the_log(certificates: Certificates, tmp_path: Path, cap
         secured.add_scram_users()
         for mechanism in ("PLAIN", "SCRAM-SHA-256"):
             secured.cluster("SASL", mechanism=mechanism, user="bob").close()
+            wrong = {"sasl.jaas.config": 'x.Y required username="bob" password="another-secret";'}
             with pytest.raises(KafkaError):
-                wrong = {"sasl.jaas.config": 'x.Y required username="bob" password="another-secret";'}
                 secured.cluster("SASL", wrong, mechanism=mechanism)
     text = caplog.text + "".join(
         path.read_bytes().decode("latin-1") for path in (tmp_path / "data").iterdir() if path.is_file()
