@@ -6,12 +6,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from kbroker.client.admin import EARLIEST, LATEST, MAX_TIMESTAMP, Admin, ConfigSource, NewTopic, ResourceType
+from kbroker.client.admin import (
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    Admin,
+    ConfigSource,
+    MutationThrottledError,
+    NewTopic,
+    ResourceType,
+)
 from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import Consumer, Record
 from kbroker.client.producer import CODECS, Delivery, Producer
+from kbroker.client.quotas import Quotas
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.quotas import QuotaEntity
 from tests.support import need
+from tests.support.broker import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -199,3 +211,55 @@ def test_cluster_is_described(cluster, kafka):
     assert described.cluster_id
     assert [kafka] == [f"{n.host}:{n.port}" for n in described.nodes]
     assert described.controller_id == described.nodes[0].node_id
+
+
+def test_quotas_of_kafka(cluster, kafka, tmp_path):
+    """Our commands set, list, compare, apply and remove quotas on Apache Kafka; its refusals are shown as they are."""
+    from click.testing import CliRunner
+
+    from kbroker.cli import cli
+
+    def run(*args: str, status: int = 0) -> str:
+        done = CliRunner().invoke(cli, ["quotas", *args], env={"KBROKER_BOOTSTRAP": kafka})
+        assert done.exit_code == status, done.output
+        return done.stderr if status else done.stdout
+
+    entity = ("--user", "a b*", "--client-id-default")
+    run("set", *entity, "producer_byte_rate=1024", "controller_mutation_rate=0.5")
+    run("set", "--ip", "10.1.2.3", "connection_creation_rate=7")
+    wait_for("the quotas", lambda: run("list").count("\n") == 4)
+    assert [line.split() for line in run("list").splitlines()[1:]] == [
+        ["-", "-", "10.1.2.3", "connection_creation_rate", "7"],
+        ["a", "b*", "<default>", "-", "controller_mutation_rate", "0.5"],
+        ["a", "b*", "<default>", "-", "producer_byte_rate", "1024"],
+    ]
+    plan = tmp_path / "q.yaml"
+    plan.write_text('- {entity: {user: "a b*", client-id: null}, quotas: {request_percentage: 12.5}}\n')
+    changes = [
+        "- user a b*, client-id <default>: controller_mutation_rate 0.5",
+        "- user a b*, client-id <default>: producer_byte_rate 1024",
+        "+ user a b*, client-id <default>: request_percentage 12.5",
+    ]
+    assert run("diff", str(plan)).splitlines() == changes
+    assert run("apply", str(plan), "--dry-run").splitlines() == changes
+    assert run("apply", str(plan)).splitlines() == changes
+    wait_for("the file", lambda: run("diff", str(plan)) == "")
+    assert "must be greater than 0" in run("set", *entity, "producer_byte_rate=0", status=1)
+    run("remove", "--ip", "10.1.2.3")
+    run("remove", *entity)
+    wait_for("the removal", lambda: run("list").count("\n") == 1)
+
+
+def test_mutation_quota_of_kafka(kafka):
+    """Error 89 and its delay come from Kafka as from us: nothing is sent again, and waiting that long helps."""
+    entity = QuotaEntity.of({"client-id": "hasty"})
+    with Cluster(kafka, client_id="hasty") as hasty:
+        assert Quotas(hasty).alter({entity: {"controller_mutation_rate": 2.0}}) == {entity: None}
+        wait_for("the quota", lambda: Quotas(hasty).of(entity) == {"controller_mutation_rate": 2.0})
+        name = f"m-{uuid.uuid4().hex[:8]}"
+        Admin(hasty).create_topics([NewTopic(f"{name}-a", partitions=25)])
+        with pytest.raises(MutationThrottledError) as caught:
+            Admin(hasty).create_topics([NewTopic(f"{name}-b", partitions=1)])
+        assert 0 < caught.value.throttle_time_ms <= 1500
+        Admin(hasty).create_topics([NewTopic(f"{name}-b", partitions=1)])  # the client itself waits before it sends
+        Quotas(hasty).alter({entity: {"controller_mutation_rate": None}})
