@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.everyday import heading
+pytest.register_assert_rewrite("tests.clients.everyday")
+
+from tests.clients.everyday import heading  # noqa: E402
 
 
 @pytest.fixture(scope="session")

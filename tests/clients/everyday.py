@@ -16,7 +16,7 @@ group             member a reads 40 records alone, b joins, both read 40 more, a
 by time           50 records 10 ms apart from START_MS on; the `offset` at START_MS + 171 and the `values` from there
 list              which of the three `topics` are listed
 describe          the `leaders` of TOPIC's partitions
-configs           `retention.ms` as described `before` and `after` it was set to 123456789
+configs           `retention.ms` as described `before` and `after` it was set to 123456789 (Kafka needs a moment)
 delete            TOPIC-time, the others stay for the judge; `left` of it in the list of topics
 ================  ====================================================================================================
 """

@@ -30,8 +30,8 @@ class Tools:
         self.bootstrap = bootstrap
 
     def __call__(self, tool: str, *args: str, stdin: str = "", fails: bool = False) -> str:
-        """`fails`: whether it may say so with its exit status."""
-        command = [str(self.script), "tool", tool, "--bootstrap-server", self.bootstrap, *args]
+        """`tool`: a class, and its command if that comes first; `fails`: whether it may say so with its exit status."""
+        command = [str(self.script), "tool", *tool.split(), "--bootstrap-server", self.bootstrap, *args]
         done = subprocess.run(
             command,
             input=stdin,
@@ -258,7 +258,13 @@ def test_records_and_offsets(tools: Tools, tmp_path: Path) -> None:
 
 
 def test_one_node_cluster(tools: Tools, tmp_path: Path) -> None:
-    """The quorum tool sees one voter that leads; the reassignment tool moves a partition to where it is."""
+    """The cluster's tools see one node that leads; the reassignment tool moves a partition to where it is."""
+    assert re.fullmatch(r"Cluster ID: \S{22}\n", tools(TOOLS + "ClusterTool cluster-id"))
+    versions = tools(TOOLS + "BrokerApiVersionsCommand")
+    assert f"{tools.bootstrap} (id: 1 rack: null isFenced: false)" in versions
+    assert "Produce(0): 0 to 13 [usable: 13]" in versions
+    elected = ("--election-type", "preferred", "--all-topic-partitions")
+    assert "Error" not in tools(TOOLS + "LeaderElectionCommand", *elected)
     status = tools(TOOLS + "MetadataQuorumCommand", "describe", "--status")
     assert re.search(r"LeaderId:\s+1\n", status)
     tools(TOOLS + "TopicCommand", "--create", "--topic", "still", "--partitions", "1")

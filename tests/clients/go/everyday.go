@@ -347,9 +347,13 @@ func (e *everyday) configs() (facts, error) {
 		if _, err := done.On(e.topic, func(r *kadm.AlterConfigsResponse) error { return r.Err }); err != nil {
 			return err
 		}
-		after, err := e.retentionMs(a)
-		said["before"], said["after"] = before, after
-		return err
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+			after, err := e.retentionMs(a)
+			said["before"], said["after"] = before, after
+			if err != nil || after != before || time.Now().After(deadline) {
+				return err
+			}
+		}
 	})
 }
 

@@ -255,13 +255,20 @@ public final class Everyday {
         }
     }
 
+    private static String retentionMs(Admin admin, ConfigResource resource) throws Exception {
+        return admin.describeConfigs(List.of(resource)).all().get().get(resource).get("retention.ms").value();
+    }
+
     private Map<String, Object> configs() throws Exception {
         var resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
         var change = new AlterConfigOp(new ConfigEntry("retention.ms", "123456789"), AlterConfigOp.OpType.SET);
         try (Admin admin = admin()) {
-            String before = admin.describeConfigs(List.of(resource)).all().get().get(resource).get("retention.ms").value();
+            String before = retentionMs(admin, resource);
             admin.incrementalAlterConfigs(Map.of(resource, List.of(change))).all().get();
-            String after = admin.describeConfigs(List.of(resource)).all().get().get(resource).get("retention.ms").value();
+            String after = before;
+            for (long deadline = deadline(); after.equals(before) && System.nanoTime() < deadline;) {
+                after = retentionMs(admin, resource);
+            }
             return Map.of("before", before, "after", after);
         }
     }

@@ -139,7 +139,9 @@ async function configs() {
     const before = await value(a);
     const configEntries = [{ name: "retention.ms", value: "123456789" }];
     await a.alterConfigs({ resources: [{ type: ConfigResourceTypes.TOPIC, name: topic, configEntries }] });
-    return { before, after: await value(a) };
+    let after;
+    await until("the config has changed", async () => (after = await value(a)) !== before);
+    return { before, after };
   });
 }
 
