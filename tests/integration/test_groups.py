@@ -323,6 +323,33 @@ def test_members_go_on_over_a_restart_of_the_broker(start_broker: Callable[..., 
     one.stop()
 
 
+def test_a_rebalance_while_the_broker_is_stopped(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
+    """One member dies and another comes while there is no broker: afterwards the living share everything."""
+    topic, group = names()
+    broker = start_broker(folder=tmp_path / "kept", **{k.replace(".", "__"): v for k, v in SETTINGS.items()})
+    fill(broker.bootstrap, topic)
+    one = Confluent(broker.bootstrap, topic, group)
+    child = subprocess.Popen([sys.executable, "-c", CHILD, broker.bootstrap, topic, group], stdout=subprocess.PIPE)
+    try:
+        wait_for("a half each", lambda: len(one.assigned) == 2)
+        broker.kill()
+    finally:
+        child.kill()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+    two = Confluent(broker.bootstrap, topic, group)
+    broker.start()
+    wait_for(
+        "a half each again",
+        lambda: len(one.assigned) == len(two.assigned) == 2 and one.assigned | two.assigned == {0, 1, 2, 3},
+        60,
+    )
+    two.stop()
+    wait_for("all partitions", lambda: one.assigned == {0, 1, 2, 3}, 60)
+    one.stop()
+
+
 def test_produce_into_the_offsets_topic_is_refused(broker: BrokerProcess) -> None:
     """It has its fifty partitions, and no client writes into it."""
     admin = confluent_admin.AdminClient({"bootstrap.servers": broker.bootstrap})

@@ -4,6 +4,7 @@ import struct
 
 import pytest
 
+from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.protocol import codec
 from kbroker.testing import VirtualBroker
 from tests.support import wire
@@ -50,6 +51,38 @@ def test_produce_wakes_who_waits(broker):
             assert produced(writer.ask(produce("t", 0, batch([b"wake"])))).base_offset == 0
         assert fetched(reader.receive()).batches()[0][0] == 0
         assert broker.waiting_fetches == 1
+
+
+def test_a_commit_wakes_who_reads_the_offsets_topic(broker):
+    """What the coordinator appends itself answers the fetches of its partition, as a Produce does."""
+    groups = broker.context.groups
+    groups.prepare()
+    with Connection(broker.bootstrap_servers) as reader:
+        reader.send(fetch("__consumer_offsets", (0,), max_wait_ms=10_000))
+        broker.wait_for_fetches()
+        groups.commit("g", "", None, -1, {("t", 0): CommittedOffset(7, -1, "", 5)})
+        assert fetched(reader.receive()).batches()[0][0] == 0
+        assert broker.waiting_fetches == 0
+
+
+def test_a_topic_stored_in_zstd_is_served_to_old_clients(broker):
+    """Fetch v4 to v9 knows no zstd, but Apache Kafka 4.3.1 sends it all the same (measured): no error 76."""
+    with Connection(broker.bootstrap_servers) as one:
+        broker.context.topics.set_configs("t", {"compression.type": "zstd"})
+        one.ask(produce("t", 0, batch([b"plain"])))
+
+        def ask(version):
+            row = {"Partition": 0, "FetchOffset": 0, "PartitionMaxBytes": 1000}
+            body = {"MinBytes": 1, "MaxBytes": 1000, "Topics": [{"Topic": "t", "Partitions": [row]}]}
+            one.send_raw(codec.encode_request_frame(FETCH, version, 1, "old", body))
+            (topic,) = codec.decode_response_frame(FETCH, version, one.receive())[1]["Responses"]
+            (found,) = topic["Partitions"]
+            return found["ErrorCode"], found["HighWatermark"], bytes(found["Records"])
+
+        answers = [ask(version) for version in (4, 9, 10)]
+        assert answers == [answers[0]] * 3
+        assert answers[0][:2] == (0, 1)
+        assert answers[0][2][22] & 7 == wire.CODECS["zstd"]
 
 
 def test_min_bytes_adds_up_over_partitions(broker):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import uuid
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbroker.common.config import BrokerConfig
@@ -56,30 +58,43 @@ class FakeLogs:
     def __init__(self) -> None:
         self.open: dict[tuple[str, int], FakeLog] = {}
         self.fail_at: tuple[str, int] | None = None
+        self.fail_sync = False
+        self.offline_dirs: dict[Path, str] = {}
+        self.syncs = 0
 
     def start(self, topics: Any) -> None:
         for topic in topics:
             for index in range(topic.partitions):
                 if self.fail_at != (topic.name, index):
-                    self.create_partition(topic.name, index, topic.topic_id, topic.config)
+                    self.create_partitions(topic.name, [index], topic.topic_id, topic.config)
 
     def partition(self, topic: str, partition: int) -> FakeLog | None:
         return self.open.get((topic, partition))
 
-    def create_partition(self, topic: str, partition: int, topic_id: uuid.UUID, configs: Any) -> FakeLog:
-        if self.fail_at == (topic, partition):
-            raise OSError(28, "No space left on device")
-        log = FakeLog(topic, partition, topic_id, dict(configs))
-        self.open[topic, partition] = log
-        return log
+    def create_partitions(
+        self, topic: str, partitions: Iterable[int], topic_id: uuid.UUID, configs: Any
+    ) -> list[FakeLog]:
+        made = []
+        for partition in partitions:
+            if self.fail_at == (topic, partition):
+                raise OSError(28, "No space left on device")
+            log = self.open[topic, partition] = FakeLog(topic, partition, topic_id, dict(configs))
+            made.append(log)
+        return made
+
+    def sync_folders(self) -> None:
+        self.syncs += 1
+        if self.fail_sync:
+            raise OSError(5, "Input/output error")
 
     def update_configs(self, configs: Any) -> None:
         for (topic, _), log in self.open.items():
             if topic in configs:
                 log.configs = dict(configs[topic])
 
-    def delete_partition(self, topic: str, partition: int) -> None:
-        del self.open[topic, partition]
+    def delete_partitions(self, topic: str, partitions: Iterable[int]) -> None:
+        for partition in partitions:
+            self.open.pop((topic, partition), None)
 
 
 @dataclass

@@ -246,3 +246,20 @@ def test_without_a_coordinator_every_group_api_says_so():
         decoded = codec.decode_request(key, 4, codec.encode_request(key, 4, body))
         with pytest.raises(KafkaError, match="COORDINATOR_NOT_AVAILABLE"):
             entry.handle(ctx, decoded, RequestContext(key, 4))
+
+
+def test_how_long_a_note_may_be():
+    """offset.metadata.max.bytes counts Java's characters, as Kafka does; 100 kB are 12, or -1 where they are allowed."""
+    bench = Bench()
+    notes = ["n" * 10, "\u00e9" * 10, "\U0001f600" * 5, "n" * 11, "\U0001f600" * 6, "n" * 100_000]
+
+    def code(note):
+        (topic,) = bench.ask("OffsetCommit", 8, commit(8, UNKNOWN_ID, (0, 7, note)))["Topics"]
+        return topic["Partitions"][0]["ErrorCode"]
+
+    assert [code(note) for note in notes] == [0, 0, 0, 12, 12, 12]
+    bench.bench = make_bench(offset_metadata_max_bytes=200_000)
+    bench.bench.ctx.group_coordinator = bench.groups.coordinator
+    bench.bench.create("t", 2)
+    assert (code(notes[-1]), code("n" * 32_767)) == (-1, 0)  # a record holds no more
+    assert bench.groups.restart().coordinator.committed("g")["t", 0].metadata == "n" * 32_767

@@ -53,10 +53,12 @@ def test_delete_records(bench: Bench, version: int) -> None:
 
 
 def test_delete_records_refusals(bench: Bench) -> None:
-    """Unknown partition and topic 3, a compacted topic 44, an internal one 17."""
+    """Unknown partition and topic 3, a compacted topic 44, an internal one 17 as soon as it is there."""
     assert cut(bench, "t", (1, 0), (2, 0), (-1, 0)) == [(1, 0, 0), (2, -1, 3), (-1, -1, 3)]
     assert cut(bench, "missing", (0, 0)) == [(0, -1, 3)]
     assert cut(bench, "c", (0, 0)) == [(0, -1, 44)]
+    assert cut(bench, "__consumer_offsets", (0, 0)) == [(0, -1, 3)]
+    bench.ctx.topics.auto_create(["__consumer_offsets"])
     assert cut(bench, "__consumer_offsets", (0, 0)) == [(0, -1, 17)]
     assert bench.ask("DeleteRecords", 2, {"Topics": [], "TimeoutMs": 1})["Topics"] == []
 
@@ -126,6 +128,18 @@ def test_volume_of_a_log_dir(tmp_path: Any) -> None:
     assert result["TotalBytes"] > result["UsableBytes"] > 0
 
 
+def test_an_offline_log_dir(tmp_path: Any) -> None:
+    """A folder that can no longer be written is 56, and nothing else is told of it."""
+    bench = make_bench(log_dir=str(tmp_path))
+    bench.create("t")
+    bench.logs.offline_dirs = {tmp_path: "flush: Input/output error"}
+    answer = bench.ask("DescribeLogDirs", 4, {"Topics": None})
+    (result,) = answer["Results"]
+    assert answer["ErrorCode"] == 0
+    expected = {"ErrorCode": 56, "LogDir": str(tmp_path), "Topics": [], "TotalBytes": -1, "UsableBytes": -1}
+    assert result == {**expected, "IsCordoned": False}
+
+
 def producers(bench: Bench, *indexes: int, name: str = "t") -> list[Any]:
     (topic,) = bench.ask("DescribeProducers", 0, {"Topics": [{"Name": name, "PartitionIndexes": indexes}]})["Topics"]
     return [(p["PartitionIndex"], p["ErrorCode"], p["ErrorMessage"], p["ActiveProducers"]) for p in topic["Partitions"]]
@@ -155,7 +169,7 @@ def test_describe_producers_refusals(bench: Bench) -> None:
 
 @pytest.mark.parametrize("version", range(3))
 def test_elect_leaders(bench: Bench, version: int) -> None:
-    """No election is needed; unknown partitions and topics are 3; of all partitions none is named."""
+    """No election is needed; unknown partitions and topics are 3; of all, topics are named and no partition is."""
     asked = [{"Topic": "t", "Partitions": [0, 7]}, {"Topic": "missing", "Partitions": [0]}]
     answer = bench.ask("ElectLeaders", version, {"ElectionType": 0, "TopicPartitions": asked, "TimeoutMs": 1})
     rows = [
@@ -168,7 +182,8 @@ def test_elect_leaders(bench: Bench, version: int) -> None:
         ("t", 7, 3, "No such partition as t-7"),
         ("missing", 0, 3, "No such topic as missing"),
     ]
-    assert bench.ask("ElectLeaders", version, {"TopicPartitions": None, "TimeoutMs": 1})["ReplicaElectionResults"] == []
+    answer = bench.ask("ElectLeaders", version, {"TopicPartitions": None, "TimeoutMs": 1})
+    assert answer["ReplicaElectionResults"] == [{"Topic": name, "PartitionResult": []} for name in ("c", "t")]
 
 
 def test_unknown_election(bench: Bench) -> None:

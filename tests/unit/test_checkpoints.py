@@ -137,12 +137,15 @@ def test_foreign_folder_is_refused(tmp_path):
 
 
 def test_partition_metadata(tmp_path):
-    """Two lines, the id in Kafka's base64; anything else is refused."""
+    """Two lines, the id in Kafka's base64; nothing is what a power loss may leave; anything else is refused."""
     assert cp.read_partition_metadata(tmp_path) is None
     cp.write_partition_metadata(tmp_path, ID)
     assert (tmp_path / "partition.metadata").read_text() == "version: 0\ntopic_id: 46mK0nOiSkyxqgtOHNf9Pg"
     assert cp.read_partition_metadata(tmp_path) == ID
-    for damaged in ("", "version: 1\ntopic_id: 46mK0nOiSkyxqgtOHNf9Pg", "version: 0\ntopic_id: x", "version: 0"):
+    for empty in ("", "\0" * 40, "\n"):
+        (tmp_path / "partition.metadata").write_text(empty)
+        assert cp.read_partition_metadata(tmp_path) is None
+    for damaged in ("version: 1\ntopic_id: 46mK0nOiSkyxqgtOHNf9Pg", "version: 0\ntopic_id: x", "version: 0"):
         (tmp_path / "partition.metadata").write_text(damaged)
         with pytest.raises(cp.CorruptFileError, match=r"partition\.metadata"):
             cp.read_partition_metadata(tmp_path)

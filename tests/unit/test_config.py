@@ -243,6 +243,8 @@ def test_listeners_with_names_of_their_own():
         ({"listener.security.protocol.map": "PLAINTEXT"}, "NAME:PROTOCOL"),
         ({"log.dirs": "a,b"}, "Only one folder"),
         ({"default.replication.factor": "3"}, "one broker"),
+        ({"offsets.topic.segment.bytes": "1048575"}, "at least 1048576"),  # its topic could not be made: no group works
+        ({"transaction.state.log.segment.bytes": "1000"}, "at least 1048576"),
     ],
 )
 def test_settings_that_cannot_work(values, text):

@@ -6,10 +6,11 @@ import time
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_coordinator import GroupSettings
 from kbroker.coordinator.membership import LeavingMember
-from tests.support.groups import REBALANCE_MS, SESSION_MS, Groups
+from tests.support.groups import REBALANCE_MS, SESSION_MS, Groups, MemoryTopic
 
 NONE = Errors.NONE
 
@@ -462,3 +463,32 @@ def test_a_group_that_cannot_be_written_down_tells_its_members(monkeypatch):
     leader = groups.sync(first.member_id, 2, {first.member_id: b"x"})
     assert follower.one.error is leader.one.error is Errors.NOT_COORDINATOR
     assert groups.state() == "PreparingRebalance"
+
+
+def test_a_group_too_large_for_a_record_tells_its_members():
+    """Assignments above max.message.bytes: -1 as from Kafka 4.3.1, the group rebalances, and goes on with smaller ones."""
+    clock = VirtualClock()
+    groups = Groups(clock=clock, topic=MemoryTopic(clock, **{"max.message.bytes": 10_000}))
+    first = groups.join().one
+    large = groups.sync(first.member_id, 1, {first.member_id: b"x" * 10_000})
+    assert large.one.error is Errors.UNKNOWN_SERVER_ERROR
+    assert groups.state() == "PreparingRebalance"
+    assert groups.beat(first.member_id, 1) is Errors.REBALANCE_IN_PROGRESS
+    again = groups.join(first.member_id).one
+    assert (again.error, again.generation_id) == (Errors.NONE, 2)
+    small = groups.sync(first.member_id, 2, {first.member_id: b"x" * 9_000})
+    assert small.one.assignment == b"x" * 9_000
+    assert groups.state() == groups.restart().state() == "Stable"
+
+
+def test_a_newcomer_that_dies_while_the_group_waits_for_more():
+    """The initial delay of an empty group: who is gone by its end is out, and the other leads."""
+    groups = Groups(GroupSettings(initial_rebalance_delay_ms=3000))
+    gone = groups.join(session_ms=6000)
+    stays = groups.join()
+    (member_id, _) = groups.members()
+    assert groups.leave(member_id) == [Errors.NONE]
+    assert gone.one.error is Errors.UNKNOWN_MEMBER_ID
+    groups.after(6000)
+    assert (stays.one.error, stays.one.leader_id) == (Errors.NONE, stays.one.member_id)
+    assert groups.members() == [stays.one.member_id]

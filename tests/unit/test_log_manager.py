@@ -99,6 +99,60 @@ def test_restart_after_a_kill(brokers, tmp_path):
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
 
 
+def test_a_lost_tail_is_told(brokers, tmp_path, caplog):
+    """A start says what an unclean stop has cost: bytes that were cut, and offsets that were there before."""
+    manager, _ = brokers.start()
+    for _ in range(3):
+        append(manager)
+    append(manager, 1)
+    manager.write_high_watermarks()
+    brokers.kill(manager)
+    path = tmp_path / "orders-0" / f"{0:020}.log"
+    size = path.stat().st_size // 3
+    path.write_bytes(path.read_bytes()[: size + 7])
+    _, report = brokers.start()
+    cut = (
+        f"7 bytes from byte {size} of segment {0:020}.log on were cut, the tail of an unclean stop (the file ended "
+        "early); the log ends at offset 1"
+    ).replace("the file ended early", "the last batch is cut off")
+    lost = "offsets 1 to 2, which were there at the last checkpoint, are lost"
+    assert report.cut == {("orders", 0): f"{cut}; {lost}"}
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told == [f"partition orders-0: {cut}; {lost}"]
+
+
+def test_partitions_of_one_request_are_synced_once(brokers, tmp_path, monkeypatch):
+    """One sync of the log folder makes all new names durable, and one more all deletions; nothing else is synced."""
+    manager, _ = brokers.start(topics=())
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    config = BrokerConfig().topic_configs({})
+    made = manager.create_partitions("orders", range(50), ID, config)
+    assert synced == []
+    manager.sync_folders()
+    manager.sync_folders()
+    assert synced == [str(tmp_path)]
+    assert manager.create_partitions("orders", range(51), ID, config)[:50] == made
+    manager.sync_folders()
+    assert synced == [str(tmp_path)] * 2
+    manager.delete_partitions("orders", range(60))
+    assert synced == [str(tmp_path)] * 3
+    assert len(list(tmp_path.glob("*-delete"))) == 51
+
+
+def test_a_power_loss_may_empty_the_metadata_of_a_new_folder(brokers, tmp_path):
+    """Its name is durable when it is acknowledged, its content is not: the topic's id is written anew."""
+    manager, _ = brokers.start()
+    append(manager)
+    brokers.kill(manager)
+    for content in (b"", bytes(40)):
+        (tmp_path / "orders-0" / "partition.metadata").write_bytes(content)
+        manager, report = brokers.start()
+        assert (report.failures, manager.partition("orders", 0).log_end_offset) == ({}, 1)
+        assert checkpoints.read_partition_metadata(tmp_path / "orders-0") == ID
+        brokers.kill(manager)
+
+
 def test_two_kills_in_a_row_do_not_count_as_clean(brokers):
     """The mark of an earlier stop is gone as soon as it was read: a crash while running is unclean."""
     manager, _ = brokers.start()
@@ -306,6 +360,7 @@ def test_full_disk_is_survived_without_a_restart(brokers, monkeypatch, tmp_path)
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "write_atomically", full)
+        patch.setattr(checkpoints, "write_partition_metadata", full)
         manager.write_checkpoints()
         with pytest.raises(KafkaError, match="No space left"):
             manager.create_partition("more", 0, ID, {})

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.log._segment import OpenFileCache
 from tests.support.log_files import NOW_MS, base_of, batch, crc_ok, open_log, read_all, split
 
 SMALL = {"segment.bytes": 1000, "index.interval.bytes": 200}
@@ -48,6 +49,37 @@ def test_torn_tail_at_every_byte(tmp_path: Path) -> None:
         assert log.append(batch(b"next")).base_offset == kept
         log.close(clean=False)
         shutil.rmtree(folder)
+
+
+def test_what_is_cut_is_told(tmp_path: Path) -> None:
+    """The bytes, the segment, the reason and the offset where the log ends now; nothing after a sound start."""
+    data = fill(tmp_path / "t-0", 3)
+    path = segment(tmp_path / "t-0", 0)
+    log = open_log(tmp_path / "t-0")
+    assert log.cut is None
+    log.close(clean=False)
+    path.write_bytes(path.read_bytes()[:-5])
+    log = open_log(tmp_path / "t-0")
+    whole = len(data[0]) + len(data[1])
+    assert log.cut == (
+        f"{len(data[2]) - 5} bytes from byte {whole} of segment {0:020}.log on were cut, the tail of an unclean stop "
+        "(the last batch is cut off); the log ends at offset 2"
+    )
+    log.close(clean=False)
+    assert open_log(tmp_path / "t-0").cut is None
+
+
+def test_an_empty_partition_opens_no_file(tmp_path: Path) -> None:
+    """Thousands of empty partitions are started without thousands of open files, after a kill and after a stop."""
+    files = OpenFileCache(10)
+    for clean in (False, True):
+        log = open_log(tmp_path / "t-0", files=files, clean=clean)
+        assert (log.log_end_offset, files.open_files) == (0, 0)
+        log.close(clean=clean)
+        assert files.open_files == 0
+    log = open_log(tmp_path / "t-0", files=files, clean=True)
+    assert log.append(batch(b"first")).base_offset == 0
+    assert files.open_files == 1
 
 
 def test_bit_flips_never_serve_a_wrong_batch(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ SECOND = StoredTopic("b", uuid.UUID(int=2), 1)
 def test_everything_survives_a_restart(tmp_path):
     """Cluster id, topics, ids, partitions and configs are the same after closing and opening."""
     store = MetadataStore(tmp_path, 1)
-    store.add_topic(FIRST)
-    store.add_topic(SECOND)
+    store.add_topics([FIRST])
+    store.add_topics([SECOND])
     store.set_partitions("b", 2)
     store.replace_configs(BROKER, "", {"message.max.bytes": "100"})
     store.close()
@@ -61,8 +61,8 @@ def test_the_log_folder_names_the_cluster(tmp_path):
 def test_a_removed_topic_leaves_nothing():
     """A new topic of the same name starts without the old one's configs."""
     store = MetadataStore(None, 1)
-    store.add_topic(FIRST)
-    store.remove_topic("a")
+    store.add_topics([FIRST])
+    store.remove_topics(["a"])
     assert store.topics() == []
     assert store.configs(TOPIC, "a") == {}
     store.close()
@@ -71,10 +71,10 @@ def test_a_removed_topic_leaves_nothing():
 def test_a_failed_change_changes_nothing():
     """A topic whose name is taken is refused whole, and the store goes on."""
     store = MetadataStore(None, 1)
-    store.add_topic(FIRST)
+    store.add_topics([FIRST])
     with pytest.raises(sqlite3.IntegrityError):
-        store.add_topic(StoredTopic("c", FIRST.topic_id, 1, {"retention.ms": "1"}))
-    store.add_topic(SECOND)
+        store.add_topics([StoredTopic("c", FIRST.topic_id, 1, {"retention.ms": "1"})])
+    store.add_topics([SECOND])
     assert [topic.name for topic in store.topics()] == ["a", "b"]
     assert store.configs(TOPIC, "c") == {}
     store.close()

@@ -26,6 +26,7 @@ BOOLEAN, STRING, INT, SHORT, LONG, LIST, PASSWORD = (
     ConfigType.LIST,
     ConfigType.PASSWORD,
 )
+LEAST_SEGMENT_BYTES = 1 << 20  # what segment.bytes of a topic may be; with less the topic could not be made
 HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 CLUSTER_WIDE = Dynamic.CLUSTER_WIDE
 
@@ -115,11 +116,12 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
     _key("transaction.state.log.num.partitions", INT, 50, between(1), "Partitions of __transaction_state.", HIGH),
     _key("transaction.state.log.replication.factor", SHORT, 1, between(1), "Accepted; there is one broker.", HIGH),
     _key("transaction.state.log.min.isr", INT, 1, between(1), "Accepted; there is one broker.", HIGH),
-    _key("transaction.state.log.segment.bytes", INT, 104_857_600, between(1),
+    _key("transaction.state.log.segment.bytes", INT, 104_857_600, between(LEAST_SEGMENT_BYTES),
          "Segment size of __transaction_state.", HIGH),
     _key("offsets.topic.num.partitions", INT, 50, between(1), "Partitions of __consumer_offsets.", HIGH),
     _key("offsets.topic.replication.factor", SHORT, 1, between(1), "Accepted; there is one broker.", HIGH),
-    _key("offsets.topic.segment.bytes", INT, 104_857_600, between(1), "Segment size of __consumer_offsets.", HIGH),
+    _key("offsets.topic.segment.bytes", INT, 104_857_600, between(LEAST_SEGMENT_BYTES),
+         "Segment size of __consumer_offsets.", HIGH),
     _key("offsets.retention.minutes", INT, 10_080, between(1),
          "How long the offsets of an empty group are kept.", HIGH),
     _key("offsets.retention.check.interval.ms", LONG, 600_000, between(1),

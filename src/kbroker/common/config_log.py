@@ -95,7 +95,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
     _dynamic("log.cleaner.io.buffer.load.factor", DOUBLE, 0.9, None, "How full the cleaner's key map may be."),
     _dynamic("log.cleaner.io.buffer.size", INT, 524_288, between(0), "Memory of the cleaner's buffers in bytes."),
     _dynamic("log.cleaner.io.max.bytes.per.second", DOUBLE, 1.7976931348623157e308, None,
-             "Speed limit of the cleaner. Accepted; there is none."),
+             "Bytes a second that the cleaner threads together may read and write; 0 or less: no limit."),
     _dynamic("log.cleaner.max.compaction.lag.ms", LONG, INT64_MAX, between(1), "Longest time before compaction."),
     _dynamic("log.cleaner.min.cleanable.ratio", DOUBLE, 0.5, between(0, 1),
              "Uncleaned share that makes a log cleanable."),

@@ -238,10 +238,13 @@ class GroupCoordinator:
     def _put(self, group: ClassicGroup, offsets: Mapping[Place, CommittedOffset]) -> Written | None:
         if not offsets:
             return None
-        records = [
-            (group_records.offset_key(group.group_id, topic, partition), group_records.encode_offset(value))
-            for (topic, partition), value in offsets.items()
-        ]
+        try:
+            records = [
+                (group_records.offset_key(group.group_id, topic, partition), group_records.encode_offset(value))
+                for (topic, partition), value in offsets.items()
+            ]
+        except ProtocolError as error:  # a note that the configuration allows and the record's format does not
+            raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, str(error)) from error
         written = self._log.append(group.group_id, records)
         group.offsets.update(offsets)
         return written

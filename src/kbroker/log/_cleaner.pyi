@@ -1,16 +1,20 @@
 from typing import final
 
 from kbroker.log._partition import PartitionLog
+from kbroker.log._throttle import ByteThrottle
 from kbroker.log.facts import CleanResult
 
 @final
 class Cleaner:
     """Compacts partitions, one at a time. Threads: ``clean`` one at a time, ``stop`` any.
 
-    Args: `memory_bytes` what the map of keys may take while a round runs; `load_factor` how full it may be.
+    Args: `memory_bytes` what the map of keys may take while a round runs; `load_factor` how full it may be;
+        `throttle` how fast it may read and write.
     """
 
-    def __new__(cls, memory_bytes: int, load_factor: float = ...) -> Cleaner: ...
+    def __new__(
+        cls, memory_bytes: int, load_factor: float = ..., throttle: ByteThrottle | None = ...
+    ) -> Cleaner: ...
     def stop(self) -> None:
         """End a round under way at the next batch; nothing that is half done stays. Rounds begun later end at once."""
     def clean(

@@ -29,6 +29,7 @@ from kbroker.log._producer_state cimport ProducerFacts, producer_state_count, pr
 from kbroker.log._segment cimport (
     LogSegment, SegmentList, segment_find_indexed, segment_list_floor, segment_list_release, segment_open,
 )
+from kbroker.log._throttle cimport ByteThrottle, Throttle, throttle_take, throttle_wake
 from kbroker.protocol._records cimport (
     BATCH_HEADER_BYTES, BatchHeader, RecordView, batch_crc_ok, batch_parse, record_next,
 )
@@ -48,6 +49,7 @@ cdef struct Round:
     OffsetMap *map              # borrowed
     AtomicI64 *stop             # borrowed
     CrashPoint *crash           # borrowed
+    Throttle *throttle          # borrowed; NULL: none
     BatchFilter filter
     int64_t first_dirty
     int64_t first_uncleanable
@@ -136,6 +138,12 @@ cdef int32_t reader_fill(Reader *reader, int64_t size_bytes) noexcept nogil:
     return 0 if reader.filled >= size_bytes else CLEAN_CORRUPT
 
 
+cdef inline void charge(Round *round_, int64_t size_bytes) noexcept nogil:
+    """Bytes read or written; waits where there are too many of them."""
+    if round_.throttle is not NULL:
+        throttle_take(round_.throttle, size_bytes, round_.stop)
+
+
 cdef int32_t reader_next(Reader *reader) noexcept nogil:
     """1: reader.batch and its header, checksum and offsets sound; 0: the end; CLEAN_CORRUPT or -errno."""
     cdef int32_t rc
@@ -216,6 +224,7 @@ cdef int32_t build_map(Round *round_, int64_t *end_offset) noexcept nogil:
             rc = reader_next(&reader)
             if rc != 1:
                 break
+            charge(round_, reader.header.batch_length + 12)
             rc = map_batch(round_, &reader, &transactions)
             if rc == 0:
                 end_offset[0] = reader.next_offset
@@ -251,6 +260,7 @@ cdef int32_t clean_group(Round *round_, int32_t first, int32_t count) noexcept n
     cdef CleanedSegment cleaned
     cdef Reader reader
     cdef LogSegment *segment
+    cdef int64_t written
     cdef int32_t slot, rc
     memset(&reader, 0, sizeof(Reader))
     rc = load_producers(round_)
@@ -269,7 +279,9 @@ cdef int32_t clean_group(Round *round_, int32_t first, int32_t count) noexcept n
             rc = reader_next(&reader)
             if rc != 1:
                 break
+            written = cleaned.size_bytes
             rc = filter_batch(&round_.filter, reader.batch, &reader.header, &cleaned)
+            charge(round_, reader.header.batch_length + 12 + cleaned.size_bytes - written)
         if rc == CLEAN_CORRUPT:
             round_.bad_offset = reader.next_offset
         round_.bytes_read += reader.limit
@@ -337,8 +349,9 @@ cdef class Cleaner:
     cdef OffsetMap map
     cdef AtomicI64 stopping
     cdef CrashPoint crash
+    cdef ByteThrottle throttle
 
-    def __cinit__(self, int64_t memory_bytes, double load_factor=0.9):
+    def __cinit__(self, int64_t memory_bytes, double load_factor=0.9, ByteThrottle throttle=None):
         cdef bytes secret = os.urandom(16)
         cdef uint64_t halves[2]
         if memory_bytes < 1024:
@@ -347,12 +360,16 @@ cdef class Cleaner:
             raise ValueError(f"load_factor must be above 0 and at most 1, got {load_factor}")
         memcpy(halves, <const char *>secret, 16)
         offset_map_init(&self.map, memory_bytes, load_factor, halves[0], halves[1])
+        self.throttle = throttle
 
     def __dealloc__(self):
         offset_map_destroy(&self.map)
 
     def stop(self):
         atomic_store(&self.stopping, 1)
+        if self.throttle is not None:
+            with nogil:
+                throttle_wake(&self.throttle.throttle)
 
     def _crash_before(self, int64_t step):
         """Tests: leave everything as it is before the step of that number (from 1; 0: never). Returns steps left."""
@@ -373,6 +390,8 @@ cdef class Cleaner:
         round_.map = &self.map
         round_.stop = &self.stopping
         round_.crash = &self.crash
+        if self.throttle is not None:
+            round_.throttle = &self.throttle.throttle
         round_.first_dirty = first_dirty
         round_.first_uncleanable = first_uncleanable
         round_.filter.now_ms = now_ms

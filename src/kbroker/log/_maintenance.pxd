@@ -3,6 +3,10 @@ from libc.stdint cimport int32_t, int64_t
 from kbroker.log._partition cimport Partition
 from kbroker.log._segment cimport LogSegment, SegmentList
 
+cdef enum:                      # of Partition.new_names
+    NEW_FILE = 1
+    NEW_FOLDER = 2
+
 cdef struct PendingSnapshot:    # producer state encoded under the append lock, stored (and synced) after it
     char *data                  # owned
     int64_t size_bytes

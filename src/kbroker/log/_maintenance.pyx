@@ -29,8 +29,6 @@ from kbroker.log._segment cimport (
 
 cdef enum:
     MAX_INT32 = 2147483647
-    NEW_FILE = 1
-    NEW_FOLDER = 2
 
 
 cdef SegmentList *view_acquire(Partition *partition) noexcept nogil:

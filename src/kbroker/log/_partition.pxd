@@ -75,6 +75,7 @@ cdef struct Partition:
     RecentAppend recent[RECENT_APPENDS]
     int64_t recent_count        # ever; the newest is at (recent_count - 1) % RECENT_APPENDS
     char *damage_text           # owned, NULL: sound
+    char *cut_text              # owned, NULL: opening found nothing to cut
     partition_hook on_high_watermark
     partition_hook on_dirty
     void *on_high_watermark_arg
@@ -125,7 +126,8 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
 cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_bytes, int8_t isolation,
                           ReadProbe *out) noexcept nogil
 
-# Called without any lock after a flush (or another event outside an append) has moved the high watermark.
+# Called without any lock when a flush, an append through Python's handle, or another event outside the lane's own
+# appends has moved the high watermark.
 cdef void partition_set_high_watermark_hook(Partition *partition, partition_hook hook, void *arg) noexcept nogil
 # Called without any lock, on the appending thread, when partition_flush_target() has risen: a flush is wanted.
 cdef void partition_set_dirty_hook(Partition *partition, partition_hook hook, void *arg) noexcept nogil

@@ -36,6 +36,7 @@ class PartitionLog:
         log_start_offset: int = ...,
         leader_epoch: int = ...,
         files: OpenFileCache | None = ...,
+        is_prepared: bool = ...,
     ) -> PartitionLog:
         """Open or create.
 
@@ -45,7 +46,7 @@ class PartitionLog:
             scan); `recovery_point`
             the offset known to be on disk: an unclean start checks what lies above it; `files` a cache of
             open files, the
-            process's own by default.
+            process's own by default; `is_prepared` the folder is there, and of this topic: it is not looked at.
         Raises: OSError naming the file that cannot be read or written; ValueError for a setting out of range
         or a folder
             of another topic.
@@ -111,6 +112,9 @@ class PartitionLog:
     def producer_count(self) -> int: ...
     @property
     def damage(self) -> str | None: ...
+    @property
+    def cut(self) -> str | None:
+        """What opening cut off the log's end after an unclean stop, for people; None: nothing."""
     @property
     def damage_offset(self) -> int | None: ...
     @property

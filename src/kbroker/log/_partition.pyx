@@ -16,7 +16,7 @@ from kbroker.log._config cimport LogConfig
 from kbroker.log._index cimport offset_index_offset_after, txn_index_append, txn_index_collect
 from kbroker.log._lookup cimport Found, find_timestamp
 from kbroker.log._maintenance cimport (
-    PendingSnapshot, advance_watermarks, apply_retention, flush_log, note_leader_epoch, purge_deleted, roll_segment,
+    NEW_FILE, NEW_FOLDER, PendingSnapshot, advance_watermarks, apply_retention, flush_log, note_leader_epoch, purge_deleted, roll_segment,
     should_roll, store_snapshot, take_snapshot, view_acquire, write_leader_epochs,
 )
 from kbroker.log._posix cimport ENOENT, io_read, io_truncate, io_write, put_int32, put_int64
@@ -72,6 +72,7 @@ cdef void partition_release(Partition *partition) noexcept nogil:
     free(partition.epochs)
     free(partition.epoch_starts)
     free(partition.damage_text)
+    free(partition.cut_text)
     mutex_destroy(&partition.append_lock)
     mutex_destroy(&partition.view_lock)
     mutex_destroy(&partition.flush_lock)
@@ -711,7 +712,7 @@ cdef class PartitionLog:
     def __cinit__(self, directory, str topic not None, int32_t partition, topic_id, config, clock, *,
                   bint in_memory=False,
                   bint clean=False, int64_t recovery_point=0, int64_t log_start_offset=0, int32_t leader_epoch=0,
-                  OpenFileCache files=None):
+                  OpenFileCache files=None, bint is_prepared=False):
         cdef Partition *state
         cdef bytes identity = topic_id_bytes(topic_id)
         cdef bytes path
@@ -750,13 +751,14 @@ cdef class PartitionLog:
             path = os.fsencode(self.directory)
             if len(path) > 4096 or b"\0" in path:
                 raise ValueError(f"directory name too long or not legal: {self.directory!r}")
-            if not os.path.isdir(self.directory):
+            if not is_prepared and not os.path.isdir(self.directory):
                 os.makedirs(self.directory)
-                atomic_store(&state.new_names, 3)
+                atomic_store(&state.new_names, NEW_FILE | NEW_FOLDER)
             state.directory = directory_new(<const char *>path)
             if state.directory is NULL:
                 raise MemoryError
-            write_partition_metadata(self.directory, identity)
+            if not is_prepared:
+                write_partition_metadata(self.directory, identity)
         load_partition(state, self.directory, clean, recovery_point, log_start_offset)
         if state.config.preallocate and atomic_load(&state.active.size_bytes) == 0:
             reserved = segment_reserve(state.active, state.config.segment_bytes)
@@ -782,6 +784,8 @@ cdef class PartitionLog:
         with nogil:
             partition_append(state, copy, size, acks, api_version, is_client, &result)
             free(copy)
+            if result.high_watermark_moved:
+                call_hook(state, False)         # the lane looks after its own appends; nobody else after these
         bad_records = tuple([result.bad_records[slot] for slot in range(result.bad_count)])
         free(result.bad_records)
         return AppendInfo(result.error, result.base_offset, result.last_offset, result.log_append_time_ms,
@@ -1057,6 +1061,11 @@ cdef class PartitionLog:
             return (<bytes>text).decode()
         finally:
             free(text)
+
+    @property
+    def cut(self):
+        cdef Partition *state = self.partition      # written while it is opened only
+        return None if state.cut_text is NULL else (<bytes>state.cut_text).decode()
 
     @property
     def damage_offset(self):

@@ -20,17 +20,19 @@ from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unl
 from kbroker.log._index cimport (
     index_load, index_reset, offset_index_lookup, time_index_last, txn_index_append, txn_index_truncate,
 )
-from kbroker.log._maintenance cimport advance_watermarks, note_leader_epoch, view_publish, write_leader_epochs
+from kbroker.log._maintenance cimport (
+    NEW_FILE, advance_watermarks, note_leader_epoch, view_publish, write_leader_epochs,
+)
 from kbroker.log._partition cimport Partition
 from kbroker.log._posix cimport (
-    ENOMEM, PATH_ROOM, io_fd_size, io_read, io_sync, io_sync_directory, io_truncate, log_path,
+    ENOMEM, PATH_ROOM, io_fd_size, io_path_size, io_read, io_sync, io_sync_directory, io_truncate, log_path,
 )
 from kbroker.log._producer_state cimport (
     AbortedTxn, BatchFacts, producer_state_apply, producer_state_clear, producer_state_load_snapshot,
 )
 from kbroker.log._segment cimport (
     LogSegment, SegmentList, segment_create_file, segment_find_indexed, segment_list_new, segment_list_release,
-    segment_new, segment_note_append, segment_open, segment_seal,
+    segment_new, segment_note_append, segment_open, segment_path, segment_seal,
 )
 from kbroker.log._validate cimport batch_facts
 from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, batch_crc_ok, batch_parse
@@ -162,13 +164,22 @@ cdef void load_segment(Partition *partition, LogSegment *segment, int64_t next_b
                        Scan *out) noexcept nogil:
     """Judge one segment; its size and time stamps are published, its indexes sound, when this returns with rc >= 0."""
     cdef int32_t rc, error = 0
-    cdef OpenFile *file = segment_open(segment, &error)
+    cdef OpenFile *file
     cdef int64_t file_bytes, offset, position, timestamp
     cdef BatchHeader header
+    cdef char path[PATH_ROOM]
     cdef char head[BATCH_HEADER_BYTES]
     out.reason = NULL
     out.valid_bytes = 0
     out.next_offset = segment.base_offset
+    if is_last:
+        segment_path(segment, b".log", path)
+        if io_path_size(path) == 0:             # thousands of empty partitions open no file
+            out.rc = index_reset(&segment.offsets)
+            if out.rc == 0:
+                out.rc = index_reset(&segment.times)
+            return
+    file = segment_open(segment, &error)
     if file is NULL:
         out.rc = error
         return
@@ -227,6 +238,16 @@ cdef void set_damage(Partition *partition, int64_t offset, LogSegment *segment, 
     partition.damage_text = strdup(text)
     mutex_unlock(&partition.view_lock)
     atomic_store(&partition.damage_offset, offset)
+
+
+cdef void set_cut(Partition *partition, LogSegment *segment, OpenFile *file, const Scan *scan) noexcept nogil:
+    """Say what is cut off the last segment."""
+    cdef char text[512]
+    snprintf(text, sizeof(text), b"%lld bytes from byte %lld of segment %020lld.log on were cut, the tail of an unclean "
+             b"stop (%s); the log ends at offset %lld", <long long>(io_fd_size(file.fd) - scan.valid_bytes),
+             <long long>scan.valid_bytes, <long long>segment.base_offset, scan.reason, <long long>scan.next_offset)
+    free(partition.cut_text)
+    partition.cut_text = strdup(text)
 
 
 cdef int64_t start_position(LogSegment *segment, OpenFile *file, int64_t offset, int64_t size) noexcept nogil:
@@ -332,11 +353,13 @@ cdef int sync_directory(str directory) except -1:
 
 def tidy_folder(directory: str) -> tuple[list[int], list[int]]:
     """Finish or drop what a stop left half done; return the bases of the segments and the offsets of the snapshots."""
-    finish_swaps(directory)
     names = os.listdir(directory)
+    if any(name.endswith(".swap") for name in names):
+        finish_swaps(directory)
+        names = os.listdir(directory)
     bases: list[int] = []
     snapshots: list[int] = []
-    for name in os.listdir(directory):
+    for name in names:
         if name.endswith((".cleaned", ".deleted", ".tmp", ".swap")):
             os.unlink(os.path.join(directory, name))
         elif match := SEGMENT_NAME.match(name):
@@ -418,9 +441,12 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
     cdef int64_t next_base, end, first_scanned = INT64_MAX, now = clock_wall_ms(partition.clock)
     cdef int32_t slot, count, rc, error = 0
     cdef bint is_last, check_all
+    cdef char text[128]
     cdef list bases = [], snapshots = []
     if directory is not None:
         bases, snapshots = tidy_folder(directory)
+        if not bases:
+            atomic_store(&partition.new_names, atomic_load(&partition.new_names) | NEW_FILE)
     atomic_store(&partition.damage_offset, INT64_MAX)
     free(partition.damage_text)
     partition.damage_text = NULL
@@ -459,6 +485,7 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
                 if file is NULL:
                     fail(error, directory, segment.base_offset)
                 with nogil:
+                    set_cut(partition, segment, file, &scan)
                     rc = io_truncate(file.fd, scan.valid_bytes)
                     if rc == 0:
                         rc = io_sync(file.fd)
@@ -486,6 +513,10 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
                         pass
             for offset in snapshots:
                 remove_snapshot(directory, offset)
+            snprintf(text, sizeof(text), b"all of the log was removed: it ended at offset %lld, below its start %lld",
+                     <long long>end, <long long>log_start)
+            free(partition.cut_text)
+            partition.cut_text = strdup(text)
             return load_partition(partition, directory, clean, recovery_point, log_start)
         if directory is None:
             end = list_.segments[0].base_offset

@@ -296,15 +296,19 @@ def read_meta_properties(folder: Path) -> MetaProperties | None:
 
 
 def write_partition_metadata(folder: Path, topic_id: uuid.UUID) -> None:
-    """Write which topic a partition's folder belongs to. Raises: OSError."""
-    write_atomically(folder / PARTITION_METADATA, f"version: 0\ntopic_id: {uuid_to_text(topic_id)}".encode())
+    """Write which topic a new folder belongs to; not synced: an empty file counts as none. Raises: OSError."""
+    with open(folder / PARTITION_METADATA, "wb") as file:
+        file.write(f"version: 0\ntopic_id: {uuid_to_text(topic_id)}".encode())
 
 
 def read_partition_metadata(folder: Path) -> uuid.UUID | None:
-    """Return the topic id, None when there is no file. Raises: CorruptFileError, OSError."""
+    """Return the topic id, None when there is no file or a power loss left it empty.
+
+    Raises: CorruptFileError, OSError.
+    """
     path = folder / PARTITION_METADATA
     text = _read_text(path)
-    if text is None:
+    if text is None or not text.strip("\0\r\n "):
         return None
     lines = [[part.strip() for part in line.split(":", 1)] for line in text.splitlines() if line.strip()]
     if len(lines) != 2 or lines[0] != ["version", "0"] or lines[1][0] != "topic_id":

@@ -17,6 +17,7 @@ from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import INT64_MAX, ConfigValue
 from kbroker.log._cleaner import Cleaner
 from kbroker.log._partition import PartitionLog
+from kbroker.log._throttle import ByteThrottle
 from kbroker.log.checkpoints import TopicPartition
 from kbroker.log.facts import CleanResult, CorruptLogError, SegmentFacts
 from kbroker.log.scheduler import Scheduler
@@ -32,6 +33,7 @@ CLEANER_KEYS = frozenset(
         "log.cleaner.threads",
         "log.cleaner.dedupe.buffer.size",
         "log.cleaner.io.buffer.load.factor",
+        "log.cleaner.io.max.bytes.per.second",
     }
 )
 
@@ -179,6 +181,7 @@ class LogCleaner:
         self._busy: set[TopicPartition] = set()
         self._uncleanable: set[TopicPartition] = set()
         self._config = config
+        self._throttle = ByteThrottle(clock)
         self._life_lock = threading.Lock()  # start, reconfigure, close; taken before any other
         self._started = self._closed = False
         self._make_threads()
@@ -190,7 +193,9 @@ class LogCleaner:
         memory = max(LEAST_MEMORY_BYTES, config.integer("log.cleaner.dedupe.buffer.size") // max(1, threads))
         load = config.value("log.cleaner.io.buffer.load.factor")
         load_factor = min(1.0, float(load)) if isinstance(load, (int, float)) and load > 0 else 0.9
-        self._cleaners = [Cleaner(memory, load_factor) for _ in range(threads)]
+        rate = config.value("log.cleaner.io.max.bytes.per.second")
+        self._throttle.set_rate(float(rate) if isinstance(rate, (int, float)) else 0.0)
+        self._cleaners = [Cleaner(memory, load_factor, self._throttle) for _ in range(threads)]
         self._schedulers = [Scheduler(self._clock, f"kafka-log-cleaner-thread-{i}") for i in range(threads)]
 
     def start(self) -> None:

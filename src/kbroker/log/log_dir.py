@@ -69,6 +69,7 @@ class LogDir:
             self._lock.release()
             raise
         self.failure = ""
+        self._has_new_names = False  # not synced yet
         self._recovery_points = self._checkpoint(checkpoints.RECOVERY_POINT_CHECKPOINT)
         self._log_starts = self._checkpoint(checkpoints.LOG_START_CHECKPOINT)
         self._high_watermarks = self._checkpoint(checkpoints.HIGH_WATERMARK_CHECKPOINT)
@@ -76,6 +77,8 @@ class LogDir:
         self.recovery_points = self._read(self._recovery_points)
         self.log_starts = self._read(self._log_starts)
         self.cleaner_offsets = self._read(self._cleaner_offsets)
+        #: How far each log was readable at the last checkpoint; only told of, so a file that cannot be read is no harm.
+        self.high_watermarks = self._read(self._high_watermarks)
 
     def _checkpoint(self, name: str) -> CheckpointFile[TopicPartition]:
         return checkpoints.offset_checkpoint(self.path / name)
@@ -151,7 +154,10 @@ class LogDir:
                 yield Path(entry.path)
 
     def create_partition_folder(self, topic: str, partition: int, topic_id: uuid.UUID) -> Path:
-        """Make or adopt the folder of a partition; one of another topic of this name is put aside. Raises: OSError."""
+        """Make or adopt the folder of a partition; one of another topic of this name is put aside.
+
+        It is durable after the next ``sync``: that costs thousands of folders no more than one. Raises: OSError.
+        """
         path = self.partition_path(topic, partition)
         if path.exists():
             found = checkpoints.read_partition_metadata(path)
@@ -162,18 +168,34 @@ class LogDir:
                 return path
             stray = self._other_name(topic, partition, STRAY_SUFFIX)
             logger.warning("%s belongs to another topic of this name: it is now %s", path, stray.name)
-            path.rename(stray)
+            self._rename(path, stray)
         path.mkdir()
+        self._has_new_names = True
         checkpoints.write_partition_metadata(path, topic_id)
-        checkpoints.sync_folder(self.path)
         return path
 
     def rename_for_delete(self, topic: str, partition: int) -> Path:
-        """Take a partition's folder out of sight, durably; the caller removes it later. Raises: OSError."""
+        """Take a partition's folder out of sight, durably after the next ``sync``; the caller removes it later.
+
+        Raises: OSError.
+        """
         renamed = self._other_name(topic, partition, DELETE_SUFFIX)
-        self.partition_path(topic, partition).rename(renamed)
-        checkpoints.sync_folder(self.path)
+        self._rename(self.partition_path(topic, partition), renamed)
         return renamed
+
+    def _rename(self, path: Path, target: Path) -> None:
+        path.rename(target)
+        self._has_new_names = True  # after it: a sync between the two must not count for it
+
+    def sync(self) -> None:
+        """Make all folders made, renamed or put aside until now durable. Raises: OSError, and the next call retries."""
+        if self._has_new_names:
+            self._has_new_names = False
+            try:
+                checkpoints.sync_folder(self.path)
+            except OSError:
+                self._has_new_names = True
+                raise
 
     def _other_name(self, topic: str, partition: int, suffix: str) -> Path:
         unique = f"-{partition}.{uuid.uuid4().hex}{suffix}"

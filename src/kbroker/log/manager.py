@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 INITIAL_TASK_DELAY_MS = 30_000
 PURGE_PERIOD_MS = 30_000
 HIGH_WATERMARK_PERIOD_MS = 5_000  # replica.high.watermark.checkpoint.interval.ms
+LOADS_AT_ONCE = 64  # of one recovery thread
 T = TypeVar("T")
 
 
@@ -57,6 +58,7 @@ class StartReport:
     removed_folders: list[Path] = field(default_factory=list)  # deleted topics' leftovers
     failures: dict[TopicPartition, str] = field(default_factory=dict)  # offline partitions, with the reason
     damaged: dict[TopicPartition, str] = field(default_factory=dict)  # serve what lies before the damage only
+    cut: dict[TopicPartition, str] = field(default_factory=dict)  # what an unclean stop left was cut, or is missing
 
 
 @dataclass
@@ -136,20 +138,21 @@ class LogManager:
         wanted = {(t.name, p): t for t in topics for p in range(t.partitions)}
         for log_dir in self._dirs:
             self._sort_folders(log_dir, wanted, report)
+        todo = [(key, topic) for key, topic in wanted.items() if key not in self._hosted]
         workers = max(1, self._config.integer("num.recovery.threads.per.data.dir") * max(1, len(self._dirs)))
         with ThreadPoolExecutor(workers, thread_name_prefix="log-recovery") as pool:
-            loads = {
-                key: pool.submit(self._load, topic, key[1]) for key, topic in wanted.items() if key not in self._hosted
-            }
-        for key, load in loads.items():
-            error = load.exception()
-            if error is None:
-                continue
-            if not isinstance(error, (OSError, ValueError, KafkaError)):
-                raise error
-            report.failures[key] = str(error)
-            logger.error("partition %s-%d is offline: %s", *key, error)
-        report.damaged.update((key, hosted.log.damage) for key, hosted in self._items() if hosted.log.damage)
+            parts = [todo[at : at + LOADS_AT_ONCE] for at in range(0, len(todo), LOADS_AT_ONCE)]
+            for failures in pool.map(self._load, parts):
+                report.failures.update(failures)
+        for key, failure in report.failures.items():
+            logger.error("partition %s-%d is offline: %s", *key, failure)
+        for log_dir in self._dirs:
+            log_dir.sync()
+        for key, hosted in self._items():
+            damage = hosted.log.damage
+            if damage is not None:
+                report.damaged[key] = damage
+            self._tell_lost(key, hosted, report)
         # an orderly stop must not vouch for what this start could not read: the next one looks again
         self._all_sound = not report.failures and not report.damaged
         self._schedule()
@@ -205,8 +208,28 @@ class LogManager:
                 logger.warning("%s belongs to no topic: it is left as it is", folder)
                 report.unknown_folders.append(folder)
 
-    def _load(self, topic: TopicLogs, partition: int) -> None:
-        self._open(topic.name, partition, topic.topic_id, topic.config)
+    def _load(self, todo: Iterable[tuple[TopicPartition, TopicLogs]]) -> dict[TopicPartition, str]:
+        """Open partitions one after the other; return why some cannot be."""
+        failures = {}
+        for key, topic in todo:
+            try:
+                self._open(*key, topic.topic_id, topic.config)
+            except (OSError, ValueError, KafkaError) as error:
+                failures[key] = str(error)
+        return failures
+
+    @staticmethod
+    def _tell_lost(key: TopicPartition, hosted: _Hosted, report: StartReport) -> None:
+        """Say what an unclean stop has cost: what was cut, and what is missing of what could be read before."""
+        log, log_dir = hosted.log, hosted.log_dir
+        lost = [] if log.cut is None else [log.cut]
+        end = log.log_end_offset
+        known = -1 if log_dir is None else log_dir.high_watermarks.get(key, -1)
+        if end < known:
+            lost.append(f"offsets {end} to {known - 1}, which were there at the last checkpoint, are lost")
+        if lost:
+            report.cut[key] = "; ".join(lost)
+            logger.warning("partition %s-%d: %s", *key, report.cut[key])
 
     def _open(self, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue]) -> PartitionLog:
         key = (topic, partition)
@@ -230,6 +253,7 @@ class LogManager:
             clean=log_dir.was_clean if log_dir else True,
             recovery_point=max(0, log_dir.recovery_points.get(key, 0)) if log_dir else 0,
             log_start_offset=max(0, log_dir.log_starts.get(key, 0)) if log_dir else 0,
+            is_prepared=True,
         )
         hosted = _Hosted(log, log_dir, 0, 0, self._now_ms())
         _note_config(hosted, config)
@@ -259,6 +283,8 @@ class LogManager:
         usable = [d for d in self._dirs if not d.is_offline]
         if not usable:
             raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"no log folder is online: {self._dirs[0].failure}")
+        if len(usable) == 1:
+            return usable[0]
         with self._lock:
             counts = [sum(h.log_dir is d for h in self._hosted.values()) for d in usable]
         return usable[counts.index(min(counts))]
@@ -272,7 +298,23 @@ class LogManager:
 
         Raises: KafkaError(KAFKA_STORAGE_ERROR), when its folder cannot be made.
         """
+        (log,) = self.create_partitions(topic, [partition], topic_id, config)
+        self.sync_folders()
+        return log
+
+    def create_partitions(
+        self, topic: str, partitions: Iterable[int], topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
+    ) -> list[PartitionLog]:
+        """Make partitions of a topic, durable after the next ``sync_folders``; those that exist are left as they are.
+
+        Raises: KafkaError(KAFKA_STORAGE_ERROR), when a folder cannot be made; those before it are made then.
+        """
         self._check_open()
+        return [self._create(topic, partition, topic_id, config) for partition in partitions]
+
+    def _create(
+        self, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
+    ) -> PartitionLog:
         if parse_partition_folder(f"{topic}-{partition}") != (topic, partition):
             raise ValueError(f"no name for a partition's folder: {topic!r} {partition!r}")
         with self._lock:
@@ -284,14 +326,42 @@ class LogManager:
             except OSError as e:
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
 
-    def delete_partition(self, topic: str, partition: int) -> None:
-        """Take a partition out of service; its folder is renamed at once and removed after file.delete.delay.ms.
+    def sync_folders(self) -> None:
+        """Make durable which partitions there are. Raises: KafkaError(KAFKA_STORAGE_ERROR)."""
+        for log_dir in self._dirs:
+            try:
+                log_dir.sync()
+            except OSError as e:
+                if log_dir.note_failure("syncing the names of its folders", e):
+                    self._take_offline(log_dir)
+                raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
 
-        Raises: KeyError, when there is none; KafkaError(KAFKA_STORAGE_ERROR), when the folder cannot be renamed.
+    def delete_partition(self, topic: str, partition: int) -> None:
+        """As ``delete_partitions``. Raises: KeyError too, when there is none."""
+        if self.partition(topic, partition) is None:
+            raise KeyError((topic, partition))
+        self.delete_partitions(topic, [partition])
+
+    def delete_partitions(self, topic: str, partitions: Iterable[int]) -> None:
+        """Take partitions out of service; folders are renamed at once and removed after file.delete.delay.ms.
+
+        Those that do not exist are passed over. Raises: KafkaError(KAFKA_STORAGE_ERROR), when a folder cannot be
+        renamed; the others are gone then.
         """
         self._check_open()
-        self._take_out((topic, partition))
-        self.cleaner.forget((topic, partition))
+        failure: KafkaError | None = None
+        for partition in partitions:
+            key = (topic, partition)
+            try:
+                self._take_out(key)
+            except KeyError:
+                continue
+            except KafkaError as e:
+                failure = e
+            self.cleaner.forget(key)
+        self.sync_folders()
+        if failure is not None:
+            raise failure
 
     def _take_out(self, key: TopicPartition) -> None:
         with self._lock:

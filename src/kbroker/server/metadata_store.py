@@ -161,20 +161,25 @@ class MetadataStore:
                 configs.setdefault(resource, {})[name] = value
         return [StoredTopic(name, uuid.UUID(bytes=raw), count, configs.get(name, {})) for name, raw, count in rows]
 
-    def add_topic(self, topic: StoredTopic) -> None:
-        """Remember a new topic. Raises: sqlite3.IntegrityError if the name or id is taken."""
+    def add_topics(self, topics: Iterable[StoredTopic]) -> None:
+        """Remember new topics, all or none. Raises: sqlite3.IntegrityError if a name or id is taken."""
+        topics = list(topics)
         with self._transaction() as db:
-            db.execute("INSERT INTO topics VALUES (?, ?, ?)", (topic.name, topic.topic_id.bytes, topic.partitions))
+            db.executemany(
+                "INSERT INTO topics VALUES (?, ?, ?)",
+                [(topic.name, topic.topic_id.bytes, topic.partitions) for topic in topics],
+            )
             db.executemany(
                 "INSERT INTO configs VALUES (?, ?, ?, ?)",
-                [(TOPIC, topic.name, name, value) for name, value in topic.configs.items()],
+                [(TOPIC, topic.name, name, value) for topic in topics for name, value in topic.configs.items()],
             )
 
-    def remove_topic(self, name: str) -> None:
-        """Forget a topic and its configs."""
+    def remove_topics(self, names: Iterable[str]) -> None:
+        """Forget topics and their configs, all or none."""
+        names = list(names)
         with self._transaction() as db:
-            db.execute("DELETE FROM topics WHERE name=?", (name,))
-            db.execute("DELETE FROM configs WHERE kind=? AND resource=?", (TOPIC, name))
+            db.executemany("DELETE FROM topics WHERE name=?", [(name,) for name in names])
+            db.executemany("DELETE FROM configs WHERE kind=? AND resource=?", [(TOPIC, name) for name in names])
 
     def set_partitions(self, name: str, partitions: int) -> None:
         """Remember the new number of partitions of a topic."""

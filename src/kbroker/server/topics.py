@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from kbroker.common.config import BrokerConfig
@@ -41,11 +42,14 @@ class Logs(Protocol):
 
     def start(self, topics: Iterable[TopicLogs]) -> object: ...
     def partition(self, topic: str, partition: int) -> Any: ...
-    def create_partition(
-        self, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
-    ) -> Any: ...
-    def delete_partition(self, topic: str, partition: int) -> None: ...
+    def create_partitions(
+        self, topic: str, partitions: Iterable[int], topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
+    ) -> list[Any]: ...
+    def delete_partitions(self, topic: str, partitions: Iterable[int]) -> None: ...
+    def sync_folders(self) -> None: ...
     def update_configs(self, configs: Mapping[str, Mapping[str, ConfigValue]]) -> None: ...
+    @property
+    def offline_dirs(self) -> Mapping[Path, str]: ...
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,11 @@ class TopicRegistry:
         topic = self._by_name.get(name)
         return topic is not None and 0 <= index < len(topic.partitions) and topic.partitions[index] is None
 
+    @property
+    def offline_dirs(self) -> Mapping[Path, str]:
+        """Log folders that can no longer be written, with the reason."""
+        return self._logs.offline_dirs
+
     # ------------------------------------------------------------ changing
 
     def load(self) -> None:
@@ -146,49 +155,64 @@ class TopicRegistry:
     def create_all(
         self, topics: Iterable[NewTopic], validate_only: bool = False, charge: Charge = free
     ) -> list[Created | KafkaError]:
-        """Create topics one by one, and publish them together: that costs as much as there are topics in all.
+        """Create topics each on its own, but remember, sync and publish them together: what that costs, it costs once.
 
         Args: ``charge`` is asked for the partitions of each topic that could be made, unless it is only validated.
         Returns: for each what was made, or the error with the code and text Kafka answers.
         """
-        made: list[Created | KafkaError] = []
+        results: list[StoredTopic | KafkaError] = []
         with self._lock:
             names = TopicNames(self._by_name)
-            views: dict[str, TopicView] = {}
-            try:
-                for topic in topics:
-                    try:
-                        made.append(self._create(topic, names, views, validate_only, charge))
-                    except KafkaError as error:
-                        made.append(error)
-            finally:
-                if views:
-                    self._swap({**self._by_name, **views})
-        return made
+            for topic in topics:
+                try:
+                    one = self._checked(topic, names)
+                    if not validate_only:
+                        charge(one.partitions)
+                    results.append(one)
+                except KafkaError as error:
+                    results.append(error)
+                else:
+                    if not validate_only:
+                        names.add(topic.name)
+            accepted = [one for one in results if isinstance(one, StoredTopic)]
+            failures = {} if validate_only or not accepted else self._make(accepted)
+        return [
+            one if isinstance(one, KafkaError) else failures.get(one.name) or _created(one) for one in results
+        ]
 
-    def _create(
-        self,
-        topic: NewTopic,
-        names: TopicNames,
-        views: dict[str, TopicView],
-        validate_only: bool,
-        charge: Charge,
-    ) -> Created:
+    def _checked(self, topic: NewTopic, names: TopicNames) -> StoredTopic:
         default = self._config.integer("num.partitions")
         count = check_new_topic(topic, names, self._config.node_id, default)
-        stored = StoredTopic(topic.name, uuid.uuid4(), count, check_configs(topic.configs))
-        if not validate_only:
-            charge(count)
-            self._store.add_topic(stored)
+        return StoredTopic(topic.name, uuid.uuid4(), count, check_configs(topic.configs))
+
+    def _make(self, topics: Sequence[StoredTopic]) -> dict[str, KafkaError]:
+        """Remember and open the topics, and publish what could be made; return the errors of the others.
+
+        They are remembered first: folders of a topic nobody knows would stay for ever, missing ones are made at a start.
+        """
+        self._store.add_topics(topics)
+        views: dict[str, TopicView] = {}
+        failures: dict[str, Exception] = {}
+        for topic in topics:
             try:
-                views[topic.name] = self._open(stored, range(count))
+                views[topic.name] = self._open(topic, range(topic.partitions))
             except Exception as error:
-                self._store.remove_topic(topic.name)
-                self._drop_logs(topic.name, range(count))
-                raise _storage_error(error) from None
-            names.add(topic.name)
-            logger.info("created topic %s with %d partition(s), id %s", topic.name, count, stored.topic_id)
-        return Created(stored.topic_id, count, stored.configs)
+                failures[topic.name] = error
+        try:
+            self._logs.sync_folders()
+        except (OSError, KafkaError) as error:
+            failures.update(dict.fromkeys(views, error))
+            views.clear()
+        if failures:
+            self._store.remove_topics(failures)
+            for topic in topics:
+                if topic.name in failures:
+                    self._drop_logs(topic.name, range(topic.partitions))
+        if views:
+            self._swap({**self._by_name, **views})
+        for view in views.values():
+            logger.info("created topic %s with %d partition(s), id %s", view.name, len(view.partitions), view.topic_id)
+        return {name: _storage_error(error) for name, error in failures.items()}
 
     def delete(self, name: str, charge: Charge = free) -> uuid.UUID:
         """Forget a topic and remove its logs; return the id it had.
@@ -201,7 +225,7 @@ class TopicRegistry:
             if view is None:
                 raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
             charge(len(view.partitions))
-            self._store.remove_topic(name)
+            self._store.remove_topics([name])
             self._swap({other: topic for other, topic in self._by_name.items() if other != name})
             self._drop_logs(name, range(len(view.partitions)))
             logger.info("deleted topic %s, id %s", name, view.topic_id)
@@ -234,6 +258,7 @@ class TopicRegistry:
             stored = StoredTopic(name, view.topic_id, count, view.configs)
             try:
                 grown = self._open(stored, range(current, count), view.partitions)
+                self._logs.sync_folders()
             except Exception as error:
                 self._drop_logs(name, range(current, count))
                 raise _storage_error(error) from None
@@ -275,7 +300,7 @@ class TopicRegistry:
 
     def _open(self, stored: StoredTopic, indexes: Iterable[int], present: Sequence[Any] = ()) -> TopicView:
         configs = self._config.topic_configs(stored.configs)
-        opened = [self._logs.create_partition(stored.name, index, stored.topic_id, configs) for index in indexes]
+        opened = self._logs.create_partitions(stored.name, indexes, stored.topic_id, configs)
         is_internal = stored.name in INTERNAL_TOPICS
         return TopicView(stored.name, stored.topic_id, (*present, *opened), is_internal, stored.configs)
 
@@ -285,13 +310,10 @@ class TopicRegistry:
 
     def _drop_logs(self, name: str, partitions: Iterable[int]) -> None:
         """Remove what is there; a failed creation has not made all of them."""
-        for index in partitions:
-            try:
-                self._logs.delete_partition(name, index)
-            except KeyError:
-                continue
-            except (OSError, KafkaError) as error:
-                logger.warning("cannot remove the log of %s-%d: %s", name, index, error)
+        try:
+            self._logs.delete_partitions(name, partitions)
+        except (OSError, KafkaError) as error:
+            logger.warning("cannot remove all logs of %s: %s", name, error)
 
     def _swap(self, by_name: Mapping[str, TopicView]) -> None:
         self._by_id = {view.topic_id: view for view in by_name.values()}
@@ -299,11 +321,17 @@ class TopicRegistry:
         self._publish(list(by_name.values()))
 
 
-def _storage_error(error: Exception) -> Exception:
-    """What a client is told when a log could not be made; a bug of ours stays what it is."""
+def _created(topic: StoredTopic) -> Created:
+    return Created(topic.topic_id, topic.partitions, topic.configs)
+
+
+def _storage_error(error: Exception) -> KafkaError:
+    """What a client is told when a log could not be made. Raises: a bug of ours, as it is."""
+    if isinstance(error, KafkaError):
+        return error
     if isinstance(error, OSError):
         return KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Cannot create the log: {error}")
-    return error
+    raise error
 
 
 def _offsets_topic_configs(config: BrokerConfig) -> dict[str, str | None]:

@@ -16,7 +16,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     Raises: KafkaError if nothing at all could be committed.
     """
     by_id = request.api_version >= FIRST_WITH_IDS
-    limit_bytes = ctx.config.integer("offset.metadata.max.bytes")
+    limit = ctx.config.integer("offset.metadata.max.bytes")
     now_ms = ctx.clock.wall_ms()
     retention_ms = body.get("RetentionTimeMs", -1)
     expires_ms = now_ms + retention_ms if retention_ms >= 0 else -1
@@ -33,7 +33,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 error = Errors.UNKNOWN_TOPIC_ID if by_id else Errors.UNKNOWN_TOPIC_OR_PARTITION
             elif not 0 <= index < len(view.partitions):
                 error = Errors.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(metadata.encode("utf-8", "surrogateescape")) > limit_bytes:
+            elif _java_length(metadata) > limit:
                 error = Errors.OFFSET_METADATA_TOO_LARGE
             else:
                 epoch = row.get("CommittedLeaderEpoch", -1)
@@ -51,6 +51,11 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     for topic in body["Topics"]:
         topics.append(_topic(topic, [(row["PartitionIndex"], error) for row in topic["Partitions"]], error))
     return {"Topics": topics}
+
+
+def _java_length(text: str) -> int:
+    """What Kafka counts against offset.metadata.max.bytes: not bytes, but Java's characters."""
+    return len(text) if text.isascii() else len(text) + sum(char > "\uffff" for char in text)
 
 
 def _commit(

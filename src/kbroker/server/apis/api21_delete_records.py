@@ -6,7 +6,6 @@ from typing import Any
 
 from kbroker.common.errors import Errors
 from kbroker.server.context import ApiContext, Body, RequestContext
-from kbroker.server.topic_rules import INTERNAL_TOPICS
 
 TO_THE_END = -1
 
@@ -40,12 +39,12 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def _refused(ctx: ApiContext, name: str) -> Errors | None:
-    """Why no record of a topic may go. Internal topics have their answer before they are made."""
-    if name in INTERNAL_TOPICS:
-        return Errors.INVALID_TOPIC_EXCEPTION
+    """Why no record of a topic may go."""
     view = ctx.topics.get(name)
     if view is None:
         return Errors.UNKNOWN_TOPIC_OR_PARTITION
+    if view.is_internal:
+        return Errors.INVALID_TOPIC_EXCEPTION
     policy = ctx.config.topic_configs(view.configs)["cleanup.policy"]
     if isinstance(policy, tuple) and "delete" not in policy:
         return Errors.POLICY_VIOLATION

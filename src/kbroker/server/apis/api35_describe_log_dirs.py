@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from kbroker.common.errors import Errors
@@ -18,7 +19,13 @@ UNKNOWN_BYTES = -1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Tell of the partitions asked for, of all when none is named; those that are not there are left out."""
+    """Tell of the partitions asked for, of all when none is named; those that are not there are left out.
+
+    Of a folder that can no longer be written nothing is told but KAFKA_STORAGE_ERROR.
+    """
+    path = folder_path(ctx)
+    if Path(path) in ctx.topics.offline_dirs:
+        return {"ErrorCode": 0, "Results": [_result(path, Errors.KAFKA_STORAGE_ERROR)]}
     if body["Topics"] is None:
         wanted: Iterable[tuple[str, Iterable[int]]] = [(t.name, range(len(t.partitions))) for t in ctx.topics.all()]
     else:
@@ -29,15 +36,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             row = _partition(ctx.topics.partition(name, index), index)
             if row is not None:
                 topics.setdefault(name, {})[index] = row
-    path, total, usable = _folder(ctx)
-    result = {
-        "ErrorCode": 0,
-        "LogDir": path,
-        "Topics": [{"Name": name, "Partitions": list(rows.values())} for name, rows in topics.items()],
-        "TotalBytes": total,
-        "UsableBytes": usable,
-        "IsCordoned": False,
-    }
+    result = _result(path, Errors.NONE)
+    result["Topics"] = [{"Name": name, "Partitions": list(rows.values())} for name, rows in topics.items()]
+    result["TotalBytes"], result["UsableBytes"] = _volume_bytes(path)
     return {"ErrorCode": 0, "Results": [result]}
 
 
@@ -51,17 +52,26 @@ def folder_path(ctx: ApiContext) -> str:
     return IN_MEMORY if ctx.config.boolean("kbroker.in.memory") else os.path.abspath(ctx.config.log_dir)
 
 
-def _folder(ctx: ApiContext) -> tuple[str, int, int]:
-    """Path, and the bytes of its volume: all, and those left."""
-    path = folder_path(ctx)
-    if path == IN_MEMORY:
-        return path, UNKNOWN_BYTES, UNKNOWN_BYTES
-    try:
-        usage = shutil.disk_usage(path)
-    except OSError as error:
-        logger.warning("cannot tell the size of the volume of %s: %s", path, error)
-        return path, UNKNOWN_BYTES, UNKNOWN_BYTES
-    return path, usage.total, usage.free
+def _result(path: str, error: Errors) -> Body:
+    return {
+        "ErrorCode": int(error),
+        "LogDir": path,
+        "Topics": [],
+        "TotalBytes": UNKNOWN_BYTES,
+        "UsableBytes": UNKNOWN_BYTES,
+        "IsCordoned": False,
+    }
+
+
+def _volume_bytes(path: str) -> tuple[int, int]:
+    """The bytes of the volume of a folder: all, and those left."""
+    if path != IN_MEMORY:
+        try:
+            usage = shutil.disk_usage(path)
+            return usage.total, usage.free
+        except OSError as error:
+            logger.warning("cannot tell the size of the volume of %s: %s", path, error)
+    return UNKNOWN_BYTES, UNKNOWN_BYTES
 
 
 def _partition(log: Any, index: int) -> Body | None:

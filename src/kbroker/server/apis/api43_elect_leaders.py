@@ -10,12 +10,15 @@ NOT_NEEDED = "Leader election not needed for topic partition."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Answer each partition named; of all partitions (null) those that need no election are not named."""
+    """Answer each partition named; of all (null) each topic, but no partition that needs no election: so none."""
     kind = body.get("ElectionType", PREFERRED)
     if kind not in (PREFERRED, UNCLEAN):
         return _failed(body, Errors.INVALID_REQUEST, f"Unknown election type {kind}", request)
+    if body["TopicPartitions"] is None:
+        rest = [{"Topic": view.name, "PartitionResult": []} for view in ctx.topics.all()]
+        return {"ErrorCode": 0, "ReplicaElectionResults": rest}
     topics = []
-    for topic in body["TopicPartitions"] or ():
+    for topic in body["TopicPartitions"]:
         name, view = topic["Topic"], ctx.topics.get(topic["Topic"])
         rows = []
         for index in dict.fromkeys(topic["Partitions"]):
