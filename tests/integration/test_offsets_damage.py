@@ -103,9 +103,7 @@ def test_a_broken_index_costs_nothing(folder: Path, suffix: str, content: bytes 
 
 
 @pytest.mark.parametrize("garbage", [b"\0" * 300, b"\xff" * 300, bytes(range(256))])
-def test_garbage_behind_the_last_commit_is_cut(
-    folder: Path, garbage: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_garbage_behind_the_last_commit_is_cut(folder: Path, garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """After a kill the tail that is no batch is cut, which is told; every offset is there, and commits go on."""
     path = segment(folder, GROUPS)
     size = path.stat().st_size

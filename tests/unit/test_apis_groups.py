@@ -249,7 +249,7 @@ def test_without_a_coordinator_every_group_api_says_so():
 
 
 def test_how_long_a_note_may_be():
-    """offset.metadata.max.bytes counts Java's characters, as Kafka does; 100 kB are 12, or -1 where they are allowed."""
+    """offset.metadata.max.bytes counts Java's characters, as Kafka does; 100 kB are 12, or -1 where allowed."""
     bench = Bench()
     notes = ["n" * 10, "\u00e9" * 10, "\U0001f600" * 5, "n" * 11, "\U0001f600" * 6, "n" * 100_000]
 

@@ -478,7 +478,7 @@ def test_stop_between_steps(tmp_path: Path, step: int) -> None:
 
 
 def test_rate_is_kept_by_the_clock(log: PartitionLog) -> None:
-    """At 1000 bytes a second a round that reads twice and writes once needs as many seconds, less what it may be ahead."""
+    """At 1000 bytes a second a round that reads twice and writes once needs as many seconds."""
     for i in range(40):
         assert log.append(keyed((b"k%d" % i, b"v" * 100))).error == 0
     log.roll()

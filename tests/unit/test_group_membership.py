@@ -466,7 +466,7 @@ def test_a_group_that_cannot_be_written_down_tells_its_members(monkeypatch):
 
 
 def test_a_group_too_large_for_a_record_tells_its_members():
-    """Assignments above max.message.bytes: -1 as from Kafka 4.3.1, the group rebalances, and goes on with smaller ones."""
+    """Assignments above max.message.bytes: -1 as from Kafka 4.3.1; the group rebalances, and smaller ones are taken."""
     clock = VirtualClock()
     groups = Groups(clock=clock, topic=MemoryTopic(clock, **{"max.message.bytes": 10_000}))
     first = groups.join().one

@@ -12,9 +12,7 @@ class Cleaner:
         `throttle` how fast it may read and write.
     """
 
-    def __new__(
-        cls, memory_bytes: int, load_factor: float = ..., throttle: ByteThrottle | None = ...
-    ) -> Cleaner: ...
+    def __new__(cls, memory_bytes: int, load_factor: float = ..., throttle: ByteThrottle | None = ...) -> Cleaner: ...
     def stop(self) -> None:
         """End a round under way at the next batch; nothing that is half done stays. Rounds begun later end at once."""
     def clean(

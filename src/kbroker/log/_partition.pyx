@@ -16,8 +16,8 @@ from kbroker.log._config cimport LogConfig
 from kbroker.log._index cimport offset_index_offset_after, txn_index_append, txn_index_collect
 from kbroker.log._lookup cimport Found, find_timestamp
 from kbroker.log._maintenance cimport (
-    NEW_FILE, NEW_FOLDER, PendingSnapshot, advance_watermarks, apply_retention, flush_log, note_leader_epoch, purge_deleted, roll_segment,
-    should_roll, store_snapshot, take_snapshot, view_acquire, write_leader_epochs,
+    NEW_FILE, NEW_FOLDER, PendingSnapshot, advance_watermarks, apply_retention, flush_log, note_leader_epoch,
+    purge_deleted, roll_segment, should_roll, store_snapshot, take_snapshot, view_acquire, write_leader_epochs,
 )
 from kbroker.log._posix cimport ENOENT, io_read, io_truncate, io_write, put_int32, put_int64
 from kbroker.log._producer_state cimport (

@@ -243,8 +243,8 @@ cdef void set_damage(Partition *partition, int64_t offset, LogSegment *segment, 
 cdef void set_cut(Partition *partition, LogSegment *segment, OpenFile *file, const Scan *scan) noexcept nogil:
     """Say what is cut off the last segment."""
     cdef char text[512]
-    snprintf(text, sizeof(text), b"%lld bytes from byte %lld of segment %020lld.log on were cut, the tail of an unclean "
-             b"stop (%s); the log ends at offset %lld", <long long>(io_fd_size(file.fd) - scan.valid_bytes),
+    snprintf(text, sizeof(text), b"%lld bytes from byte %lld of segment %020lld.log on were cut, the tail of an "
+             b"unclean stop (%s); the log ends at offset %lld", <long long>(io_fd_size(file.fd) - scan.valid_bytes),
              <long long>scan.valid_bytes, <long long>segment.base_offset, scan.reason, <long long>scan.next_offset)
     free(partition.cut_text)
     partition.cut_text = strdup(text)

@@ -295,10 +295,29 @@ def read_meta_properties(folder: Path) -> MetaProperties | None:
 # -- partition.metadata ------------------------------------------------------------------------------------------------
 
 
+def _metadata_text(topic_id: uuid.UUID) -> bytes:
+    return f"version: 0\ntopic_id: {uuid_to_text(topic_id)}".encode()
+
+
 def write_partition_metadata(folder: Path, topic_id: uuid.UUID) -> None:
     """Write which topic a new folder belongs to; not synced: an empty file counts as none. Raises: OSError."""
     with open(folder / PARTITION_METADATA, "wb") as file:
-        file.write(f"version: 0\ntopic_id: {uuid_to_text(topic_id)}".encode())
+        file.write(_metadata_text(topic_id))
+
+
+def belongs_to(folder: str | Path, topic_id: uuid.UUID) -> bool:
+    """Whether the folder is there, and of this topic; a quick look that raises nothing: False leaves all open."""
+    expected = _metadata_text(topic_id)
+    try:
+        fd = os.open(os.path.join(folder, PARTITION_METADATA), os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    except OSError:
+        return False
+    try:
+        return os.read(fd, len(expected) + 2).rstrip() == expected
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def read_partition_metadata(folder: Path) -> uuid.UUID | None:

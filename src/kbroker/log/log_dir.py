@@ -159,6 +159,8 @@ class LogDir:
         It is durable after the next ``sync``: that costs thousands of folders no more than one. Raises: OSError.
         """
         path = self.partition_path(topic, partition)
+        if checkpoints.belongs_to(path, topic_id):
+            return path
         if path.exists():
             found = checkpoints.read_partition_metadata(path)
             if found == topic_id:

@@ -153,6 +153,8 @@ class LogManager:
             if damage is not None:
                 report.damaged[key] = damage
             self._tell_lost(key, hosted, report)
+        for log_dir in self._dirs:
+            log_dir.high_watermarks = {}  # told of; what topics of the same names will hold is another matter
         # an orderly stop must not vouch for what this start could not read: the next one looks again
         self._all_sound = not report.failures and not report.damaged
         self._schedule()
@@ -277,6 +279,8 @@ class LogManager:
         """The folder that has the partition, else the one with the fewest."""
         if self._in_memory:
             return None
+        if len(self._dirs) == 1 and not self._dirs[0].is_offline:
+            return self._dirs[0]
         for log_dir in self._dirs:
             if log_dir.partition_path(*key).exists():
                 return log_dir

@@ -176,9 +176,7 @@ class TopicRegistry:
                         names.add(topic.name)
             accepted = [one for one in results if isinstance(one, StoredTopic)]
             failures = {} if validate_only or not accepted else self._make(accepted)
-        return [
-            one if isinstance(one, KafkaError) else failures.get(one.name) or _created(one) for one in results
-        ]
+        return [one if isinstance(one, KafkaError) else failures.get(one.name) or _created(one) for one in results]
 
     def _checked(self, topic: NewTopic, names: TopicNames) -> StoredTopic:
         default = self._config.integer("num.partitions")
@@ -188,7 +186,7 @@ class TopicRegistry:
     def _make(self, topics: Sequence[StoredTopic]) -> dict[str, KafkaError]:
         """Remember and open the topics, and publish what could be made; return the errors of the others.
 
-        They are remembered first: folders of a topic nobody knows would stay for ever, missing ones are made at a start.
+        They are remembered first: folders that nobody knows would stay for ever, missing ones are made at a start.
         """
         self._store.add_topics(topics)
         views: dict[str, TopicView] = {}
