@@ -1,57 +1,8 @@
-"""Delayed operations watched by key, completed once, expired by a timing wheel (Kafka's DelayedOperationPurgatory).
-
-An operation is any struct that begins with ``Operation`` and brings a table of functions. Lock order: operation's lock
-(its own, or one supplied) -> shard lock; operation's lock -> timer lock; no shard lock is held with the timer's.
-Functions of a table run under no lock but the operation's. check_and_complete is called holding none of them.
-"""
-from libc.stdint cimport int32_t, int64_t
-from kbroker._core.clock cimport Clock
-from kbroker._core.sync cimport AtomicI64, Mutex
-from kbroker._core.timing_wheel cimport Timer, TimerEntry
-
-cdef struct Operation
-cdef struct OperationTable:
-    # Under the operation's lock. True if satisfied AND this call won operation_force_complete. Safe to call repeatedly.
-    bint (*try_complete)(Operation *op) noexcept nogil
-    # Exactly once, on the winner's thread; under the operation's lock if the winner is try_complete, else under none.
-    void (*on_complete)(Operation *op) noexcept nogil
-    void (*on_expiration)(Operation *op) noexcept nogil     # after on_complete, only if the time-out won; may be NULL
-    void (*destroy)(Operation *op) noexcept nogil           # last count gone; the payload was freed at completion
-
-cdef struct Operation:
-    AtomicI64 refs              # caller, each watcher list, timer
-    AtomicI64 completed         # 0 -> 1 once
-    OperationTable *table
-    Mutex own_lock
-    Mutex *lock                 # &own_lock or the supplied one; NULL: try_complete locks for itself (Python operations)
-    TimerEntry timer_entry      # not the first field: purgatory finds the operation through ``self_``
-    Operation *self_            # directly behind timer_entry
-    void *purgatory             # counted from the first watch on
-    int64_t timeout_ms
-
-cdef struct Key:                # 128-bit watch key, made by the caller (for example topic id hash and partition)
-    int64_t high
-    int64_t low
-
-cdef struct Purgatory
-
-cdef Purgatory *purgatory_new(Timer *timer, int64_t purge_interval, int32_t shards) noexcept nogil
-cdef Purgatory *purgatory_retain(Purgatory *purgatory) noexcept nogil
-cdef void purgatory_release(Purgatory *purgatory) noexcept nogil
-# Count 1, the caller's; lock NULL: its own.
-cdef void operation_init(Operation *op, OperationTable *table, int64_t timeout_ms, Mutex *lock) noexcept nogil
-cdef void operation_release(Operation *op) noexcept nogil
-cdef bint operation_force_complete(Operation *op) noexcept nogil
-cdef bint operation_is_completed(Operation *op) noexcept nogil
-# The caller keeps its own count on op. True: completed by this call.
-cdef bint purgatory_try_complete_else_watch(
-    Purgatory *purgatory, Operation *op, Key *keys, int32_t key_count) noexcept nogil
-cdef int64_t purgatory_check_and_complete(Purgatory *purgatory, Key *key) noexcept nogil
-cdef int64_t purgatory_cancel_for_key(Purgatory *purgatory, Key *key) noexcept nogil   # how many; completes none
-cdef int64_t purgatory_watched(Purgatory *purgatory) noexcept nogil
-cdef int64_t purgatory_delayed(Purgatory *purgatory) noexcept nogil
-# One reaper turn: timer, then maybe purge.
-cdef bint purgatory_advance(Purgatory *purgatory, int64_t timeout_ms) noexcept nogil
-# Completes what still waits (payloads are freed by on_complete), wakes the reaper and refuses to watch from now on. The
-# timer stays open: it may serve others. An owner must call it: watched operations hold a count of their purgatory.
-cdef void purgatory_close(Purgatory *purgatory) noexcept nogil
+"""The purgatory by its public name: the C functions of ``purgatory_core``; Python's view is in the module itself."""
+from kbroker._core.purgatory_core cimport (
+    Operation, OperationTable, Purgatory, operation_force_complete, operation_init, operation_is_completed,
+    operation_release, purgatory_advance, purgatory_cancel_for_key, purgatory_check_and_complete, purgatory_close,
+    purgatory_delayed, purgatory_new, purgatory_release, purgatory_retain, purgatory_try_complete_else_watch,
+    purgatory_watched,
+)
+from kbroker._core.watch_lists cimport Key

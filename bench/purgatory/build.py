@@ -1,0 +1,95 @@
+"""Compile the native part of the study against the installed kbroker: python bench/purgatory/build.py
+
+It goes to build/purgatory, one folder for each state of the sources, and is no part of any wheel. Needs Cython and a C++
+compiler. Linux only: the driver reads /proc and the counters of a thread.
+"""
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NATIVE = Path(__file__).with_name("native")
+PACKAGE = "purgatory_study"
+
+
+def kbroker_root() -> Path:
+    """The folder that holds the package kbroker as Cython sees it, with its .pxd files."""
+    spec = importlib.util.find_spec("kbroker")
+    if spec is None or spec.origin is None:
+        raise SystemExit("kbroker is not installed: `make build`, or PYTHONPATH=src in a built tree")
+    return Path(spec.origin).parents[1]
+
+
+def digest(*folders: Path) -> str:
+    """Of all that the result depends on."""
+    state = hashlib.sha256(sys.version.encode())
+    for source in sorted(p for folder in folders for p in folder.glob("*.p*") if p.suffix in (".pyx", ".pxd")):
+        state.update(source.name.encode() + source.read_bytes())
+    return state.hexdigest()[:12]
+
+
+def compile_into(folder: Path, root: Path) -> None:
+    """Stage the sources under their package's name and build them there."""
+    from Cython.Build import cythonize
+    from setuptools import Distribution, Extension
+
+    package = folder / PACKAGE
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(NATIVE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("__init__.py", "__init__.pxd"):
+        (package / name).touch()
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        extensions = cythonize(
+            [
+                Extension(
+                    f"{PACKAGE}.{source.stem}",
+                    [f"{PACKAGE}/{source.name}"],
+                    language="c++",
+                    include_dirs=[str(root / "kbroker" / "_core")],
+                    extra_compile_args=["-std=c++17", "-O2", "-g1", "-Wno-unused-function"],
+                )
+                for source in sorted(package.glob("*.pyx"))
+            ],
+            include_path=[str(folder), str(root)],
+            compiler_directives={"language_level": "3", "cdivision": True, "boundscheck": False, "wraparound": False},
+        )
+        distribution = Distribution({"name": PACKAGE, "ext_modules": extensions})
+        command = distribution.get_command_obj("build_ext")
+        command.inplace, command.parallel = True, os.cpu_count()
+        command.ensure_finalized()
+        command.run()
+    finally:
+        os.chdir(here)
+
+
+def built() -> Path:
+    """The folder to put on `sys.path` for `purgatory_study`; compiles in a process of its own if need be."""
+    root = kbroker_root()
+    folder = ROOT / "build" / "purgatory" / digest(NATIVE, root / "kbroker" / "_core")
+    if not (folder / "done").exists():
+        done = subprocess.run(
+            [sys.executable, str(Path(__file__).resolve()), str(folder)], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"the study's native part does not compile:\n{done.stdout}\n{done.stderr}")
+    return folder
+
+
+def main() -> None:
+    if len(sys.argv) < 2:
+        print(built())
+        return
+    folder = Path(sys.argv[1]).resolve()
+    compile_into(folder, kbroker_root())
+    (folder / "done").touch()
+
+
+if __name__ == "__main__":
+    main()

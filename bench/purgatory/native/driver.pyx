@@ -1,0 +1,367 @@
+"""One run of the study: a generator, a completer, a reaper and a sampler thread, none of which holds the GIL."""
+import threading
+
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdlib cimport calloc, free, qsort
+from kbroker._core.clock cimport Clock, borrow_clock, clock_now_ms, clock_now_ns
+from kbroker._core.sync cimport atomic_load, atomic_store
+from kbroker._core.timer_core cimport Timer, TimerFigures, timer_close, timer_figures, timer_new, timer_release
+from purgatory_study.deadline_queue cimport (
+    DeadlineQueue, deadline_queue_add, deadline_queue_close, deadline_queue_destroy, deadline_queue_init,
+    deadline_queue_poll, deadline_queue_take_any,
+)
+from purgatory_study.new_design cimport new_design_init
+from purgatory_study.old_design cimport old_design_init
+from purgatory_study.study_request cimport Design, RunState, StudyRequest, request_new
+from purgatory_study.workload cimport (
+    SplitMix64, Workload, draw_key_numbers, key_seed, workload_draw, workload_free,
+)
+
+cdef extern from *:
+    """
+    #include <cstdint>
+    #include <cstdio>
+    #include <ctime>
+    #include <malloc.h>
+    #include <sys/resource.h>
+    #include <unistd.h>
+    static inline int64_t study_cpu_ns(int whole_process) {
+        struct timespec t;
+        clock_gettime(whole_process ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_THREAD_CPUTIME_ID, &t);
+        return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    }
+    static inline void study_sleep_ms(int64_t ms) {
+        struct timespec t = { (time_t)(ms / 1000), (long)(ms % 1000) * 1000000 };
+        nanosleep(&t, NULL);
+    }
+    static inline int64_t study_waits() {           /* of this thread: voluntary context switches */
+        struct rusage u;
+        getrusage(RUSAGE_THREAD, &u);
+        return u.ru_nvcsw;
+    }
+    static inline int64_t study_rss_bytes() {
+        char text[128];
+        long pages = 0;
+        FILE *f = fopen("/proc/self/statm", "r");
+        if (f == NULL) return 0;
+        if (fgets(text, sizeof text, f) == NULL || sscanf(text, "%*d %ld", &pages) != 1) pages = 0;
+        fclose(f);
+        return (int64_t)pages * sysconf(_SC_PAGESIZE);
+    }
+    static inline void study_trim() { malloc_trim(0); }
+    """
+    int64_t study_cpu_ns(bint whole_process) nogil
+    void study_sleep_ms(int64_t ms) nogil
+    int64_t study_waits() nogil
+    int64_t study_rss_bytes() nogil
+    void study_trim() nogil
+
+cdef enum:
+    NS_PER_MS = 1000000
+    MOST_KEYS = 64
+    POLL_MS = 100
+    REAPER_TURN_MS = 200
+    SAMPLE_MS = 10
+
+WHOLE, OUT_OF_MEMORY, OUT_OF_TIME = "", "memory", "time"
+
+
+cdef int compare_int32(const void *a, const void *b) noexcept nogil:
+    cdef int32_t left = (<int32_t *>a)[0], right = (<int32_t *>b)[0]
+    return (left > right) - (left < right)
+
+
+cdef dict percentiles(int32_t *late_us, int64_t count):
+    """In milliseconds; nearest rank."""
+    cdef dict found = {}
+    cdef int64_t at
+    if count == 0:
+        return None
+    qsort(late_us, count, sizeof(int32_t), compare_int32)
+    for p in (50, 90, 99, 99.9):
+        at = max(0, -int(-p * count // 100) - 1)
+        found[f"p{p}"] = late_us[at] / 1000
+    found["min"] = late_us[0] / 1000
+    found["max"] = late_us[count - 1] / 1000
+    return found
+
+
+cdef class StudyRun:
+    """One run; ``go`` once, then ``figures``.
+
+    Args:
+        design: "wheel" (kbroker's), "heap" (the old one) or "bare" (no purgatory: what the harness costs).
+        n, rate, p50, p75, timeout_ms, seed: the drawn workload; rate 0 is as fast as possible.
+        size: payload bytes of a request. keys, key_space, fresh_keys: as Kafka's program.
+        purge_interval: of the design.
+        memory_mb: resident memory of the process at which the run gives up; 0: no limit.
+        limit_s: time at which it gives up.
+    """
+    cdef RunState state
+    cdef Design design
+    cdef DeadlineQueue completions
+    cdef Workload work
+    cdef Timer *timer
+    cdef object clock_owner
+    cdef bint bare, fresh_keys, ready
+    cdef double rate
+    cdef int32_t key_count
+    cdef int64_t n, key_space, memory_bytes, limit_ns
+    cdef uint64_t seed
+    cdef int32_t *completion_late_us
+    cdef int64_t made, immediate, completed                 # each written by one thread
+    cdef int64_t start_ns, enqueue_ns, elapsed_ns, cpu_ns
+    cdef int64_t generator_cpu_ns, completer_cpu_ns, reaper_cpu_ns, sampler_cpu_ns, reaper_waits, reaper_turns
+    cdef int64_t longest_stall_ns, stalled_ns, rss_start, rss_peak, peak_pending, given_up
+    cdef int64_t samples, queued_sum, live_sum, queued_peak, live_peak
+    cdef TimerFigures at_start, at_end
+
+    def __cinit__(
+            self, str design, int64_t n, double rate=0, double p50=20, double p75=60, int64_t timeout_ms=200,
+            int64_t size=100, int32_t keys=3, int64_t key_space=100, bint fresh_keys=False,
+            int64_t purge_interval=1000, uint64_t seed=1, int64_t memory_mb=0, double limit_s=3600,
+            int64_t tick_ms=1, int32_t wheel_size=20):
+        cdef bint made_it = True
+        if design not in ("wheel", "heap", "bare"):
+            raise ValueError(f"design must be wheel, heap or bare, not {design!r}")
+        if n < 1 or rate < 0 or p50 <= 0 or p75 <= p50 or timeout_ms < 1 or size < 0 or key_space < 1:
+            raise ValueError("out of range: n, rate, p50, p75, timeout_ms, size or key_space")
+        if not 1 <= keys <= MOST_KEYS:
+            raise ValueError(f"keys must be between 1 and {MOST_KEYS}, got {keys}")
+        from kbroker._core.clock import SystemClock
+        self.clock_owner = SystemClock()
+        self.state.clock = borrow_clock(self.clock_owner)
+        self.state.timeout_ms = timeout_ms
+        self.state.payload_bytes = size
+        self.bare = design == "bare"
+        self.fresh_keys, self.rate, self.key_count, self.n, self.key_space = fresh_keys, rate, keys, n, key_space
+        self.seed, self.memory_bytes, self.limit_ns = seed, memory_mb << 20, <int64_t>(limit_s * 1e9)
+        deadline_queue_init(&self.completions, self.state.clock)
+        if design == "heap":
+            made_it = old_design_init(&self.design, self.state.clock, key_space, purge_interval)
+        else:
+            self.timer = timer_new(self.state.clock, tick_ms, wheel_size)
+            made_it = self.timer is not NULL and new_design_init(&self.design, self.timer, purge_interval)
+        self.ready = made_it
+        if made_it:
+            made_it = workload_draw(&self.work, n, rate, p50, p75, timeout_ms, seed)
+        self.state.expiry_late_us = <int32_t *>calloc(n, sizeof(int32_t))
+        self.completion_late_us = <int32_t *>calloc(n, sizeof(int32_t))
+        self.state.room = n
+        if not made_it or self.state.expiry_late_us is NULL or self.completion_late_us is NULL:
+            raise MemoryError
+        atomic_store(&self.state.left, self.work.to_complete if self.bare else n)
+
+    def __dealloc__(self):
+        if self.ready:
+            self.drain()
+            self.design.free(&self.design)
+        deadline_queue_destroy(&self.completions)
+        timer_release(self.timer)
+        workload_free(&self.work)
+        free(self.state.expiry_late_us)
+        free(self.completion_late_us)
+
+    cdef void generate(self) noexcept nogil:
+        cdef int64_t keys[MOST_KEYS]
+        cdef SplitMix64 random
+        cdef int64_t i, wait_ms, start_ms = self.start_ns // NS_PER_MS, before_ns = self.start_ns, gap_ns
+        cdef StudyRequest *request
+        cdef bint slept = True
+        random.state = key_seed(self.seed)
+        draw_key_numbers(&random, keys, self.key_count, self.key_space)
+        for i in range(self.n):
+            if atomic_load(&self.state.stop):
+                break
+            wait_ms = start_ms + self.work.due_ms[i] - clock_now_ms(self.state.clock)
+            if wait_ms > 0 and self.rate > 0:
+                study_sleep_ms(wait_ms)
+                slept = True
+            request = request_new(&self.state, &self.design, self.work.latency_ms[i])
+            if request is NULL:
+                self.given_up = 1
+                atomic_store(&self.state.stop, 1)
+                break
+            gap_ns = request.made_ns - before_ns
+            before_ns = request.made_ns
+            if not slept and gap_ns > NS_PER_MS:
+                self.stalled_ns += gap_ns
+                self.longest_stall_ns = max(self.longest_stall_ns, gap_ns)
+            slept = False
+            if self.work.latency_ms[i] < self.state.timeout_ms:
+                self.design.retain(request)
+                deadline_queue_add(&self.completions, request.completes_at_ms, request)
+            if not self.bare:
+                if self.fresh_keys:
+                    draw_key_numbers(&random, keys, self.key_count, self.key_space)
+                if self.design.enqueue(&self.design, request, keys, self.key_count):
+                    self.immediate += 1
+            self.design.release(request)
+            self.made = i + 1
+        self.enqueue_ns = clock_now_ns(self.state.clock) - self.start_ns
+        self.generator_cpu_ns = study_cpu_ns(False)
+
+    cdef void complete(self) noexcept nogil:
+        cdef StudyRequest *request
+        while not atomic_load(&self.state.stop):
+            request = <StudyRequest *>deadline_queue_poll(&self.completions, POLL_MS)
+            if request is NULL:
+                continue
+            if self.design.force_complete(request):
+                self.completion_late_us[self.completed] = <int32_t>(
+                    clock_now_ns(self.state.clock) // 1000 - request.completes_at_ms * 1000)
+                self.completed += 1
+            self.design.release(request)
+        self.completer_cpu_ns = study_cpu_ns(False)
+
+    cdef void reap(self) noexcept nogil:
+        cdef int64_t waits = study_waits()
+        while not atomic_load(&self.state.stop):
+            self.design.turn(&self.design, REAPER_TURN_MS)
+            self.reaper_turns += 1
+        self.reaper_waits = study_waits() - waits
+        self.reaper_cpu_ns = study_cpu_ns(False)
+
+    cdef void sample(self) noexcept nogil:
+        cdef TimerFigures figures
+        while not atomic_load(&self.state.stop):
+            self.peak_pending = max(self.peak_pending, self.design.pending(&self.design))
+            self.rss_peak = max(self.rss_peak, study_rss_bytes())
+            if self.timer is not NULL:
+                timer_figures(self.timer, &figures)
+                self.samples += 1
+                self.queued_sum += figures.queued_buckets
+                self.live_sum += figures.live_buckets
+                self.queued_peak = max(self.queued_peak, figures.queued_buckets)
+                self.live_peak = max(self.live_peak, figures.live_buckets)
+            if self.memory_bytes and self.rss_peak > self.memory_bytes:
+                self.given_up = 1
+            elif clock_now_ns(self.state.clock) - self.start_ns > self.limit_ns:
+                self.given_up = 2
+            if self.given_up:
+                atomic_store(&self.state.stop, 1)
+            study_sleep_ms(SAMPLE_MS)
+        self.sampler_cpu_ns = study_cpu_ns(False)
+
+    cdef void drain(self) noexcept nogil:
+        """What was to be completed and was done otherwise."""
+        cdef void *request = deadline_queue_take_any(&self.completions)
+        while request is not NULL:
+            self.design.release(<StudyRequest *>request)
+            request = deadline_queue_take_any(&self.completions)
+
+    cdef void wait(self) noexcept nogil:
+        while atomic_load(&self.state.left) > 0 and not atomic_load(&self.state.stop):
+            study_sleep_ms(1)
+        self.elapsed_ns = clock_now_ns(self.state.clock) - self.start_ns
+
+    def _generate(self):
+        with nogil:
+            self.generate()
+
+    def _complete(self):
+        with nogil:
+            self.complete()
+
+    def _reap(self):
+        with nogil:
+            self.reap()
+
+    def _sample(self):
+        with nogil:
+            self.sample()
+
+    def go(self) -> None:
+        """Run until all are completed or expired, or it gives up."""
+        cdef int64_t cpu_ns
+        if self.start_ns:
+            raise RuntimeError("a run goes once")
+        helpers = [threading.Thread(target=self._complete, name="completion"),
+                   threading.Thread(target=self._sample, name="sampler")]
+        if not self.bare:
+            helpers.append(threading.Thread(target=self._reap, name="reaper"))
+        generator = threading.Thread(target=self._generate, name="generator")
+        if self.timer is not NULL:
+            timer_figures(self.timer, &self.at_start)
+        self.rss_start = self.rss_peak = study_rss_bytes()
+        cpu_ns = study_cpu_ns(True)
+        self.start_ns = clock_now_ns(self.state.clock)
+        for helper in helpers:
+            helper.start()
+        generator.start()
+        generator.join()
+        with nogil:
+            self.wait()
+        self.cpu_ns = study_cpu_ns(True) - cpu_ns
+        self.rss_peak = max(self.rss_peak, study_rss_bytes())
+        if self.timer is not NULL:
+            timer_figures(self.timer, &self.at_end)
+        atomic_store(&self.state.stop, 1)
+        with nogil:
+            deadline_queue_close(&self.completions)
+            self.design.stop(&self.design)
+        for helper in helpers:
+            helper.join()
+        with nogil:
+            self.drain()
+            if self.timer is not NULL:
+                timer_close(self.timer)
+        if not self.given_up and not self.bare and self.immediate + self.completed + self.state.expired != self.n:
+            raise RuntimeError(
+                f"lost requests: {self.immediate} + {self.completed} + {self.state.expired} of {self.n}")
+
+    def figures(self) -> dict:
+        """What the run gave, by the names that the program for Kafka's purgatory uses where it has the figure."""
+        cdef int64_t made = max(self.made, 1)
+        enqueue_s, elapsed_s, cpu_s = self.enqueue_ns / 1e9, self.elapsed_ns / 1e9, self.cpu_ns / 1e9
+        last_due_ms = max(1, self.work.due_ms[self.n - 1])
+        found = {
+            "given_up": (WHOLE, OUT_OF_MEMORY, OUT_OF_TIME)[self.given_up],
+            "made": self.made,
+            "drawn_to_complete": self.work.to_complete,
+            "rate_target": self.rate,
+            "rate_drawn": self.n * 1000 / last_due_ms if self.rate > 0 else 0,
+            "rate_enqueue": self.made / enqueue_s,
+            "rate_finish": self.made / elapsed_s,
+            "enqueue_s": enqueue_s,
+            "elapsed_s": elapsed_s,
+            "cpu_s": cpu_s,
+            "cpus": cpu_s / elapsed_s,
+            "cpu_us_per_request": cpu_s * 1e6 / made,
+            "cpu_s_by_thread": {
+                "generator": self.generator_cpu_ns / 1e9,
+                "completion": self.completer_cpu_ns / 1e9,
+                "reaper": self.reaper_cpu_ns / 1e9,
+                "sampler": self.sampler_cpu_ns / 1e9,
+            },
+            "stall_max_ms": self.longest_stall_ns / 1e6,
+            "stalled_ms": self.stalled_ns / 1e6,
+            "rss_start_mb": self.rss_start / 1048576,
+            "rss_peak_mb": self.rss_peak / 1048576,
+            "peak_pending": self.peak_pending,
+            "immediate": self.immediate,
+            "completed": self.completed,
+            "expired": self.state.expired,
+            "expired_though_due": self.state.expired_though_due,
+            "expiry_late_ms": percentiles(self.state.expiry_late_us, min(self.state.expired, self.n)),
+            "completion_late_ms": percentiles(self.completion_late_us, self.completed),
+            "reaper_turns": self.reaper_turns,
+            "reaper_wakeups_per_s": self.reaper_waits / elapsed_s,
+        }
+        if self.timer is not NULL and not self.bare:
+            samples = max(self.samples, 1)
+            found["offers_per_request"] = (self.at_end.offers - self.at_start.offers) / made
+            found["queue_items"] = {"mean": self.queued_sum / samples, "peak": self.queued_peak}
+            found["live_buckets"] = {"mean": self.live_sum / samples, "peak": self.live_peak}
+        return found
+
+
+def trim() -> None:
+    """Give free memory back to the system, so that a run starts small."""
+    with nogil:
+        study_trim()
+
+
+def held(StudyRun run) -> int:
+    """Requests whose memory was not given back by the end of the run."""
+    return run.made - atomic_load(&run.state.freed)

@@ -1,0 +1,186 @@
+"""The purgatory study: kbroker's purgatory, the old design and Apache Kafka's own, under the article's workload.
+
+    python bench/purgatory/run.py [--quick] [--rounds N] [--json FILE] [--markdown FILE] [--plot NAME] [--from FILE]
+
+Sweeps the target rate for both latency mixes; at each point the designs run one after the other, each in a process of its
+own, so that what slows the machine for a while slows all of them. Then the points with a goal run in rounds: kbroker, Kafka,
+kbroker, Kafka, ...; ratios are medians of the rounds' ratios. A run during which other programs used more than 0.3 CPU is
+repeated twice and then kept with a mark. KBROKER_ORACLES names the folder with tools/purgatory (Kafka's purgatory on the
+JVM); without it, or without Java, that part is left out and said so. --from draws and reports a saved run.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from bench.loads.report import machine  # noqa: E402
+from bench.purgatory import results  # noqa: E402
+from bench.purgatory.build import built  # noqa: E402
+
+ONE_RUN = Path(__file__).with_name("one_run.py")
+MEMORY_MB = 100
+MOST_OTHER_CPUS = 0.3
+GOAL_RATE = 400_000
+# The old design's threshold has no good value: the article's dilemma is shown by a low and a high one.
+LOW_THRESHOLD, HIGH_THRESHOLD = 1_000, 1_000_000
+
+
+@dataclass
+class Plan:
+    n: int = 1_000_000
+    rates: tuple[int, ...] = (25_000, 50_000, 100_000, 200_000, 300_000, 400_000, 600_000, 800_000, 1_000_000, 0)
+    kafka_rates: tuple[int, ...] = (25_000, 50_000, 100_000, 200_000, 300_000, 400_000, 600_000, 800_000, 1_000_000, 0)
+    warmup: int = 1_000_000
+    rounds: int = 7
+    sparse_rates: tuple[int, ...] = (5, 20, 100, 500, 2_000)
+    sparse_s: float = 6.0
+    repeats: int = 2
+    points: list[dict[str, Any]] = field(default_factory=list)
+
+    @staticmethod
+    def quick() -> "Plan":
+        return Plan(
+            n=200_000,
+            rates=(100_000, GOAL_RATE, 0),
+            kafka_rates=(),
+            warmup=200_000,
+            rounds=1,
+            sparse_rates=(20, 500),
+            sparse_s=1.5,
+            repeats=0,
+        )
+
+
+def kafka_program() -> Path | None:
+    """The script that runs Kafka's own purgatory, if this machine can."""
+    program = Path(os.environ.get("KBROKER_ORACLES", "/nonexistent")) / "tools" / "purgatory" / "purgatory.sh"
+    return program if program.exists() and shutil.which("java") else None
+
+
+def run_json(command: list[str], give_up: str) -> dict[str, Any]:
+    """The program's JSON object; a run out of memory is a result too."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 3:
+        return {"given_up": give_up}
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr.strip()[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+class Study:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.kafka = kafka_program()
+        self.points: list[dict[str, Any]] = []
+        built()
+
+    def command(self, series: str, mix: str, rate: float, n: int) -> list[str]:
+        common = ["--mix", mix, "--rate", str(rate), "--n", str(n), "--seed", "1"]
+        if series == "kafka":
+            return ["bash", str(self.kafka), *common, "--warmup", str(self.plan.warmup)]
+        if series == "kafka-bare":
+            return ["bash", str(self.kafka), *common, "--bare", "--warmup", str(self.plan.warmup)]
+        mine = [sys.executable, str(ONE_RUN), *common]
+        if series == "bare":
+            return [*mine, "--design", "bare", "--warmup", str(self.plan.warmup)]
+        # A run may take as long as its schedule and two seconds more: what needs longer has long been overtaken.
+        limit_s = 2 * (n / rate if rate else n / 50_000) + 2
+        mine += ["--memory-mb", str(MEMORY_MB), "--limit-s", str(limit_s)]
+        if series == "kbroker":
+            return [*mine, "--design", "wheel", "--warmup", str(self.plan.warmup)]
+        threshold = LOW_THRESHOLD if series == "old" else HIGH_THRESHOLD
+        return [*mine, "--design", "heap", "--purge-interval", str(threshold)]
+
+    def measure(self, part: str, series: str, mix: str, rate: float, n: int | None = None) -> dict[str, Any]:
+        n = n or self.plan.n
+        best: dict[str, Any] = {}
+        for _ in range(self.plan.repeats + 1):
+            found = run_json(self.command(series, mix, rate, n), "memory")
+            if not best or found.get("other_cpus", 0) < best.get("other_cpus", 0):
+                best = found
+            if best.get("other_cpus", 0) <= MOST_OTHER_CPUS:
+                break
+        point = {"part": part, "series": series, "mix": mix, "rate_target": rate, **best}
+        point["saturated"] = results.saturation(point)
+        self.points.append(point)
+        print(results.line(point), file=sys.stderr, flush=True)
+        return point
+
+    def sweep(self) -> None:
+        for mix in results.MIXES:
+            done: set[str] = set()  # the old design is not driven further once memory has ended a run
+            for rate in sorted(self.plan.rates, key=lambda r: r or float("inf")):
+                for series in ("kbroker", "old", "old-high"):
+                    if series in done:
+                        continue
+                    point = self.measure("sweep", series, mix, rate)
+                    if series != "kbroker" and point["saturated"] and rate > GOAL_RATE:
+                        done.add(series)
+                if self.kafka and rate in self.plan.kafka_rates:
+                    self.measure("sweep", "kafka", mix, rate)
+
+    def goals(self) -> None:
+        for mix in results.MIXES:
+            for rate in (0, GOAL_RATE):
+                for _ in range(self.plan.rounds):
+                    self.measure("goals", "kbroker", mix, rate)
+                    if self.kafka:
+                        self.measure("goals", "kafka", mix, rate)
+        self.measure("goals", "bare", "low", 0)
+        if self.kafka and self.plan.rounds > 1:
+            self.measure("goals", "kafka-bare", "low", 0)
+
+    def sparse(self) -> None:
+        for rate in self.plan.sparse_rates:
+            for series in ("kbroker", "old"):
+                self.measure("sparse", series, "low", rate, max(10, int(rate * self.plan.sparse_s)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer points and requests, under a minute once compiled")
+    parser.add_argument("--rounds", type=int, help="rounds of the points that have a goal")
+    parser.add_argument("--only", choices=("sweep", "goals", "sparse"), nargs="+", default=["goals", "sweep", "sparse"])
+    parser.add_argument("--json", type=Path, default=ROOT / "build" / "purgatory" / "study.json")
+    parser.add_argument("--markdown", type=Path, help="also write the tables there")
+    parser.add_argument("--plot", type=Path, help="draw NAME.png and NAME.svg (needs matplotlib, the `bench` extra)")
+    parser.add_argument("--from", dest="saved", type=Path, help="do not run: report and draw this file")
+    options = parser.parse_args()
+    if options.saved:
+        document = json.loads(options.saved.read_text(encoding="utf-8"))
+    else:
+        plan = Plan.quick() if options.quick else Plan()
+        plan.rounds = options.rounds or plan.rounds
+        study = Study(plan)
+        started = time.monotonic()
+        if study.kafka is None:
+            print("Kafka's own purgatory is left out: KBROKER_ORACLES and Java are needed", file=sys.stderr)
+        for part in options.only:
+            getattr(study, part)()
+        document = {"machine": machine(), "memory_mb": MEMORY_MB, "n": plan.n, "points": study.points}
+        document["seconds"] = round(time.monotonic() - started, 1)
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    text = results.markdown(document)
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(text, encoding="utf-8")
+    if options.plot:
+        from bench.purgatory import plot
+
+        plot.draw(document, options.plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+# cython: freethreading_compatible=True
+"""Watch lists of a purgatory: a hash table of circular lists in each shard.
+
+Source: ``DelayedOperationPurgatory.Watchers``, whose lists keep what is completed and are searched for it.
+"""
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from kbroker._core.sync cimport (
+    atomic_load_relaxed, atomic_store, mutex_destroy, mutex_init, mutex_lock_spinning, mutex_unlock,
+)
+
+cdef enum:
+    FIRST_TABLE_SIZE = 8
+
+
+cdef bint watch_table_init(WatchTable *table, int32_t shards) noexcept nogil:
+    cdef int32_t i
+    table.shards = <Shard *>calloc(shards, sizeof(Shard))
+    if table.shards is NULL:
+        return False
+    table.shard_count = shards
+    for i in range(shards):
+        mutex_init(&table.shards[i].lock)
+    return True
+
+
+cdef void watch_table_destroy(WatchTable *table) noexcept nogil:
+    cdef int32_t i
+    for i in range(table.shard_count):
+        take_all(&table.shards[i])      # no watcher is left, but lists with traces may be
+        free(table.shards[i].table)
+        mutex_destroy(&table.shards[i].lock)
+    free(table.shards)
+
+
+cdef WatcherBlock *watcher_block_new(WatchTable *table, void *owner, Key *keys, int32_t count) noexcept nogil:
+    cdef int32_t i
+    cdef size_t watchers = count if count > 1 else 1
+    cdef WatcherBlock *block = <WatcherBlock *>malloc(sizeof(WatcherBlock) + (watchers - 1) * sizeof(Watcher))
+    if block is NULL:
+        return NULL
+    block.owner = owner
+    block.home = NULL
+    block.count = count
+    for i in range(count):
+        block.watchers[i].list = NULL
+        block.watchers[i].shard = shard_number(table, &keys[i])
+        block.watchers[i].index = i
+    return block
+
+
+# --- the table of a shard
+
+cdef inline int64_t slot_of(Shard *shard, Key *key) noexcept nogil:
+    return <int64_t>((key_hash(key) >> 32) & <uint64_t>(shard.table_size - 1))
+
+
+cdef bint grow_table(Shard *shard) noexcept nogil:
+    cdef int64_t old_size = shard.table_size, i, slot
+    cdef WatchList **old = shard.table
+    cdef WatchList *here
+    cdef WatchList *after
+    cdef int64_t size = old_size * 2 if old_size else FIRST_TABLE_SIZE
+    cdef WatchList **table = <WatchList **>calloc(size, sizeof(WatchList *))
+    if table is NULL:
+        return old_size > 0         # fuller, but it works
+    shard.table = table
+    shard.table_size = size
+    for i in range(old_size):
+        here = old[i]
+        while here is not NULL:
+            after = here.next
+            slot = slot_of(shard, &here.key)
+            here.next = table[slot]
+            table[slot] = here
+            here = after
+    free(old)
+    return True
+
+
+cdef WatchList *find_list(Shard *shard, Key *key) noexcept nogil:
+    cdef WatchList *here
+    if shard.table_size == 0:
+        return NULL
+    here = shard.table[slot_of(shard, key)]
+    while here is not NULL and (here.key.high != key.high or here.key.low != key.low):
+        here = here.next
+    return here
+
+
+cdef WatchList *get_or_make_list(Shard *shard, Key *key) noexcept nogil:
+    cdef WatchList *found = find_list(shard, key)
+    cdef int64_t slot
+    if found is not NULL:
+        return found
+    if shard.lists >= shard.table_size and not grow_table(shard):
+        return NULL
+    found = <WatchList *>calloc(1, sizeof(WatchList))
+    if found is NULL:
+        return NULL
+    found.root.next = found.root.prev = &found.root
+    found.key.high = key.high
+    found.key.low = key.low
+    slot = slot_of(shard, key)
+    found.next = shard.table[slot]
+    shard.table[slot] = found
+    shard.lists += 1
+    return found
+
+
+cdef void drop_list(Shard *shard, WatchList *watchers) noexcept nogil:
+    cdef WatchList **link = &shard.table[slot_of(shard, &watchers.key)]
+    while link[0] is not watchers:
+        link = &link[0].next
+    link[0] = watchers.next
+    shard.lists -= 1
+    free(watchers)
+
+
+# --- watching and leaving
+
+cdef bint watch(Shard *shard, Key *key, Watcher *watcher) noexcept nogil:
+    cdef WatchList *watchers = get_or_make_list(shard, key)
+    if watchers is NULL:
+        return False
+    watcher.list = watchers
+    watcher.next = &watchers.root
+    watcher.prev = watchers.root.prev
+    watcher.prev.next = watcher
+    watchers.root.prev = watcher
+    watchers.length += 1
+    shard.watched += 1
+    return True
+
+
+cdef inline void add_trace(Shard *shard, WatchList *watchers) noexcept nogil:
+    watchers.traces += 1
+    atomic_store(&shard.traces, atomic_load_relaxed(&shard.traces) + 1)     # writers hold the lock
+
+
+cdef bint leave_trace(Shard *shard, Key *key) noexcept nogil:
+    cdef WatchList *watchers = get_or_make_list(shard, key)
+    if watchers is NULL:
+        return False
+    add_trace(shard, watchers)
+    shard.watched += 1
+    return True
+
+
+cdef int64_t leave_lists(WatchTable *table, WatcherBlock *block) noexcept nogil:
+    cdef int64_t left = 0
+    cdef int32_t i
+    cdef Shard *shard
+    cdef Watcher *watcher
+    for i in range(block.count):
+        watcher = &block.watchers[i]
+        shard = &table.shards[watcher.shard]
+        mutex_lock_spinning(&shard.lock)
+        if watcher.list is not NULL:
+            watcher.prev.next = watcher.next
+            watcher.next.prev = watcher.prev
+            watcher.list.length -= 1
+            add_trace(shard, watcher.list)      # and `watched` stays
+            watcher.list = NULL
+            left += 1
+        mutex_unlock(&shard.lock)
+    return left
+
+
+cdef int64_t drop_traces(Shard *shard, WatchList *watchers) noexcept nogil:
+    cdef int64_t traces = watchers.traces
+    atomic_store(&shard.traces, atomic_load_relaxed(&shard.traces) - traces)
+    shard.watched -= traces
+    watchers.traces = 0
+    return traces
+
+
+cdef void clear_traces(Shard *shard, Key *key) noexcept nogil:
+    cdef WatchList *watchers = find_list(shard, key)
+    if watchers is NULL:
+        return
+    drop_traces(shard, watchers)
+    if watchers.length == 0:
+        drop_list(shard, watchers)
+
+
+cdef Watcher *empty_list(Shard *shard, WatchList *watchers, Watcher **last) noexcept nogil:
+    """Its watchers as a chain; `last` is the chain's end (NULL: nothing in it)."""
+    cdef Watcher *first = watchers.root.next
+    cdef Watcher *here = first
+    last[0] = NULL
+    while here is not &watchers.root:
+        here.list = NULL
+        last[0] = here
+        here = here.next
+    shard.watched -= watchers.length
+    watchers.length = 0
+    watchers.root.next = watchers.root.prev = &watchers.root
+    if last[0] is NULL:
+        return NULL
+    last[0].next = NULL
+    return first
+
+
+cdef Watcher *take_key(Shard *shard, Key *key, int64_t *traces) noexcept nogil:
+    cdef WatchList *watchers = find_list(shard, key)
+    cdef Watcher *chain
+    cdef Watcher *last
+    if watchers is NULL:
+        return NULL
+    traces[0] += drop_traces(shard, watchers)
+    chain = empty_list(shard, watchers, &last)
+    drop_list(shard, watchers)
+    return chain
+
+
+cdef Watcher *take_all(Shard *shard) noexcept nogil:
+    cdef Watcher *chain = NULL
+    cdef Watcher *first
+    cdef Watcher *last
+    cdef int64_t slot
+    cdef WatchList *watchers
+    for slot in range(shard.table_size):
+        while shard.table[slot] is not NULL:
+            watchers = shard.table[slot]
+            drop_traces(shard, watchers)
+            first = empty_list(shard, watchers, &last)
+            if last is not NULL:
+                last.next = chain
+                chain = first
+            drop_list(shard, watchers)
+    return chain
+
+
+cdef void purge_traces(WatchTable *table) noexcept nogil:
+    cdef int32_t i
+    cdef int64_t slot
+    cdef Shard *shard
+    cdef WatchList *here
+    cdef WatchList *after
+    for i in range(table.shard_count):
+        shard = &table.shards[i]
+        if atomic_load_relaxed(&shard.traces) == 0:
+            continue
+        mutex_lock_spinning(&shard.lock)
+        for slot in range(shard.table_size):
+            here = shard.table[slot]
+            while here is not NULL:
+                after = here.next
+                drop_traces(shard, here)
+                if here.length == 0:
+                    drop_list(shard, here)
+                here = after
+        mutex_unlock(&shard.lock)
