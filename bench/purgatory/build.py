@@ -1,7 +1,7 @@
 """Compile the native part of the study against the installed kbroker: python bench/purgatory/build.py
 
-It goes to build/purgatory, one folder for each state of the sources, and is no part of any wheel. Needs Cython and a C++
-compiler. Linux only: the driver reads /proc and the counters of a thread.
+It goes to build/purgatory, one folder for each state of the sources, and is no part of any wheel. Needs Cython and a
+C++ compiler. Linux only: the driver reads /proc and the counters of a thread.
 """
 
 import hashlib

@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
 
 Point = dict[str, Any]
 STYLES = {  # colour, line style, name
@@ -22,7 +22,10 @@ STYLES = {  # colour, line style, name
     "old": ("#8a8f94", "--", "old design, purge at 1,000 entries"),
     "old-high": ("#8a8f94", ":", "old design, purge at 1,000,000"),
 }
-MIXES = {"low": "low mix: median 20 ms, 75th percentile 60 ms", "high": "high mix: median 200 ms, 75th percentile 400 ms"}
+MIXES = {
+    "low": "low mix: median 20 ms, 75th percentile 60 ms",
+    "high": "high mix: median 200 ms, 75th percentile 400 ms",
+}
 
 
 def thousands(value: float, _: Any = None) -> str:
@@ -40,11 +43,27 @@ def curve(axes: Any, points: list[Point], series: str, value: Callable[[Point], 
     timed.sort(key=lambda p: p["rate_target"])
     kept = [p for p in timed if not p["saturated"]]
     lost = [p for p in timed if p["saturated"]]
-    axes.plot([p["rate_target"] for p in kept], [value(p) for p in kept], style, color=colour, marker="o", ms=3.5, lw=1.4, label=name)
+    axes.plot(
+        [p["rate_target"] for p in kept],
+        [value(p) for p in kept],
+        style,
+        color=colour,
+        marker="o",
+        ms=3.5,
+        lw=1.4,
+        label=name,
+    )
     axes.plot([p["rate_target"] for p in lost], [value(p) for p in lost], "x", color=colour, ms=6, mew=1.6)
     for point in lost:
         if point["saturated"] == "memory":
-            axes.annotate("M", (point["rate_target"], value(point)), xytext=(4, 4), textcoords="offset points", fontsize=6, color=colour)
+            axes.annotate(
+                "M",
+                (point["rate_target"], value(point)),
+                xytext=(4, 4),
+                textcoords="offset points",
+                fontsize=6,
+                color=colour,
+            )
 
 
 def pause_ms(point: Point) -> float | None:
@@ -89,10 +108,9 @@ def draw_full_speed(axes: Any, document: dict[str, Any], mix: str) -> None:
         for point in of(document, "sweep", mix, series):
             if not point["rate_target"] and "rate_enqueue" in point and not point["saturated"]:
                 axes.axhline(point["rate_enqueue"], color=colour, lw=0.8, ls="-.", alpha=0.7)
-                axes.text(
-                    0.01, point["rate_enqueue"], f"full speed {thousands(point['rate_enqueue'])}", color=colour, fontsize=6,
-                    va="bottom", transform=axes.get_yaxis_transform(),
-                )  # fmt: skip
+                text = f"full speed {thousands(point['rate_enqueue'])}"
+                at = axes.get_yaxis_transform()
+                axes.text(0.01, point["rate_enqueue"], text, color=colour, fontsize=6, va="bottom", transform=at)
 
 
 def draw_offers(axes: Any, document: dict[str, Any]) -> None:
@@ -114,10 +132,9 @@ def draw_sparse(axes: Any, document: dict[str, Any]) -> None:
     for series in ("kbroker", "old"):
         colour, style, name = STYLES[series]
         points = of(document, "sparse", "low", series)
-        axes.plot(
-            [p["rate_target"] for p in points], [p["reaper_wakeups_per_s"] for p in points], style, color=colour, marker="o",
-            ms=3.5, lw=1.4, label=name.split(",")[0],
-        )  # fmt: skip
+        wakeups = [p["reaper_wakeups_per_s"] for p in points]
+        rates = [p["rate_target"] for p in points]
+        axes.plot(rates, wakeups, style, color=colour, marker="o", ms=3.5, lw=1.4, label=name.split(",")[0])
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_title("wake-ups of the reaper per second, sparse timers (low mix)", fontsize=8, loc="left")
@@ -155,7 +172,8 @@ def draw(document: dict[str, Any], out: Path) -> None:
         axes.tick_params(labelsize=7)
     facts = document["machine"]
     figure.suptitle(
-        f"Purgatory under the article's workload: {document['n']:,} requests, time-out 200 ms, 100 bytes, tick 1 ms, wheel 20\n"
+        f"Purgatory under the article's workload: {document['n']:,} requests, time-out 200 ms, 100 bytes, tick 1 ms, "
+        "wheel 20\n"
         f"{facts['cpu']}, {facts['cores']} cores, {facts['date']}; crosses: saturated (M: out of memory)",
         fontsize=9,
     )

@@ -39,10 +39,11 @@ def line(point: Point) -> str:
     if "rate_enqueue" not in point:
         return f"{head}  gave up: {point['given_up']}"
     memory = point.get("rss_peak_mb") or point.get("heap_peak_mb") or 0
+    saturated = f"  SATURATED: {point['saturated']}" if point["saturated"] else ""
     return (
         f"{head} -> {point['rate_enqueue']:>9,.0f}/s  {point['cpu_us_per_request']:6.2f} us  {memory:6.1f} MB"
         f"  late p99 {expiry_p99(point):6.2f} ms  expired {expired_share(point):5.2f} %"
-        f"  others {point.get('other_cpus', 0):.2f} CPU{'  SATURATED: ' + point['saturated'] if point['saturated'] else ''}"
+        f"  others {point.get('other_cpus', 0):.2f} CPU{saturated}"
     )
 
 
@@ -144,8 +145,8 @@ def sweep_row(point: Point) -> list[str]:
 
 
 SWEEP_HEAD = (
-    "design", "target/s", "enqueued/s", "CPU us", "memory MB", "peak pending", "pauses", "late p50 / p99 ms", "expired %",
-    "offers per request", "saturated by",
+    "design", "target/s", "enqueued/s", "CPU us", "memory MB", "peak pending", "pauses", "late p50 / p99 ms",
+    "expired %", "offers per request", "saturated by",
 )  # fmt: skip
 
 

@@ -2,11 +2,12 @@
 
     python bench/purgatory/run.py [--quick] [--rounds N] [--json FILE] [--markdown FILE] [--plot NAME] [--from FILE]
 
-Sweeps the target rate for both latency mixes; at each point the designs run one after the other, each in a process of its
-own, so that what slows the machine for a while slows all of them. Then the points with a goal run in rounds: kbroker, Kafka,
-kbroker, Kafka, ...; ratios are medians of the rounds' ratios. A run during which other programs used more than 0.3 CPU is
-repeated twice and then kept with a mark. KBROKER_ORACLES names the folder with tools/purgatory (Kafka's purgatory on the
-JVM); without it, or without Java, that part is left out and said so. --from draws and reports a saved run.
+The points with a goal run in rounds: kbroker, Kafka, kbroker, Kafka; ratios are medians of the rounds' ratios. Then
+the target rate is swept for both latency mixes; at each point the designs run one after the other, each in a process of
+its own, so that what slows the machine for a while slows all of them. A run during which other programs used more than
+0.3 CPU is repeated twice, and the quietest is kept, with a mark; --patience waits for the machine to be idle before
+each. KBROKER_ORACLES names the folder with tools/purgatory (Kafka's purgatory on the JVM); without it, or without Java,
+that part is left out and said so. --from draws and reports a saved run.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class Plan:
     sparse_rates: tuple[int, ...] = (5, 20, 100, 500, 2_000)
     sparse_s: float = 6.0
     repeats: int = 2
-    points: list[dict[str, Any]] = field(default_factory=list)
+    patience_s: float = 0.0
 
     @staticmethod
     def quick() -> "Plan":
@@ -78,6 +79,15 @@ def run_json(command: list[str], give_up: str) -> dict[str, Any]:
     return found
 
 
+def wait_until_idle(patience_s: float) -> None:
+    """Until nobody else ran for a fifth of a second, but no longer than that."""
+    end, quiet = time.monotonic() + patience_s, 0
+    while quiet < 20 and time.monotonic() < end:
+        time.sleep(0.01)
+        running = int(Path("/proc/loadavg").read_text(encoding="ascii").split()[3].partition("/")[0])
+        quiet = quiet + 1 if running <= 1 else 0
+
+
 class Study:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -106,6 +116,7 @@ class Study:
         n = n or self.plan.n
         best: dict[str, Any] = {}
         for _ in range(self.plan.repeats + 1):
+            wait_until_idle(self.plan.patience_s)
             found = run_json(self.command(series, mix, rate, n), "memory")
             if not best or found.get("other_cpus", 0) < best.get("other_cpus", 0):
                 best = found
@@ -151,6 +162,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer points and requests, under a minute once compiled")
     parser.add_argument("--rounds", type=int, help="rounds of the points that have a goal")
+    parser.add_argument(
+        "--patience", type=float, default=0, help="seconds to wait for an idle machine, before each run"
+    )
     parser.add_argument("--only", choices=("sweep", "goals", "sparse"), nargs="+", default=["goals", "sweep", "sparse"])
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "purgatory" / "study.json")
     parser.add_argument("--markdown", type=Path, help="also write the tables there")
@@ -162,6 +176,7 @@ def main() -> None:
     else:
         plan = Plan.quick() if options.quick else Plan()
         plan.rounds = options.rounds or plan.rounds
+        plan.patience_s = options.patience
         study = Study(plan)
         started = time.monotonic()
         if study.kafka is None:

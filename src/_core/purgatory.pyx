@@ -1,11 +1,13 @@
 # cython: freethreading_compatible=True
-"""Purgatory: Python's view.
+"""Purgatory: operations that wait for an event on one of their keys, or for their time-out.
 
-A Python operation is a struct (lists and timer count it) and an object. From watch to completion the struct owns a
-reference of the object; the struct's own_lock, otherwise unused, guards it. The operation's lock is a Python
-lock: waiting for it drops the GIL, so no GIL is ever taken under a C lock.
+An operation that completes leaves its watch lists and the timer at once and is freed; a count of it stays in each list
+until a check of that key or a purge, so that ``watched`` is the length that Kafka reports.
 Source: ``DelayedOperationPurgatory``, ``DelayedOperation``.
 """
+# A Python operation is a struct (lists and timer count it) and an object. From watch to completion the struct owns a
+# reference of the object; the struct's own_lock, otherwise unused, guards it. The operation's lock is a Python
+# lock: waiting for it drops the GIL, so no GIL is ever taken under a C lock.
 cimport cython
 import threading
 

@@ -21,13 +21,15 @@ cdef struct OperationTable:
 cdef struct Operation:
     AtomicI64 refs              # caller, each watch list, timer
     AtomicI64 completed         # 0 -> 1 once
-    OperationTable *table
-    Mutex own_lock
-    Mutex *lock                 # &own_lock or the supplied one; NULL: try_complete locks for itself (Python operations)
-    TimerEntry timer_entry      # not the first field: purgatory finds the operation through ``self_``
+    AtomicI64 block             # its WatcherBlock, from the watch on: an operation is watched once
+    TimerEntry timer_entry      # in one cache line with the three before it; the operation is found through ``self_``
     Operation *self_            # directly behind timer_entry
-    AtomicI64 block             # its WatcherBlock, owned, from the watch on: an operation is watched once
+    OperationTable *table
     int64_t timeout_ms
+    WatcherBlock *room          # in the owner's memory, for up to room_for watchers; NULL: allocated at the watch
+    int64_t room_for            # both set between operation_init and the watch
+    Mutex *lock                 # &own_lock or the supplied one; NULL: try_complete locks for itself (Python operations)
+    Mutex own_lock
 
 cdef struct Purgatory:          # counted: its makers, and each operation that was watched
     AtomicI64 refs

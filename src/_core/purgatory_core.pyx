@@ -9,7 +9,7 @@ from libc.stdint cimport int32_t, int64_t, intptr_t
 from libc.stdlib cimport calloc, free, malloc
 from kbroker._core.sync cimport (
     Mutex, atomic_add, atomic_load, atomic_load_seq, atomic_store, atomic_store_seq, atomic_swap, mutex_destroy,
-    mutex_init, mutex_lock, mutex_lock_spinning, mutex_unlock,
+    mutex_init, mutex_lock, mutex_lock_spinning, mutex_unlock, prefetch,
 )
 from kbroker._core.timer_core cimport (
     Timer, TimerEntry, timer_add, timer_cancel, timer_collect, timer_release, timer_retain, timer_take_due_batch,
@@ -17,12 +17,14 @@ from kbroker._core.timer_core cimport (
 )
 from kbroker._core.watch_lists cimport (
     Key, Shard, Watcher, WatcherBlock, WatchList, clear_traces, find_list, leave_lists, leave_trace, owner_of,
-    purge_traces, shard_number, take_all, take_key, watch, watch_table_destroy, watch_table_init, watcher_block_new,
+    purge_traces, shard_number, take_all, take_key, watch, watch_table_destroy, watch_table_init, watcher_block_bytes,
+    watched_in, watcher_block_init,
 )
 
 cdef enum:
     STACK_SNAPSHOT = 32         # a list is seldom longer; longer ones allocate
     FIRE_BATCH = 32             # expired ones taken from the timer at once
+    PREFETCH_AHEAD = 3
 
 
 # --- operations
@@ -37,6 +39,8 @@ cdef void operation_init(Operation *op, OperationTable *table, int64_t timeout_m
     op.timer_entry.fire = fire_operation
     op.self_ = op
     atomic_store(&op.block, 0)
+    op.room = NULL
+    op.room_for = 0
     op.timeout_ms = timeout_ms
 
 
@@ -58,7 +62,8 @@ cdef void operation_release(Operation *op) noexcept nogil:
     block = block_of(op)
     if block is not NULL:
         purgatory = <Purgatory *>block.home
-        free(block)
+        if block is not op.room:
+            free(block)
     mutex_destroy(&op.own_lock)
     op.table.destroy(op)
     purgatory_release(purgatory)
@@ -90,6 +95,8 @@ cdef void leave_all_lists(Operation *op) noexcept nogil:
 
 
 cdef bint operation_force_complete(Operation *op) noexcept nogil:
+    prefetch(&op.table)             # one that waited for long is in no cache: fetch its parts at once, not one by one
+    prefetch(<char *>op + sizeof(Operation))
     if not win_completion(op):
         return False
     stop_timeout(op)
@@ -158,9 +165,12 @@ cdef bint watch_all(Purgatory *purgatory, Operation *op, Key *keys, int32_t key_
     cdef int64_t unused = 0
     cdef Shard *shard
     cdef bint closed = False
-    cdef WatcherBlock *block = watcher_block_new(&purgatory.lists, op, keys, key_count)
+    cdef WatcherBlock *block = op.room
+    if key_count > op.room_for:
+        block = <WatcherBlock *>malloc(watcher_block_bytes(key_count))
     if block is NULL:
         return False
+    watcher_block_init(&purgatory.lists, block, op, keys, key_count)
     block.home = purgatory_retain(purgatory)
     atomic_add(&op.refs, key_count)         # before anyone can see a watcher
     atomic_store_seq(&op.block, <int64_t><intptr_t>block)
@@ -299,7 +309,7 @@ cdef int64_t purgatory_watched(Purgatory *purgatory) noexcept nogil:
     for i in range(purgatory.lists.shard_count):
         shard = &purgatory.lists.shards[i]
         mutex_lock(&shard.lock)
-        watched += shard.watched
+        watched += watched_in(shard)
         mutex_unlock(&shard.lock)
     return watched
 
@@ -323,6 +333,8 @@ cdef bint purgatory_advance(Purgatory *purgatory, int64_t timeout_ms) noexcept n
     while polled:
         count = timer_take_due_batch(purgatory.timer, entries, FIRE_BATCH)
         for i in range(count):
+            if i + PREFETCH_AHEAD < count and entries[i + PREFETCH_AHEAD].fire is fire_operation:
+                prefetch(operation_of(entries[i + PREFETCH_AHEAD]).room)
             entries[i].fire(entries[i])
         if count < FIRE_BATCH:
             break

@@ -30,6 +30,13 @@ cdef extern from *:
         __asm__ __volatile__("isb");
     #endif
     }
+    static inline void kb_prefetch(const void *p) noexcept {
+    #if defined(__GNUC__) || defined(__clang__)
+        __builtin_prefetch(p);
+    #else
+        (void)p;
+    #endif
+    }
     static inline void kb_mutex_lock_spinning(kb_mutex *p) noexcept {
         for (int i = 0; i < 100; i++) {
             if (p->m.try_lock()) return;
@@ -84,6 +91,7 @@ cdef extern from *:
     # For a lock that is held for tens of nanoseconds and wanted by several threads: asks again for about a microsecond
     # before it sleeps, which costs ten times as much.
     void mutex_lock_spinning "kb_mutex_lock_spinning"(Mutex *m) noexcept nogil
+    void prefetch "kb_prefetch"(const void *p) noexcept nogil       # a hint; any address will do
     void mutex_unlock "kb_mutex_unlock"(Mutex *m) noexcept nogil
     void cond_init "kb_cond_init"(Cond *c) noexcept nogil
     void cond_destroy "kb_cond_destroy"(Cond *c) noexcept nogil

@@ -35,12 +35,12 @@ cdef struct Timer:                  # counted
     Clock *clock                    # owned count
     Waker waker
     Mutex lock                      # guards all below; wakers of the clock take it, nothing else is taken under it
-    Cond changed                    # an earlier bucket, something due, the virtual time, close
-    int32_t waiters
-    bint closed
-    int32_t wheel_size
-    int32_t levels
     int64_t pending                 # entries in buckets and in due
+    int32_t waiters
+    int32_t levels
+    bint closed
+    Cond changed                    # an earlier bucket, something due, the virtual time, close
+    int32_t wheel_size
     int64_t wake_calls              # of timer_wake
     int64_t offers                  # buckets put in the queue
     Bucket fresh                    # due when added; joins `due` at the next collect: a callback that adds ends

@@ -1,9 +1,6 @@
 # cython: freethreading_compatible=True
-"""Hierarchical timing wheel: the C timer.
+"""Hierarchical timing wheel: the C timer. How it differs from Kafka's is said in ``timing_wheel``.
 
-Differences from Kafka's, each on purpose: one lock instead of a read-write lock, list locks and retry loops; a due time
-between ticks is rounded up, not down; what is due waits in a list of its own until the advancing thread takes it, entry
-by entry, so that it can still be cancelled or re-added, and counts as pending until then.
 Source: ``SystemTimer``, ``TimingWheel``, ``TimerTaskList``, ``TimerTask``.
 """
 from libc.stdint cimport INT64_MAX, int32_t, int64_t

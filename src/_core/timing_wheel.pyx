@@ -1,10 +1,13 @@
 # cython: freethreading_compatible=True
 """Hierarchical timing wheel: Python's view of the C timer.
 
-The GIL is dropped before the lock can block: a short operation tries the lock first, and drops the GIL if that fails
-(dropping and taking it costs more than the operation). Whoever holds the lock never asks for the GIL.
-Source: ``SystemTimer``, ``TimerTask``.
+Differences from Kafka's, each on purpose: one lock instead of a read-write lock, list locks and retry loops; a due time
+between ticks is rounded up, not down; what is due waits in a list of its own until the advancing thread takes it, entry
+by entry, so that it can still be cancelled or re-added, and counts as pending until then.
+Source: ``SystemTimer``, ``TimingWheel``, ``TimerTaskList``, ``TimerTask``.
 """
+# The GIL is dropped before the lock can block: a short operation tries the lock first, and drops the GIL if that fails
+# (dropping and taking it costs more than the operation). Whoever holds the lock never asks for the GIL.
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals, PyErr_ExceptionMatches, PyErr_WriteUnraisable
 from cpython.object cimport PyObject, PyTypeObject

@@ -16,9 +16,9 @@ cdef struct Key:                # 128-bit watch key, made by the caller (for exa
 cdef struct Watcher:            # one owner under one key; in the owner's WatcherBlock
     Watcher *next
     Watcher *prev
-    WatchList *list             # NULL: in none; guarded by the lock of its shard
+    WatchList *list             # NULL: in none; guarded by the lock of its shard. Of a root: the next of its table slot
     int32_t shard               # fixed before the block is shown to other threads
-    int32_t index               # in its block
+    int32_t index               # in its block. Of a root: how far into its allocation the list begins
 
 cdef struct WatcherBlock:       # all watchers of one owner, one allocation
     void *owner
@@ -27,9 +27,9 @@ cdef struct WatcherBlock:       # all watchers of one owner, one allocation
     int32_t reserved
     Watcher watchers[1]         # `count` of them
 
+# Both are a cache line long and begin with one: threads that watch and threads that complete hand them to and fro.
 cdef struct WatchList:
     Watcher root                # sentinel of a circular list, in order of watching
-    WatchList *next             # of the same table slot
     Key key
     int64_t length
     int64_t traces              # of those that completed and were neither checked nor purged since
@@ -37,19 +37,20 @@ cdef struct WatchList:
 cdef struct Shard:
     Mutex lock                  # guards all below
     WatchList **table
-    int64_t table_size          # power of two, 0 before the first watch
-    int64_t lists
-    int64_t watched             # lengths and traces of all lists
-    AtomicI64 traces            # of all lists; read without the lock by who looks for some
+    int32_t table_size          # power of two, 0 before the first watch
+    int32_t lists
+    AtomicI64 has_traces        # 0: no list has any; read without the lock by who looks for some
 
 cdef struct WatchTable:
     Shard *shards
+    void *memory                # of the shards
     int32_t shard_count
 
 cdef bint watch_table_init(WatchTable *table, int32_t shards) noexcept nogil       # false: no memory
 cdef void watch_table_destroy(WatchTable *table) noexcept nogil                    # every list is gone by then
 
-cdef WatcherBlock *watcher_block_new(WatchTable *table, void *owner, Key *keys, int32_t count) noexcept nogil
+cdef void watcher_block_init(
+    WatchTable *table, WatcherBlock *block, void *owner, Key *keys, int32_t count) noexcept nogil
 cdef bint watch(Shard *shard, Key *key, Watcher *watcher) noexcept nogil           # false: no memory
 cdef bint leave_trace(Shard *shard, Key *key) noexcept nogil                       # as if watched and completed
 cdef int64_t leave_lists(WatchTable *table, WatcherBlock *block) noexcept nogil    # how many it was in; takes the locks
@@ -59,7 +60,12 @@ cdef void clear_traces(Shard *shard, Key *key) noexcept nogil
 # Every watcher of the key, in order, chained by `next`; traces are added to `traces`.
 cdef Watcher *take_key(Shard *shard, Key *key, int64_t *traces) noexcept nogil
 cdef Watcher *take_all(Shard *shard) noexcept nogil
+cdef int64_t watched_in(Shard *shard) noexcept nogil                               # lengths and traces
 cdef void purge_traces(WatchTable *table) noexcept nogil                           # takes the locks
+
+
+cdef inline size_t watcher_block_bytes(int64_t count) noexcept nogil:
+    return sizeof(WatcherBlock) + ((count - 1) * sizeof(Watcher) if count > 1 else 0)
 
 
 cdef inline uint64_t key_hash(Key *key) noexcept nogil:

@@ -3,21 +3,28 @@
 
 Source: ``DelayedOperationPurgatory.Watchers``, whose lists keep what is completed and are searched for it.
 """
-from libc.stdint cimport int32_t, int64_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
 from kbroker._core.sync cimport (
     atomic_load_relaxed, atomic_store, mutex_destroy, mutex_init, mutex_lock_spinning, mutex_unlock,
 )
 
 cdef enum:
     FIRST_TABLE_SIZE = 8
+    LARGEST_TABLE_SIZE = 1 << 29
+    LINE = 64                   # of a cache
+
+
+cdef inline void *next_line(void *memory) noexcept nogil:
+    return <void *>((<uintptr_t>memory + LINE - 1) // LINE * LINE)
 
 
 cdef bint watch_table_init(WatchTable *table, int32_t shards) noexcept nogil:
     cdef int32_t i
-    table.shards = <Shard *>calloc(shards, sizeof(Shard))
-    if table.shards is NULL:
+    table.memory = calloc(1, shards * sizeof(Shard) + LINE)
+    if table.memory is NULL:
         return False
+    table.shards = <Shard *>next_line(table.memory)
     table.shard_count = shards
     for i in range(shards):
         mutex_init(&table.shards[i].lock)
@@ -30,15 +37,12 @@ cdef void watch_table_destroy(WatchTable *table) noexcept nogil:
         take_all(&table.shards[i])      # no watcher is left, but lists with traces may be
         free(table.shards[i].table)
         mutex_destroy(&table.shards[i].lock)
-    free(table.shards)
+    free(table.memory)
 
 
-cdef WatcherBlock *watcher_block_new(WatchTable *table, void *owner, Key *keys, int32_t count) noexcept nogil:
+cdef void watcher_block_init(
+        WatchTable *table, WatcherBlock *block, void *owner, Key *keys, int32_t count) noexcept nogil:
     cdef int32_t i
-    cdef size_t watchers = count if count > 1 else 1
-    cdef WatcherBlock *block = <WatcherBlock *>malloc(sizeof(WatcherBlock) + (watchers - 1) * sizeof(Watcher))
-    if block is NULL:
-        return NULL
     block.owner = owner
     block.home = NULL
     block.count = count
@@ -46,7 +50,6 @@ cdef WatcherBlock *watcher_block_new(WatchTable *table, void *owner, Key *keys, 
         block.watchers[i].list = NULL
         block.watchers[i].shard = shard_number(table, &keys[i])
         block.watchers[i].index = i
-    return block
 
 
 # --- the table of a shard
@@ -56,12 +59,15 @@ cdef inline int64_t slot_of(Shard *shard, Key *key) noexcept nogil:
 
 
 cdef bint grow_table(Shard *shard) noexcept nogil:
-    cdef int64_t old_size = shard.table_size, i, slot
+    cdef int64_t slot
+    cdef int32_t old_size = shard.table_size, i
     cdef WatchList **old = shard.table
+    cdef WatchList **table = NULL
     cdef WatchList *here
     cdef WatchList *after
-    cdef int64_t size = old_size * 2 if old_size else FIRST_TABLE_SIZE
-    cdef WatchList **table = <WatchList **>calloc(size, sizeof(WatchList *))
+    cdef int32_t size = old_size * 2 if old_size else FIRST_TABLE_SIZE
+    if old_size < LARGEST_TABLE_SIZE:
+        table = <WatchList **>calloc(size, sizeof(WatchList *))
     if table is NULL:
         return old_size > 0         # fuller, but it works
     shard.table = table
@@ -69,9 +75,9 @@ cdef bint grow_table(Shard *shard) noexcept nogil:
     for i in range(old_size):
         here = old[i]
         while here is not NULL:
-            after = here.next
+            after = here.root.list
             slot = slot_of(shard, &here.key)
-            here.next = table[slot]
+            here.root.list = table[slot]
             table[slot] = here
             here = after
     free(old)
@@ -84,25 +90,28 @@ cdef WatchList *find_list(Shard *shard, Key *key) noexcept nogil:
         return NULL
     here = shard.table[slot_of(shard, key)]
     while here is not NULL and (here.key.high != key.high or here.key.low != key.low):
-        here = here.next
+        here = here.root.list
     return here
 
 
 cdef WatchList *get_or_make_list(Shard *shard, Key *key) noexcept nogil:
     cdef WatchList *found = find_list(shard, key)
     cdef int64_t slot
+    cdef void *memory
     if found is not NULL:
         return found
     if shard.lists >= shard.table_size and not grow_table(shard):
         return NULL
-    found = <WatchList *>calloc(1, sizeof(WatchList))
-    if found is NULL:
+    memory = calloc(1, sizeof(WatchList) + LINE)
+    if memory is NULL:
         return NULL
+    found = <WatchList *>next_line(memory)
+    found.root.index = <int32_t>(<char *>found - <char *>memory)
     found.root.next = found.root.prev = &found.root
     found.key.high = key.high
     found.key.low = key.low
     slot = slot_of(shard, key)
-    found.next = shard.table[slot]
+    found.root.list = shard.table[slot]
     shard.table[slot] = found
     shard.lists += 1
     return found
@@ -111,10 +120,10 @@ cdef WatchList *get_or_make_list(Shard *shard, Key *key) noexcept nogil:
 cdef void drop_list(Shard *shard, WatchList *watchers) noexcept nogil:
     cdef WatchList **link = &shard.table[slot_of(shard, &watchers.key)]
     while link[0] is not watchers:
-        link = &link[0].next
-    link[0] = watchers.next
+        link = &link[0].root.list
+    link[0] = watchers.root.list
     shard.lists -= 1
-    free(watchers)
+    free(<char *>watchers - watchers.root.index)
 
 
 # --- watching and leaving
@@ -129,13 +138,13 @@ cdef bint watch(Shard *shard, Key *key, Watcher *watcher) noexcept nogil:
     watcher.prev.next = watcher
     watchers.root.prev = watcher
     watchers.length += 1
-    shard.watched += 1
     return True
 
 
 cdef inline void add_trace(Shard *shard, WatchList *watchers) noexcept nogil:
     watchers.traces += 1
-    atomic_store(&shard.traces, atomic_load_relaxed(&shard.traces) + 1)     # writers hold the lock
+    if not atomic_load_relaxed(&shard.has_traces):
+        atomic_store(&shard.has_traces, 1)
 
 
 cdef bint leave_trace(Shard *shard, Key *key) noexcept nogil:
@@ -143,7 +152,6 @@ cdef bint leave_trace(Shard *shard, Key *key) noexcept nogil:
     if watchers is NULL:
         return False
     add_trace(shard, watchers)
-    shard.watched += 1
     return True
 
 
@@ -160,26 +168,18 @@ cdef int64_t leave_lists(WatchTable *table, WatcherBlock *block) noexcept nogil:
             watcher.prev.next = watcher.next
             watcher.next.prev = watcher.prev
             watcher.list.length -= 1
-            add_trace(shard, watcher.list)      # and `watched` stays
+            add_trace(shard, watcher.list)
             watcher.list = NULL
             left += 1
         mutex_unlock(&shard.lock)
     return left
 
 
-cdef int64_t drop_traces(Shard *shard, WatchList *watchers) noexcept nogil:
-    cdef int64_t traces = watchers.traces
-    atomic_store(&shard.traces, atomic_load_relaxed(&shard.traces) - traces)
-    shard.watched -= traces
-    watchers.traces = 0
-    return traces
-
-
 cdef void clear_traces(Shard *shard, Key *key) noexcept nogil:
     cdef WatchList *watchers = find_list(shard, key)
     if watchers is NULL:
         return
-    drop_traces(shard, watchers)
+    watchers.traces = 0
     if watchers.length == 0:
         drop_list(shard, watchers)
 
@@ -193,7 +193,6 @@ cdef Watcher *empty_list(Shard *shard, WatchList *watchers, Watcher **last) noex
         here.list = NULL
         last[0] = here
         here = here.next
-    shard.watched -= watchers.length
     watchers.length = 0
     watchers.root.next = watchers.root.prev = &watchers.root
     if last[0] is NULL:
@@ -208,7 +207,7 @@ cdef Watcher *take_key(Shard *shard, Key *key, int64_t *traces) noexcept nogil:
     cdef Watcher *last
     if watchers is NULL:
         return NULL
-    traces[0] += drop_traces(shard, watchers)
+    traces[0] += watchers.traces
     chain = empty_list(shard, watchers, &last)
     drop_list(shard, watchers)
     return chain
@@ -218,12 +217,11 @@ cdef Watcher *take_all(Shard *shard) noexcept nogil:
     cdef Watcher *chain = NULL
     cdef Watcher *first
     cdef Watcher *last
-    cdef int64_t slot
+    cdef int32_t slot
     cdef WatchList *watchers
     for slot in range(shard.table_size):
         while shard.table[slot] is not NULL:
             watchers = shard.table[slot]
-            drop_traces(shard, watchers)
             first = empty_list(shard, watchers, &last)
             if last is not NULL:
                 last.next = chain
@@ -232,23 +230,35 @@ cdef Watcher *take_all(Shard *shard) noexcept nogil:
     return chain
 
 
+cdef int64_t watched_in(Shard *shard) noexcept nogil:
+    cdef int64_t watched = 0
+    cdef int32_t slot
+    cdef WatchList *here
+    for slot in range(shard.table_size):
+        here = shard.table[slot]
+        while here is not NULL:
+            watched += here.length + here.traces
+            here = here.root.list
+    return watched
+
+
 cdef void purge_traces(WatchTable *table) noexcept nogil:
-    cdef int32_t i
-    cdef int64_t slot
+    cdef int32_t i, slot
     cdef Shard *shard
     cdef WatchList *here
     cdef WatchList *after
     for i in range(table.shard_count):
         shard = &table.shards[i]
-        if atomic_load_relaxed(&shard.traces) == 0:
+        if not atomic_load_relaxed(&shard.has_traces):
             continue
         mutex_lock_spinning(&shard.lock)
         for slot in range(shard.table_size):
             here = shard.table[slot]
             while here is not NULL:
-                after = here.next
-                drop_traces(shard, here)
+                after = here.root.list
+                here.traces = 0
                 if here.length == 0:
                     drop_list(shard, here)
                 here = after
+        atomic_store(&shard.has_traces, 0)
         mutex_unlock(&shard.lock)

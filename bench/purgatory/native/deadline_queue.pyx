@@ -1,6 +1,7 @@
 """A blocking queue ordered by deadline."""
-from libc.stdint cimport int64_t
-from libc.stdlib cimport free, realloc
+from libc.stdint cimport int64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
 from kbroker._core.clock cimport Clock, clock_now_ns, clock_wait_until
 from kbroker._core.sync cimport (
     cond_destroy, cond_init, cond_signal, mutex_destroy, mutex_init, mutex_lock_spinning, mutex_unlock,
@@ -9,31 +10,35 @@ from kbroker._core.sync cimport (
 cdef enum:
     NS_PER_MS = 1000000
     FIRST_ROOM = 1024
+    LINE = 64                   # of a cache
 
 
 cdef void deadline_queue_init(DeadlineQueue *queue, Clock *clock) noexcept nogil:
     mutex_init(&queue.lock)
     cond_init(&queue.earlier)
     queue.clock = clock
+    queue.memory = queue.next_item = NULL
     queue.heap = NULL
     queue.count = queue.room = 0
     queue.waiting = queue.closed = False
 
 
 cdef void deadline_queue_destroy(DeadlineQueue *queue) noexcept nogil:
-    free(queue.heap)
+    free(queue.memory)
     cond_destroy(&queue.earlier)
     mutex_destroy(&queue.lock)
 
 
 cdef inline void sift_down(DeadlineQueue *queue, int64_t i, DeadlineItem item) noexcept nogil:
-    cdef int64_t child
+    cdef int64_t child, k, last
     while True:
-        child = 2 * i + 1
+        child = 4 * i + 1
         if child >= queue.count:
             break
-        if child + 1 < queue.count and queue.heap[child + 1].at_ms < queue.heap[child].at_ms:
-            child += 1
+        last = min(child + 4, queue.count)
+        for k in range(child + 1, last):
+            if queue.heap[k].at_ms < queue.heap[child].at_ms:
+                child = k
         if item.at_ms <= queue.heap[child].at_ms:
             break
         queue.heap[i] = queue.heap[child]
@@ -41,23 +46,34 @@ cdef inline void sift_down(DeadlineQueue *queue, int64_t i, DeadlineItem item) n
     queue.heap[i] = item
 
 
+cdef bint grow(DeadlineQueue *queue) noexcept nogil:
+    cdef int64_t room = queue.room * 2 if queue.room else FIRST_ROOM
+    cdef void *memory = malloc(room * sizeof(DeadlineItem) + 2 * LINE)
+    cdef DeadlineItem *heap
+    if memory is NULL:
+        return False
+    # item 1 begins a cache line, and with it every group of children
+    heap = <DeadlineItem *>((<uintptr_t>memory + 2 * LINE - 1) // LINE * LINE) - 1
+    if queue.count:
+        memcpy(heap, queue.heap, queue.count * sizeof(DeadlineItem))
+    free(queue.memory)
+    queue.memory = memory
+    queue.heap = heap
+    queue.room = room
+    return True
+
+
 cdef bint deadline_queue_add(DeadlineQueue *queue, int64_t at_ms, void *item) noexcept nogil:
-    cdef int64_t i, parent, room
+    cdef int64_t i, parent
     cdef bint is_first, waiting
-    cdef void *heap
     mutex_lock_spinning(&queue.lock)
-    if queue.count == queue.room:
-        room = queue.room * 2 if queue.room else FIRST_ROOM
-        heap = realloc(queue.heap, room * sizeof(DeadlineItem))
-        if heap is NULL:
-            mutex_unlock(&queue.lock)
-            return False
-        queue.heap = <DeadlineItem *>heap
-        queue.room = room
+    if queue.count == queue.room and not grow(queue):
+        mutex_unlock(&queue.lock)
+        return False
     i = queue.count
     queue.count += 1
     while i > 0:
-        parent = (i - 1) // 2
+        parent = (i - 1) // 4
         if queue.heap[parent].at_ms <= at_ms:
             break
         queue.heap[i] = queue.heap[parent]
@@ -88,6 +104,7 @@ cdef void *deadline_queue_poll(DeadlineQueue *queue, int64_t timeout_ms) noexcep
         now_ns = clock_now_ns(queue.clock)
         if queue.count > 0 and queue.heap[0].at_ms * NS_PER_MS <= now_ns:
             item = pop_first(queue)
+            queue.next_item = queue.heap[0].item if queue.count > 0 else NULL
             break
         if give_up_ns == 0:
             give_up_ns = now_ns + timeout_ms * NS_PER_MS
@@ -126,8 +143,9 @@ cdef int64_t deadline_queue_purge(
     dropped = queue.count - kept
     queue.count = kept
     if dropped > 0:
-        for i in range(kept // 2 - 1, -1, -1):
-            sift_down(queue, i, queue.heap[i])
+        for i in range((kept + 2) // 4, -1, -1):
+            if i < kept:
+                sift_down(queue, i, queue.heap[i])
     mutex_unlock(&queue.lock)
     return dropped
 

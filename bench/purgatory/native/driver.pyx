@@ -3,7 +3,7 @@ import threading
 
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, qsort
-from kbroker._core.clock cimport Clock, borrow_clock, clock_now_ms, clock_now_ns
+from kbroker._core.clock cimport borrow_clock, clock_now_ms, clock_now_ns
 from kbroker._core.sync cimport atomic_load, atomic_store
 from kbroker._core.timer_core cimport Timer, TimerFigures, timer_close, timer_figures, timer_new, timer_release
 from purgatory_study.deadline_queue cimport (
@@ -12,7 +12,9 @@ from purgatory_study.deadline_queue cimport (
 )
 from purgatory_study.new_design cimport new_design_init
 from purgatory_study.old_design cimport old_design_init
-from purgatory_study.study_request cimport Design, RunState, StudyRequest, request_new
+from purgatory_study.study_request cimport (
+    Design, RunState, StudyRequest, prefetch_lines, request_new, requests_destroy, requests_held,
+)
 from purgatory_study.workload cimport (
     SplitMix64, Workload, draw_key_numbers, key_seed, workload_draw, workload_free,
 )
@@ -78,11 +80,11 @@ cdef dict percentiles(int32_t *late_us, int64_t count):
     if count == 0:
         return None
     qsort(late_us, count, sizeof(int32_t), compare_int32)
-    for p in (50, 90, 99, 99.9):
-        at = max(0, -int(-p * count // 100) - 1)
-        found[f"p{p}"] = late_us[at] / 1000
-    found["min"] = late_us[0] / 1000
-    found["max"] = late_us[count - 1] / 1000
+    for name, per_mille in (("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999)):
+        at = max(0, (per_mille * count + 999) // 1000 - 1)
+        found[name] = late_us[at] / 1000.0
+    found["min"] = late_us[0] / 1000.0
+    found["max"] = late_us[count - 1] / 1000.0
     return found
 
 
@@ -100,6 +102,7 @@ cdef class StudyRun:
     cdef RunState state
     cdef Design design
     cdef DeadlineQueue completions
+    cdef char apart[64]
     cdef Workload work
     cdef Timer *timer
     cdef object clock_owner
@@ -138,10 +141,10 @@ cdef class StudyRun:
         self.seed, self.memory_bytes, self.limit_ns = seed, memory_mb << 20, <int64_t>(limit_s * 1e9)
         deadline_queue_init(&self.completions, self.state.clock)
         if design == "heap":
-            made_it = old_design_init(&self.design, self.state.clock, key_space, purge_interval)
+            made_it = old_design_init(&self.design, self.state.clock, keys, key_space, purge_interval)
         else:
             self.timer = timer_new(self.state.clock, tick_ms, wheel_size)
-            made_it = self.timer is not NULL and new_design_init(&self.design, self.timer, purge_interval)
+            made_it = self.timer is not NULL and new_design_init(&self.design, self.timer, keys, purge_interval)
         self.ready = made_it
         if made_it:
             made_it = workload_draw(&self.work, n, rate, p50, p75, timeout_ms, seed)
@@ -156,6 +159,7 @@ cdef class StudyRun:
         if self.ready:
             self.drain()
             self.design.free(&self.design)
+        requests_destroy(&self.state)
         deadline_queue_destroy(&self.completions)
         timer_release(self.timer)
         workload_free(&self.work)
@@ -166,18 +170,21 @@ cdef class StudyRun:
         cdef int64_t keys[MOST_KEYS]
         cdef SplitMix64 random
         cdef int64_t i, wait_ms, start_ms = self.start_ns // NS_PER_MS, before_ns = self.start_ns, gap_ns
+        cdef int64_t immediate = 0, longest_stall_ns = 0, stalled_ns = 0, made = 0
+        cdef int32_t key_count = self.key_count, latency_ms
+        cdef bint slept = True, bare = self.bare, fresh_keys = self.fresh_keys, timed = self.rate > 0
         cdef StudyRequest *request
-        cdef bint slept = True
         random.state = key_seed(self.seed)
         draw_key_numbers(&random, keys, self.key_count, self.key_space)
         for i in range(self.n):
             if atomic_load(&self.state.stop):
                 break
             wait_ms = start_ms + self.work.due_ms[i] - clock_now_ms(self.state.clock)
-            if wait_ms > 0 and self.rate > 0:
+            if wait_ms > 0 and timed:
                 study_sleep_ms(wait_ms)
                 slept = True
-            request = request_new(&self.state, &self.design, self.work.latency_ms[i])
+            latency_ms = self.work.latency_ms[i]
+            request = request_new(&self.state, &self.design, latency_ms)
             if request is NULL:
                 self.given_up = 1
                 atomic_store(&self.state.stop, 1)
@@ -185,33 +192,39 @@ cdef class StudyRun:
             gap_ns = request.made_ns - before_ns
             before_ns = request.made_ns
             if not slept and gap_ns > NS_PER_MS:
-                self.stalled_ns += gap_ns
-                self.longest_stall_ns = max(self.longest_stall_ns, gap_ns)
+                stalled_ns += gap_ns
+                longest_stall_ns = max(longest_stall_ns, gap_ns)
             slept = False
-            if self.work.latency_ms[i] < self.state.timeout_ms:
+            if latency_ms < self.state.timeout_ms:
                 self.design.retain(request)
                 deadline_queue_add(&self.completions, request.completes_at_ms, request)
-            if not self.bare:
-                if self.fresh_keys:
-                    draw_key_numbers(&random, keys, self.key_count, self.key_space)
-                if self.design.enqueue(&self.design, request, keys, self.key_count):
-                    self.immediate += 1
+            if not bare:
+                if fresh_keys:
+                    draw_key_numbers(&random, keys, key_count, self.key_space)
+                if self.design.enqueue(&self.design, request, keys, key_count):
+                    immediate += 1
             self.design.release(request)
-            self.made = i + 1
+            made += 1
         self.enqueue_ns = clock_now_ns(self.state.clock) - self.start_ns
+        self.made, self.immediate = made, immediate
+        self.longest_stall_ns, self.stalled_ns = longest_stall_ns, stalled_ns
         self.generator_cpu_ns = study_cpu_ns(False)
 
     cdef void complete(self) noexcept nogil:
         cdef StudyRequest *request
+        cdef int64_t completed = 0, due_ms
         while not atomic_load(&self.state.stop):
             request = <StudyRequest *>deadline_queue_poll(&self.completions, POLL_MS)
             if request is NULL:
                 continue
+            if self.completions.next_item is not NULL:
+                prefetch_lines(<char *>self.completions.next_item - self.design.head_bytes, self.design.head_bytes)
+            due_ms = request.completes_at_ms
             if self.design.force_complete(request):
-                self.completion_late_us[self.completed] = <int32_t>(
-                    clock_now_ns(self.state.clock) // 1000 - request.completes_at_ms * 1000)
-                self.completed += 1
+                self.completion_late_us[completed] = <int32_t>(clock_now_ns(self.state.clock) // 1000 - due_ms * 1000)
+                completed += 1
             self.design.release(request)
+        self.completed = completed
         self.completer_cpu_ns = study_cpu_ns(False)
 
     cdef void reap(self) noexcept nogil:
@@ -312,7 +325,8 @@ cdef class StudyRun:
 
     def figures(self) -> dict:
         """What the run gave, by the names that the program for Kafka's purgatory uses where it has the figure."""
-        cdef int64_t made = max(self.made, 1)
+        cdef double made = max(self.made, 1), samples = max(self.samples, 1)
+        cdef double enqueue_s, elapsed_s, cpu_s, last_due_ms
         enqueue_s, elapsed_s, cpu_s = self.enqueue_ns / 1e9, self.elapsed_ns / 1e9, self.cpu_ns / 1e9
         last_due_ms = max(1, self.work.due_ms[self.n - 1])
         found = {
@@ -336,8 +350,8 @@ cdef class StudyRun:
             },
             "stall_max_ms": self.longest_stall_ns / 1e6,
             "stalled_ms": self.stalled_ns / 1e6,
-            "rss_start_mb": self.rss_start / 1048576,
-            "rss_peak_mb": self.rss_peak / 1048576,
+            "rss_start_mb": self.rss_start / 1048576.0,
+            "rss_peak_mb": self.rss_peak / 1048576.0,
             "peak_pending": self.peak_pending,
             "immediate": self.immediate,
             "completed": self.completed,
@@ -349,7 +363,6 @@ cdef class StudyRun:
             "reaper_wakeups_per_s": self.reaper_waits / elapsed_s,
         }
         if self.timer is not NULL and not self.bare:
-            samples = max(self.samples, 1)
             found["offers_per_request"] = (self.at_end.offers - self.at_start.offers) / made
             found["queue_items"] = {"mean": self.queued_sum / samples, "peak": self.queued_peak}
             found["live_buckets"] = {"mean": self.live_sum / samples, "peak": self.live_peak}
@@ -364,4 +377,4 @@ def trim() -> None:
 
 def held(StudyRun run) -> int:
     """Requests whose memory was not given back by the end of the run."""
-    return run.made - atomic_load(&run.state.freed)
+    return requests_held(&run.state)

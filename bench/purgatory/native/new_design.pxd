@@ -3,4 +3,5 @@ from libc.stdint cimport int64_t
 from kbroker._core.timer_core cimport Timer
 from purgatory_study.study_request cimport Design
 
-cdef bint new_design_init(Design *design, Timer *timer, int64_t purge_interval) noexcept nogil     # false: no memory
+cdef bint new_design_init(
+    Design *design, Timer *timer, int64_t keys, int64_t purge_interval) noexcept nogil     # false: no memory

@@ -7,6 +7,7 @@ from kbroker._core.purgatory cimport (
 )
 from kbroker._core.sync cimport atomic_add
 from kbroker._core.timer_core cimport Timer
+from kbroker._core.watch_lists cimport WatcherBlock, watcher_block_bytes
 from purgatory_study.study_request cimport (
     Design, StudyRequest, request_completed, request_expired, request_free, request_is_due,
 )
@@ -15,12 +16,17 @@ cdef enum:
     MOST_KEYS = 64
 
 
+cdef struct NewHead:            # then room for the watchers
+    Operation op
+    StudyRequest *request
+
+
 cdef inline StudyRequest *request_of(Operation *op) noexcept nogil:
-    return <StudyRequest *>(<char *>op + sizeof(Operation))
+    return (<NewHead *>op).request
 
 
 cdef inline Operation *operation_of(StudyRequest *request) noexcept nogil:
-    return <Operation *>(<char *>request - sizeof(Operation))
+    return <Operation *>request.head
 
 
 cdef bint try_complete(Operation *op) noexcept nogil:
@@ -47,7 +53,11 @@ TABLE.destroy = destroy
 
 
 cdef void prepare(Design *design, StudyRequest *request) noexcept nogil:
-    operation_init(operation_of(request), &TABLE, request.run.timeout_ms, NULL)
+    cdef NewHead *head = <NewHead *>request.head
+    operation_init(&head.op, &TABLE, request.run.timeout_ms, NULL)
+    head.request = request
+    head.op.room = <WatcherBlock *>(<char *>head + sizeof(NewHead))
+    head.op.room_for = design.keys
 
 
 cdef void retain(StudyRequest *request) noexcept nogil:
@@ -87,9 +97,10 @@ cdef void free_design(Design *design) noexcept nogil:
     purgatory_release(<Purgatory *>design.state)
 
 
-cdef bint new_design_init(Design *design, Timer *timer, int64_t purge_interval) noexcept nogil:
-    design.head_bytes = sizeof(Operation)
+cdef bint new_design_init(Design *design, Timer *timer, int64_t keys, int64_t purge_interval) noexcept nogil:
+    design.head_bytes = sizeof(NewHead) + watcher_block_bytes(keys)
     design.state = purgatory_new(timer, purge_interval, 512)
+    design.keys = keys
     design.prepare = prepare
     design.retain = retain
     design.release = release

@@ -3,5 +3,6 @@ from libc.stdint cimport int64_t
 from kbroker._core.clock cimport Clock
 from purgatory_study.study_request cimport Design
 
+# False: no memory.
 cdef bint old_design_init(
-    Design *design, Clock *clock, int64_t key_space, int64_t purge_interval) noexcept nogil    # false: no memory
+    Design *design, Clock *clock, int64_t keys, int64_t key_space, int64_t purge_interval) noexcept nogil

@@ -7,11 +7,11 @@ completed together, the reaper scans the heap and all lists.
 Locks: the operation's -> a list's; the operation's -> the heap's.
 """
 from libc.stdint cimport int32_t, int64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free
 from kbroker._core.clock cimport Clock
 from kbroker._core.sync cimport (
     AtomicI64, Mutex, atomic_add, atomic_cas, atomic_load, atomic_load_seq, atomic_store, mutex_destroy, mutex_init,
-    mutex_lock, mutex_lock_spinning, mutex_unlock,
+    mutex_lock, mutex_lock_spinning, mutex_unlock, prefetch,
 )
 from purgatory_study.deadline_queue cimport (
     DeadlineQueue, deadline_queue_add, deadline_queue_close, deadline_queue_destroy, deadline_queue_init,
@@ -24,16 +24,18 @@ from purgatory_study.study_request cimport (
 cdef enum:
     NS_PER_MS = 1000000
 
+cdef struct Entry:
+    Entry *next
+    OldOperation *op            # counted
+
 cdef struct OldOperation:
     AtomicI64 refs              # generator, completion queue, heap, each list
     AtomicI64 completed
     AtomicI64 *pending          # of the purgatory
     AtomicI64 counted           # 1: in `pending`
+    StudyRequest *request
     Mutex lock
-
-cdef struct Entry:
-    Entry *next
-    OldOperation *op            # counted
+    Entry entries[1]            # one for each key
 
 cdef struct EntryList:
     Mutex lock
@@ -50,11 +52,11 @@ cdef struct OldPurgatory:
 
 
 cdef inline StudyRequest *request_of(OldOperation *op) noexcept nogil:
-    return <StudyRequest *>(<char *>op + sizeof(OldOperation))
+    return op.request
 
 
 cdef inline OldOperation *operation_of(StudyRequest *request) noexcept nogil:
-    return <OldOperation *>(<char *>request - sizeof(OldOperation))
+    return <OldOperation *>request.head
 
 
 cdef void release_operation(void *item) noexcept nogil:
@@ -81,14 +83,11 @@ cdef bint try_complete(OldOperation *op) noexcept nogil:
     return request_is_due(request_of(op)) and win(op)
 
 
-cdef bint watch(OldPurgatory *purgatory, OldOperation *op, int64_t key) noexcept nogil:
+cdef void watch(OldPurgatory *purgatory, OldOperation *op, int32_t index, int64_t key) noexcept nogil:
     cdef EntryList *entries = &purgatory.lists[key]
-    cdef Entry *entry = <Entry *>malloc(sizeof(Entry))
-    if entry is NULL:
-        return False
+    cdef Entry *entry = &op.entries[index]
     entry.op = op
     entry.next = NULL
-    atomic_add(&op.refs, 1)
     mutex_lock_spinning(&entries.lock)
     if entries.last is NULL:
         entries.first = entry
@@ -96,22 +95,21 @@ cdef bint watch(OldPurgatory *purgatory, OldOperation *op, int64_t key) noexcept
         entries.last.next = entry
     entries.last = entry
     mutex_unlock(&entries.lock)
-    return True
 
 
 cdef bint enqueue(Design *design, StudyRequest *request, int64_t *keys, int32_t count) noexcept nogil:
     """The steps and their order are those of the new one: test, watch, test again, start the time-out."""
     cdef OldPurgatory *purgatory = <OldPurgatory *>design.state
     cdef OldOperation *op = operation_of(request)
-    cdef int64_t watched = 0
     cdef int32_t i
     cdef bint done
     mutex_lock(&op.lock)
     done = try_complete(op)
     if not done:
+        atomic_add(&op.refs, count)
         for i in range(count):
-            watched += watch(purgatory, op, keys[i])
-        atomic_add(&purgatory.watched, watched)
+            watch(purgatory, op, i, keys[i])
+        atomic_add(&purgatory.watched, count)
         done = try_complete(op)
     mutex_unlock(&op.lock)
     if done or is_completed(op):
@@ -139,7 +137,6 @@ cdef void purge_list(OldPurgatory *purgatory, EntryList *entries, bint everythin
         if everything or is_completed(here.op):
             link[0] = here.next
             release_operation(here.op)
-            free(here)
             dropped += 1
         else:
             last = here
@@ -156,6 +153,7 @@ cdef bint turn(Design *design, int64_t timeout_ms) noexcept nogil:
     cdef OldOperation *op = <OldOperation *>deadline_queue_poll(&purgatory.timer, timeout_ms)
     while op is not NULL:
         polled = True
+        prefetch(purgatory.timer.next_item)
         if win(op):
             request_expired(request_of(op))
         release_operation(op)
@@ -170,6 +168,7 @@ cdef bint turn(Design *design, int64_t timeout_ms) noexcept nogil:
 cdef void prepare(Design *design, StudyRequest *request) noexcept nogil:
     cdef OldOperation *op = operation_of(request)
     atomic_store(&op.refs, 1)
+    op.request = request
     op.pending = &(<OldPurgatory *>design.state).pending
     mutex_init(&op.lock)
 
@@ -209,7 +208,8 @@ cdef void free_design(Design *design) noexcept nogil:
     free(purgatory)
 
 
-cdef bint old_design_init(Design *design, Clock *clock, int64_t key_space, int64_t purge_interval) noexcept nogil:
+cdef bint old_design_init(
+        Design *design, Clock *clock, int64_t keys, int64_t key_space, int64_t purge_interval) noexcept nogil:
     cdef OldPurgatory *purgatory = <OldPurgatory *>calloc(1, sizeof(OldPurgatory))
     cdef int64_t i
     if purgatory is NULL:
@@ -223,7 +223,8 @@ cdef bint old_design_init(Design *design, Clock *clock, int64_t key_space, int64
     deadline_queue_init(&purgatory.timer, clock)
     purgatory.key_space = key_space
     purgatory.purge_interval = purge_interval
-    design.head_bytes = sizeof(OldOperation)
+    design.head_bytes = sizeof(OldOperation) + (keys - 1) * sizeof(Entry)
+    design.keys = keys
     design.state = purgatory
     design.prepare = prepare
     design.retain = retain

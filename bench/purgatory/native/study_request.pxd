@@ -1,30 +1,42 @@
 """What the designs have in common: a fake request, what happens to it, and the functions a design brings.
 
-A request is one allocation: the design's own part, then StudyRequest, then the payload.
+A request is one piece of memory: the design's own part, then StudyRequest, then the payload. Pieces are used again: a
+JVM gets its memory by moving a pointer, and the study is not about malloc.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.clock cimport Clock
 from kbroker._core.sync cimport AtomicI64
 
+cdef struct Piece:              # free memory of a request
+    Piece *next
+
 cdef struct RunState:
     Clock *clock                # borrowed
     int64_t timeout_ms
     int64_t payload_bytes
-    AtomicI64 left              # requests that are neither completed nor expired
     AtomicI64 stop              # the run is over, or given up
-    AtomicI64 freed             # requests whose memory is given back
-    int64_t expired             # the four are the expiring thread's
-    int64_t expired_though_due
     int32_t *expiry_late_us
     int64_t room                # of expiry_late_us
+    char apart[64]              # what several threads write is not in a cache line with what all read
+    AtomicI64 left              # requests that are neither completed nor expired
+    AtomicI64 returned          # list of Pieces, pushed by any thread, taken as a whole by the generator
+    char apart_too[64]
+    int64_t expired             # the two are the expiring thread's
+    int64_t expired_though_due
+    char apart_again[64]
+    Piece *free_pieces          # these are the generator's
+    void **slabs                # all memory there is
+    int64_t slab_count
 
 cdef struct StudyRequest:
     RunState *run
+    void *head                  # the design's part
     int64_t completes_at_ms
     int64_t made_ns
 
 cdef struct Design:
     int64_t head_bytes          # size of the design's part
+    int64_t keys                # of a request, at most
     void *state
     void (*prepare)(Design *design, StudyRequest *request) noexcept nogil      # count 1, the generator's
     void (*retain)(StudyRequest *request) noexcept nogil
@@ -36,8 +48,11 @@ cdef struct Design:
     void (*stop)(Design *design) noexcept nogil                                # ends a turn that waits
     void (*free)(Design *design) noexcept nogil                                # every thread has ended
 
-cdef StudyRequest *request_new(RunState *run, Design *design, int32_t latency_ms) noexcept nogil
+cdef StudyRequest *request_new(RunState *run, Design *design, int32_t latency_ms) noexcept nogil  # NULL: no memory
 cdef bint request_is_due(StudyRequest *request) noexcept nogil
 cdef void request_completed(StudyRequest *request) noexcept nogil              # whoever wins calls it
 cdef void request_expired(StudyRequest *request) noexcept nogil                # after it, on the expiring thread
 cdef void request_free(StudyRequest *request, void *head) noexcept nogil
+cdef void prefetch_lines(void *piece, int64_t size) noexcept nogil             # any address will do
+cdef int64_t requests_held(RunState *run) noexcept nogil                       # not given back; every thread has ended
+cdef void requests_destroy(RunState *run) noexcept nogil

@@ -1,4 +1,4 @@
-"""The drawn requests of a run: the same numbers, in the same order, as the program that drives Kafka's own purgatory."""
+"""The drawn requests of a run: the same numbers, in the same order, as in the program for Kafka's own purgatory."""
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 cdef struct SplitMix64:

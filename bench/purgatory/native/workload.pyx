@@ -1,4 +1,4 @@
-"""Exponential arrivals and log-normal completion times from SplitMix64; whole milliseconds, as the article's program."""
+"""Exponential arrivals and log-normal completion times from SplitMix64, in whole milliseconds."""
 from libc.math cimport M_PI, cos, exp, log, sqrt
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -24,7 +24,8 @@ cdef int32_t whole_ms(double ms) noexcept nogil:
 
 
 cdef bint workload_draw(
-        Workload *work, int64_t n, double rate, double p50, double p75, int64_t timeout_ms, uint64_t seed) noexcept nogil:
+        Workload *work, int64_t n, double rate, double p50, double p75, int64_t timeout_ms,
+        uint64_t seed) noexcept nogil:
     cdef SplitMix64 random
     cdef double mu = log(p50), sigma = (log(p75) - log(p50)) / QUARTILE, due = 0, u1, u2, u3
     cdef int64_t i
