@@ -15,6 +15,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path(__file__).with_name("native")
 PACKAGE = "purgatory_study"
+SANITIZE = os.environ.get("KBROKER_SANITIZED", "")  # set by tests/lint/sanitize.sh: the study is built as kbroker was
+COMPILE_ARGS = ["-std=c++17", "-O2", "-g1", "-Wno-unused-function"]
+if SANITIZE:
+    COMPILE_ARGS = ["-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", f"-fsanitize={SANITIZE}"]
 
 
 def kbroker_root() -> Path:
@@ -27,7 +31,7 @@ def kbroker_root() -> Path:
 
 def digest(*folders: Path) -> str:
     """Of all that the result depends on."""
-    state = hashlib.sha256(sys.version.encode())
+    state = hashlib.sha256(f"{sys.version} {COMPILE_ARGS}".encode())
     for source in sorted(p for folder in folders for p in folder.glob("*.p*") if p.suffix in (".pyx", ".pxd")):
         state.update(source.name.encode() + source.read_bytes())
     return state.hexdigest()[:12]
@@ -53,7 +57,8 @@ def compile_into(folder: Path, root: Path) -> None:
                     [f"{PACKAGE}/{source.name}"],
                     language="c++",
                     include_dirs=[str(root / "kbroker" / "_core")],
-                    extra_compile_args=["-std=c++17", "-O2", "-g1", "-Wno-unused-function"],
+                    extra_compile_args=COMPILE_ARGS,
+                    extra_link_args=[f"-fsanitize={SANITIZE}"] if SANITIZE else [],
                 )
                 for source in sorted(package.glob("*.pyx"))
             ],
@@ -74,9 +79,9 @@ def built() -> Path:
     root = kbroker_root()
     folder = ROOT / "build" / "purgatory" / digest(NATIVE, root / "kbroker" / "_core")
     if not (folder / "done").exists():
-        done = subprocess.run(
-            [sys.executable, str(Path(__file__).resolve()), str(folder)], capture_output=True, text=True, check=False
-        )
+        clean = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        command = [sys.executable, str(Path(__file__).resolve()), str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean)
         if done.returncode != 0:
             raise RuntimeError(f"the study's native part does not compile:\n{done.stdout}\n{done.stderr}")
     return folder

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 MIXES = {"low": "20 ms median, 60 ms 75th percentile", "high": "200 ms median, 400 ms 75th percentile"}
@@ -61,6 +62,20 @@ def median_ratio(ours: list[float], theirs: list[float]) -> float | None:
     if not ours or len(ours) != len(theirs):
         return None
     return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def disturbance(document: dict[str, Any]) -> str:
+    """Whether other programs used the machine meanwhile."""
+    others = [p["other_cpus"] for p in document["points"] if p["part"] == "goals" and "other_cpus" in p]
+    if not others:
+        return ""
+    middle = statistics.median(others)
+    if middle <= 0.3:
+        return f"Other programs used {middle:.2f} CPU meanwhile (median)."
+    return (
+        f"**Other programs used {middle:.2f} CPU meanwhile (median of the goals' runs): the ratios hold, lateness, expired"
+        " share and saturation do not.**"
+    )
 
 
 def goal_rows(document: dict[str, Any]) -> list[tuple[str, str, str, str, str, str]]:
@@ -150,12 +165,25 @@ SWEEP_HEAD = (
 )  # fmt: skip
 
 
+MARKS = ("<!-- figures: made by bench/purgatory/run.py -->", "<!-- end of figures -->")
+
+
+def write_markdown(path: Path, text: str) -> None:
+    """Replace what is between the marks of an existing page; else write a page."""
+    page = path.read_text(encoding="utf-8") if path.exists() else ""
+    before, first, rest = page.partition(MARKS[0])
+    _, last, after = rest.partition(MARKS[1])
+    if first and last:
+        text = f"{before}{first}\n{text}{last}{after}"
+    path.write_text(text, encoding="utf-8")
+
+
 def markdown(document: dict[str, Any]) -> str:
     """All tables."""
     facts = document["machine"]
     parts = [
         f"{facts['date']}: {facts['cpu']}, {facts['cores']} cores, kbroker {facts['kbroker']};"
-        f" {document['n']:,} requests a run."
+        f" {document['n']:,} requests a run. {disturbance(document)}"
     ]
     goals = goal_rows(document)
     if goals:

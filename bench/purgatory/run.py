@@ -167,7 +167,7 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=("sweep", "goals", "sparse"), nargs="+", default=["goals", "sweep", "sparse"])
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "purgatory" / "study.json")
-    parser.add_argument("--markdown", type=Path, help="also write the tables there")
+    parser.add_argument("--markdown", type=Path, help="put the tables there, between the marks if it has them")
     parser.add_argument("--plot", type=Path, help="draw NAME.png and NAME.svg (needs matplotlib, the `bench` extra)")
     parser.add_argument("--from", dest="saved", type=Path, help="do not run: report and draw this file")
     options = parser.parse_args()
@@ -190,7 +190,7 @@ def main() -> None:
     text = results.markdown(document)
     print(text)
     if options.markdown:
-        options.markdown.write_text(text, encoding="utf-8")
+        results.write_markdown(options.markdown, text)
     if options.plot:
         from bench.purgatory import plot
 
