@@ -73,8 +73,8 @@ def disturbance(document: dict[str, Any]) -> str:
     if middle <= 0.3:
         return f"Other programs used {middle:.2f} CPU meanwhile (median)."
     return (
-        f"**Other programs used {middle:.2f} CPU meanwhile (median of the goals' runs): the ratios hold, lateness, expired"
-        " share and saturation do not.**"
+        f"**Other programs used {middle:.2f} CPU meanwhile (median of the goals' runs): the ratios hold, lateness,"
+        " expired share and saturation do not.**"
     )
 
 
