@@ -4,7 +4,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.clock cimport Clock, clock_epoch_ms, clock_release, clock_retain
-from kbroker._core.metric_config cimport QUOTA_NONE, StatConfig, borrow_config
+from kbroker._core.metric_config cimport QUOTA_NONE, QUOTA_UPPER, Quota, StatConfig, borrow_config
 from kbroker._core.sample_view cimport new_sample_view
 from kbroker._core.sample_window cimport Sample
 from kbroker._core.sensor_core cimport (
@@ -112,7 +112,15 @@ cdef class Metric:
 
         A Meter and Percentiles go on recording by the config they were added with; only what is read follows.
         """
+        cdef StatConfig now
+        cdef const StatConfig *known
         self.demand()
+        with nogil:
+            metric_get_config(self.metric, &now)
+        known = borrow_config(self._config)
+        if now.quota_kind != known.quota_kind or now.bound != known.bound:      # native code has moved the bound
+            quota = None if now.quota_kind == QUOTA_NONE else Quota(now.bound, now.quota_kind == QUOTA_UPPER)
+            self._config = self._config.replace(quota=quota)
         return self._config
 
     @config.setter

@@ -110,10 +110,16 @@ cdef struct Request:
     void (*release_state)(Request *request) noexcept nogil
     void (*on_complete)(Request *request, void *arg) noexcept nogil   # once, on the network thread, after the last byte
     void *on_complete_arg
+    # Once, when the request is freed: after on_complete, with network_ns known. Gives network_account back; NULL: nobody
+    # is charged with the network threads' time.
+    void (*charge_network)(Request *request) noexcept nogil
+    void *network_account
+    char *client_id_owned       # copy that client_id points at once the payload is gone
 
 cdef Request *request_new(int64_t payload_bytes) noexcept nogil       # zeroed; payload behind the struct
 cdef void request_free(Request *request) noexcept nogil               # everything it owns, the pool's charge too
-cdef void request_release_payload(Request *request) noexcept nogil    # early: frees memory and charge; payload = NULL
+cdef void request_release_payload(Request *request) noexcept nogil    # early: frees memory and charge; payload = NULL.
+# client_id stays.
 # A fresh region of the answer: small ones from inline_out, others malloc'ed. NULL when memory is out.
 cdef char *request_reserve(Request *request, int64_t size_bytes) noexcept nogil
 cdef bint request_add_memory(Request *request, char *data, int64_t size_bytes, char *owned) noexcept nogil

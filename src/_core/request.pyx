@@ -89,20 +89,32 @@ cdef void request_free(Request *request) noexcept nogil:
         return
     if request.release_state is not NULL and request.state is not NULL:
         request.release_state(request)
+    if request.charge_network is not NULL:
+        request.charge_network(request)
     request_clear_answer(request)
-    request_release_payload(request)
+    drop_payload(request)
+    free(request.client_id_owned)
     session_release(request.session)
     free(request)
 
 
 cdef void request_release_payload(Request *request) noexcept nogil:
     """Give memory and charge back. A payload behind the struct lives on until request_free, and so does client_id;
-    one with memory of its own takes client_id along."""
-    if request.payload_owned is not NULL:
-        free(request.payload_owned)
-        request.payload_owned = NULL
-        request.client_id = NULL
-        request.client_id_bytes = 0
+    from one with memory of its own it is copied, for whoever judges or logs the request at its end."""
+    cdef char *copy
+    if request.payload_owned is not NULL and request.client_id is not NULL and request.client_id_owned is NULL:
+        copy = <char *>malloc(<size_t>(request.client_id_bytes or 1))
+        if copy is not NULL:
+            memcpy(copy, request.client_id, <size_t>request.client_id_bytes)
+        else:
+            request.client_id_bytes = 0
+        request.client_id = request.client_id_owned = copy
+    drop_payload(request)
+
+
+cdef void drop_payload(Request *request) noexcept nogil:
+    free(request.payload_owned)
+    request.payload_owned = NULL
     request.payload = NULL
     if request.pool is not NULL:
         if request.pool_charge > 0:

@@ -9,8 +9,8 @@ from kbroker._core.metric cimport Metric, checked_time
 from kbroker._core.metric_config cimport MetricConfig, StatConfig, borrow_config, level_number
 from kbroker._core.sensor_core cimport (
     RECORD_ACCEPTED, MetricCore, SensorCore, Violation, metric_has_throttle, sensor_add_metric, sensor_add_stat,
-    sensor_check, sensor_has_expired, sensor_is_removed, sensor_new, sensor_record, sensor_record_own_and_unlock,
-    sensor_record_strict, sensor_release,
+    sensor_check, sensor_has_expired, sensor_is_removed, sensor_metric, sensor_new, sensor_record,
+    sensor_record_own_and_unlock, sensor_record_strict, sensor_release, sensor_retain,
 )
 from kbroker._core.stats cimport PART_WHOLE, Stat, StatSpec
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_try_lock
@@ -287,8 +287,33 @@ cdef class Sensor:
                 violations += sensor_record(self.sensor, value, time_ms + (i >> 3), True, &violation)
         return violations
 
+    def _join(self, registry) -> None:
+        """Belong to a registry from now on (SensorRegistry.adopt)."""
+        if self.registry is not None and self.registry is not registry:
+            raise ValueError(f"sensor {self.name!r} belongs to another registry")
+        self.registry = registry
+
     def _mark_removed(self) -> None:
         atomic_store(&self.sensor.removed, 1)
 
     def __repr__(self):
         return f"<Sensor {self.name!r}, {len(self._by_name)} metrics>"
+
+
+cdef Sensor sensor_handle(SensorCore *core, str name, object clock, list metrics):
+    cdef Sensor handle = Sensor.__new__(Sensor, name, None, clock=clock)
+    cdef MetricCore *metric_core
+    cdef Metric metric
+    cdef int32_t index
+    sensor_release(handle.sensor)
+    handle.sensor = sensor_retain(core)
+    for index, (metric_name, config) in enumerate(metrics):
+        with nogil:
+            metric_core = sensor_metric(core, index)
+        if metric_core is NULL:
+            raise ValueError(f"sensor {name!r} has no metric {index}")
+        metric = Metric(metric_name)
+        metric.bind(core, metric_core, handle.clock, config)
+        handle._metrics.append(metric)
+        handle._by_name[metric_name] = metric
+    return handle

@@ -59,6 +59,8 @@ cdef bint sensor_is_removed(SensorCore *sensor) noexcept nogil
 cdef Stat *sensor_add_stat(SensorCore *sensor, const StatShape *shape, const StatConfig *config) noexcept nogil
 cdef MetricCore *sensor_add_metric(SensorCore *sensor, Stat *stat, int32_t part, double quantile,
                                    const StatConfig *config, bint is_compound) noexcept nogil
+# The metric of a place in the order of addition, NULL if there is none; borrowed.
+cdef MetricCore *sensor_metric(SensorCore *sensor, int32_t index) noexcept nogil
 # Record, then check every quota in the order of the metrics, then the parents; the first violation ends it (what was
 # recorded stays, parents stay unrecorded). The violation is written only with RECORD_VIOLATED.
 cdef int sensor_record(SensorCore *sensor, double value, int64_t now_ms, bint check,

@@ -125,6 +125,15 @@ cdef MetricCore *sensor_add_metric(SensorCore *sensor, Stat *stat, int32_t part,
     return metric
 
 
+cdef MetricCore *sensor_metric(SensorCore *sensor, int32_t index) noexcept nogil:
+    cdef MetricCore *metric = NULL
+    mutex_lock(&sensor.lock)
+    if 0 <= index < sensor.metric_count:
+        metric = sensor.metrics[index]
+    mutex_unlock(&sensor.lock)
+    return metric
+
+
 cdef void sensor_record_locked(SensorCore *sensor, double value, int64_t now_ms) noexcept nogil:
     cdef int32_t i
     for i in range(sensor.stat_count):

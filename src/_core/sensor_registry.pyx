@@ -79,6 +79,26 @@ cdef class SensorRegistry:
         """Return the metric of this name, or None."""
         return self._metrics.get(name)
 
+    def adopt(self, sensor) -> None:
+        """Register a sensor made elsewhere, with its metrics, in the place of one of its name.
+
+        Raises: ValueError if another sensor has one of the metric names, or the sensor belongs to another registry.
+        """
+        with self._lock:
+            stale = self._sensors.get(sensor.name)
+            if stale is sensor:
+                return
+            if stale is not None:
+                self._remove(stale)
+            names = list(sensor.metrics)
+            for name in names:
+                if name in self._metrics:
+                    raise ValueError(f"a metric named {name!r} exists already")
+            sensor._join(self)
+            self._sensors[sensor.name] = sensor
+            self._claims[sensor] = names
+            self._metrics.update(sensor.metrics)
+
     def remove_sensor(self, name) -> bool:
         """Remove a sensor, its metrics and, with them, every sensor below it; False if there is none.
 

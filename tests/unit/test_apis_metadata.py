@@ -157,7 +157,7 @@ def test_advertised_versions_are_the_table():
 def test_api_versions_bodies(version):
     """Every version carries the whole table, and no feature (quirks 2, 3, 4)."""
     bodies, _ = api_versions.encode_bodies(FLOORS)
-    answer = codec.decode_response(18, version, bodies[version])
+    answer = codec.decode_response(18, version, bodies[version].data)
     assert {row["ApiKey"]: (row["MinVersion"], row["MaxVersion"]) for row in answer["ApiKeys"]} == FLOORS
     assert (answer["ErrorCode"], answer["SupportedFeatures"], answer["FinalizedFeatures"]) == (0, [], [])
     assert answer == make_bench().ask("ApiVersions", version, software("a", "1") if version >= 3 else {})
@@ -186,7 +186,7 @@ def test_software_names(version, name, number, code):
     answer = bench.ask("ApiVersions", version, software(name, number))
     assert (answer["ErrorCode"], bool(answer["ApiKeys"])) == (code, code == 0)
     if code:
-        assert codec.decode_response(18, version, api_versions.encode_bodies(FLOORS)[1][version]) == answer
+        assert codec.decode_response(18, version, api_versions.encode_bodies(FLOORS)[1][version].data) == answer
 
 
 def test_unknown_version_of_api_versions():

@@ -89,6 +89,7 @@ class Metrics:
     ) -> None:
         self._registry = SensorRegistry(config, clock, expires=expires)
         self._gauges: dict[MetricName, Gauge] = {}
+        self._sources: list[Callable[[], None]] = []
         self.add_gauge(self.metric_name("count", COUNT_GROUP, description="number of registered metrics"), self.__len__)
 
     @property
@@ -128,13 +129,38 @@ class Metrics:
             record_level=record_level,
         )
 
+    def add_source(self, refresh: Callable[[], None]) -> None:
+        """Have ``refresh`` called before anything is looked up: it may ``adopt`` the sensors native code has made.
+
+        It must be cheap where there is nothing new, and must not look anything up here.
+        """
+        self._sources.append(refresh)
+
+    def adopt(self, sensor: Sensor) -> None:
+        """Register a sensor made elsewhere, with its metrics, in the place of one of its name.
+
+        Raises: ValueError if another sensor has one of the metric names, or the sensor belongs to another registry.
+        """
+        self._registry.adopt(sensor)
+
+    def _refresh(self) -> None:
+        for refresh in self._sources:
+            refresh()
+
     def get_sensor(self, name: str) -> Sensor | None:
         """Return the sensor of this name, or None."""
+        self._refresh()
         return self._registry.get_sensor(name)
 
     def remove_sensor(self, name: str) -> bool:
         """Remove a sensor with its metrics and the sensors below it; False if there is none."""
+        self._refresh()
         return self._registry.remove_sensor(name)
+
+    def discard(self, sensor: Sensor) -> None:
+        """Forget a sensor; does nothing if another one has its name by now."""
+        if self._registry.get_sensor(sensor.name) is sensor:
+            self._registry.remove_sensor(sensor.name)
 
     def expire_inactive(self, time_ms: int | None = None) -> list[str]:
         """Remove the sensors that were idle for too long; return their names."""
@@ -156,6 +182,7 @@ class Metrics:
 
     def get(self, name: MetricName) -> Metric | Gauge | None:
         """Return a metric or gauge, or None."""
+        self._refresh()
         return self._registry.get_metric(name) or self._gauges.get(name)
 
     def find(self, name: str, group: str) -> list[Metric | Gauge]:
@@ -164,6 +191,7 @@ class Metrics:
 
     def items(self) -> Iterator[tuple[MetricName, Metric | Gauge]]:
         """Yield what is registered at the moment of the call, gauges first."""
+        self._refresh()
         gauges: list[tuple[MetricName, Metric | Gauge]] = list(self._gauges.copy().items())
         metrics = list(dict(self._registry.metrics).items())
         yield from gauges
@@ -171,6 +199,7 @@ class Metrics:
             yield cast(MetricName, name), metric
 
     def __len__(self) -> int:
+        self._refresh()
         return len(self._gauges) + len(self._registry.metrics)
 
     def __contains__(self, name: MetricName) -> bool:

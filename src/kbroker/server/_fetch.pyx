@@ -16,6 +16,7 @@ from kbroker._core.purgatory cimport (
 )
 from kbroker._core.request cimport (
     ACTION_CLOSE, ACTION_SEND, OpenFile, Request, Responder, open_file_release, request_add_file, request_add_memory,
+    request_clear_answer,
 )
 from kbroker._core.sync cimport atomic_add, mutex_lock, mutex_unlock
 from kbroker._core.wire cimport (
@@ -27,10 +28,16 @@ from kbroker.log._partition cimport (
     ReadProbe, partition_is_closed, partition_leader_epoch, partition_probe, partition_read, partition_release,
     partition_retain,
 )
-from kbroker.server._fetch_session cimport SessionCache, session_begin, session_drop, session_end
+from kbroker.server._fetch_session cimport (
+    SessionCache, session_begin, session_drop, session_end, session_select,
+)
 from kbroker.server._fetch_types cimport FetchPart, FetchState
 from kbroker.server._lane_types cimport Handler, Lane, Outcome, OUTCOME_ANSWERED, OUTCOME_PARKED
 from kbroker.server._topics cimport Topic, topic_by_id, topic_by_name
+from kbroker.server.quota._counters cimport ClientCache
+from kbroker.server.quota._gate cimport (
+    fetch_window_bytes, gate_exempt, gate_fetch, gate_request, quotas_are_set, store_throttle,
+)
 
 cdef extern from *:
     """
@@ -441,7 +448,7 @@ cdef bint write_head(Writer *w, FetchState *state, int64_t topic_count) noexcept
     write_i32(w, state.request.correlation_id)
     if flexible:
         write_uvarint(w, 0)
-    write_i32(w, 0)             # throttle_time_ms: written by the quota gate
+    write_i32(w, state.throttle_ms)
     if state.version >= 7:
         write_i16(w, state.error)
         write_i32(w, state.answer_session_id)
@@ -512,11 +519,61 @@ cdef void build_answer(FetchState *state) noexcept nogil:
     drop_reads(state)
 
 
-cdef void answer_now(FetchState *state) noexcept nogil:
-    """After read_all: decides what an incremental answer tells, and encodes."""
+cdef void answer_now(FetchState *state, ClientCache *clients) noexcept nogil:
+    """After read_all, or for a refused session: decides what an incremental answer tells, encodes, and is judged."""
+    cdef Lane *lane = state.lane
+    cdef Request *request = state.request
+    cdef int64_t now_ns
+    if not quotas_are_set(lane.quotas) or state.replica_id >= 0:
+        session_end(<SessionCache *>lane.sessions, state, clock_now_ms(lane.clock))
+        build_answer(state)
+        if state.replica_id >= 0:
+            gate_exempt(lane.quotas, request, clock_now_ns(lane.clock))
+        return
+    session_select(state)
+    build_answer(state)         # its size is what is charged
+    if request.action == ACTION_CLOSE:
+        return
+    now_ns = clock_now_ns(lane.clock)
+    # Kafka counts the header as four bytes, also where it has a tagged section
+    state.throttle_ms = gate_fetch(
+        lane.quotas, clients, request, request.response_bytes - (state.version >= 12), now_ns)
+    if state.throttle_ms > 0:
+        answer_throttled(state)
+        return
     if state.session != NULL:
-        session_end(<SessionCache *>state.lane.sessions, state, clock_now_ms(state.lane.clock))
+        session_end(<SessionCache *>lane.sessions, state, clock_now_ms(lane.clock))
+        if not state.is_incremental:
+            store_int32(request.segments[0].data + (11 if state.version >= 12 else 10), state.answer_session_id)
+
+
+cdef inline void store_int32(char *at, int32_t value) noexcept nogil:
+    store_throttle(at, value)
+
+
+cdef void answer_throttled(FetchState *state) noexcept nogil:
+    """Nothing but the delay: no data, no error; a session goes on, and none is opened."""
+    cdef int32_t i
+    request_clear_answer(state.request)
+    state.error = NONE
+    if not state.is_incremental:
+        session_drop(state)
+        state.answer_session_id = 0
+    for i in range(state.part_count):
+        state.parts[i].is_included = False
     build_answer(state)
+
+
+cdef void limit_sizes(FetchState *state, ClientCache *clients) noexcept nogil:
+    """No more at once than the broker allows, or than fits into the window of the client's quota."""
+    cdef Lane *lane = state.lane
+    cdef int64_t limit = lane.fetch_max_bytes
+    if quotas_are_set(lane.quotas) and state.replica_id < 0:
+        limit = min(limit, fetch_window_bytes(lane.quotas, clients, state.request, clock_now_ns(lane.clock)))
+    if state.max_bytes > limit:
+        state.max_bytes = <int32_t>limit
+    if state.min_bytes > state.max_bytes:
+        state.min_bytes = state.max_bytes
 
 
 # ---------------------------------------------------------------- the handler
@@ -578,13 +635,15 @@ cdef Outcome handle_fetch(Handler *handler, Request *request) noexcept nogil:
         request.action = ACTION_CLOSE
     elif state.isolation != 0 and state.isolation != 1:
         refuse_isolation(state)
+        state.throttle_ms = gate_request(handler.lane.quotas, handler.clients, request, clock_now_ns(handler.lane.clock))
         build_answer(state)
     elif not session_begin(<SessionCache *>handler.lane.sessions, state, clock_now_ms(handler.lane.clock)):
         request.action = ACTION_CLOSE
     elif state.error != NONE:
         state.part_count = 0
-        build_answer(state)
+        answer_now(state, handler.clients)
     else:
+        limit_sizes(state, handler.clients)
         resolve(handler, state)
         if not supersede(state):
             request.action = ACTION_CLOSE
@@ -596,8 +655,9 @@ cdef Outcome handle_fetch(Handler *handler, Request *request) noexcept nogil:
                 if park(handler, state):
                     return OUTCOME_PARKED
                 read_all(state, &any_error, &readable)
-            answer_now(state)
-    request.local_done_ns = clock_now_ns(handler.lane.clock)
+            answer_now(state, handler.clients)
+    if request.local_done_ns == 0:      # else it was judged
+        request.local_done_ns = clock_now_ns(handler.lane.clock)
     free_state(state)
     return OUTCOME_ANSWERED
 
@@ -665,7 +725,7 @@ cdef void delayed_fetch_on_complete(Operation *op) noexcept nogil:
     cdef int32_t readable = 0
     unlink(state)
     read_all(state, &any_error, &readable)
-    answer_now(state)
+    answer_now(state, NULL)
     state.request = NULL
     request.response_ready_ns = clock_now_ns(state.lane.clock)
     request.next = NULL

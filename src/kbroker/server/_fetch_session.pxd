@@ -11,10 +11,13 @@ cdef struct SessionCache
 cdef SessionCache *session_cache_new(int32_t max_sessions, int64_t seed, uint64_t hash_seed) noexcept nogil
 cdef void session_cache_free(SessionCache *cache) noexcept nogil
 cdef int32_t session_cache_count(SessionCache *cache) noexcept nogil
-# Finds, opens or closes the session that the request asks for and fills state.parts from it when it is incremental.
-# False: memory is out. A refusal is state.error (70, 71, 106).
+# Finds or closes the session that the request asks for, fills state.parts from it when it is incremental, and makes the
+# one that a full request asks for; nobody else sees that one before session_end. False: memory is out. A refusal is
+# state.error (70, 71, 106).
 cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) noexcept nogil
-# Before the answer is written: for an incremental one, decides which parts stand in it; remembers what the client is
-# told.
+# Before an answer is written: for an incremental one, decides which parts stand in it.
+cdef void session_select(FetchState *state) noexcept nogil
+# For an answer that goes out: the same, and remembers what the client is told; opens a new session if there is room,
+# whose number is state.answer_session_id then.
 cdef void session_end(SessionCache *cache, FetchState *state, int64_t now_ms) noexcept nogil
 cdef void session_drop(FetchState *state) noexcept nogil      # gives the state's count back

@@ -384,7 +384,7 @@ cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) 
                 remove_session(cache, session)
             mutex_unlock(&cache.lock)
         if state.session_epoch == INITIAL_EPOCH:
-            return open_session(cache, state, now_ms)
+            return make_session(cache, state)
         return True
     mutex_lock(&cache.lock)
     session = find(cache, state.session_id) if state.session_id != 0 else NULL
@@ -431,46 +431,57 @@ cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) 
     return True
 
 
-cdef bint open_session(SessionCache *cache, FetchState *state, int64_t now_ms) noexcept nogil:
+cdef bint make_session(SessionCache *cache, FetchState *state) noexcept nogil:
     cdef FetchSession *session = <FetchSession *>calloc(1, sizeof(FetchSession))
     cdef int32_t i
     if session == NULL:
         return False
     mutex_init(&session.lock)
     session.cache = cache
-    atomic_store(&session.refs, 2)          # the cache's and the state's
+    atomic_store(&session.refs, 1)
     session.by_id = state.version >= 13
     session.epoch = 1
-    session.last_used_ms = now_ms
     for i in range(state.part_count):
         if not put_part(session, &state.parts[i]):
-            atomic_store(&session.refs, 1)
             session_release(session)
             return True                     # this client goes on without a session
-    mutex_lock(&cache.lock)
-    if not make_room(cache, now_ms):        # full: this client goes on without a session
-        mutex_unlock(&cache.lock)
-        atomic_store(&session.refs, 1)
-        session_release(session)
-        return True
-    session.id = new_id(cache)
-    session.chain = cache.buckets[session.id & (ID_BUCKETS - 1)]
-    cache.buckets[session.id & (ID_BUCKETS - 1)] = session
-    cache.count += 1
-    mutex_unlock(&cache.lock)
     state.session = session
-    state.answer_session_id = session.id
     return True
 
 
+cdef void open_session(SessionCache *cache, FetchState *state, int64_t now_ms) noexcept nogil:
+    """Give the state's new session its number; where there is no room the client goes on without one."""
+    cdef FetchSession *session = <FetchSession *>state.session
+    mutex_lock(&cache.lock)
+    if make_room(cache, now_ms):
+        session.id = state.answer_session_id = new_id(cache)
+        session.last_used_ms = now_ms
+        atomic_add(&session.refs, 1)
+        session.chain = cache.buckets[session.id & (ID_BUCKETS - 1)]
+        cache.buckets[session.id & (ID_BUCKETS - 1)] = session
+        cache.count += 1
+    mutex_unlock(&cache.lock)
+
+
 cdef void session_end(SessionCache *cache, FetchState *state, int64_t now_ms) noexcept nogil:
+    if state.session == NULL:
+        return
+    if not state.is_incremental:
+        open_session(cache, state, now_ms)
+    select_parts(state, True)
+
+
+cdef void session_select(FetchState *state) noexcept nogil:
+    if state.session != NULL and state.is_incremental:
+        select_parts(state, False)
+
+
+cdef void select_parts(FetchState *state, bint tells) noexcept nogil:
     cdef FetchSession *session = <FetchSession *>state.session
     cdef FetchPart *asked
     cdef SessionPart *part
     cdef bint must
     cdef int32_t i
-    if session == NULL:
-        return
     mutex_lock(&session.lock)
     for i in range(state.part_count):
         asked = &state.parts[i]
@@ -479,6 +490,7 @@ cdef void session_end(SessionCache *cache, FetchState *state, int64_t now_ms) no
         if part != NULL:
             must = must or part.told_high_watermark != asked.read.high_watermark
             must = must or part.told_log_start != asked.read.log_start_offset
+        if part != NULL and tells:
             # An error is told again every time, so it is never remembered as told.
             part.told_high_watermark = -1 if asked.read.error != 0 else asked.read.high_watermark
             part.told_log_start = asked.read.log_start_offset

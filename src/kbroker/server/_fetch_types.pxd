@@ -37,7 +37,8 @@ cdef struct FetchState:
     int32_t session_epoch
     int16_t error               # of the whole answer
     int32_t answer_session_id
-    void *session               # counted FetchSession of an incremental answer, or of a full one that opened it
+    int32_t throttle_ms         # told in the answer
+    void *session               # counted FetchSession of an incremental answer, or of a full one that is to open it
     bint is_incremental
     int64_t charge              # bytes of parts and names counted against the sessions' share
     int32_t part_count

@@ -5,6 +5,9 @@ from uuid import UUID
 from kbroker._core.clock import BaseClock
 from kbroker._core.request_queue import Queue
 from kbroker.log._partition import PartitionLog
+from kbroker.server.quota._client_quotas import ClientQuotaManagers
+
+_Body = tuple[bytes, int | None]
 
 @type_check_only
 class TopicView(Protocol):
@@ -31,9 +34,12 @@ class NativeLane:
         produce_purge_interval: int = 1000,
         max_request_partitions: int = 100000,
         session_seed: int = 0,
+        quotas: ClientQuotaManagers | None = None,
     ) -> NativeLane: ...
     def set_api(self, key: int, min_version: int, max_version: int, first_flexible: int) -> None: ...
-    def set_api_versions(self, bodies: dict[int, bytes], invalid: dict[int, bytes], unsupported: bytes) -> None: ...
+    def set_api_versions(
+        self, bodies: dict[int, _Body], invalid: dict[int, _Body], unsupported: bytes
+    ) -> None: ...
     def intercept(self, keys: Iterable[int]) -> None: ...
     def publish_topics(self, views: Iterable[TopicView]) -> None: ...
     def run_handler(self) -> None: ...

@@ -41,6 +41,11 @@ from kbroker.server._lane_types cimport (
 )
 from kbroker.server._produce cimport handle_produce, run_deferred
 from kbroker.server._topics cimport TopicTable, topic_table_build, topic_table_release, topic_table_retain
+from kbroker.server.quota._client_quotas cimport ClientQuotaManagers
+from kbroker.server.quota._counters cimport (
+    THROTTLE_SERVED, client_cache_free, client_cache_new, quotas_release, quotas_retain,
+)
+from kbroker.server.quota._gate cimport gate_request, store_throttle
 
 cdef extern from *:
     """
@@ -83,8 +88,14 @@ cdef Api *parse_header(Lane *lane, Request *request) noexcept nogil:
     if not api.is_enabled:
         return NULL
     if request.api_version < api.min_version or request.api_version > api.max_version:
+        if request.api_key != API_VERSIONS:
+            return NULL
+        n = read_length(&r, False, False)       # every header has its client id here; what follows is not known
+        if n > 0:
+            request.client_id = <char *>read_bytes(&r, n)
+        request.client_id_bytes = <int32_t>(n if n > 0 and not r.bad else 0)
         request.header_bytes = 0
-        return api if request.api_key == API_VERSIONS else NULL
+        return api
     n = read_length(&r, False, False)
     if n > 0:
         request.client_id = <char *>read_bytes(&r, n)
@@ -121,6 +132,7 @@ cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept no
     cdef const char *name
     cdef const char *version
     cdef int64_t name_bytes, version_bytes
+    cdef int32_t throttle_ms
     if request.header_bytes > 0:
         body = &lane.versions[request.api_version]
         if request.api_version >= 3:
@@ -143,14 +155,13 @@ cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept no
         writer_free(&w)
         request.action = ACTION_CLOSE
     request.local_done_ns = clock_now_ns(lane.clock)
+    throttle_ms = gate_request(lane.quotas, handler.clients, request, request.local_done_ns)
+    if throttle_ms > 0 and body.throttle_at >= 0 and request.action == ACTION_SEND:
+        store_throttle(w.data + 4 + body.throttle_at, throttle_ms)
     return OUTCOME_ANSWERED
 
 
 # ---------------------------------------------------------------- the handler thread
-
-cdef inline void quota_gate(Lane *lane, Request *request) noexcept nogil:
-    """Where quotas judge an answer before it leaves: StartThrottling would be queued here, before it (rule 10)."""
-
 
 cdef void refresh_topics(Handler *handler) noexcept nogil:
     """Brings the handler's cached table up to the published one; one atomic load when nothing changed."""
@@ -210,11 +221,10 @@ cdef void run_one(Handler *handler, Request *head) noexcept nogil:
         request.dequeue_ns = clock_now_ns(lane.clock)
         outcome = dispatch(handler, request)
         if outcome == OUTCOME_ANSWERED:
-            quota_gate(lane, request)
             request.response_ready_ns = request.local_done_ns
             answered += 1
-            if request.action == ACTION_CLOSE:
-                outcome = OUTCOME_PARKED        # the frames behind it have nobody to answer to
+            if request.action == ACTION_CLOSE or request.throttle_ms[THROTTLE_SERVED] > 0:
+                outcome = OUTCOME_PARKED        # the frames behind it have nobody to answer to, or wait for the end
             link[0] = request
             link = &request.next
         elif outcome == OUTCOME_DECLINED:
@@ -250,6 +260,8 @@ cdef void handler_loop(Lane *lane) noexcept nogil:
     memset(&handler, 0, sizeof(handler))
     handler.lane = lane
     handler.generation = -1
+    if lane.quotas != NULL:
+        handler.clients = client_cache_new()
     block_signals()
     while True:
         head = request_queue_take(lane.requests, TAKE_NS)
@@ -259,6 +271,7 @@ cdef void handler_loop(Lane *lane) noexcept nogil:
             break
         if atomic_load(&lane.surplus_handlers) > 0 and leaves(lane):
             break
+    client_cache_free(handler.clients)
     topic_table_release(handler.topics)
 
 
@@ -286,7 +299,7 @@ cdef void hook_partitions(Lane *lane, TopicTable *table, bint connect) noexcept 
 
 # ---------------------------------------------------------------- Python's view
 
-cdef void set_body(Body *body, bytes data) except *:
+cdef void set_body(Body *body, bytes data, object throttle_at) except *:
     cdef char *copy = <char *>malloc(<size_t>(len(data) or 1))
     if copy == NULL:
         raise MemoryError
@@ -294,6 +307,9 @@ cdef void set_body(Body *body, bytes data) except *:
     free(body.data)
     body.data = copy
     body.size_bytes = len(data)
+    body.throttle_at = -1 if throttle_at is None else throttle_at
+    if body.throttle_at > body.size_bytes - 4:
+        raise ValueError(f"throttle_time_ms cannot stand at {throttle_at} of {len(data)} bytes")
 
 
 cdef class NativeLane:
@@ -307,6 +323,7 @@ cdef class NativeLane:
         max_fetch_sessions: max.incremental.fetch.session.cache.slots.
         fetch_max_bytes: the broker's fetch.max.bytes.
         max_request_partitions: a Produce or Fetch of more topics or partitions closes its connection.
+        quotas: the ClientQuotaManagers that judge what is served; None: nothing is limited.
         fetch_purge_interval, produce_purge_interval: completed operations that start a purge.
     Threads: the ``run_*`` methods are thread bodies and release the GIL; the others may be called from any thread,
         before ``close``.
@@ -319,7 +336,8 @@ cdef class NativeLane:
     def __cinit__(self, clock, Queue requests not None, Queue python_requests not None, int32_t node_id, *,
                   int32_t max_fetch_sessions=1000, int64_t fetch_max_bytes=57671680,
                   int64_t fetch_purge_interval=1000, int64_t produce_purge_interval=1000,
-                  int32_t max_request_partitions=100000, int64_t session_seed=0):
+                  int32_t max_request_partitions=100000, int64_t session_seed=0,
+                  ClientQuotaManagers quotas=None):
         cdef Lane *lane = <Lane *>calloc(1, sizeof(Lane))
         if lane == NULL:
             raise MemoryError
@@ -331,6 +349,8 @@ cdef class NativeLane:
         lane.clock = clock_retain(borrow_clock(clock))
         self._clock = clock
         self._queues = (requests, python_requests)
+        if quotas is not None:
+            lane.quotas = quotas_retain(quotas.quotas)
         lane.requests = request_queue_retain(requests.queue)
         lane.python_requests = request_queue_retain(python_requests.queue)
         lane.node_id = node_id
@@ -370,6 +390,7 @@ cdef class NativeLane:
             free(lane.versions[i].data)
             free(lane.invalid_versions[i].data)
         free(lane.unsupported_versions.data)
+        quotas_release(lane.quotas)
         if lane.clock != NULL:
             clock_release(lane.clock)
         mutex_destroy(&lane.topics_lock)
@@ -407,14 +428,15 @@ cdef class NativeLane:
         """Sets the encoded ApiVersions answers (bodies without header).
 
         Args:
-            bodies: version to the normal body. invalid: version to the body with error 42 (from version 3).
+            bodies: version to the normal body and the place of throttle_time_ms in it (None where it has none).
+            invalid: version to the same with error 42 (from version 3).
             unsupported: version-0 body with error 35.
         """
-        for version, data in bodies.items():
-            set_body(&self.lane.versions[self._version(version)], data)
-        for version, data in invalid.items():
-            set_body(&self.lane.invalid_versions[self._version(version)], data)
-        set_body(&self.lane.unsupported_versions, unsupported)
+        for version, (data, throttle_at) in bodies.items():
+            set_body(&self.lane.versions[self._version(version)], data, throttle_at)
+        for version, (data, throttle_at) in invalid.items():
+            set_body(&self.lane.invalid_versions[self._version(version)], data, throttle_at)
+        set_body(&self.lane.unsupported_versions, unsupported, None)
 
     cdef int _version(self, object version) except -1:
         cdef int number = version

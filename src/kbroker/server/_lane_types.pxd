@@ -12,6 +12,7 @@ from kbroker._core.sync cimport AtomicI64, Mutex
 from kbroker._core.timing_wheel cimport Timer
 from kbroker.log._partition cimport Partition
 from kbroker.server._topics cimport TopicTable
+from kbroker.server.quota._counters cimport ClientCache, ClientQuotas
 
 cdef enum:
     API_SLOTS = 128
@@ -36,9 +37,11 @@ cdef struct Api:
 cdef struct Body:               # an answer body that never changes
     char *data
     int64_t size_bytes
+    int64_t throttle_at         # where throttle_time_ms stands in it, -1: it has none
 
 cdef struct Lane:
     Clock *clock
+    ClientQuotas *quotas        # counted; NULL: nothing is limited
     RequestQueue *requests
     RequestQueue *python_requests
     int32_t node_id
@@ -71,3 +74,4 @@ cdef struct Handler:
     int64_t generation
     Partition *deferred[DEFERRED_SLOTS]    # counted: waiting fetches to look at when the answers are away
     int32_t deferred_count
+    ClientCache *clients        # owned; NULL: quota counters are looked up each time

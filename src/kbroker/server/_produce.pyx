@@ -30,6 +30,7 @@ from kbroker.server._lane_types cimport (
     DEFERRED_SLOTS, Handler, Lane, Outcome, OUTCOME_ANSWERED, OUTCOME_PARKED,
 )
 from kbroker.server._topics cimport Topic, mix_hash, topic_by_id, topic_by_name
+from kbroker.server.quota._gate cimport gate_produce, store_throttle
 
 
 cdef enum:
@@ -356,11 +357,12 @@ cdef Outcome append_all(Handler *handler, Request *request, Parsed *parsed) noex
             free(result.bad_records)
         if flexible:
             write_uvarint(&w, 0)
-    write_i32(&w, 0)            # throttle_time_ms: written by the quota gate
+    write_i32(&w, 0)            # throttle_time_ms: store_throttle_time puts it in
     if flexible:
         write_uvarint(&w, 0)
     request.local_done_ns = clock_now_ns(handler.lane.clock)
     if parsed.acks == 0 or w.failed:
+        gate_produce(handler.lane.quotas, handler.clients, request, False, request.local_done_ns)
         request.action = ACTION_CLOSE if any_error or w.failed else ACTION_NO_OP
         writer_free(&w)
         free_waiting(waiting, waiting_count)
@@ -368,8 +370,17 @@ cdef Outcome append_all(Handler *handler, Request *request, Parsed *parsed) noex
     if waiting_count > 0:
         return park(handler, request, parsed, &w, waiting, waiting_count)
     free_waiting(waiting, 0)
+    store_throttle_time(request, w.data, w.size_bytes, gate_produce(
+        handler.lane.quotas, handler.clients, request, True, request.local_done_ns))
     answer(request, &w)
     return OUTCOME_ANSWERED
+
+
+cdef inline void store_throttle_time(Request *request, char *answer, int64_t size_bytes,
+                                     int32_t throttle_ms) noexcept nogil:
+    """It stands at the end of the answer, before the tagged section where there is one."""
+    if throttle_ms > 0:
+        store_throttle(answer + size_bytes - (5 if request.api_version >= 9 else 4), throttle_ms)
 
 
 cdef void answer(Request *request, Writer *w) noexcept nogil:
@@ -451,13 +462,15 @@ cdef void delayed_produce_on_complete(Operation *op) noexcept nogil:
             delayed.answer[waiting.error_at] = 0
             delayed.answer[waiting.error_at + 1] = <char>error
             memset(delayed.answer + waiting.base_offset_at, 0xFF, 8)
+    request.response_ready_ns = clock_now_ns(delayed.lane.clock)
+    store_throttle_time(request, delayed.answer, delayed.answer_bytes, gate_produce(
+        delayed.lane.quotas, NULL, request, True, request.response_ready_ns))
     request.action = ACTION_SEND
     if not request_add_memory(request, delayed.answer, delayed.answer_bytes, delayed.answer):
         free(delayed.answer)
         request.action = ACTION_CLOSE
     delayed.answer = NULL
     delayed.request = NULL
-    request.response_ready_ns = clock_now_ns(delayed.lane.clock)
     request.next = NULL
     request.responder.respond(request.responder, request)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from kbroker.common.errors import Errors
 from kbroker.protocol import codec
@@ -47,11 +48,26 @@ def unsupported(ranges: Ranges) -> bytes:
     return codec.encode_response(KEY, 0, {"ErrorCode": int(Errors.UNSUPPORTED_VERSION), "ApiKeys": rows})
 
 
-def encode_bodies(ranges: Ranges) -> tuple[dict[int, bytes], dict[int, bytes]]:
+class Encoded(NamedTuple):
+    """An answer's body, and where throttle_time_ms stands in it (None where its version has none)."""
+
+    data: bytes
+    throttle_at: int | None
+
+
+def encode_bodies(ranges: Ranges) -> tuple[dict[int, Encoded], dict[int, Encoded]]:
     """Return, by version, the normal bodies and those for a bad software name (which exist from v3)."""
     low, high = ranges[KEY]
     invalid = {"ErrorCode": int(Errors.INVALID_REQUEST), "ApiKeys": []}
     return (
-        {version: codec.encode_response(KEY, version, answer(ranges)) for version in range(low, high + 1)},
-        {version: codec.encode_response(KEY, version, invalid) for version in range(max(low, 3), high + 1)},
+        {version: _encode(version, answer(ranges)) for version in range(low, high + 1)},
+        {version: _encode(version, invalid) for version in range(max(low, 3), high + 1)},
     )
+
+
+def _encode(version: int, body: Body) -> Encoded:
+    data = codec.encode_response(KEY, version, body)
+    if version == 0:
+        return Encoded(data, None)
+    other = codec.encode_response(KEY, version, {**body, "ThrottleTimeMs": -1})
+    return Encoded(data, next(at for at, (a, b) in enumerate(zip(data, other, strict=True)) if a != b))

@@ -1,0 +1,438 @@
+# cython: freethreading_compatible=True
+"""The client quota managers as Python sees them: limits come in here, cold requests are judged here.
+
+Source: ``QuotaFactory.QuotaManagers``, ``ClientQuotaManager``, ``ClientRequestQuotaManager``,
+``ControllerMutationQuotaManager``.
+"""
+import os
+import threading
+import weakref
+from operator import index
+from typing import NamedTuple
+from urllib.parse import quote
+
+from libc.float cimport DBL_MAX
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdlib cimport calloc
+
+from kbroker._core.clock cimport borrow_clock, clock_retain
+from kbroker._core.metric cimport checked_time
+from kbroker._core.metric_config cimport QUOTA_NONE, QUOTA_UPPER, MetricConfig, Quota, StatConfig, borrow_config
+from kbroker._core.sensor cimport Sensor, borrow_sensor, sensor_handle
+from kbroker._core.sensor_core cimport NO_CAP, metric_get_config, sensor_record, sensor_retain
+from kbroker._core.stats import CumulativeSum, Rate
+from kbroker._core.sync cimport atomic_load, atomic_store, mutex_init, mutex_lock, mutex_unlock
+from kbroker._core.timing_wheel cimport timer_is_quiet, timer_new
+from kbroker.server.quota._counters cimport (
+    KIND_MUTATION, KIND_REQUEST, KINDS, client_sensors, is_enabled, max_value_in_window,
+    quotas_release, quotas_retain, record_and_get_throttle, sensors_release, take_expired, take_untold, update_quota,
+)
+from kbroker.server.quota._entities cimport (
+    NO_LIMIT, PART_DEFAULT, PART_EXACT, PART_NONE, Match, Text, entities_match,
+)
+from kbroker.server.quota._throttled cimport throttled_advance, throttled_close
+
+TYPES = ("Produce", "Fetch", "Request", "ControllerMutation")
+KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
+RATES = ("byte-rate", "byte-rate", "request-time", "tokens")
+
+cdef enum:
+    REAP_MS = 200
+
+
+class _DefaultEntity:
+    """The default entity of a type, where there is none of its own."""
+
+    def __repr__(self):
+        return "DEFAULT_ENTITY"
+
+
+DEFAULT_ENTITY = _DefaultEntity()
+
+
+class Resolution(NamedTuple):
+    """What holds for a user and a client id.
+
+    ``limit``: 2**63 as a float where nothing matches. ``level``: which of the eight levels matched (1 the most specific),
+    0 for none. ``user_tag`` (percent-encoded), ``client_id_tag``: the name of the counter.
+    """
+
+    limit: float
+    level: int
+    user_tag: str
+    client_id_tag: str
+
+
+def sanitize(str name not None) -> str:
+    """Return a user's name as it stands in metric tags: percent-encoded, as Kafka's ``Sanitizer`` does it."""
+    return quote(name, safe="", encoding="utf-8", errors="replace").replace("~", "%7E")
+
+
+cdef bytes encoded(object name, str what):
+    if name is None:
+        return b""
+    if not isinstance(name, str):
+        raise TypeError(f"{what} must be a str or None, not {type(name).__name__}")
+    return name.encode("utf-8", "surrogateescape")
+
+
+cdef Text text_of(bytes data) noexcept:
+    cdef Text text
+    text.data = <const char *>data
+    text.size_bytes = <int32_t>len(data)
+    return text
+
+
+cdef int part_of(object name) noexcept:
+    return PART_NONE if name is None else (PART_DEFAULT if name is DEFAULT_ENTITY else PART_EXACT)
+
+
+cdef class ClientQuotaManagers:
+    """The managers of all types over one registry, and the channels they have throttled.
+
+    Args:
+        clock: the broker's clock; None is the system's.
+        registry: the ``Metrics`` that shows the counters.
+        samples, window_seconds: quota.window.num and quota.window.size.seconds.
+        controller_samples, controller_window_seconds: the same with controller.quota.
+    Raises: TypeError, ValueError for wrong arguments.
+    Threads: any, but ``run_reaper`` is the body of one thread, and ``close`` comes after its end.
+    """
+
+    def __cinit__(self, clock, registry, *, samples=11, window_seconds=1, controller_samples=11,
+                  controller_window_seconds=1):
+        cdef ClientQuotas *quotas
+        cdef QuotaManager *manager
+        cdef const StatConfig *unlimited = borrow_config(registry.config)
+        cdef MetricConfig client = MetricConfig(samples, index(window_seconds) * 1000)
+        cdef MetricConfig controller = MetricConfig(controller_samples, index(controller_window_seconds) * 1000)
+        cdef int kind
+        cdef uint64_t seed = int.from_bytes(os.urandom(8), "little")
+        borrow_clock(clock)
+        quotas = self.quotas = <ClientQuotas *>calloc(1, sizeof(ClientQuotas))
+        if quotas == NULL:
+            raise MemoryError
+        atomic_store(&quotas.refs, 1)
+        mutex_init(&quotas.throttled_lock)
+        for kind in range(KINDS):
+            manager = &quotas.managers[kind]
+            mutex_init(&manager.lock)
+            manager.kind = kind
+            manager.entities.seed = seed
+            manager.limited = controller.config if kind == KIND_MUTATION else client.config
+            manager.limited.quota_kind = QUOTA_UPPER
+            manager.limited.bound = NO_LIMIT
+            manager.unlimited = unlimited[0]
+            manager.unlimited.quota_kind = QUOTA_NONE
+            manager.cap_ms = manager.limited.window_ms if kind == KIND_REQUEST else NO_CAP
+            manager.window_s = (manager.limited.samples - 1) * (<double>manager.limited.window_ms / 1000)
+        quotas.clock = clock_retain(borrow_clock(clock))
+        for kind in range(KINDS):
+            quotas.managers[kind].clock = quotas.clock
+        quotas.timer = timer_new(quotas.clock, 1, 20)
+        if quotas.timer == NULL:
+            raise MemoryError
+        self._clock = clock
+        self.registry = registry
+        self._telling = threading.RLock()
+        self._own = []
+        exempt = registry.sensor("exempt-Request")
+        exempt.add(registry.metric_name(
+            "exempt-request-time", "Request", (), "Tracking exempt-request-time utilization percentage"), Rate())
+        quotas.exempt = sensor_retain(borrow_sensor(exempt))
+        self._own.append(exempt)
+        managers = []
+        for kind in range(KINDS):
+            managers.append(self.make(kind, controller if kind == KIND_MUTATION else client))
+        self.produce, self.fetch, self.request, self.controller_mutation = managers
+        registry.add_source(self.tell_registry)
+
+    cdef ClientQuotaManager make(self, int kind, MetricConfig config):
+        """The handle of one manager, with its delay queue's sensor."""
+        cdef ClientQuotaManager handle = ClientQuotaManager.__new__(ClientQuotaManager)
+        name = self.registry.metric_name("queue-size", TYPES[kind], (), "Tracking the size of the delay queue")
+        sensor = self.registry.sensor(f"{TYPES[kind]}-delayQueue")
+        sensor.add(name, CumulativeSum())
+        self._own.append(sensor)
+        handle.quotas = quotas_retain(self.quotas)
+        handle.manager = &self.quotas.managers[kind]
+        handle.manager.delay_queue = sensor_retain(borrow_sensor(sensor))
+        handle.owner = weakref.ref(self)
+        handle.queue = sensor.metrics[name]
+        handle.limited_config = config.replace(quota=Quota.upper(NO_LIMIT))
+        handle.name = TYPES[kind]
+        return handle
+
+    def __dealloc__(self):
+        cdef ClientQuotas *quotas = self.quotas
+        if quotas != NULL:
+            with nogil:
+                quotas_release(quotas)
+
+    def update(self, user, client_id, str key not None, value) -> None:
+        """Give an entity a quota, or take it away; in force when this returns, and counters keep what they hold.
+
+        Args:
+            user, client_id: names, ``DEFAULT_ENTITY``, or None for an entity without that part.
+            key: producer_byte_rate, consumer_byte_rate (bytes a second), request_percentage (of one thread) or
+                controller_mutation_rate (partitions a second).
+            value: above zero; None removes.
+        Raises: ValueError, TypeError.
+        """
+        cdef ClientQuotas *quotas = self.quotas
+        cdef int user_part = part_of(user), client_part = part_of(client_id), kind
+        cdef bytes user_name = encoded(None if user_part == PART_DEFAULT else user, "user")
+        cdef bytes client_name = encoded(None if client_part == PART_DEFAULT else client_id, "client_id")
+        cdef Text user_text = text_of(user_name), client_text = text_of(client_name)
+        cdef bint removes = value is None, done
+        cdef double limit = 0 if value is None else value
+        if key not in KEYS:
+            raise ValueError(f"key must be one of {', '.join(KEYS)}, got {key!r}")
+        if user_part == PART_NONE and client_part == PART_NONE:
+            raise ValueError("an entity needs a user, a client id, or both")
+        if user_part == PART_EXACT and not user_name or client_part == PART_EXACT and not client_name:
+            raise ValueError("the name of an entity must not be empty")
+        if not removes and not limit > 0:
+            raise ValueError(f"a quota must be above 0, got {value}")
+        kind = KEYS.index(key)
+        with nogil:
+            done = update_quota(quotas, &quotas.managers[kind], user_part, client_part, user_text, client_text, limit,
+                                removes)
+        if not done:
+            raise MemoryError
+
+    def tell_registry(self) -> None:
+        """Make counters of clients that came since the last call known to the registry (which calls this itself)."""
+        cdef QuotaManager *manager
+        cdef ClientSensors *sensors
+        cdef int kind
+        with self._telling:
+            for kind in range(KINDS):
+                manager = &self.quotas.managers[kind]
+                while True:
+                    with nogil:
+                        sensors = take_untold(manager)
+                    if sensors == NULL:
+                        break
+                    try:
+                        self.tell(kind, sensors)
+                    finally:
+                        with nogil:
+                            sensors_release(sensors)
+
+    cdef object tell(self, int kind, ClientSensors *sensors):
+        """Register the two sensors of a counter; returns the first's handle, None if it is gone or its name taken."""
+        cdef bytes user = sensors.user.data[:sensors.user.size_bytes]
+        cdef bytes client = sensors.client_id.data[:sensors.client_id.size_bytes]
+        cdef ClientQuotaManager manager = (
+            self.produce, self.fetch, self.request, self.controller_mutation)[kind]
+        cdef StatConfig config
+        cdef Sensor quota, throttle
+        user_tag = sanitize(user.decode("utf-8", "replace"))
+        client_tag = client.decode("utf-8", "replace")
+        tags = {"user": user_tag, "client-id": client_tag}
+        name = self.registry.metric_name
+        with nogil:
+            metric_get_config(sensors.limited, &config)
+        limited = manager.limited_config.replace(quota=Quota.upper(config.bound))
+        metrics = [(name(RATES[kind], TYPES[kind], tags, f"Tracking {RATES[kind]} per user/client-id"), limited)]
+        if kind == KIND_MUTATION:
+            metrics.insert(0, (name("mutation-rate", TYPES[kind], tags, "Tracking mutation-rate per user/client-id"),
+                               self.registry.config))
+        quota = sensor_handle(sensors.quota, f"{TYPES[kind]}-{user_tag}:{client_tag}", self._clock, metrics)
+        metrics = [(name("throttle-time", TYPES[kind], tags, "Tracking average throttle-time per user/client-id"),
+                    self.registry.config)]
+        throttle = sensor_handle(
+            sensors.throttle_time, f"{TYPES[kind]}ThrottleTime-{user_tag}:{client_tag}", self._clock, metrics)
+        for handle in (quota, throttle):
+            if handle.is_removed:
+                return None
+            try:
+                self.registry.adopt(handle)
+            except ValueError:      # two client ids that are no text may read the same
+                return None
+            if handle.is_removed:   # meanwhile
+                self.registry.discard(handle)
+                return None
+        return quota
+
+    def expire_inactive(self, time_ms=None) -> list:
+        """Forget the counters without a record for more than an hour; return their sensors' names.
+
+        The owner calls this every 30 s (``metrics.registry.EXPIRY_INTERVAL_MS``).
+        """
+        cdef int64_t now_ms = checked_time(time_ms, self.quotas.clock)
+        cdef QuotaManager *manager
+        cdef ClientSensors *expired
+        cdef ClientSensors *following
+        cdef int kind
+        names = []
+        with self._telling:
+            for kind in range(KINDS):
+                manager = &self.quotas.managers[kind]
+                with nogil:
+                    expired = take_expired(manager, now_ms)
+                while expired != NULL:
+                    following = expired.next
+                    user = expired.user.data[:expired.user.size_bytes].decode("utf-8", "replace")
+                    client = expired.client_id.data[:expired.client_id.size_bytes].decode("utf-8", "replace")
+                    suffix = f"{sanitize(user)}:{client}"
+                    for name in (f"{TYPES[kind]}-{suffix}", f"{TYPES[kind]}ThrottleTime-{suffix}"):
+                        names.append(name)
+                        found = self.registry.get_sensor(name)
+                        if found is not None and found.is_removed:
+                            self.registry.discard(found)
+                    with nogil:
+                        sensors_release(expired)
+                    expired = following
+        return names
+
+    def run_reaper(self) -> None:
+        """Body of the thread that ends throttles; returns after ``stop_reaper``."""
+        cdef ClientQuotas *quotas = self.quotas
+        with nogil:
+            while not atomic_load(&quotas.is_closed):
+                throttled_advance(quotas, REAP_MS)
+
+    def stop_reaper(self) -> None:
+        """Let ``run_reaper`` return, within 0.2 s; channels are throttled no more."""
+        atomic_store(&self.quotas.is_closed, 1)
+
+    def advance(self) -> bool:
+        """End the throttles that are due, on the calling thread; whether there were any. For owners without a reaper."""
+        cdef ClientQuotas *quotas = self.quotas
+        cdef bint was_due
+        with nogil:
+            was_due = throttled_advance(quotas, 0)
+        return was_due
+
+    def close(self) -> None:
+        """End all throttles now, and begin no more. After ``run_reaper`` has returned; twice does no harm."""
+        cdef ClientQuotas *quotas = self.quotas
+        with nogil:
+            throttled_close(quotas)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no throttle is due: the reaper waits."""
+        cdef bint quiet
+        with nogil:
+            quiet = timer_is_quiet(self.quotas.timer)
+        return quiet
+
+
+cdef class ClientQuotaManager:
+    """The quotas of one type. Made by ``ClientQuotaManagers``.
+
+    In all methods ``user`` is a principal's name without "User:", ``client_id`` may be None, which is the empty one, and
+    ``time_ms`` is milliseconds since 1970 on the broker's clock, None for now.
+    Threads: any.
+    """
+
+    def __init__(self):
+        raise TypeError("a ClientQuotaManager is made by ClientQuotaManagers")
+
+    def __dealloc__(self):
+        cdef ClientQuotas *quotas = self.quotas
+        if quotas != NULL:
+            with nogil:
+                quotas_release(quotas)
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether any entity has a quota of this type; until one has, nothing is recorded."""
+        return is_enabled(self.manager)
+
+    @property
+    def queue_size(self) -> int:
+        """Channels throttled by this manager now."""
+        return round(self.queue.measure())
+
+    def resolve(self, str user not None, client_id=None):
+        """Return what holds for a client: a Resolution."""
+        cdef bytes user_name = encoded(user, "user"), client_name = encoded(client_id, "client_id")
+        cdef Text user_text = text_of(user_name), client_text = text_of(client_name)
+        cdef QuotaManager *manager = self.manager
+        cdef Match match
+        with nogil:
+            mutex_lock(&manager.lock)
+            entities_match(&manager.entities, user_text, client_text, &match)
+            mutex_unlock(&manager.lock)
+        return Resolution(
+            match.limit, match.level, sanitize(user) if match.user.size_bytes else "",
+            client_id if match.client_id.size_bytes else "")
+
+    cdef ClientSensors *find(self, user, client_id, int64_t now_ms) except NULL:
+        """The counter of a client, with a count."""
+        cdef bytes user_name = encoded(user, "user"), client_name = encoded(client_id, "client_id")
+        cdef Text user_text = text_of(user_name), client_text = text_of(client_name)
+        cdef QuotaManager *manager = self.manager
+        cdef ClientSensors *sensors
+        with nogil:
+            sensors = client_sensors(manager, user_text, client_text, now_ms)
+        if sensors == NULL:
+            raise MemoryError
+        return sensors
+
+    def record_and_get_throttle(self, str user not None, client_id, double value, time_ms=None) -> int:
+        """Record, and return how many milliseconds the client is to be throttled.
+
+        A controller mutation is recorded only if its client is not over its quota already; anything else always.
+        Args: value: bytes, percent of a thread, or mutations.
+        Returns: 0 while the quota is kept or none is set; Kafka's int32, so a delay of 25 days and more may be negative.
+        """
+        cdef int64_t now_ms = checked_time(time_ms, self.quotas.clock)
+        cdef QuotaManager *manager = self.manager
+        cdef ClientSensors *sensors
+        cdef int32_t throttle_ms
+        if not is_enabled(manager):
+            return 0
+        sensors = self.find(user, client_id, now_ms)
+        with nogil:
+            throttle_ms = record_and_get_throttle(manager, sensors, value, now_ms)
+            sensors_release(sensors)
+        return throttle_ms
+
+    def record_no_throttle(self, str user not None, client_id, double value, time_ms=None) -> None:
+        """Record without a check; nothing where no quota of the type is set."""
+        if is_enabled(self.manager):
+            self.record(user, client_id, value, time_ms)
+
+    def unrecord(self, str user not None, client_id, double value, time_ms=None) -> None:
+        """Give back what was recorded, without a check, even where no quota of the type is set."""
+        self.record(user, client_id, -value, time_ms)
+
+    cdef object record(self, user, client_id, double value, time_ms):
+        cdef int64_t now_ms = checked_time(time_ms, self.quotas.clock)
+        cdef ClientSensors *sensors = self.find(user, client_id, now_ms)
+        with nogil:
+            sensor_record(sensors.quota, value, now_ms, False, NULL)
+            sensors_release(sensors)
+
+    def max_value_in_window(self, str user not None, client_id) -> float:
+        """Return the most that a client may use within the window: limit x (samples - 1) x seconds.
+
+        The largest float where no quota holds.
+        """
+        if not is_enabled(self.manager):
+            return DBL_MAX
+        limit = self.resolve(user, client_id).limit
+        return DBL_MAX if limit == NO_LIMIT else limit * self.manager.window_s
+
+    def sensor(self, str user not None, client_id=None):
+        """Return the Sensor of a client's counter, made if there is none; the same one the native handlers record to."""
+        cdef ClientQuotaManagers owner = self.owner()
+        cdef int64_t now_ms = checked_time(None, self.quotas.clock)
+        cdef ClientSensors *sensors = self.find(user, client_id, now_ms)
+        try:
+            tags = self.resolve(user, client_id)
+            found = owner.registry.get_sensor(f"{self.name}-{tags.user_tag}:{tags.client_id_tag}")
+            if found is not None and (<Sensor>found).sensor == sensors.quota:
+                return found
+            return owner.tell(self.manager.kind, sensors)
+        finally:
+            with nogil:
+                sensors_release(sensors)
+
+    def __repr__(self):
+        return f"<ClientQuotaManager {self.name}>"

@@ -1,0 +1,115 @@
+"""The client quotas of a broker: one manager per type, a counter per pair of tags, and the channels they have throttled.
+
+Locks, in order: ``QuotaManager.lock`` (entities, table of counters) -> a sensor's lock; ``ClientQuotas.throttled_lock``
+(list of throttled channels) -> the timer's lock. Nothing else is taken under them, and neither under the other. Where no
+quota of a type is set, its ``enabled`` is all that is looked at: one atomic load.
+
+Ownership: ``ClientQuotas`` is counted (the Python handle, each lane, each throttled channel). ``ClientSensors`` are
+counted too: by the table, by the caches of handler threads and by requests whose network time is still to be charged.
+A counter that has expired is marked in its sensor and replaced when its client comes back.
+"""
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from kbroker._core.clock cimport Clock
+from kbroker._core.metric_config cimport StatConfig
+from kbroker._core.request cimport Request, Session
+from kbroker._core.sensor_core cimport MetricCore, SensorCore
+from kbroker._core.sync cimport AtomicI64, Mutex, atomic_load
+from kbroker._core.timing_wheel cimport Timer
+from kbroker.server.quota._entities cimport EntityTable, Text
+
+cdef enum:                      # types of quota
+    KIND_PRODUCE = 0
+    KIND_FETCH = 1
+    KIND_REQUEST = 2
+    KIND_MUTATION = 3
+    KINDS = 4
+    THROTTLE_SERVED = 4         # in Request.throttle_ms, behind what each type asked for: what the client is told
+
+cdef enum:
+    SENSOR_EXPIRATION_MS = 3600000
+    CACHED_CLIENTS = 64         # per handler thread, a power of two
+    CACHED_ID_BYTES = 64        # a longer client id is looked up each time
+
+cdef double PERCENT_PER_NS
+
+cdef struct ClientSensors:      # a counter, named by its tags, and the throttle times it caused
+    AtomicI64 refs
+    ClientSensors *next         # QuotaManager.lock
+    ClientSensors *untold_next  # QuotaManager.lock
+    uint64_t hash
+    Text user                   # behind the struct
+    Text client_id
+    SensorCore *quota           # owned count
+    SensorCore *throttle_time   # owned count
+    MetricCore *limited         # of quota: what has the limit
+    Clock *clock                # owned count
+
+cdef struct QuotaManager:
+    int32_t kind
+    AtomicI64 enabled           # EnabledBits
+    AtomicI64 generation        # changes with every change of a quota
+    Clock *clock                # of its ClientQuotas
+    Mutex lock
+    EntityTable entities
+    ClientSensors **buckets
+    int64_t mask
+    int64_t count
+    ClientSensors *untold       # counted each
+    StatConfig limited          # samples and their length; the bound is each counter's own
+    StatConfig unlimited        # the registry's default
+    int64_t cap_ms              # longest throttle, or NO_CAP
+    double window_s             # (samples - 1) x seconds: what of a rate fits into the window
+    SensorCore *delay_queue     # owned count
+
+cdef struct ClientQuotas:
+    AtomicI64 refs
+    AtomicI64 enabled_types     # how many of Produce, Fetch and Request have a quota
+    Clock *clock                # owned count
+    QuotaManager managers[KINDS]
+    SensorCore *exempt          # owned count
+    Timer *timer                # owned count
+    Mutex throttled_lock
+    void *throttled             # list of ThrottledChannel, throttled_lock
+    AtomicI64 is_closed
+
+cdef struct CachedClient:       # of one handler thread
+    Session *session            # counted; NULL: free
+    int32_t client_id_bytes
+    char client_id[CACHED_ID_BYTES]
+    int64_t generation[KINDS]
+    ClientSensors *sensors[KINDS]    # counted
+
+cdef struct ClientCache:
+    CachedClient clients[CACHED_CLIENTS]
+
+cdef inline int64_t epoch_ms_of(Clock *clock, int64_t ns) noexcept nogil:
+    """The quota time of a reading of the clock: monotonic, offset to the epoch."""
+    return (ns + clock.epoch_offset_ns) // 1000000
+
+cdef inline bint is_enabled(QuotaManager *manager) noexcept nogil:
+    return atomic_load(&manager.enabled) != 0
+
+cdef ClientQuotas *quotas_retain(ClientQuotas *quotas) noexcept nogil
+cdef void quotas_release(ClientQuotas *quotas) noexcept nogil
+cdef ClientSensors *sensors_retain(ClientSensors *sensors) noexcept nogil
+cdef void sensors_release(ClientSensors *sensors) noexcept nogil
+# The counter of a user and a client id, made if there is none; counted, NULL: memory is out.
+cdef ClientSensors *client_sensors(QuotaManager *manager, Text user, Text client_id, int64_t now_ms) noexcept nogil
+# The same for the client of a request; `cache` (NULL: none) is the calling thread's own.
+cdef ClientSensors *sensors_of_request(QuotaManager *manager, ClientCache *cache, Request *request,
+                                       int64_t now_ms) noexcept nogil
+cdef ClientCache *client_cache_new() noexcept nogil
+cdef void client_cache_free(ClientCache *cache) noexcept nogil
+cdef Text user_of(const Session *session) noexcept nogil        # its principal without "User:"
+# Record with check; a delay in milliseconds as an int32 of Java's, so a huge one may be negative.
+cdef int32_t record_and_get_throttle(QuotaManager *manager, ClientSensors *sensors, double value,
+                                     int64_t now_ms) noexcept nogil
+cdef double max_value_in_window(QuotaManager *manager, ClientSensors *sensors) noexcept nogil
+# A quota of an entity (see _entities); `removes` takes it away. Counters that exist keep what they hold. False: memory
+# is out.
+cdef bint update_quota(ClientQuotas *quotas, QuotaManager *manager, int user_part, int client_part, Text user,
+                       Text client_id, double limit, bint removes) noexcept nogil
+# Takes the counters out that were idle for an hour, and marks them; a list by `next`, each with a count.
+cdef ClientSensors *take_expired(QuotaManager *manager, int64_t now_ms) noexcept nogil
+# One counter that the metrics registry does not know yet, with a count; NULL: it knows all.
+cdef ClientSensors *take_untold(QuotaManager *manager) noexcept nogil

@@ -1,0 +1,51 @@
+"""Who has which limit: the quotas of one type by entity, and the eight levels in which they are looked for.
+
+Threads: no lock inside; a table belongs to its manager and is guarded by ``QuotaManager.lock``.
+"""
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+cdef enum:
+    LEVELS = 8                  # of precedence, 1 the most specific: see entity_level
+
+cdef enum EnabledBits:          # which kinds of entity have a quota of the type
+    BIT_CLIENT_ID = 1
+    BIT_USER = 2
+    BIT_USER_CLIENT_ID = 4
+
+cdef enum EntityPart:
+    PART_NONE = 0
+    PART_DEFAULT = 1
+    PART_EXACT = 2
+
+cdef double NO_LIMIT            # what Kafka calls Long.MAX_VALUE
+
+cdef struct Text:               # bytes, not terminated, borrowed
+    const char *data
+    int32_t size_bytes
+
+cdef struct Entity
+
+cdef struct EntityTable:
+    Entity **buckets
+    int64_t mask
+    int64_t count
+    int64_t at_level[LEVELS + 1]
+    uint64_t seed
+
+cdef struct Match:              # what holds for a user and a client id
+    double limit
+    int32_t level               # 1 to 8; 0: no quota matches
+    Text user                   # the counter's tags: empty, or what was asked for
+    Text client_id
+
+# 1 to 8; 0 for the entity without any part
+cdef int32_t entity_level(int user_part, int client_part) noexcept nogil
+# Names of parts that are not exact are empty. False: memory is out.
+cdef bint entities_set(EntityTable *table, int32_t level, Text user, Text client_id, double limit) noexcept nogil
+cdef void entities_remove(EntityTable *table, int32_t level, Text user, Text client_id) noexcept nogil
+cdef void entities_clear(EntityTable *table) noexcept nogil
+cdef int64_t entities_bits(const EntityTable *table) noexcept nogil
+cdef void entities_match(const EntityTable *table, Text user, Text client_id, Match *match) noexcept nogil
+# The limit of a counter by its tags, and the level it comes from
+cdef double entities_limit(const EntityTable *table, Text user, Text client_id, int32_t *level) noexcept nogil
+cdef bint same_text(Text a, Text b) noexcept nogil

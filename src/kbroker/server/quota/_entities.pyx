@@ -1,0 +1,202 @@
+# cython: freethreading_compatible=True
+"""Limits by entity, in a hash table of C structs; the precedence of KIP-55 and the tags that follow from it.
+
+Source: ``ClientQuotaManager.DefaultQuotaCallback``.
+"""
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy
+
+from kbroker.server._topics cimport hash_seeded, mix_hash
+
+cdef double NO_LIMIT = 9223372036854775807.0
+
+
+cdef struct Entity:
+    Entity *next
+    uint64_t hash
+    double limit
+    int32_t level
+    Text user                   # behind the struct
+    Text client_id
+
+
+cdef bint same_text(Text a, Text b) noexcept nogil:
+    return a.size_bytes == b.size_bytes and (a.size_bytes == 0 or memcmp(a.data, b.data, <size_t>a.size_bytes) == 0)
+
+
+cdef int32_t entity_level(int user_part, int client_part) noexcept nogil:
+    if user_part == PART_NONE:
+        return 0 if client_part == PART_NONE else (7 if client_part == PART_EXACT else 8)
+    return (1 if user_part == PART_EXACT else 4) + (2 - client_part)
+
+
+cdef uint64_t hash_of(uint64_t seed, int32_t level, Text user, Text client_id) noexcept nogil:
+    cdef uint64_t h = hash_seeded(user.data, user.size_bytes, seed) + <uint64_t>level
+    return mix_hash(h ^ hash_seeded(client_id.data, client_id.size_bytes, ~seed))
+
+
+cdef Entity *find(const EntityTable *table, int32_t level, Text user, Text client_id) noexcept nogil:
+    cdef uint64_t h
+    cdef Entity *entity
+    if table.at_level[level] == 0:
+        return NULL
+    h = hash_of(table.seed, level, user, client_id)
+    entity = table.buckets[h & <uint64_t>table.mask]
+    while entity != NULL:
+        if (entity.hash == h and entity.level == level and same_text(entity.user, user)
+                and same_text(entity.client_id, client_id)):
+            return entity
+        entity = entity.next
+    return NULL
+
+
+cdef bint grow(EntityTable *table) noexcept nogil:
+    cdef int64_t size = 16, i
+    cdef Entity **buckets
+    cdef Entity *entity
+    cdef Entity *following
+    if table.buckets != NULL and table.count <= table.mask:
+        return True
+    while size <= table.count * 2:
+        size *= 2
+    buckets = <Entity **>calloc(<size_t>size, sizeof(Entity *))
+    if buckets == NULL:
+        return table.buckets != NULL        # it goes on with longer chains
+    if table.buckets != NULL:
+        for i in range(table.mask + 1):
+            entity = table.buckets[i]
+            while entity != NULL:
+                following = entity.next
+                entity.next = buckets[entity.hash & <uint64_t>(size - 1)]
+                buckets[entity.hash & <uint64_t>(size - 1)] = entity
+                entity = following
+    free(table.buckets)
+    table.buckets = buckets
+    table.mask = size - 1
+    return True
+
+
+cdef bint entities_set(EntityTable *table, int32_t level, Text user, Text client_id, double limit) noexcept nogil:
+    cdef Entity *entity = find(table, level, user, client_id)
+    cdef char *behind
+    cdef uint64_t slot
+    if entity != NULL:
+        entity.limit = limit
+        return True
+    if not grow(table):
+        return False
+    entity = <Entity *>calloc(1, sizeof(Entity) + <size_t>user.size_bytes + <size_t>client_id.size_bytes)
+    if entity == NULL:
+        return False
+    behind = <char *>entity + sizeof(Entity)
+    if user.size_bytes > 0:
+        memcpy(behind, user.data, <size_t>user.size_bytes)
+    if client_id.size_bytes > 0:
+        memcpy(behind + user.size_bytes, client_id.data, <size_t>client_id.size_bytes)
+    entity.user.data = behind
+    entity.user.size_bytes = user.size_bytes
+    entity.client_id.data = behind + user.size_bytes
+    entity.client_id.size_bytes = client_id.size_bytes
+    entity.level = level
+    entity.limit = limit
+    entity.hash = hash_of(table.seed, level, user, client_id)
+    slot = entity.hash & <uint64_t>table.mask
+    entity.next = table.buckets[slot]
+    table.buckets[slot] = entity
+    table.count += 1
+    table.at_level[level] += 1
+    return True
+
+
+cdef void entities_remove(EntityTable *table, int32_t level, Text user, Text client_id) noexcept nogil:
+    cdef Entity *entity = find(table, level, user, client_id)
+    cdef Entity **link
+    if entity == NULL:
+        return
+    link = &table.buckets[entity.hash & <uint64_t>table.mask]
+    while link[0] != entity:
+        link = &link[0].next
+    link[0] = entity.next
+    free(entity)
+    table.count -= 1
+    table.at_level[level] -= 1
+
+
+cdef void entities_clear(EntityTable *table) noexcept nogil:
+    cdef Entity *entity
+    cdef Entity *following
+    cdef int64_t i
+    if table.buckets == NULL:
+        return
+    for i in range(table.mask + 1):
+        entity = table.buckets[i]
+        while entity != NULL:
+            following = entity.next
+            free(entity)
+            entity = following
+    free(table.buckets)
+    table.buckets = NULL
+    table.count = table.mask = 0
+    for i in range(LEVELS + 1):
+        table.at_level[i] = 0
+
+
+cdef int64_t entities_bits(const EntityTable *table) noexcept nogil:
+    cdef int64_t bits = 0
+    if table.at_level[7] or table.at_level[8]:
+        bits |= BIT_CLIENT_ID
+    if table.at_level[3] or table.at_level[6]:
+        bits |= BIT_USER
+    if table.at_level[1] or table.at_level[2] or table.at_level[4] or table.at_level[5]:
+        bits |= BIT_USER_CLIENT_ID
+    return bits
+
+
+cdef inline Entity *at_level(const EntityTable *table, int32_t level, Text user, Text client_id) noexcept nogil:
+    """The quota of one level for a user and a client id."""
+    cdef Text nobody
+    nobody.data = NULL
+    nobody.size_bytes = 0
+    return find(table, level, user if level <= 3 else nobody,
+                client_id if level == 1 or level == 4 or level == 7 else nobody)
+
+
+cdef double entities_limit(const EntityTable *table, Text user, Text client_id, int32_t *level) noexcept nogil:
+    cdef Entity *entity = NULL
+    cdef int32_t i
+    for i in range(1, LEVELS + 1):
+        if user.size_bytes == 0 and i <= 6 or user.size_bytes > 0 and i >= 7:
+            continue
+        if i <= 6 and (i == 3 or i == 6) != (client_id.size_bytes == 0) or i >= 7 and client_id.size_bytes == 0:
+            continue
+        entity = at_level(table, i, user, client_id)
+        if entity != NULL:
+            level[0] = i
+            return entity.limit
+    level[0] = 0
+    return NO_LIMIT
+
+
+cdef void entities_match(const EntityTable *table, Text user, Text client_id, Match *match) noexcept nogil:
+    cdef int64_t bits = entities_bits(table)
+    cdef bint with_user = False, with_client_id = True
+    cdef int32_t i
+    if bits == BIT_USER:
+        with_user = True
+        with_client_id = False
+    elif bits == BIT_USER_CLIENT_ID:
+        with_user = True
+    elif bits != 0 and bits != BIT_CLIENT_ID:
+        for i in range(1, LEVELS + 1):
+            if at_level(table, i, user, client_id) != NULL:
+                with_user = i <= 6
+                with_client_id = i != 3 and i != 6
+                break
+    match.user = user
+    match.client_id = client_id
+    if not with_user:
+        match.user.size_bytes = 0
+    if not with_client_id:
+        match.client_id.size_bytes = 0
+    match.limit = entities_limit(table, match.user, match.client_id, &match.level)

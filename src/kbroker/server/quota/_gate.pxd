@@ -1,0 +1,29 @@
+"""Where quotas judge a native answer before it leaves (design: ``quota_gate``).
+
+Every function returns at once, after one atomic load, where no quota of Produce, Fetch or Request is set. A delay that
+is returned has been begun: StartThrottling is on its way, so the answer must be given to its responder afterwards, with
+the delay in it. ``cache`` is the calling handler thread's own, NULL elsewhere.
+"""
+from libc.stdint cimport int32_t, int64_t
+from kbroker._core.request cimport Request
+from kbroker._core.sync cimport atomic_load
+from kbroker.server.quota._counters cimport ClientCache, ClientQuotas
+
+cdef inline bint quotas_are_set(ClientQuotas *quotas) noexcept nogil:
+    return quotas != NULL and atomic_load(&quotas.enabled_types) != 0
+
+# After the append. Without an answer (acks=0) only bytes are judged; its handler's time is exempt.
+cdef int32_t gate_produce(ClientQuotas *quotas, ClientCache *cache, Request *request, bint has_answer,
+                          int64_t now_ns) noexcept nogil
+# response_bytes: of the whole answer. With a delay they are given back: the client gets an empty answer.
+cdef int32_t gate_fetch(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t response_bytes,
+                        int64_t now_ns) noexcept nogil
+# Any other request: only the handler's time is judged.
+cdef int32_t gate_request(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t now_ns) noexcept nogil
+# Times of a request that is never throttled for them.
+cdef void gate_exempt(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil
+# The most bytes that a fetch may be handed at once, INT32_MAX for any.
+cdef int32_t fetch_window_bytes(ClientQuotas *quotas, ClientCache *cache, Request *request,
+                                int64_t now_ns) noexcept nogil
+# throttle_time_ms in an answer, big-endian.
+cdef void store_throttle(char *at, int32_t throttle_ms) noexcept nogil
