@@ -33,6 +33,9 @@ class FakeRequest:
     def respond(self, response):
         self.ended.append(response)
 
+    def handler_done(self):
+        pass
+
     def close(self):
         self.ended.append(None)
 

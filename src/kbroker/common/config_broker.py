@@ -134,6 +134,10 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
     _key("controlled.shutdown.enable", BOOLEAN, True, None, "Accepted; there is one broker."),
     _key("quota.window.num", INT, 11, between(1), "Windows of the client quotas that are remembered.", LOW),
     _key("quota.window.size.seconds", INT, 1, between(1), "Length of a client quota window in seconds.", LOW),
+    _key("controller.quota.window.num", INT, 11, between(1),
+         "Windows of the controller mutation quotas that are remembered.", LOW),
+    _key("controller.quota.window.size.seconds", INT, 1, between(1),
+         "Length of a controller mutation quota window in seconds.", LOW),
     _key("metrics.num.samples", INT, 2, between(1), "Samples a metric is computed from.", LOW),
     _key("metrics.sample.window.ms", LONG, 30_000, between(1), "Length of a metric sample in milliseconds.", LOW),
 )  # fmt: skip

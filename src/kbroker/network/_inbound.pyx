@@ -54,27 +54,6 @@ cdef class InboundRequest:
     Facts of the connection and of the header are copies and stay readable; ``payload`` and ``body`` must be read before
     the answer, the views they return stay valid after it.
     """
-    cdef:
-        Request *request        # owned until answered
-        Clock *clock            # the queue's, kept alive by ``queue``
-        Queue queue
-        object held             # owner of the payload's memory once asked for
-        int32_t header_bytes
-        readonly int api_key
-        readonly int api_version
-        readonly int correlation_id
-        readonly object client_id       # str, or None
-        readonly str principal
-        readonly str listener_name
-        readonly str connection_id
-        readonly str local_host
-        readonly int local_port
-        readonly str remote_host
-        readonly int remote_port
-        readonly int processor_id
-        readonly int size_bytes
-        bint examined
-
     def __init__(self):
         raise TypeError("an InboundRequest comes from RequestChannel.receive")
 
@@ -156,6 +135,14 @@ cdef class InboundRequest:
                 raise MemoryError
             memcpy(into, &piece[0], piece.shape[0])
         self.finish(ACTION_SEND)
+
+    def handler_done(self):
+        """The handler has returned without an answer, which comes later: what passes until then is not its time.
+
+        Does nothing when it was answered. Threads: not while another one answers.
+        """
+        if self.request is not NULL and self.request.local_done_ns == 0:
+            self.request.local_done_ns = clock_now_ns(self.clock)
 
     def respond_nothing(self):
         """Complete without an answer (acks=0): the connection reads on."""
@@ -287,8 +274,7 @@ def receive(Queue queue not None, timeout_ns):
     with nogil:
         run = request_queue_take(requests, timeout)
         if run is not NULL:
-            if run.dequeue_ns == 0:
-                run.dequeue_ns = clock_now_ns(requests.clock)
+            run.dequeue_ns = clock_now_ns(requests.clock)       # a native handler that declined it set it before
             rest = run.run_next
             run.run_next = NULL
             if rest is not NULL:

@@ -137,6 +137,16 @@ def response_plan(key: int, version: int) -> Plan:
 
 
 @functools.cache
+def carries_throttle_time(key: int, version: int) -> bool:
+    """Whether a response has throttle_time_ms in this version.
+
+    Raises: ProtocolError: unknown API.
+    """
+    fields = _messages(key)["response"]["fields"]
+    return any(field["name"] == "ThrottleTimeMs" and _within(version, field["versions"]) for field in fields)
+
+
+@functools.cache
 def header_plan(name: str, version: int) -> Plan:
     """Return the plan of RequestHeader (1, 2) or ResponseHeader (0, 1)."""
     return _message_plan(name, _others("headers.json")[name], version)

@@ -40,6 +40,7 @@ from kbroker.server.group_service import GROUP_KEYS, GroupService
 from kbroker.server.handler_threads import HandlerThreads
 from kbroker.server.kafka_apis import KafkaApis
 from kbroker.server.metadata_store import BROKER, MetadataStore
+from kbroker.server.quota.service import QuotaService
 from kbroker.server.request_handler import RequestHandlerPool
 from kbroker.server.security.credentials import ScramCredentials
 from kbroker.server.topics import TopicRegistry
@@ -245,6 +246,9 @@ class _Parts:
             security=self._security(credentials),
         )
         self._then("network threads", lambda: server.finish_stop(self._timeout_s))
+        self._quotas = QuotaService(config, self.clock)
+        self._then("quotas", self._stop_quotas)
+        self._quotas.start(logs.scheduler)
 
         limits = ConnectionLimits(config, server.connection_quotas)
         self.listeners = server.bind()
@@ -254,7 +258,14 @@ class _Parts:
         lane.intercept(self._interception.keys)
         topics = TopicRegistry(config, store, logs, lane.publish_topics)
         self.ctx = ApiContext(
-            config, store, topics, endpoints, self.apis.ranges, self.clock, connection_quotas=server.connection_quotas
+            config,
+            store,
+            topics,
+            endpoints,
+            self.apis.ranges,
+            self.clock,
+            connection_quotas=server.connection_quotas,
+            quotas=self._quotas.managers,
         )
         self.ctx.credentials = credentials
         self.ctx.dynamic.on_broker_change(logs.reconfigure)
@@ -286,6 +297,7 @@ class _Parts:
             fetch_max_bytes=config.integer("fetch.max.bytes"),
             fetch_purge_interval=config.integer("fetch.purgatory.purge.interval.requests"),
             produce_purge_interval=config.integer("producer.purgatory.purge.interval.requests"),
+            quotas=self._quotas.managers,
         )
         for entry in self.apis.entries.values():
             lane.set_api(entry.key, entry.served_from, entry.max_version, entry.first_flexible)
@@ -361,7 +373,10 @@ class _Parts:
     def is_quiet(self) -> bool:
         # A request may be declined to Python, be handed back and be declined once more: four looks, in this order.
         return all(self._is_idle(python) for python in (False, True, False, True)) and (
-            self.lane.is_quiet and self._logs.scheduler.is_quiet and self.ctx.groups.is_quiet
+            self.lane.is_quiet
+            and self._logs.scheduler.is_quiet
+            and self.ctx.groups.is_quiet
+            and self.ctx.quotas.is_quiet
         )
 
     def _is_idle(self, python: bool) -> bool:
@@ -393,6 +408,10 @@ class _Parts:
         while lane.waiting_produces and real.now_ms() < end_ms:
             time.sleep(0.005)
         lane.complete_waiting()
+
+    def _stop_quotas(self) -> None:
+        if not self._quotas.close(self._timeout_s):
+            logger.error("the thread of throttled channels did not end within %.1f s", self._timeout_s)
 
     def _join(self, threads: list[threading.Thread]) -> None:
         real = SystemClock()

@@ -10,9 +10,11 @@ from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_coordinator import GroupCoordinator
+from kbroker.metrics.registry import Metrics
 from kbroker.network._connection_quotas import ConnectionQuotas
 from kbroker.server.dynamic_configs import DynamicConfigs
 from kbroker.server.metadata_store import MetadataStore
+from kbroker.server.quota._client_quotas import ClientQuotaManagers
 from kbroker.server.quota.entity_store import QuotaEntityStore
 from kbroker.server.quota.mutation_quota import UNBOUNDED, MutationQuota
 from kbroker.server.security.credentials import ScramCredentials
@@ -58,6 +60,7 @@ class ApiContext:
     group_coordinator: GroupCoordinator | None = None
     coordinators: set[int] = field(default_factory=set)
     connection_quotas: ConnectionQuotas = field(default_factory=ConnectionQuotas)
+    quotas: ClientQuotaManagers = field(default_factory=lambda: ClientQuotaManagers(None, Metrics()))
     dynamic: DynamicConfigs = field(init=False)
     quota_entities: QuotaEntityStore = field(init=False)
     credentials: ScramCredentials = field(init=False)
@@ -73,6 +76,11 @@ class ApiContext:
         if self.group_coordinator is None:
             raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
         return self.group_coordinator
+
+    @property
+    def metrics(self) -> Metrics:
+        """The broker's metrics."""
+        return self.quotas.registry
 
     @property
     def node_id(self) -> int:

@@ -15,10 +15,15 @@ from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.protocol import codec
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.kafka_apis import ApiEntry, KafkaApis, encode_answer
+from kbroker.server.quota._client_quotas import ClientQuotaManagers
 
 logger = logging.getLogger(__name__)
 
 TAKE_TIMEOUT_S = 0.3
+FIND_COORDINATOR = 10
+#: Never throttled for their time: LeaderAndIsr, StopReplica, UpdateMetadata, WriteTxnMarkers, AlterPartition and the
+#: raft calls of the controller quorum; Fetch of followers and Produce without acks are the native lane's.
+EXEMPT_KEYS = frozenset({4, 5, 6, 27, 52, 53, 54, 56, 59})
 MAX_REQUEST_ELEMENTS = 100_000  # topics, partitions, names ... of one request; more closes its connection
 
 
@@ -42,15 +47,21 @@ class InboundRequest(Protocol):
     @property
     def remote_host(self) -> str: ...
     def respond(self, response: bytes) -> None: ...
+    def handler_done(self) -> None: ...
     def close(self) -> None: ...
 
 
 class Answer:
-    """The one answer of a request: the handler's, one that comes later, or an error. Threads: any."""
+    """The one answer of a request: the handler's, one that comes later, or an error. Threads: any.
 
-    def __init__(self, entry: ApiEntry, request: InboundRequest) -> None:
+    ``quotas`` judge it before it leaves: what they ask for, or the controller mutations that the handler has put in as
+    its ThrottleTimeMs, is told to the client, and its connection is muted so long (KIP-219).
+    """
+
+    def __init__(self, entry: ApiEntry, request: InboundRequest, quotas: ClientQuotaManagers) -> None:
         self._entry = entry
         self._request = request
+        self._quotas = quotas
         self._lock = threading.Lock()
         self._claimed = False
 
@@ -69,10 +80,42 @@ class Answer:
     def send(self, body: Body) -> None:
         """Encode and send, for whoever claimed it; a body that cannot be encoded closes the connection."""
         try:
+            self._judge(body)
             self._request.respond(encode_answer(self._entry, self._request, body))
         except Exception:
             logger.exception("cannot answer %s v%d", self._entry.name, self._request.api_version)
             self._request.close()
+
+    def wait(self) -> None:
+        """The handler has returned and the answer comes later: what passes until then is not the handler's time."""
+        with self._lock:
+            if not self._claimed:
+                self._request.handler_done()
+
+    def _judge(self, body: Body) -> None:
+        """Throttle as the quotas ask, by the larger delay, and put that into the answer where it has the field."""
+        quotas = self._quotas
+        mutations_ms = body.get("ThrottleTimeMs", 0)
+        time_ms = 0
+        if quotas.charges_time:
+            if self._entry.key in EXEMPT_KEYS:
+                quotas.charge_exempt(self._request)
+            else:
+                time_ms = quotas.charge(self._request)
+        if mutations_ms <= 0 and time_ms <= 0:
+            return
+        decided_by = quotas.controller_mutation if mutations_ms > time_ms else quotas.request
+        throttle_ms = max(mutations_ms, time_ms)
+        quotas.throttle(decided_by, self._request, throttle_ms)
+        if codec.carries_throttle_time(self._entry.key, self._request.api_version) and not self._hides_delay(body):
+            body["ThrottleTimeMs"] = throttle_ms
+        else:
+            body.pop("ThrottleTimeMs", None)
+
+    def _hides_delay(self, body: Body) -> bool:
+        """FindCoordinator without a list of coordinators tells no delay while there is none to be found."""
+        is_old = self._entry.key == FIND_COORDINATOR and self._request.api_version < 4
+        return is_old and body.get("ErrorCode") == Errors.COORDINATOR_NOT_AVAILABLE
 
 
 Inbound = TypeVar("Inbound", bound=InboundRequest)
@@ -140,7 +183,7 @@ class RequestHandlerPool(Generic[Inbound]):
         if entry is None or entry.handle is None or entry.failure is None:
             logger.debug("closing a connection: api key %d version %d is not served", key, version)
             return False
-        answer = Answer(entry, request)
+        answer = Answer(entry, request, self._ctx.quotas)
         facts = RequestContext(
             key,
             version,
@@ -164,7 +207,9 @@ class RequestHandlerPool(Generic[Inbound]):
         except Exception:
             logger.exception("%s v%d failed (client %r)", entry.name, version, facts.client_id)
             found = self._failed(entry, body, Errors.UNKNOWN_SERVER_ERROR, facts)
-        if found is not None and answer.claim():
+        if found is None:
+            answer.wait()
+        elif answer.claim():
             answer.send(found)
         return True
 

@@ -15,14 +15,16 @@ from libc.float cimport DBL_MAX
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc
 
-from kbroker._core.clock cimport borrow_clock, clock_retain
+from kbroker._core.clock cimport borrow_clock, clock_now_ns, clock_retain
 from kbroker._core.metric cimport checked_time
 from kbroker._core.metric_config cimport QUOTA_NONE, QUOTA_UPPER, MetricConfig, Quota, StatConfig, borrow_config
+from kbroker._core.request cimport Request
 from kbroker._core.sensor cimport Sensor, borrow_sensor, sensor_handle
 from kbroker._core.sensor_core cimport NO_CAP, metric_get_config, sensor_record, sensor_retain
 from kbroker._core.stats import CumulativeSum, Rate
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_init, mutex_lock, mutex_unlock
-from kbroker._core.timing_wheel cimport timer_is_quiet, timer_new
+from kbroker._core.timing_wheel cimport timer_close, timer_is_quiet, timer_new
+from kbroker.network._inbound cimport InboundRequest
 from kbroker.server.quota._counters cimport (
     KIND_MUTATION, KIND_REQUEST, KINDS, client_sensors, is_enabled, max_value_in_window,
     quotas_release, quotas_retain, record_and_get_throttle, sensors_release, take_expired, take_untold, update_quota,
@@ -30,6 +32,7 @@ from kbroker.server.quota._counters cimport (
 from kbroker.server.quota._entities cimport (
     NO_LIMIT, PART_DEFAULT, PART_EXACT, PART_NONE, Match, Text, entities_match,
 )
+from kbroker.server.quota._gate cimport charge_request, gate_exempt, throttle_request
 from kbroker.server.quota._throttled cimport throttled_advance, throttled_close
 
 TYPES = ("Produce", "Fetch", "Request", "ControllerMutation")
@@ -287,6 +290,51 @@ cdef class ClientQuotaManagers:
                     expired = following
         return names
 
+    def charge(self, InboundRequest request not None) -> int:
+        """Judge the handler's time of a request that is about to be answered, and end it.
+
+        The network threads' time is charged once the answer is away.
+        Returns: by how many milliseconds its client is over its request_percentage. Raises: ValueError when it was
+        answered.
+        """
+        cdef ClientQuotas *quotas = self.quotas
+        cdef Request *judged = request.request
+        cdef int32_t throttle_ms
+        request.check_open()
+        with nogil:
+            throttle_ms = charge_request(quotas, judged, clock_now_ns(quotas.clock))
+        return throttle_ms
+
+    def charge_exempt(self, InboundRequest request not None) -> None:
+        """Count the time of a request that is never throttled for it. Raises: ValueError when it was answered."""
+        cdef ClientQuotas *quotas = self.quotas
+        cdef Request *judged = request.request
+        request.check_open()
+        with nogil:
+            gate_exempt(quotas, judged, clock_now_ns(quotas.clock))
+
+    def throttle(self, ClientQuotaManager manager not None, InboundRequest request not None,
+                 int32_t throttle_time_ms) -> None:
+        """Mute the connection of a request for so long from now, as decided by one of the managers.
+
+        Call it once, before the answer: that goes out at once, and the connection is read again when both are over.
+        Raises: ValueError when it was answered.
+        """
+        cdef ClientQuotas *quotas = self.quotas
+        cdef QuotaManager *by = manager.manager
+        cdef Request *judged = request.request
+        request.check_open()
+        if manager.quotas != quotas:
+            raise ValueError("the manager is another broker's")
+        if throttle_time_ms > 0:
+            with nogil:
+                throttle_request(quotas, by, judged, throttle_time_ms, clock_now_ns(quotas.clock))
+
+    @property
+    def charges_time(self) -> bool:
+        """Whether any entity has a request_percentage."""
+        return is_enabled(&self.quotas.managers[KIND_REQUEST])
+
     def run_reaper(self) -> None:
         """Body of the thread that ends throttles; returns after ``stop_reaper``."""
         cdef ClientQuotas *quotas = self.quotas
@@ -295,8 +343,11 @@ cdef class ClientQuotaManagers:
                 throttled_advance(quotas, REAP_MS)
 
     def stop_reaper(self) -> None:
-        """Let ``run_reaper`` return, within 0.2 s; channels are throttled no more."""
-        atomic_store(&self.quotas.is_closed, 1)
+        """Let ``run_reaper`` return; channels are throttled no more, and those that are stay so until ``close``."""
+        cdef ClientQuotas *quotas = self.quotas
+        atomic_store(&quotas.is_closed, 1)
+        with nogil:
+            timer_close(quotas.timer)
 
     def advance(self) -> bool:
         """End the throttles that are due, on the calling thread; whether there were any. For owners without a reaper."""

@@ -7,7 +7,7 @@ the delay in it. ``cache`` is the calling handler thread's own, NULL elsewhere.
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.request cimport Request
 from kbroker._core.sync cimport atomic_load
-from kbroker.server.quota._counters cimport ClientCache, ClientQuotas
+from kbroker.server.quota._counters cimport ClientCache, ClientQuotas, QuotaManager
 
 cdef inline bint quotas_are_set(ClientQuotas *quotas) noexcept nogil:
     return quotas != NULL and atomic_load(&quotas.enabled_types) != 0
@@ -20,6 +20,10 @@ cdef int32_t gate_fetch(ClientQuotas *quotas, ClientCache *cache, Request *reque
                         int64_t now_ns) noexcept nogil
 # Any other request: only the handler's time is judged.
 cdef int32_t gate_request(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t now_ns) noexcept nogil
+# The two halves of it, for those who compare the delay with another one first. The first begins nothing.
+cdef int32_t charge_request(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil
+cdef void throttle_request(ClientQuotas *quotas, QuotaManager *manager, Request *request, int32_t throttle_ms,
+                           int64_t now_ns) noexcept nogil
 # Times of a request that is never throttled for them.
 cdef void gate_exempt(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil
 # The most bytes that a fetch may be handed at once, INT32_MAX for any.

@@ -143,6 +143,23 @@ cdef int32_t gate_request(ClientQuotas *quotas, ClientCache *cache, Request *req
     return serve(quotas, KIND_REQUEST, request, 0, NULL, time_ms, time, now_ms)
 
 
+cdef int32_t charge_request(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil:
+    cdef ClientSensors *time = NULL
+    cdef int32_t time_ms = charge_time(quotas, NULL, request, now_ns, epoch_ms_of(quotas.clock, now_ns), &time)
+    sensors_release(time)
+    return time_ms
+
+
+cdef void throttle_request(ClientQuotas *quotas, QuotaManager *manager, Request *request, int32_t throttle_ms,
+                           int64_t now_ns) noexcept nogil:
+    cdef int64_t now_ms = epoch_ms_of(quotas.clock, now_ns)
+    cdef ClientSensors *sensors = sensors_of_request(manager, NULL, request, now_ms)
+    request.throttle_ms[manager.kind] = throttle_ms
+    request.throttle_ms[THROTTLE_SERVED] = throttle_ms
+    throttle_channel(quotas, manager, sensors, request, throttle_ms, now_ms)
+    sensors_release(sensors)
+
+
 cdef void gate_exempt(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil:
     if not quotas_are_set(quotas) or not is_enabled(&quotas.managers[KIND_REQUEST]):
         return

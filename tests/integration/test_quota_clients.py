@@ -1,0 +1,98 @@
+"""Quotas as a real client meets them: librdkafka sees its throttle time, and gets what the formula gives it."""
+
+from __future__ import annotations
+
+import confluent_kafka
+import pytest
+
+from kbroker._core.metric_config import MetricConfig, Quota
+from kbroker._core.sensor import Sensor
+from kbroker._core.stats import Rate
+from kbroker.network.request_channel import InboundRequest
+from kbroker.testing import EmbeddedBroker
+from kbroker.testing.waiting import wait_until
+
+PRODUCE_KEY, FETCH_KEY = 0, 1
+LIMIT = 20_000
+VALUE_BYTES = 19_000
+REQUESTS = 22
+
+
+def predicted_ms(sizes: list[int], limit: float) -> int:
+    """How long a client takes for these requests if it sends each as soon as it is read: the throttles of all but the
+    last."""
+    counter = Sensor("model", MetricConfig(11, 1000, quota=Quota.upper(limit)))
+    counter.add("rate", Rate())
+    start_ms = time_ms = 1_700_000_000_000
+    for size in sizes[:-1]:
+        time_ms += counter.record_and_throttle(size, time_ms)
+    return time_ms - start_ms
+
+
+@pytest.mark.slow
+def test_librdkafka_gets_what_the_sensors_predict() -> None:
+    """A saturating producer: throttle times rise, and the bytes accepted over time are the formula's within 1 %."""
+    told: list[float] = []
+    seen: list[tuple[int, int]] = []
+    with EmbeddedBroker({"auto.create.topics.enable": "true"}) as broker:
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": broker.bootstrap_servers,
+                "client.id": "saturating",
+                "linger.ms": 0,
+                "batch.num.messages": 1,
+                "throttle_cb": lambda event: told.append(event.throttle_time),
+            }
+        )
+        producer.produce("t", b"the connection and the topic are there")
+        assert producer.flush(30) == 0
+        broker.context.quotas.update(None, "saturating", "producer_byte_rate", LIMIT)
+
+        def look(request: InboundRequest) -> bool:
+            if request.api_key == PRODUCE_KEY and request.client_id == "saturating":
+                seen.append((broker.clock.epoch_ms(), request.size_bytes))
+            return False
+
+        broker.intercept(look, [PRODUCE_KEY])
+        for _ in range(REQUESTS):
+            producer.produce("t", b"x" * VALUE_BYTES)
+        assert producer.flush(60) == 0
+        broker.intercept(None)
+    assert len(seen) == REQUESTS
+    sizes = [size for _, size in seen]
+    took_ms = seen[-1][0] - seen[0][0]
+    expected_ms = predicted_ms(sizes, LIMIT)
+    assert expected_ms > 8000
+    accepted, predicted = sum(sizes) / took_ms, sum(sizes) / expected_ms
+    assert accepted == pytest.approx(predicted, rel=0.01)
+    assert max(told) > 0.5
+    assert len([delay for delay in told if delay > 0]) >= 5
+
+
+@pytest.mark.slow
+def test_librdkafka_consumer_is_throttled_by_time_alone() -> None:
+    """A request_percentage without any byte rate raises the throttle times of fetches (KIP-124)."""
+    told: list[float] = []
+    with EmbeddedBroker() as broker:
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
+        for _ in range(100):
+            producer.produce("t", b"x" * 100)
+        assert producer.flush(30) == 0
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap_servers,
+                "client.id": "busy",
+                "group.id": "g",
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 0,
+                "throttle_cb": lambda event: told.append(event.throttle_time),
+            }
+        )
+        try:
+            consumer.subscribe(["t"])
+            assert len(consumer.consume(100, 30)) == 100
+            assert not any(told)
+            broker.context.quotas.update(None, "busy", "request_percentage", 0.01)
+            wait_until(lambda: consumer.poll(0.05) is None and any(delay > 0.1 for delay in told), 30)
+        finally:
+            consumer.close()
