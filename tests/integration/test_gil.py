@@ -21,9 +21,9 @@ HELD_S = 2.0
 class HeldBroker:
     """A broker whose process can be told to hold its GIL."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.gil_holder", str(folder)],
+            [sys.executable, "-m", "tests.support.gil_holder", str(folder), *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -66,7 +66,17 @@ class HeldBroker:
 
 @pytest.fixture(scope="module")
 def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldBroker]:
-    broker = HeldBroker(tmp_path_factory.mktemp("gil") / "data")
+    yield from held_broker(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldBroker]:
+    """A broker that enforces quotas on every request."""
+    yield from held_broker(tmp_path_factory, "quotas")
+
+
+def held_broker(tmp_path_factory: pytest.TempPathFactory, *options: str) -> Iterator[HeldBroker]:
+    broker = HeldBroker(tmp_path_factory.mktemp("gil") / "data", *options)
     try:
         with Connection(broker.bootstrap) as connection:
             assert wire.first_topic_error(connection.ask(wire.create_topic("held", 1))) == 0
@@ -151,3 +161,35 @@ def test_cold_request_waits_for_the_gil(held: HeldBroker) -> None:
         assert connection.receive()[:4] == struct.pack(">i", 3)
         assert time.monotonic() - begun > HELD_S / 2
         assert held.line() == "done"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NATIVE)
+def test_enforced_quotas_take_no_gil(limited: HeldBroker, name: str) -> None:
+    """Recording, checking and charging network time, for known clients and for ones never seen before."""
+    test_native_request_is_answered_without_the_gil(limited, name)
+    with Connection(limited.bootstrap) as connection:
+        limited.hold()
+        for number in range(200):
+            client_id = f"{name} {number}".encode()
+            request = NATIVE[name]
+            connection.ask(request[:8] + struct.pack(">h", len(client_id)) + client_id + request[8 + 2 + len("raw") :])
+        assert limited.is_holding()
+        assert limited.line() == "done"
+
+
+@pytest.mark.slow
+def test_a_throttle_begins_and_ends_without_the_gil(limited: HeldBroker) -> None:
+    """A client over its quota is muted for the time it was told, and read again, while the GIL is held."""
+    request = wire.produce("held", 0, wire.batch([b"x" * 105_000]))
+    request = request[:8] + wire.text("slow") + request[8 + 2 + len("raw") :]
+    with Connection(limited.bootstrap) as connection:
+        limited.hold()
+        answer = connection.ask(request)
+        (throttle_ms,) = struct.unpack(">i", answer[-4:])
+        begun = time.monotonic()
+        assert 400 < throttle_ms < 600
+        connection.ask(NATIVE["ApiVersions v0"])
+        assert time.monotonic() - begun > throttle_ms / 1000 - 0.05
+        assert limited.is_holding()
+        assert limited.line() == "done"

@@ -152,16 +152,16 @@ def test_the_larger_delay_counts_once(
 
 
 def test_produce_that_waited_for_the_disk_is_judged_when_it_is_answered() -> None:
-    """acks=all with a flush per message: the thread that completes it charges, throttles and answers, large frames too."""
-    with VirtualBroker({**SETTINGS, "log.flush.interval.messages": "1"}) as broker:
-        with QuotaClient(broker.bootstrap_servers, "durable") as client:
-            client.send(create_topic("t", 1))
-            client.receive()
-            broker.context.quotas.update(None, "durable", PRODUCE, 1000)
-            size = client.produce("t", 300_000, acks=-1, version=9)
-            throttle_ms = client.end()["ThrottleTimeMs"]
-            assert throttle_ms == round((size / 10 - 1000) / 1000 * 10_000)
-            assert_muted_for(broker, client, throttle_ms)
+    """acks=all with a flush per message: the thread that completes it judges and answers, large frames too."""
+    settings = {**SETTINGS, "log.flush.interval.messages": "1"}
+    with VirtualBroker(settings) as broker, QuotaClient(broker.bootstrap_servers, "durable") as client:
+        client.send(create_topic("t", 1))
+        client.receive()
+        broker.context.quotas.update(None, "durable", PRODUCE, 1000)
+        size = client.produce("t", 300_000, acks=-1, version=9)
+        throttle_ms = client.end()["ThrottleTimeMs"]
+        assert throttle_ms == round((size / 10 - 1000) / 1000 * 10_000)
+        assert_muted_for(broker, client, throttle_ms)
 
 
 # ---------------------------------------------------------------- fetch
@@ -197,7 +197,7 @@ def test_a_throttled_fetch_is_empty_and_gives_its_bytes_back(
 
 
 def test_bytes_are_given_back_even_where_time_decided(broker: VirtualBroker, client: QuotaClient) -> None:
-    """The answer is empty whichever manager throttles, so the bytes go back; without a fetch quota they become credit."""
+    """The answer is empty whichever manager throttles: the bytes go back, and are credit without a fetch quota."""
     quotas = broker.context.quotas
     fill(broker, 5000)
     quotas.update(None, "client", REQUEST, 1)

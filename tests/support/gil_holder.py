@@ -1,7 +1,8 @@
 """A broker in this process, and a Python thread that takes the GIL and keeps it.
 
-    python -m tests.support.gil_holder DATA_DIR
+    python -m tests.support.gil_holder DATA_DIR [quotas]
 
+With "quotas" every client id is held to limits far above what it uses, and the client id "slow" to 10,000 bytes a second.
 Prints the address. For each line on standard input, a number of seconds, it spins that long without ever offering the
 GIL and prints `done` afterwards. Ends when standard input closes.
 """
@@ -10,6 +11,7 @@ import sys
 import time
 
 from kbroker.server.broker import Broker
+from kbroker.server.quota._client_quotas import DEFAULT_ENTITY
 
 
 def spin(seconds: float) -> None:
@@ -25,6 +27,10 @@ def spin(seconds: float) -> None:
 
 def main() -> None:
     with Broker({"log.dirs": sys.argv[1], "listeners": "PLAINTEXT://127.0.0.1:0"}) as broker:
+        if sys.argv[2:] == ["quotas"]:
+            for key in ("producer_byte_rate", "consumer_byte_rate", "request_percentage"):
+                broker.context.quotas.update(None, DEFAULT_ENTITY, key, 1e12)
+            broker.context.quotas.update(None, "slow", "producer_byte_rate", 10_000)
         print(broker.bootstrap_servers, flush=True)
         for line in sys.stdin:
             print("spinning", flush=True)

@@ -74,7 +74,7 @@ def test_client_id_quota_parsing(bench: Bench) -> None:
 
 
 def test_quota_violation(bench: Bench) -> None:
-    """CQ-7, CQ-8 and CQ-11: a rate within the quota passes, a burst waits exactly as long as it takes to average out."""
+    """CQ-7, CQ-8 and CQ-11: a rate within the quota passes, a burst waits just as long as it takes to average out."""
     bench.update(None, DEFAULT_ENTITY, PRODUCE, 500)
     for _ in range(10):
         assert bench.produce.record_and_get_throttle("ANONYMOUS", "unknown", 400) == 0
