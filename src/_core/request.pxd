@@ -110,8 +110,8 @@ cdef struct Request:
     void (*release_state)(Request *request) noexcept nogil
     void (*on_complete)(Request *request, void *arg) noexcept nogil   # once, on the network thread, after the last byte
     void *on_complete_arg
-    # Once, when the request is freed: after on_complete, with network_ns known. Gives network_account back; NULL: nobody
-    # is charged with the network threads' time.
+    # Once, when the request is freed: after on_complete, with network_ns known. Gives network_account back; NULL:
+    # nobody is charged with the network threads' time.
     void (*charge_network)(Request *request) noexcept nogil
     void *network_account
     char *client_id_owned       # copy that client_id points at once the payload is gone

@@ -2,7 +2,7 @@
 
     python -m tests.support.gil_holder DATA_DIR [quotas]
 
-With "quotas" every client id is held to limits far above what it uses, and the client id "slow" to 10,000 bytes a second.
+With "quotas" every client id is held to limits far above what it uses, and "slow" to 10,000 bytes a second.
 Prints the address. For each line on standard input, a number of seconds, it spins that long without ever offering the
 GIL and prints `done` afterwards. Ends when standard input closes.
 """

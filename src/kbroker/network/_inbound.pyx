@@ -1,7 +1,7 @@
 """A request in the hands of Python: safe if never answered (its connection closes), an error if answered twice."""
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
-from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 

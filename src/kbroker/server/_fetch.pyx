@@ -635,7 +635,8 @@ cdef Outcome handle_fetch(Handler *handler, Request *request) noexcept nogil:
         request.action = ACTION_CLOSE
     elif state.isolation != 0 and state.isolation != 1:
         refuse_isolation(state)
-        state.throttle_ms = gate_request(handler.lane.quotas, handler.clients, request, clock_now_ns(handler.lane.clock))
+        state.throttle_ms = gate_request(
+            handler.lane.quotas, handler.clients, request, clock_now_ns(handler.lane.clock))
         build_answer(state)
     elif not session_begin(<SessionCache *>handler.lane.sessions, state, clock_now_ms(handler.lane.clock)):
         request.action = ACTION_CLOSE

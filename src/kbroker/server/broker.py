@@ -272,6 +272,7 @@ class _Parts:
         self.ctx.dynamic.on_broker_change(limits.on_config_change)
         topics.load()
         self.ctx.quota_entities.on_change(limits.on_quota_change)
+        self.ctx.quota_entities.on_change(self._quotas.on_quota_change)
         self.ctx.quota_entities.load()
         self._start_groups(logs, topics)
         self._start_handlers(lane, requests, python_requests)

@@ -16,7 +16,7 @@ from kbroker.server.dynamic_configs import DynamicConfigs
 from kbroker.server.metadata_store import MetadataStore
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
 from kbroker.server.quota.entity_store import QuotaEntityStore
-from kbroker.server.quota.mutation_quota import UNBOUNDED, MutationQuota
+from kbroker.server.quota.mutation_quota import MutationQuota, new_quota
 from kbroker.server.security.credentials import ScramCredentials
 from kbroker.server.topics import TopicRegistry
 
@@ -97,7 +97,8 @@ class ApiContext:
 
         Args: ``is_strict``: whether the quota refuses (the client knows error 89), or only delays.
         """
-        return UNBOUNDED
+        manager = self.quotas.controller_mutation
+        return new_quota(manager, self.clock.epoch_ms, request.user, request.client_id, is_strict)
 
     def endpoint(self, listener: str) -> Endpoint:
         """Where clients of this listener find us; the first listener for a name we do not know."""
@@ -117,6 +118,11 @@ class RequestContext:
     principal: str = "User:ANONYMOUS"
     client_host: str = ""
     completion: Completion | None = None
+
+    @property
+    def user(self) -> str:
+        """The principal's name, by which quotas know it."""
+        return self.principal.partition(":")[2]
 
     def complete(self, body: Body) -> None:
         """Answer a request whose handler returned None: exactly once, at any time, from any thread.

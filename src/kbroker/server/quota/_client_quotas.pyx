@@ -26,8 +26,8 @@ from kbroker._core.sync cimport atomic_load, atomic_store, mutex_init, mutex_loc
 from kbroker._core.timing_wheel cimport timer_close, timer_is_quiet, timer_new
 from kbroker.network._inbound cimport InboundRequest
 from kbroker.server.quota._counters cimport (
-    KIND_MUTATION, KIND_REQUEST, KINDS, client_sensors, is_enabled, max_value_in_window,
-    quotas_release, quotas_retain, record_and_get_throttle, sensors_release, take_expired, take_untold, update_quota,
+    KIND_MUTATION, KIND_REQUEST, KINDS, client_sensors, is_enabled, quotas_release, quotas_retain,
+    record_and_get_throttle, sensors_release, take_expired, take_untold, update_quota,
 )
 from kbroker.server.quota._entities cimport (
     NO_LIMIT, PART_DEFAULT, PART_EXACT, PART_NONE, Match, Text, entities_match,
@@ -56,8 +56,8 @@ DEFAULT_ENTITY = _DefaultEntity()
 class Resolution(NamedTuple):
     """What holds for a user and a client id.
 
-    ``limit``: 2**63 as a float where nothing matches. ``level``: which of the eight levels matched (1 the most specific),
-    0 for none. ``user_tag`` (percent-encoded), ``client_id_tag``: the name of the counter.
+    ``limit``: 2**63 as a float where nothing matches. ``level``: which of the eight levels matched (1 the most
+    specific), 0 for none. ``user_tag`` (percent-encoded), ``client_id_tag``: the name of the counter.
     """
 
     limit: float
@@ -350,7 +350,7 @@ cdef class ClientQuotaManagers:
             timer_close(quotas.timer)
 
     def advance(self) -> bool:
-        """End the throttles that are due, on the calling thread; whether there were any. For owners without a reaper."""
+        """End the throttles that are due, on the calling thread; whether there were any. For those without a reaper."""
         cdef ClientQuotas *quotas = self.quotas
         cdef bint was_due
         with nogil:
@@ -375,8 +375,8 @@ cdef class ClientQuotaManagers:
 cdef class ClientQuotaManager:
     """The quotas of one type. Made by ``ClientQuotaManagers``.
 
-    In all methods ``user`` is a principal's name without "User:", ``client_id`` may be None, which is the empty one, and
-    ``time_ms`` is milliseconds since 1970 on the broker's clock, None for now.
+    In all methods ``user`` is a principal's name without "User:", ``client_id`` may be None, which is the empty one,
+    and ``time_ms`` is milliseconds since 1970 on the broker's clock, None for now.
     Threads: any.
     """
 
@@ -430,7 +430,7 @@ cdef class ClientQuotaManager:
 
         A controller mutation is recorded only if its client is not over its quota already; anything else always.
         Args: value: bytes, percent of a thread, or mutations.
-        Returns: 0 while the quota is kept or none is set; Kafka's int32, so a delay of 25 days and more may be negative.
+        Returns: 0 while the quota is kept or none is set; Kafka's int32, so one of 25 days and more may be negative.
         """
         cdef int64_t now_ms = checked_time(time_ms, self.quotas.clock)
         cdef QuotaManager *manager = self.manager
@@ -471,7 +471,7 @@ cdef class ClientQuotaManager:
         return DBL_MAX if limit == NO_LIMIT else limit * self.manager.window_s
 
     def sensor(self, str user not None, client_id=None):
-        """Return the Sensor of a client's counter, made if there is none; the same one the native handlers record to."""
+        """Return the Sensor of a client's counter, made if there is none; native handlers record to the same one."""
         cdef ClientQuotaManagers owner = self.owner()
         cdef int64_t now_ms = checked_time(None, self.quotas.clock)
         cdef ClientSensors *sensors = self.find(user, client_id, now_ms)

@@ -1,8 +1,8 @@
-"""The client quotas of a broker: one manager per type, a counter per pair of tags, and the channels they have throttled.
+"""The client quotas of a broker: a manager per type, a counter per pair of tags, and the channels they have throttled.
 
 Locks, in order: ``QuotaManager.lock`` (entities, table of counters) -> a sensor's lock; ``ClientQuotas.throttled_lock``
-(list of throttled channels) -> the timer's lock. Nothing else is taken under them, and neither under the other. Where no
-quota of a type is set, its ``enabled`` is all that is looked at: one atomic load.
+(list of throttled channels) -> the timer's lock. Nothing else is taken under them, and neither under the other. Where
+no quota of a type is set, its ``enabled`` is all that is looked at: one atomic load.
 
 Ownership: ``ClientQuotas`` is counted (the Python handle, each lane, each throttled channel). ``ClientSensors`` are
 counted too: by the table, by the caches of handler threads and by requests whose network time is still to be charged.

@@ -9,7 +9,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, strlen
 
-from kbroker._core.clock cimport Clock, clock_release, clock_retain
+from kbroker._core.clock cimport clock_release, clock_retain
 from kbroker._core.metric_config cimport StatConfig, UNIT_SECONDS
 from kbroker._core.request cimport Request, Session, session_release, session_retain
 from kbroker._core.sample_window cimport SAMPLE_AVG, SAMPLE_SUM

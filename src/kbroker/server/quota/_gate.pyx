@@ -81,7 +81,8 @@ cdef inline int32_t charge_time(ClientQuotas *quotas, ClientCache *cache, Reques
 
 
 cdef inline int32_t serve(ClientQuotas *quotas, int kind, Request *request, int32_t bandwidth_ms,
-                          ClientSensors *bandwidth, int32_t time_ms, ClientSensors *time, int64_t now_ms) noexcept nogil:
+                          ClientSensors *bandwidth, int32_t time_ms, ClientSensors *time,
+                          int64_t now_ms) noexcept nogil:
     """Throttle by the larger of two delays, once; gives the counters back."""
     cdef int32_t longest_ms = max(bandwidth_ms, time_ms, 0)
     if longest_ms > 0:

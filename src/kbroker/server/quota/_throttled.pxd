@@ -6,8 +6,9 @@ from libc.stdint cimport int64_t
 from kbroker._core.request cimport Request
 from kbroker.server.quota._counters cimport ClientQuotas, ClientSensors, QuotaManager
 
-# Mutes the request's channel for throttle_ms from now. Call it before the request is answered, and once: StartThrottling
-# is in the network thread's hands when this returns. Nothing happens without memory, or after throttled_close.
+# Mutes the request's channel for throttle_ms from now. Call it before the request is answered, and once:
+# StartThrottling is in the network thread's hands when this returns. Nothing happens without memory, or after
+# throttled_close.
 cdef void throttle_channel(ClientQuotas *quotas, QuotaManager *manager, ClientSensors *sensors, Request *request,
                            int64_t throttle_ms, int64_t now_ms) noexcept nogil
 # Ends what is due; waits for it up to timeout_ms. False: nothing was.

@@ -7,9 +7,10 @@ import threading
 from kbroker._core.clock import BaseClock
 from kbroker._core.metric_config import MetricConfig
 from kbroker.common.config import BrokerConfig
+from kbroker.common.quotas import CLIENT_ID, CLIENT_KEYS, IP, USER, QuotaEntity
 from kbroker.log.scheduler import ScheduledTask, Scheduler
 from kbroker.metrics.registry import EXPIRY_INTERVAL_MS, Metrics
-from kbroker.server.quota._client_quotas import ClientQuotaManagers
+from kbroker.server.quota._client_quotas import DEFAULT_ENTITY, ClientQuotaManagers
 
 
 class QuotaService:
@@ -38,6 +39,14 @@ class QuotaService:
         self._expiry = scheduler.schedule(
             "sensor-expiry", self._expire, delay_ms=EXPIRY_INTERVAL_MS, period_ms=EXPIRY_INTERVAL_MS
         )
+
+    def on_quota_change(self, entity: QuotaEntity, key: str, value: float | None) -> None:
+        """Put a changed quota of a user or client id in force; those of addresses are not for us."""
+        names = entity.names
+        if IP in names or key not in CLIENT_KEYS:
+            return
+        user, client_id = (names[kind] or DEFAULT_ENTITY if kind in names else None for kind in (USER, CLIENT_ID))
+        self.managers.update(user, client_id, key, value)
 
     def _expire(self) -> None:
         self.managers.expire_inactive()
