@@ -95,7 +95,7 @@ def test_every_kind_of_user_and_client_quota(tools: Tools) -> None:
         }
         expected[shown] = values
         given = ",".join(f"{key}={value}" for key, value in values.items())
-        assert "Completed updating config for" in tools(CONFIGS, "--alter", *entity, "--add-config", given)
+        assert "Completed updating " in tools(CONFIGS, "--alter", *entity, "--add-config", given)
     found = {}
     for kinds in LISTINGS:
         for line in tools.described(*(word for kind in kinds for word in ("--entity-type", kind))):

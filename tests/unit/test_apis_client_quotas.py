@@ -6,9 +6,12 @@ import math
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.server.apis import api48_describe_client_quotas, api49_alter_client_quotas
 from kbroker.server.context import RequestContext
+from kbroker.server.quota.entity_store import QuotaEntityStore
+from kbroker.server.quota.service import QuotaService
 from tests.support.server import make_bench
 
 EXACT, DEFAULT, ANY = 0, 1, 2
@@ -201,3 +204,47 @@ def test_failures_have_the_form_of_answers():
     assert [(one["ErrorCode"], one["Entity"]) for one in answer["Entries"]] == [(-1, entity(user="u"))]
     told = api48_describe_client_quotas.failure({}, Errors.UNKNOWN_SERVER_ERROR, request)
     assert (told["ErrorCode"], told["Entries"]) == (-1, None)
+
+
+# ---------------------------------------------------------------- in force
+
+
+def test_every_kind_of_entity_reaches_its_manager():
+    """Each of the eight levels, set by the request, is what the manager resolves; removed, the next one is."""
+    bench = make_bench()
+    service = QuotaService(bench.ctx.config, VirtualClock())
+    managers = service.managers
+    bench.ctx.quota_entities.on_change(service.on_quota_change)
+    for number, names in enumerate(EIGHT, 1):
+        for key in ("producer_byte_rate", "request_percentage"):
+            assert alter(bench, 1, entry(entity(**names), (key, number * 100.0)))[0][0] == 0
+    for number, names in enumerate(EIGHT, 1):
+        for manager in (managers.produce, managers.request):
+            assert manager.resolve("u", "c")[:2] == (number * 100.0, number)
+        assert not managers.fetch.is_enabled
+        alter(bench, 1, entry(entity(**names), ("producer_byte_rate", None), ("request_percentage", None)))
+    assert not managers.produce.is_enabled
+
+
+def test_names_reach_the_managers_as_they_are():
+    """A user whose name needs escaping is limited under its real name; no entity of an address is anybody's client."""
+    bench = make_bench()
+    service = QuotaService(bench.ctx.config, VirtualClock())
+    managers = service.managers
+    bench.ctx.quota_entities.on_change(service.on_quota_change)
+    for name in ("*", "a b", "%41", "a:b", "<default>", "漢🙂"):
+        alter(bench, 1, entry(entity(user=name), ("consumer_byte_rate", 7.0)))
+        assert managers.fetch.resolve(name, "any").limit == 7
+    assert managers.fetch.resolve("other", "any").level == 0
+    alter(bench, 1, entry(entity(ip="127.0.0.1"), ("connection_creation_rate", 9.0)))
+
+
+def test_a_restart_puts_everything_in_force_again():
+    """What is remembered is told to managers that were made later."""
+    bench = make_bench()
+    alter(bench, 1, entry(entity(user="u", client_id=None), ("controller_mutation_rate", 0.5)))
+    service = QuotaService(bench.ctx.config, VirtualClock())
+    again = QuotaEntityStore(bench.ctx.store)
+    again.on_change(service.on_quota_change)
+    again.load()
+    assert service.managers.controller_mutation.resolve("u", "c")[:2] == (0.5, 2)

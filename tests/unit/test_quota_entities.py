@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import sqlite3
-import uuid
 
 import pytest
 
 from kbroker.common.errors import Errors
 from kbroker.common.quotas import CLIENT_ID, IP, USER, QuotaEntity, candidates, resolve
 from kbroker.common.removed_settings import instead_of
-from kbroker.server.metadata_store import FILE_NAME, SCHEMA_VERSION, MetadataError, MetadataStore, StoredTopic
+from kbroker.server.metadata_store import FILE_NAME, SCHEMA_VERSION, MetadataError, MetadataStore
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 from kbroker.server.quota.entity_store import QuotaEntityStore, address_of
 
@@ -356,7 +355,6 @@ def test_a_new_file_and_an_upgraded_one_are_alike(tmp_path):
     tables = []
     for folder in (old, new):
         store = MetadataStore(folder, 1)
-        store.add_topic(StoredTopic("u", uuid.uuid4(), 1))
         store.close()
         with sqlite3.connect(folder / FILE_NAME) as db:
             rows = db.execute("SELECT name, sql FROM sqlite_schema WHERE sql NOT NULL")

@@ -1,0 +1,172 @@
+"""Controller mutation quotas over the wire: who is refused, who is muted, and that nobody else feels it."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka.admin import KafkaAdminClient
+from kafka.errors import NodeNotReadyError
+
+from kbroker.client.admin import Admin
+from kbroker.client.admin import NewTopic as OurTopic
+from kbroker.client.cluster import Cluster
+from kbroker.client.connection import Connection, parse_bootstrap
+from kbroker.client.quotas import Quotas
+from kbroker.common.quotas import CLIENT_ID, QuotaEntity
+from tests.support.broker import BrokerProcess
+
+METADATA, CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 3, 19, 20, 37
+REFUSED = 89
+RATE, WINDOWS = 10, 2
+BURST = RATE * WINDOWS
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+Body = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    settings = {"controller.quota.window.num": str(WINDOWS)}
+    broker = BrokerProcess(tmp_path_factory.mktemp("storms") / "data", settings)
+    try:
+        broker.start()
+        yield broker
+        assert broker.is_alive()
+    finally:
+        broker.discard()
+
+
+def limit(broker: BrokerProcess, client_id: str, rate: float | None = RATE) -> None:
+    with Cluster(broker.bootstrap) as cluster:
+        entity = QuotaEntity.of({CLIENT_ID: client_id})
+        assert Quotas(cluster).alter({entity: {"controller_mutation_rate": rate}}) == {entity: None}
+
+
+def connect(broker: BrokerProcess, client_id: str) -> Connection:
+    (address,) = parse_bootstrap(broker.bootstrap)
+    return Connection(address, client_id=client_id)
+
+
+def create(connection: Connection, version: int, name: str, partitions: int) -> tuple[int, int]:
+    """Returns: throttle_time_ms and the error code."""
+    topic = {"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
+    answer = connection.request(CREATE_TOPICS, version, {"Topics": [topic], "timeoutMs": 9000})
+    return answer["ThrottleTimeMs"], answer["Topics"][0]["ErrorCode"]
+
+
+def answered_after_ms(connection: Connection) -> float:
+    begun = time.monotonic()
+    connection.request(METADATA, 8, {"Topics": [], "AllowAutoTopicCreation": False})
+    return (time.monotonic() - begun) * 1000
+
+
+@pytest.mark.parametrize("version", [5, 7])
+def test_the_channel_is_muted_for_the_time_told(broker: BrokerProcess, version: int) -> None:
+    """Answered at once in every version; then that connection, and no other, is left unread until the time is over."""
+    client_id = f"muted-{version}"
+    limit(broker, client_id)
+    first, second, other = connect(broker, client_id), connect(broker, client_id), connect(broker, "free")
+    overdraw = create(first, version, f"{client_id}-a", BURST + RATE)
+    if version < 6:
+        throttle_time_ms, code = overdraw
+        assert code == 0
+    else:
+        assert overdraw == (0, 0)
+        throttle_time_ms, code = create(first, version, f"{client_id}-b", 1)
+        assert code == REFUSED
+    assert 0 < throttle_time_ms <= 1000
+    begun = time.monotonic()
+    assert answered_after_ms(other) < throttle_time_ms / 2
+    assert answered_after_ms(second) < throttle_time_ms / 2
+    answered_after_ms(first)
+    assert (time.monotonic() - begun) * 1000 >= throttle_time_ms - 20
+    for connection in (first, second, other):
+        connection.close()
+
+
+def test_the_counter_outlives_its_connection(broker: BrokerProcess) -> None:
+    """Reconnecting does not help: the next request of the same client id pays."""
+    limit(broker, "again", 1.0)
+    first = connect(broker, "again")
+    assert create(first, 7, "again-a", WINDOWS + 9)[1] == 0
+    first.close()
+    second = connect(broker, "again")
+    throttle_time_ms, code = create(second, 7, "again-b", 1)
+    assert code == REFUSED
+    assert 7000 < throttle_time_ms <= 9000
+    second.close()
+    with Cluster(broker.bootstrap) as cluster:
+        assert "again-b" not in Admin(cluster).list_topics()
+
+
+def test_old_and_new_clients_storm(broker: BrokerProcess) -> None:
+    """librdkafka (CreateTopics v4) gets all its topics, kafka-python (v7) is refused; both are held to the rate."""
+    limit(broker, "old")
+    limit(broker, "new")
+    begun = time.monotonic()
+    old = AdminClient({"bootstrap.servers": broker.bootstrap, "client.id": "old", "log_level": 0})
+    made = 0
+    while made < 60:
+        name = f"old-{made}"
+        old.create_topics([NewTopic(name, num_partitions=10, replication_factor=1)])[name].result(30)
+        made += 10
+        elapsed_s = time.monotonic() - begun
+        assert made <= BURST + RATE * elapsed_s + 10 + 10
+    assert time.monotonic() - begun >= (made - BURST - 2 * 10) / RATE
+
+    new = KafkaAdminClient(bootstrap_servers=broker.bootstrap, client_id="new")
+    codes, begun = [], time.monotonic()
+    try:
+        while codes.count(REFUSED) < 3:
+            try:
+                answer = new.create_topics({f"new-{len(codes)}": {"num_partitions": 10}}, raise_errors=False)
+            except NodeNotReadyError:  # it waits by itself for the time it was told, and refuses to send meanwhile
+                time.sleep(0.05)
+                continue
+            codes += [topic["error_code"] for topic in answer["topics"]]
+            assert codes.count(0) * 10 <= BURST + RATE * (time.monotonic() - begun) + 10
+    finally:
+        new.close()
+    assert codes[:3] == [0, 0, 0]
+    assert set(codes) == {0, REFUSED}
+
+
+def test_automatic_creation_is_silent(broker: BrokerProcess) -> None:
+    """Over the quota a Metadata request makes no topic, tells no delay, and its channel is not muted."""
+    limit(broker, "auto", 1.0)
+    connection = connect(broker, "auto")
+    assert create(connection, 7, "auto-a", WINDOWS + 5) == (0, 0)
+    body: Body = {"Topics": [{"Name": "auto-b"}], "AllowAutoTopicCreation": True}
+    for _ in range(2):
+        answer = connection.request(METADATA, 8, body, timeout_s=3)
+        assert (answer["ThrottleTimeMs"], [t["ErrorCode"] for t in answer["Topics"]]) == (0, [3])
+    connection.close()
+    limit(broker, "auto", None)
+    connection = connect(broker, "auto")
+    connection.request(METADATA, 8, body)
+    assert [t["ErrorCode"] for t in connection.request(METADATA, 8, body)["Topics"]] == [0]
+    connection.close()
+
+
+def test_kbroker_topics_waits_if_told(broker: BrokerProcess) -> None:
+    """Our own client: refused with the delay, and done once it is over."""
+    limit(broker, "kbroker-cli")
+    from click.testing import CliRunner
+
+    from kbroker.cli import cli
+
+    def run(*args: str) -> Any:
+        return CliRunner().invoke(cli, args, prog_name="kbroker", env={"KBROKER_BOOTSTRAP": broker.bootstrap})
+
+    made = run("topics", "create", "cli-a", "--partitions", str(BURST + RATE))
+    assert made.exit_code == 0, made.output
+    refused = run("topics", "create", "cli-b")
+    assert refused.exit_code == 75
+    assert "the controller mutation quota is used up, try again in" in refused.stderr
+    assert run("topics", "create", "cli-b", "--wait").stdout == "created cli-b with 1 partition\n"
+    limit(broker, "kbroker-cli", None)
+    with Cluster(broker.bootstrap) as cluster:
+        Admin(cluster).create_topics([OurTopic("cli-c", BURST * 5)])
