@@ -1,0 +1,408 @@
+"""TLS over real sockets: certificates, slow and broken handshakes, bytes that nobody may lose or hold back."""
+
+import contextlib
+import os
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.client.connection import BrokerConnectionError
+from kbroker.common.config_def import ConfigError
+from tests.support import wire
+from tests.support.broker import wait_for
+from tests.support.certificates import Certificates
+from tests.support.secured import SecuredBroker, dribble, is_closed, open_descriptors
+from tests.support.wire import API_VERSIONS, Connection, header
+
+CLIENT = "/C=DE/O=Example, Inc./OU=Clients/CN=alice"
+CLIENT_NAME = "CN=alice,OU=Clients,O=Example\\, Inc.,C=DE"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def client(certificates: Certificates) -> Path:
+    return certificates.make("alice", CLIENT)
+
+
+@pytest.fixture(scope="module")
+def secured(certificates: Certificates) -> Iterator[SecuredBroker]:
+    with SecuredBroker(certificates) as broker:
+        yield broker
+
+
+@contextlib.contextmanager
+def principals(secured: SecuredBroker) -> Iterator[list[str]]:
+    """Who asks for versions meanwhile."""
+    seen: list[str] = []
+    secured.broker.intercept(lambda request: bool(seen.append(request.principal)), [API_VERSIONS])
+    try:
+        yield seen
+    finally:
+        secured.broker.intercept(None)
+
+
+def client_hello(context: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
+    """A client that shakes hands through buffers, so that a test can do what it likes with the bytes."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return client, incoming, outgoing
+
+
+# ---- who it is
+
+
+def test_a_client_certificate_names_the_client(secured: SecuredBroker, client: Path) -> None:
+    """By its distinguished name, last part first; without one it is nobody."""
+    with principals(secured) as seen:
+        secured.cluster("TLS", {"ssl.keystore.location": str(client)}).close()
+        secured.cluster("TLS").close()
+    assert seen == [f"User:{CLIENT_NAME}", "User:ANONYMOUS"]
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_versions(secured: SecuredBroker, client: Path, version: ssl.TLSVersion) -> None:
+    """TLS 1.2 and 1.3, with a client's certificate."""
+    context = secured.tls_context(client)
+    context.minimum_version = context.maximum_version = version
+    with principals(secured) as seen, secured.connect("TLS") as connection:
+        connection.socket = context.wrap_socket(connection.socket, server_hostname="127.0.0.1")
+        assert connection.ask(header(API_VERSIONS, 0))
+        assert connection.socket.version() == {"TLSv1_2": "TLSv1.2", "TLSv1_3": "TLSv1.3"}[version.name]
+    assert seen == [f"User:{CLIENT_NAME}"]
+
+
+def test_a_certificate_may_be_demanded_and_mapped(certificates: Certificates, client: Path, tmp_path: Path) -> None:
+    """Without one, or with one of another authority, there is no connection; a rule makes a short name."""
+    changes = {
+        "listener.name.tls.ssl.client.auth": "required",
+        "ssl.principal.mapping.rules": "RULE:^CN=(.*?),OU=Clients.*$/$1/U",
+    }
+    stranger = Certificates(tmp_path).make("stranger", CLIENT)
+    with SecuredBroker(certificates, changes) as secured:
+        with principals(secured) as seen:
+            secured.cluster("TLS", {"ssl.keystore.location": str(client)}).close()
+        assert seen == ["User:ALICE"]
+        for key in ({}, {"ssl.keystore.location": str(stranger)}):
+            with pytest.raises(BrokerConnectionError):
+                secured.cluster("TLS", key)
+        other = certificates.make("other", "/O=Elsewhere/CN=bob")
+        with pytest.raises(BrokerConnectionError):
+            secured.cluster("TLS", {"ssl.keystore.location": str(other)})
+        with secured.connect("PLAINTEXT") as plain:
+            assert plain.ask(header(API_VERSIONS, 0))
+
+
+def test_a_broker_is_known_by_its_certificate(secured: SecuredBroker, tmp_path: Path) -> None:
+    """A client that trusts another authority does not connect, and says why in a line."""
+    other = Certificates(tmp_path)
+    with pytest.raises(BrokerConnectionError, match="certificate verify failed"):
+        secured.cluster("TLS", {"ssl.truststore.location": str(other.ca)})
+
+
+def test_keys_and_certificates_in_the_settings(certificates: Certificates) -> None:
+    """PEM given inline, its ends of lines lost as a properties file loses them."""
+
+    def inline(name: str) -> str:
+        return (certificates.folder / name).read_text().replace("\n", " ")
+
+    changes = {
+        "ssl.keystore.location": "",
+        "ssl.keystore.key": inline("server.key"),
+        "ssl.keystore.certificate.chain": inline("server.crt"),
+        "ssl.truststore.location": "",
+        "ssl.truststore.certificates": inline("ca.pem"),
+    }
+    with SecuredBroker(certificates, changes) as secured:
+        secured.cluster("TLS").close()
+        secured.cluster("BOTH").close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"ssl.keystore.location": "/no/such/file"}, "No such file"),
+        ({"ssl.keystore.location": __file__}, "PEM"),
+        ({"ssl.keystore.location": ""}, "needs a private key"),
+        ({"ssl.keystore.key": "x"}, "Both a file and the key itself"),
+        ({"ssl.truststore.location": "/no/such/file"}, "No such file"),
+        ({"ssl.principal.mapping.rules": "nonsense"}, "Invalid rule"),
+        ({"ssl.cipher.suites": "NO-SUCH-CIPHER"}, "No such cipher"),
+        ({"ssl.keystore.type": "JKS"}, "PEM"),
+        ({"ssl.client.auth": "maybe"}, "none"),
+        ({"sasl.enabled.mechanisms": ""}, "needs a SASL mechanism"),
+        ({"sasl.enabled.mechanisms": "GSSAPI"}, "PLAIN, SCRAM-SHA-256"),
+        ({"listener.name.sasl.plain.sasl.jaas.config": ""}, "has no users"),
+        ({"listener.name.sasl.plain.sasl.jaas.config": "secret"}, "required"),
+        ({"connection.failed.authentication.delay.ms": 600_000}, "should be less than"),
+    ],
+)
+def test_settings_that_cannot_be(certificates: Certificates, changes: dict[str, object], text: str) -> None:
+    """Refused at start, with what is allowed and without a secret."""
+    with pytest.raises(ConfigError) as refused, SecuredBroker(certificates, changes):
+        pass
+    assert text in refused.value.explain()
+    assert "secret" not in refused.value.explain()
+
+
+# ---- handshakes
+
+
+def test_a_slow_handshake(secured: SecuredBroker) -> None:
+    """Byte by byte it comes to its end, and meanwhile others are served by the same listener."""
+    with secured.connect("TLS") as slow:
+        hello, incoming, outgoing = client_hello(secured.tls_context())
+        dribble(slow.socket, outgoing.read()[:-1])
+        with secured.connect_tls("TLS") as other:
+            assert other.ask(header(API_VERSIONS, 0))
+        hello, incoming, outgoing = client_hello(secured.tls_context())
+    with secured.connect("TLS") as slow:
+        while True:
+            dribble(slow.socket, outgoing.read())
+            try:
+                hello.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                incoming.write(slow.socket.recv(100))
+        dribble(slow.socket, outgoing.read())
+        hello.write(struct.pack(">i", 11) + header(API_VERSIONS, 0, client_id="x"))
+        dribble(slow.socket, outgoing.read())
+        answer = b""
+        while len(answer) < 4:
+            try:
+                answer += hello.read(1 << 16)
+            except ssl.SSLWantReadError:
+                incoming.write(slow.socket.recv(1 << 16))
+
+
+def test_request_in_the_packet_that_ends_the_handshake(secured: SecuredBroker) -> None:
+    """What comes with the last bytes of the handshake is not left lying."""
+    with secured.connect("TLS") as connection:
+        hello, incoming, outgoing = client_hello(secured.tls_context())
+        held = b""
+        while True:
+            try:
+                hello.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                connection.socket.sendall(outgoing.read())
+                incoming.write(connection.socket.recv(1 << 16))
+        hello.write(struct.pack(">i", 11) + header(API_VERSIONS, 0, client_id="x"))
+        connection.socket.sendall(outgoing.read())
+        while len(held) < 4:
+            try:
+                held += hello.read(1 << 16)
+            except ssl.SSLWantReadError:
+                incoming.write(connection.socket.recv(1 << 16))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"GET / HTTP/1.1\r\n\r\n", struct.pack(">i", 11) + header(18, 0), bytes(50), b"\x16\x03\x01\xff\xff" + bytes(9)],
+)
+def test_what_is_no_handshake(secured: SecuredBroker, data: bytes) -> None:
+    """Plaintext on a TLS port is cut off."""
+    connection = secured.connect("TLS")
+    connection.send_raw(data + bytes(1 << 16))
+    assert is_closed(connection)
+
+
+def test_a_half_open_handshake_is_given_up(certificates: Certificates) -> None:
+    """After the time a frame may take, whether nothing came or half of it; who is done may stay."""
+    clock = VirtualClock()
+    with SecuredBroker(certificates, {"kbroker.frame.timeout.ms": 30_000}, clock) as secured:
+        silent, half, done = secured.connect("TLS"), secured.connect("TLS"), secured.connect_tls("TLS")
+        _, _, outgoing = client_hello(secured.tls_context())
+        half.send_raw(outgoing.read()[:50])
+        assert done.ask(header(API_VERSIONS, 0))
+        wait_for("the connections", lambda: secured.counters()["connections_created"] == 3)
+        clock.advance_ms(29_000)
+        assert done.ask(header(API_VERSIONS, 0))
+        assert secured.counters()["connections_closed"] == 0
+        clock.advance_ms(2_000)
+        assert is_closed(silent)
+        assert is_closed(half)
+        assert done.ask(header(API_VERSIONS, 0))
+        done.close()
+
+
+def test_clients_killed_in_mid_handshake(secured: SecuredBroker) -> None:
+    """At every step, by close and by reset: every descriptor comes back, and the listener serves on."""
+    before = open_descriptors()
+    for steps in range(3):
+        for reset in (True, False):
+            for _ in range(10):
+                connection = secured.connect("TLS")
+                _, _, outgoing = client_hello(secured.tls_context())
+                hello = outgoing.read()
+                connection.send_raw(hello[: len(hello) * steps // 2])
+                if steps == 2:
+                    connection.socket.recv(10)
+                if reset:
+                    connection.reset()
+                else:
+                    connection.close()
+    wait_for("the descriptors", lambda: open_descriptors() <= before)
+    with secured.connect_tls("TLS") as connection:
+        assert connection.ask(header(API_VERSIONS, 0))
+
+
+def test_the_end_is_told(secured: SecuredBroker) -> None:
+    """A connection that the broker closes ends with TLS's own goodbye, not with a cut."""
+    with secured.connect_tls("TLS") as connection:
+        connection.send_raw(struct.pack(">i", -1))
+        assert connection.socket.recv(1) == b""
+
+
+# ---- bytes
+
+
+@pytest.fixture(scope="module")
+def filled(secured: SecuredBroker) -> tuple[str, bytes]:
+    """A topic of 24 MiB in one segment, and its bytes on the disk."""
+    topic = secured.broker.create_topic("filled")
+    with secured.connect("PLAINTEXT") as plain:
+        for number in range(24):
+            batch = wire.batch([bytes([number]) * 100 + os.urandom(1000)] * 900)
+            assert wire.produced(plain.ask(wire.produce(topic, 0, batch))).error_code == 0
+        whole = b""
+        while len(whole) < 20 << 20:
+            offset = 0 if not whole else last_offset(whole) + 1
+            got = wire.fetched(
+                plain.ask(wire.fetch(topic, offset=offset, max_bytes=1 << 25, partition_max_bytes=1 << 25))
+            )
+            whole += got.records
+    return topic, whole
+
+
+def last_offset(records: bytes) -> int:
+    at = base = 0
+    while at + 61 <= len(records):
+        base, length = struct.unpack_from(">qi", records, at)
+        (delta,) = struct.unpack_from(">i", records, at + 23)
+        at += 12 + length
+    return int(base + delta)
+
+
+@pytest.mark.parametrize("listener", ["TLS", "BOTH"])
+def test_file_regions_arrive_whole_under_load(secured: SecuredBroker, filled: tuple[str, bytes], listener: str) -> None:
+    """Several readers of many megabytes at once, one of them slow: each gets exactly the bytes of the log."""
+    topic, whole = filled
+    failures: list[str] = []
+    others_done = threading.Event()
+
+    def read(number: int) -> None:
+        with secured.connect_tls(listener) as connection:
+            if listener == "BOTH":
+                connection.ask(header(17, 0) + wire.text("PLAIN"))
+                connection.ask(b"\0alice\0alice-secret")
+            request = wire.fetch(topic, max_bytes=1 << 25, partition_max_bytes=1 << 25)
+            for _ in range(2):
+                connection.send(request)
+                if number == 0:  # the kernel's buffers fill up: what was encrypted must wait
+                    others_done.wait(60)
+                answer = connection.receive()
+                got = wire.fetched(answer).records
+                if got != whole[: len(got)] or len(got) < 1 << 20:
+                    failures.append(f"reader {number}: {len(got)} bytes that differ")
+
+    readers = [threading.Thread(target=read, args=(number,)) for number in range(5)]
+    for reader in readers:
+        reader.start()
+    for reader in readers[1:]:
+        reader.join(60)
+    others_done.set()
+    readers[0].join(60)
+    assert not any(reader.is_alive() for reader in readers)
+    assert failures == []
+
+
+def test_many_requests_in_one_record(secured: SecuredBroker) -> None:
+    """Bytes decrypted ahead of their turn are handed over when it comes, without another byte from the client."""
+    count = 500
+    frames = b"".join(struct.pack(">i", 13) + header(API_VERSIONS, 0, number, "raw") for number in range(count))
+    with secured.connect_tls("TLS") as connection:
+        connection.send_raw(frames)
+        for number in range(count):
+            assert struct.unpack_from(">i", connection.receive())[0] == number
+
+
+def test_bytes_in_tls_are_not_stuck_when_memory_is_short(certificates: Certificates) -> None:
+    """Requests larger than the pool together, over TLS: all are answered, muted or not, and nobody is forgotten."""
+    size = 300_000
+    changes = {
+        "queued.max.request.bytes": 1_000_000,
+        "socket.request.max.bytes": 1_000_000,
+        "message.max.bytes": 900_000,
+        "num.network.threads": 1,
+    }
+    with SecuredBroker(certificates, changes) as secured:
+        topic = secured.broker.create_topic("tight")
+        batch = wire.batch([os.urandom(size)])
+        request = wire.produce(topic, 0, batch)
+        frame = struct.pack(">i", len(request)) + request
+        connections = [secured.connect_tls("TLS") for _ in range(12)]
+
+        def talk(connection: Connection) -> None:
+            for _ in range(4):
+                connection.send_raw(frame)
+
+        senders = [threading.Thread(target=talk, args=(connection,)) for connection in connections]
+        for sender in senders:
+            sender.start()
+        for connection in connections:
+            connection.socket.settimeout(60)
+            for _ in range(4):
+                assert wire.produced(connection.receive()).error_code == 0
+        for sender in senders:
+            sender.join(10)
+        for connection in connections:
+            connection.close()
+        assert wire.end_offset(secured.address("PLAINTEXT"), topic) == 48
+
+
+def test_clients_that_do_not_read(secured: SecuredBroker, filled: tuple[str, bytes]) -> None:
+    """Closed with megabytes encrypted and unsent: no descriptor stays, the listener serves on."""
+    topic, _ = filled
+    before = open_descriptors()
+    connections = [secured.connect_tls("TLS") for _ in range(5)]
+    for connection in connections:
+        connection.send(wire.fetch(topic, max_bytes=1 << 25, partition_max_bytes=1 << 25))
+    with secured.connect_tls("TLS") as other:
+        assert other.ask(header(API_VERSIONS, 0))
+    for connection in connections:
+        connection.reset()
+    wait_for("the descriptors", lambda: open_descriptors() <= before)
+
+
+def test_a_stop_with_tls_connections(certificates: Certificates) -> None:
+    """A broker with connections in every state stops, and closes all of them."""
+    secured = SecuredBroker(certificates)
+    with secured:
+        connections = [secured.connect("TLS"), secured.connect_tls("TLS"), secured.connect_tls("BOTH")]
+        assert connections[1].ask(header(API_VERSIONS, 0))
+    for connection in connections:
+        assert is_closed(connection)
+
+
+def test_a_broker_without_secured_listeners_loads_no_openssl(tmp_path: Path) -> None:
+    """Start-up and memory of a plaintext broker are what they were."""
+    program = (
+        "import sys, kbroker.cli\n"
+        "from kbroker.server.broker import Broker\n"
+        "with Broker(): print('ssl' in sys.modules, 'kbroker.common.scram' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.split()[0] == "False", done.stderr
