@@ -23,13 +23,19 @@ PAGES: dict[str, list[str]] = {
     "request_queue": ["kbroker._core.request_queue", "kbroker.network.request_channel"],
     "selector": ["kbroker._core.selector", "kbroker._core.mute"],
     "framing": ["kbroker._core.framing", "kbroker._core.crc32c"],
-    "socket_server": ["kbroker.network.socket_server", "kbroker.network._processor", "kbroker.network._acceptor"],
+    "socket_server": [
+        "kbroker.network.socket_server",
+        "kbroker.network.authentication",
+        "kbroker.network._processor",
+        "kbroker.network._acceptor",
+    ],
     "records": ["kbroker.protocol.records"],
     "codec": ["kbroker.protocol.codec"],
 }
 # What a page shows although it is defined in a private module.
 BORROWED = {
     "kbroker.network.request_channel": ["InboundRequest", "ChannelThrottle"],
+    "kbroker.network.authentication": ["TlsServer"],
     "kbroker.protocol.records": ["RecordBatch", "RecordBatchBuilder", "BinaryColumn"],
 }
 Definition = ast.FunctionDef | ast.ClassDef

@@ -496,8 +496,10 @@ cdef void read_due(EventLoop *loop) noexcept nogil:
     """Channels with bytes in our own memory, or readable by what an earlier event said."""
     cdef Link batch
     cdef Channel *channel
+    cdef int64_t at, ended
     if list_empty(&loop.due):
         return
+    at = loop.now_ns
     batch = loop.due                    # what becomes due meanwhile waits for the next poll
     batch.next.prev = &batch
     batch.prev.next = &batch
@@ -506,6 +508,9 @@ cdef void read_due(EventLoop *loop) noexcept nogil:
         channel = batch.next.channel
         list_remove(&channel.due)
         loop_read(loop, channel)
+        ended = clock_now_ns(loop.clock)
+        channel.network_ns += ended - at
+        at = ended
 
 
 cdef void expire_frames(EventLoop *loop) noexcept nogil:
@@ -563,7 +568,7 @@ cdef void loop_poll(EventLoop *loop, int64_t timeout_ns) noexcept nogil:
         count(&loop.counters.poll_failures, 1)
     elif n > 1 and not loop.out_of_memory and pool_is_low(loop.pool):
         shuffle(loop, n)
-    at = loop.now_ns
+    at = clock_now_ns(loop.clock)
     for i in range(n):
         channel = <Channel *>loop.events[i].tag
         on_event(loop, channel, loop.events[i].mask)

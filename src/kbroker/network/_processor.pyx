@@ -433,6 +433,7 @@ cdef bint authenticate(ProcessorCore *core, Channel *channel) noexcept nogil:
     channel.mute_state = mute_muted(channel.mute_state)
     mute_event(core, channel, REQUEST_RECEIVED)
     outcome = authentication_step(channel, core.authentication, frame, now)
+    channel.network_ns += clock_now_ns(core.loop.clock) - now
     if outcome == AUTHENTICATION_COMPLETE:
         count(&core.authenticated, 1)
     if outcome == AUTHENTICATION_CLOSES or outcome == AUTHENTICATION_FAILED:

@@ -48,12 +48,14 @@ class PlainMechanism:
 
     def evaluate(self, token: bytes) -> bytes:
         """See Mechanism."""
-        words = token.decode("utf-8", "replace").split("\0")[:3]
-        authorization_id, user, password = words + [""] * (3 - len(words))
+        words = token.decode("utf-8", "replace").split("\0", 3)
+        if len(words) != 3:
+            raise SaslAuthenticationError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(words)}")
+        authorization_id, user, password = words
         if not user:
-            raise SaslError("Authentication failed: username not specified")
+            raise SaslAuthenticationError("Authentication failed: username not specified")
         if not password:
-            raise SaslError("Authentication failed: password not specified")
+            raise SaslAuthenticationError("Authentication failed: password not specified")
         known = self._users.get(user)
         expected = password + " " if known is None else known  # an unknown user takes as long, and never matches
         if not hmac.compare_digest(expected.encode("utf-8", "replace"), password.encode("utf-8", "replace")):

@@ -190,7 +190,7 @@ class SaslAuthenticator:
             logger.debug("%s of %s: %s", self._what, self._client, error)
             text = f"Authentication failed during {self._what} due to invalid credentials with SASL mechanism"
             return self._refused(header, f"{text} {self._name}")
-        body: Body = {"ErrorCode": 0, "ErrorMessage": None, "AuthBytes": response}
+        body: Body = {"ErrorCode": 0, "ErrorMessage": "", "AuthBytes": response}  # not null: as Kafka
         if principal:
             self._complete(principal)
             body["SessionLifetimeMs"] = self._lifetime_ms

@@ -1,0 +1,306 @@
+"""Clients that others wrote, over TLS and SASL: they get in, write and read, and are told when they do not get in."""
+
+import asyncio
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import confluent_kafka
+import kafka
+import pytest
+from aiokafka.errors import KafkaError as AioKafkaError
+from kafka.errors import KafkaError as PythonKafkaError
+
+from tests.support import need
+from tests.support.certificates import Certificates
+from tests.support.secured import LISTENERS, PASSWORDS, SecuredBroker
+
+WAYS = [
+    ("TLS", ""),
+    ("SASL", "PLAIN"),
+    ("SASL", "SCRAM-SHA-256"),
+    ("SASL", "SCRAM-SHA-512"),
+    ("BOTH", "PLAIN"),
+    ("BOTH", "SCRAM-SHA-256"),
+    ("BOTH", "SCRAM-SHA-512"),
+]
+VALUES = [b"%d" % number + b"x" * 1000 for number in range(300)]
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def secured(certificates: Certificates) -> Iterator[SecuredBroker]:
+    with SecuredBroker(certificates, {"listener.name.tls.ssl.client.auth": "required"}) as broker:
+        broker.add_scram_users()
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def client(certificates: Certificates) -> Path:
+    return certificates.make("client", "/CN=client")
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: "-".join(filter(None, way)))
+def way(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def make_topic(secured: SecuredBroker, name: str, way: tuple[str, str]) -> str:
+    return secured.broker.create_topic(f"{name}-{way[0]}-{way[1]}")
+
+
+def librdkafka(
+    secured: SecuredBroker, way: tuple[str, str], client: Path, password: str | None = None
+) -> dict[str, Any]:
+    listener, mechanism = way
+    return {
+        "bootstrap.servers": secured.address(listener),
+        "security.protocol": LISTENERS[listener],
+        "ssl.ca.location": str(secured.certificates.ca),
+        **({"ssl.certificate.location": str(client), "ssl.key.location": str(client)} if listener == "TLS" else {}),
+        **({"sasl.mechanism": mechanism, "sasl.username": "bob"} if mechanism else {}),
+        **({"sasl.password": password or PASSWORDS["bob"]} if mechanism else {}),
+    }
+
+
+def python(secured: SecuredBroker, way: tuple[str, str], client: Path) -> dict[str, Any]:
+    listener, mechanism = way
+    return {
+        "bootstrap_servers": secured.address(listener),
+        "security_protocol": LISTENERS[listener],
+        **({"ssl_context": secured.tls_context(client)} if LISTENERS[listener].endswith("SSL") else {}),
+        **({"sasl_mechanism": mechanism, "sasl_plain_username": "bob"} if mechanism else {}),
+        **({"sasl_plain_password": PASSWORDS["bob"]} if mechanism else {}),
+    }
+
+
+def test_confluent_kafka(secured: SecuredBroker, way: tuple[str, str], client: Path) -> None:
+    """librdkafka writes and reads."""
+    topic = make_topic(secured, "confluent", way)
+    config = librdkafka(secured, way, client)
+    producer = confluent_kafka.Producer(config)
+    for value in VALUES:
+        producer.produce(topic, value)
+    assert producer.flush(30) == 0
+    consumer = confluent_kafka.Consumer({**config, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    got: list[bytes] = []
+    deadline = time.monotonic() + 60
+    while len(got) < len(VALUES) and time.monotonic() < deadline:
+        got += [message.value() for message in consumer.consume(500, 1.0) if message.error() is None]
+    consumer.close()
+    assert got == VALUES
+
+
+def test_kafka_python(secured: SecuredBroker, way: tuple[str, str], client: Path) -> None:
+    """kafka-python writes and reads."""
+    topic = make_topic(secured, "python", way)
+    config = python(secured, way, client)
+    producer = kafka.KafkaProducer(**config)
+    for value in VALUES:
+        producer.send(topic, value)
+    producer.flush(30)
+    producer.close()
+    consumer = kafka.KafkaConsumer(topic, group_id=topic, auto_offset_reset="earliest", **config)
+    got: list[bytes] = []
+    deadline = time.monotonic() + 60
+    while len(got) < len(VALUES) and time.monotonic() < deadline:
+        got += [record.value for records in consumer.poll(1000).values() for record in records]
+    consumer.close()
+    assert got == VALUES
+
+
+def test_aiokafka(secured: SecuredBroker, way: tuple[str, str], client: Path) -> None:
+    """aiokafka writes and reads."""
+    topic = make_topic(secured, "aio", way)
+    config = python(secured, way, client)
+
+    async def talk() -> list[bytes]:
+        async with aiokafka.AIOKafkaProducer(**config) as producer:
+            for value in VALUES:
+                await producer.send(topic, value)
+            await producer.flush()
+        consumer = aiokafka.AIOKafkaConsumer(topic, group_id=topic, auto_offset_reset="earliest", **config)
+        got: list[bytes] = []
+        async with consumer:
+            while len(got) < len(VALUES):
+                found = await asyncio.wait_for(consumer.getmany(timeout_ms=1000), 60)
+                got += [record.value for records in found.values() for record in records]
+        return got
+
+    assert asyncio.run(talk()) == VALUES
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+@pytest.mark.parametrize("listener", ["SASL", "BOTH"])
+def test_librdkafka_is_told(secured: SecuredBroker, client: Path, listener: str, mechanism: str) -> None:
+    """A wrong password is an authentication failure to librdkafka, not a network fault that it tries again."""
+    failures: list[str] = []
+    config = librdkafka(secured, (listener, mechanism), client, "wrong")
+    producer = confluent_kafka.Producer({**config, "error_cb": lambda error: failures.append(str(error))})
+    deadline = time.monotonic() + 30
+    while not any("_AUTHENTICATION" in failure for failure in failures) and time.monotonic() < deadline:
+        producer.poll(0.1)
+    (failure, *_) = [failure for failure in failures if "_AUTHENTICATION" in failure]
+    text = "Invalid username or password" if mechanism == "PLAIN" else "due to invalid credentials"
+    assert text in failure
+
+
+def test_python_clients_are_told(secured: SecuredBroker, client: Path) -> None:
+    """kafka-python and aiokafka give up with an error."""
+    config = {**python(secured, ("SASL", "PLAIN"), client), "sasl_plain_password": "wrong"}
+    with pytest.raises(PythonKafkaError):
+        kafka.KafkaAdminClient(**config, api_version_auto_timeout_ms=3000, bootstrap_timeout_ms=3000)
+
+    async def talk() -> None:
+        producer = aiokafka.AIOKafkaProducer(**config)
+        try:
+            await producer.start()
+        finally:
+            await producer.stop()
+
+    with pytest.raises(AioKafkaError):
+        asyncio.run(talk())
+
+
+# ---- our own command line
+
+
+def run(secured: SecuredBroker, listener: str, properties: Path, *words: str) -> str:
+    done = subprocess.run(
+        [
+            "python",
+            "-m",
+            "kbroker.cli",
+            *words,
+            "-b",
+            secured.address(listener),
+            "--command-config",
+            str(properties),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def write(path: Path, properties: dict[str, str]) -> Path:
+    path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    return path
+
+
+def test_our_command_line(secured: SecuredBroker, tmp_path: Path) -> None:
+    """A user is added over TLS, logs in, is listed and removed."""
+    admin = write(tmp_path / "admin.properties", secured.properties("BOTH", "SCRAM-SHA-512"))
+    (tmp_path / "password").write_text("carols secret\n")
+    add = ("users", "add", "carol", "--mechanism", "SCRAM-SHA-256", "--password-file", str(tmp_path / "password"))
+    assert run(secured, "BOTH", admin, *add) == "carol can log in by SCRAM-SHA-256\n"
+    carol = {**secured.properties("SASL", "SCRAM-SHA-256"), "sasl.username": "carol", "sasl.password": "carols secret"}
+    del carol["sasl.jaas.config"]
+    own = write(tmp_path / "carol.properties", carol)
+    listed = json.loads(run(secured, "SASL", own, "users", "list", "--json"))
+    assert {"user": "carol", "mechanism": "SCRAM-SHA-256", "iterations": 8192} in listed
+    run(secured, "SASL", own, "users", "remove", "carol", "--mechanism", "SCRAM-SHA-256")
+    assert "carol" not in run(secured, "BOTH", admin, "users", "list")
+
+
+# ---- Kafka's own tools
+
+TOOLS = "org.apache.kafka.tools."
+
+
+class Java:
+    """Kafka's tools with a client's properties."""
+
+    def __init__(self, secured: SecuredBroker, folder: Path) -> None:
+        need.program("java", "mvn")
+        self._script = need.oracle("tools/kafka.sh")
+        self._secured = secured
+        self._folder = folder
+
+    def __call__(
+        self, listener: str, properties: dict[str, str], tool: str, *words: str, stdin: str = "", status: int = 0
+    ) -> str:
+        config = write(self._folder / "client.properties", properties)
+        command = [str(self._script), "tool", tool, "--bootstrap-server", self._secured.address(listener)]
+        done = subprocess.run(
+            [*command, "--command-config", str(config), *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"},
+        )
+        assert (done.returncode == 0) == (status == 0), f"{words}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout + (done.stderr if status else "")
+
+
+@pytest.fixture
+def java(secured: SecuredBroker, tmp_path: Path) -> Java:
+    return Java(secured, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_kafka_configs_sets_lists_and_removes_scram_users(java: Java, secured: SecuredBroker) -> None:
+    """Kafka's own tool salts and sends; the user then logs in with Java over SASL_SSL."""
+    admin = secured.properties("SASL", "PLAIN")
+    about = ("--entity-type", "users", "--entity-name", "dora")
+    configs = "kafka.admin.ConfigCommand"
+    for secret in ("SCRAM-SHA-256=[iterations=5000,password=x]", "SCRAM-SHA-512=[password=doras-secret]"):
+        told = java("SASL", admin, configs, "--alter", *about, "--add-config", secret)
+        assert "Completed updating config for user dora." in told
+    described = java("SASL", admin, configs, "--describe", *about)
+    credentials = "SCRAM-SHA-256=iterations=5000, SCRAM-SHA-512=iterations=4096"
+    assert f"SCRAM credential configs for user-principal 'dora' are {credentials}" in described
+    everybody = java("SASL", admin, configs, "--describe", "--entity-type", "users")
+    assert "user-principal 'dora'" in everybody
+    assert "user-principal 'alice'" in everybody
+
+    own = secured.properties("BOTH", "SCRAM-SHA-512")
+    own["sasl.jaas.config"] = own["sasl.jaas.config"].replace("alice-secret", "doras-secret").replace("alice", "dora")
+    topic = secured.broker.create_topic("java-scram")
+    lines = [f"line {number}" for number in range(20)]
+    java("BOTH", own, TOOLS + "ConsoleProducer", "--topic", topic, stdin="".join(f"{line}\n" for line in lines))
+    consume = ("--topic", topic, "--from-beginning", "--max-messages", "20", "--timeout-ms", "60000")
+    assert java("BOTH", own, TOOLS + "consumer.ConsoleConsumer", *consume).splitlines() == lines
+
+    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        java("SASL", admin, configs, "--alter", *about, "--delete-config", mechanism)
+    assert "dora" not in java("SASL", admin, configs, "--describe", "--entity-type", "users")
+    refused = java("BOTH", own, TOOLS + "TopicCommand", "--list", status=1)
+    assert "due to invalid credentials with SASL mechanism SCRAM-SHA-512" in refused
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("listener", "mechanism"), [("TLS", ""), ("SASL", "PLAIN"), ("BOTH", "PLAIN")], ids=["TLS", "SASL", "BOTH"]
+)
+def test_java_console_tools(java: Java, secured: SecuredBroker, client: Path, listener: str, mechanism: str) -> None:
+    """What the console producer sends the console consumer reads, over each kind of listener."""
+    properties = secured.properties(listener, mechanism or "PLAIN")
+    if listener == "TLS":
+        properties["ssl.keystore.type"] = "PEM"
+        properties["ssl.keystore.location"] = str(client)
+    topic = secured.broker.create_topic(f"java-{listener}")
+    lines = [f"line {number}" for number in range(20)]
+    stdin = "".join(f"{line}\n" for line in lines)
+    java(listener, properties, TOOLS + "ConsoleProducer", "--topic", topic, stdin=stdin)
+    consume = ("--topic", topic, "--group", topic, "--from-beginning", "--max-messages", "20", "--timeout-ms", "60000")
+    assert java(listener, properties, TOOLS + "consumer.ConsoleConsumer", *consume).splitlines() == lines
