@@ -31,7 +31,7 @@ class HeldBroker:
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
         )
-        self.bootstrap = self.line()
+        self.bootstrap, self.sasl = self.line().split()
 
     def line(self) -> str:
         assert self.process.stdout is not None
@@ -117,6 +117,37 @@ def test_native_request_is_answered_without_the_gil(held: HeldBroker, name: str)
         assert held.line() == "done"
     assert answered > 100
     assert slowest < 0.5
+
+
+@pytest.mark.slow
+def test_who_has_logged_in_is_answered_without_the_gil(held: HeldBroker) -> None:
+    """Logging in needs Python; what follows does not. One who is logging in meanwhile holds up nobody in plaintext."""
+    handshake, token = wire.header(17, 0) + wire.text("PLAIN"), b"\0alice\0secret"
+    with (
+        Connection(held.sasl, timeout=HELD_S + 5) as connection,
+        Connection(held.sasl, timeout=HELD_S + 5) as late,
+        Connection(held.bootstrap, timeout=HELD_S + 5) as plain,
+    ):
+        connection.ask(handshake)
+        assert connection.ask(token) == b""
+        for request in NATIVE.values():
+            connection.ask(request)
+        held.hold()
+        deadline = time.monotonic() + HELD_S / 2
+        while time.monotonic() < deadline:
+            for request in NATIVE.values():
+                begun = time.monotonic()
+                connection.ask(request)
+                assert time.monotonic() - begun < 0.5
+        late.send(handshake)
+        for request in NATIVE.values():
+            begun = time.monotonic()
+            plain.ask(request)
+            assert time.monotonic() - begun < 0.5
+        assert held.is_holding()
+        assert held.line() == "done"
+        assert late.receive()
+        assert late.ask(token) == b""
 
 
 @pytest.mark.slow

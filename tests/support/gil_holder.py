@@ -3,8 +3,9 @@
     python -m tests.support.gil_holder DATA_DIR [quotas]
 
 With "quotas" every client id is held to limits far above what it uses, and "slow" to 10,000 bytes a second.
-Prints the address. For each line on standard input, a number of seconds, it spins that long without ever offering the
-GIL and prints `done` afterwards. Ends when standard input closes.
+Prints the addresses of a plaintext listener and of one with SASL/PLAIN (alice, secret). For each line on standard
+input, a number of seconds, it spins that long without ever offering the GIL and prints `done` afterwards. Ends when
+standard input closes.
 """
 
 import sys
@@ -12,6 +13,8 @@ import time
 
 from kbroker.server.broker import Broker
 from kbroker.server.quota._client_quotas import DEFAULT_ENTITY
+
+USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
 
 
 def spin(seconds: float) -> None:
@@ -26,12 +29,18 @@ def spin(seconds: float) -> None:
 
 
 def main() -> None:
-    with Broker({"log.dirs": sys.argv[1], "listeners": "PLAINTEXT://127.0.0.1:0"}) as broker:
+    settings = {
+        "log.dirs": sys.argv[1],
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": USERS,
+    }
+    with Broker(settings) as broker:
         if sys.argv[2:] == ["quotas"]:
             for key in ("producer_byte_rate", "consumer_byte_rate", "request_percentage"):
                 broker.context.quotas.update(None, DEFAULT_ENTITY, key, 1e12)
             broker.context.quotas.update(None, "slow", "producer_byte_rate", 10_000)
-        print(broker.bootstrap_servers, flush=True)
+        print(*(listener.partition("://")[2] for listener in broker.bound_listeners), flush=True)
         for line in sys.stdin:
             print("spinning", flush=True)
             spin(float(line))

@@ -4,11 +4,8 @@ Names of librdkafka (``sasl.username``, ``ssl.ca.location`` ...) are understood 
 over.
 """
 
-import os
-import re
 import socket
 import ssl
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +14,7 @@ from kbroker.client.connection import Address, Connection, format_address, open_
 from kbroker.common import scram
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.jaas import parse_jaas
+from kbroker.common.pem import normal_pem, pem_file
 
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -135,7 +133,7 @@ def _trust(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
         if location:
             context.load_verify_locations(cafile=location)
         elif given:
-            context.load_verify_locations(cadata=pem(given))
+            context.load_verify_locations(cadata=normal_pem(given))
         else:
             context.load_default_certs()
     except (OSError, ValueError) as error:
@@ -151,27 +149,10 @@ def _own_key(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
         if location:
             context.load_cert_chain(location, key_location, password=lambda: password)
         elif key and chain:
-            handle, path = tempfile.mkstemp(prefix="kbroker-key-")  # ssl loads keys from files alone
-            try:
-                with os.fdopen(handle, "w", encoding="ascii") as file:
-                    file.write(pem(key) + pem(chain))
+            with pem_file(key, chain) as path:
                 context.load_cert_chain(path, password=lambda: password)
-            finally:
-                os.unlink(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"ssl.keystore.location: {location or 'the key'}: {_reason(error)}") from None
-
-
-def pem(text: str) -> str:
-    """PEM as OpenSSL wants it: a properties file may have lost the ends of lines. Raises: ValueError."""
-    blocks = []
-    for name, content in re.findall(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", text, re.DOTALL):
-        packed = "".join(content.split())
-        lines = "\n".join(packed[at : at + 64] for at in range(0, len(packed), 64))
-        blocks.append(f"-----BEGIN {name}-----\n{lines}\n-----END {name}-----\n")
-    if not blocks:
-        raise ValueError("not PEM")
-    return "".join(blocks)
 
 
 def _reason(error: Exception) -> str:

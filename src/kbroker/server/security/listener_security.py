@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import re
 import ssl
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +13,7 @@ from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import ConfigError, ConfigValue
 from kbroker.common.jaas import PLAIN_MODULE, parse_jaas
 from kbroker.common.listeners import Listener
+from kbroker.common.pem import normal_pem, pem_file
 from kbroker.network._tls import TlsServer
 from kbroker.network.authentication import ListenerSecurity
 from kbroker.server.kafka_apis import KafkaApis
@@ -26,7 +24,6 @@ from kbroker.server.security.sasl_authenticator import SaslListener, error_body
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
-_PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 
 
 def listener_security(
@@ -158,7 +155,7 @@ def _load_keys(context: ssl.SSLContext, listener: str, text: Callable[[str], str
     password = text("ssl.key.password")
     what, shown = ("ssl.keystore.location", location) if location else ("ssl.keystore.key", "[hidden]")
     try:
-        with _file(location, lambda: _pem(key) + _pem(chain)) as path:
+        with _file(location) if location else pem_file(key, chain) as path:
             # always with a password, or OpenSSL asks the terminal for the one of an encrypted key
             context.load_cert_chain(path, password=lambda: password)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
@@ -174,7 +171,7 @@ def _load_trust(context: ssl.SSLContext, text: Callable[[str], str]) -> None:
         if location:
             context.load_verify_locations(cafile=location)
         elif given:
-            context.load_verify_locations(cadata=_pem(given))
+            context.load_verify_locations(cadata=normal_pem(given))
         else:
             context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
     except (OSError, ValueError) as error:
@@ -182,36 +179,11 @@ def _load_trust(context: ssl.SSLContext, text: Callable[[str], str]) -> None:
         raise ConfigError(key, shown, _reason(error), "PEM certificates") from None
 
 
-def _pem(text: str) -> str:
-    """PEM as OpenSSL wants it: a properties file may have lost the ends of lines."""
-    blocks = []
-    for name, content in _PEM.findall(text):
-        if ":" in content:  # headers of an old encrypted key: lines count
-            blocks.append(f"-----BEGIN {name}-----{content}-----END {name}-----\n")
-            continue
-        packed = "".join(content.split())
-        lines = "\n".join(packed[at : at + 64] for at in range(0, len(packed), 64))
-        blocks.append(f"-----BEGIN {name}-----\n{lines}\n-----END {name}-----\n")
-    if not blocks:
-        raise ValueError("not PEM")
-    return "".join(blocks)
-
-
 @contextmanager
-def _file(location: str, content: Callable[[], str]) -> Iterator[str]:
-    """The file named, or one that only we can read for as long as it is needed: ssl loads keys from files alone."""
-    if location:
-        with open(location, "rb"):  # says what is wrong with it better than ssl does
-            pass
-        yield location
-        return
-    handle, path = tempfile.mkstemp(prefix="kbroker-key-")
-    try:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(content())
-        yield path
-    finally:
-        os.unlink(path)
+def _file(location: str) -> Iterator[str]:
+    with open(location, "rb"):  # says what is wrong with it better than ssl does
+        pass
+    yield location
 
 
 def _reason(error: Exception) -> str:

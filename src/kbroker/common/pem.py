@@ -1,0 +1,42 @@
+"""Keys and certificates in PEM form, as settings hold them, for a library that reads files."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+
+
+def normal_pem(text: str) -> str:
+    """PEM as OpenSSL wants it: a properties file may have lost the ends of lines. Raises: ValueError for other text."""
+    blocks = []
+    for name, content in _BLOCK.findall(text):
+        if ":" in content:  # headers of an old encrypted key: lines count
+            blocks.append(f"-----BEGIN {name}-----{content}-----END {name}-----\n")
+            continue
+        packed = "".join(content.split())
+        lines = "\n".join(packed[at : at + 64] for at in range(0, len(packed), 64))
+        blocks.append(f"-----BEGIN {name}-----\n{lines}\n-----END {name}-----\n")
+    if not blocks:
+        raise ValueError("not PEM")
+    return "".join(blocks)
+
+
+@contextmanager
+def pem_file(*texts: str) -> Iterator[str]:
+    """A file with these, which only we can read, for as long as it is needed: Python's ssl loads keys from files alone.
+
+    Raises: ValueError when one of them is no PEM.
+    """
+    content = "".join(normal_pem(text) for text in texts)
+    handle, path = tempfile.mkstemp(prefix="kbroker-key-")
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(content)
+        yield path
+    finally:
+        os.unlink(path)
