@@ -14,6 +14,7 @@ from kbroker.client.admin import Admin
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.protocol import codec
+from tests.support import wire
 from tests.support.broker import wait_for
 from tests.support.certificates import Certificates
 from tests.support.secured import PASSWORDS, SecuredBroker, is_closed, open_descriptors
@@ -348,6 +349,30 @@ def test_no_secret_is_in_the_log(certificates: Certificates, tmp_path: Path, cap
     assert "failed authentication" in text
     assert "bob" in text
     assert [secret for secret in (*PASSWORDS.values(), "another-secret") if secret in text] == []
+
+
+def test_quotas_go_by_who_logged_in(secured: SecuredBroker) -> None:
+    """A user's quota holds its connections, by any mechanism and on any listener, and nobody else's."""
+    topic = secured.broker.create_topic("held-back")
+    records = wire.batch([b"x" * 20_000])
+    secured.broker.context.quotas.update("alice", None, "producer_byte_rate", 1000.0)
+    try:
+        with (
+            secured.connect("SASL") as alice,
+            secured.connect_tls("BOTH") as bob,
+            secured.connect("PLAINTEXT") as other,
+        ):
+            log_in(alice)
+            log_in(bob, b"\0bob\0" + PASSWORDS["bob"].encode())
+            throttled = {}
+            for name, connection in (("alice", alice), ("bob", bob), ("other", other)):
+                answer = connection.ask(wire.produce(topic, 0, records))
+                assert wire.produced(answer).error_code == 0
+                (throttled[name],) = struct.unpack(">i", answer[-4:])
+            assert throttled["alice"] > 0
+            assert throttled["bob"] == throttled["other"] == 0
+    finally:
+        secured.broker.context.quotas.update("alice", None, "producer_byte_rate", None)
 
 
 def test_a_plaintext_client_on_a_secured_port(secured: SecuredBroker) -> None:

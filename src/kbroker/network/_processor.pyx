@@ -176,8 +176,9 @@ cdef void complete_request(ProcessorCore *core, Request *request) noexcept nogil
 
 cdef void complete(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil:
     """The end of a request that was handed over: sent, needless, or its channel gone."""
-    request.network_ns = channel.network_ns
-    channel.network_ns = 0
+    if request.dequeue_ns != 0:         # else an authenticator's: its time counts for the first request of the client
+        request.network_ns = channel.network_ns
+        channel.network_ns = 0
     channel.outstanding -= 1
     core.outstanding -= 1
     complete_request(core, request)
