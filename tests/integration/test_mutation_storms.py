@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.admin import KafkaAdminClient
 from kafka.errors import NodeNotReadyError
@@ -170,3 +171,20 @@ def test_kbroker_topics_waits_if_told(broker: BrokerProcess) -> None:
     limit(broker, "kbroker-cli", None)
     with Cluster(broker.bootstrap) as cluster:
         Admin(cluster).create_topics([OurTopic("cli-c", BURST * 5)])
+
+
+def test_a_client_too_old_for_89_runs_into_its_timeout(broker: BrokerProcess) -> None:
+    """librdkafka (v4) is never refused: its next request is not read in time; on a new connection it is."""
+    limit(broker, "old-timeout", 1.0)
+
+    def create(admin: AdminClient, name: str, partitions: int, request_timeout: float) -> None:
+        admin.create_topics([NewTopic(name, partitions, 1)], request_timeout=request_timeout)[name].result(30)
+
+    settings = {"bootstrap.servers": broker.bootstrap, "client.id": "old-timeout", "log_level": 0}
+    admin = AdminClient(settings)
+    create(admin, "late-a", WINDOWS + 30, 30)
+    with pytest.raises(KafkaException) as caught:
+        create(admin, "late-b", 1, 1.0)
+    assert caught.value.args[0].code() == KafkaError._TIMED_OUT
+    create(AdminClient(settings), "late-b", 1, 10)
+    limit(broker, "old-timeout", None)

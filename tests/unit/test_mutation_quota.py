@@ -13,6 +13,8 @@ from kbroker._core.sensor import Sensor
 from kbroker._core.stats import Rate, TokenBucket
 from kbroker.common.errors import Errors
 from kbroker.metrics.registry import Metrics
+from kbroker.protocol import codec
+from kbroker.server.kafka_apis import KafkaApis
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
 from kbroker.server.quota.mutation_quota import (
     UNBOUNDED,
@@ -21,6 +23,7 @@ from kbroker.server.quota.mutation_quota import (
     ThrottlingQuotaExceededError,
     new_quota,
 )
+from kbroker.server.request_handler import Answer
 from tests.support.server import Bench, make_bench
 
 WALL = 1_700_000_000_000
@@ -416,3 +419,59 @@ def test_ids_in_answers_are_real():
     (row,) = broker.ask("DeleteTopics", 6, {"Topics": [{"Name": "a"}]})["Responses"]
     assert (row["ErrorCode"], row["TopicId"]) == (89, topic_id)
     assert row["TopicId"] != uuid.UUID(int=0)
+
+
+# ---------------------------------------------------------------- the answer
+
+
+@dataclass
+class Judges:
+    """Stands for the managers: what the request's time would ask for, and who was told to throttle."""
+
+    time_ms: int
+    controller_mutation = "ControllerMutation"
+    request = "Request"
+    charges_time = True
+
+    def __post_init__(self) -> None:
+        self.throttled: list[tuple[str, int]] = []
+
+    def charge(self, request):
+        return self.time_ms
+
+    def throttle(self, manager, request, throttle_time_ms):
+        assert request.sent is None, "the throttle must be begun before the answer leaves"
+        self.throttled.append((manager, throttle_time_ms))
+
+
+@dataclass
+class Sent:
+    """One request that remembers its answer."""
+
+    api_version: int
+    correlation_id: int = 1
+    sent: bytes | None = None
+
+    def respond(self, response):
+        self.sent = response
+
+
+@pytest.mark.parametrize(
+    ("mutations_ms", "time_ms", "throttled"),
+    [
+        (0, 0, []),
+        (4000, 0, [("ControllerMutation", 4000)]),
+        (0, 700, [("Request", 700)]),
+        (4000, 700, [("ControllerMutation", 4000)]),
+        (700, 4000, [("Request", 4000)]),
+        (700, 700, [("Request", 700)]),
+        (701, 700, [("ControllerMutation", 701)]),
+    ],
+)
+def test_the_larger_delay_is_told_and_served_once(mutations_ms, time_ms, throttled):
+    """The answer tells the larger one; the mutations' manager mutes the channel iff its delay is strictly larger."""
+    entry = KafkaApis().find(37, 3)
+    request, judges = Sent(3), Judges(time_ms)
+    Answer(entry, request, judges).send({"ThrottleTimeMs": mutations_ms, "Results": []})
+    told = codec.decode_response(37, 3, request.sent, 5)["ThrottleTimeMs"]
+    assert (judges.throttled, told) == (throttled, max(mutations_ms, time_ms))

@@ -13,7 +13,7 @@ from kbroker.common.quotas import CLIENT_ID, IP, USER, QuotaEntity, candidates, 
 from kbroker.common.removed_settings import instead_of
 from kbroker.server.metadata_store import FILE_NAME, SCHEMA_VERSION, MetadataError, MetadataStore
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
-from kbroker.server.quota.entity_store import QuotaEntityStore, address_of
+from kbroker.server.quota.entity_store import MAX_LOOKUPS, QuotaEntityStore, address_of
 
 ALICE = QuotaEntity.of({USER: "alice"})
 ADDRESS = QuotaEntity.of({IP: "10.1.1.1"})
@@ -156,6 +156,18 @@ def test_hosts_are_looked_up():
     assert address_of("::1") == "::1"
     assert address_of("nowhere at all") is None
     assert address_of("a" * 300) is None
+
+
+def test_one_request_has_only_so_many_names_looked_up(bench):
+    """A lookup may take seconds: thousands of names in one request are refused, addresses are not."""
+    asked = []
+    store = QuotaEntityStore(bench.store, lambda host: asked.append(host) or "10.3.3.3")
+    ops = [QuotaOp("connection_creation_rate", 5.0)]
+    names = [Alteration(user(ip=f"h{number}"), ops) for number in range(MAX_LOOKUPS + 2)]
+    addresses = [Alteration(user(ip=f"10.0.0.{number}"), ops) for number in range(200)]
+    refusals = [refusal for refusal in store.alter([*names, *addresses]).values() if refusal is not None]
+    assert (len(refusals), len(asked)) == (2, MAX_LOOKUPS)
+    assert refusals[0].message == "More than 20 host names in one request: use addresses, or several requests"
 
 
 # ---------------------------------------------------------------- changes

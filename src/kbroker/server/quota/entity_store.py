@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
 import socket
@@ -15,6 +16,9 @@ from kbroker.server.metadata_store import MetadataStore
 from kbroker.server.quota.entity_rules import Alteration, check_entity, check_ops
 
 logger = logging.getLogger(__name__)
+
+#: Host names that one request may have looked up: each may take seconds, and one of few threads waits for it.
+MAX_LOOKUPS = 20
 
 #: Told of each change: entity, key, and the value now in force or None.
 QuotaHook = Callable[[QuotaEntity, str, float | None], None]
@@ -69,6 +73,7 @@ class QuotaEntityStore:
         times = Counter(alteration.entity for alteration in alterations)
         results: dict[QuotaEntity, KafkaError | None] = {}
         accepted: dict[QuotaEntity, dict[str, float | None]] = {}
+        lookups = _Lookups(self._resolve)
         for entity, ops in alterations:
             if entity in results:
                 continue
@@ -76,7 +81,7 @@ class QuotaEntityStore:
                 if times[entity] > 1:
                     text = f"Ignoring duplicate entity {entity}: each may come once"
                     raise KafkaError(Errors.INVALID_REQUEST, text)
-                accepted[entity] = check_ops(ops, check_entity(entity, self._has_address))
+                accepted[entity] = check_ops(ops, check_entity(entity, lookups.has_address))
                 results[entity] = None
             except KafkaError as refusal:
                 results[entity] = refusal
@@ -105,9 +110,6 @@ class QuotaEntityStore:
         return found
 
     # ------------------------------------------------------------ inside
-
-    def _has_address(self, host: str) -> bool:
-        return self._resolve(host) is not None
 
     def _change(self, accepted: Mapping[QuotaEntity, Mapping[str, float | None]]) -> None:
         quotas = dict(self._quotas)
@@ -141,6 +143,26 @@ class QuotaEntityStore:
                 hook(entity, key, value)
             except Exception:  # one quota that cannot be put in force does not keep the others from it
                 logger.exception("cannot put %s of %s in force", key, entity)
+
+
+class _Lookups:
+    """Tells whether hosts have addresses; a request has only so many names to ask for."""
+
+    def __init__(self, resolve: Callable[[str], str | None]) -> None:
+        self._resolve = resolve
+        self._left = MAX_LOOKUPS
+
+    def has_address(self, host: str) -> bool:
+        """Raises: KafkaError INVALID_REQUEST once there were too many names."""
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            if self._left == 0:
+                text = f"More than {MAX_LOOKUPS} host names in one request: use addresses, or several requests"
+                raise KafkaError(Errors.INVALID_REQUEST, text) from None
+            self._left -= 1
+            return self._resolve(host) is not None
+        return True
 
 
 def _to_text(entity: QuotaEntity) -> str:
