@@ -1,12 +1,14 @@
-from typing import Final, NamedTuple, type_check_only
+from typing import Final, NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.sensor import Sensor
 from kbroker.metrics.registry import Metrics
 
-@type_check_only
 class _DefaultEntity: ...
 
+TYPES: Final[tuple[str, ...]]
+KEYS: Final[tuple[str, ...]]
+RATES: Final[tuple[str, ...]]
 DEFAULT_ENTITY: Final[_DefaultEntity]
 
 class Resolution(NamedTuple):
