@@ -174,6 +174,38 @@ def test_python_clients_are_told(secured: SecuredBroker, client: Path) -> None:
         asyncio.run(talk())
 
 
+@pytest.mark.parametrize("way", [("SASL", "PLAIN"), ("BOTH", "SCRAM-SHA-256")], ids=["PLAIN", "SCRAM"])
+def test_librdkafka_renews_its_sessions(certificates: Certificates, client: Path, way: tuple[str, str]) -> None:
+    """Sessions of two seconds under a steady load: renewed on their connections in time, and nothing is lost."""
+    with SecuredBroker(certificates, {"connections.max.reauth.ms": 2000}) as secured:
+        secured.add_scram_users()
+        topic = make_topic(secured, "renewed", way)
+        failures: list[str] = []
+        delivered: list[int] = []
+        config = librdkafka(secured, way, client)
+        producer = confluent_kafka.Producer(
+            {**config, "linger.ms": 1, "error_cb": lambda error: failures.append(str(error))}
+        )
+
+        def on_delivery(error: Any, message: Any) -> None:
+            if error is not None:
+                failures.append(str(error))
+            else:
+                delivered.append(message.offset())
+
+        count, deadline = 0, time.monotonic() + 6
+        while time.monotonic() < deadline:
+            producer.produce(topic, b"%d" % count, on_delivery=on_delivery)
+            producer.poll(0.002)
+            count += 1
+        assert producer.flush(30) == 0
+        counters = secured.counters()
+        assert failures == []
+        assert delivered == list(range(count))
+        assert counters["sessions_expired"] == 0
+        assert counters["authenticated"] >= counters["connections_created"] + 2
+
+
 # ---- our own command line
 
 

@@ -19,8 +19,10 @@ import pytest
 from kbroker._core._echo import run_echo, run_files
 from kbroker._core.clock import BaseClock, VirtualClock
 from kbroker._core.memory_pool import MemoryPool
+from kbroker._core.request_queue import Queue
 from kbroker.common.listeners import Listener
 from kbroker.network._processor import Processor
+from kbroker.network.authentication import ListenerSecurity
 from kbroker.network.request_channel import InboundRequest, RequestChannel
 from kbroker.network.socket_server import SocketServer, SocketServerOptions
 
@@ -638,3 +640,16 @@ def test_file_shorter_than_promised_closes(tmp_path: Path, send_files: bool) -> 
     channel.close()
     loop.join(10)
     handler.join(10)
+
+
+def test_security_that_cannot_be() -> None:
+    """Of a listener that is not there, or no ListenerSecurity; refused before anything is bound."""
+    listener = Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)
+    with pytest.raises(ValueError, match="security names 'OTHER', the listeners are PLAINTEXT"):
+        SocketServer([listener], Queue(5), security={"OTHER": ListenerSecurity()})
+    with pytest.raises(TypeError, match="must be a ListenerSecurity, not int"):
+        SocketServer([listener], Queue(5), security={"PLAINTEXT": 5})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="authentication must be an Authentication, not int"):
+        Processor("PLAINTEXT", 0, Queue(5), authentication=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="TlsServer"):
+        Processor("PLAINTEXT", 0, Queue(5), tls=5)  # type: ignore[arg-type]

@@ -329,19 +329,36 @@ def test_file_regions_arrive_whole_under_load(secured: SecuredBroker, filled: tu
     assert failures == []
 
 
-def test_many_requests_in_one_record(secured: SecuredBroker) -> None:
+@pytest.mark.parametrize("run_length", [1, 16])
+def test_many_requests_in_one_record(certificates: Certificates, run_length: int) -> None:
     """Bytes decrypted ahead of their turn are handed over when it comes, without another byte from the client."""
     count = 500
     frames = b"".join(struct.pack(">i", 13) + header(API_VERSIONS, 0, number, "raw") for number in range(count))
-    with secured.connect_tls("TLS") as connection:
+    with (
+        SecuredBroker(certificates, {"kbroker.run.length": run_length}) as secured,
+        secured.connect_tls("TLS") as connection,
+    ):
         connection.send_raw(frames)
         for number in range(count):
             assert struct.unpack_from(">i", connection.receive())[0] == number
 
 
+def test_a_login_and_requests_in_one_record(secured: SecuredBroker) -> None:
+    """A login is read frame by frame; what lies behind it in the same record waits for its turn, not for more bytes."""
+    token = b"\0alice\0alice-secret"
+    frames = [header(17, 0, 1) + wire.text("PLAIN"), token]
+    frames += [header(API_VERSIONS, 0, number, "raw") for number in range(3, 40)]
+    with secured.connect_tls("BOTH") as connection:
+        connection.send_raw(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
+        assert struct.unpack_from(">ih", connection.receive()) == (1, 0)
+        assert connection.receive() == b""
+        for number in range(3, 40):
+            assert struct.unpack_from(">i", connection.receive())[0] == number
+
+
 def test_bytes_in_tls_are_not_stuck_when_memory_is_short(certificates: Certificates) -> None:
     """Requests larger than the pool together, over TLS: all are answered, muted or not, and nobody is forgotten."""
-    size = 300_000
+    size = 300_000  # several requests, and parts of requests, are in one read of a socket
     changes = {
         "queued.max.request.bytes": 1_000_000,
         "socket.request.max.bytes": 1_000_000,
@@ -371,6 +388,24 @@ def test_bytes_in_tls_are_not_stuck_when_memory_is_short(certificates: Certifica
         for connection in connections:
             connection.close()
         assert wire.end_offset(secured.address("PLAINTEXT"), topic) == 48
+
+
+def test_any_poller_will_do(certificates: Certificates) -> None:
+    """TLS and SASL over Python's selectors, as on Windows: a login, a request, file regions, a client that leaves."""
+    with SecuredBroker(certificates, {"kbroker.poller": "selectors"}) as secured:
+        topic = secured.broker.create_topic("portable")
+        batch = wire.batch([os.urandom(1000)] * 900)
+        with secured.connect_tls("BOTH") as connection:
+            connection.ask(header(17, 0) + wire.text("PLAIN"))
+            assert connection.ask(b"\0alice\0alice-secret") == b""
+            for _ in range(5):
+                assert wire.produced(connection.ask(wire.produce(topic, 0, batch))).error_code == 0
+            answer = connection.ask(wire.fetch(topic, max_bytes=1 << 25, partition_max_bytes=1 << 25))
+            assert wire.fetched(answer).records.count(batch[61:]) == 5
+        before = secured.counters()["connections_closed"]
+        stranger = secured.connect_tls("TLS")
+        stranger.reset()
+        wait_for("the end", lambda: secured.counters()["connections_closed"] > before)
 
 
 def test_clients_that_do_not_read(secured: SecuredBroker, filled: tuple[str, bytes]) -> None:

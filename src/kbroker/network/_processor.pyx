@@ -658,6 +658,8 @@ cdef class Processor:
         cdef int64_t connections = integer(max_connections, "max_connections", 1, INT64_MAX)
         cdef int64_t max_receive = 0, refusal_delay = 0
         if authentication is not None:
+            if not callable(getattr(authentication, "begin", None)):
+                raise TypeError(f"authentication must be an Authentication, not {type(authentication).__name__}")
             max_receive = integer(authentication.max_receive_bytes, "max_receive_bytes", 1, INT32_MAX)
             refusal_delay = integer(authentication.failure_delay_ms, "failure_delay_ms", 0, INT32_MAX)
             if framing != "length-prefix":

@@ -120,6 +120,12 @@ class SocketServer:
         self._pool = MemoryPool.unlimited() if pool is None else pool
         self._clock = clock
         self._security = dict(security or {})
+        names = [listener.name for listener in self._wanted]
+        for name, protection in self._security.items():
+            if name not in names:
+                raise ValueError(f"security names {name!r}, the listeners are {', '.join(names)}")
+            if not isinstance(protection, ListenerSecurity):
+                raise TypeError(f"security of {name} must be a ListenerSecurity, not {type(protection).__name__}")
         self.connection_quotas = ConnectionQuotas(
             self.options.max_connections,
             self.options.max_connections_per_ip,
