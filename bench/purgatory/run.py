@@ -5,9 +5,9 @@
 The points with a goal run in rounds: kbroker, Kafka, kbroker, Kafka; ratios are medians of the rounds' ratios. Then
 the target rate is swept for both latency mixes; at each point the designs run one after the other, each in a process of
 its own, so that what slows the machine for a while slows all of them. A run during which other programs used more than
-0.3 CPU is repeated twice, and the quietest is kept, with a mark; --patience waits for the machine to be idle before
-each. KBROKER_ORACLES names the folder with tools/purgatory (Kafka's purgatory on the JVM); without it, or without Java,
-that part is left out and said so. --from draws and reports a saved run.
+0.3 CPU is repeated twice (--repeats), and the quietest is kept, with a mark; --patience waits for the machine to be
+idle before each. KBROKER_ORACLES names the folder with tools/purgatory (Kafka's purgatory on the JVM); without it, or
+without Java, that part is left out and said so. --from draws and reports a saved run.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,10 @@ from bench.purgatory import results  # noqa: E402
 from bench.purgatory.build import built  # noqa: E402
 
 ONE_RUN = Path(__file__).with_name("one_run.py")
-MEMORY_MB = 100
-MOST_OTHER_CPUS = 0.3
-GOAL_RATE = 400_000
+MEMORY_MB = 200  # as the article's heap
+GOAL_RATE = results.GOAL_RATE
 # The old design's threshold has no good value: the article's dilemma is shown by a low and a high one.
-LOW_THRESHOLD, HIGH_THRESHOLD = 1_000, 1_000_000
+LOW_THRESHOLD, HIGH_THRESHOLD = 1_000, 2_000_000
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Plan:
     def quick() -> "Plan":
         return Plan(
             n=200_000,
-            rates=(100_000, GOAL_RATE, 0),
+            rates=(200_000, GOAL_RATE, 0),
             kafka_rates=(),
             warmup=200_000,
             rounds=1,
@@ -77,6 +77,14 @@ def run_json(command: list[str], give_up: str) -> dict[str, Any]:
         raise RuntimeError(f"{' '.join(command)}\n{done.stderr.strip()[-2000:]}")
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
+
+
+def machine_facts() -> dict[str, Any]:
+    """Also in a tree that was built in place and never installed."""
+    try:
+        return machine()
+    except metadata.PackageNotFoundError:
+        return {"date": time.strftime("%Y-%m-%d"), "cpu": "?", "cores": os.cpu_count(), "kbroker": "of this tree"}
 
 
 def wait_until_idle(patience_s: float) -> None:
@@ -120,7 +128,7 @@ class Study:
             found = run_json(self.command(series, mix, rate, n), "memory")
             if not best or found.get("other_cpus", 0) < best.get("other_cpus", 0):
                 best = found
-            if best.get("other_cpus", 0) <= MOST_OTHER_CPUS:
+            if best.get("other_cpus", 0) <= results.MOST_OTHER_CPUS:
                 break
         point = {"part": part, "series": series, "mix": mix, "rate_target": rate, **best}
         point["saturated"] = results.saturation(point)
@@ -165,6 +173,7 @@ def main() -> None:
     parser.add_argument(
         "--patience", type=float, default=0, help="seconds to wait for an idle machine, before each run"
     )
+    parser.add_argument("--repeats", type=int, help="of a run that others disturbed")
     parser.add_argument("--only", choices=("sweep", "goals", "sparse"), nargs="+", default=["goals", "sweep", "sparse"])
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "purgatory" / "study.json")
     parser.add_argument("--markdown", type=Path, help="put the tables there, between the marks if it has them")
@@ -176,14 +185,16 @@ def main() -> None:
     else:
         plan = Plan.quick() if options.quick else Plan()
         plan.rounds = options.rounds or plan.rounds
+        plan.repeats = plan.repeats if options.repeats is None else options.repeats
         plan.patience_s = options.patience
         study = Study(plan)
         started = time.monotonic()
         if study.kafka is None:
             print("Kafka's own purgatory is left out: KBROKER_ORACLES and Java are needed", file=sys.stderr)
+        facts = machine_facts()
         for part in options.only:
             getattr(study, part)()
-        document = {"machine": machine(), "memory_mb": MEMORY_MB, "n": plan.n, "points": study.points}
+        document = {"machine": facts, "memory_mb": MEMORY_MB, "n": plan.n, "points": study.points}
         document["seconds"] = round(time.monotonic() - started, 1)
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(document, indent=1), encoding="utf-8")

@@ -1,7 +1,7 @@
 """Exponential arrivals and log-normal completion times from SplitMix64, in whole milliseconds."""
 from libc.math cimport M_PI, cos, exp, log, sqrt
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 
 cdef double QUARTILE = 0.67449      # standard deviations from the median to the 75th percentile
 
@@ -32,7 +32,7 @@ cdef bint workload_draw(
     random.state = seed
     work.n = n
     work.to_complete = 0
-    work.due_ms = <int32_t *>malloc(n * sizeof(int32_t))
+    work.due_ms = <int32_t *>calloc(n, sizeof(int32_t))
     work.latency_ms = <int32_t *>malloc(n * sizeof(int32_t))
     if work.due_ms is NULL or work.latency_ms is NULL:
         workload_free(work)
@@ -43,7 +43,7 @@ cdef bint workload_draw(
         u3 = unit(&random)
         if rate > 0:
             due += -log(1 - u1) * 1000 / rate
-        work.due_ms[i] = whole_ms(due)
+            work.due_ms[i] = whole_ms(due)
         work.latency_ms[i] = whole_ms(exp(mu + sqrt(-2 * log(1 - u2)) * cos(2 * M_PI * u3) * sigma))
         if work.latency_ms[i] < timeout_ms:
             work.to_complete += 1
