@@ -5,6 +5,7 @@ design fell behind the target rate, with an M where it ran out of memory.
 """
 
 import json
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +20,9 @@ Point = dict[str, Any]
 STYLES = {  # colour, line style, name
     "kbroker": ("#1f6f8b", "-", "kbroker"),
     "kafka": ("#d1693c", "-", "Apache Kafka, warmed JVM"),
-    "old": ("#8a8f94", "--", "old design, purge at 1,000 entries"),
-    "old-high": ("#8a8f94", ":", "old design, purge at 2,000,000"),
+    "old": ("#5d6268", "--", "old design, purge at 1,000 entries"),
+    "old-mid": ("#8a8f94", "-.", "old design, purge at 300,000"),
+    "old-high": ("#b3b8bd", ":", "old design, purge at 2,000,000"),
 }
 MIXES = {
     "low": "low mix: median 20 ms, 75th percentile 60 ms",
@@ -110,7 +112,9 @@ def draw_full_speed(axes: Any, document: dict[str, Any], mix: str) -> None:
                 axes.axhline(point["rate_enqueue"], color=colour, lw=0.8, ls="-.", alpha=0.7)
                 text = f"full speed {thousands(point['rate_enqueue'])}"
                 at = axes.get_yaxis_transform()
-                axes.text(0.01, point["rate_enqueue"], text, color=colour, fontsize=6, va="bottom", transform=at)
+                axes.text(
+                    1, point["rate_enqueue"], text, color=colour, fontsize=6, va="bottom", ha="right", transform=at
+                )
 
 
 def draw_offers(axes: Any, document: dict[str, Any]) -> None:
@@ -157,7 +161,6 @@ def draw(document: dict[str, Any], out: Path) -> None:
         axes.yaxis.set_major_formatter(thousands)
         draw_full_speed(axes, document, mix)
         axes.set_title(f"{MIXES[mix]}\nrequests enqueued per second", fontsize=8, loc="left")
-        axes.legend(fontsize=6, frameon=False, loc="upper left", bbox_to_anchor=(0, 0.93))
     for axes in grid[2]:
         axes.axhline(document["memory_mb"], color="#333333", lw=0.8, ls="--")
         axes.text(0.99, document["memory_mb"], "cap of kbroker and the old design", fontsize=6, ha="right", va="bottom",
@@ -171,12 +174,17 @@ def draw(document: dict[str, Any], out: Path) -> None:
         axes.grid(alpha=0.25)
         axes.tick_params(labelsize=7)
     facts = document["machine"]
+    others = statistics.median(p.get("other_cpus", 0) for p in document["points"])
     figure.suptitle(
         f"Purgatory under the article's workload: {document['n']:,} requests, time-out 200 ms, 100 bytes, tick 1 ms, "
         "wheel 20\n"
-        f"{facts['cpu']}, {facts['cores']} cores, {facts['date']}; crosses: saturated (M: out of memory)",
+        f"{facts['cpu']}, {facts['cores']} cores, {facts['date']}; crosses: saturated (M: out of memory);"
+        f" other programs used {others:.1f} CPU",
         fontsize=9,
     )
+    handles, names = grid[0][0].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, names, loc="outside lower center", ncols=len(names), fontsize=7, frameon=False)
     out.parent.mkdir(parents=True, exist_ok=True)
     for suffix in (".png", ".svg"):
         figure.savefig(out.with_suffix(suffix), dpi=110, metadata={"Date": None} if suffix == ".svg" else None)

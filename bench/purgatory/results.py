@@ -74,8 +74,8 @@ def disturbance(document: dict[str, Any]) -> str:
     if middle <= MOST_OTHER_CPUS:
         return f"Other programs used {middle:.2f} CPU meanwhile (median)."
     return (
-        f"**Other programs used {middle:.2f} CPU meanwhile (median of the goals' runs): the ratios hold, lateness,"
-        " expired share and saturation do not.**"
+        f"**Other programs used {middle:.2f} CPU meanwhile (median of the goals' runs). The ratios stand, as both had"
+        " the same share; lateness, expired share and saturation say more about that share than about a design.**"
     )
 
 
