@@ -48,6 +48,7 @@ PARTS = {
     "0137-barrier_batch_consume.c": [(r"\n( +)(do_test_consume_batch_control_msgs\(\);)", r"\n\1if (0) \2")],
 }
 TOOLS = {"kafka-topics": "org.apache.kafka.tools.TopicCommand", "kafka-configs": "kafka.admin.ConfigCommand"}
+Place = tuple[str, str]  # number and scenario
 RESULT = re.compile(r"\|\S* (\d{4}\w+) +\| +(PASSED|FAILED|SKIPPED) ")
 
 
@@ -87,17 +88,21 @@ def built(folder: Path, parts: bool) -> Path:
     return tests
 
 
-def with_a_broker(tests: Path) -> list[str]:
-    """The numbers of the files that talk to a broker, as the table in test.c says."""
-    table = re.search(r"struct test tests\[\] = \{(.*?)\n\};", (tests / "test.c").read_text(), re.DOTALL)
-    assert table is not None
-    found = re.findall(r"_TEST\((\d{4})\w*,\s*([^,)]+)", table.group(1))
-    numbers = {number for number, flags in found if "LOCAL" not in flags and "MANUAL" not in flags}
-    return sorted(number for number in numbers if number < SHARE_GROUPS)
+def table(tests: Path) -> dict[str, tuple[str, str]]:
+    """Scenario and flags of each test that talks to a broker, as the table in test.c has them."""
+    whole = re.search(r"struct test tests\[\] = \{(.*?)\n\};", (tests / "test.c").read_text(), re.DOTALL)
+    assert whole is not None
+    rows = {}
+    for entry in whole.group(1).split("_TEST(")[1:]:
+        name, flags = (part.strip() for part in entry.split(",")[:2])
+        if name < SHARE_GROUPS and "LOCAL" not in flags and "MANUAL" not in flags:
+            rows[name] = ("noautocreate" if "noautocreate" in entry else "default", flags)
+    return rows
 
 
-def one(number: str, tests: Path, broker: BrokerProcess, logs: Path, seconds: int = 300) -> dict[str, str]:
-    """Run the tests of one file; result by name of test."""
+def one(place: Place, tests: Path, broker: BrokerProcess, logs: Path, seconds: int = 300) -> dict[str, str]:
+    """Run the tests of one file and scenario; result by name of test."""
+    number, scenario = place
     conf = logs / f"{broker.port}.conf"
     conf.write_text(f"metadata.broker.list={broker.bootstrap}\ntest.topic.random=true\n")
     env = {
@@ -106,19 +111,18 @@ def one(number: str, tests: Path, broker: BrokerProcess, logs: Path, seconds: in
         "RDKAFKA_TEST_CONF": str(conf),
         "TEST_KAFKA_VERSION": "4.0.0",
         "TESTS": number,
+        "TEST_SCENARIO": scenario,
         "BROKERS": broker.bootstrap,
         "KAFKA_PATH": str(logs.parent / "kafka"),
     }
-    if number in ("0107", "0111"):
-        env["TEST_SCENARIO"] = "noautocreate"
-    log = logs / f"{tests.name}-{number}.log"
+    log = logs / f"{tests.name}-{number}-{scenario}.log"
     with log.open("wb") as output:
         command = ["timeout", "-k", "5", str(seconds), "./test-runner", "-p1", "-L"]
         status = subprocess.run(command, cwd=tests, env=env, stdout=output, stderr=output, check=False).returncode
     results = dict(RESULT.findall(log.read_text(errors="replace")))
-    if status != 0 and "FAILED" not in results.values():
-        began = re.findall(r"Test (\d{4}\w+) (?:started|.*FAILURE)|\[(\d{4}\w+) +/", log.read_text(errors="replace"))
-        results[next((a or b for a, b in reversed(began)), number)] = f"FAILED (status {status})"
+    if status != 0 and "FAILED" not in results.values():  # it has ended itself, or was ended, in the middle of a test
+        begun = re.findall(r"Running test (\d{4}\w+)", log.read_text(errors="replace"))
+        results[begun[-1] if begun else number] = f"FAILED (status {status})"
     return results
 
 
@@ -150,37 +154,41 @@ def main() -> int:
     tools(folder)
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
-    numbers = chosen.only or (sorted(name[:4] for name in PARTS) if chosen.parts else with_a_broker(tests))
-    free: queue.Queue[BrokerProcess] = queue.Queue()
-    brokers = []
-    for index in range(chosen.jobs):
+    rows = table(tests)
+    wanted = sorted(PARTS) if chosen.parts else chosen.only
+    rows = {name: row for name, row in rows.items() if not wanted or any(name[:4] == one[:4] for one in wanted)}
+    brokers: dict[str, list[BrokerProcess]] = {"default": [], "noautocreate": []}
+    free: dict[str, queue.Queue[BrokerProcess]] = {scenario: queue.Queue() for scenario in brokers}
+    for index in range(chosen.jobs + 1):
+        scenario = "default" if index else "noautocreate"
         data = folder / "data" / f"{time.time_ns():x}-{index}"
-        broker = BrokerProcess(data, SETTINGS)
+        broker = BrokerProcess(data, {**SETTINGS, "auto.create.topics.enable": str(index > 0).lower()})
         broker.start()
-        brokers.append(broker)
-        free.put(broker)
+        brokers[scenario].append(broker)
+        free[scenario].put(broker)
 
-    def borrow(number: str) -> dict[str, str]:
-        broker = free.get()
+    def borrow(place: Place) -> dict[str, str]:
+        broker = free[place[1]].get()
         try:
             begun = time.monotonic()
-            results = one(number, tests, broker, logs)
-            print(number, f"{time.monotonic() - begun:.0f} s", results, flush=True)
+            results = one(place, tests, broker, logs)
+            results = {name: found for name, found in results.items() if rows.get(name, place[1:])[0] == place[1]}
+            print(*place, f"{time.monotonic() - begun:.0f} s", results, flush=True)
             return results
         finally:
-            free.put(broker)
+            free[place[1]].put(broker)
 
     results: dict[str, str] = {}
     try:
-        with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
-            for found in pool.map(borrow, numbers):
+        with concurrent.futures.ThreadPoolExecutor(chosen.jobs + 1) as pool:
+            for found in pool.map(borrow, sorted({(name[:4], scenario) for name, (scenario, _) in rows.items()})):
                 results.update(found)
-        for name in [name for name, result in results.items() if result.startswith("FAILED")]:
-            results.pop(name)
-            print("again, alone:", name)
-            results.update(borrow(name[:4]))
+        again = [name for name, result in results.items() if result.startswith("FAILED")]
+        for place in sorted({(name[:4], rows.get(name, ("default", ""))[0]) for name in again}):
+            print("again, alone:", *place)
+            results.update(borrow(place))
     finally:
-        for broker in brokers:
+        for broker in (*brokers["default"], *brokers["noautocreate"]):
             print("broker ended with", broker.stop() if broker.is_alive() else "a crash")
             shutil.rmtree(broker.folder, ignore_errors=True)
     reasons = {} if chosen.parts else left_out()
