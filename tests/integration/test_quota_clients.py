@@ -8,9 +8,12 @@ import pytest
 from kbroker._core.metric_config import MetricConfig, Quota
 from kbroker._core.sensor import Sensor
 from kbroker._core.stats import Rate
+from kbroker.metrics.registry import MetricName
 from kbroker.network.request_channel import InboundRequest
 from kbroker.testing import EmbeddedBroker
 from kbroker.testing.waiting import wait_until
+from tests.support.quota_client import QuotaClient
+from tests.support.wire import create_topic
 
 PRODUCE_KEY, FETCH_KEY = 0, 1
 LIMIT = 20_000
@@ -96,3 +99,29 @@ def test_librdkafka_consumer_is_throttled_by_time_alone() -> None:
             wait_until(lambda: consumer.poll(0.05) is None and any(delay > 0.1 for delay in told), 30)
         finally:
             consumer.close()
+
+
+@pytest.mark.slow
+def test_a_spinning_fetcher_is_held_to_its_share_of_time() -> None:
+    """Fetches that return at once (max wait 0) in a tight loop: two percent of a thread and no more."""
+    quota = 2.0
+    with EmbeddedBroker() as broker, QuotaClient(broker.bootstrap_servers, "spinner", 30) as client:
+        client.send(create_topic("t", 1))
+        client.receive()
+        broker.context.quotas.update(None, "spinner", "request_percentage", quota)
+        begun_ms = broker.clock.epoch_ms()
+        name = MetricName.of("request-time", "Request", {"user": "", "client-id": "spinner"})
+        delays, used, asked = [], [], 0
+        while broker.clock.epoch_ms() - begun_ms < 14_000:
+            client.fetch("t")
+            asked += 1
+            if (delay := client.end()["ThrottleTimeMs"]) > 0:
+                delays.append(delay)
+                metric = broker.context.metrics.get(name)
+                assert metric is not None
+                used.append(metric.measure())
+    assert len(delays) > 5
+    assert max(delays) <= 1000  # served one window at most
+    assert asked > 100
+    # The window is ten to eleven seconds long: a rate read at its shortest is up to a tenth above.
+    assert quota * 0.9 < max(used) < quota * 1.15

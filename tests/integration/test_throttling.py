@@ -341,6 +341,46 @@ def test_cold_requests_are_judged_by_time(broker: VirtualBroker, client: QuotaCl
     assert_muted_for(broker, client, 1000)
 
 
+def test_a_handshake_outside_of_authentication_is_throttled(broker: VirtualBroker, client: QuotaClient) -> None:
+    """P7: SaslHandshake is charged and mutes like any request, though its answer has no field to tell it."""
+    broker.context.quotas.update(None, "client", REQUEST, 1)
+    charge_time(broker, 1000)
+    assert client.call("SaslHandshake", 1, {"Mechanism": "PLAIN"})["ErrorCode"] != 0
+    assert broker.context.quotas.request.queue_size == 1
+    broker.context.quotas.update(None, "client", REQUEST, None)
+    assert_muted_for(broker, client, 1000)
+
+
+def test_mutations_throttle_by_their_own_manager_iff_they_ask_for_more(
+    broker: VirtualBroker, client: QuotaClient
+) -> None:
+    """Of the controller's delay and the request's the larger one is told; a tie is the request's."""
+    quotas = broker.context.quotas
+    topic = {"NumPartitions": 1, "ReplicationFactor": 1}
+    quotas.update(None, "client", MUTATION, 1)
+    quotas.controller_mutation.record_and_get_throttle(USER, "client", 21)  # burst 11: 10 below zero
+    answer = client.call("CreateTopics", 6, {"Topics": [{**topic, "Name": "late"}], "timeoutMs": 1000})
+    assert (answer["ThrottleTimeMs"], answer["Topics"][0]["ErrorCode"]) == (10_000, 89)
+    assert (quotas.controller_mutation.queue_size, quotas.request.queue_size) == (1, 0)
+    assert metric(broker, "throttle-time", "ControllerMutation", user="", client_id="client") == 10_000
+    assert_muted_for(broker, client, 10_000)
+    quotas.update(None, "client", REQUEST, 1)
+    charge_time(broker, 1000)
+    quotas.controller_mutation.record_and_get_throttle(USER, "client", 1)  # 1 below zero: 1,000 ms for both
+    answer = client.call("CreateTopics", 6, {"Topics": [{**topic, "Name": "late"}], "timeoutMs": 1000})
+    assert (answer["ThrottleTimeMs"], answer["Topics"][0]["ErrorCode"]) == (1000, 89)
+    assert (quotas.controller_mutation.queue_size, quotas.request.queue_size) == (0, 1)
+
+
+def test_an_old_client_is_muted_for_its_mutations(broker: VirtualBroker, client: QuotaClient) -> None:
+    """Permissive: CreateTopics 5 makes the topic, and pays for it afterwards."""
+    broker.context.quotas.update(None, "client", MUTATION, 1)
+    topic = {"Name": "many", "NumPartitions": 20, "ReplicationFactor": 1}
+    answer = client.call("CreateTopics", 5, {"Topics": [topic], "timeoutMs": 1000})
+    assert (answer["ThrottleTimeMs"], answer["Topics"][0]["ErrorCode"]) == (9000, 0)
+    assert_muted_for(broker, client, 9000)
+
+
 def test_an_error_is_throttled_like_any_answer(broker: VirtualBroker, client: QuotaClient) -> None:
     """A refused request costs its time as well."""
     broker.context.quotas.update(None, "client", REQUEST, 1)

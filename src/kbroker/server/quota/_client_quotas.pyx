@@ -35,6 +35,10 @@ from kbroker.server.quota._entities cimport (
 from kbroker.server.quota._gate cimport charge_request, gate_exempt, throttle_request
 from kbroker.server.quota._throttled cimport throttled_advance, throttled_close
 
+cdef extern from "socket_io.h" nogil:
+    void kb_block_signals()
+
+
 TYPES = ("Produce", "Fetch", "Request", "ControllerMutation")
 KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
 RATES = ("byte-rate", "byte-rate", "request-time", "tokens")
@@ -339,6 +343,7 @@ cdef class ClientQuotaManagers:
         """Body of the thread that ends throttles; returns after ``stop_reaper``."""
         cdef ClientQuotas *quotas = self.quotas
         with nogil:
+            kb_block_signals()
             while not atomic_load(&quotas.is_closed):
                 throttled_advance(quotas, REAP_MS)
 

@@ -29,11 +29,11 @@ cdef enum:
     SENSOR_EXPIRATION_MS = 3600000
     CACHED_CLIENTS = 64         # per handler thread, a power of two
     CACHED_ID_BYTES = 64        # a longer client id is looked up each time
+    COUNTS_AT_ONCE = 1024       # of a counter taken by a handler thread, to be given to its requests one by one
 
 cdef double PERCENT_PER_NS
 
 cdef struct ClientSensors:      # a counter, named by its tags, and the throttle times it caused
-    AtomicI64 refs
     ClientSensors *next         # QuotaManager.lock
     ClientSensors *untold_next  # QuotaManager.lock
     uint64_t hash
@@ -43,6 +43,9 @@ cdef struct ClientSensors:      # a counter, named by its tags, and the throttle
     SensorCore *throttle_time   # owned count
     MetricCore *limited         # of quota: what has the limit
     Clock *clock                # owned count
+    char before_refs[64]        # handlers read what is above, network threads change what is below: no shared line
+    AtomicI64 refs
+    char behind_refs[64]
 
 cdef struct QuotaManager:
     int32_t kind
@@ -78,8 +81,10 @@ cdef struct CachedClient:       # of one handler thread
     char client_id[CACHED_ID_BYTES]
     int64_t generation[KINDS]
     ClientSensors *sensors[KINDS]    # counted
+    int64_t spare_counts[KINDS]      # more counts on them
 
 cdef struct ClientCache:
+    CachedClient *latest             # what sensors_of_request has found last
     CachedClient clients[CACHED_CLIENTS]
 
 cdef inline int64_t epoch_ms_of(Clock *clock, int64_t ns) noexcept nogil:
@@ -95,9 +100,13 @@ cdef ClientSensors *sensors_retain(ClientSensors *sensors) noexcept nogil
 cdef void sensors_release(ClientSensors *sensors) noexcept nogil
 # The counter of a user and a client id, made if there is none; counted, NULL: memory is out.
 cdef ClientSensors *client_sensors(QuotaManager *manager, Text user, Text client_id, int64_t now_ms) noexcept nogil
-# The same for the client of a request; `cache` (NULL: none) is the calling thread's own.
-cdef ClientSensors *sensors_of_request(QuotaManager *manager, ClientCache *cache, Request *request,
-                                       int64_t now_ms) noexcept nogil
+# The same for the client of a request; `cache` (NULL: none) is the calling thread's own. Borrowed from the cache where
+# it is kept there, for as long as no other client is looked up; is_counted: the count is the caller's.
+cdef ClientSensors *sensors_of_request(QuotaManager *manager, ClientCache *cache, Request *request, int64_t now_ms,
+                                       bint *is_counted) noexcept nogil
+# A count on what sensors_of_request has just returned, for the request: from the cache's own where it is kept there.
+cdef void count_for_request(QuotaManager *manager, ClientCache *cache, ClientSensors *sensors,
+                            bint is_counted) noexcept nogil
 cdef ClientCache *client_cache_new() noexcept nogil
 cdef void client_cache_free(ClientCache *cache) noexcept nogil
 cdef Text user_of(const Session *session) noexcept nogil        # its principal without "User:"

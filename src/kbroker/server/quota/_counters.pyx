@@ -80,7 +80,11 @@ cdef ClientSensors *sensors_retain(ClientSensors *sensors) noexcept nogil:
 
 
 cdef void sensors_release(ClientSensors *sensors) noexcept nogil:
-    if sensors == NULL or atomic_add(&sensors.refs, -1) != 0:
+    give_counts(sensors, 1)
+
+
+cdef void give_counts(ClientSensors *sensors, int64_t counts) noexcept nogil:
+    if sensors == NULL or atomic_add(&sensors.refs, -counts) != 0:
         return
     sensor_release(sensors.quota)
     sensor_release(sensors.throttle_time)
@@ -252,10 +256,15 @@ cdef void client_cache_free(ClientCache *cache) noexcept nogil:
 cdef void forget(CachedClient *client) noexcept nogil:
     cdef int kind
     for kind in range(KINDS):
-        sensors_release(client.sensors[kind])
-        client.sensors[kind] = NULL
+        forget_sensors(client, kind)
     session_release(client.session)
     client.session = NULL
+
+
+cdef inline void forget_sensors(CachedClient *client, int kind) noexcept nogil:
+    give_counts(client.sensors[kind], 1 + client.spare_counts[kind])
+    client.sensors[kind] = NULL
+    client.spare_counts[kind] = 0
 
 
 cdef inline uint64_t small_hash(const char *data, int32_t size_bytes) noexcept nogil:
@@ -268,17 +277,19 @@ cdef inline uint64_t small_hash(const char *data, int32_t size_bytes) noexcept n
     return ((first * <uint64_t>0x9E3779B97F4A7C15) ^ last) * <uint64_t>0xBF58476D1CE4E5B9 >> 40
 
 
-cdef ClientSensors *sensors_of_request(QuotaManager *manager, ClientCache *cache, Request *request,
-                                       int64_t now_ms) noexcept nogil:
+cdef ClientSensors *sensors_of_request(QuotaManager *manager, ClientCache *cache, Request *request, int64_t now_ms,
+                                       bint *is_counted) noexcept nogil:
     cdef Text client_id
     cdef CachedClient *client
     cdef ClientSensors *sensors
     cdef int64_t generation
     client_id.data = request.client_id
     client_id.size_bytes = request.client_id_bytes if request.client_id != NULL else 0
-    if cache == NULL or client_id.size_bytes > CACHED_ID_BYTES or request.session == NULL:
+    is_counted[0] = cache == NULL or client_id.size_bytes > CACHED_ID_BYTES or request.session == NULL
+    if is_counted[0]:
         return client_sensors(manager, user_of(request.session), client_id, now_ms)
     client = &cache.clients[small_hash(client_id.data, client_id.size_bytes) & (CACHED_CLIENTS - 1)]
+    cache.latest = client
     if client.session != request.session or client.client_id_bytes != client_id.size_bytes or (
             client_id.size_bytes > 0 and memcmp(client.client_id, client_id.data, <size_t>client_id.size_bytes) != 0):
         forget(client)
@@ -289,13 +300,26 @@ cdef ClientSensors *sensors_of_request(QuotaManager *manager, ClientCache *cache
     generation = atomic_load(&manager.generation)       # first: what is looked up is of this one or a later one
     sensors = client.sensors[manager.kind]
     if sensors != NULL and (client.generation[manager.kind] != generation or sensor_is_removed(sensors.quota)):
-        sensors_release(sensors)
-        sensors = client.sensors[manager.kind] = NULL
+        forget_sensors(client, manager.kind)
+        sensors = NULL
     if sensors == NULL:
         sensors = client_sensors(manager, user_of(request.session), client_id, now_ms)
         client.sensors[manager.kind] = sensors
         client.generation[manager.kind] = generation
-    return sensors_retain(sensors) if sensors != NULL else NULL
+    return sensors
+
+
+cdef void count_for_request(QuotaManager *manager, ClientCache *cache, ClientSensors *sensors,
+                            bint is_counted) noexcept nogil:
+    cdef int64_t *spare
+    if is_counted:
+        sensors_retain(sensors)
+        return
+    spare = &cache.latest.spare_counts[manager.kind]
+    if spare[0] == 0:
+        atomic_add(&sensors.refs, COUNTS_AT_ONCE)
+        spare[0] = COUNTS_AT_ONCE
+    spare[0] -= 1
 
 
 # ---------------------------------------------------------------- judging

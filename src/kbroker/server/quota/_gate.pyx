@@ -9,9 +9,9 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
 from kbroker._core.request cimport Request
 from kbroker._core.sensor_core cimport sensor_record
 from kbroker.server.quota._counters cimport (
-    KIND_FETCH, KIND_PRODUCE, KIND_REQUEST, PERCENT_PER_NS, THROTTLE_SERVED, ClientSensors, QuotaManager, epoch_ms_of,
-    is_enabled, max_value_in_window, quotas_release, quotas_retain, record_and_get_throttle, sensors_of_request,
-    sensors_release, sensors_retain,
+    KIND_FETCH, KIND_PRODUCE, KIND_REQUEST, PERCENT_PER_NS, THROTTLE_SERVED, ClientSensors, QuotaManager,
+    count_for_request, epoch_ms_of, is_enabled, max_value_in_window, quotas_release, quotas_retain,
+    record_and_get_throttle, sensors_of_request, sensors_release,
 )
 from kbroker.server.quota._throttled cimport throttle_channel
 
@@ -35,7 +35,7 @@ cdef inline double handler_percent(Request *request, int64_t now_ns) noexcept no
 
 cdef void charge_client(Request *request) noexcept nogil:
     cdef ClientSensors *sensors = <ClientSensors *>request.network_account
-    if request.response_sent_ns != 0:
+    if request.response_sent_ns != 0 and request.network_ns > 0:   # of a run, the first request carries it all
         sensor_record(sensors.quota, <double>request.network_ns * PERCENT_PER_NS,
                       epoch_ms_of(sensors.clock, request.response_sent_ns), False, NULL)
     sensors_release(sensors)
@@ -43,7 +43,7 @@ cdef void charge_client(Request *request) noexcept nogil:
 
 cdef void charge_exempt(Request *request) noexcept nogil:
     cdef ClientQuotas *quotas = <ClientQuotas *>request.network_account
-    if request.response_sent_ns != 0:
+    if request.response_sent_ns != 0 and request.network_ns > 0:
         sensor_record(quotas.exempt, <double>request.network_ns * PERCENT_PER_NS,
                       epoch_ms_of(quotas.clock, request.response_sent_ns), False, NULL)
     quotas_release(quotas)
@@ -51,114 +51,132 @@ cdef void charge_exempt(Request *request) noexcept nogil:
 
 # ---------------------------------------------------------------- charges
 
-cdef inline int32_t charge_bytes(QuotaManager *manager, ClientCache *cache, Request *request, int64_t size_bytes,
-                                 int64_t now_ms, ClientSensors **sensors) noexcept nogil:
-    """Bytes against one manager; the counter is the caller's to give back."""
+cdef struct Charge:             # against one manager
+    ClientSensors *sensors      # NULL: the manager has no quota
+    bint is_counted
+    int32_t throttle_ms
+
+
+cdef inline void clear(Charge *charge) noexcept nogil:
+    charge.sensors = NULL
+    charge.is_counted = False
+    charge.throttle_ms = 0
+
+
+cdef inline void give_back(Charge *charge) noexcept nogil:
+    if charge.is_counted:
+        sensors_release(charge.sensors)
+
+
+cdef inline void find(Charge *charge, QuotaManager *manager, ClientCache *cache, Request *request,
+                      int64_t now_ms) noexcept nogil:
+    charge.sensors = sensors_of_request(manager, cache, request, now_ms, &charge.is_counted)
+
+
+cdef inline void charge_bytes(Charge *charge, QuotaManager *manager, ClientCache *cache, Request *request,
+                              int64_t size_bytes, int64_t now_ms) noexcept nogil:
+    clear(charge)
     if not is_enabled(manager):
-        return 0
-    sensors[0] = sensors_of_request(manager, cache, request, now_ms)
-    if sensors[0] == NULL:
-        return 0
-    request.throttle_ms[manager.kind] = record_and_get_throttle(manager, sensors[0], <double>size_bytes, now_ms)
-    return <int32_t>request.throttle_ms[manager.kind]
+        return
+    find(charge, manager, cache, request, now_ms)
+    if charge.sensors != NULL:
+        charge.throttle_ms = record_and_get_throttle(manager, charge.sensors, <double>size_bytes, now_ms)
+        request.throttle_ms[manager.kind] = charge.throttle_ms
 
 
-cdef inline int32_t charge_time(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t now_ns,
-                                int64_t now_ms, ClientSensors **sensors) noexcept nogil:
-    """The handler's time now, the network threads' when the request ends; the counter is the caller's to give back."""
+cdef inline void charge_time(Charge *charge, ClientQuotas *quotas, ClientCache *cache, Request *request,
+                             int64_t now_ns, int64_t now_ms) noexcept nogil:
+    """The handler's time now, the network threads' when the request ends."""
     cdef QuotaManager *manager = &quotas.managers[KIND_REQUEST]
+    clear(charge)
     if not is_enabled(manager):
-        return 0
-    sensors[0] = sensors_of_request(manager, cache, request, now_ms)
-    if sensors[0] == NULL:
-        return 0
+        return
+    find(charge, manager, cache, request, now_ms)
+    if charge.sensors == NULL:
+        return
     if request.charge_network == NULL:
-        request.network_account = sensors_retain(sensors[0])
+        count_for_request(manager, cache, charge.sensors, charge.is_counted)
+        request.network_account = charge.sensors
         request.charge_network = charge_client
-    request.throttle_ms[KIND_REQUEST] = record_and_get_throttle(
-        manager, sensors[0], handler_percent(request, now_ns), now_ms)
-    return <int32_t>request.throttle_ms[KIND_REQUEST]
+    charge.throttle_ms = record_and_get_throttle(manager, charge.sensors, handler_percent(request, now_ns), now_ms)
+    request.throttle_ms[KIND_REQUEST] = charge.throttle_ms
 
 
-cdef inline int32_t serve(ClientQuotas *quotas, int kind, Request *request, int32_t bandwidth_ms,
-                          ClientSensors *bandwidth, int32_t time_ms, ClientSensors *time,
+cdef inline int32_t serve(ClientQuotas *quotas, int kind, Request *request, Charge *bandwidth, Charge *time,
                           int64_t now_ms) noexcept nogil:
     """Throttle by the larger of two delays, once; gives the counters back."""
-    cdef int32_t longest_ms = max(bandwidth_ms, time_ms, 0)
+    cdef int32_t longest_ms = max(bandwidth.throttle_ms, time.throttle_ms, 0)
     if longest_ms > 0:
         request.throttle_ms[THROTTLE_SERVED] = longest_ms
-        if bandwidth_ms > time_ms:
-            throttle_channel(quotas, &quotas.managers[kind], bandwidth, request, bandwidth_ms, now_ms)
+        if bandwidth.throttle_ms > time.throttle_ms:
+            throttle_channel(quotas, &quotas.managers[kind], bandwidth.sensors, request, longest_ms, now_ms)
         else:
-            throttle_channel(quotas, &quotas.managers[KIND_REQUEST], time, request, time_ms, now_ms)
-    sensors_release(bandwidth)
-    sensors_release(time)
+            throttle_channel(quotas, &quotas.managers[KIND_REQUEST], time.sensors, request, longest_ms, now_ms)
+    give_back(bandwidth)
+    give_back(time)
     return longest_ms
 
 
 cdef int32_t gate_produce(ClientQuotas *quotas, ClientCache *cache, Request *request, bint has_answer,
                           int64_t now_ns) noexcept nogil:
-    cdef ClientSensors *bandwidth = NULL
-    cdef ClientSensors *time = NULL
-    cdef int32_t bandwidth_ms, time_ms = 0
+    cdef Charge bandwidth, time
     cdef int64_t now_ms
     if not quotas_are_set(quotas):
         return 0
     now_ms = epoch_ms_of(quotas.clock, now_ns)
-    bandwidth_ms = charge_bytes(
-        &quotas.managers[KIND_PRODUCE], cache, request, request.size_bytes, now_ms, &bandwidth)
+    charge_bytes(&bandwidth, &quotas.managers[KIND_PRODUCE], cache, request, request.size_bytes, now_ms)
     if has_answer:
-        time_ms = charge_time(quotas, cache, request, now_ns, now_ms, &time)
+        charge_time(&time, quotas, cache, request, now_ns, now_ms)
     else:
+        clear(&time)
         gate_exempt(quotas, request, now_ns)
-    return serve(quotas, KIND_PRODUCE, request, bandwidth_ms, bandwidth, time_ms, time, now_ms)
+    return serve(quotas, KIND_PRODUCE, request, &bandwidth, &time, now_ms)
 
 
 cdef int32_t gate_fetch(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t response_bytes,
                         int64_t now_ns) noexcept nogil:
-    cdef ClientSensors *bandwidth = NULL
-    cdef ClientSensors *time = NULL
-    cdef int32_t bandwidth_ms, time_ms
+    cdef Charge bandwidth, time
     cdef int64_t now_ms
     if not quotas_are_set(quotas):
         return 0
     now_ms = epoch_ms_of(quotas.clock, now_ns)
-    time_ms = charge_time(quotas, cache, request, now_ns, now_ms, &time)
-    bandwidth_ms = charge_bytes(&quotas.managers[KIND_FETCH], cache, request, response_bytes, now_ms, &bandwidth)
-    if bandwidth_ms > 0 or time_ms > 0:
-        if bandwidth == NULL:       # given back although nobody counted it, as Kafka does
-            bandwidth = sensors_of_request(&quotas.managers[KIND_FETCH], cache, request, now_ms)
-        if bandwidth != NULL:
-            sensor_record(bandwidth.quota, -<double>response_bytes, now_ms, False, NULL)
-    return serve(quotas, KIND_FETCH, request, bandwidth_ms, bandwidth, time_ms, time, now_ms)
+    charge_time(&time, quotas, cache, request, now_ns, now_ms)
+    charge_bytes(&bandwidth, &quotas.managers[KIND_FETCH], cache, request, response_bytes, now_ms)
+    if bandwidth.throttle_ms > 0 or time.throttle_ms > 0:
+        if bandwidth.sensors == NULL:       # given back although nobody counted it, as Kafka does
+            find(&bandwidth, &quotas.managers[KIND_FETCH], cache, request, now_ms)
+        if bandwidth.sensors != NULL:
+            sensor_record(bandwidth.sensors.quota, -<double>response_bytes, now_ms, False, NULL)
+    return serve(quotas, KIND_FETCH, request, &bandwidth, &time, now_ms)
 
 
 cdef int32_t gate_request(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t now_ns) noexcept nogil:
-    cdef ClientSensors *time = NULL
-    cdef int32_t time_ms
+    cdef Charge none, time
     cdef int64_t now_ms
     if not quotas_are_set(quotas):
         return 0
     now_ms = epoch_ms_of(quotas.clock, now_ns)
-    time_ms = charge_time(quotas, cache, request, now_ns, now_ms, &time)
-    return serve(quotas, KIND_REQUEST, request, 0, NULL, time_ms, time, now_ms)
+    clear(&none)
+    charge_time(&time, quotas, cache, request, now_ns, now_ms)
+    return serve(quotas, KIND_REQUEST, request, &none, &time, now_ms)
 
 
 cdef int32_t charge_request(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil:
-    cdef ClientSensors *time = NULL
-    cdef int32_t time_ms = charge_time(quotas, NULL, request, now_ns, epoch_ms_of(quotas.clock, now_ns), &time)
-    sensors_release(time)
-    return time_ms
+    cdef Charge time
+    charge_time(&time, quotas, NULL, request, now_ns, epoch_ms_of(quotas.clock, now_ns))
+    give_back(&time)
+    return time.throttle_ms
 
 
 cdef void throttle_request(ClientQuotas *quotas, QuotaManager *manager, Request *request, int32_t throttle_ms,
                            int64_t now_ns) noexcept nogil:
     cdef int64_t now_ms = epoch_ms_of(quotas.clock, now_ns)
-    cdef ClientSensors *sensors = sensors_of_request(manager, NULL, request, now_ms)
+    cdef Charge by
+    find(&by, manager, NULL, request, now_ms)
     request.throttle_ms[manager.kind] = throttle_ms
     request.throttle_ms[THROTTLE_SERVED] = throttle_ms
-    throttle_channel(quotas, manager, sensors, request, throttle_ms, now_ms)
-    sensors_release(sensors)
+    throttle_channel(quotas, manager, by.sensors, request, throttle_ms, now_ms)
+    give_back(&by)
 
 
 cdef void gate_exempt(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil:
@@ -173,14 +191,14 @@ cdef void gate_exempt(ClientQuotas *quotas, Request *request, int64_t now_ns) no
 cdef int32_t fetch_window_bytes(ClientQuotas *quotas, ClientCache *cache, Request *request,
                                 int64_t now_ns) noexcept nogil:
     cdef QuotaManager *manager
-    cdef ClientSensors *sensors
+    cdef Charge by
     cdef double most
     if not quotas_are_set(quotas) or not is_enabled(&quotas.managers[KIND_FETCH]):
         return INT32_MAX
     manager = &quotas.managers[KIND_FETCH]
-    sensors = sensors_of_request(manager, cache, request, epoch_ms_of(quotas.clock, now_ns))
-    if sensors == NULL:
+    find(&by, manager, cache, request, epoch_ms_of(quotas.clock, now_ns))
+    if by.sensors == NULL:
         return INT32_MAX
-    most = max_value_in_window(manager, sensors)
-    sensors_release(sensors)
+    most = max_value_in_window(manager, by.sensors)
+    give_back(&by)
     return INT32_MAX if most >= INT32_MAX else <int32_t>most
