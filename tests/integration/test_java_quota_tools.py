@@ -3,7 +3,7 @@
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from tests.support.broker import BrokerProcess
 
 CONFIGS = "kafka.admin.ConfigCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
-JAVA_PROGRAM = Path(__file__).parents[1] / "support" / "java" / "MutationRetry.java"
+JAVA_PROGRAMS = Path(__file__).parents[1] / "support" / "java"
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 ENVIRONMENT = {**os.environ, "JAVA_TOOL_OPTIONS": QUICK_START}
 
@@ -34,8 +34,23 @@ class Tools:
         assert done.returncode == status, f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout + (done.stderr if status else "")
 
-    def described(self, *entity: str) -> list[str]:
-        return sorted(self(CONFIGS, "--describe", *entity).splitlines())
+    def java(self, program: str, *args: str, stdin: str = "") -> str:
+        """Run one of our Java programs with Kafka's classes."""
+        found = subprocess.run([self.script, "classpath"], capture_output=True, text=True, check=True, timeout=120)
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+        command = ["java", quiet, "-cp", found.stdout.strip(), str(JAVA_PROGRAMS / program), *args]
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=200, check=False, env=ENVIRONMENT
+        )
+        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+    def configs(self, *calls: Sequence[str]) -> list[list[str]]:
+        """Calls of kafka-configs in one JVM; returns the lines that each has printed, in order of the alphabet."""
+        lines = "".join("\t".join(("--bootstrap-server", self.bootstrap, *call)) + "\n" for call in calls)
+        printed = self.java("Commands.java", CONFIGS, stdin=lines).split("\1\n")
+        assert len(printed) == len(calls) + 1
+        return [sorted(line for line in text.splitlines() if line) for text in printed[:-1]]
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +95,16 @@ USERS_AND_CLIENTS = [
 ]
 
 
-LISTINGS = [("users",), ("clients",), ("users", "clients")]
+LISTINGS = [
+    ("--describe", "--entity-type", "users"),
+    ("--describe", "--entity-type", "clients"),
+    ("--describe", "--entity-type", "users", "--entity-type", "clients"),
+]
 
 
 def test_every_kind_of_user_and_client_quota(tools: Tools) -> None:
     """kafka-configs sets, lists and removes all four keys on all eight kinds of entity."""
-    expected = {}
+    expected, sets, removals = {}, [], []
     for number, (entity, shown) in enumerate(USERS_AND_CLIENTS, 1):
         values = {
             "producer_byte_rate": number * 1000.0,
@@ -95,69 +114,81 @@ def test_every_kind_of_user_and_client_quota(tools: Tools) -> None:
         }
         expected[shown] = values
         given = ",".join(f"{key}={value}" for key, value in values.items())
-        assert "Completed updating " in tools(CONFIGS, "--alter", *entity, "--add-config", given)
+        sets.append(("--alter", *entity, "--add-config", given))
+        removals.append(("--alter", *entity, "--delete-config", ",".join(values)))
+    printed = tools.configs(*sets, *LISTINGS, *removals, *LISTINGS)
+    changed, listed, removed, left = printed[:8], printed[8:11], printed[11:19], printed[19:]
+    assert all(line.startswith("Completed updating ") for (line,) in [*changed, *removed])
     found = {}
-    for kinds in LISTINGS:
-        for line in tools.described(*(word for kind in kinds for word in ("--entity-type", kind))):
-            shown, values = line.removeprefix("Quota configs for ").split(" are ")
-            found[shown] = {key: float(value) for key, value in (pair.split("=") for pair in values.split(", "))}
+    for line in (line for lines in listed for line in lines):
+        shown, values = line.removeprefix("Quota configs for ").split(" are ")
+        found[shown] = {key: float(value) for key, value in (pair.split("=") for pair in values.split(", "))}
     assert found == expected
-
-    keys = "producer_byte_rate,consumer_byte_rate,request_percentage,controller_mutation_rate"
-    for entity, _ in USERS_AND_CLIENTS:
-        tools(CONFIGS, "--alter", *entity, "--delete-config", keys)
-    for kinds in LISTINGS:
-        assert tools.described(*(word for kind in kinds for word in ("--entity-type", kind))) == []
+    assert left == [[], [], []]
 
 
 def test_address_quotas(tools: Tools) -> None:
     """The same for addresses, and the default address."""
     address = ("--entity-type", "ips", "--entity-name", "127.0.0.1")
     default = ("--entity-type", "ips", "--entity-default")
-    tools(CONFIGS, "--alter", *address, "--add-config", "connection_creation_rate=500")
-    tools(CONFIGS, "--alter", *default, "--add-config", "connection_creation_rate=1000")
-    assert tools.described("--entity-type", "ips") == [
+    every = ("--describe", "--entity-type", "ips")
+    *_, listed, _, _, left = tools.configs(
+        ("--alter", *address, "--add-config", "connection_creation_rate=500"),
+        ("--alter", *default, "--add-config", "connection_creation_rate=1000"),
+        every,
+        ("--alter", *address, "--delete-config", "connection_creation_rate"),
+        ("--alter", *default, "--delete-config", "connection_creation_rate"),
+        every,
+    )
+    assert listed == [
         "Quota configs for ip '127.0.0.1' are connection_creation_rate=500.0",
         "Quota configs for the default ip are connection_creation_rate=1000.0",
     ]
-    for entity in (address, default):
-        tools(CONFIGS, "--alter", *entity, "--delete-config", "connection_creation_rate")
-    assert tools.described("--entity-type", "ips") == []
+    assert left == []
 
 
 def test_short_options_and_refusals(tools: Tools) -> None:
     """--user and --client-defaults are the same entities; what the broker refuses the tool tells."""
-    tools(CONFIGS, "--alter", "--user", "carl", "--client-defaults", "--add-config", "producer_byte_rate=7")
-    assert tools.described("--user", "carl", "--client-defaults") == [
-        "Quota configs for user-principal 'carl', the default client-id are producer_byte_rate=7.0"
-    ]
-    told = tools(CONFIGS, "--alter", "--user", "carl", "--add-config", "producer_byte_rate=0", status=1)
+    entity = ("--user", "carl", "--client-defaults")
+    told = tools(CONFIGS, "--alter", *entity, "--add-config", "producer_byte_rate=0", status=1)
     assert "Quota producer_byte_rate must be greater than 0" in told
-    tools(CONFIGS, "--alter", "--user", "carl", "--client-defaults", "--delete-config", "producer_byte_rate")
-    assert tools.described("--user", "carl") == []
+    _, listed, _, left = tools.configs(
+        ("--alter", *entity, "--add-config", "producer_byte_rate=7"),
+        ("--describe", *entity),
+        ("--alter", *entity, "--delete-config", "producer_byte_rate"),
+        ("--describe", "--user", "carl"),
+    )
+    assert listed == ["Quota configs for user-principal 'carl', the default client-id are producer_byte_rate=7.0"]
+    assert left == []
 
 
 def test_broker_configs_of_quotas(tools: Tools) -> None:
     """The limits of connections change at run time, for one broker and for all."""
     one = ("--entity-type", "brokers", "--entity-name", "1")
     every = ("--entity-type", "brokers", "--entity-default")
-    tools(CONFIGS, "--alter", *one, "--add-config", "max.connections=900,max.connections.per.ip=800")
-    tools(CONFIGS, "--alter", *every, "--add-config", "max.connection.creation.rate=700")
-    shown = "\n".join(tools.described(*one))
+    _, _, of_one, of_all, _, _ = tools.configs(
+        ("--alter", *one, "--add-config", "max.connections=900,max.connections.per.ip=800"),
+        ("--alter", *every, "--add-config", "max.connection.creation.rate=700"),
+        ("--describe", *one),
+        ("--describe", *every),
+        ("--alter", *one, "--delete-config", "max.connections,max.connections.per.ip"),
+        ("--alter", *every, "--delete-config", "max.connection.creation.rate"),
+    )
+    shown = "\n".join(of_one)
     assert re.search(r"max\.connections=900 .*DYNAMIC_BROKER_CONFIG:max\.connections=900", shown)
     assert "max.connections.per.ip=800" in shown
-    assert "max.connection.creation.rate=700" in "\n".join(tools.described(*every))
-    tools(CONFIGS, "--alter", *one, "--delete-config", "max.connections,max.connections.per.ip")
-    tools(CONFIGS, "--alter", *every, "--delete-config", "max.connection.creation.rate")
+    assert "max.connection.creation.rate=700" in "\n".join(of_all)
 
 
 def test_quotas_survive_a_restart(broker: BrokerProcess, tools: Tools) -> None:
     """What kafka-configs set is there after a kill."""
-    tools(CONFIGS, "--alter", "--user", "dora", "--add-config", "request_percentage=0.25")
+    tools.configs(("--alter", "--user", "dora", "--add-config", "request_percentage=0.25"))
     broker.kill()
     broker.start()
-    assert tools.described("--user", "dora") == ["Quota configs for user-principal 'dora' are request_percentage=0.25"]
-    tools(CONFIGS, "--alter", "--user", "dora", "--delete-config", "request_percentage")
+    listed, _ = tools.configs(
+        ("--describe", "--user", "dora"), ("--alter", "--user", "dora", "--delete-config", "request_percentage")
+    )
+    assert listed == ["Quota configs for user-principal 'dora' are request_percentage=0.25"]
 
 
 def test_stock_kafka_topics_returns_at_once(tools: Tools, tmp_path: Path) -> None:
@@ -178,14 +209,8 @@ def test_admin_retries_by_default_and_not_if_told(broker: BrokerProcess, tools: 
     """Java's Admin waits throttle_time_ms and asks again; with retryOnQuotaViolation(false) it fails at once."""
     need.program("javac")
     tools(CONFIGS, "--alter", "--client", "admin", "--add-config", "controller_mutation_rate=1")
-    classpath = subprocess.run([tools.script, "classpath"], capture_output=True, text=True, check=True, timeout=120)
-    done = subprocess.run(
-        ["java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath.stdout.strip(),
-         str(JAVA_PROGRAM), broker.bootstrap, "admin"],
-        capture_output=True, text=True, timeout=120, check=False, env=ENVIRONMENT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+    printed = tools.java("MutationRetry.java", broker.bootstrap, "admin")
+    lines = {line.split()[0]: line.split()[1:] for line in printed.splitlines()}
     took = {what: int(words[0]) for what, words in lines.items()}
     assert lines["burst"][1:] == ["done"]
     # 14 of 11: three seconds overdrawn when the first is refused
