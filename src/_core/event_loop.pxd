@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from kbroker._core.channel cimport Channel, Link
 from kbroker._core.clock cimport Clock, Waker
 from kbroker._core.framing cimport Framing
-from kbroker._core.memory_pool cimport Pool
+from kbroker._core.memory_pool cimport Pool, PoolWaiter
 from kbroker._core.poller cimport Poller, kb_event
 from kbroker._core.request cimport Request
 from kbroker._core.sync cimport AtomicI64, atomic_load_relaxed, atomic_store
@@ -35,6 +35,8 @@ cdef struct EventLoop:
     Clock *clock                # counted
     Pool *pool                  # counted
     Waker waker
+    PoolWaiter pool_waiter      # queued while channels are starved
+    int64_t passed_over_ns      # since when there has been memory, but for another loop; 0: it is not so
     Framing framing
     int64_t idle_ns             # negative: never
     int64_t frame_timeout_ns    # 0: never

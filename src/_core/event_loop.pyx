@@ -19,7 +19,9 @@ from kbroker._core.framing cimport (
     FEED_FULL, FEED_INVALID, FEED_MEMORY, FEED_MORE, FEED_NO_MEMORY, FRAMING_LENGTH_PREFIX, Framing, frames_feed,
     frames_filled, frames_target,
 )
-from kbroker._core.memory_pool cimport Pool, pool_is_low, pool_is_out_of_memory, pool_release, pool_retain
+from kbroker._core.memory_pool cimport (
+    Pool, pool_is_low, pool_is_out_of_memory, pool_leave, pool_may_take, pool_release, pool_retain, pool_wait,
+)
 from kbroker._core.mute cimport NOT_MUTED, mute_muted, mute_unmuted
 from kbroker._core.poller cimport KB_HANGUP, KB_MAX_EVENTS, KB_READ, KB_WRITE, Poller, kb_event
 from kbroker._core.request cimport Request, request_free
@@ -37,6 +39,7 @@ cdef enum:
     SCRATCH_BYTES = 65536
     DIRECT_BYTES = 8192         # a frame that lacks more is read in place, a smaller rest through the scratch buffer
     DIRECT_READS = 8            # reads in place per channel and poll
+    TURN_NS = 200000000         # how long memory may lie there for a loop whose turn it is
 
 
 cdef void wake_for_clock(void *arg) noexcept nogil:
@@ -70,12 +73,15 @@ cdef bint loop_init(EventLoop *loop, Poller *poller, Clock *clock, Pool *pool, F
     list_init(&loop.gone)
     loop.waker.wake = wake_for_clock
     loop.waker.arg = loop
+    loop.pool_waiter.wake = wake_for_clock
+    loop.pool_waiter.arg = loop
     if clock.is_virtual:
         clock_add_waker(clock, &loop.waker)
     return True
 
 
 cdef void loop_destroy(EventLoop *loop) noexcept nogil:
+    pool_leave(loop.pool, &loop.pool_waiter)
     if loop.clock.is_virtual:
         clock_remove_waker(loop.clock, &loop.waker)
     loop.poller.destroy(loop.poller)
@@ -158,14 +164,25 @@ cdef bint keep_left(Channel *channel, const char *data, int64_t size_bytes) noex
     return True
 
 
+cdef void starve(EventLoop *loop, Channel *channel) noexcept nogil:
+    """The memory mute: the channel waits its turn in this loop, and the loop among all of the pool."""
+    count(&loop.counters.memory_mutes, 1)
+    channel.mute_state = mute_muted(channel.mute_state)
+    channel.may_be_readable = True
+    list_append_once(&loop.starved, &channel.starved)
+    pool_wait(loop.pool, &loop.pool_waiter)
+
+
+cdef inline bint is_not_its_turn(EventLoop *loop, Channel *channel) noexcept nogil:
+    """Others of this loop were refused memory before, and this channel holds none: it would overtake them."""
+    return not list_empty(&loop.starved) and channel.reader.partial is NULL and channel.reader.staged_count == 0
+
+
 cdef void after_feed(EventLoop *loop, Channel *channel, int result) noexcept nogil:
     if result == FEED_MEMORY:
         loop.out_of_memory = True
         if channel.reader.staged_count == 0:        # else it asks again when its frames are answered
-            count(&loop.counters.memory_mutes, 1)
-            channel.mute_state = mute_muted(channel.mute_state)
-            channel.may_be_readable = True
-            list_append_once(&loop.starved, &channel.starved)
+            starve(loop, channel)
     elif result == FEED_INVALID:                    # what came before it is still served
         count(&loop.counters.invalid_frames, 1)
         drop_left(channel)
@@ -248,6 +265,10 @@ cdef void loop_read(EventLoop *loop, Channel *channel) noexcept nogil:
     cdef int32_t staged = channel.reader.staged_count
     list_remove(&channel.due)
     if not may_feed(loop, channel):
+        return
+    if is_not_its_turn(loop, channel):
+        loop.out_of_memory = True
+        starve(loop, channel)
         return
     if channel.left is not NULL:
         result = frames_feed(
@@ -399,14 +420,60 @@ cdef void loop_wake(EventLoop *loop) noexcept nogil:
         loop.poller.wake(loop.poller)
 
 
+cdef void take_list(Link *from_list, Link *into) noexcept nogil:
+    """Move all of a list, the head of the other one being uninitialised."""
+    list_init(into)
+    if list_empty(from_list):
+        return
+    into.next = from_list.next
+    into.prev = from_list.prev
+    into.next.prev = into
+    into.prev.next = into
+    list_init(from_list)
+
+
 cdef void feed_starved(EventLoop *loop) noexcept nogil:
+    """Let the starved ones read, in their order, before anybody else of this loop; then it is another loop's turn."""
     cdef Channel *channel
+    cdef Link others
+    take_list(&loop.due, &others)
     loop.out_of_memory = False
+    loop.passed_over_ns = 0
     while not list_empty(&loop.starved):
         channel = loop.starved.next.channel
         list_remove(&channel.starved)
         if not channel.explicit_mute:
             loop_unmute(loop, channel)
+    read_due(loop)
+    while not list_empty(&others):
+        channel = others.next.channel
+        list_remove(&channel.due)
+        list_append_once(&loop.due, &channel.due)
+    pool_leave(loop.pool, &loop.pool_waiter)
+    if not list_empty(&loop.starved):
+        pool_wait(loop.pool, &loop.pool_waiter)
+
+
+cdef bint is_our_turn(EventLoop *loop) noexcept nogil:
+    """There is memory, and no other loop is due; but whoever does not take its turn in a while has lost it."""
+    if pool_is_out_of_memory(loop.pool):
+        loop.passed_over_ns = 0
+        return False
+    if pool_may_take(loop.pool, &loop.pool_waiter):
+        return True
+    if loop.passed_over_ns == 0:
+        loop.passed_over_ns = clock_now_ns(loop.clock)
+    return clock_now_ns(loop.clock) - loop.passed_over_ns > TURN_NS
+
+
+cdef void look_at_pool(EventLoop *loop) noexcept nogil:
+    if loop.reading and list_empty(&loop.starved):
+        loop.out_of_memory = loop.out_of_memory and pool_is_out_of_memory(loop.pool)
+        pool_leave(loop.pool, &loop.pool_waiter)    # those who waited have gone
+    elif not loop.reading:
+        pool_leave(loop.pool, &loop.pool_waiter)
+    elif is_our_turn(loop):
+        feed_starved(loop)
 
 
 cdef uint64_t next_random(EventLoop *loop) noexcept nogil:
@@ -499,11 +566,8 @@ cdef void read_due(EventLoop *loop) noexcept nogil:
     cdef int64_t at, ended
     if list_empty(&loop.due):
         return
-    at = loop.now_ns
-    batch = loop.due                    # what becomes due meanwhile waits for the next poll
-    batch.next.prev = &batch
-    batch.prev.next = &batch
-    list_init(&loop.due)
+    at = clock_now_ns(loop.clock)       # also called before a wait
+    take_list(&loop.due, &batch)        # what becomes due meanwhile waits for the next poll
     while not list_empty(&batch):
         channel = batch.next.channel
         list_remove(&channel.due)
@@ -547,13 +611,15 @@ cdef void loop_poll(EventLoop *loop, int64_t timeout_ns) noexcept nogil:
     cdef int64_t started, at
     cdef int i, n
     cdef Channel *channel
-    if loop.out_of_memory and not pool_is_out_of_memory(loop.pool):
-        feed_starved(loop)
+    if loop.out_of_memory or loop.pool_waiter.is_queued:
+        look_at_pool(loop)
     if not list_empty(&loop.due) or not list_empty(&loop.ready):
         timeout_ns = 0
     if timeout_ns > 0:
         atomic_swap(&loop.sleeping, 1)
         if loop.has_mail is not NULL and loop.has_mail(loop):
+            timeout_ns = 0
+        elif loop.pool_waiter.is_queued and is_our_turn(loop):     # given back since we looked
             timeout_ns = 0
     started = clock_now_ns(loop.clock)
     n = loop.poller.wait(loop.poller, loop.events, KB_MAX_EVENTS, timeout_ns)
@@ -563,6 +629,8 @@ cdef void loop_poll(EventLoop *loop, int64_t timeout_ns) noexcept nogil:
     count(&loop.counters.wait_ns, loop.now_ns - started)
     count(&loop.counters.work_ns, started - loop.busy_since_ns)
     loop.busy_since_ns = loop.now_ns
+    if loop.pool_waiter.is_queued:      # what was given back meanwhile is first theirs who were refused
+        look_at_pool(loop)
     read_due(loop)
     if n < 0:
         count(&loop.counters.poll_failures, 1)

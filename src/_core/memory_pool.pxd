@@ -4,6 +4,13 @@ from kbroker._core.clock cimport Clock
 from kbroker._core.sensor_core cimport SensorCore
 from kbroker._core.sync cimport AtomicI64, Mutex
 
+cdef struct PoolWaiter:         # a network loop with channels that want memory; embedded in it
+    PoolWaiter *next
+    PoolWaiter *prev
+    void (*wake)(void *arg) noexcept nogil      # under the pool's lock: must take none
+    void *arg
+    bint is_queued
+
 cdef struct Pool:
     AtomicI64 refs
     Clock *clock                # owned count
@@ -16,6 +23,8 @@ cdef struct Pool:
     int64_t dry_since_ns        # -1: not dry
     int64_t dry_total_ns
     int64_t dry_spells
+    AtomicI64 first_waiter      # PoolWaiter * whose turn it is, to be read without the lock
+    PoolWaiter *last_waiter
 
 cdef Pool *pool_new(Clock *clock, int64_t size_bytes, int64_t max_single_bytes, bint strict) noexcept nogil
 cdef Pool *pool_retain(Pool *pool) noexcept nogil
@@ -25,6 +34,11 @@ cdef void pool_give(Pool *pool, int64_t size_bytes) noexcept nogil
 cdef int64_t pool_available(Pool *pool) noexcept nogil                 # unlimited: int64 max
 cdef bint pool_is_out_of_memory(Pool *pool) noexcept nogil
 cdef bint pool_is_low(Pool *pool) noexcept nogil                       # limited and available < size // 10
+# Loops that were refused take turns, first come first served: a release wakes the one whose turn it is. Without this a
+# busy loop takes whatever is given back, and one that sleeps never learns of it.
+cdef void pool_wait(Pool *pool, PoolWaiter *waiter) noexcept nogil     # to the end of the queue; queued already: nothing
+cdef void pool_leave(Pool *pool, PoolWaiter *waiter) noexcept nogil    # not queued: nothing
+cdef bint pool_may_take(Pool *pool, PoolWaiter *waiter) noexcept nogil  # nobody else's turn; advice, not enforced
 
 cdef class MemoryPool:
     cdef Pool *pool             # owned count

@@ -9,7 +9,7 @@ from kbroker._core.clock cimport Clock, borrow_clock, clock_epoch_ms, clock_now_
 from kbroker._core.sensor cimport borrow_sensor
 from kbroker._core.sensor_core cimport sensor_record, sensor_release, sensor_retain
 from kbroker._core.sync cimport (
-    atomic_add, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+    atomic_add, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
 
 
@@ -77,6 +77,54 @@ cdef bint pool_take(Pool *pool, int64_t size_bytes) noexcept nogil:
     return taken
 
 
+cdef inline void wake_first(Pool *pool) noexcept nogil:
+    """Under the lock."""
+    cdef PoolWaiter *first = <PoolWaiter *>atomic_load(&pool.first_waiter)
+    if first is not NULL and pool.available > 0:
+        first.wake(first.arg)
+
+
+cdef void pool_wait(Pool *pool, PoolWaiter *waiter) noexcept nogil:
+    if waiter.is_queued:
+        return
+    mutex_lock(&pool.lock)
+    waiter.is_queued = True
+    waiter.next = NULL
+    waiter.prev = pool.last_waiter
+    if waiter.prev is NULL:
+        atomic_store(&pool.first_waiter, <int64_t>waiter)
+    else:
+        waiter.prev.next = waiter
+    pool.last_waiter = waiter
+    wake_first(pool)            # what was given back since the refusal woke nobody
+    mutex_unlock(&pool.lock)
+
+
+cdef void pool_leave(Pool *pool, PoolWaiter *waiter) noexcept nogil:
+    if not waiter.is_queued:
+        return
+    mutex_lock(&pool.lock)
+    waiter.is_queued = False
+    if waiter.next is NULL:
+        pool.last_waiter = waiter.prev
+    else:
+        waiter.next.prev = waiter.prev
+    if waiter.prev is NULL:
+        atomic_store(&pool.first_waiter, <int64_t>waiter.next)
+        wake_first(pool)
+    else:
+        waiter.prev.next = waiter.next
+    mutex_unlock(&pool.lock)
+
+
+cdef bint pool_may_take(Pool *pool, PoolWaiter *waiter) noexcept nogil:
+    cdef int64_t first
+    if pool.size_bytes < 0:
+        return True
+    first = atomic_load(&pool.first_waiter)
+    return first == 0 or first == <int64_t>waiter
+
+
 cdef void pool_give(Pool *pool, int64_t size_bytes) noexcept nogil:
     cdef int64_t dry_ns
     if pool.size_bytes < 0:
@@ -84,6 +132,7 @@ cdef void pool_give(Pool *pool, int64_t size_bytes) noexcept nogil:
     mutex_lock(&pool.lock)
     pool.available += size_bytes
     dry_ns = end_dry_spell(pool)
+    wake_first(pool)
     mutex_unlock(&pool.lock)
     tell_dry_spell(pool, dry_ns)
 

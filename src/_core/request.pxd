@@ -13,6 +13,7 @@ cdef enum:
     INLINE_OUT_BYTES = 320      # small answers (Produce, ApiVersions v0..) need no allocation
     INLINE_SEGMENTS = 4
     THROTTLE_KINDS = 6
+    ERROR_KINDS = 4             # different error codes of one answer that are told apart
 
 cdef enum RequestAction:
     ACTION_SEND = 0             # send the answer, then the channel may read on
@@ -41,6 +42,10 @@ cdef struct Segment:            # a piece of an answer, in order
     OpenFile *file              # file: owned count
     int64_t position            # file: offset of the first byte
     char *owned                 # memory: freed with free() when sent, or NULL
+
+cdef struct ErrorCount:
+    int32_t code
+    int32_t count
 
 cdef struct Session:            # identity of a connection; immutable after publication, counted
     AtomicI64 refs
@@ -86,6 +91,9 @@ cdef struct Request:
     int64_t response_sent_ns
     int64_t network_ns          # network-thread time of its channel since the last request
     int64_t throttle_ms[THROTTLE_KINDS]
+    ErrorCount errors[ERROR_KINDS]      # of the answer, for metrics; 0 counts too. Forgotten with the answer
+    int32_t error_kinds
+    int32_t metric_slot         # second entry of the request metrics it is counted in; 0: none
     Session *session            # counted
     # header, filled by the first handler
     int16_t api_key
@@ -115,6 +123,19 @@ cdef struct Request:
     void (*charge_network)(Request *request) noexcept nogil
     void *network_account
     char *client_id_owned       # copy that client_id points at once the payload is gone
+
+cdef inline void request_mark_error(Request *request, int32_t code, int32_t times) noexcept nogil:
+    """Notes an error code of the answer; one kind too many is counted with the last."""
+    cdef int32_t i = 0
+    while i < request.error_kinds and request.errors[i].code != code:
+        i += 1
+    if i == ERROR_KINDS:
+        i = ERROR_KINDS - 1
+    elif i == request.error_kinds:
+        request.errors[i].code = code
+        request.errors[i].count = 0
+        request.error_kinds += 1
+    request.errors[i].count += times
 
 cdef Request *request_new(int64_t payload_bytes) noexcept nogil       # zeroed; payload behind the struct
 cdef void request_free(Request *request) noexcept nogil               # everything it owns, the pool's charge too

@@ -209,3 +209,4 @@ cdef void request_clear_answer(Request *request) noexcept nogil:
     request.segment_count = 0
     request.inline_used = 0
     request.response_bytes = 0
+    request.error_kinds = 0

@@ -4,6 +4,8 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker._core.memory_pool import MemoryPool
+from kbroker._core.sensor import Sensor
+from kbroker._core.stats import Meter
 
 
 @pytest.mark.parametrize(("size", "single"), [(0, 7), (-1, 7), (100, 0), (100, -1), (100, 101)])
@@ -103,6 +105,25 @@ def test_dry_spell_runs_from_refusal_to_release() -> None:
     assert kept is not None
     kept.release()
     assert (pool.depleted_ns, pool.depleted_spells) == (7_000_000, 1)
+
+
+def test_sensor_of_depletion() -> None:
+    """MemoryPoolAvgDepletedPercent is the share of time the pool was dry, MemoryPoolDepletedTimeTotal its sum in ms."""
+    clock = VirtualClock()
+    sensor = Sensor("MemoryPoolUtilization", clock=clock)
+    sensor.add(None, Meter("share", "total", unit="milliseconds"))
+    pool = MemoryPool(10, clock=clock, depletion=sensor)
+    for dry_ms in (6, 3):
+        kept = pool.try_allocate(10)
+        assert kept is not None
+        assert pool.try_allocate(1) is None
+        clock.advance_ms(dry_ms)
+        clock.advance_ns(500_000)
+        kept.release()
+    assert sensor.metrics["total"].measure() == 10.0
+    assert sensor.metrics["share"].measure() == pytest.approx(10 / 30_003, rel=1e-3)
+    with pytest.raises(TypeError):
+        MemoryPool(1, depletion="sensor")  # type: ignore[arg-type]
 
 
 def test_unlimited_pool_counts_nothing() -> None:

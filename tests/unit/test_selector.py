@@ -173,6 +173,78 @@ def test_memory_mute_and_recovery(backend: object) -> None:
     bench.close()
 
 
+def test_refused_ones_are_served_in_their_order(backend: object) -> None:
+    """KIP-72's fairness: who comes with its next request waits behind those that were refused, round after round."""
+    pool = MemoryPool(900, 900)
+    bench = Bench(backend, pool=pool)
+    names = [str(i) for i in range(5)]
+    for name in names:
+        bench.connect(name)
+        bench.request(name, name.encode() * 900)
+        bench.selector.poll(10)  # they come in this order
+        if name == "0":
+            (receive,) = bench.selector.completed_receives
+    order = []
+    for _ in range(15):
+        order.append(receive.id)
+        receive.release()
+        bench.selector.send(receive.id, b"done")
+        bench.request(receive.id, receive.id.encode() * 900)  # at once, and readable before the next poll
+        bench.selector.poll(1000)
+        (receive,) = bench.selector.completed_receives
+    assert order == names * 3
+    receive.release()
+    bench.close()
+
+
+def test_loops_take_turns_at_the_pool(backend: object) -> None:
+    """Loops that share a pool get what is given back in turn, and a release wakes the one whose turn it is."""
+    pool = MemoryPool(900, 900)
+    first, second = Bench(backend, pool=pool), Bench(backend, pool=pool)
+    held = pool.try_allocate(900)
+    assert held is not None
+    for bench in (first, second):
+        for name in ("a", "b"):
+            bench.connect(name)
+            bench.request(name, name.encode() * 900)
+        bench.selector.poll(10)
+        assert bench.selector.is_out_of_memory
+    held.release()
+    second.selector.poll(0)
+    assert second.selector.completed_receives == []  # the first one came before
+    order = []
+    for bench in (first, second, first, second):
+        bench.selector.poll(1000)
+        (receive,) = bench.selector.completed_receives
+        order.append(receive.id)
+        receive.release()
+    assert order == ["a", "a", "b", "b"]
+    assert pool.available_bytes == 900
+    first.close()
+    second.close()
+
+
+def test_turn_that_is_not_taken_is_lost(backend: object) -> None:
+    """A loop that is not polled holds up the others for a fifth of a second, not for ever."""
+    pool = MemoryPool(900, 900)
+    idle, busy = Bench(backend, pool=pool), Bench(backend, pool=pool)
+    held = pool.try_allocate(900)
+    assert held is not None
+    for bench in (idle, busy):
+        bench.connect("a")
+        bench.request("a", b"a" * 900)
+        bench.selector.poll(10)
+    held.release()
+    busy.selector.poll(0)
+    assert busy.selector.completed_receives == []
+    busy.clock.advance_ms(201)
+    busy.selector.poll(0)
+    (receive,) = busy.selector.completed_receives
+    receive.release()
+    idle.close()
+    busy.close()
+
+
 @pytest.mark.parametrize("read_ahead", [False, True])
 def test_graceful_close_delivers_what_was_sent(backend: object, read_ahead: bool) -> None:
     """SL-9: complete requests sent before the peer closed arrive, one per poll; then the connection is reported."""

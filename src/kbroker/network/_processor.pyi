@@ -4,6 +4,7 @@ from kbroker._core.clock import BaseClock
 from kbroker._core.memory_pool import MemoryPool
 from kbroker._core.request_queue import Queue
 from kbroker.network._connection_quotas import ConnectionQuotas
+from kbroker.network._request_metrics import RequestMetrics
 from kbroker.network._tls import TlsServer
 from kbroker.network.authentication import Authentication
 
@@ -29,6 +30,7 @@ class Processor:
         quotas: ConnectionQuotas | None = None,
         tls: TlsServer | None = None,
         authentication: Authentication | None = None,
+        metrics: RequestMetrics | None = None,
         send_files: bool = True,
         backend: object = "auto",
     ) -> Processor: ...

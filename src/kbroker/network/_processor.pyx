@@ -46,6 +46,7 @@ from kbroker.network._authentication cimport (
 )
 from kbroker.network._connection_quotas cimport ConnectionQuotas
 from kbroker.network._quota_core cimport ListenerQuota, quotas_exceeded, quotas_leave, quotas_release, quotas_retain
+from kbroker.network._request_metrics cimport RequestMetrics, metrics_record, metrics_release, metrics_retain
 from kbroker.network._tls cimport TlsServer, tls_open
 
 cdef extern from "socket_io.h" nogil:
@@ -145,6 +146,7 @@ cdef void core_release(ProcessorCore *core) noexcept nogil:
     request_queue_release(core.queue)
     session_release(core.session)
     quotas_release(core.quotas)
+    metrics_release(core.metrics)
     cond_destroy(&core.offer_room)
     mutex_destroy(&core.offer_lock)
     free(core.listener_name)
@@ -181,6 +183,10 @@ cdef void complete(ProcessorCore *core, Channel *channel, Request *request) noex
         channel.network_ns = 0
     channel.outstanding -= 1
     core.outstanding -= 1
+    if core.metrics is not NULL:
+        if request.response_sent_ns == 0:
+            request.response_sent_ns = clock_now_ns(core.loop.clock)
+        metrics_record(core.metrics, request)
     complete_request(core, request)
 
 
@@ -630,6 +636,7 @@ cdef class Processor:
         tls: what the TLS connections of the listener share, a TlsServer; None: plaintext.
         authentication: asked for an authenticator of each connection (``authentication.Authentication``); None:
             every client is ``principal``.
+        metrics: records where the time of each request went; no other processor may have the same. None: nobody does.
         send_files: False copies file regions through memory, as transports without sendfile must.
         backend: "auto", "epoll", "kqueue" or a selectors-like object of this processor's own.
     Raises: TypeError, ValueError for wrong arguments, OSError without descriptors.
@@ -642,7 +649,7 @@ cdef class Processor:
             clock=None, framing="length-prefix", max_size_bytes=None, delimiter=None, idle_ms=600000,
             frame_timeout_ms=30000, run_length=16, str principal not None="User:ANONYMOUS", listener_id=0,
             max_connections=INT32_MAX, ConnectionQuotas quotas=None, TlsServer tls=None, authentication=None,
-            bint send_files=True, backend="auto"):
+            RequestMetrics metrics=None, bint send_files=True, backend="auto"):
         cdef ProcessorCore *core
         cdef Poller *poller
         cdef Framing parsed
@@ -703,6 +710,8 @@ cdef class Processor:
         if quotas is not None:
             core.quotas = quotas_retain(quotas.core)
             core.listener_quota = listener_quota
+        if metrics is not None:
+            core.metrics = metrics_retain(metrics.table)
         core.loop.frame_limit = <int32_t>run
         core.loop.idle_ns = ms_to_ns(idle) if idle >= 0 else -1
         core.loop.frame_timeout_ns = ms_to_ns(frame_timeout)

@@ -16,6 +16,7 @@ from kbroker.common.listeners import Listener
 from kbroker.network._acceptor import Acceptor
 from kbroker.network._connection_quotas import UNLIMITED, ConnectionQuotas
 from kbroker.network._processor import Processor
+from kbroker.network._request_metrics import RequestMetrics
 from kbroker.network.authentication import ListenerSecurity
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class SocketServerOptions(NamedTuple):
     principal: str = "User:ANONYMOUS"
     broker_id: int = 0
     backend: Backend = "auto"
+    request_metrics: bool = True
 
 
 class _BoundListener:
@@ -139,6 +141,7 @@ class SocketServer:
         limits = self.options.listener_limits or {}
         for listener in self._wanted:
             self.connection_quotas.update_listener(listener.name, *limits.get(listener.name, ListenerLimits()))
+        self.request_metrics: list[RequestMetrics] = []
         self._bound: list[_BoundListener] = []
         self._started = False
         self._stopped = False
@@ -265,6 +268,9 @@ class SocketServer:
         security = self._security.get(name, ListenerSecurity())
         first_id = listener_id * options.network_threads
         for processor_id in range(first_id, first_id + options.network_threads):
+            metrics = RequestMetrics() if options.request_metrics else None
+            if metrics is not None:
+                self.request_metrics.append(metrics)
             processor = Processor(
                 name,
                 processor_id,
@@ -282,6 +288,7 @@ class SocketServer:
                 quotas=self.connection_quotas,
                 tls=security.tls,
                 authentication=security.authentication,
+                metrics=metrics,
                 backend=self._make_backend(),
             )
             bound.processors.append(processor)

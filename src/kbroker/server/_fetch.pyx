@@ -16,7 +16,7 @@ from kbroker._core.purgatory cimport (
 )
 from kbroker._core.request cimport (
     ACTION_CLOSE, ACTION_SEND, OpenFile, Request, Responder, open_file_release, request_add_file, request_add_memory,
-    request_clear_answer,
+    request_clear_answer, request_mark_error,
 )
 from kbroker._core.sync cimport atomic_add, mutex_lock, mutex_unlock
 from kbroker._core.wire cimport (
@@ -28,6 +28,7 @@ from kbroker.log._partition cimport (
     ReadProbe, partition_is_closed, partition_leader_epoch, partition_probe, partition_read, partition_release,
     partition_retain,
 )
+from kbroker.network._request_metrics cimport SLOT_FETCH_CONSUMER, SLOT_FETCH_FOLLOWER
 from kbroker.server._fetch_session cimport (
     SessionCache, session_begin, session_drop, session_end, session_select,
 )
@@ -421,6 +422,7 @@ cdef bint write_records(Writer *w, FetchPart *part, bint flexible, Split *splits
 cdef bint write_part(Writer *w, FetchState *state, FetchPart *part, Split *splits, int32_t *split_count) noexcept nogil:
     cdef int16_t version = state.version
     cdef bint flexible = version >= 12, ok
+    request_mark_error(state.request, part.read.error, 1)
     write_i32(w, part.index)
     write_i16(w, part.read.error)
     write_i64(w, part.read.high_watermark)
@@ -445,6 +447,8 @@ cdef bint write_part(Writer *w, FetchState *state, FetchPart *part, Split *split
 
 cdef bint write_head(Writer *w, FetchState *state, int64_t topic_count) noexcept nogil:
     cdef bint flexible = state.version >= 12
+    request_mark_error(state.request, state.error, 1)
+    state.request.metric_slot = SLOT_FETCH_CONSUMER if state.replica_id < 0 else SLOT_FETCH_FOLLOWER
     write_i32(w, state.request.correlation_id)
     if flexible:
         write_uvarint(w, 0)

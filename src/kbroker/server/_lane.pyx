@@ -17,7 +17,7 @@ from kbroker._core.purgatory cimport (
     purgatory_release, purgatory_watched,
 )
 from kbroker._core.request cimport (
-    ACTION_CLOSE, ACTION_RETURN, ACTION_SEND, Request, request_add_memory,
+    ACTION_CLOSE, ACTION_RETURN, ACTION_SEND, Request, request_add_memory, request_mark_error, request_release_payload,
 )
 from kbroker._core.request_queue cimport (
     Queue, request_queue_is_closed, request_queue_put, request_queue_release, request_queue_retain, request_queue_take,
@@ -133,7 +133,9 @@ cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept no
     cdef const char *version
     cdef int64_t name_bytes, version_bytes
     cdef int32_t throttle_ms
+    cdef int32_t error = 35
     if request.header_bytes > 0:
+        error = 0
         body = &lane.versions[request.api_version]
         if request.api_version >= 3:
             reader_init(&r, request.payload + request.header_bytes, request.size_bytes - request.header_bytes)
@@ -147,6 +149,8 @@ cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept no
                 return OUTCOME_ANSWERED
             if not is_software_name(name, name_bytes) or not is_software_name(version, version_bytes):
                 body = &lane.invalid_versions[request.api_version]
+                error = 42
+    request_mark_error(request, error, 1)
     writer_init(&w, request.inline_out, sizeof(request.inline_out))
     write_i32(&w, request.correlation_id)
     write_raw(&w, body.data, body.size_bytes)
@@ -222,6 +226,7 @@ cdef void run_one(Handler *handler, Request *head) noexcept nogil:
         outcome = dispatch(handler, request)
         if outcome == OUTCOME_ANSWERED:
             request.response_ready_ns = request.local_done_ns
+            request_release_payload(request)    # its bytes go back to the pool before the answer is sent
             answered += 1
             if request.action == ACTION_CLOSE or request.throttle_ms[THROTTLE_SERVED] > 0:
                 outcome = OUTCOME_PARKED        # the frames behind it have nobody to answer to, or wait for the end

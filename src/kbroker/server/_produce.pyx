@@ -15,7 +15,8 @@ from kbroker._core.purgatory cimport (
     purgatory_check_and_complete, purgatory_try_complete_else_watch,
 )
 from kbroker._core.request cimport (
-    ACTION_CLOSE, ACTION_NO_OP, ACTION_SEND, INLINE_OUT_BYTES, Request, request_add_memory, request_release_payload,
+    ACTION_CLOSE, ACTION_NO_OP, ACTION_SEND, INLINE_OUT_BYTES, Request, request_add_memory,
+    request_mark_error, request_release_payload,
 )
 from kbroker._core.sync cimport atomic_load
 from kbroker._core.wire cimport (
@@ -353,6 +354,7 @@ cdef Outcome append_all(Handler *handler, Request *request, Parsed *parsed) noex
                     waiting[waiting_count].error_at = w.size_bytes + 4
                     waiting[waiting_count].base_offset_at = w.size_bytes + 6
                     waiting_count += 1
+            request_mark_error(request, result.error, 1)
             write_partition(&w, version, parsed.parts[at - 1].index, &result)
             free(result.bad_records)
         if flexible:
@@ -459,6 +461,8 @@ cdef void delayed_produce_on_complete(Operation *op) noexcept nogil:
         waiting = &delayed.waiting[i]
         if partition_flushed_offset(waiting.partition) < waiting.flush_offset:
             error = KAFKA_STORAGE_ERROR if has_failed(waiting.partition) else REQUEST_TIMED_OUT
+            request_mark_error(request, NONE, -1)
+            request_mark_error(request, error, 1)
             delayed.answer[waiting.error_at] = 0
             delayed.answer[waiting.error_at + 1] = <char>error
             memset(delayed.answer + waiting.base_offset_at, 0xFF, 8)

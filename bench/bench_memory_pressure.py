@@ -1,0 +1,229 @@
+"""Many clients push big requests at a broker with a small memory pool (KIP-72): it stays within and serves all alike.
+
+    python bench/bench_memory_pressure.py [--connections 200] [--rounds 6] [--pool-mib 64] [--json FILE]
+
+200 connections each send Produce requests of 8 MiB, the next as soon as one is answered, to a broker of its own process
+with ``queued.max.request.bytes`` 64 MiB and ``socket.request.max.bytes`` 16 MiB. Held against it: the peak of its
+resident memory (VmHWM) is below pool + one largest request + what it has at rest + 10 %; every request is answered
+without an error; when the fastest connections have done their rounds, the most busy one is at most 3 ahead (as a
+ratio). ``--no-pool`` shows the same load without the pool.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import selectors
+import socket
+import struct
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.support import wire
+from tests.support.broker import BrokerProcess, rss_bytes
+
+MIB = 1 << 20
+PARTITIONS = 8
+BATCH_BYTES = MIB - 512  # eight of them, one per partition, make a request of nearly 8 MiB
+LARGEST_REQUEST = 16 * MIB
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run came to; sizes in bytes."""
+
+    connections: int
+    request_bytes: int
+    pool_bytes: int
+    idle_rss: int
+    peak_rss: int
+    allowed_rss: int
+    answered: int
+    failed: int
+    least: int
+    most: int
+    seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """Requests of the connection with most answers over those of the one with least, at the end of the load."""
+        return self.most / self.least if self.least else float("inf")
+
+    @property
+    def is_good(self) -> bool:
+        return self.peak_rss < self.allowed_rss and self.failed == 0 and self.ratio <= 3
+
+    def __str__(self) -> str:
+        return (
+            f"{self.connections} connections, {self.answered} requests of {self.request_bytes / MIB:.2f} MiB in "
+            f"{self.seconds:.1f} s, {self.failed} failed; peak {self.peak_rss / MIB:.1f} MiB of "
+            f"{self.allowed_rss / MIB:.1f} allowed (idle {self.idle_rss / MIB:.1f}); "
+            f"{self.least} to {self.most} per connection, ratio {self.ratio:.2f}"
+        )
+
+
+def produce_request(topic: str) -> bytes:
+    """One frame, with its length: a batch of nearly 1 MiB for each partition, acks=1."""
+    batch = wire.batch([b"v" * (BATCH_BYTES - 100)])
+    body = wire.header(wire.PRODUCE, 7) + wire.text(None) + struct.pack(">hii", 1, 60000, 1) + wire.text(topic)
+    body += struct.pack(">i", PARTITIONS)
+    body += b"".join(struct.pack(">ii", partition, len(batch)) + batch for partition in range(PARTITIONS))
+    return struct.pack(">i", len(body)) + body
+
+
+class Client:
+    """One connection that always has a request under way."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), 30)
+        self.socket.setblocking(False)
+        self.sent = 0
+        self.answer = b""
+        self.completed = 0
+        self.failed = 0
+        self.has_ended = False
+
+    def write(self, frame: memoryview) -> None:
+        while self.sent < len(frame):
+            try:
+                self.sent += self.socket.send(frame[self.sent : self.sent + MIB])
+            except BlockingIOError:
+                return
+
+    def read(self) -> bool:
+        """Whether an answer is complete."""
+        try:
+            piece = self.socket.recv(65536)
+        except BlockingIOError:
+            return False
+        if not piece:
+            raise ConnectionError(f"the broker closed a connection after {self.completed} answers")
+        self.answer += piece
+        if len(self.answer) < 4 or len(self.answer) < 4 + struct.unpack_from(">i", self.answer)[0]:
+            return False
+        self.completed += 1
+        self.failed += any(error_codes(self.answer))
+        self.answer = b""
+        self.sent = 0
+        return True
+
+
+def error_codes(answer: bytes) -> list[int]:
+    """Of every partition of a Produce v7 answer of one topic."""
+    (name,) = struct.unpack_from(">h", answer, 12)
+    at = 14 + name
+    (count,) = struct.unpack_from(">i", answer, at)
+    return [struct.unpack_from(">ih", answer, at + 4 + 30 * i)[1] for i in range(count)]
+
+
+def load(port: int, frame: bytes, connections: int, rounds: int) -> tuple[list[Client], list[int]]:
+    """Drive the load until the sum of answers is ``rounds`` per connection; then let what is under way end.
+
+    Returns: the clients, and how many answers each had at the end of the load.
+    """
+    poller = selectors.DefaultSelector()
+    view = memoryview(frame)
+    clients = [Client(port) for _ in range(connections)]
+    for client in clients:
+        poller.register(client.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, client)
+    goal, answered = rounds * connections, 0
+    counts: list[int] = []
+    open_clients = connections
+    while open_clients:
+        for key, mask in poller.select(60):
+            client: Client = key.data
+            if mask & selectors.EVENT_READ and client.read():
+                answered += 1
+                if counts:
+                    client.has_ended = True
+                    open_clients -= 1
+                    poller.unregister(client.socket)
+                    continue
+                poller.modify(client.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, client)
+            if mask & selectors.EVENT_WRITE:
+                client.write(view)
+                if client.sent == len(view):
+                    poller.modify(client.socket, selectors.EVENT_READ, client)
+        if not counts and answered >= goal:
+            counts = [client.completed for client in clients]
+    for client in clients:
+        client.socket.close()
+    return clients, counts
+
+
+def peak_rss(pid: int) -> int:
+    """VmHWM: the largest resident set so far."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise ProcessLookupError(pid)
+
+
+def run(connections: int = 200, rounds: int = 6, pool_bytes: int = 64 * MIB, folder: Path | None = None) -> Outcome:
+    """One run with a broker of its own; ``pool_bytes`` -1: without a pool."""
+    with tempfile.TemporaryDirectory(prefix="kbroker-pressure-", dir=folder) as data:
+        broker = BrokerProcess(
+            Path(data),
+            {
+                "queued.max.request.bytes": str(pool_bytes),
+                "socket.request.max.bytes": str(LARGEST_REQUEST),
+                "num.partitions": str(PARTITIONS),
+                # What is written is not wanted: sealed segments go at once.
+                "log.segment.bytes": str(16 * MIB),
+                "log.retention.bytes": str(16 * MIB),
+                "log.retention.check.interval.ms": "200",
+                "log.segment.delete.delay.ms": "0",
+            },
+        )
+        broker.start()
+        try:
+            with wire.Connection(broker.bootstrap) as admin:
+                admin.ask(wire.create_topic("pressure", PARTITIONS))
+            frame = produce_request("pressure")
+            load(broker.port, frame, 2, 2)  # what the first requests leave behind belongs to the idle figure
+            time.sleep(0.5)
+            idle = rss_bytes(broker.pid)
+            started = time.monotonic()
+            clients, counts = load(broker.port, frame, connections, rounds)
+            seconds = time.monotonic() - started
+            pool = max(pool_bytes, 0)
+            return Outcome(
+                connections=connections,
+                request_bytes=len(frame) - 4,
+                pool_bytes=pool_bytes,
+                idle_rss=idle,
+                peak_rss=peak_rss(broker.pid),
+                allowed_rss=(pool + LARGEST_REQUEST + idle) * 11 // 10,
+                answered=sum(client.completed for client in clients),
+                failed=sum(client.failed for client in clients),
+                least=min(counts),
+                most=max(counts),
+                seconds=seconds,
+            )
+        finally:
+            broker.discard()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--connections", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--pool-mib", type=int, default=64)
+    parser.add_argument("--no-pool", action="store_true")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    pool = -1 if arguments.no_pool else arguments.pool_mib * MIB
+    outcome = run(arguments.connections, arguments.rounds, pool)
+    print(outcome)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({**asdict(outcome), "ratio": outcome.ratio}, indent=1) + "\n")
+    return 0 if outcome.is_good or arguments.no_pool else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

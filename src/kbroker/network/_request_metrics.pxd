@@ -1,0 +1,48 @@
+"""Where the time of requests went, by API: histograms that one network thread writes and anybody reads.
+
+One table per network thread, so that no two write to one cache line; readers add the tables up. Source:
+``RequestChannel.Request.updateRequestMetrics``, ``RequestMetrics.java`` (whose histograms forget; these count).
+"""
+from libc.stdint cimport int16_t, int32_t, int64_t
+from kbroker._core.request cimport Request
+from kbroker._core.sync cimport AtomicI64
+
+cdef enum:
+    METRIC_SLOTS = 130          # API keys 0 to 127, then two more for Fetch
+    SLOT_FETCH_CONSUMER = 128
+    SLOT_FETCH_FOLLOWER = 129
+    TIME_BUCKETS = 18
+    VERSION_SLOTS = 32
+    ERROR_SLOTS = 160           # error codes from -1; the last one for any other
+
+cdef enum:                      # kinds of time
+    TIME_REQUEST_QUEUE = 0
+    TIME_LOCAL = 1
+    TIME_REMOTE = 2
+    TIME_THROTTLE = 3
+    TIME_RESPONSE_QUEUE = 4
+    TIME_RESPONSE_SEND = 5
+    TIME_TOTAL = 6
+    TIME_KINDS = 7
+
+cdef struct ApiMetrics:
+    AtomicI64 count
+    AtomicI64 request_bytes     # of bodies, as Kafka's RequestBytes
+    AtomicI64 response_bytes
+    AtomicI64 network_ns
+    AtomicI64 by_version[VERSION_SLOTS]
+    AtomicI64 errors[ERROR_SLOTS]
+    AtomicI64 sum_us[TIME_KINDS]
+    AtomicI64 buckets[TIME_KINDS][TIME_BUCKETS]     # not cumulative
+
+cdef struct MetricsTable:
+    AtomicI64 refs
+    AtomicI64 apis[METRIC_SLOTS]    # ApiMetrics *, made by the writer when first needed
+
+cdef MetricsTable *metrics_retain(MetricsTable *table) noexcept nogil
+cdef void metrics_release(MetricsTable *table) noexcept nogil
+# On the network thread that owns the table, once per request that is done (sent, needless, or its channel gone).
+cdef void metrics_record(MetricsTable *table, Request *request) noexcept nogil
+
+cdef class RequestMetrics:
+    cdef MetricsTable *table    # owned count

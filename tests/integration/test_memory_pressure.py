@@ -1,0 +1,19 @@
+"""KIP-72 end to end: a small pool under many big requests, both bounds of the queue, and the three sensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.bench_memory_pressure import MIB, run
+
+
+@pytest.mark.slow
+def test_memory_stays_within_the_pool_and_everyone_is_served(tmp_path: Path) -> None:
+    """200 connections pushing 8 MiB at once: memory within pool + one request + idle + 10 %, all answered, fairly."""
+    outcome = run(200, 3, 64 * MIB, tmp_path)
+    assert outcome.failed == 0
+    assert outcome.answered >= 600
+    assert outcome.peak_rss < outcome.allowed_rss, str(outcome)
+    assert outcome.ratio <= 3, str(outcome)
