@@ -3,7 +3,7 @@
 Interest is lazy: muting a channel costs no system call. Only an event that arrives while the channel may not be read
 drops the interest; when it may be read again it is read at once, and the interest comes back when there was nothing.
 """
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
@@ -12,7 +12,7 @@ from kbroker._core.channel cimport (
     channel_drop_io, channel_new, is_linked, list_append, list_append_once, list_empty, list_init, list_remove,
 )
 from kbroker._core.clock cimport (
-    Clock, clock_add_waker, clock_now_ns, clock_release, clock_remove_waker, clock_retain,
+    Clock, borrow_clock, clock_add_waker, clock_now_ns, clock_release, clock_remove_waker, clock_retain,
 )
 from kbroker._core.event_loop cimport count
 from kbroker._core.framing cimport (
@@ -20,7 +20,7 @@ from kbroker._core.framing cimport (
     frames_filled, frames_target,
 )
 from kbroker._core.memory_pool cimport (
-    Pool, pool_is_low, pool_is_out_of_memory, pool_leave, pool_may_take, pool_release, pool_retain, pool_wait,
+    Pool, pool_is_low, pool_is_out_of_memory, pool_leave, pool_may_take, pool_new, pool_release, pool_retain, pool_wait,
 )
 from kbroker._core.mute cimport NOT_MUTED, mute_muted, mute_unmuted
 from kbroker._core.poller cimport KB_HANGUP, KB_MAX_EVENTS, KB_READ, KB_WRITE, Poller, kb_event
@@ -40,6 +40,11 @@ cdef enum:
     DIRECT_BYTES = 8192         # a frame that lacks more is read in place, a smaller rest through the scratch buffer
     DIRECT_READS = 8            # reads in place per channel and poll
     TURN_NS = 200000000         # how long memory may lie there for a loop whose turn it is
+
+
+cdef Pool *HEAP = pool_new(borrow_clock(None), -1, INT64_MAX, False)    # of frames of authentication; never freed
+if HEAP is NULL:
+    raise MemoryError
 
 
 cdef void wake_for_clock(void *arg) noexcept nogil:
@@ -175,7 +180,8 @@ cdef void starve(EventLoop *loop, Channel *channel) noexcept nogil:
 
 cdef inline bint is_not_its_turn(EventLoop *loop, Channel *channel) noexcept nogil:
     """Others of this loop were refused memory before, and this channel holds none: it would overtake them."""
-    return not list_empty(&loop.starved) and channel.reader.partial is NULL and channel.reader.staged_count == 0
+    return (not list_empty(&loop.starved) and channel.reader.partial is NULL and channel.reader.staged_count == 0
+            and not channel.authenticating)
 
 
 cdef void after_feed(EventLoop *loop, Channel *channel, int result) noexcept nogil:
@@ -210,7 +216,8 @@ cdef void read_in_place(EventLoop *loop, Channel *channel, int32_t reads) noexce
     cdef int result
     while reads > 0:
         reads -= 1
-        result = frames_target(&loop.framing, loop.pool, &channel.reader, &into, &room)
+        result = frames_target(
+            &loop.framing, HEAP if channel.authenticating else loop.pool, &channel.reader, &into, &room)
         if result != FEED_MORE:
             after_feed(loop, channel, result)
             return

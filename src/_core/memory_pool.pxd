@@ -36,7 +36,7 @@ cdef bint pool_is_out_of_memory(Pool *pool) noexcept nogil
 cdef bint pool_is_low(Pool *pool) noexcept nogil                       # limited and available < size // 10
 # Loops that were refused take turns, first come first served: a release wakes the one whose turn it is. Without this a
 # busy loop takes whatever is given back, and one that sleeps never learns of it.
-cdef void pool_wait(Pool *pool, PoolWaiter *waiter) noexcept nogil     # to the end of the queue; queued already: nothing
+cdef void pool_wait(Pool *pool, PoolWaiter *waiter) noexcept nogil     # to the end of the queue, once
 cdef void pool_leave(Pool *pool, PoolWaiter *waiter) noexcept nogil    # not queued: nothing
 cdef bint pool_may_take(Pool *pool, PoolWaiter *waiter) noexcept nogil  # nobody else's turn; advice, not enforced
 

@@ -33,6 +33,9 @@ class FakeRequest:
     def respond(self, response):
         self.ended.append(response)
 
+    def mark_errors(self, counts):
+        self.errors = counts
+
     def handler_done(self):
         pass
 

@@ -20,7 +20,7 @@ from kbroker.common.config_def import INT64_MAX, ConfigError, ConfigKey, ConfigS
 from kbroker.common.config_log import LOG_KEYS
 from kbroker.common.config_security import LISTENER_PREFIX, SECURITY_KEYS, security_key
 from kbroker.common.config_topic import TOPIC_KEYS
-from kbroker.common.listeners import Listener, advertised_listeners, parse_listeners, parse_loopback
+from kbroker.common.listeners import Listener, advertised_listeners, parse_http_address, parse_listeners, parse_loopback
 
 BROKER_TABLE: Mapping[str, ConfigKey] = {
     key.name: key for key in sorted(BROKER_KEYS + LOG_KEYS + SECURITY_KEYS, key=lambda key: key.name)
@@ -290,6 +290,12 @@ class BrokerConfig:
                 parse_loopback(control)
             except ValueError as error:
                 raise ConfigError("kbroker.control.listener", control, str(error), "127.0.0.1:port") from None
+        metrics = self.text("kbroker.metrics.listener")
+        if metrics:
+            try:
+                parse_http_address(metrics)
+            except ValueError as error:
+                raise ConfigError("kbroker.metrics.listener", metrics, str(error), "host:port") from None
         self.listeners  # noqa: B018 - parsing is the check
         self.advertised_listeners  # noqa: B018
 

@@ -162,6 +162,12 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
          "Token that clients of the control port must send; unset: a new one at each start, printed with the address."),
     _key("kbroker.control.virtual.clock", BOOLEAN, False, None,
          "With a control port: the broker's time stands still until it is advanced there."),
+    _key("kbroker.metrics.listener", STRING, "", None,
+         "host:port of the HTTP port with /metrics (Prometheus), /health and /ready; 127.0.0.1 unless a host is named, "
+         "port 0 takes a free one; empty: none. It asks nobody for a password. Needs kbroker[metrics]."),
+    _key("kbroker.metrics.entity.series", INT, 100, between(1, 10_000),
+         "Series shown of one metric with a label that clients make up (user, client_id, ip, topic, partition); the "
+         "largest are shown, the rest together as other."),
     _key("kbroker.shutdown.timeout.ms", LONG, 5000, between(0),
          "How long an orderly stop may take at the end of the process."),
 )  # fmt: skip

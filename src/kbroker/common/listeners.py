@@ -94,6 +94,17 @@ def _protocols(protocol_map: Sequence[str]) -> dict[str, str]:
     return protocols
 
 
+def parse_http_address(text: str) -> tuple[str, int]:
+    """Return host and port of ``9400``, ``127.0.0.1:9400``, ``[::]:9400``; without a host it is the loopback interface.
+
+    Raises: ValueError for a wrong form.
+    """
+    host, colon, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit()) or int(port) > 65535 or (colon and not host):
+        raise ValueError(f"expected host:port, got {text!r}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
 def parse_loopback(text: str) -> tuple[str, int]:
     """Return host and port of an address that only this machine can reach: ``127.0.0.1:0``, ``[::1]:8080``.
 

@@ -1,7 +1,7 @@
 """A request in the hands of Python: safe if never answered (its connection closes), an error if answered twice."""
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
-from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
@@ -10,7 +10,7 @@ from kbroker._core.channel cimport Channel
 from kbroker._core.clock cimport Clock, clock_now_ns
 from kbroker._core.request cimport (
     ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request,
-    request_clear_answer, request_new, request_reserve,
+    request_clear_answer, request_mark_error, request_new, request_reserve,
 )
 from kbroker._core.request_queue cimport Queue, RequestQueue, request_queue_put, request_queue_take
 
@@ -135,6 +135,17 @@ cdef class InboundRequest:
                 raise MemoryError
             memcpy(into, &piece[0], piece.shape[0])
         self.finish(ACTION_SEND)
+
+    def mark_errors(self, dict counts not None):
+        """Tell the metrics which error codes the answer has, and how often; before it is given.
+
+        Does nothing when it was answered. Raises: TypeError, OverflowError for what are no such numbers.
+        """
+        cdef int32_t code, times
+        for key, value in counts.items():
+            code, times = key, value
+            if self.request is not NULL:
+                request_mark_error(self.request, code, times)
 
     def handler_done(self):
         """The handler has returned without an answer, which comes later: what passes until then is not its time.

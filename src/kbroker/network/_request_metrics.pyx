@@ -17,7 +17,7 @@ BOUNDS_US[:] = [
 TIMES = (
     "RequestQueueTimeMs", "LocalTimeMs", "RemoteTimeMs", "ThrottleTimeMs", "ResponseQueueTimeMs", "ResponseSendTimeMs",
     "TotalTimeMs")
-BOUNDS_MS = tuple(BOUNDS_US[i] / 1000 for i in range(TIME_BUCKETS - 1))
+BOUNDS_MS = tuple(<double>BOUNDS_US[i] / 1000 for i in range(TIME_BUCKETS - 1))
 FETCH_CONSUMER, FETCH_FOLLOWER = SLOT_FETCH_CONSUMER, SLOT_FETCH_FOLLOWER
 
 
@@ -143,7 +143,7 @@ cdef class RequestMetrics:
                 "errors": nonzero(api.errors, ERROR_SLOTS, -1),
                 "times": {
                     TIMES[kind]: (
-                        atomic_load_relaxed(&api.sum_us[kind]) / 1000,
+                        <double>atomic_load_relaxed(&api.sum_us[kind]) / 1000,
                         [atomic_load_relaxed(&api.buckets[kind][i]) for i in range(TIME_BUCKETS)],
                     )
                     for kind in range(TIME_KINDS)

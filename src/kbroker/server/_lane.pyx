@@ -570,6 +570,11 @@ cdef class NativeLane:
         return purgatory_delayed(self.lane.produce_purgatory)
 
     @property
+    def watched_produces(self) -> int:
+        """PurgatorySize of the Produce purgatory."""
+        return purgatory_watched(self.lane.produce_purgatory)
+
+    @property
     def watched_fetches(self) -> int:
         """PurgatorySize of the Fetch purgatory."""
         return purgatory_watched(self.lane.fetch_purgatory)

@@ -12,8 +12,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import selectors
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -29,20 +27,24 @@ from kbroker.common.config_def import INT32_MAX, ConfigError
 from kbroker.common.listeners import Listener
 from kbroker.common.removed_settings import instead_of
 from kbroker.log.manager import LogManager
+from kbroker.metrics.exposition import Exposition
 from kbroker.network.authentication import ListenerSecurity
 from kbroker.network.request_channel import InboundRequest, RequestChannel
-from kbroker.network.socket_server import SocketServer, SocketServerOptions
+from kbroker.network.socket_server import SocketServer
 from kbroker.server._lane import NativeLane
 from kbroker.server.apis import api18_api_versions
-from kbroker.server.connection_limits import ConnectionLimits, address_limits, listener_limits
-from kbroker.server.context import ApiContext, Endpoint
+from kbroker.server.broker_metrics import Observed
+from kbroker.server.connection_limits import ConnectionLimits
+from kbroker.server.context import ApiContext
 from kbroker.server.group_service import GROUP_KEYS, GroupService
 from kbroker.server.handler_threads import HandlerThreads
 from kbroker.server.kafka_apis import KafkaApis
 from kbroker.server.metadata_store import BROKER, MetadataStore
+from kbroker.server.metrics_service import MetricsService, memory_pool
 from kbroker.server.quota.service import QuotaService
 from kbroker.server.request_handler import RequestHandlerPool
 from kbroker.server.security.credentials import ScramCredentials
+from kbroker.server.socket_options import endpoints_of, socket_options
 from kbroker.server.topics import TopicRegistry
 
 logger = logging.getLogger(__name__)
@@ -180,6 +182,16 @@ class Broker:
         return self._running().ctx.cluster_id
 
     @property
+    def metrics_url(self) -> str | None:
+        """Where /metrics, /health and /ready are: http://host:port; None where kbroker.metrics.listener is not set."""
+        return self._running().metrics.url
+
+    @property
+    def exposition(self) -> Exposition:
+        """What the broker shows of itself, whether or not a port is open."""
+        return self._running().metrics.exposition
+
+    @property
     def context(self) -> ApiContext:
         """The parts that handlers use: topics, metadata, configuration."""
         return self._running().ctx
@@ -189,7 +201,8 @@ class Broker:
         parts = self._running()
         addresses = ", ".join(f"{name}://{host}:{port}" for name, (host, port) in parts.ctx.endpoints.items())
         data = "in memory" if parts.in_memory else f"data in {os.path.abspath(self.config.log_dir)}"
-        return f"{addresses}, node {self.config.node_id}, cluster {parts.ctx.cluster_id}, {data}"
+        metrics = f", metrics at {parts.metrics.url}/metrics" if parts.metrics.url is not None else ""
+        return f"{addresses}, node {self.config.node_id}, cluster {parts.ctx.cluster_id}, {data}{metrics}"
 
     def _running(self) -> _Parts:
         parts = self._parts
@@ -237,22 +250,24 @@ class _Parts:
         python_requests = Queue(INT32_MAX, self.clock)
         self._requests, self._python_requests = requests, python_requests
         credentials = ScramCredentials(store)
+        quotas = self._quotas = QuotaService(config, self.clock)
+        self.metrics = MetricsService(config, quotas.metrics)
+        pool = memory_pool(config, self.clock, quotas.metrics)
         server = self.server = SocketServer(
             config.listeners,
             requests,
-            _options(config),
-            pool=_pool(config, self.clock),
+            socket_options(config),
+            pool=pool,
             clock=self.clock,
             security=self._security(credentials),
         )
         self._then("network threads", lambda: server.finish_stop(self._timeout_s))
-        self._quotas = QuotaService(config, self.clock)
         self._then("quotas", self._stop_quotas)
-        self._quotas.start(logs.scheduler)
+        quotas.start(logs.scheduler)
 
         limits = ConnectionLimits(config, server.connection_quotas)
         self.listeners = server.bind()
-        endpoints = _endpoints(config, self.listeners)
+        endpoints = endpoints_of(config, self.listeners)
 
         lane = self.lane = self._start_lane(requests, python_requests)
         lane.intercept(self._interception.keys)
@@ -265,19 +280,20 @@ class _Parts:
             self.apis.ranges,
             self.clock,
             connection_quotas=server.connection_quotas,
-            quotas=self._quotas.managers,
+            quotas=quotas.managers,
         )
         self.ctx.credentials = credentials
         self.ctx.dynamic.on_broker_change(logs.reconfigure)
         self.ctx.dynamic.on_broker_change(limits.on_config_change)
         topics.load()
         self.ctx.quota_entities.on_change(limits.on_quota_change)
-        self.ctx.quota_entities.on_change(self._quotas.on_quota_change)
+        self.ctx.quota_entities.on_change(quotas.on_quota_change)
         self.ctx.quota_entities.load()
         self._start_groups(logs, topics)
         self._start_handlers(lane, requests, python_requests)
         self._then("acceptors", server.begin_stop)
         server.start()
+        self._start_metrics(pool)
 
     def _security(self, credentials: ScramCredentials) -> dict[str, ListenerSecurity]:
         """What protects the listeners; Python's ssl and hashlib are not loaded where nothing does."""
@@ -320,6 +336,25 @@ class _Parts:
         groups.start()
         self.ctx.group_coordinator = groups.coordinator
         self.ctx.coordinators.add(GROUP_KEYS)
+
+    def _start_metrics(self, pool: MemoryPool | None) -> None:
+        names = {entry.key: entry.name for entry in self.apis.entries.values()}
+        self._then("metrics port", self.metrics.stop)
+        self.metrics.start(
+            Observed(
+                self.clock,
+                self.server,
+                pool,
+                self._requests,
+                self._python_requests,
+                self.lane,
+                self._handlers,
+                self.ctx.topics,
+                names,
+            )
+        )
+        self._then("readiness", self.metrics.not_ready)
+        self.metrics.ready()
 
     def _start_handlers(self, lane: NativeLane, requests: Queue, python_requests: Queue) -> None:
         config = self.config
@@ -427,49 +462,6 @@ class _Parts:
 
 def _thread(name: str, body: Callable[[], None]) -> threading.Thread:
     return threading.Thread(target=body, name=name, daemon=True)
-
-
-def _options(config: BrokerConfig) -> SocketServerOptions:
-    idle_ms = config.integer("connections.max.idle.ms")
-    poller = config.text("kbroker.poller")
-    return SocketServerOptions(
-        network_threads=config.integer("num.network.threads"),
-        max_request_bytes=config.integer("socket.request.max.bytes"),
-        idle_ms=idle_ms,
-        frame_timeout_ms=config.integer("kbroker.frame.timeout.ms"),
-        run_length=config.integer("kbroker.run.length"),
-        max_connections=config.integer("max.connections"),
-        max_connections_per_ip=config.integer("max.connections.per.ip"),
-        max_connections_per_ip_overrides=address_limits(config),
-        max_connection_rate=config.integer("max.connection.creation.rate"),
-        listener_limits=listener_limits(config),
-        inter_broker_listener=config.inter_broker_listener,
-        quota_samples=config.integer("quota.window.num"),
-        quota_window_seconds=config.integer("quota.window.size.seconds"),
-        backlog=config.integer("socket.listen.backlog.size"),
-        send_buffer_bytes=config.integer("socket.send.buffer.bytes"),
-        receive_buffer_bytes=config.integer("socket.receive.buffer.bytes"),
-        broker_id=config.node_id,
-        backend=selectors.DefaultSelector if poller == "selectors" else poller,
-    )
-
-
-def _pool(config: BrokerConfig, clock: BaseClock) -> MemoryPool | None:
-    size_bytes = config.integer("queued.max.request.bytes")
-    if size_bytes <= 0:
-        return None
-    return MemoryPool(size_bytes, config.integer("socket.request.max.bytes"), clock=clock)
-
-
-def _endpoints(config: BrokerConfig, bound: list[Listener]) -> dict[str, Endpoint]:
-    """Where clients of each listener are sent: as advertised, else where it is bound."""
-    advertised = {listener.name: listener for listener in config.advertised_listeners}
-    endpoints = {}
-    for listener in bound:
-        told = advertised.get(listener.name, listener)
-        host = told.host if told.host not in ("", "0.0.0.0", "::") else socket.gethostname()
-        endpoints[listener.name] = Endpoint(host, told.port or listener.port)
-    return endpoints
 
 
 def raise_open_files_limit(wanted: int) -> None:

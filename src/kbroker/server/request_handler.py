@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.protocol import codec
@@ -47,6 +47,7 @@ class InboundRequest(Protocol):
     @property
     def remote_host(self) -> str: ...
     def respond(self, response: bytes) -> None: ...
+    def mark_errors(self, counts: dict[int, int]) -> None: ...
     def handler_done(self) -> None: ...
     def close(self) -> None: ...
 
@@ -81,6 +82,7 @@ class Answer:
         """Encode and send, for whoever claimed it; a body that cannot be encoded closes the connection."""
         try:
             self._judge(body)
+            self._request.mark_errors(error_counts(body))
             self._request.respond(encode_answer(self._entry, self._request, body))
         except Exception:
             logger.exception("cannot answer %s v%d", self._entry.name, self._request.api_version)
@@ -116,6 +118,23 @@ class Answer:
         """FindCoordinator without a list of coordinators tells no delay while there is none to be found."""
         is_old = self._entry.key == FIND_COORDINATOR and self._request.api_version < 4
         return is_old and body.get("ErrorCode") == Errors.COORDINATOR_NOT_AVAILABLE
+
+
+def error_counts(body: Body) -> dict[int, int]:
+    """How often each error code stands in an answer, anywhere."""
+    counts: dict[int, int] = {}
+    left: list[Any] = [body]
+    while left:
+        item = left.pop()
+        if isinstance(item, list):
+            left.extend(part for part in item if isinstance(part, dict))
+            continue
+        for name, value in item.items():
+            if name == "ErrorCode":
+                counts[int(value)] = counts.get(int(value), 0) + 1
+            elif isinstance(value, (dict, list)):
+                left.append(value)
+    return counts
 
 
 Inbound = TypeVar("Inbound", bound=InboundRequest)

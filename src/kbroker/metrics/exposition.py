@@ -1,0 +1,153 @@
+"""Metrics as Prometheus reads them: sensors and gauges of the registry, and families; every series bounded.
+
+The text is made by the library ``prometheus_client``; it is needed only here, and only when somebody asks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from kbroker.metrics.families import (
+    Buckets,
+    Family,
+    Kind,
+    Sample,
+    bounded,
+    kafka_name,
+    label_name,
+    prometheus_name,
+)
+from kbroker.metrics.registry import MetricName, Metrics
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Metric
+
+#: Series with a label that clients make up, of one name.
+ENTITY_SERIES = 100
+
+
+class MissingLibraryError(RuntimeError):
+    """``prometheus_client`` is not installed; the text says what to do."""
+
+    def __init__(self) -> None:
+        super().__init__("metrics in Prometheus's format need prometheus_client: pip install 'kbroker[metrics]'")
+
+
+class Exposition:
+    """What one broker shows.
+
+    Args: ``metrics``: the registry of its sensors and gauges. ``entity_series``: series of one name that have a label
+    which clients make up, at most; the largest are shown, the rest together as "other".
+    Threads: any.
+    """
+
+    def __init__(self, metrics: Metrics, entity_series: int = ENTITY_SERIES) -> None:
+        self._metrics = metrics
+        self._entity_series = entity_series
+        self._lock = threading.Lock()
+        self._families: dict[str, Family] = {}
+
+    def add(self, family: Family) -> None:
+        """Show a family. Raises: ValueError if its name is taken."""
+        with self._lock:
+            if family.prometheus_name in self._families:
+                raise ValueError(f"a family named {family.prometheus_name} exists already")
+            self._families[family.prometheus_name] = family
+
+    @property
+    def families(self) -> list[Family]:
+        """What was added, by name."""
+        with self._lock:
+            return [self._families[name] for name in sorted(self._families)]
+
+    def collect(self) -> Iterator[tuple[Family, list[Sample]]]:
+        """Yield each family with its series of the moment: those added, then those of the registry, by name.
+
+        A family that fails is left out this time.
+        """
+        registered: dict[str, list[tuple[Family, dict[str, str], float]]] = {}
+        for name, metric in self._metrics.items():
+            family = family_of(name)
+            registered.setdefault(family.prometheus_name, []).append((family, name.tag_map, metric.measure()))
+        for family in self.families:
+            labels = tuple(map(label_name, family.labels))
+            samples = [Sample(values, number) for values, number in family.collect()]
+            for _, tags, value in registered.pop(family.prometheus_name, []):
+                samples.append(Sample(tuple(tags.get(label, "") for label in family.labels), value))
+            yield family, bounded(labels, samples, self._entity_series, family.combine)
+        for _, series in sorted(registered.items()):
+            # one name may have series with different tags: connection-accept-rate of a listener, and of an address
+            by_tags: dict[tuple[str, ...], list[Sample]] = {}
+            for _, tags, value in series:
+                by_tags.setdefault(tuple(tags), []).append(Sample(tuple(tags.values()), value))
+            for tag_names, found in by_tags.items():
+                family = _with_labels(series[0][0], tag_names)
+                yield family, bounded(tuple(map(label_name, tag_names)), found, self._entity_series, family.combine)
+
+    def text(self, accept: str = "") -> tuple[bytes, str]:
+        """Return everything in the format that ``accept`` (an HTTP header) prefers, and that format's content type.
+
+        Raises: MissingLibraryError.
+        """
+        try:
+            from prometheus_client import CollectorRegistry, ProcessCollector
+            from prometheus_client.exposition import choose_encoder
+        except ImportError:
+            raise MissingLibraryError from None
+        registry: CollectorRegistry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collector(self))
+        ProcessCollector(registry=registry)
+        encoder, content_type = choose_encoder(accept)
+        return encoder(registry), content_type
+
+
+def family_of(name: MetricName) -> Family:
+    """What a metric of the registry is shown as."""
+    kind: Kind = "counter" if name.name.endswith(("-total", "Total")) else "gauge"
+    combine: Literal["sum", "max"] = "max" if name.name.endswith(("-time", "-avg", "-max")) else "sum"
+    return Family(name.group, name.name, kind, tuple(tag for tag, _ in name.tags), name.description, combine=combine)
+
+
+def _with_labels(family: Family, labels: tuple[str, ...]) -> Family:
+    return Family(family.group, family.name, family.kind, labels, family.help, combine=family.combine)
+
+
+class _Collector:
+    """prometheus_client asks it for everything at each scrape."""
+
+    def __init__(self, exposition: Exposition) -> None:
+        self._exposition = exposition
+
+    def collect(self) -> Iterable[Metric]:
+        from prometheus_client import Metric
+
+        shown: dict[str, Metric] = {}
+        for family, samples in self._exposition.collect():
+            name = family.prometheus_name
+            base = name.removesuffix("_total") if family.kind == "counter" else name
+            metric = shown.get(name)
+            if metric is None:
+                metric = shown[name] = Metric(base, family.help or family.kafka_name, family.kind)
+            labels = [label_name(label) for label in family.labels]
+            for sample in samples:
+                _add(metric, family, dict(zip(labels, sample.labels, strict=True)), sample.value)
+        return shown.values()
+
+
+def _add(metric: Metric, family: Family, labels: Mapping[str, str], value: float | Buckets) -> None:
+    own: dict[str, Any] = dict(labels)
+    name = family.prometheus_name
+    if not isinstance(value, Buckets):
+        metric.add_sample(name, own, float(value))
+        return
+    total = 0
+    for bound, count in zip((*family.bounds, float("inf")), value.counts, strict=True):
+        total += count
+        metric.add_sample(f"{name}_bucket", {**own, "le": "+Inf" if bound == float("inf") else f"{bound:g}"}, total)
+    metric.add_sample(f"{name}_count", own, total)
+    metric.add_sample(f"{name}_sum", own, value.sum)
+
+
+__all__ = ["ENTITY_SERIES", "Exposition", "MissingLibraryError", "family_of", "kafka_name", "prometheus_name"]

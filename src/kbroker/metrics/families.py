@@ -1,0 +1,143 @@
+"""Numbers that are asked for rather than recorded, with many series each; and how Kafka's names become Prometheus's.
+
+Source: ``proposals`` of KIP-13, KIP-72 and KIP-124 for the names; ``KafkaMetricsGroup`` for those of the JMX kind.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+Kind = Literal["gauge", "counter", "histogram"]
+
+#: Labels that clients or users make up: their series are bounded.
+ENTITY_LABELS = frozenset({"user", "client_id", "ip", "topic", "partition", "group"})
+OTHER = "other"
+
+
+class Buckets(NamedTuple):
+    """A histogram: numbers in each bucket (the last one without an end), and the sum of what was counted."""
+
+    counts: Sequence[int]
+    sum: float
+
+
+class Sample(NamedTuple):
+    """One series: the values of its labels, and its number."""
+
+    labels: tuple[str, ...]
+    value: float | Buckets
+
+
+Collect = Callable[[], Iterable[tuple[tuple[str, ...], float | Buckets]]]
+
+
+def _nothing() -> Iterable[tuple[tuple[str, ...], float | Buckets]]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Family:
+    """All series of one name.
+
+    Args: ``group`` and ``name`` are Kafka's: a group of the metrics library (``socket-server-metrics``), or domain and
+    type of a JMX name (``kafka.network:RequestMetrics``); a group ``kbroker:X`` is our own. ``labels`` are named as in
+    Kafka. ``collect`` gives the series of the moment. ``bounds``: upper ends of a histogram's buckets but the last.
+    ``combine``: what becomes of the series that are too many.
+    """
+
+    group: str
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+    collect: Collect = field(default=_nothing, compare=False)
+    bounds: tuple[float, ...] = ()
+    combine: Literal["sum", "max"] = "sum"
+
+    @property
+    def kafka_name(self) -> str:
+        """As Kafka shows it; empty for our own."""
+        return kafka_name(self.group, self.name, self.labels)
+
+    @property
+    def prometheus_name(self) -> str:
+        """As Prometheus shows it; counters end in ``_total``."""
+        return prometheus_name(self.group, self.name, self.kind)
+
+
+def kafka_name(group: str, name: str, labels: Sequence[str]) -> str:
+    """The name in Kafka's documentation: of JMX, or of the metrics library; empty for our own."""
+    if group.startswith("kbroker:"):
+        return ""
+    domain, colon, kind = group.partition(":")
+    if not colon:
+        tags = ",".join(f"{label}=..." for label in labels)
+        return f"{group}:{name}" + (f" {{{tags}}}" if tags else "")
+    tags = "".join(f",{label}=..." for label in labels)
+    return f"{domain}:type={kind},name={name}{tags}"
+
+
+def prometheus_name(group: str, name: str, kind: Kind) -> str:
+    """``kafka_<group>_<name>``: words with underscores, ``metrics`` dropped from the group, ``_total`` for counters.
+
+    A meter's ``XPerSec`` is the counter ``x_total``. Delays without a unit in their name
+    are in milliseconds, and get it into theirs.
+    """
+    domain, colon, word = group.partition(":")
+    first = domain if domain.startswith(("kafka", "kbroker")) else f"kafka_{domain}"
+    parts = _words(f"{first}_{word}" if colon else first)
+    while parts[-1] == "metrics":
+        parts.pop()
+    tail = _words(name)
+    if kind == "counter":
+        if tail[-1] == "total":
+            tail.pop()
+        if tail[-2:] == ["per", "sec"]:
+            del tail[-2:]
+    if tail[-2:] in (["throttle", "time"], ["depleted", "time"]):
+        tail.append("ms")
+    if kind == "counter":
+        tail.append("total")
+    return "_".join(parts + tail)
+
+
+def label_name(tag: str) -> str:
+    """A tag as a label: ``client-id`` is ``client_id``, ``networkProcessor`` is ``network_processor``."""
+    return "_".join(_words(tag))
+
+
+def _words(text: str) -> list[str]:
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", text)
+    return [word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word]
+
+
+def bounded(
+    labels: Sequence[str], samples: Iterable[Sample], limit: int, combine: Literal["sum", "max"] = "sum"
+) -> list[Sample]:
+    """The ``limit`` largest series, and the rest put together under the label value "other".
+
+    Only labels of ENTITY_LABELS count as made up by clients; series are put together where all others are equal.
+    Without such a label, and of histograms, all series stay.
+    """
+    found = list(samples)
+    entity = [place for place, label in enumerate(labels) if label in ENTITY_LABELS]
+    if not entity or len(found) <= limit:
+        return found
+    numbers = [(sample, sample.value) for sample in found if not isinstance(sample.value, Buckets)]
+    if len(numbers) < len(found):
+        return found
+    numbers.sort(key=lambda pair: (-math.inf if math.isnan(pair[1]) else pair[1], pair[0].labels), reverse=True)
+    kept = [sample for sample, _ in numbers[:limit]]
+    rest: dict[tuple[str, ...], float] = {}
+    for sample, value in numbers[limit:]:
+        key = tuple(OTHER if place in entity else text for place, text in enumerate(sample.labels))
+        before = rest.get(key, math.nan)
+        if math.isnan(value) or math.isnan(before):
+            rest[key] = before if math.isnan(value) else value
+        else:
+            rest[key] = before + value if combine == "sum" else max(before, value)
+    return kept + [Sample(key, value) for key, value in rest.items()]

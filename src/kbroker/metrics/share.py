@@ -1,0 +1,40 @@
+"""How much of the last minute was spent in a state, from a counter of nanoseconds that only grows."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from kbroker._core.clock import BaseClock
+
+WINDOW_NS = 60_000_000_000
+SHORTEST_NS = 1_000_000_000
+
+
+class Share:
+    """A counter's growth over the time that passed, 0 to 1, over a minute or since the look before that.
+
+    Looking is all it needs: no thread takes samples. At the first look it is the share since it was made.
+    Args: ``spent_ns`` the counter; ``threads`` by how many it grows at once; ``clock``.
+    Threads: any.
+    """
+
+    def __init__(self, spent_ns: Callable[[], int], threads: Callable[[], int], clock: BaseClock) -> None:
+        self._spent_ns = spent_ns
+        self._threads = threads
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._looks: deque[tuple[int, int]] = deque([(clock.now_ns(), spent_ns())])
+
+    def measure(self) -> float:
+        """The share now; NaN where no time has passed."""
+        with self._lock:
+            now, spent = self._clock.now_ns(), self._spent_ns()
+            while len(self._looks) > 1 and self._looks[1][0] <= now - WINDOW_NS:
+                self._looks.popleft()
+            since, before = self._looks[0]
+            if now - self._looks[-1][0] >= SHORTEST_NS:
+                self._looks.append((now, spent))
+            passed = (now - since) * max(1, self._threads())
+            return min(1.0, max(0.0, (spent - before) / passed)) if passed > 0 else float("nan")

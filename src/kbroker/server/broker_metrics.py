@@ -1,0 +1,362 @@
+"""What a running broker shows of itself: requests, threads, queues, memory, connections, purgatories, logs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from kbroker._core.clock import BaseClock
+from kbroker._core.memory_pool import MemoryPool
+from kbroker._core.request_queue import Queue
+from kbroker.common.errors import Errors
+from kbroker.metrics.exposition import Exposition
+from kbroker.metrics.families import Buckets, Family, Kind
+from kbroker.metrics.share import Share
+from kbroker.network._request_metrics import BOUNDS_MS, FETCH_CONSUMER, FETCH_FOLLOWER, TIMES
+from kbroker.network.socket_server import SocketServer
+
+if TYPE_CHECKING:
+    from kbroker.network._request_metrics import _Figures
+    from kbroker.server._lane import NativeLane
+    from kbroker.server.handler_threads import HandlerThreads
+    from kbroker.server.topics import TopicRegistry
+
+Series: TypeAlias = Iterable[tuple[tuple[str, ...], float | Buckets]]
+
+REQUESTS = "kafka.network:RequestMetrics"
+SOCKETS = "socket-server-metrics"
+
+_TIME_HELP = {
+    "RequestQueueTimeMs": "waiting for a handler",
+    "LocalTimeMs": "in a handler, until the answer is known or must wait",
+    "RemoteTimeMs": "waiting in purgatory",
+    "ThrottleTimeMs": "delay that quotas asked for; not part of TotalTimeMs",
+    "ResponseQueueTimeMs": "the answer waiting for its network thread",
+    "ResponseSendTimeMs": "sending the answer",
+    "TotalTimeMs": "from the last byte of the request to the last byte of the answer",
+}
+
+#: Of each network thread: Kafka's name, kind, name in Processor.counters, meaning.
+_OF_PROCESSORS: tuple[tuple[str, Kind, str, str], ...] = (
+    ("connection-creation-total", "counter", "connections_created", "connections that came"),
+    ("connection-close-total", "counter", "connections_closed", "connections that ended"),
+    ("incoming-byte-total", "counter", "bytes_received", "bytes received"),
+    ("outgoing-byte-total", "counter", "bytes_sent", "bytes sent"),
+    ("request-total", "counter", "requests", "requests handed over"),
+    ("response-total", "counter", "responses", "answers sent"),
+    ("select-total", "counter", "polls", "times the thread asked for ready sockets"),
+    ("io-waittime-total", "counter", "wait_ns", "nanoseconds of waiting for sockets"),
+    ("iotime-total", "counter", "work_ns", "nanoseconds of everything else"),
+)
+#: The same of what Kafka does not show.
+_OWN_OF_PROCESSORS: tuple[tuple[str, Kind, str, str], ...] = (
+    ("idle-connections-closed-total", "counter", "connections_expired", "connections closed for being idle"),
+    ("late-frames-total", "counter", "frames_expired", "connections closed because a request did not get complete"),
+    ("invalid-frames-total", "counter", "invalid_frames", "connections closed for an impossible request size"),
+    ("memory-mutes-total", "counter", "memory_mutes", "times a connection had to wait for memory"),
+)
+
+
+class Observed(NamedTuple):
+    """The parts of a broker that are looked at."""
+
+    clock: BaseClock
+    server: SocketServer
+    pool: MemoryPool | None
+    requests: Queue
+    python_requests: Queue
+    lane: NativeLane
+    handlers: HandlerThreads
+    topics: TopicRegistry
+    api_names: Mapping[int, str]
+
+
+def show_broker(exposition: Exposition, parts: Observed) -> None:
+    """Add every family of the broker's parts to what is shown."""
+    for add in (_requests, _threads, _memory, _connections, _purgatories, _logs, _quotas):
+        for family in add(parts):
+            exposition.add(family)
+
+
+def _gauge(group: str, name: str, text: str, measure: Callable[[], float]) -> Family:
+    return Family(group, name, "gauge", (), text, lambda: [((), measure())])
+
+
+# ---------------------------------------------------------------- requests
+
+
+class RequestFigures:
+    """Request metrics of all network threads together.
+
+    The families of one scrape share one look: a family that asks again has the tables looked at anew.
+    """
+
+    def __init__(self, parts: Observed) -> None:
+        self._server = parts.server
+        self._lock = threading.Lock()
+        self._tables: list[dict[int, _Figures]] = []
+        self._seen_by: set[str] = set()
+        self._names = {**parts.api_names, FETCH_CONSUMER: "FetchConsumer", FETCH_FOLLOWER: "FetchFollower"}
+
+    def _all(self, family: str) -> Iterable[tuple[str, _Figures]]:
+        with self._lock:
+            if not self._seen_by or family in self._seen_by:
+                self._tables = [table.snapshot() for table in self._server.request_metrics]
+                self._seen_by.clear()
+            self._seen_by.add(family)
+            tables = self._tables
+        for table in tables:
+            for slot, figures in table.items():
+                yield self._names.get(slot, str(slot)), figures
+
+    def times(self, kind: str) -> Series:
+        found: dict[str, tuple[list[int], float]] = {}
+        for name, figures in self._all(kind):
+            spent, counts = figures["times"][kind]
+            before, total = found.get(name, ([0] * len(counts), 0.0))
+            found[name] = ([a + b for a, b in zip(before, counts, strict=True)], total + spent)
+        return [((name,), Buckets(counts, spent)) for name, (counts, spent) in sorted(found.items())]
+
+    def _sum(self, family: str, split: Callable[[_Figures], Iterable[tuple[tuple[str, ...], float]]]) -> Series:
+        found: dict[tuple[str, ...], float] = {}
+        for name, figures in self._all(family):
+            for labels, value in split(figures):
+                key = (name, *labels)
+                found[key] = found.get(key, 0) + value
+        return sorted(found.items())
+
+    def by_version(self) -> Series:
+        return self._sum("versions", lambda figures: [((str(v),), n) for v, n in figures["versions"].items()])
+
+    def errors(self) -> Series:
+        return self._sum("errors", lambda figures: [((_error_name(code),), n) for code, n in figures["errors"].items()])
+
+    def request_bytes(self) -> Series:
+        return self._sum("request_bytes", lambda figures: [((), figures["request_bytes"])])
+
+    def response_bytes(self) -> Series:
+        return self._sum("response_bytes", lambda figures: [((), figures["response_bytes"])])
+
+    def network_ns(self) -> Series:
+        return self._sum("network_ns", lambda figures: [((), figures["network_ns"])])
+
+
+def _error_name(code: int | None) -> str:
+    return Errors.of(-1 if code is None else code).name
+
+
+def _requests(parts: Observed) -> Iterable[Family]:
+    figures = RequestFigures(parts)
+    for kind in TIMES:
+        yield Family(
+            REQUESTS, kind, "histogram", ("request",), f"milliseconds: {_TIME_HELP[kind]}",
+            lambda kind=kind: figures.times(kind), BOUNDS_MS,  # type: ignore[misc]
+        )  # fmt: skip
+    yield Family(REQUESTS, "RequestsPerSec", "counter", ("request", "version"), "requests", figures.by_version)
+    yield Family(
+        REQUESTS, "ErrorsPerSec", "counter", ("request", "error"), "error codes in answers, NONE too", figures.errors
+    )
+    yield Family(
+        REQUESTS, "RequestBytes", "counter", ("request",), "bytes of requests without header", figures.request_bytes
+    )
+    own = "kbroker:requests"
+    yield Family(own, "response-bytes", "counter", ("request",), "bytes of answers", figures.response_bytes)
+    yield Family(
+        own, "network-time-ns", "counter", ("request",),
+        "nanoseconds of network threads, which the request quota charges", figures.network_ns,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- threads and queues
+
+
+def _threads(parts: Observed) -> Iterable[Family]:
+    processors = parts.server.processors
+    shares = [
+        (str(p.processor_id), Share(lambda p=p: p.counters()["wait_ns"], lambda: 1, parts.clock))  # type: ignore[misc]
+        for p in processors
+    ]
+    everyone = Share(lambda: sum(p.counters()["wait_ns"] for p in processors), lambda: len(processors), parts.clock)
+    handlers = Share(lambda: parts.requests.idle_ns, lambda: len(parts.handlers.threads), parts.clock)
+    yield _gauge(
+        "kafka.network:SocketServer", "NetworkProcessorAvgIdlePercent",
+        "share of the last minute that network threads waited, 0 to 1", everyone.measure,
+    )  # fmt: skip
+    yield Family(
+        "kafka.network:Processor", "IdlePercent", "gauge", ("networkProcessor",), "the same of each network thread",
+        lambda: [((name,), share.measure()) for name, share in shares],
+    )  # fmt: skip
+    yield _gauge(
+        "kafka.server:KafkaRequestHandlerPool", "RequestHandlerAvgIdlePercent",
+        "share of the last minute that native request handlers waited, 0 to 1", handlers.measure,
+    )  # fmt: skip
+    yield _gauge(
+        "kafka.network:RequestChannel", "RequestQueueSize", "requests that wait for a handler",
+        lambda: len(parts.requests),
+    )  # fmt: skip
+    yield _gauge(
+        "kbroker:requests", "python-queue-size", "requests that wait for a handler written in Python",
+        lambda: len(parts.python_requests),
+    )  # fmt: skip
+    acceptors = [
+        (bound.name, Share(lambda a=a: a.blocked_ns, lambda: 1, parts.clock))  # type: ignore[misc]
+        for bound, a in zip(parts.server.listeners, parts.server.acceptors, strict=True)
+    ]
+    yield Family(
+        "kafka.network:Acceptor", "AcceptorBlockedPercent", "gauge", ("listener",),
+        "share of the last minute that the acceptor waited for a limit or a network thread, 0 to 1",
+        lambda: [((name,), share.measure()) for name, share in acceptors],
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- memory
+
+
+def _memory(parts: Observed) -> Iterable[Family]:
+    pool = parts.pool
+
+    def used() -> float:
+        return 0 if pool is None else pool.size_bytes - pool.available_bytes
+
+    def available() -> float:
+        return 2**63 - 1 if pool is None else pool.available_bytes
+
+    yield _gauge(
+        "kafka.network:SocketServer", "MemoryPoolAvailable",
+        "bytes left of queued.max.request.bytes; below 0 by less than one request", available,
+    )  # fmt: skip
+    yield _gauge("kafka.network:SocketServer", "MemoryPoolUsed", "bytes of requests held in memory", used)
+
+
+# ---------------------------------------------------------------- connections
+
+
+def _connections(parts: Observed) -> Iterable[Family]:
+    server, quotas = parts.server, parts.server.connection_quotas
+    by_processor = ("listener", "networkProcessor")
+
+    def open_connections() -> Series:
+        for p in server.processors:
+            counters = p.counters()
+            there = counters["connections_created"] - counters["connections_closed"]
+            yield (p.listener_name, str(p.processor_id)), there
+
+    def counter(key: str) -> Series:
+        return [((p.listener_name, str(p.processor_id)), p.counters()[key]) for p in server.processors]
+
+    def accept_rates() -> Series:
+        for name in quotas.listeners:
+            yield (name, ""), quotas.rate(name)
+        for address, rate in quotas.ip_rates().items():
+            yield ("", address), rate
+
+    yield Family(SOCKETS, "connection-count", "gauge", by_processor, "open connections", open_connections)
+    for group, rows in ((SOCKETS, _OF_PROCESSORS), ("kbroker:network", _OWN_OF_PROCESSORS)):
+        for name, kind, key, text in rows:
+            yield Family(group, name, kind, by_processor, text, lambda key=key: counter(key))  # type: ignore[misc]
+    yield _gauge(SOCKETS, "broker-connection-accept-rate", "new connections per second", quotas.rate)
+    yield Family(
+        SOCKETS, "connection-accept-rate", "gauge", ("listener", "ip"),
+        "new connections per second of a listener, and of an address that has a limit", accept_rates,
+    )  # fmt: skip
+    for name, text, measure in (
+        ("connection-accept-throttle-time", "average delay of new connections for a rate", quotas.throttle_time),
+        (
+            "ip-connection-accept-throttle-time",
+            "average delay of connections refused for their address's rate",
+            quotas.ip_throttle_time,
+        ),
+    ):
+        yield Family(
+            SOCKETS, name, "gauge", ("listener",), text,
+            lambda measure=measure: [((one,), measure(one)) for one in quotas.listeners],  # type: ignore[misc]
+            combine="max",
+        )  # fmt: skip
+    yield Family(
+        "kbroker:network", "connections-refused", "counter", (), "connections closed for their address's count",
+        lambda: [((), quotas.refused)],
+    )  # fmt: skip
+    yield Family(
+        "kbroker:network", "connections-throttled", "counter", (), "connections closed for their address's rate",
+        lambda: [((), quotas.throttled)],
+    )  # fmt: skip
+    yield _gauge(
+        "kbroker:network", "connections-held", "accepted sockets that are not served and will be closed",
+        lambda: sum(acceptor.held for acceptor in server.acceptors),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- purgatories and logs
+
+
+def _purgatories(parts: Observed) -> Iterable[Family]:
+    lane, group = parts.lane, "kafka.server:DelayedOperationPurgatory"
+    yield Family(
+        group, "NumDelayedOperations", "gauge", ("delayedOperation",), "requests that wait",
+        lambda: [(("Fetch",), lane.waiting_fetches), (("Produce",), lane.waiting_produces)],
+    )  # fmt: skip
+    yield Family(
+        group, "PurgatorySize", "gauge", ("delayedOperation",), "entries in the lists by partition",
+        lambda: [(("Fetch",), lane.watched_fetches), (("Produce",), lane.watched_produces)],
+    )  # fmt: skip
+    yield _gauge(
+        "kafka.server:FetchSessionCache", "NumIncrementalFetchSessions", "open fetch sessions",
+        lambda: lane.fetch_sessions,
+    )  # fmt: skip
+
+
+def _logs(parts: Observed) -> Iterable[Family]:
+    topics, labels = parts.topics, ("topic", "partition")
+
+    def open_logs() -> Iterable[tuple[str, int, Any]]:
+        for view in topics.all():
+            for number, log in enumerate(view.partitions):
+                if log is not None:
+                    yield view.name, number, log
+
+    def each(attribute: str) -> Series:
+        return [((topic, str(number)), getattr(log, attribute)) for topic, number, log in open_logs()]
+
+    for name, attribute, text in (
+        ("Size", "size_bytes", "bytes on disk"),
+        ("LogStartOffset", "log_start_offset", "first offset"),
+        ("LogEndOffset", "log_end_offset", "next offset"),
+    ):
+        yield Family(
+            "kafka.log:Log", name, "gauge", labels, text,
+            lambda attribute=attribute: each(attribute),  # type: ignore[misc]
+            combine="sum" if name == "Size" else "max",
+        )  # fmt: skip
+    yield _gauge(
+        "kafka.server:ReplicaManager", "PartitionCount", "partitions",
+        lambda: sum(len(view.partitions) for view in topics.all()),
+    )  # fmt: skip
+    yield _gauge("kafka.controller:KafkaController", "GlobalTopicCount", "topics", lambda: len(topics.all()))
+    yield _gauge(
+        "kbroker:logs", "size-bytes", "bytes of all logs", lambda: sum(log.size_bytes for _, _, log in open_logs()),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- quotas
+
+
+def _quotas(parts: Observed) -> Iterable[Family]:
+    """Their series are in the registry, made when a client is first judged; here they get their meaning."""
+    client = ("user", "client-id")
+    rows = [
+        ("Produce", "byte-rate", client, "bytes per second that are charged to the quota"),
+        ("Fetch", "byte-rate", client, "bytes per second that are charged to the quota"),
+        ("Request", "request-time", client, "percent of one thread that is charged to the quota"),
+        ("ControllerMutation", "mutation-rate", client, "partitions created and deleted per second"),
+        ("ControllerMutation", "tokens", client, "mutations left in the bucket; below 0 new ones are refused"),
+        ("Request", "exempt-request-time", (), "percent of one thread of requests that are never throttled"),
+    ]
+    for group in ("Produce", "Fetch", "Request", "ControllerMutation"):
+        rows.append((group, "throttle-time", client, "average delay in milliseconds, NaN without any"))
+        rows.append((group, "queue-size", (), "connections that are muted now"))
+    for group, name, labels, text in rows:
+        combine: Literal["sum", "max"] = "max" if name == "throttle-time" else "sum"
+        yield Family(group, name, "gauge", labels, text, combine=combine)
+    yield Family(SOCKETS, "MemoryPoolAvgDepletedPercent", "gauge", (), "share of time without memory, 0 to 1")
+    yield Family(SOCKETS, "MemoryPoolDepletedTimeTotal", "counter", (), "milliseconds without memory")

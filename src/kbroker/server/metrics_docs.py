@@ -1,0 +1,74 @@
+"""The page docs/metrics.md, from what a broker shows: ``python -m kbroker.server.metrics_docs FILE``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from kbroker.metrics.exposition import family_of
+from kbroker.metrics.families import Family, label_name
+from kbroker.metrics.registry import Metrics
+from kbroker.server.broker import Broker
+
+_HEAD = """# Metrics
+
+Made from a running broker by `python -m kbroker.server.metrics_docs docs/metrics.md`; do not edit it here.
+
+`kbroker.metrics.listener=127.0.0.1:9400` opens an HTTP port with `/metrics` (Prometheus's text format, OpenMetrics for
+who asks for it), `/health` (200 while the process answers) and `/ready` (200 while clients are served, else 503). It is
+off by default, needs `pip install 'kbroker[metrics]'`, and asks nobody for a password: leave it on the loopback
+interface or a network of your own. `GET` and `HEAD` only.
+
+Names follow from Kafka's: `kafka_`, the group without `metrics` (of a JMX name its domain and type), the name, each in
+words with underscores; tags are labels. Counters end in `_total`, and a meter `XPerSec` is the counter `x_total`:
+Prometheus's `rate()` makes it per second. Units are as in Kafka; delays say that they are milliseconds. What Kafka
+does not have begins with `kbroker_`.
+
+Series with a label that clients make up (`user`, `client_id`, `ip`, `topic`, `partition`) are bounded: of each metric
+the `kbroker.metrics.entity.series` (100) largest are shown, the rest together under the label value `other` (added up,
+or the largest of them where a sum means nothing). A share "of the last minute" is measured from one scrape to another.
+
+The histograms of requests count since the start, in fixed buckets of milliseconds, where Kafka's forget with time:
+`histogram_quantile` over `rate()` gives what Kafka's percentiles are for. Each network thread writes its own, without a
+lock. `process_...` metrics of memory, CPU and open files come from `prometheus_client`.
+
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    with Broker({"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True}) as broker:
+        families = {family.prometheus_name: family for family in broker.exposition.families}
+        _add_registered(families, broker.context.metrics)
+        rows = [_row(families[name]) for name in sorted(families)]
+    head = ("Prometheus", "Kafka", "Kind", "Labels", "Meaning")
+    lines = [head, ("---",) * len(head), *rows]
+    return _HEAD + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def _add_registered(families: dict[str, Family], metrics: Metrics) -> None:
+    for name, _ in metrics.items():
+        family = family_of(name)
+        families.setdefault(family.prometheus_name, family)
+
+
+def _row(family: Family) -> tuple[str, ...]:
+    labels = ", ".join(f"`{label_name(label)}`" for label in family.labels)
+    kafka = f"`{family.kafka_name}`" if family.kafka_name else "none"
+    return f"`{family.prometheus_name}`", kafka, family.kind, labels, family.help
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page to the file named, or print it."""
+    if len(arguments) > 1:
+        print("usage: python -m kbroker.server.metrics_docs [FILE]", file=sys.stderr)
+        return 2
+    if arguments:
+        Path(arguments[0]).write_text(page(), encoding="utf-8")
+    else:
+        print(page(), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

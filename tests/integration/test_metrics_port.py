@@ -1,0 +1,186 @@
+"""The metrics port of a running broker: figures of real requests, health, readiness, and what it refuses."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.common.config import BrokerConfig
+from kbroker.common.config_def import ConfigError
+from kbroker.server.broker import Broker, BrokerStartError
+from kbroker.server.metrics_docs import page
+from tests.support import wire
+from tests.support.broker import wait_for
+
+CONFIG = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "kbroker.in.memory": True,
+    "kbroker.metrics.listener": "127.0.0.1:0",
+    "kbroker.metrics.entity.series": 3,
+    "socket.request.max.bytes": 1000,
+    "queued.max.request.bytes": 1000,
+}
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(CONFIG) as made:
+        yield made
+
+
+def get(broker: Broker, path: str, accept: str = "") -> tuple[int, str, str]:
+    """Status, body and content type."""
+    assert broker.metrics_url is not None
+    request = urllib.request.Request(broker.metrics_url + path, headers={"Accept": accept} if accept else {})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read().decode(), answer.headers["Content-Type"]
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode(), error.headers["Content-Type"]
+
+
+def series(broker: Broker) -> dict[str, float]:
+    """Every series by its name with labels."""
+    status, text, _ = get(broker, "/metrics")
+    assert status == 200
+    rows = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
+    return {name: float(value) for name, _, value in rows}
+
+
+def test_requests_are_counted_where_their_time_went(broker: Broker) -> None:
+    """Requests, versions, errors, bytes and times by API; FetchConsumer beside Fetch; acks=0 has no error codes."""
+    with wire.Connection(broker.bootstrap_servers) as client:
+        client.ask(wire.create_topic("t", 1))
+        for _ in range(3):
+            client.ask(wire.produce("t", 0, wire.batch([b"value"])))
+        client.ask(wire.produce("none", 0, wire.batch([b"value"])))
+        client.send(wire.produce("t", 0, wire.batch([b"value"]), acks=0))
+        client.ask(wire.fetch("t", max_wait_ms=200, min_bytes=1_000_000))
+        client.ask(wire.list_offsets("t", 0, -1))
+        wait_for(
+            "everything is counted",
+            lambda: series(broker).get('kafka_network_request_requests_total{request="ListOffsets",version="1"}') == 1,
+        )
+    found = series(broker)
+    name = "kafka_network_request_"
+    assert found[name + 'requests_total{request="Produce",version="7"}'] == 5
+    assert found[name + 'errors_total{error="NONE",request="Produce"}'] == 3
+    assert found[name + 'errors_total{error="UNKNOWN_TOPIC_OR_PARTITION",request="Produce"}'] == 1
+    assert found[name + 'errors_total{error="NONE",request="Fetch"}'] == 2  # the answer's own, and the partition's
+    assert found[name + 'errors_total{error="NONE",request="CreateTopics"}'] == 1
+    assert found[name + 'request_bytes_total{request="Produce"}'] > 5 * 70
+    for api in ("Fetch", "FetchConsumer"):
+        assert found[name + f'total_time_ms_count{{request="{api}"}}'] == 1
+        assert 150 < found[name + f'remote_time_ms_sum{{request="{api}"}}'] < 5000
+        assert found[name + f'remote_time_ms_bucket{{le="100",request="{api}"}}'] == 0
+        assert found[name + f'remote_time_ms_bucket{{le="10000",request="{api}"}}'] == 1
+    total = found[name + 'total_time_ms_sum{request="Produce"}']
+    parts = ("request_queue_time_ms", "local_time_ms", "remote_time_ms", "response_queue_time_ms",
+             "response_send_time_ms")  # fmt: skip
+    assert total == pytest.approx(sum(found[f'{name}{part}_sum{{request="Produce"}}'] for part in parts), abs=0.1)
+
+
+def test_state_of_the_parts(broker: Broker) -> None:
+    """Connections, idle shares, queues, pool, purgatories and logs; what clients name is bounded."""
+    with wire.Connection(broker.bootstrap_servers) as client, wire.Connection(broker.bootstrap_servers) as waiting:
+        client.ask(wire.create_topic("t", 5))
+        for partition in range(5):
+            for _ in range(partition):
+                client.ask(wire.produce("t", partition, wire.batch([b"value"])))
+        waiting.send(wire.fetch("t", max_wait_ms=60_000, min_bytes=1_000_000))
+        wait_for("the fetch waits", lambda: broker.waiting_fetches == 1)
+        found = series(broker)
+    connections = [value for name, value in found.items() if name.startswith("kafka_socket_server_connection_count{")]
+    assert sum(connections) == 2
+    assert found['kafka_server_delayed_operation_purgatory_num_delayed_operations{delayed_operation="Fetch"}'] == 1
+    assert found['kafka_server_delayed_operation_purgatory_purgatory_size{delayed_operation="Produce"}'] == 0
+    assert 0 <= found["kafka_network_socket_server_network_processor_avg_idle_percent"] <= 1
+    assert 0 <= found["kafka_server_kafka_request_handler_pool_request_handler_avg_idle_percent"] <= 1
+    assert found["kafka_network_request_channel_request_queue_size"] == 0
+    used = found["kafka_network_socket_server_memory_pool_used"]
+    assert used + found["kafka_network_socket_server_memory_pool_available"] == 1000
+    assert found["kafka_socket_server_memory_pool_depleted_time_ms_total"] == 0
+    ends = {name: value for name, value in found.items() if name.startswith("kafka_log_log_log_end_offset{")}
+    assert ends == {
+        'kafka_log_log_log_end_offset{partition="4",topic="t"}': 4,
+        'kafka_log_log_log_end_offset{partition="3",topic="t"}': 3,
+        'kafka_log_log_log_end_offset{partition="2",topic="t"}': 2,
+        'kafka_log_log_log_end_offset{partition="other",topic="other"}': 1,
+    }
+    assert found["kbroker_logs_size_bytes"] > 0
+    assert found["kafka_server_replica_manager_partition_count"] == 5
+    assert found["process_resident_memory_bytes"] > 1e6
+
+
+def test_memory_pool_that_runs_dry(broker: Broker) -> None:
+    """The depletion sensors tell for how long requests had to wait for memory."""
+    big = wire.produce("t", 0, b"x" * 800)
+    with wire.Connection(broker.bootstrap_servers) as first, wire.Connection(broker.bootstrap_servers) as second:
+        first.send_raw(struct.pack(">i", len(big)) + big[:-1])
+        wait_for("the first holds memory", lambda: series(broker)["kafka_network_socket_server_memory_pool_used"] > 800)
+        second.send_raw(struct.pack(">i", len(big)) + big[:-1])
+        wait_for("both hold some", lambda: series(broker)["kafka_network_socket_server_memory_pool_available"] < 0)
+        with wire.Connection(broker.bootstrap_servers) as third:
+            third.send(wire.list_offsets("t", 0, -1))
+            wait_for(
+                "the third waits",
+                lambda: sum(v for n, v in series(broker).items() if n.startswith("kbroker_network_memory_mutes")) == 1,
+            )
+            first.send_raw(big[-1:])
+            second.send_raw(big[-1:])
+            assert third.receive()
+    found = series(broker)
+    assert found["kafka_socket_server_memory_pool_depleted_time_ms_total"] > 0
+    assert 0 < found["kafka_socket_server_memory_pool_avg_depleted_percent"] <= 1
+    wait_for("all came back", lambda: series(broker)["kafka_network_socket_server_memory_pool_used"] == 0)
+
+
+def test_health_readiness_and_other_paths(broker: Broker) -> None:
+    """/health and /ready answer; OpenMetrics for who asks; other paths and methods are refused."""
+    assert get(broker, "/health")[:2] == (200, "ok\n")
+    assert get(broker, "/ready")[:2] == (200, "ready\n")
+    assert get(broker, "/metrics")[2].startswith("text/plain; version=")
+    status, text, kind = get(broker, "/metrics", "application/openmetrics-text; version=1.0.0")
+    assert (status, kind.startswith("application/openmetrics-text")) == (200, True)
+    assert text.endswith("# EOF\n")
+    assert get(broker, "/")[0] == 404
+    assert broker.metrics_url is not None
+    post = urllib.request.Request(broker.metrics_url + "/metrics", data=b"x")
+    with pytest.raises(urllib.error.HTTPError, match="501") as caught:
+        urllib.request.urlopen(post, timeout=10)
+    caught.value.close()
+
+
+def test_port_is_closed_with_the_broker() -> None:
+    """No port unless asked for; it goes with the broker; one that is taken is named."""
+    with Broker() as broker:
+        assert broker.metrics_url is None
+    with Broker(CONFIG) as broker:
+        assert broker.metrics_url is not None
+        port = int(broker.metrics_url.rpartition(":")[2])
+        with pytest.raises(BrokerStartError, match=f"cannot serve metrics on 127.0.0.1:{port}"):
+            Broker({**CONFIG, "kbroker.metrics.listener": f"127.0.0.1:{port}"}).start()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 5)
+
+
+def test_address_of_the_port() -> None:
+    """host:port, or a port alone; anything else is a bad value."""
+    for good in ("9400", "0.0.0.0:1", "[::1]:0"):
+        BrokerConfig({"kbroker.metrics.listener": good})
+    for wrong in ("host", "host:", ":80", "1:70000", "a:b"):
+        with pytest.raises(ConfigError, match=r"kbroker\.metrics\.listener"):
+            BrokerConfig({"kbroker.metrics.listener": wrong})
+
+
+def test_page_in_the_docs_is_up_to_date() -> None:
+    """docs/metrics.md shows what a broker shows."""
+    written = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert written == page(), "run: python -m kbroker.server.metrics_docs docs/metrics.md"
