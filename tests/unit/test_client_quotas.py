@@ -444,6 +444,36 @@ def test_bad_entities_are_refused(bench: Bench) -> None:
         type(bench.produce)()
 
 
+def test_handles_that_nobody_made_do_no_harm(bench: Bench) -> None:
+    """A manager out of nowhere, and requests that are none, are refused with a word."""
+    orphan = type(bench.produce).__new__(type(bench.produce))
+    for call in (
+        lambda: orphan.is_enabled,
+        lambda: orphan.queue_size,
+        lambda: orphan.resolve("u"),
+        lambda: orphan.record_and_get_throttle("u", "c", 1),
+        lambda: orphan.record_no_throttle("u", "c", 1),
+        lambda: orphan.unrecord("u", "c", 1),
+        lambda: orphan.max_value_in_window("u", "c"),
+        lambda: orphan.sensor("u"),
+    ):
+        with pytest.raises(ValueError, match="was not made"):
+            call()
+    for call in (
+        lambda: bench.managers.charge(None),
+        lambda: bench.managers.charge_exempt(object()),
+        lambda: bench.managers.throttle(bench.produce, "request", 5),
+        lambda: bench.managers.throttle(None, None, 5),
+        lambda: ClientQuotaManagers("clock", bench.registry),
+        lambda: ClientQuotaManagers(bench.clock, bench.registry, window_seconds=1.5),
+    ):
+        with pytest.raises(TypeError):
+            call()
+    for settings in ({"samples": 0}, {"window_seconds": 0}, {"controller_samples": -1}):
+        with pytest.raises(ValueError):
+            ClientQuotaManagers(bench.clock, bench.registry, **settings)
+
+
 def test_infinite_limits_hold_nobody_back(bench: Bench) -> None:
     """An infinite percentage is a limit that is never reached."""
     bench.update("u", None, REQUEST, float("inf"))

@@ -26,5 +26,6 @@ cdef class ClientQuotaManager:
     cdef object queue           # metric of the delay queue
     cdef object limited_config  # MetricConfig of counters without a limit
     cdef readonly str name
+    cdef QuotaManager *demand(self) except NULL
     cdef ClientSensors *find(self, user, client_id, int64_t now_ms) except NULL
     cdef object record(self, user, client_id, double value, time_ms)

@@ -394,21 +394,27 @@ cdef class ClientQuotaManager:
             with nogil:
                 quotas_release(quotas)
 
+    cdef QuotaManager *demand(self) except NULL:
+        if self.manager == NULL:
+            raise ValueError("the ClientQuotaManager was not made by ClientQuotaManagers")
+        return self.manager
+
     @property
     def is_enabled(self) -> bool:
         """Whether any entity has a quota of this type; until one has, nothing is recorded."""
-        return is_enabled(self.manager)
+        return is_enabled(self.demand())
 
     @property
     def queue_size(self) -> int:
         """Channels throttled by this manager now."""
+        self.demand()
         return round(self.queue.measure())
 
     def resolve(self, str user not None, client_id=None):
         """Return what holds for a client: a Resolution."""
         cdef bytes user_name = encoded(user, "user"), client_name = encoded(client_id, "client_id")
         cdef Text user_text = text_of(user_name), client_text = text_of(client_name)
-        cdef QuotaManager *manager = self.manager
+        cdef QuotaManager *manager = self.demand()
         cdef Match match
         with nogil:
             mutex_lock(&manager.lock)
@@ -422,7 +428,7 @@ cdef class ClientQuotaManager:
         """The counter of a client, with a count."""
         cdef bytes user_name = encoded(user, "user"), client_name = encoded(client_id, "client_id")
         cdef Text user_text = text_of(user_name), client_text = text_of(client_name)
-        cdef QuotaManager *manager = self.manager
+        cdef QuotaManager *manager = self.demand()
         cdef ClientSensors *sensors
         with nogil:
             sensors = client_sensors(manager, user_text, client_text, now_ms)
@@ -437,8 +443,8 @@ cdef class ClientQuotaManager:
         Args: value: bytes, percent of a thread, or mutations.
         Returns: 0 while the quota is kept or none is set; Kafka's int32, so one of 25 days and more may be negative.
         """
-        cdef int64_t now_ms = checked_time(time_ms, self.quotas.clock)
-        cdef QuotaManager *manager = self.manager
+        cdef QuotaManager *manager = self.demand()
+        cdef int64_t now_ms = checked_time(time_ms, manager.clock)
         cdef ClientSensors *sensors
         cdef int32_t throttle_ms
         if not is_enabled(manager):
@@ -451,7 +457,7 @@ cdef class ClientQuotaManager:
 
     def record_no_throttle(self, str user not None, client_id, double value, time_ms=None) -> None:
         """Record without a check; nothing where no quota of the type is set."""
-        if is_enabled(self.manager):
+        if is_enabled(self.demand()):
             self.record(user, client_id, value, time_ms)
 
     def unrecord(self, str user not None, client_id, double value, time_ms=None) -> None:
@@ -459,7 +465,7 @@ cdef class ClientQuotaManager:
         self.record(user, client_id, -value, time_ms)
 
     cdef object record(self, user, client_id, double value, time_ms):
-        cdef int64_t now_ms = checked_time(time_ms, self.quotas.clock)
+        cdef int64_t now_ms = checked_time(time_ms, self.demand().clock)
         cdef ClientSensors *sensors = self.find(user, client_id, now_ms)
         with nogil:
             sensor_record(sensors.quota, value, now_ms, False, NULL)
@@ -470,15 +476,15 @@ cdef class ClientQuotaManager:
 
         The largest float where no quota holds.
         """
-        if not is_enabled(self.manager):
+        if not is_enabled(self.demand()):
             return DBL_MAX
         limit = self.resolve(user, client_id).limit
         return DBL_MAX if limit == NO_LIMIT else limit * self.manager.window_s
 
     def sensor(self, str user not None, client_id=None):
         """Return the Sensor of a client's counter, made if there is none; native handlers record to the same one."""
+        cdef int64_t now_ms = checked_time(None, self.demand().clock)
         cdef ClientQuotaManagers owner = self.owner()
-        cdef int64_t now_ms = checked_time(None, self.quotas.clock)
         cdef ClientSensors *sensors = self.find(user, client_id, now_ms)
         try:
             tags = self.resolve(user, client_id)
