@@ -78,13 +78,9 @@ def check_delivered(partition: int, ranges: list[tuple[int, int]], end: int) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("kills", [8, pytest.param(30, marks=pytest.mark.soak)])
-def test_kill_9_under_a_group(
-    start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool, kills: int
-) -> None:
+def test_kill_9_under_a_group(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
     """After each kill -9 committed offsets are at least what was acknowledged; no acknowledged record is lost."""
-    if soak and kills == 30:
-        kills = 100
+    kills = 100 if soak else 30
     seed = int(os.environ.get("KBROKER_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
     print(f"KBROKER_SEED={seed}")
     rng = random.Random(seed)
