@@ -23,3 +23,6 @@ cdef struct LogConfig:
     bint compacted                  # cleanup.policy contains compact: every record needs a key
     bint delete_by_age              # cleanup.policy contains delete: retention.ms and retention.bytes count
     bint has_gaps                   # is or was compacted: offsets may be missing between batches
+
+# Out of settings by name: absent ones have Kafka's defaults. Raises: ValueError, TypeError.
+cdef int parse_config(values, LogConfig *out) except -1

@@ -17,6 +17,8 @@ cdef SegmentList *view_acquire(Partition *partition) noexcept nogil
 cdef void view_publish(Partition *partition, SegmentList *segments) noexcept nogil
 # Under the append lock. True: the high watermark moved.
 cdef bint advance_watermarks(Partition *partition) noexcept nogil
+# No lock held: tells who waits for the disk that more is to be flushed, or else who waits for the high watermark.
+cdef void call_hook(Partition *partition, bint dirty) noexcept nogil
 # Under the append lock: a new active segment at the log end. 0 or -errno; *snapshot is filled for store_snapshot.
 cdef int32_t roll_segment(Partition *partition, int64_t new_base, int64_t now_ms,
                           PendingSnapshot *snapshot) noexcept nogil

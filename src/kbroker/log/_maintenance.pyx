@@ -12,15 +12,13 @@ from kbroker._core.sync cimport (
 )
 from kbroker.log._config cimport LogConfig
 from kbroker.log._index cimport index_is_full
-from kbroker.log._partition cimport DeletedSegment, Partition
+from kbroker.log._partition cimport DeletedSegment, Partition, partition_hook
 from kbroker.log._posix cimport (
     EIO, EMFILE, ENFILE, ENOMEM, PATH_ROOM, io_modified_ms, io_sync, io_sync_directory, io_unlink, io_write_file,
     log_path,
 )
-from kbroker.log._producer_state cimport (
-    producer_state_encode_snapshot, producer_state_first_unstable_offset, producer_state_set_high_watermark,
-    producer_state_store_snapshot,
-)
+from kbroker.log._producer_snapshot cimport producer_state_encode_snapshot, producer_state_store_snapshot
+from kbroker.log._producer_state cimport producer_state_first_unstable_offset, producer_state_set_high_watermark
 from kbroker.log._segment cimport (
     LogSegment, SegmentList, segment_create_file, segment_give_back, segment_list_new, segment_list_release,
     segment_list_retain, segment_new, segment_open, segment_path, segment_release, segment_remove, segment_reserve,
@@ -61,6 +59,17 @@ cdef bint advance_watermarks(Partition *partition) noexcept nogil:
     atomic_store(&partition.high_watermark, mark)
     atomic_store(&partition.last_stable, unstable if 0 <= unstable < mark else mark)
     return mark > old
+
+
+cdef void call_hook(Partition *partition, bint dirty) noexcept nogil:
+    cdef partition_hook hook
+    cdef void *arg
+    mutex_lock(&partition.view_lock)
+    hook = partition.on_dirty if dirty else partition.on_high_watermark
+    arg = partition.on_dirty_arg if dirty else partition.on_high_watermark_arg
+    mutex_unlock(&partition.view_lock)
+    if hook is not NULL:
+        hook(arg, partition)
 
 
 # -------------------------------------------------------------------------------------------------------------- roll

@@ -9,7 +9,8 @@ from kbroker._core.clock cimport Clock
 from kbroker._core.request cimport OpenFile
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 from kbroker.log._config cimport LogConfig
-from kbroker.log._producer_state cimport AbortedTxn, ProducerState
+from kbroker.log._producer_state cimport AbortedTxn
+from kbroker.log._producer_table cimport ProducerState
 from kbroker.log._segment cimport Directory, FileCache, LogSegment, SegmentList
 
 cdef struct AppendResult:
@@ -113,18 +114,6 @@ cdef int64_t partition_last_stable_offset(Partition *partition) noexcept nogil
 cdef int64_t partition_log_start_offset(Partition *partition) noexcept nogil
 cdef int64_t partition_flushed_offset(Partition *partition) noexcept nogil    # exclusive: all below is on disk
 cdef int32_t partition_leader_epoch(Partition *partition) noexcept nogil
-# ``batch`` is the record data of one partition of a Produce request: patched in place (offset, epoch, maybe timestamp
-# and
-# CRC). ``api_version`` decides zstd (7+) and the one-batch rule; is_client = 0 skips client-only checks (internal
-# writers).
-cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes, int16_t acks, int16_t api_version,
-                           bint is_client, AppendResult *out) noexcept nogil
-# max_bytes caps the answer; min_one lets the first batch exceed it. isolation 0 = up to the high watermark, 1 = the
-# LSO.
-cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes, bint min_one, int8_t isolation,
-                         ReadResult *out) noexcept nogil
-cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_bytes, int8_t isolation,
-                          ReadProbe *out) noexcept nogil
 
 # Called without any lock when a flush, an append through Python's handle, or another event outside the lane's own
 # appends has moved the high watermark.

@@ -7,8 +7,6 @@ from kbroker._core.clock import BaseClock
 from kbroker.log._segment import OpenFileCache
 from kbroker.log.facts import AppendInfo, OffsetAndTimestamp, ReadInfo, SegmentFacts
 
-DEFAULTS: dict[str, Any]
-
 def topic_id_bytes(topic_id: bytes | str | UUID) -> bytes: ...
 def write_partition_metadata(directory: str, topic_id: bytes) -> None: ...
 

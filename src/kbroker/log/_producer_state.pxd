@@ -1,13 +1,12 @@
-"""Idempotent-producer state of one partition (spec/log-storage 7, 8): entries, sequence rules, snapshots.
+"""Idempotent-producer state of one partition (spec/log-storage 7, 8): sequence rules over the table of entries.
 
-Lock: none of its own; the partition's append lock guards every call but ``producer_state_store_snapshot``, which only
-writes a file and is called without it.
+Lock: none of its own; the partition's append lock guards every call.
 """
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t
+from kbroker.log._producer_table cimport ProducerState
 
 cdef enum:
     PRODUCER_CHECK_DUPLICATE = -100
-    SNAPSHOT_CORRUPT = -1
 
 cdef struct BatchFacts:         # header fields of one v2 batch, parsed once by the append
     int64_t base_offset         # assigned
@@ -44,8 +43,6 @@ cdef struct ProducerFacts:      # one producer as DescribeProducers shows it
     int64_t current_txn_first_offset    # -1: none
     int32_t batch_count         # 0 to 5
 
-cdef struct ProducerState       # opaque
-
 cdef ProducerState *producer_state_new() noexcept nogil
 cdef void producer_state_free(ProducerState *state) noexcept nogil
 cdef void producer_state_clear(ProducerState *state) noexcept nogil
@@ -63,16 +60,6 @@ cdef int64_t producer_state_count(ProducerState *state) noexcept nogil
 cdef ProducerFacts *producer_state_list(ProducerState *state, int64_t *count) noexcept nogil
 # Forgets the batches at or after it.
 cdef void producer_state_truncate(ProducerState *state, int64_t end_offset) noexcept nogil
-# Kafka's snapshot format, version 1: encode under the append lock, store (path.tmp, fsync, rename) without any lock.
-# encode: malloc'ed bytes or NULL when memory is out; store: 0 or -errno.
-cdef char *producer_state_encode_snapshot(ProducerState *state, int64_t *size_bytes) noexcept nogil
-cdef int32_t producer_state_store_snapshot(const char *path, const char *data, int64_t size_bytes) noexcept nogil
-# Both in one, for callers that hold no lock another thread may wait for. 0 or -errno.
-cdef int32_t producer_state_write_snapshot(ProducerState *state, const char *path) noexcept nogil
-# Replaces the state by the file's; expired producers are left out. 0, SNAPSHOT_CORRUPT (-1, state unchanged) or -errno
-# (never -1: a lack of permission is always reported as EACCES).
-cdef int32_t producer_state_load_snapshot(ProducerState *state, const char *path, int64_t now_ms,
-                                          int64_t expiration_ms) noexcept nogil
 
 cdef class ProducerStateManager:    # Python's handle for tools and tests: owns its state
     cdef ProducerState *state

@@ -27,8 +27,9 @@ from kbroker.log._partition cimport Partition
 from kbroker.log._posix cimport (
     ENOMEM, PATH_ROOM, io_fd_size, io_path_size, io_read, io_sync, io_sync_directory, io_truncate, log_path,
 )
+from kbroker.log._producer_snapshot cimport producer_state_load_snapshot
 from kbroker.log._producer_state cimport (
-    AbortedTxn, BatchFacts, producer_state_apply, producer_state_clear, producer_state_load_snapshot,
+    AbortedTxn, BatchFacts, producer_state_apply, producer_state_clear,
 )
 from kbroker.log._segment cimport (
     LogSegment, SegmentList, segment_create_file, segment_find_indexed, segment_list_new, segment_list_release,

@@ -25,9 +25,9 @@ from kbroker._core.wire cimport (
     write_uvarint, writer_free, writer_init,
 )
 from kbroker.log._partition cimport (
-    ReadProbe, partition_is_closed, partition_leader_epoch, partition_probe, partition_read, partition_release,
-    partition_retain,
+    ReadProbe, partition_is_closed, partition_leader_epoch, partition_release, partition_retain,
 )
+from kbroker.log._read cimport partition_probe, partition_read
 from kbroker.network._request_metrics cimport SLOT_FETCH_CONSUMER, SLOT_FETCH_FOLLOWER
 from kbroker.server._fetch_session cimport (
     SessionCache, session_begin, session_drop, session_end, session_select,

@@ -23,9 +23,9 @@ from kbroker._core.wire cimport (
     Reader, Writer, read_bytes, read_count, read_i16, read_i32, read_length, reader_init, skip_tags, write_i16,
     write_i32, write_i64, write_length, write_raw, write_string, write_uvarint, writer_free, writer_init,
 )
+from kbroker.log._append cimport partition_append
 from kbroker.log._partition cimport (
-    AppendResult, Partition, partition_append, partition_flushed_offset, partition_is_closed, partition_release,
-    partition_retain,
+    AppendResult, Partition, partition_flushed_offset, partition_is_closed, partition_release, partition_retain,
 )
 from kbroker.server._lane_types cimport (
     DEFERRED_SLOTS, Handler, Lane, Outcome, OUTCOME_ANSWERED, OUTCOME_PARKED,

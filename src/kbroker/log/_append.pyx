@@ -1,0 +1,258 @@
+# cython: freethreading_compatible=True
+"""Append of one partition: UnifiedLog.append, from the bytes of a Produce to the end offset and the high watermark."""
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+from kbroker._core.clock cimport clock_wall_ms
+from kbroker._core.request cimport OpenFile, open_file_release
+from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
+from kbroker.log._config cimport LogConfig
+from kbroker.log._index cimport txn_index_append
+from kbroker.log._maintenance cimport (
+    PendingSnapshot, advance_watermarks, call_hook, note_leader_epoch, roll_segment, should_roll, store_snapshot,
+    write_leader_epochs,
+)
+from kbroker.log._partition cimport RECENT_APPENDS, AppendResult, Partition, RecentAppend
+from kbroker.log._posix cimport io_truncate, io_write, put_int32, put_int64
+from kbroker.log._producer_state cimport (
+    AbortedTxn, BatchFacts, Duplicate, PRODUCER_CHECK_DUPLICATE, producer_state_apply, producer_state_check,
+)
+from kbroker.log._segment cimport LogSegment, segment_note_append, segment_open
+from kbroker.log._validate cimport (
+    CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR,
+    UNKNOWN_TOPIC_OR_PARTITION, BatchCheck, validate_batch, whole_batch_bytes,
+)
+
+cdef enum:
+    MAX_BATCHES = 1024          # of one internal append
+
+
+cdef inline void refuse(AppendResult *out, int16_t error, const char *message) noexcept nogil:
+    out.error = error
+    out.message = message
+    out.base_offset = -1
+    out.last_offset = -1
+
+
+cdef int32_t write_batches(Partition *partition, LogSegment *segment, const char *data, int64_t size_bytes,
+                           int64_t position) noexcept nogil:
+    """All bytes at position, or none: what a failed write left behind is cut off again."""
+    cdef int32_t error = 0
+    cdef int64_t rc, room = size_bytes
+    cdef OpenFile *file = segment_open(segment, &error)
+    if file is NULL:
+        return error
+    if atomic_load(&partition.write_fault) != 0:
+        room = size_bytes // 2
+    rc = io_write(file.fd, data, room, position)
+    if rc >= 0 and room != size_bytes:
+        rc = -atomic_load(&partition.write_fault)
+    if rc < 0:
+        io_truncate(file.fd, position)
+    open_file_release(file)
+    return 0 if rc >= 0 else <int32_t>rc
+
+
+cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, BatchCheck *checks, int32_t count,
+                         int64_t now_ms, PendingSnapshot *snapshot, AppendResult *out) noexcept nogil:
+    """Rows h to k of the specification; under the append lock."""
+    cdef int64_t first, offset, position, largest = -1, offset_of_max = -1, flushed
+    cdef int64_t at = 0
+    cdef int32_t slot, rc, epoch = <int32_t>atomic_load(&partition.leader_epoch)
+    cdef BatchFacts *facts
+    cdef Duplicate duplicate
+    cdef AbortedTxn aborted
+    cdef LogSegment *segment
+    cdef RecentAppend *recent
+    if atomic_load(&partition.closed):
+        refuse(out, UNKNOWN_TOPIC_OR_PARTITION, b"The partition is deleted or closed")
+        return
+    if atomic_load(&partition.is_failed):
+        refuse(out, KAFKA_STORAGE_ERROR, b"A sync of this partition failed: no append until the broker restarts")
+        return
+    if atomic_load(&partition.damage_offset) != INT64_MAX:
+        refuse(out, KAFKA_STORAGE_ERROR, b"The log of this partition is damaged: see kbroker log verify")
+        return
+    first = atomic_load(&partition.log_end)
+    offset = first
+    for slot in range(count):
+        facts = &checks[slot].facts
+        facts.base_offset = offset
+        facts.last_offset = offset + facts.last_offset_delta
+        put_int64(data + at, offset)
+        put_int32(data + at + 12, epoch)
+        at += checks[slot].size_bytes
+        offset = facts.last_offset + 1
+        if checks[slot].max_timestamp_ms > largest:
+            largest = checks[slot].max_timestamp_ms
+            offset_of_max = facts.last_offset
+    if offset_of_max < 0:
+        offset_of_max = offset - 1
+    if size_bytes > partition.config.segment_bytes:
+        refuse(out, RECORD_LIST_TOO_LARGE, b"The records are larger than segment.bytes")
+        return
+    rc = note_leader_epoch(partition, epoch, first)
+    if rc == 1:
+        rc = write_leader_epochs(partition)
+        if rc != 0:
+            partition.epoch_count -= 1
+    if rc == 0 and should_roll(partition, size_bytes, largest, offset - 1, now_ms):
+        rc = roll_segment(partition, first, now_ms, snapshot)
+    if rc != 0:
+        refuse(out, KAFKA_STORAGE_ERROR, b"The log cannot be written")
+        return
+    for slot in range(count):
+        if checks[slot].facts.producer_id < 0:
+            continue
+        rc = producer_state_check(partition.producers, &checks[slot].facts, &duplicate)
+        if rc == PRODUCER_CHECK_DUPLICATE:
+            out.is_duplicate = True
+            out.base_offset = duplicate.base_offset
+            out.last_offset = duplicate.base_offset + checks[slot].facts.last_offset_delta
+            out.log_append_time_ms = duplicate.timestamp_ms
+            if out.last_offset >= atomic_load(&partition.high_watermark):
+                out.flush_offset = out.last_offset + 1      # the original still waits for the disk: so does its repeat
+            return
+        if rc != 0:
+            refuse(out, <int16_t>rc, b"The batch's producer epoch or sequence was refused")
+            return
+    segment = partition.active
+    position = atomic_load(&segment.size_bytes)
+    rc = write_batches(partition, segment, data, size_bytes, position)
+    if rc != 0:
+        refuse(out, KAFKA_STORAGE_ERROR, b"The log cannot be written")
+        return
+    mutex_lock(&partition.view_lock)
+    recent = &partition.recent[partition.recent_count % RECENT_APPENDS]
+    recent.base_offset = first
+    recent.end_offset = offset
+    recent.segment_base = segment.base_offset
+    recent.position = position
+    partition.recent_count += 1
+    mutex_unlock(&partition.view_lock)
+    # The end offset first, the size next: a reader loads them the other way round, so the bytes it sees are below
+    # the end.
+    atomic_store(&partition.log_end, offset)
+    atomic_store(&segment.size_bytes, position + size_bytes)
+    segment_note_append(segment, position, size_bytes, offset - 1, largest, offset_of_max,
+                        partition.config.index_interval_bytes)
+    for slot in range(count):
+        if checks[slot].facts.producer_id >= 0 and producer_state_apply(partition.producers, &checks[slot].facts,
+                                                                        &aborted):
+            txn_index_append(&segment.aborted, &aborted)
+    out.base_offset = first
+    out.last_offset = offset - 1
+    flushed = atomic_load(&partition.flushed)
+    if offset - flushed >= partition.config.flush_messages:
+        out.flush_offset = offset
+    out.high_watermark_moved = advance_watermarks(partition)
+
+
+cdef inline void hide_log_start(AppendResult *out, bint before_log) noexcept nogil:
+    """Kafka answers these refusals with log start offset -1, all others with the real one."""
+    if before_log or out.error in (CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE,
+                                   RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR):
+        out.log_start_offset = -1
+
+
+cdef void release_checks(BatchCheck *checks, int32_t count, BatchCheck *grown) noexcept nogil:
+    cdef int32_t slot
+    for slot in range(count):
+        free(checks[slot].rebuilt)
+    free(grown)
+
+
+cdef char *join_rebuilt(char *data, BatchCheck *checks, int32_t count, int64_t *size_bytes) noexcept nogil:
+    """The bytes to append: data, or, if a batch was built anew, all of them in one piece that checks[0] owns."""
+    cdef int64_t from_at = 0, to_at = 0, total = 0
+    cdef int32_t slot
+    cdef bint any_rebuilt = False
+    cdef char *joined
+    for slot in range(count):
+        total += checks[slot].size_bytes
+        any_rebuilt = any_rebuilt or checks[slot].rebuilt is not NULL
+    size_bytes[0] = total
+    if not any_rebuilt:
+        return data
+    if count == 1:
+        return checks[0].rebuilt
+    joined = <char *>malloc(total)
+    if joined is NULL:
+        return NULL
+    for slot in range(count):
+        memcpy(joined + to_at, data + from_at if checks[slot].rebuilt is NULL else checks[slot].rebuilt,
+               checks[slot].size_bytes)
+        from_at += checks[slot].taken_bytes
+        to_at += checks[slot].size_bytes
+        free(checks[slot].rebuilt)
+        checks[slot].rebuilt = NULL
+    checks[0].rebuilt = joined
+    return joined
+
+
+cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes, int16_t acks, int16_t api_version,
+                           bint is_client, AppendResult *out) noexcept nogil:
+    cdef BatchCheck single
+    cdef BatchCheck *checks = &single
+    cdef BatchCheck *grown = NULL
+    cdef LogConfig config
+    cdef PendingSnapshot snapshot
+    cdef int64_t now_ms = clock_wall_ms(partition.clock), at = 0, total
+    cdef int32_t count = 0
+    cdef bint rolled
+    cdef int64_t active_base
+    memset(out, 0, sizeof(AppendResult))
+    memset(&snapshot, 0, sizeof(snapshot))
+    out.base_offset = -1
+    out.last_offset = -1
+    out.log_append_time_ms = -1
+    out.bad_record = -1
+    out.log_start_offset = atomic_load(&partition.log_start)
+    mutex_lock(&partition.view_lock)
+    config = partition.config
+    mutex_unlock(&partition.view_lock)
+    if not is_client and whole_batch_bytes(batch, size_bytes) not in (0, -1, size_bytes):
+        grown = <BatchCheck *>malloc(MAX_BATCHES * sizeof(BatchCheck))
+        if grown is NULL:
+            refuse(out, UNKNOWN_SERVER_ERROR, b"Out of memory")
+            return
+        checks = grown
+    while True:
+        validate_batch(batch + at, size_bytes - at, now_ms, &config, api_version, is_client, &checks[count])
+        if checks[count].error != 0:
+            refuse(out, checks[count].error, checks[count].message)
+            out.bad_record = checks[count].bad_record
+            out.bad_records = checks[count].bad_records
+            out.bad_count = checks[count].bad_count
+            hide_log_start(out, checks[count].before_log)
+            release_checks(checks, count, grown)
+            return
+        at += checks[count].taken_bytes
+        count += 1
+        if is_client:
+            break
+        total = whole_batch_bytes(batch + at, size_bytes - at)
+        if total == 0:
+            break                               # trailing bytes that are no batch are left out, as Kafka does
+        if count == MAX_BATCHES:
+            refuse(out, MESSAGE_TOO_LARGE, b"Too many batches in one append")
+            release_checks(checks, count, grown)
+            return
+    batch = join_rebuilt(batch, checks, count, &at)
+    if batch is NULL:
+        refuse(out, UNKNOWN_SERVER_ERROR, b"Out of memory")
+        release_checks(checks, count, grown)
+        return
+    mutex_lock(&partition.append_lock)
+    active_base = partition.active.base_offset
+    append_checked(partition, batch, at, checks, count, now_ms, &snapshot, out)
+    rolled = partition.active.base_offset != active_base
+    out.log_start_offset = atomic_load(&partition.log_start)
+    mutex_unlock(&partition.append_lock)
+    hide_log_start(out, False)
+    release_checks(checks, count, grown)
+    if out.error == 0 and not out.is_duplicate and config.log_append_time:
+        out.log_append_time_ms = now_ms
+    store_snapshot(partition, &snapshot)
+    if rolled or out.flush_offset > 0:
+        call_hook(partition, True)

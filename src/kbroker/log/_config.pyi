@@ -1,0 +1,3 @@
+from typing import Any
+
+DEFAULTS: dict[str, Any]
