@@ -1,6 +1,7 @@
 """TLS over real sockets: certificates, slow and broken handshakes, bytes that nobody may lose or hold back."""
 
 import contextlib
+import logging
 import os
 import ssl
 import struct
@@ -212,11 +213,14 @@ def test_request_in_the_packet_that_ends_the_handshake(secured: SecuredBroker) -
     "data",
     [b"GET / HTTP/1.1\r\n\r\n", struct.pack(">i", 11) + header(18, 0), bytes(50), b"\x16\x03\x01\xff\xff" + bytes(9)],
 )
-def test_what_is_no_handshake(secured: SecuredBroker, data: bytes) -> None:
-    """Plaintext on a TLS port is cut off."""
-    connection = secured.connect("TLS")
-    connection.send_raw(data + bytes(1 << 16))
-    assert is_closed(connection)
+def test_what_is_no_handshake(secured: SecuredBroker, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Plaintext on a TLS port is cut off, and a line says whose it was."""
+    with caplog.at_level(logging.INFO):
+        connection = secured.connect("TLS")
+        host, port = connection.socket.getsockname()
+        connection.send_raw(data + bytes(1 << 16))
+        assert is_closed(connection)
+        wait_for("the line", lambda: f"failed authentication with {host}:{port} (SSL handshake failed" in caplog.text)
 
 
 def test_a_half_open_handshake_is_given_up(certificates: Certificates) -> None:

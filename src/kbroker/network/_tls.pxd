@@ -7,3 +7,4 @@ cdef bint tls_open(Channel *channel, void *server) noexcept nogil
 cdef class TlsServer:
     cdef readonly object context
     cdef object principal_of
+    cdef object on_failure

@@ -6,5 +6,8 @@ from typing import final
 class TlsServer:
     context: ssl.SSLContext
     def __new__(
-        cls, context: ssl.SSLContext, principal_of: Callable[[bytes | None], str] | None = None
+        cls,
+        context: ssl.SSLContext,
+        principal_of: Callable[[bytes | None], str] | None = None,
+        on_failure: Callable[[str, int, BaseException], None] | None = None,
     ) -> TlsServer: ...

@@ -43,9 +43,10 @@ cdef class TlsServer:
         context: of a server.
         principal_of: names the client of a connection by its certificate (DER; None when it sent none); None leaves
             the listener's principal, as where SASL follows. An exception refuses the connection.
+        on_failure: told of a handshake that failed: host and port of the client, and why.
     Raises: TypeError for anything but a context.
     """
-    def __cinit__(self, context, principal_of=None):
+    def __cinit__(self, context, principal_of=None, on_failure=None):
         global ssl
         import ssl as loaded
         ssl = loaded
@@ -53,6 +54,7 @@ cdef class TlsServer:
             raise TypeError(f"context must be an ssl.SSLContext, not {type(context).__name__}")
         self.context = context
         self.principal_of = principal_of
+        self.on_failure = on_failure
 
 
 cdef struct TlsState:
@@ -178,10 +180,14 @@ cdef int shake(Channel *channel, TlsState *state, const char *cipher, int64_t si
                 collect(state)
         except BaseException as error:
             step = KB_FAILED
-            logger.info(
-                "failed authentication with %s:%d (SSL handshake failed: %s)",
-                channel.facts.remote_host.decode("utf-8", "replace"), channel.facts.remote_port, error)
+            tell_failure(channel, state, error)
     return step
+
+
+cdef void tell_failure(Channel *channel, TlsState *state, object error) noexcept:
+    cdef TlsServer server = <TlsServer>state.server
+    if server.on_failure is not None:
+        server.on_failure(channel.facts.remote_host.decode("utf-8", "replace"), channel.facts.remote_port, error)
 
 
 cdef void identify(Channel *channel, TlsState *state) except *:

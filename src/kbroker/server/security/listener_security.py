@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from functools import partial
 
 from kbroker._core.clock import BaseClock
 from kbroker.common import scram
+from kbroker.common.bounded_log import BoundedLog
 from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import ConfigError, ConfigValue
 from kbroker.common.jaas import PLAIN_MODULE, parse_jaas
@@ -22,6 +24,8 @@ from kbroker.server.security.mechanisms import PLAIN, SUPPORTED, MechanismFactor
 from kbroker.server.security.principal_mapper import PrincipalMapper
 from kbroker.server.security.sasl_authenticator import SaslListener, error_body
 
+logger = logging.getLogger(__name__)
+
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
@@ -34,8 +38,9 @@ def listener_security(
     Raises: ConfigError for what is missing, contradicts itself or cannot be read.
     """
     found = {}
+    log = BoundedLog(logger, clock)
     for listener in config.listeners:
-        tls = _tls(config, listener) if listener.has_tls else None
+        tls = _tls(config, listener, log) if listener.has_tls else None
         sasl = _sasl(config, listener, apis, credentials, clock) if listener.has_sasl else None
         if tls is not None or sasl is not None:
             found[listener.name] = ListenerSecurity(tls, sasl)
@@ -104,7 +109,7 @@ def _whole(value: ConfigValue) -> int:
 # ---- TLS
 
 
-def _tls(config: BrokerConfig, listener: Listener) -> TlsServer:
+def _tls(config: BrokerConfig, listener: Listener, log: BoundedLog) -> TlsServer:
     def text(name: str) -> str:
         value = config.listener_value(listener.name, name)
         return value if isinstance(value, str) else ""
@@ -112,6 +117,9 @@ def _tls(config: BrokerConfig, listener: Listener) -> TlsServer:
     def words(name: str) -> tuple[str, ...]:
         value = config.listener_value(listener.name, name)
         return value if isinstance(value, tuple) else ()
+
+    def on_failure(host: str, port: int, error: BaseException) -> None:
+        log.info("failed authentication with %s:%d (SSL handshake failed: %s)", host, port, error)
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -130,14 +138,14 @@ def _tls(config: BrokerConfig, listener: Listener) -> TlsServer:
     if context.verify_mode != ssl.CERT_NONE:
         _load_trust(context, text)
     if listener.has_sasl:
-        return TlsServer(context)
+        return TlsServer(context, None, on_failure)
     rules = text("ssl.principal.mapping.rules")
     try:
         mapper = PrincipalMapper(rules)
     except ValueError as error:
         allowed = "DEFAULT, RULE:pattern/replacement/[LU], with commas between"
         raise ConfigError("ssl.principal.mapping.rules", rules, str(error), allowed) from None
-    return TlsServer(context, mapper.principal_of)
+    return TlsServer(context, mapper.principal_of, on_failure)
 
 
 def _load_keys(context: ssl.SSLContext, listener: str, text: Callable[[str], str]) -> None:

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Mapping
 
 from kbroker._core.clock import BaseClock
+from kbroker.common.bounded_log import BoundedLog
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.network.authentication import Outcome, Step
 from kbroker.protocol import codec
@@ -72,6 +73,7 @@ class SaslListener:
         self.max_reauth_ms = dict(max_reauth_ms or {})
         self.max_receive_bytes = max_receive_bytes
         self.failure_delay_ms = failure_delay_ms
+        self.log = BoundedLog(logger, clock)
 
     def begin(self, remote_host: str, remote_port: int) -> SaslAuthenticator:
         """Make the authenticator of a new connection."""
@@ -251,7 +253,7 @@ class SaslAuthenticator:
         return self._failed(text, _encode(header.api_key, header.api_version, header.correlation_id, body))
 
     def _failed(self, text: str, answer: bytes | None = None) -> Step:
-        logger.info("failed %s with %s (%s)", self._what, self._client, text)
+        self._listener.log.info("failed %s with %s (%s)", self._what, self._client, text)
         self._state = _State.FAILED
         self._exchange = None
         return Step(Outcome.FAILED, answer)
