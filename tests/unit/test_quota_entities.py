@@ -158,6 +158,17 @@ def test_hosts_are_looked_up():
     assert address_of("a" * 300) is None
 
 
+@pytest.mark.parametrize("zone", ["nowhere", "x" * 1000])
+def test_an_address_with_a_zone_must_lead_somewhere(bench, zone):
+    """Whatever stood behind the % was stored and answered as done, but never in force."""
+    store = QuotaEntityStore(bench.store, lambda host: None)
+    entity = user(ip=f"fe80::1%{zone}")
+    refusal = store.alter([Alteration(entity, [QuotaOp("connection_creation_rate", 5.0)])])[entity]
+    assert refusal is not None
+    assert refusal.message == f"fe80::1%{zone} is not a valid IP or resolvable host."
+    assert bench.all() == {}
+
+
 def test_one_request_has_only_so_many_names_looked_up(bench):
     """A lookup may take seconds: thousands of names in one request are refused, addresses are not."""
     asked = []

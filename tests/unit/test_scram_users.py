@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.common import scram
+from kbroker.common.errors import Errors
 from kbroker.server.apis import api50_describe_user_scram_credentials as describe
 from kbroker.server.apis import api51_alter_user_scram_credentials as alter
 from kbroker.server.metadata_store import FILE_NAME, MetadataStore
@@ -79,6 +80,18 @@ def test_describe_says_what_is_wrong(ctx: Any) -> None:
     twice = "Cannot describe SCRAM credentials for the same user twice in a single request: bob"
     assert described(ctx, ["eve", "bob"]) == [("eve", 91, unknown, []), ("bob", 0, None, [(1, 4096)])]
     assert described(ctx, ["bob", "bob"]) == [("bob", 92, twice, [])]
+
+
+@pytest.mark.timeout(20)
+def test_one_request_for_very_many_users_is_answered_soon(ctx: Any) -> None:
+    """As many names as a request may have kept the interpreter, and with it everybody, busy for minutes."""
+    names = [f"user-{i}" for i in range(100_000)]
+    assert described(ctx, [*names, "user-7"])[7] == (
+        "user-7",
+        Errors.DUPLICATE_RESOURCE,
+        "Cannot describe SCRAM credentials for the same user twice in a single request: user-7",
+        [],
+    )
 
 
 def test_alter_says_what_is_wrong(ctx: Any) -> None:

@@ -5,6 +5,8 @@ Source: ``ScramImage.describe``.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from kbroker.common import scram
 from kbroker.common.errors import Errors
 from kbroker.server.context import ApiContext, Body, RequestContext
@@ -18,9 +20,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     known = ctx.credentials.users()
     asked = [user["Name"] for user in body["Users"] or ()] or list(known)
     results = []
-    for name in dict.fromkeys(asked):
+    for name, times in Counter(asked).items():
         result: Body = {"User": name, "ErrorCode": 0, "ErrorMessage": None, "CredentialInfos": []}
-        if asked.count(name) > 1:
+        if times > 1:
             result.update(ErrorCode=int(Errors.DUPLICATE_RESOURCE), ErrorMessage=_TWICE + name)
         elif name not in known:
             result.update(ErrorCode=int(Errors.RESOURCE_NOT_FOUND), ErrorMessage=_UNKNOWN + name)

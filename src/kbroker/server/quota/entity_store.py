@@ -155,6 +155,8 @@ class _Lookups:
     def has_address(self, host: str) -> bool:
         """Raises: KafkaError INVALID_REQUEST once there were too many names."""
         try:
+            if "%" in host:  # behind it Python takes anything for a zone, of any length
+                raise ValueError
             ipaddress.ip_address(host)
         except ValueError:
             if self._left == 0:
