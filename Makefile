@@ -52,10 +52,12 @@ format: $(VENV)/.locked ## rewrite Python sources in the one format
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: $(VENV)/.built $(VENV)/.locked ## benchmarks of the cores, then loads beside peers (KBROKER_ORACLES names the folder with the load tools)
-	$(BIN)/python -m pytest bench/bench_codec.py bench/bench_queues.py bench/bench_timing_wheel.py -p no:cacheprovider --benchmark-disable-gc \
-	  --benchmark-max-time=0.5 --benchmark-group-by=group --benchmark-columns=median,iqr,ops --benchmark-json=build/bench-cores.json
-	$(BIN)/python bench/loads/run.py --quick $(ARGS)
+bench: $(VENV)/.built $(VENV)/.locked $(VENV)/.bench ## benchmarks of the cores, then loads beside peers (KBROKER_ORACLES names the folder with the load tools)
+	$(BIN)/python -m pytest bench/bench_codec.py bench/bench_queues.py bench/bench_sensors.py bench/bench_timing_wheel.py -p no:cacheprovider \
+	  --benchmark-disable-gc --benchmark-max-time=0.5 --benchmark-group-by=group --benchmark-columns=median,iqr,ops \
+	  --benchmark-json=build/bench-cores.json
+	if $(BIN)/python -c "import matplotlib" 2> /dev/null; then plot="--plot build/loads/results"; fi; \
+	  $(BIN)/python bench/loads/run.py --quick --markdown build/loads/results.md $$plot $(ARGS)
 
 .PHONY: sanitize
 sanitize: $(VENV)/.built $(VENV)/.locked ## the unit tests under ASan with UBSan, then under TSan
@@ -71,7 +73,7 @@ wheel: dist build/.tools ## a wheel, repaired by auditwheel, tried where there i
 	build/tools/bin/python tests/lint/wheel.py $$(ls -t dist/kbroker-*-linux_*.whl | head -1)
 
 .PHONY: cross
-cross: $(VENV)/.built build/.tools ## compile the generated C++ for macOS and musl; print what cibuildwheel would build
+cross: $(VENV)/.built build/.tools ## compile the generated C++ for macOS, musl and Windows; print what cibuildwheel would build
 	build/tools/bin/python tests/lint/cross_compile.py $(ARGS)
 	for system in linux macos windows; do build/tools/bin/cibuildwheel --print-build-identifiers --platform $$system . || exit 1; done
 
@@ -102,6 +104,11 @@ build/tree-$(TREE):
 build/.tools: $(VENV)/.python tests/lint/requirements.txt
 	@mkdir -p build && $(BIN)/python -m venv build/tools
 	build/tools/bin/pip install -q -r tests/lint/requirements.txt
+	@touch $@
+
+# What is measured beside the cores, and what draws: a machine without them still measures the rest.
+$(VENV)/.bench: $(VENV)/.locked bench/requirements.txt
+	-$(BIN)/python -m pip install -q -c $(LOCK) -r bench/requirements.txt
 	@touch $@
 
 $(VENV)/.locked: $(VENV)/.tools $(LOCK)

@@ -141,4 +141,6 @@ def bench_lateness_with_a_million_pending(benchmark: Any) -> None:
     late_ms.sort()
     at_99 = late_ms[len(late_ms) * 99 // 100]
     benchmark.extra_info |= {"earliest_ms": round(late_ms[0], 3), "p99_late_ms": round(at_99, 3)}
-    assert late_ms[0] >= 0, f"{-late_ms[0]:.3f} ms early"
+    assert late_ms[0] >= 0, (
+        f"{-late_ms[0]:.3f} ms early"
+    )  # how late it may be: tests/integration/test_timer_promises.py

@@ -29,12 +29,21 @@ PAGES: dict[str, list[str]] = {
         "kbroker.network._processor",
         "kbroker.network._acceptor",
     ],
+    "sensors": [
+        "kbroker._core.sensor",
+        "kbroker._core.stats",
+        "kbroker._core.metric",
+        "kbroker._core.metric_config",
+        "kbroker._core.sensor_registry",
+        "kbroker._core.sensor_charge",
+        "kbroker.metrics.registry",
+    ],
     "records": ["kbroker.protocol.records"],
     "codec": ["kbroker.protocol.codec"],
 }
 # What a page shows although it is defined in a private module.
 BORROWED = {
-    "kbroker.network.request_channel": ["InboundRequest", "ChannelThrottle"],
+    "kbroker.network.request_channel": ["InboundRequest", "ChannelThrottle", "LostAnswers"],
     "kbroker.network.authentication": ["TlsServer"],
     "kbroker.protocol.records": ["RecordBatch", "RecordBatchBuilder", "BinaryColumn"],
 }

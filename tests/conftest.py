@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support import poller
 from tests.support.broker import BrokerProcess
 
 # A change gate gives the same verdict twice; new examples are for whoever runs the suite by hand, and for `make soak`.
@@ -15,9 +16,7 @@ if os.environ.get("CI"):
     settings.load_profile("gate")
 
 SOAK = os.environ.get("KBROKER_SOAK") == "1"
-# KBROKER_TEST_POLLER=selectors runs every broker process of the suite on the loop that Windows has.
-if os.environ.get("KBROKER_TEST_POLLER"):
-    os.environ["KBROKER_POLLER"] = os.environ["KBROKER_TEST_POLLER"]
+poller.apply()
 
 
 @pytest.fixture(scope="session")

@@ -23,9 +23,12 @@ cdef int64_t checked_time(object time_ms, Clock *clock) except? -1:
         return clock_epoch_ms(clock)
     if isinstance(time_ms, float):
         raise TypeError(f"time_ms must be an integer or None, not {time_ms!r}")
-    now_ms = time_ms
+    try:
+        now_ms = time_ms
+    except OverflowError:
+        now_ms = LARGEST_TIME_MS + 1
     if now_ms > LARGEST_TIME_MS or now_ms < -LARGEST_TIME_MS:
-        raise ValueError(f"time_ms must lie within +-2**60, got {now_ms}")
+        raise ValueError(f"time_ms must lie within +-2**60, got {time_ms}")
     return now_ms
 
 

@@ -123,6 +123,10 @@ cdef struct Request:
     void (*charge_network)(Request *request) noexcept nogil
     void *network_account
     char *client_id_owned       # copy that client_id points at once the payload is gone
+    # asked with the answer, before the network thread has it; true: it keeps the request and responds later (or never)
+    bint (*divert)(Request *request) noexcept nogil
+    void *diverted_to           # a count of it
+    void (*release_diverted)(void *diverted_to) noexcept nogil
 
 cdef inline void request_mark_error(Request *request, int32_t code, int32_t times) noexcept nogil:
     """Notes an error code of the answer; one kind too many is counted with the last."""

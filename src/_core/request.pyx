@@ -91,6 +91,8 @@ cdef void request_free(Request *request) noexcept nogil:
         request.release_state(request)
     if request.charge_network is not NULL:
         request.charge_network(request)
+    if request.diverted_to is not NULL:
+        request.release_diverted(request.diverted_to)
     request_clear_answer(request)
     drop_payload(request)
     free(request.client_id_owned)

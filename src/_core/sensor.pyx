@@ -1,9 +1,10 @@
 # cython: freethreading_compatible=True
 """Python's handle of sensors: the same functions that native code calls, with arguments checked."""
 cimport cython
-from libc.stdint cimport INT64_MAX, int32_t, int64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 
+from kbroker._core.arguments cimport integer
 from kbroker._core.clock cimport borrow_clock, clock_epoch_ms, clock_release, clock_retain
 from kbroker._core.metric cimport Metric, checked_time
 from kbroker._core.metric_config cimport MetricConfig, StatConfig, borrow_config, level_number
@@ -217,8 +218,10 @@ cdef class Sensor:
         Raises: ValueError if the violated metric is neither a rate nor a token bucket (the value stays recorded).
         """
         cdef int64_t now_ms = checked_time(time_ms, self.clock)
-        cdef int64_t cap_ms = INT64_MAX if max_throttle_ms is None else max_throttle_ms
+        cdef int64_t cap_ms = INT64_MAX
         cdef Violation violation
+        if max_throttle_ms is not None:
+            cap_ms = integer(max_throttle_ms, "max_throttle_ms", INT64_MIN, INT64_MAX)
         if self.record_native(value, now_ms, True, &violation) == RECORD_ACCEPTED:
             return 0
         if not metric_has_throttle(violation.metric):

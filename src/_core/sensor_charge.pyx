@@ -4,8 +4,9 @@
 Source: KIP-599 (strict and permissive), ``ControllerMutationQuotaManager``; the largest of several delays as
 ``KafkaApis`` takes it.
 """
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t
 
+from kbroker._core.arguments cimport integer
 from kbroker._core.clock cimport borrow_clock
 from kbroker._core.metric cimport checked_time
 from kbroker._core.sensor cimport Sensor
@@ -151,9 +152,7 @@ def charge(charges, time_ms=None, *, clock=None):
         c_charge.mode = MODES.index(mode)
         c_charge.cap_ms = NO_CAP
         if len(given) > 3 and given[3] is not None:
-            if given[3] < 0:
-                raise ValueError(f"max_throttle_ms must not be negative, got {given[3]}")
-            c_charge.cap_ms = given[3]
+            c_charge.cap_ms = integer(given[3], "max_throttle_ms", 0, INT64_MAX)
         charges[i] = given
     with nogil:
         result = sensors_charge(c_charges, count, now_ms, &throttle_ms)

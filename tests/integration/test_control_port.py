@@ -112,6 +112,18 @@ def test_faults(broker, call):
     assert broker.faults.all() == []
 
 
+def test_a_lost_answer(broker, call):
+    """Served, then the connection closed instead of the answer: the record is there all the same."""
+    call("POST", "/topics", {"name": "lost"})
+    rule = {"keys": ["produce"], "topic": "lost", "disconnect": True, "execute": True}
+    (number,) = call("POST", "/faults", {"rules": [rule]})[1]["ids"]
+    assert produce(broker, "lost") == 0
+    (told,) = [fault for fault in call("GET", "/faults")[1]["faults"] if fault["id"] == number]
+    assert (told["action"], told["hits"]) == ("execute then disconnect", 1)
+    assert len(broker.records("lost")) == 2
+    call("DELETE", "/faults")
+
+
 def test_waiting_in_vain(call):
     """408 with the story, not a hanging request."""
     (number,) = call("POST", "/faults", {"rules": [{"drop": True, "topic": "nobody"}]})[1]["ids"]

@@ -248,6 +248,67 @@ def test_a_dropped_request_gets_no_answer(broker):
     assert broker.faults.dropped == 0
 
 
+@pytest.mark.parametrize("how", ["disconnect", "drop"])
+def test_a_lost_answer_of_something_done(broker, how):
+    """Idempotence is what keeps a record from being there twice when only its acknowledgement was lost."""
+    short = {"socket.timeout.ms": 1000, "message.timeout.ms": 20_000}
+    with broker.faults.add("Produce", execute=True, **{how: True}) as fault:
+        client = producer(broker, **short, **{"enable.idempotence": True})
+        assert produce(client, b"once") == [None]
+        fault.assert_hit(1)
+    assert values(broker) == [b"once"]
+    with broker.faults.add("Produce", execute=True, **{how: True}):
+        assert produce(producer(broker, **short), b"twice") == [None]
+    assert values(broker) == [b"once", b"twice", b"twice"]
+
+
+def test_a_lost_answer_byte_by_byte(broker):
+    """Executed, natively or by Python, at once or after a wait; the connection stays mute until the rule goes."""
+    creation = {"Topics": [{"Name": "made", "NumPartitions": 1, "ReplicationFactor": 1}], "timeoutMs": 1000}
+    cases = (
+        (0, 9, a_produce(), lambda: values(broker) == [b"v"]),
+        (1, 12, a_fetch(max_wait_ms=30), lambda: True),
+        (19, 5, creation, lambda: "made" in broker.topics),
+        (10, 3, {"Key": "g", "KeyType": 0}, lambda: "__consumer_offsets" in broker.topics),
+    )
+    for key, version, body, is_done in cases:
+        fault = broker.faults.add(key, drop=True, execute=True)
+        with Raw(broker) as one:
+            one.send(key, version, body)
+            one.send(18, 3, {"ClientSoftwareName": "a", "ClientSoftwareVersion": "1"})
+            wait_until(lambda: broker.faults.dropped == 1)
+            assert is_done()
+            one.socket.settimeout(0.05)
+            with pytest.raises(TimeoutError):
+                one.socket.recv(1)
+            one.socket.settimeout(20)
+            fault.remove()
+            with pytest.raises(EOFError):
+                one.receive()
+        assert (broker.faults.dropped, fault.lost.lost) == (0, 1)
+
+
+def test_lost_answers_end_with_the_broker(broker):
+    """A stop closes what is kept without waiting for anything; the rule goes on in the next life."""
+    fault = broker.faults.add("Produce", drop=True, execute=True, count=3)
+    with Raw(broker) as one, Raw(broker) as gone:
+        one.send(0, 9, a_produce())
+        gone.send(0, 9, a_produce())
+        wait_until(lambda: broker.faults.dropped == 2)
+        gone.socket.close()
+        start = time.monotonic()
+        broker.stop()
+        assert time.monotonic() - start < 3
+        with pytest.raises(EOFError):
+            one.receive()
+    broker.start()
+    broker.create_topic("t")
+    with Raw(broker) as one:
+        one.send(0, 9, a_produce())
+        wait_until(lambda: broker.faults.dropped == 1)
+    assert (fault.hits, fault.left) == (3, 0)
+
+
 def test_a_producer_without_acknowledgement_is_closed(broker):
     """acks=0 reads no answer: an error can only be a closed connection, as Kafka does it."""
     with broker.faults.add("Produce", error="NOT_LEADER_OR_FOLLOWER"), Raw(broker) as one:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.support import poller
+
 pytest_plugins = ["pytester"]
 
+ROOT = Path(__file__).resolve().parents[2]
 PRODUCE = """
 import confluent_kafka as ck
 
@@ -33,6 +38,9 @@ def run(pytester, monkeypatch):
     def start(source, *arguments):
         pytester.makepyfile(helper=PRODUCE, test_it=source)
         plugin = () if installed else ("-p", "kbroker.testing.plugin")
+        if poller.WANTED:
+            monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))))
+            plugin += ("-p", "tests.support.poller")
         return pytester.runpytest_subprocess(*plugin, *arguments, timeout=120)
 
     return start

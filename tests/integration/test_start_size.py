@@ -9,7 +9,14 @@ import time
 
 import pytest
 
-IN_MEMORY = '{"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True}'
+from tests.support import poller
+
+SETTINGS = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "kbroker.in.memory": True,
+    "kbroker.poller": poller.WANTED or "auto",
+}
+IN_MEMORY = repr(SETTINGS)
 
 
 def seconds(*arguments: str) -> float:

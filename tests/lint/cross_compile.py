@@ -1,10 +1,11 @@
 """Compile the generated C++ for the platforms this machine is not, with the clang, headers and C++ library of Zig.
 
-    python tests/lint/cross_compile.py [--zig COMMAND ...] [--target NAME ...] [--only TEXT]
+    python tests/lint/cross_compile.py [--zig COMMAND ...] [--target NAME ...] [--only TEXT] [--headers FOLDER]
 
-Needs a build (`make build`) for the generated sources in build/cython, and `pip install ziglang`. Python's
-own headers are this interpreter's, which suit every 64-bit POSIX system; macOS and Windows get what differs there.
-Nothing is linked or run: this finds what does not compile there, not what does not work.
+Needs a build (`make build`) for the generated sources in build/cython, and `pip install ziglang`. Python's own headers are
+this interpreter's, which suit every 64-bit POSIX system; macOS and Windows get what differs there, unless --headers names
+the `include` folder of a Python for the target. Nothing is linked or run: this finds what does not compile there, not
+what does not work.
 """
 
 import argparse
@@ -89,13 +90,13 @@ def include_folders(target: str) -> list[Path]:
     return [folder, ours]
 
 
-def compiled(zig: list[str], name: str, source: Path) -> str:
+def compiled(zig: list[str], name: str, source: Path, headers: Path | None = None) -> str:
     """Compile one file; return what the compiler objects to."""
     target = TARGETS[name]
     result = OUT / name / source.relative_to(GENERATED).with_suffix(".o")
     result.parent.mkdir(parents=True, exist_ok=True)
     command = [*zig, "c++", "-target", target, "-std=c++17", "-O0", "-w", "-ferror-limit=5"]
-    folders = [ROOT / "src" / "_core", *include_folders(target)]
+    folders = [ROOT / "src" / "_core", *([headers] if headers else include_folders(target))]
     command += [*(f"-I{folder}" for folder in folders), "-c", str(source), "-o", str(result)]
     environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(OUT / "zig"), "ZIG_LOCAL_CACHE_DIR": str(OUT / "zig")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -106,8 +107,8 @@ def compiled(zig: list[str], name: str, source: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--zig", nargs="+", default=[sys.executable, "-m", "ziglang"], help="the command that runs Zig")
-    # not Windows: the log room is POSIX only so far, and the others compile there
-    parser.add_argument("--target", nargs="+", choices=list(TARGETS), default=list(TARGETS)[:-1])
+    parser.add_argument("--target", nargs="+", choices=list(TARGETS), default=list(TARGETS))
+    parser.add_argument("--headers", type=Path, help="the headers of a Python for the target, instead of ours adapted")
     parser.add_argument("--only", default="", help="only sources with this in their path")
     options = parser.parse_args()
     sources = sorted(p for p in GENERATED.rglob("*.cpp") if options.only in str(p))
@@ -120,7 +121,9 @@ def main() -> int:
         begun = time.monotonic()
         include_folders(TARGETS[name])
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            said = list(pool.map(lambda source, name=name: compiled(options.zig, name, source), sources))
+            said = list(
+                pool.map(lambda source, name=name: compiled(options.zig, name, source, options.headers), sources)
+            )
         for source, errors in zip(sources, said, strict=True):
             if errors:
                 wrong += 1

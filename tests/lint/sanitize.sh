@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The unit tests on a build of the extension with sanitizers, beside the normal build.
+# The unit tests (and, under ASan, those of wrong arguments) on a build of the extension with sanitizers, beside the normal build.
 #   tests/lint/sanitize.sh address,undefined|thread PYTHON
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -32,9 +32,12 @@ export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 export TSAN_OPTIONS="halt_on_error=1:exitcode=66:second_deadlock_stack=1:suppressions=$PWD/tests/lint/tsan_suppressions.txt"
 export PYTHONMALLOC=malloc PYTHONPATH="$base/lib:$PWD" KBROKER_SANITIZED=$kind HYPOTHESIS_PROFILE=sanitize
-echo "unit tests under $kind"
+echo "tests under $kind"
 run=()
 # a kernel with more random bits of address space than the runtime was built for needs a fixed layout
 if [ "$kind" = thread ] && [ "$(cat /proc/sys/vm/mmap_rnd_bits 2> /dev/null || echo 28)" -gt 28 ]; then run=(setarch -R); fi
-LD_PRELOAD="$preload" "${run[@]}" "$python" -m pytest tests/unit -q --timeout=600 -p no:cacheprovider --benchmark-disable \
+suites=(tests/unit)
+# wrong arguments, forks and ends of the interpreter: what they break is memory
+if [ "$kind" != thread ]; then suites+=(tests/property/test_bad_input_*.py tests/integration/test_start_size.py); fi
+LD_PRELOAD="$preload" "${run[@]}" "$python" -m pytest "${suites[@]}" -q --timeout=600 -p no:cacheprovider --benchmark-disable \
   --deselect tests/unit/test_design_rules.py

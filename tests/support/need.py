@@ -15,6 +15,7 @@ PACKAGES = {
     "npm": "npm",
     "go": "golang",
     "kcat": "kcat",
+    "curl": "curl",
     "gcc": "gcc",
     "openssl": "openssl",
     "prlimit": "util-linux",

@@ -86,6 +86,8 @@ def test_names_with_underscores(rules):
         ({"error": 6, "drop": True}, "at most"),
         ({"delay_ms": -1, "drop": True}, "delay_ms must be"),
         ({"delay_ms": 10**12}, "delay_ms must be"),
+        ({"execute": True, "error": 6}, "execute needs drop or disconnect"),
+        ({"execute": True, "delay_ms": 5}, "execute needs drop or disconnect"),
         ({"drop": True, "count": 0}, "count must be"),
         ({"drop": True, "count": -2}, "count must be"),
         ({"drop": True, "skip": -1}, "skip must be"),

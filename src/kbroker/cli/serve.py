@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from kbroker.testing.control import ControlServer
 
 CONFIG_STATUS, START_STATUS = 2, 1
+SIGNAL_POLL_S = 0.1  # on Windows
 
 
 @click.command()
@@ -91,16 +94,16 @@ def _run(properties: dict[str, str]) -> None:
 
     # A handler may only do what is safe at any moment: it writes one byte, and the main thread waits for it in a read.
     wake_read, wake_write = os.pipe()
+    asked: list[int] = []
 
-    def on_signal(number: int, frame: "FrameType | None") -> None:
+    def stop_now(number: int = 0) -> None:
+        asked.append(number)
         os.write(wake_write, bytes([number]))
 
-    stops = [signal.SIGTERM, signal.SIGINT]
-    if (
-        hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
-    ):  # nohup has set it to be ignored
-        stops.append(signal.SIGHUP)
-    before = {number: signal.signal(number, on_signal) for number in stops}
+    def on_signal(number: int, frame: "FrameType | None") -> None:
+        stop_now(number)
+
+    before = {number: signal.signal(number, on_signal) for number in _stop_signals()}
     broker: Broker
     control: ControlServer | None = None
     try:
@@ -108,7 +111,7 @@ def _run(properties: dict[str, str]) -> None:
             if properties.get("kbroker.control.listener"):
                 from kbroker.testing.control import controlled_broker
 
-                broker, control = controlled_broker(properties, lambda: os.write(wake_write, b"\0"))
+                broker, control = controlled_broker(properties, stop_now)
             else:
                 broker = Broker(properties)
             broker.start()
@@ -122,7 +125,11 @@ def _run(properties: dict[str, str]) -> None:
             click.echo(f"kbroker {kbroker.__version__} ready: {broker.describe()}")
             if control is not None:
                 click.echo(f"kbroker {control.describe()}")
-            os.read(wake_read, 1)
+            if sys.platform == "win32":  # no signal interrupts a read there
+                while not asked:
+                    time.sleep(SIGNAL_POLL_S)
+            else:
+                os.read(wake_read, 1)
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C does not wait for the orderly stop
         finally:
             if control is not None:
@@ -133,6 +140,16 @@ def _run(properties: dict[str, str]) -> None:
             signal.signal(number, handler)
         os.close(wake_read)
         os.close(wake_write)
+
+
+def _stop_signals() -> list[signal.Signals]:
+    """What ends a broker here: SIGHUP unless nohup has set it to be ignored, Ctrl-Break on Windows."""
+    found = [signal.SIGTERM, signal.SIGINT]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        found.append(signal.SIGHUP)
+    if sys.platform == "win32":
+        found.append(signal.SIGBREAK)
+    return found
 
 
 def _open(control: "ControlServer", broker: "Broker") -> None:

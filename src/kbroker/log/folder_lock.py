@@ -2,10 +2,12 @@
 
 import errno
 import os
+import sys
 import threading
 from pathlib import Path
 
 LOCK_FILE = ".lock"
+LOCKED_BYTE = 1 << 30  # on Windows nobody else may read what is locked, so the lock lies far behind the pid
 
 # A record lock does not keep its own process out, and closing any descriptor of the file would drop it: so the process
 # remembers which lock files it holds, by inode. This is process state by nature, as the lock itself is.
@@ -36,26 +38,27 @@ class FolderLock:
             self._acquire()
 
     def _acquire(self) -> None:
-        import fcntl
-
         try:
             found = self.path.stat()
             if (found.st_dev, found.st_ino) in _held:
                 raise FolderLockedError(f"{self.path.parent} is in use by this process already")
         except FileNotFoundError:
             pass
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        private = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | private, 0o644)
         try:
             try:
-                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(fd)
             except OSError as e:
-                if e.errno not in (errno.EACCES, errno.EAGAIN):
+                if e.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
                     raise
-                owner = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
+                os.lseek(fd, 0, os.SEEK_SET)
+                owner = os.read(fd, 20).decode("ascii", "replace").strip()
                 who = f"process {owner}" if owner.isdigit() else "another process"
                 raise FolderLockedError(f"{self.path.parent} is in use by {who} ({self.path} is locked)") from None
             os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{self._pid}\n".encode(), 0)
+            os.lseek(fd, 0, os.SEEK_SET)
+            os.write(fd, f"{self._pid}\n".encode())
             found = os.fstat(fd)
         except BaseException:
             os.close(fd)
@@ -75,3 +78,16 @@ class FolderLock:
             if fd >= 0:
                 _held.discard(self._id)
                 os.close(fd)
+
+
+def _lock(fd: int) -> None:
+    """Take the lock or raise OSError at once; the system gives it back when the process ends, however it ends."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
+        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -13,6 +13,7 @@ from kbroker._core.request cimport (
     request_clear_answer, request_mark_error, request_new, request_reserve,
 )
 from kbroker._core.request_queue cimport Queue, RequestQueue, request_queue_put, request_queue_take
+from kbroker.network._lost_answers cimport LostAnswers, lose_answer
 
 
 @cython.final
@@ -200,6 +201,14 @@ cdef class InboundRequest:
             if not request_queue_put(queue, &request):
                 request.action = ACTION_CLOSE
                 request.responder.respond(request.responder, request)
+
+    def lose_answer(self, LostAnswers to not None):
+        """Have the answer, whoever gives it, go to ``to`` instead of to the client: call before handing over.
+
+        Raises: ValueError when it was answered.
+        """
+        self.check_open()
+        lose_answer(to, self.request)
 
     def start_throttle(self):
         """Mute the connection beyond its answer: call before answering, and ``end`` on what is returned later.

@@ -65,18 +65,21 @@ cdef void respond(Responder *responder, Request *first) noexcept nogil:
     """Push a list, newest on top, and wake the loop if it sleeps. The request is gone for the caller afterwards."""
     cdef ProcessorCore *core = <ProcessorCore *>responder.owner
     cdef Request *reversed = NULL
-    cdef Request *last = first
+    cdef Request *last = NULL
     cdef Request *following
     cdef int64_t head
     atomic_add(&core.refs, 1)           # what we push may be the last request that keeps the core alive
     while first is not NULL:
         following = first.next
-        if first.action == ACTION_START_THROTTLE:
-            atomic_add(&core.refs, 1)   # until its END_THROTTLE
-        first.next = reversed
-        reversed = first
+        if first.divert is NULL or first.action == ACTION_RETURN or not first.divert(first):
+            if first.action == ACTION_START_THROTTLE:
+                atomic_add(&core.refs, 1)   # until its END_THROTTLE
+            if last is NULL:
+                last = first
+            first.next = reversed
+            reversed = first
         first = following
-    while True:
+    while reversed is not NULL:
         head = atomic_load(&core.inbox)
         if head == INBOX_DEAD:
             drop_late(core, reversed, last)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from kbroker._core.clock import BaseClock
 from kbroker._core.request_queue import Queue
 from kbroker.network._inbound import ChannelThrottle, InboundRequest, receive
+from kbroker.network._lost_answers import LostAnswers
 
-__all__ = ["ChannelThrottle", "InboundRequest", "RequestChannel"]
+__all__ = ["ChannelThrottle", "InboundRequest", "LostAnswers", "RequestChannel"]
 
 
 _LONGEST_S = 4e9  # 126 years: in nanoseconds it fits 64 bits with any time added

@@ -28,6 +28,12 @@ cdef enum:
     LENGTH_FROM = 12                # batch_length counts from here
     FIRST_STEP_BYTES = 1 << 16      # output room of the first try; each further step has four times the room
     XERIAL_HEADER_BYTES = 16
+    INFLATE_IN_BYTES = 1 << 16      # zlib copies what it has not read yet at each step, so it sees little at once
+    INFLATE_OUT_BYTES = 1 << 18
+    LZ4_BLOCK_CHECKSUMS = 0x10      # flags of an LZ4 frame
+    LZ4_CONTENT_SIZE = 0x08
+    LZ4_CONTENT_CHECKSUM = 0x04
+    LZ4_DICTIONARY = 0x01
 
 DEFAULT_CAP_BYTES = 1 << 30
 
@@ -198,16 +204,18 @@ cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64
 
 cdef int32_t decompress(int codec, const char *data, int64_t size, int64_t cap, char **out,
                         int64_t *out_bytes) except? -9:
-    """A library decoder writes into memory of ours and stops where it ends, so a bomb costs at most `cap` bytes."""
+    """A library decoder stops where the room it is given ends, so a bomb costs at most `cap` bytes."""
+    if codec == GZIP:
+        return inflate(data, size, cap, out, out_bytes)
     import cramjam
 
     if codec == SNAPPY:
         if size >= 8 and memcmp(data, b"\x82SNAPPY\x00", 8) == 0:
             return decompress_xerial(cramjam.snappy.decompress_raw_into, data, size, cap, out, out_bytes)
         return snappy_block(cramjam.snappy.decompress_raw_into, data, size, cap, out, out_bytes)
-    if codec == GZIP:
-        return in_steps(cramjam.gzip.decompress_into, data, size, cap, out, out_bytes)
     if codec == LZ4:
+        if lz4_frame_bytes(data, size) != size:     # one frame and nothing else: not every cramjam looks behind it
+            return -1
         return in_steps(cramjam.lz4.decompress_into, data, size, cap, out, out_bytes)
     return in_steps(cramjam.zstd.decompress_into, data, size, cap, out, out_bytes)
 
@@ -243,6 +251,59 @@ cdef int32_t in_steps(decoder, const char *data, int64_t size, int64_t cap, char
         if room >= cap:
             return -2
         room *= 4
+
+
+cdef int32_t inflate(const char *data, int64_t size, int64_t cap, char **out, int64_t *out_bytes) except? -9:
+    """Gzip members, one behind the other, in bounded steps; cramjam 2.11 inflates all of it before it gives up."""
+    import zlib
+    cdef int64_t at = 0, room = 0, got
+    cdef bytes piece
+    if size == 0:
+        return -1
+    reserve(out, 0)
+    while at < size:
+        member = zlib.decompressobj(31)
+        while not member.eof:
+            source = view_of(data + at, min(size - at, <int64_t>INFLATE_IN_BYTES))
+            piece = member.decompress(source, min(<int64_t>INFLATE_OUT_BYTES, cap - out_bytes[0] + 1))
+            at += len(source) - len(member.unconsumed_tail) - len(member.unused_data)
+            got = PyBytes_GET_SIZE(piece)
+            if got == 0 and at == size and not member.eof:
+                return -1                   # cut
+            if got > cap - out_bytes[0]:
+                return -2
+            if got > room - out_bytes[0]:
+                room = min(max(room * 2, max(out_bytes[0] + got, <int64_t>FIRST_STEP_BYTES)), cap)
+                reserve(out, room)
+            memcpy(out[0] + out_bytes[0], PyBytes_AS_STRING(piece), got)
+            out_bytes[0] += got
+    return 0
+
+
+cdef int64_t lz4_frame_bytes(const char *data, int64_t size) noexcept nogil:
+    """Length of the LZ4 frame that begins here, its blocks not looked into; -1: it is none, or is cut."""
+    cdef uint8_t flags
+    cdef int64_t at, block
+    if size < 7 or memcmp(data, b"\x04\x22\x4d\x18", 4) != 0:
+        return -1
+    flags = <uint8_t>data[4]
+    at = 7 + (8 if flags & LZ4_CONTENT_SIZE else 0) + (4 if flags & LZ4_DICTIONARY else 0)
+    while True:
+        if size - at < 4:
+            return -1
+        block = (<uint8_t>data[at] | <uint8_t>data[at + 1] << 8 | <uint8_t>data[at + 2] << 16
+                 | (<uint8_t>data[at + 3] & 0x7f) << 24)
+        at += 4
+        if block == 0:
+            break
+        if flags & LZ4_BLOCK_CHECKSUMS:
+            block += 4
+        if block > size - at:
+            return -1
+        at += block
+    if flags & LZ4_CONTENT_CHECKSUM:
+        at += 4
+    return at if at <= size else -1
 
 
 cdef int32_t snappy_block(decoder, const char *data, int64_t size, int64_t cap, char **out,

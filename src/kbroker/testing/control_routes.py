@@ -156,6 +156,7 @@ class Routes:
             "delay_ms": _take(rule, "delay_ms", int, 0),
             "drop": _take(rule, "drop", bool, False),
             "disconnect": _take(rule, "disconnect", bool, False),
+            "execute": _take(rule, "execute", bool, False),
             "count": _take(rule, "count", int, 1),
             "skip": _take(rule, "skip", int, 0),
         }

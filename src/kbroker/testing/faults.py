@@ -13,7 +13,7 @@ from uuid import UUID
 
 from kbroker._core.timing_wheel import Timer
 from kbroker.common.errors import Errors, ProtocolError
-from kbroker.network.request_channel import InboundRequest
+from kbroker.network.request_channel import InboundRequest, LostAnswers
 from kbroker.protocol import codec
 from kbroker.server.context import Body, RequestContext
 from kbroker.server.kafka_apis import ApiEntry, encode_answer
@@ -39,7 +39,7 @@ class Fault:
 
     def __init__(
         self, rules: FaultRules, number: int, keys: frozenset[int], *, topic: str | None, client_id: str | None,
-        error: Errors | None, delay_ms: int, drop: bool, disconnect: bool, count: int, skip: int,
+        error: Errors | None, delay_ms: int, drop: bool, disconnect: bool, execute: bool, count: int, skip: int,
     ) -> None:  # fmt: skip
         self.id = number
         self.keys = keys
@@ -49,8 +49,10 @@ class Fault:
         self.delay_ms = delay_ms
         self.drop = drop
         self.disconnect = disconnect
+        self.execute = execute
         self.count = count
         self.skip = skip
+        self.lost = LostAnswers(drop)
         self._rules = rules
         self._hits = 0
         self._passed = 0
@@ -109,7 +111,7 @@ class Fault:
         """What happens, in words."""
         delay = f"delay {self.delay_ms} ms" if self.delay_ms else ""
         then = "drop" if self.drop else "disconnect" if self.disconnect else self.error.name if self.error else ""
-        return " then ".join(word for word in (delay, then) if word)
+        return " then ".join(word for word in (delay, "execute" if self.execute else "", then) if word)
 
     # Under the rules' lock.
     def meets(self, key: int, client_id: str, topics: frozenset[str]) -> bool:
@@ -162,6 +164,7 @@ class FaultRules:
         delay_ms: int = 0,
         drop: bool = False,
         disconnect: bool = False,
+        execute: bool = False,
         count: int = 1,
         skip: int = 0,
     ) -> Fault:
@@ -176,6 +179,8 @@ class FaultRules:
             delay_ms: milliseconds of the broker's clock before anything happens; alone: the request is served then.
             drop: never answer; the connection stays open and mute. Its client has to give up by itself.
             disconnect: close the connection, after the answers to earlier requests.
+            execute: with drop or disconnect: serve the request first, and lose its answer. What a client sends again
+                then has been done already.
             count: how many requests, -1 for all until the rule is removed.
             skip: let so many matching requests pass first.
         Raises: ValueError for a rule that cannot be.
@@ -191,6 +196,8 @@ class FaultRules:
             raise ValueError("one of error, drop and disconnect at most")
         if code is None and not drop and not disconnect and not delay_ms:
             raise ValueError("a fault needs an error, a delay, drop or disconnect")
+        if execute and not drop and not disconnect:
+            raise ValueError("execute needs drop or disconnect: that is how the answer is lost")
         if not 0 <= delay_ms <= LONGEST_DELAY_MS:
             raise ValueError(f"delay_ms must be 0 to {LONGEST_DELAY_MS}, got {delay_ms}")
         if count != UNLIMITED and count < 1:
@@ -200,7 +207,7 @@ class FaultRules:
         with self.changed:
             fault = Fault(
                 self, next(self._numbers), keys, topic=topic, client_id=client_id, error=code, delay_ms=delay_ms,
-                drop=drop, disconnect=disconnect, count=count, skip=skip,
+                drop=drop, disconnect=disconnect, execute=execute, count=count, skip=skip,
             )  # fmt: skip
             self._rules.append(fault)
         self._tell_broker()
@@ -220,6 +227,7 @@ class FaultRules:
             self._held = [pair for pair in self._held if pair[0] is not fault]
         for request in mine:
             request.close()
+        fault.lost.close()
         self._tell_broker()
 
     def clear(self) -> int:
@@ -287,6 +295,10 @@ class FaultRules:
         return (not fault.keys or key in fault.keys) and (fault.topic is not None or fault.error is not None)
 
     def _do(self, fault: Fault, request: InboundRequest, entry: ApiEntry, body: Body) -> None:
+        if fault.execute:
+            request.lose_answer(fault.lost)
+            self._broker.resume(request)
+            return
         if fault.drop:
             with self.changed:
                 if not self._suspended and fault in self._rules:
@@ -336,8 +348,8 @@ class FaultRules:
 
     @property
     def dropped(self) -> int:
-        """Requests that are kept without an answer."""
-        return len(self._held)
+        """Requests that are kept without an answer, executed or not."""
+        return len(self._held) + sum(fault.lost.kept for fault in self.all())
 
     @property
     def is_quiet(self) -> bool:
@@ -350,6 +362,8 @@ class FaultRules:
     def begin(self) -> None:
         """The broker starts: delays run by its clock."""
         with self.changed:
+            for fault in self._rules:
+                fault.lost = LostAnswers(fault.drop)
             timer = self._timer = Timer(self._broker.clock, 1, 20)
             self._suspended = False
             self._thread = threading.Thread(target=_advance, args=(timer,), name="fault-delays", daemon=True)
@@ -368,6 +382,8 @@ class FaultRules:
         for request in held:
             if not request.answered:
                 request.close()
+        for fault in self.all():
+            fault.lost.close()
 
 
 def _advance(timer: Timer) -> None:

@@ -1,0 +1,17 @@
+"""Answers that never arrive: their requests are executed, then kept or closed instead of being answered."""
+from libc.stdint cimport int64_t
+from kbroker._core.request cimport Request
+from kbroker._core.sync cimport AtomicI64, Mutex
+
+cdef struct LostCore:
+    AtomicI64 refs              # the handle, and each request that will be diverted here
+    Mutex lock                  # leaf; guards the rest
+    bint keeps
+    Request *kept               # owned list by ``next``
+    int64_t kept_count
+    int64_t lost_count
+
+cdef class LostAnswers:
+    cdef LostCore *core         # counted
+
+cdef void lose_answer(LostAnswers lost, Request *request) noexcept     # owned by the caller, not answered yet

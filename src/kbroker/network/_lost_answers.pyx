@@ -1,0 +1,113 @@
+"""A network that breaks after the broker has acted, for tests of retries and idempotence."""
+cimport cython
+from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free
+
+from kbroker._core.request cimport ACTION_CLOSE, Request, request_clear_answer
+from kbroker._core.sync cimport (
+    atomic_add, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+)
+
+
+cdef void lost_release(void *core_pointer) noexcept nogil:
+    cdef LostCore *core = <LostCore *>core_pointer
+    if atomic_add(&core.refs, -1) == 0:     # nothing is kept: closing came before the handle's end
+        mutex_destroy(&core.lock)
+        free(core)
+
+
+cdef bint lost_divert(Request *request) noexcept nogil:
+    """Forget the answer; keep the request, or let it go on to close its connection."""
+    cdef LostCore *core = <LostCore *>request.diverted_to
+    cdef bint kept
+    request.divert = NULL                   # once: when it goes on, it goes to its network thread
+    if request.action == ACTION_CLOSE:
+        return False
+    request_clear_answer(request)
+    request.action = ACTION_CLOSE
+    mutex_lock(&core.lock)
+    core.lost_count += 1
+    kept = core.keeps
+    if kept:
+        request.next = core.kept
+        core.kept = request
+        core.kept_count += 1
+    mutex_unlock(&core.lock)
+    return kept
+
+
+cdef void lost_close(LostCore *core) noexcept nogil:
+    cdef Request *request
+    cdef Request *following
+    mutex_lock(&core.lock)
+    core.keeps = False
+    request = core.kept
+    core.kept = NULL
+    core.kept_count = 0
+    mutex_unlock(&core.lock)
+    while request is not NULL:              # of any connection, so one by one
+        following = request.next
+        request.next = NULL
+        request.responder.respond(request.responder, request)
+        request = following
+
+
+cdef void lose_answer(LostAnswers lost, Request *request) noexcept:
+    if request.diverted_to is not NULL:
+        request.release_diverted(request.diverted_to)
+    atomic_add(&lost.core.refs, 1)
+    request.divert = lost_divert
+    request.diverted_to = lost.core
+    request.release_diverted = lost_release
+
+
+@cython.final
+@cython.no_gc
+cdef class LostAnswers:
+    """Where answers go that their clients must not see; see ``InboundRequest.lose_answer``.
+
+    Args: ``keep``: True leaves the connections open and mute until ``close``; False closes each of them in place of
+    its answer.
+    Threads: any.
+    """
+
+    def __cinit__(self, keep):
+        if not isinstance(keep, bool):
+            raise TypeError(f"keep must be True or False, not {type(keep).__name__}")
+        self.core = <LostCore *>calloc(1, sizeof(LostCore))
+        if self.core is NULL:
+            raise MemoryError
+        atomic_store(&self.core.refs, 1)
+        mutex_init(&self.core.lock)
+        self.core.keeps = keep
+
+    @property
+    def kept(self):
+        """Requests that were executed and whose connections are kept mute."""
+        cdef int64_t count
+        with nogil:
+            mutex_lock(&self.core.lock)
+            count = self.core.kept_count
+            mutex_unlock(&self.core.lock)
+        return count
+
+    @property
+    def lost(self):
+        """Answers that were lost so far."""
+        cdef int64_t count
+        with nogil:
+            mutex_lock(&self.core.lock)
+            count = self.core.lost_count
+            mutex_unlock(&self.core.lock)
+        return count
+
+    def close(self):
+        """Close the connections that are kept, and from now on each at its lost answer. Idempotent."""
+        with nogil:
+            lost_close(self.core)
+
+    def __dealloc__(self):
+        if self.core is not NULL:
+            with nogil:
+                lost_close(self.core)
+                lost_release(self.core)

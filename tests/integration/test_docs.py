@@ -1,0 +1,160 @@
+"""What the documentation shows is what happens: its console sessions and Python snippets are run as they stand."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.need import program
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+# What differs from run to run: ports, process ids, times, cluster ids, temporary folders, tokens.
+CHANGING = (
+    (re.compile(r"token \S+"), "token T"),
+    (re.compile(r"kbroker-\w{8}\b"), "FOLDER"),
+    (re.compile(r'(cluster|"cluster_id":) "?[\w-]{22}"?'), r"\1 C"),
+    (re.compile(r"\d{4,}"), "N"),
+)
+
+
+NC = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as one:
+    one.sendall(sys.stdin.buffer.read())
+    for piece in iter(lambda: one.recv(4096), b""):
+        sys.stdout.buffer.write(piece)
+"""
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The fenced blocks of a page in one language, in order."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def steps(block: str) -> list[tuple[str, list[str]]]:
+    """Commands of a console session, each with the lines it prints."""
+    found: list[tuple[str, list[str]]] = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], []))
+        else:
+            found[-1][1].append(line)
+    return found
+
+
+def plain(lines: list[str]) -> list[str]:
+    """Lines without what differs from run to run."""
+    for pattern, word in CHANGING:
+        lines = [pattern.sub(word, line) for line in lines]
+    return lines
+
+
+class Session:
+    """A shell in the project's folder that finds `python` and `kbroker`; servers end with it."""
+
+    def __init__(self, folder: Path) -> None:
+        for name, arguments in (("python", ""), ("kbroker", "-m kbroker.cli")):
+            script = folder / name
+            script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
+            script.chmod(0o755)
+        if shutil.which("nc") is None:
+            script = folder / "nc"
+            script.write_text(f"#!{sys.executable}\n{NC}")
+            script.chmod(0o755)
+        searched = os.pathsep.join(filter(None, sys.path))
+        path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("KAFKA_", "KBROKER_CFG"))}
+        self.environment = {**kept, "PATH": path, "PYTHONPATH": searched, "PYTHONUNBUFFERED": "1"}
+        self.servers: list[subprocess.Popen[str]] = []
+
+    def serve(self, command: str, lines: int) -> list[str]:
+        """Start a server and return its first lines."""
+        words = shlex.split(command.removesuffix(" &"))
+        server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=self.environment)
+        self.servers.append(server)
+        assert server.stdout is not None
+        return [server.stdout.readline().rstrip("\n") for _ in range(lines)]
+
+    def run(self, command: str) -> list[str]:
+        done = subprocess.run(
+            command, shell=True, capture_output=True, text=True, cwd=ROOT, env=self.environment, timeout=60, check=False
+        )
+        return done.stdout.replace("\r\n", "\n").splitlines()
+
+    def close(self) -> None:
+        for server in self.servers:
+            if server.poll() is None:
+                server.kill()
+            server.communicate(timeout=20)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    one = Session(tmp_path)
+    yield one
+    one.close()
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return str(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize(("example", "port"), [("line_server", "7007"), ("http_like", "8008")])
+def test_the_servers_of_embedding(session: Session, example: str, port: str) -> None:
+    """Started, talked to with nc and curl, and the answers are those on the page."""
+    program(*(["curl"] if example == "http_like" else []))
+    (block,) = [one for one in blocks("embedding.md", "console") if f"examples/{example}.py" in one]
+    (start, said), *others = steps(block.replace(port, free_port()))
+    assert session.serve(start, len(said)) == said
+    for command, printed in others:
+        assert session.run(command) == printed, command
+
+
+def test_the_control_port(session: Session) -> None:
+    """Every route, with curl, as the page shows it."""
+    program("curl")
+    sessions = [one for one in blocks("testing.md", "console") if "kbroker serve" in one or "$URL" in one]
+    routes = set()
+    for command, printed in [step for one in sessions for step in steps(one)]:
+        if command.startswith("kbroker serve"):
+            said = session.serve(command, len(printed))
+            session.environment["URL"], session.environment["TOKEN"] = said[1].split()[2], said[1].split()[4]
+        else:
+            said = session.run(command)
+            words = shlex.split(command)
+            verb = words[words.index("-X") + 1] if "-X" in words else "GET"
+            path = next(word for word in words if word.startswith("$URL")).removeprefix("$URL/")
+            routes.add((verb, re.sub(r"(?<=^)(topics|faults|snapshots)/[^/]+", r"\1/*", path)))
+        assert plain(said) == plain(printed), command
+    assert session.servers[0].wait(20) == 0
+
+    from kbroker.testing.control_routes import Routes
+
+    table = Routes(None, lambda: None).table  # type: ignore[arg-type]
+    assert set(table) - routes == set()
+
+
+def test_snippets() -> None:
+    """Python sessions print what they show (those over the foreign package are run by test_cimport)."""
+    runner = doctest.DocTestRunner()
+    ran = 0
+    for page in DOCS.glob("*.md"):
+        for block in blocks(page.name, "python"):
+            if ">>> " in block and "foreign" not in block:
+                runner.run(doctest.DocTestParser().get_doctest(block, {}, page.name, str(page), 0))
+                ran += 1
+    assert ran > 0
+    assert runner.failures == 0

@@ -1,0 +1,32 @@
+"""What Windows does not have is asked for nowhere at import, nor on the way of a record on the portable loop."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the real thing runs the other tests")
+def test_without_posix(tmp_path: Path) -> None:
+    """No module of ours imports fcntl and its like; a broker keeps its folder locked and its records without them."""
+    (tmp_path / "data").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.no_posix", str(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
+    )
+    assert done.returncode == 0, done.stderr
+    modules, locked, end = done.stdout.splitlines()
+    wanted = {"kbroker._core.selector", "kbroker.client.admin", "kbroker.cli.serve", "kbroker.testing.plugin"}
+    assert wanted <= set(modules.split())
+    assert "in use by this process" in locked
+    assert end == "done"

@@ -1,0 +1,24 @@
+"""KBROKER_TEST_POLLER=selectors: every broker of the suite runs on the loop that Windows has.
+
+Processes that the suite starts with `kbroker serve` are told by their environment, brokers in a test's own process by
+the default of their setting; a broker that names a poller keeps it. As a plugin (`-p tests.support.poller`) it does the
+same in a run of pytest that a test starts.
+"""
+
+import os
+
+WANTED = os.environ.get("KBROKER_TEST_POLLER", "")
+
+
+def apply() -> None:
+    """Make the wanted poller the default of this process and of those it starts."""
+    if WANTED:
+        from kbroker.common.config import BROKER_TABLE
+
+        os.environ["KBROKER_POLLER"] = WANTED
+        object.__setattr__(BROKER_TABLE["kbroker.poller"], "default", WANTED)
+
+
+def pytest_configure() -> None:
+    """As a plugin."""
+    apply()
