@@ -468,6 +468,25 @@ def test_group_sessions_end_when_the_test_says(virtual):
         assert one.ask(12, 3, alive)["ErrorCode"] == Errors.UNKNOWN_MEMBER_ID
 
 
+def test_throttles_end_when_the_test_says():
+    """Who connects faster than the broker allows waits for its clock, and for nothing else."""
+    with VirtualBroker({"max.connection.creation.rate": 5, "quota.window.num": 2}) as virtual:
+        hello = {"ClientSoftwareName": "a", "ClientSoftwareVersion": "1"}
+        quick = [Raw(virtual) for _ in range(5)]
+        assert {one.ask(18, 3, hello)["ErrorCode"] for one in quick} == {0}
+        with Raw(virtual) as late:
+            late.send(18, 3, hello)
+            late.socket.settimeout(0.05)
+            virtual.advance_ms(199)
+            with pytest.raises(TimeoutError):
+                late.socket.recv(1)
+            late.socket.settimeout(20)
+            virtual.advance_ms(1)
+            assert late.receive()["ErrorCode"] == 0
+        for one in quick:
+            one.socket.close()
+
+
 def test_virtual_brokers_stop_and_start(virtual):
     """No thread waits for a time that never comes; the clock goes on where it was."""
     virtual.advance_ms(5000)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
+import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -20,13 +19,14 @@ IN_MEMORY = repr(SETTINGS)
 
 
 def seconds(*arguments: str) -> float:
-    """Median of five runs of an interpreter."""
+    """CPU time of an interpreter, the least of five runs: what else the machine does must not look like a slow start."""
     taken = []
     for _ in range(5):
-        begin = time.perf_counter()
+        begun = os.times()
         subprocess.run([sys.executable, *arguments], check=True, capture_output=True, timeout=60)
-        taken.append(time.perf_counter() - begin)
-    return statistics.median(taken)
+        ended = os.times()
+        taken.append(ended.children_user + ended.children_system - begun.children_user - begun.children_system)
+    return min(taken)
 
 
 def loaded(program: str) -> set[str]:

@@ -256,12 +256,12 @@ def test_bombs_end_at_the_cap(case):
     """A small batch grew to all memory: zstd makes 32,000 bytes of one."""
     codec, compress = PAYLOADS[case]
     bomb = with_payload(codec, compress(bytes(100_000_000)), 1)
-    start = time.perf_counter()
+    start = time.thread_time()
     with pytest.raises(ProtocolError, match="uncompressed"):
         columns(bomb, cap_bytes=1 << 20)
     with pytest.raises(ProtocolError, match="uncompressed"):
         batch_at(bomb).records(1 << 20)
-    assert time.perf_counter() - start < 0.5
+    assert time.thread_time() - start < 0.5
     small = with_payload(codec, compress(plain_records(3)), 3)
     assert len(columns(small, cap_bytes=len(plain_records(3))).offsets) == 3  # exactly at the cap
     with pytest.raises(ProtocolError, match="uncompressed"):

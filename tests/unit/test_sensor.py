@@ -450,7 +450,7 @@ def test_a_meter_keeps_its_config_for_recording() -> None:
         (lambda: Sensor("s").add("m", Rate(), 5), TypeError),
         (lambda: Sensor("s").record("x"), TypeError),
         (lambda: Sensor("s").record(1, 2**60 + 1), ValueError),
-        (lambda: Sensor("s").record(1, 2**70), OverflowError),
+        (lambda: Sensor("s").record(1, 2**70), ValueError),
         (lambda: Sensor("s").record(1, 1.5), TypeError),
         (lambda: Metric("m").measure(), ValueError),
         (lambda: Metric("m").config, ValueError),
