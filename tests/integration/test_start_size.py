@@ -19,7 +19,7 @@ IN_MEMORY = repr(SETTINGS)
 
 
 def seconds(*arguments: str) -> float:
-    """CPU time of an interpreter, the least of five runs: what else the machine does must not look like a slow start."""
+    """CPU time of an interpreter, the least of five runs: what else the machine does is no slow start."""
     taken = []
     for _ in range(5):
         begun = os.times()

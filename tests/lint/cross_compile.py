@@ -2,10 +2,10 @@
 
     python tests/lint/cross_compile.py [--zig COMMAND ...] [--target NAME ...] [--only TEXT] [--headers FOLDER]
 
-Needs a build (`make build`) for the generated sources in build/cython, and `pip install ziglang`. Python's own headers are
-this interpreter's, which suit every 64-bit POSIX system; macOS and Windows get what differs there, unless --headers names
-the `include` folder of a Python for the target. Nothing is linked or run: this finds what does not compile there, not
-what does not work.
+Needs a build (`make build`) for the generated sources in build/cython, and `pip install ziglang`. Python's own
+headers are this interpreter's, which suit every 64-bit POSIX system; macOS and Windows get what differs there,
+unless --headers names the `include` folder of a Python for the target. Nothing is linked or run: this finds what
+does not compile there, not what does not work.
 """
 
 import argparse
