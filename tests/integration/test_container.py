@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,35 @@ def test_advertised_listeners_by_environment() -> None:
     }
     config = BrokerConfig(from_environment(given))
     assert [str(a) for a in config.advertised_listeners] == ["PLAINTEXT://broker:9092", "HOST://localhost:29092"]
+
+
+def test_the_entry_point(tmp_path: Path) -> None:
+    """The container's own command serves by its environment, tells clients the advertised address, and ends on its
+    signal with 0; the health check asks it where the environment says."""
+    command = words("ENTRYPOINT")
+    assert command[0] == "kbroker"
+    given = {
+        **os.environ,
+        **{name: value for name, value in ENV.items() if name != "PATH"},
+        "KAFKA_LISTENERS": "PLAINTEXT://127.0.0.1:0",
+        "KAFKA_ADVERTISED_LISTENERS": "PLAINTEXT://broker.example:19092",
+        "KAFKA_LOG_DIRS": str(tmp_path / "data"),
+        "KAFKA_PROCESS_ROLES": "broker,controller",  # what other images' users set as well
+    }
+    (signal_name,) = re.findall(r"^STOPSIGNAL (\w+)$", TEXT, re.MULTILINE)
+    started = subprocess.Popen(
+        [sys.executable, "-m", "kbroker.cli", *command[1:]],
+        env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with started as process:
+        try:
+            assert process.stdout is not None
+            assert "ready: PLAINTEXT://broker.example:19092, node 1" in process.stdout.readline()
+            assert (tmp_path / "data" / "meta.properties").exists()
+            process.send_signal(signal.Signals[signal_name])
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
 
 
 def test_health_of_a_running_broker(start_broker: "type[BrokerProcess]") -> None:
