@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import urlsplit
 
 from kbroker.metrics.exposition import Exposition
@@ -14,6 +15,7 @@ from kbroker.metrics.exposition import Exposition
 logger = logging.getLogger(__name__)
 
 SOCKET_TIMEOUT_S = 10.0
+MAX_CONNECTIONS = 32  # at once, each a thread and a descriptor; more are closed unanswered
 PLAIN = "text/plain; charset=utf-8"
 
 
@@ -75,7 +77,24 @@ class _Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.exposition = exposition
         self.is_ready = is_ready
+        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         super().__init__((host, port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._slots.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread: nobody else gives the slot back
+            self._slots.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
         logger.debug("a metrics connection failed", exc_info=True)
