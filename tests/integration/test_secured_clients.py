@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -212,7 +213,7 @@ def test_librdkafka_renews_its_sessions(certificates: Certificates, client: Path
 def run(secured: SecuredBroker, listener: str, properties: Path, *words: str) -> str:
     done = subprocess.run(
         [
-            "python",
+            sys.executable,
             "-m",
             "kbroker.cli",
             *words,

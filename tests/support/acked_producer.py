@@ -7,6 +7,7 @@ Values are "PARTITION:NUMBER:..." with numbers 0, 1, 2, ... per partition. One l
 all that was sent has been acknowledged, with a last line `sent PARTITION COUNT` per partition.
 """
 
+import os
 import select
 import sys
 import time
@@ -15,7 +16,9 @@ from typing import Any
 from confluent_kafka import KafkaError, Message, Producer
 
 RECORDS_PER_TURN = 40
-FILLER = "x" * 900  # a megabyte is a thousand records: segments roll about every second
+# a megabyte is a thousand records, and no codec makes it less: segments roll about every second
+FILLER_BYTES = 900
+NOISE = os.urandom(1 << 20)
 
 
 def main() -> int:
@@ -63,7 +66,8 @@ def main() -> int:
         while not select.select([sys.stdin], [], [], 0)[0] and not fatal:
             for _ in range(RECORDS_PER_TURN):
                 for partition in range(partitions):
-                    value = f"{partition}:{sent[partition]}:{FILLER}".encode()
+                    at = sent[partition] * 977 % (len(NOISE) - FILLER_BYTES)
+                    value = f"{partition}:{sent[partition]}:".encode() + NOISE[at : at + FILLER_BYTES]
                     try:
                         producer.produce(
                             topic, value, partition=partition, on_delivery=written(partition, sent[partition])

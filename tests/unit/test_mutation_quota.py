@@ -455,6 +455,9 @@ class Sent:
     def respond(self, response):
         self.sent = response
 
+    def mark_errors(self, counts):
+        assert not counts
+
 
 @pytest.mark.parametrize(
     ("mutations_ms", "time_ms", "throttled"),

@@ -207,7 +207,7 @@ def test_loops_take_turns_at_the_pool(backend: object) -> None:
         for name in ("a", "b"):
             bench.connect(name)
             bench.request(name, name.encode() * 900)
-        bench.selector.poll(10)
+            bench.selector.poll(10)  # one after the other, so that they are refused in this order
         assert bench.selector.is_out_of_memory
     held.release()
     second.selector.poll(0)
