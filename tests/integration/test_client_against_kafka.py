@@ -82,6 +82,7 @@ def drain(cluster: Cluster, topic: str, partitions: int = 3, **settings: bool) -
 def test_topic_life(cluster, topic):
     """A topic is created, described, grown and deleted, and each refusal has Kafka's code."""
     admin = Admin(cluster)
+    wait_for("the topic is known", lambda: topic in admin.list_topics())
     (described,) = admin.describe_topics([topic])
     assert [p.partition for p in described.partitions] == [0, 1, 2]
     assert described.topic_id is not None

@@ -104,6 +104,14 @@ def test_bad_topic_value(key, value, text):
     assert text == str(caught.value)
 
 
+def test_compaction_lags_that_contradict_each_other():
+    """The shortest lag of compaction above the longest one is refused in Kafka's words."""
+    with pytest.raises(ConfigError) as caught:
+        validate_topic_configs({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
+    assert str(caught.value) == ("conflict topic config setting min.compaction.lag.ms (10) > max.compaction.lag.ms (5)")
+    validate_topic_configs({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"})
+
+
 def test_bad_value_names_key_value_and_what_is_allowed():
     """A broker that cannot start says which key, which value, and what would be right."""
     with pytest.raises(ConfigError) as caught:

@@ -311,6 +311,15 @@ def validate_topic_configs(configs: Mapping[str, str]) -> None:
     values = {name: TOPIC_TABLE[name].parse(value) for name, value in configs.items()}
     if values.get("remote.storage.enable") is True:
         raise ConfigError("remote.storage.enable", "true", "There is no tiered storage", "false")
+    shortest, longest = values.get("min.compaction.lag.ms", 0), values.get("max.compaction.lag.ms", INT64_MAX)
+    assert isinstance(shortest, int)
+    assert isinstance(longest, int)
+    if shortest > longest:
+        raise ConfigError(
+            "",
+            shortest,
+            f"conflict topic config setting min.compaction.lag.ms ({shortest}) > max.compaction.lag.ms ({longest})",
+        )
 
 
 def host_limits(text: str) -> dict[str, int]:
