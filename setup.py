@@ -105,7 +105,7 @@ setup(
     cmdclass={"build_ext": build_core},
     packages=[*find_packages("src", include=["kbroker", "kbroker.*"], exclude=["kbroker._core"]), "kbroker._core"],
     package_dir={"": "src", "kbroker": "src/kbroker", "kbroker._core": "src/_core"},
-    package_data={"": ["py.typed", "*.pxd", "*.pyi", "*.h", "*.json"]},
+    package_data={"": ["py.typed", "*.pxd", "*.pyi", "*.h", "*.json", "*.properties"]},
     include_package_data=False,
     ext_modules=[extension(p) for p in SOURCES],
     options={"editable_wheel": {"mode": "strict"}},

@@ -200,7 +200,7 @@ def test_serving_does_not_load_numpy() -> None:
     program = (
         "import sys\n"
         "import kbroker.cli, kbroker.server.broker\n"
-        "heavy = sorted(m for m in ('numpy', 'asyncio', 'pandas', 'pyarrow') if m in sys.modules)\n"
+        "heavy = sorted(m for m in ('numpy', 'asyncio', 'pandas', 'pyarrow', 'pyspark') if m in sys.modules)\n"
         "print(heavy)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

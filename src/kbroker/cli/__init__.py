@@ -15,6 +15,7 @@ from kbroker.cli.configs import configs
 from kbroker.cli.consume import consume
 from kbroker.cli.groups import groups
 from kbroker.cli.log import log
+from kbroker.cli.pipeline import pipeline
 from kbroker.cli.produce import produce
 from kbroker.cli.quotas import quotas
 from kbroker.cli.serve import serve
@@ -62,8 +63,9 @@ def user_message(error: Exception) -> str | None:
     """The text of a failure that is not our bug, else None."""
     from kbroker.client.connection import BrokerConnectionError
     from kbroker.common.errors import KafkaError
+    from kbroker.spark.errors import PipelineError
 
-    if isinstance(error, KafkaError | BrokerConnectionError):
+    if isinstance(error, KafkaError | BrokerConnectionError | PipelineError):
         return str(error)
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
@@ -89,5 +91,5 @@ def cli() -> None:
     """A small Kafka-compatible broker, and tools for any Kafka."""
 
 
-for command in (serve, topics, groups, configs, quotas, users, produce, consume, log):
+for command in (serve, topics, groups, configs, quotas, users, produce, consume, log, pipeline):
     cli.add_command(command)

@@ -1,0 +1,36 @@
+"""`kbroker pipeline`: what runs on Spark; each command loads it only when it starts."""
+
+from pathlib import Path
+
+import click
+
+from kbroker.cli.options import json_option
+from kbroker.cli.output import print_json
+
+
+@click.group()
+def pipeline() -> None:
+    """Work on request logs with Apache Spark."""
+
+
+@pipeline.command()
+@click.option(
+    "--into",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where to keep them; else KBROKER_SPARK_JARS, else below the user's cache folder.",
+)
+@click.option("--delta", is_flag=True, help="Also those of Delta Lake.")
+@json_option
+def jars(into: Path | None, delta: bool, as_json: bool) -> None:
+    """Fetch the jars of Spark's Kafka connector by Maven, and check them.
+
+    Prints their paths, joined as the setting spark.jars takes them. What is there already is not fetched again.
+    """
+    from kbroker.spark.jars import CONNECTOR, DELTA, fetch_jars
+
+    files = [str(file.absolute()) for file in fetch_jars([*CONNECTOR, *(DELTA if delta else ())], into)]
+    if as_json:
+        print_json({"jars": files})
+    else:
+        click.echo(",".join(files))

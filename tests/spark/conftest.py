@@ -1,0 +1,92 @@
+"""One Spark session for all tests of this folder, and brokers of a test's own.
+
+A test that imports PySpark, pandas or Arrow belongs here, not into `unit`: that one also runs where they are not
+installed. The session starts with the first test that asks for it and ends, JVM and all, before other folders' tests.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.jars import CONNECTOR, fetch_jars
+from kbroker.spark.session import build_session, require_packages, require_spark, stop_session
+from tests.support import need
+from tests.support.broker import BrokerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).resolve().parent
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",  # partition counts as planned
+    "spark.sql.streaming.pollingDelay": "20ms",
+}
+# Less start-up, less memory: tests run short programs.
+JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+
+class Sessions:
+    """Starts the session when it is first asked for. Jars count at its start only, so the connector's are given to it
+    whenever they can be had."""
+
+    def __init__(self) -> None:
+        self._session: SparkSession | None = None
+        self._jars: list[Path] = []
+        self.no_connector: str | None = None  # why the session goes without
+
+    def get(self) -> SparkSession:
+        if self._session is None:
+            try:
+                require_packages()
+                require_spark()
+            except PipelineError as error:
+                need.lack(str(error))
+            try:
+                self._jars = fetch_jars(CONNECTOR)
+            except (PipelineError, OSError) as error:
+                self.no_connector = str(error)
+            os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JVM))
+            self._session = build_session("kbroker tests", master="local[2]", more_jars=self._jars, settings=SETTINGS)
+        return self._session
+
+    def close(self) -> None:
+        if self._session is not None:
+            session, self._session = self._session, None
+            stop_session(session)
+
+
+_sessions = Sessions()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the session with the last test of this folder: half a gigabyte that the tests after it may need."""
+    if nextitem is None or HERE not in nextitem.path.parents:
+        _sessions.close()
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    """The session of all tests: local[2], two shuffle partitions, no adaptive planning."""
+    return _sessions.get()
+
+
+@pytest.fixture(scope="module")
+def connector(spark: SparkSession) -> SparkSession:
+    """The session, with the official Kafka connector in it."""
+    if _sessions.no_connector is not None:
+        need.lack(_sessions.no_connector)
+    return spark
+
+
+@pytest.fixture
+def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
+    """A broker of the test's own in a process, on port 0, with a folder of its own."""
+    return start_broker(group__initial__rebalance__delay__ms="0")
