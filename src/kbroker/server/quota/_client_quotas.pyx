@@ -17,20 +17,21 @@ from libc.stdlib cimport calloc
 
 from kbroker._core.clock cimport borrow_clock, clock_now_ns, clock_retain
 from kbroker._core.metric cimport checked_time
-from kbroker._core.metric_config cimport QUOTA_NONE, QUOTA_UPPER, MetricConfig, Quota, StatConfig, borrow_config
+from kbroker._core.metric_config cimport QUOTA_NONE, MetricConfig, Quota, StatConfig, borrow_config
 from kbroker._core.request cimport Request
 from kbroker._core.sensor cimport Sensor, borrow_sensor, sensor_handle
-from kbroker._core.sensor_core cimport NO_CAP, metric_get_config, sensor_record, sensor_retain
+from kbroker._core.sensor_core cimport metric_get_config, sensor_record, sensor_retain
 from kbroker._core.stats import CumulativeSum, Rate
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_init, mutex_lock, mutex_unlock
 from kbroker._core.timing_wheel cimport timer_close, timer_is_quiet, timer_new
+from kbroker.common._quota_counter cimport NO_LIMIT, limited_config
 from kbroker.network._inbound cimport InboundRequest
 from kbroker.server.quota._counters cimport (
     KIND_MUTATION, KIND_REQUEST, KINDS, client_sensors, is_enabled, quotas_release, quotas_retain,
     record_and_get_throttle, sensors_release, take_expired, take_untold, update_quota,
 )
 from kbroker.server.quota._entities cimport (
-    NO_LIMIT, PART_DEFAULT, PART_EXACT, PART_NONE, Match, Text, entities_match,
+    PART_DEFAULT, PART_EXACT, PART_NONE, Match, Text, entities_match,
 )
 from kbroker.server.quota._gate cimport charge_request, gate_exempt, throttle_request
 from kbroker.server.quota._throttled cimport throttled_advance, throttled_close
@@ -126,12 +127,10 @@ cdef class ClientQuotaManagers:
             mutex_init(&manager.lock)
             manager.kind = kind
             manager.entities.seed = seed
-            manager.limited = controller.config if kind == KIND_MUTATION else client.config
-            manager.limited.quota_kind = QUOTA_UPPER
-            manager.limited.bound = NO_LIMIT
+            limited_config(kind, &controller.config if kind == KIND_MUTATION else &client.config, &manager.limited,
+                           &manager.cap_ms)
             manager.unlimited = unlimited[0]
             manager.unlimited.quota_kind = QUOTA_NONE
-            manager.cap_ms = manager.limited.window_ms if kind == KIND_REQUEST else NO_CAP
             manager.window_s = (manager.limited.samples - 1) * (<double>manager.limited.window_ms / 1000)
         quotas.clock = clock_retain(borrow_clock(clock))
         for kind in range(KINDS):

@@ -15,18 +15,13 @@ from kbroker._core.request cimport Request, Session
 from kbroker._core.sensor_core cimport MetricCore, SensorCore
 from kbroker._core.sync cimport AtomicI64, Mutex, atomic_load
 from kbroker._core.timing_wheel cimport Timer
+from kbroker.common._quota_counter cimport KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, KINDS
 from kbroker.server.quota._entities cimport EntityTable, Text
 
-cdef enum:                      # types of quota
-    KIND_PRODUCE = 0
-    KIND_FETCH = 1
-    KIND_REQUEST = 2
-    KIND_MUTATION = 3
-    KINDS = 4
+cdef enum:
     THROTTLE_SERVED = 4         # in Request.throttle_ms, behind what each type asked for: what the client is told
 
 cdef enum:
-    SENSOR_EXPIRATION_MS = 3600000
     CACHED_CLIENTS = 64         # per handler thread, a power of two
     CACHED_ID_BYTES = 64        # a longer client id is looked up each time
     COUNTS_AT_ONCE = 1024       # of a counter taken by a handler thread, to be given to its requests one by one

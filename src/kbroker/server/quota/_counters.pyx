@@ -10,22 +10,21 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, strlen
 
 from kbroker._core.clock cimport clock_release, clock_retain
-from kbroker._core.metric_config cimport StatConfig, UNIT_SECONDS
+from kbroker._core.metric_config cimport StatConfig
 from kbroker._core.request cimport Request, Session, session_release, session_retain
-from kbroker._core.sample_window cimport SAMPLE_AVG, SAMPLE_SUM
+from kbroker._core.sample_window cimport SAMPLE_AVG
 from kbroker._core.sensor_core cimport (
-    RECORD_ACCEPTED, MetricCore, SensorCore, Violation, metric_get_config, metric_set_config, sensor_add_metric,
-    sensor_add_stat, sensor_has_expired, sensor_is_removed, sensor_new, sensor_record_strict, sensor_release,
-    sensor_throttle_ms,
+    metric_get_config, sensor_has_expired, sensor_is_removed, sensor_new, sensor_release,
 )
-from kbroker._core.stats cimport (
-    FORM_RATE, FORM_SAMPLED, FORM_TOKEN_BUCKET, PART_WHOLE, Stat, StatShape,
-)
+from kbroker._core.stats cimport FORM_SAMPLED
 from kbroker._core.sync cimport atomic_add, atomic_load, atomic_store, mutex_destroy, mutex_lock, mutex_unlock
 from kbroker._core.timing_wheel cimport timer_release
+from kbroker.common._quota_counter cimport (
+    NO_LIMIT, add_metric, counter_sensor_new, counter_throttle_ms, set_limit,
+)
 from kbroker.server._topics cimport hash_seeded, mix_hash
 from kbroker.server.quota._entities cimport (
-    NO_LIMIT, PART_DEFAULT, Match, Text, entities_bits, entities_clear, entities_limit, entities_match,
+    PART_DEFAULT, Match, Text, entities_bits, entities_clear, entities_limit, entities_match,
     entities_remove, entities_set, entity_level, same_text,
 )
 
@@ -92,22 +91,7 @@ cdef void give_counts(ClientSensors *sensors, int64_t counts) noexcept nogil:
     free(sensors)
 
 
-cdef MetricCore *add(SensorCore *sensor, int32_t form, int32_t sample_kind, const StatConfig *config) noexcept nogil:
-    """Give a sensor one more metric; NULL: memory is out."""
-    cdef StatShape shape
-    cdef Stat *stat
-    shape.form = form
-    shape.sample_kind = sample_kind
-    shape.unit = UNIT_SECONDS
-    shape.own_window_ms = 0
-    stat = sensor_add_stat(sensor, &shape, config)
-    if stat == NULL:
-        return NULL
-    return sensor_add_metric(sensor, stat, PART_WHOLE, 0.0, config, False)
-
-
 cdef ClientSensors *new_sensors(QuotaManager *manager, const Match *match, int64_t now_ms) noexcept nogil:
-    cdef StatConfig config = manager.limited
     cdef ClientSensors *sensors = <ClientSensors *>calloc(
         1, sizeof(ClientSensors) + <size_t>match.user.size_bytes + <size_t>match.client_id.size_bytes)
     cdef char *behind
@@ -126,18 +110,13 @@ cdef ClientSensors *new_sensors(QuotaManager *manager, const Match *match, int64
     sensors.client_id.size_bytes = match.client_id.size_bytes
     atomic_store(&sensors.refs, 1)
     sensors.clock = clock_retain(manager.clock)
-    sensors.quota = sensor_new(NULL, 0, SENSOR_EXPIRATION_MS, True, now_ms)
+    sensors.quota = counter_sensor_new(
+        manager.kind, &manager.limited, &manager.unlimited, match.limit, now_ms, &sensors.limited)
     # Goes with the counter: whoever looks that one up would make it anew at once.
     sensors.throttle_time = sensor_new(NULL, 0, INT64_MAX, True, now_ms)
     done = sensors.quota != NULL and sensors.throttle_time != NULL
-    config.bound = match.limit
-    if done and manager.kind == KIND_MUTATION:
-        done = add(sensors.quota, FORM_RATE, SAMPLE_SUM, &manager.unlimited) != NULL
     if done:
-        sensors.limited = add(
-            sensors.quota, FORM_TOKEN_BUCKET if manager.kind == KIND_MUTATION else FORM_RATE, SAMPLE_SUM, &config)
-        done = sensors.limited != NULL and (
-            add(sensors.throttle_time, FORM_SAMPLED, SAMPLE_AVG, &manager.unlimited) != NULL)
+        done = add_metric(sensors.throttle_time, FORM_SAMPLED, SAMPLE_AVG, &manager.unlimited) != NULL
     if not done:
         sensors_release(sensors)
         return NULL
@@ -324,19 +303,9 @@ cdef void count_for_request(QuotaManager *manager, ClientCache *cache, ClientSen
 
 # ---------------------------------------------------------------- judging
 
-cdef inline int32_t narrowed(int64_t throttle_ms) noexcept nogil:
-    """(int) of Java: the lower 32 bits."""
-    return <int32_t><uint64_t>throttle_ms
-
-
 cdef int32_t record_and_get_throttle(QuotaManager *manager, ClientSensors *sensors, double value,
                                      int64_t now_ms) noexcept nogil:
-    cdef Violation violation
-    if manager.kind != KIND_MUTATION:
-        return narrowed(sensor_throttle_ms(sensors.quota, value, now_ms, manager.cap_ms))
-    if sensor_record_strict(sensors.quota, value, now_ms, &violation) == RECORD_ACCEPTED:
-        return 0
-    return narrowed(violation.throttle_ms)
+    return counter_throttle_ms(sensors.quota, manager.kind, value, now_ms, manager.cap_ms)
 
 
 cdef double max_value_in_window(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
@@ -349,13 +318,8 @@ cdef double max_value_in_window(QuotaManager *manager, ClientSensors *sensors) n
 
 cdef inline void follow_limit(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
     """Bring a counter's limit up to the entities; under the manager's lock."""
-    cdef StatConfig config
     cdef int32_t level
-    cdef double limit = entities_limit(&manager.entities, sensors.user, sensors.client_id, &level)
-    metric_get_config(sensors.limited, &config)
-    if config.bound != limit:
-        config.bound = limit
-        metric_set_config(sensors.limited, &config)     # cannot fail: the ring keeps its size
+    set_limit(sensors.limited, entities_limit(&manager.entities, sensors.user, sensors.client_id, &level))
 
 
 cdef bint update_quota(ClientQuotas *quotas, QuotaManager *manager, int user_part, int client_part, Text user,

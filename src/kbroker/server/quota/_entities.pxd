@@ -17,8 +17,6 @@ cdef enum EntityPart:
     PART_DEFAULT = 1
     PART_EXACT = 2
 
-cdef double NO_LIMIT            # what Kafka calls Long.MAX_VALUE
-
 cdef struct Text:               # bytes, not terminated, borrowed
     const char *data
     int32_t size_bytes

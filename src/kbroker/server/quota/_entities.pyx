@@ -7,9 +7,8 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
+from kbroker.common._quota_counter cimport NO_LIMIT
 from kbroker.server._topics cimport hash_seeded, mix_hash
-
-cdef double NO_LIMIT = 9223372036854775807.0
 
 
 cdef struct Entity:

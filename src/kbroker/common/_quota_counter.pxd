@@ -1,0 +1,37 @@
+"""What judges a client under a quota: the sensor behind a counter, made and asked the same way by a broker and a replay.
+
+Locks: none but the sensor's own.
+"""
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from kbroker._core.metric_config cimport StatConfig
+from kbroker._core.sensor_core cimport MetricCore, SensorCore
+
+cdef enum:                      # types of quota
+    KIND_PRODUCE = 0
+    KIND_FETCH = 1
+    KIND_REQUEST = 2
+    KIND_MUTATION = 3
+    KINDS = 4
+
+cdef enum:
+    SENSOR_EXPIRATION_MS = 3600000
+
+cdef double NO_LIMIT            # what Kafka calls Long.MAX_VALUE
+
+cdef inline int32_t narrowed(int64_t throttle_ms) noexcept nogil:
+    """(int) of Java: the lower 32 bits."""
+    return <int32_t><uint64_t>throttle_ms
+
+# The config of a type's limited metric, its bound still NO_LIMIT, and the longest throttle (NO_CAP: none).
+cdef void limited_config(int32_t kind, const StatConfig *samples, StatConfig *limited, int64_t *cap_ms) noexcept nogil
+# One more metric of a sensor; NULL: memory is out.
+cdef MetricCore *add_metric(SensorCore *sensor, int32_t form, int32_t sample_kind,
+                            const StatConfig *config) noexcept nogil
+# A rate, or for mutations a rate without a quota and a token bucket; `bounded` becomes what has the limit. NULL: memory
+# is out.
+cdef SensorCore *counter_sensor_new(int32_t kind, const StatConfig *limited, const StatConfig *unlimited, double limit,
+                                    int64_t now_ms, MetricCore **bounded) noexcept nogil
+cdef void set_limit(MetricCore *bounded, double limit) noexcept nogil
+# Record with check; a mutation only if nothing is violated already. An int32 of Java's: a huge delay may be negative.
+cdef int32_t counter_throttle_ms(SensorCore *sensor, int32_t kind, double value, int64_t now_ms,
+                                 int64_t cap_ms) noexcept nogil

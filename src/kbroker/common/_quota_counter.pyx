@@ -1,0 +1,72 @@
+# cython: freethreading_compatible=True
+"""Sensors of client quota counters: which statistics they keep, and how a violation becomes a delay.
+
+Source: ``ClientQuotaManager``, ``ClientRequestQuotaManager``, ``ControllerMutationQuotaManager``, ``QuotaUtils``.
+"""
+from libc.stdint cimport int32_t, int64_t
+
+from kbroker._core.metric_config cimport QUOTA_UPPER, UNIT_SECONDS, StatConfig
+from kbroker._core.sample_window cimport SAMPLE_SUM
+from kbroker._core.sensor_core cimport (
+    NO_CAP, RECORD_ACCEPTED, MetricCore, SensorCore, Violation, metric_get_config, metric_set_config,
+    sensor_add_metric, sensor_add_stat, sensor_new, sensor_record_strict, sensor_release, sensor_throttle_ms,
+)
+from kbroker._core.stats cimport FORM_RATE, FORM_TOKEN_BUCKET, PART_WHOLE, Stat, StatShape
+
+cdef double NO_LIMIT = 9223372036854775807.0
+
+
+cdef void limited_config(int32_t kind, const StatConfig *samples, StatConfig *limited, int64_t *cap_ms) noexcept nogil:
+    limited[0] = samples[0]
+    limited.quota_kind = QUOTA_UPPER
+    limited.bound = NO_LIMIT
+    cap_ms[0] = samples.window_ms if kind == KIND_REQUEST else NO_CAP
+
+
+cdef MetricCore *add_metric(SensorCore *sensor, int32_t form, int32_t sample_kind,
+                            const StatConfig *config) noexcept nogil:
+    cdef StatShape shape
+    cdef Stat *stat
+    shape.form = form
+    shape.sample_kind = sample_kind
+    shape.unit = UNIT_SECONDS
+    shape.own_window_ms = 0
+    stat = sensor_add_stat(sensor, &shape, config)
+    if stat == NULL:
+        return NULL
+    return sensor_add_metric(sensor, stat, PART_WHOLE, 0.0, config, False)
+
+
+cdef SensorCore *counter_sensor_new(int32_t kind, const StatConfig *limited, const StatConfig *unlimited, double limit,
+                                    int64_t now_ms, MetricCore **bounded) noexcept nogil:
+    cdef StatConfig config = limited[0]
+    cdef SensorCore *sensor = sensor_new(NULL, 0, SENSOR_EXPIRATION_MS, True, now_ms)
+    cdef bint done = sensor != NULL
+    config.bound = limit
+    if done and kind == KIND_MUTATION:
+        done = add_metric(sensor, FORM_RATE, SAMPLE_SUM, unlimited) != NULL
+    if done:
+        bounded[0] = add_metric(sensor, FORM_TOKEN_BUCKET if kind == KIND_MUTATION else FORM_RATE, SAMPLE_SUM, &config)
+        done = bounded[0] != NULL
+    if not done:
+        sensor_release(sensor)
+        return NULL
+    return sensor
+
+
+cdef void set_limit(MetricCore *bounded, double limit) noexcept nogil:
+    cdef StatConfig config
+    metric_get_config(bounded, &config)
+    if config.bound != limit:
+        config.bound = limit
+        metric_set_config(bounded, &config)     # cannot fail: the ring keeps its size
+
+
+cdef int32_t counter_throttle_ms(SensorCore *sensor, int32_t kind, double value, int64_t now_ms,
+                                 int64_t cap_ms) noexcept nogil:
+    cdef Violation violation
+    if kind != KIND_MUTATION:
+        return narrowed(sensor_throttle_ms(sensor, value, now_ms, cap_ms))
+    if sensor_record_strict(sensor, value, now_ms, &violation) == RECORD_ACCEPTED:
+        return 0
+    return narrowed(violation.throttle_ms)
