@@ -107,7 +107,7 @@ def test_mutations_judge_as_the_broker_does(seed: int) -> None:
             expected.append(violation.throttle_time_ms or 0)
         values.append((number, now, value, action, i))
     assert run(counters, values, len(values))[0] == expected
-    assert 50 < sum(delay > 0 for delay in expected) < 1_000
+    assert 5 < sum(delay > 0 for delay in expected) < 1_000
 
 
 def test_what_a_delayed_fetch_is_given_back() -> None:

@@ -1,4 +1,4 @@
-"""What judges a client under a quota: the sensor behind a counter, made and asked the same way by a broker and a replay.
+"""What judges a client under a quota: the sensor of a counter, made and asked alike by a broker and a replay.
 
 Locks: none but the sensor's own.
 """
