@@ -1,0 +1,51 @@
+"""What the jobs of the pipeline share: who hears of their progress, and figures for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Progress = Callable[[str], object]
+
+
+def silent(line: str) -> None:
+    """Nobody hears of the progress."""
+
+
+def count(number: float | None) -> str:
+    """1234567 as 1,234,567."""
+    return "-" if number is None else f"{number:,.0f}"
+
+
+def size(number: float | None) -> str:
+    """Bytes in the largest unit that leaves at least one: 1.5 MiB."""
+    if number is None:
+        return "-"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(number) < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"
+
+
+def duration(ms: float | None) -> str:
+    """Milliseconds as people say them: 12 ms, 3.4 s, 5 min 06 s, 2 h 05 min."""
+    if ms is None:
+        return "-"
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+    return f"{int(seconds // 3600):,} h {int(seconds % 3600 // 60):02d} min"
+
+
+def share(part: float) -> str:
+    """A part of one in percent."""
+    return f"{100 * part:.1f} %"
+
+
+def rate(rows: float, ms: float) -> str:
+    """Rows per second."""
+    return f"{rows * 1000 / max(ms, 1):,.0f} rows/s"

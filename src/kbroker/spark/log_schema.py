@@ -1,0 +1,118 @@
+"""The request log's columns as Arrow and Spark types, and the shape of its JSON.
+
+Built from `kbroker.common.request_log`, the one place that names them. pyarrow and pyspark are imported when asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kbroker.common import request_log
+from kbroker.common.request_log import BOOL, COLUMNS, FLOAT64, INT16, INT32, INT64, LIST, STRING, TIMESTAMP_US, Column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import DataType, StructType
+
+#: Columns of a table beside those of the log: where a row lies.
+PLACE = ("date", "hour", "bucket")
+
+
+def names() -> list[str]:
+    """The columns of a record, in order."""
+    return [column.name for column in COLUMNS]
+
+
+def is_milliseconds(column: Column) -> bool:
+    """Whether JSON gives this column's microseconds as decimal milliseconds."""
+    return column.name.endswith("_us") and column.json.endswith("Ms")
+
+
+def spark_schema() -> StructType:
+    """The flat record as Spark's schema; every column may be null."""
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(column.name, _spark_type(column)) for column in COLUMNS])
+
+
+def _spark_type(column: Column) -> DataType:
+    from pyspark.sql import types
+
+    if column.type == LIST:
+        fields = [types.StructField(field.name, _spark_type(field)) for field in column.fields]
+        return types.ArrayType(types.StructType(fields))
+    plain: dict[str, DataType] = {
+        TIMESTAMP_US: types.TimestampType(),
+        STRING: types.StringType(),
+        BOOL: types.BooleanType(),
+        INT16: types.ShortType(),
+        INT32: types.IntegerType(),
+        INT64: types.LongType(),
+        FLOAT64: types.DoubleType(),
+    }
+    return plain[column.type]
+
+
+def arrow_schema() -> pa.Schema:
+    """The flat record as an Arrow schema, with the version in its metadata."""
+    import pyarrow as pa
+
+    fields = [pa.field(column.name, _arrow_type(column)) for column in COLUMNS]
+    return pa.schema(fields, metadata={request_log.VERSION_KEY: str(request_log.VERSION)})
+
+
+def _arrow_type(column: Column) -> pa.DataType:
+    import pyarrow as pa
+
+    if column.type == LIST:
+        return pa.list_(pa.struct([pa.field(field.name, _arrow_type(field)) for field in column.fields]))
+    plain = {
+        TIMESTAMP_US: pa.timestamp("us", "UTC"),
+        STRING: pa.string(),
+        BOOL: pa.bool_(),
+        INT16: pa.int16(),
+        INT32: pa.int32(),
+        INT64: pa.int64(),
+        FLOAT64: pa.float64(),
+    }
+    return plain[column.type]
+
+
+def json_schema(corrupt: str) -> StructType:
+    """What `from_json` reads a record into: nested as in KIP-673.
+
+    Times are strings or decimals there. Args: `corrupt`: the name of the field that takes a text which is no such record.
+    """
+    from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+    tree = _tree(COLUMNS)
+    tree[request_log.VERSION_KEY] = IntegerType()
+    schema = _nested(tree)
+    return StructType([*schema.fields, StructField(corrupt, StringType())])
+
+
+def _tree(columns: tuple[Column, ...]) -> dict[str, Any]:
+    """Column by column a leaf with its type, in dicts as deep as the dots of its name in JSON."""
+    from pyspark.sql.types import ArrayType, DoubleType, StringType
+
+    tree: dict[str, Any] = {}
+    for column in columns:
+        *outer, leaf = column.json.split(".")
+        inside = tree
+        for part in outer:
+            inside = inside.setdefault(part, {})
+        if column.type == LIST:
+            inside[leaf] = ArrayType(_nested(_tree(column.fields)))
+        elif column.type == TIMESTAMP_US:
+            inside[leaf] = StringType()
+        else:
+            inside[leaf] = DoubleType() if is_milliseconds(column) else _spark_type(column)
+    return tree
+
+
+def _nested(tree: dict[str, Any]) -> StructType:
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType(
+        [StructField(name, _nested(kind) if isinstance(kind, dict) else kind) for name, kind in tree.items()]
+    )
