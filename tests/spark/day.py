@@ -1,10 +1,10 @@
 """A day of request-log rows with known answers: seeded, the same on every machine, computed without Spark.
 
-`make_day()` gives the rows (a flat Arrow table in the order in which they arrive), the same rows as JSON lines, and what
-the jobs must say about them. In it: thirty entities, the first of which sent `hot_share` of all rows; idle fetches folded
-into one row; delays of one and of two quotas, refusals, refused connections; mutations; rows exactly on the borders of
-hours; rows that arrive hours late; rows of version 0, which lack the newer columns; rows of a real Kafka, which have
-neither sizes nor verdicts.
+`make_day()` gives the rows (a flat Arrow table in the order in which they arrive), the same rows as JSON lines, and
+what the jobs must say about them. In it: thirty entities, the first of which sent `hot_share` of all rows; idle fetches
+folded into one row; delays of one and of two quotas, refusals, refused connections; mutations; rows exactly on the
+borders of hours; rows that arrive hours late; rows of version 0, which lack the newer columns; rows of a real Kafka,
+which have neither sizes nor verdicts.
 """
 
 from __future__ import annotations
@@ -72,9 +72,7 @@ class Day:
                 "request_bytes": (c["request_bytes"][i] or 0) * weight,
                 "response_bytes": (c["response_bytes"][i] or 0) * weight,
                 "request_time_us": ((c["local_time_us"][i] or 0) + (c["network_time_us"][i] or 0)) * weight,
-                "mutations": sum(
-                    u["value"] for u in c["updates"][i] or () if u["quota_type"] == "ControllerMutation"
-                ),
+                "mutations": sum(u["value"] for u in c["updates"][i] or () if u["quota_type"] == "ControllerMutation"),
             }
             for place in (found.setdefault(entity, {}), seconds.setdefault((*entity, second[i]), {})):
                 for name, value in used.items():
@@ -109,8 +107,13 @@ class Day:
                 delay = c["throttle_time_ms"][i]
                 verdicts = [
                     {
-                        **{"quota_type": None, "user": c["principal"][i], "client_id": c["client_id"][i], "ip": None},
-                        **{"delay_asked_ms": 0, "delay_served_ms": delay, "refused": False},
+                        "quota_type": None,
+                        "user": c["principal"][i],
+                        "client_id": c["client_id"][i],
+                        "ip": None,
+                        "delay_asked_ms": 0,
+                        "delay_served_ms": delay,
+                        "refused": False,
                     }
                 ]
             for v in verdicts:
@@ -158,7 +161,9 @@ def make_day(rows: int = 20_000, seed: int = 7, entities: int = 30, hot_share: f
         }
         for i in range(rows)
     ]
-    return Day(pa.Table.from_pylist([_as(row, int(k)) for row, k in zip(made, kind, strict=True)], arrow_schema()), kind, late)
+    return Day(
+        pa.Table.from_pylist([_as(row, int(k)) for row, k in zip(made, kind, strict=True)], arrow_schema()), kind, late
+    )
 
 
 _SPANS = (
@@ -203,8 +208,13 @@ def _row(i: int, who: int, api: int, kind: int, time: int, chance: float, delay:
         "verdicts": verdicts,
         "updates": [
             {
-                **{"quota_type": kind_of, "user": user, "client_id": client_id, "sequence": i + 1},
-                **{"time_ms": time // 1000, "value": round(value, 3), "checked": True},
+                "quota_type": kind_of,
+                "user": user,
+                "client_id": client_id,
+                "sequence": i + 1,
+                "time_ms": time // 1000,
+                "value": round(value, 3),
+                "checked": True,
             }
             for kind_of, value in values
         ],
@@ -224,9 +234,17 @@ def verdict(
 ) -> dict[str, Any]:
     """One entry of `verdicts`."""
     return {
-        **{"quota_type": quota_type, "user": user, "client_id": client_id, "ip": ip, "level": level},
-        **{"observed": 2_000.5, "limit": 1_000.0, "window_ms": 11_000},
-        **{"delay_asked_ms": asked, "delay_served_ms": served, "refused": refused},
+        "quota_type": quota_type,
+        "user": user,
+        "client_id": client_id,
+        "ip": ip,
+        "level": level,
+        "observed": 2_000.5,
+        "limit": 1_000.0,
+        "window_ms": 11_000,
+        "delay_asked_ms": asked,
+        "delay_served_ms": served,
+        "refused": refused,
     }
 
 
@@ -252,7 +270,12 @@ def to_line(row: dict[str, Any], kind: int = OURS) -> str:
     if kind != KAFKA:
         return json.dumps(record)
     stamp = row["time"].strftime("%Y-%m-%d %H:%M:%S,") + f"{row['time'].microsecond // 1000:03d}"
-    whole = {"isForwarded": False, **record, "request": {"acks": -1, "timeoutMs": 30_000}, "response": {"responses": []}}
+    whole = {
+        "isForwarded": False,
+        **record,
+        "request": {"acks": -1, "timeoutMs": 30_000},
+        "response": {"responses": []},
+    }
     return f"[{stamp}] DEBUG Completed request:{json.dumps(whole)} (kafka.request.logger)"
 
 
@@ -267,5 +290,3 @@ def _put(record: dict[str, Any], column: Column, value: Any) -> None:
     elif is_milliseconds(column):
         value = value / 1000
     record[leaf] = value
-
-

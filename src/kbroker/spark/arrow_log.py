@@ -83,7 +83,9 @@ def _text(value: Any) -> Any:
     return pa.Array.from_buffers(pa.string(), len(value), value.buffers(), value.null_count, value.offset)
 
 
-def _message(count: int, text: Any, reason: str | None, *origin: Any, columns: list[Any] | None = None) -> pa.RecordBatch:
+def _message(
+    count: int, text: Any, reason: str | None, *origin: Any, columns: list[Any] | None = None
+) -> pa.RecordBatch:
     import pyarrow as pa
 
     schema = log_schema.arrow_schema()

@@ -11,11 +11,13 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from kbroker.spark.manifest import DataFile, Hour, Retired, Table, TableInfo
 from kbroker.spark.table import Hook, publish, read_files, stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MAX_FILES = 64  # of a bucket in an open hour
 LATE_FILES = 4  # of a bucket in an hour that was compacted before: late records come a few at a time
@@ -113,7 +115,7 @@ def _rewrite(
                 hour,
                 generation=generation,
                 compacted_through=max(through, hour.compacted_through),
-                files=tuple([*(file for file in hour.files if file.bucket not in buckets), *new]),
+                files=(*(file for file in hour.files if file.bucket not in buckets), *new),
                 retired=(*hour.retired, *retired),
             )
         )

@@ -46,7 +46,7 @@ class Piece(InputPartition):
 
 
 class LogFiles(DataSource):
-    """`format("kbroker_log_files")`. Options: `paths`, a JSON list of files, folders or patterns; `maxBytesPerTrigger`."""
+    """`format("kbroker_log_files")`. Options: `paths` (JSON list of files, folders, patterns), `maxBytesPerTrigger`."""
 
     @classmethod
     def name(cls) -> str:
@@ -84,7 +84,7 @@ class Files:
         return keyed
 
     def ends(self, start: dict[str, int], budget: int | None) -> dict[str, int]:
-        """How far each file can be read now. `budget`: bytes beyond `start`, None for all; at least one line is read."""
+        """How far each file can be read now. `budget`: bytes beyond `start`, None for all; at least a line is read."""
         ends: dict[str, int] = {}
         for key, file in self.found().items():
             begin = start.get(key, 0)
@@ -288,4 +288,6 @@ def _batch(value: Any, arrow: Any, source: Any, position: Any) -> pa.RecordBatch
     import pyarrow as pa
 
     stamp = pa.nulls(len(value), pa.timestamp("us", "UTC"))
-    return pa.RecordBatch.from_arrays([value, arrow, source, position, stamp], ["value", "arrow", "source", "position", "stamp"])
+    return pa.RecordBatch.from_arrays(
+        [value, arrow, source, position, stamp], ["value", "arrow", "source", "position", "stamp"]
+    )

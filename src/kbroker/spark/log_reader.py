@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -53,9 +53,17 @@ class LogSource:
         return cls(paths=tuple(os.path.abspath(path) for path in paths), format=format)
 
     @classmethod
-    def of_topic(cls, bootstrap_servers: str, topic: str, **more: str) -> LogSource:
-        """A topic; `more`: connector, format."""
-        return cls(bootstrap_servers=bootstrap_servers, topic=topic, **more)
+    def of_topic(
+        cls,
+        bootstrap_servers: str,
+        topic: str,
+        *,
+        connector: str = KBROKER,
+        format: str = AUTO,
+        options: Mapping[str, str] | None = None,
+    ) -> LogSource:
+        """A topic."""
+        return cls((), bootstrap_servers, topic, connector, format, options or {})
 
     def __str__(self) -> str:
         return f"topic {self.topic}" if self.topic else f"files {' '.join(self.paths)}"
@@ -128,7 +136,7 @@ def parse(raw: DataFrame, format: str = AUTO) -> DataFrame:
     if format == JSON:
         reason = F.when(F.col("arrow"), F.lit("an Arrow batch where JSON was said to be"))
         return _parse_json(raw.select(F.col("value").cast("string").alias("text"), reason.alias("reason"), *_ORIGIN))
-    decoded = raw.mapInArrow(_decode, message_schema())  # type: ignore[arg-type]  # it takes a StructType, and says so
+    decoded = raw.mapInArrow(_decode, message_schema())
     if format == ARROW:
         no_batch = F.when(F.col("text").isNotNull(), F.lit("no Arrow batch (its header does not say so)"))
         reason = F.coalesce("reason", no_batch)
@@ -159,7 +167,9 @@ def _parse_json(messages: DataFrame, beside: bool = False) -> DataFrame:
     day, clock, part = (F.regexp_extract(text, _KAFKA_STAMP, group) for group in (1, 2, 3))
     told = F.concat(day, F.lit("T"), clock, F.lit("."), part, F.lit("Z")).try_cast("timestamp")
     record = F.from_json(body, log_schema.json_schema("_corrupt"), {"columnNameOfCorruptRecord": "_corrupt"})
-    lines = messages.where(text.isNull() | (F.length(F.trim(F.regexp_replace(F.substring(text, 1, 64), r"\s", ""))) > 0))
+    lines = messages.where(
+        text.isNull() | (F.length(F.trim(F.regexp_replace(F.substring(text, 1, 64), r"\s", ""))) > 0)
+    )
     kept = log_schema.names() if beside else []
     found = lines.select(
         record.alias("record"),
@@ -211,8 +221,8 @@ def _column(name: str, kind: str, path: str, beside: bool) -> Column:
 
 
 def good(parsed: DataFrame) -> DataFrame:
-    """The records alone, in the flat columns."""
-    return parsed.where(f"{REASON} is null").select(*log_schema.names())
+    """The records alone, without what is said of others."""
+    return parsed.where(f"{REASON} is null").drop(REASON, RAW, SOURCE, POSITION)
 
 
 def rejected(parsed: DataFrame) -> DataFrame:
@@ -220,5 +230,3 @@ def rejected(parsed: DataFrame) -> DataFrame:
     return parsed.where(f"{REASON} is not null").selectExpr(
         f"{SOURCE} as source", f"{POSITION} as position", f"{REASON} as reason", f"{RAW} as raw"
     )
-
-

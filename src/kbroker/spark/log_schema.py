@@ -81,7 +81,7 @@ def _arrow_type(column: Column) -> pa.DataType:
 def json_schema(corrupt: str) -> StructType:
     """What `from_json` reads a record into: nested as in KIP-673.
 
-    Times are strings or decimals there. Args: `corrupt`: the name of the field that takes a text which is no such record.
+    Times are strings or decimals there. Args: `corrupt`: name of the field that takes a text which is no such record.
     """
     from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 

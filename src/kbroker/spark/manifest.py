@@ -29,6 +29,7 @@ LAYOUT_VERSION = 1
 DEFAULT_BUCKETS = 8
 HOUR_US = 3_600_000_000
 REQUEST_LOG, TOPIC = "request_log", "topic"
+PARQUET, DELTA = "parquet", "delta"
 
 
 class TableError(PipelineError):
@@ -98,7 +99,7 @@ class Hour:
         kept = [file for file in self.files if file.batch != batch or batch <= self.compacted_through]
         added = list(files)
         generation = max([self.generation, *(file.generation for file in added)])
-        return replace(self, generation=generation, files=tuple([*kept, *added]))
+        return replace(self, generation=generation, files=(*kept, *added))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ class TableInfo:
     schema: dict[str, Any] | None = None  # of a topic's table, as Spark writes its own schemas
     stream: str | None = None
     source: str | None = None
+    table_format: str = PARQUET
     layout_version: int = LAYOUT_VERSION
 
 
@@ -219,7 +221,7 @@ class Table:
         return kept
 
     def drop_orphans(self) -> int:
-        """Delete what a killed writer left: data files that no manifest names. Only under the lock. Returns: how many."""
+        """Delete data files that no manifest names, as a killed writer leaves them; how many. Only under the lock."""
         dropped = 0
         for folder in sorted(self.path.glob("date=*/hour=*")):
             date, hour = (part.partition("=")[2] for part in folder.relative_to(self.path).parts)
@@ -241,7 +243,8 @@ def live_files(
     Raises: TableError when the folder is no table.
     """
     table = Table(Path(path))
-    table.info()
+    if table.info().table_format != PARQUET:
+        raise TableError(f"{path} is kept by Delta: its files are Delta's own")
     return table.live_files(dates)
 
 

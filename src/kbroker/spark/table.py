@@ -14,6 +14,7 @@ from kbroker.common import request_log
 from kbroker.spark import log_schema
 from kbroker.spark.manifest import (
     DEFAULT_BUCKETS,
+    DELTA,
     HOUR_US,
     REQUEST_LOG,
     STAGING,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 #: Order of the rows in a file, by the kind of table: what replay wants to read one after the other lies together.
 ORDER = {REQUEST_LOG: ("principal", "client_id", "sequence", "time"), "topic": ("topic", "partition", "offset")}
 HOT_SHARE = 2.0  # a bucket with more than so many times its fair share is written by several tasks
-_TIME = {REQUEST_LOG: "time", "topic": "timestamp"}
+TIME = {REQUEST_LOG: "time", "topic": "timestamp"}
 
 Hook = Callable[[str], object]
 
@@ -68,8 +69,15 @@ def read_table(
     Raises: TableError when the folder is no table.
     """
     table = Table(Path(path))
-    files = [str(file) for found in table.live_files(dates).values() for file in found]
-    rows = read_files(spark, table, table.info(), files)
+    info = table.info()
+    if info.table_format == DELTA:
+        from kbroker.spark.delta import read_delta
+
+        rows = read_delta(spark, table.path, info)
+        rows = rows if dates is None else rows.where(rows["date"].isin(*dates))
+    else:
+        files = [str(file) for found in table.live_files(dates).values() for file in found]
+        rows = read_files(spark, table, info, files)
     return rows if columns is None else rows.select(*columns)
 
 
@@ -117,8 +125,10 @@ def open_table(table: Table, wanted: TableInfo) -> TableInfo:
         table.store_info(wanted)
         return wanted
     info = table.info()
-    if info.kind != wanted.kind:
-        raise TableError(f"{table.path} holds a {info.kind.replace('_', ' ')}, not a {wanted.kind.replace('_', ' ')}")
+    for name in ("kind", "table_format"):
+        is_, asked = (str(getattr(one, name)).replace("_", " ") for one in (info, wanted))
+        if is_ != asked:
+            raise TableError(f"{table.path} is a table of {name.replace('_', ' ')} {is_}, not {asked}")
     if info.schema_version < wanted.schema_version:
         info = replace(info, schema_version=wanted.schema_version)
         table.store_info(info)
@@ -129,8 +139,8 @@ def with_place(rows: DataFrame, kind: str, buckets: int) -> DataFrame:
     """Add date, hour and bucket. Independent of the session's time zone."""
     from pyspark.sql import functions as F
 
-    hours = F.expr(f"cast(unix_micros({_TIME[kind]}) div {HOUR_US} as int)")
-    days = F.expr(f"cast(unix_micros({_TIME[kind]}) div {24 * HOUR_US} as int)")
+    hours = F.expr(f"cast(unix_micros({TIME[kind]}) div {HOUR_US} as int)")
+    days = F.expr(f"cast(unix_micros({TIME[kind]}) div {24 * HOUR_US} as int)")
     return rows.select(
         "*",
         F.date_add(F.lit("1970-01-01").cast("date"), days).cast("string").alias("date"),
@@ -186,9 +196,7 @@ def _summary(written: Mapping[tuple[str, int], list[DataFile]]) -> Written:
     return Written(sum(by_bucket.values()), len(files), tuple(sorted(written)), max(times, default=None), by_bucket)
 
 
-def stage(
-    rows: DataFrame, table: Table, info: TableInfo, name: str, *, hot: Mapping[int, int] | None = None
-) -> Path:
+def stage(rows: DataFrame, table: Table, info: TableInfo, name: str, *, hot: Mapping[int, int] | None = None) -> Path:
     """Write rows (with their place) sorted into a staging folder that no other attempt shares, and return it."""
     from pyspark.sql import functions as F
 
@@ -230,7 +238,7 @@ def publish(
 ) -> dict[tuple[str, int], list[DataFile]]:
     """Move staged files to the names of `batch`, onto the disk; nothing reads them before a manifest names them.
 
-    Args: `generation`: of the files; None: what the hour's manifest says for this batch. `only`: this folder of an hour.
+    Args: `generation`: of the files; None: what the hour's manifest says for this batch. `only`: this hour's folder.
     Returns: the files by hour, without those of hours that were compacted beyond this batch.
     """
     found: dict[tuple[str, int], list[DataFile]] = {}

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kbroker.spark.manifest import LOCK, TableError
 
@@ -49,7 +49,7 @@ def lock_table(
         channel.close()  # and with it the lock
 
 
-def _try_lock(spark: SparkSession, file: Path) -> object | None:
+def _try_lock(spark: SparkSession, file: Path) -> Any:
     """The locked channel, or None when someone else has it: another process, or another query of this JVM."""
     from py4j.protocol import Py4JJavaError
 

@@ -51,7 +51,11 @@ def throttles(rows: DataFrame) -> DataFrame:
     )
     all_delay = F.sum("delay_served_ms").over(Window.partitionBy(F.lit(0)))
     share = F.when(all_delay > 0, F.col("delay_served_ms") / all_delay).otherwise(F.lit(0.0))
-    ordered = [F.col("delay_served_ms").desc(), F.col("verdicts").desc(), *(F.col(key).asc_nulls_first() for key in KEYS)]
+    ordered = [
+        F.col("delay_served_ms").desc(),
+        F.col("verdicts").desc(),
+        *(F.col(key).asc_nulls_first() for key in KEYS),
+    ]
     return summed.select("*", share.alias("share")).orderBy(*ordered)
 
 
@@ -60,4 +64,6 @@ def by_quota(found: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     sums = [F.sum(name).alias(name) for name in ("verdicts", "refused", "delay_served_ms", "share")]
-    return found.groupBy("quota_type").agg(F.count("*").alias("clients"), *sums).orderBy(F.col("delay_served_ms").desc())
+    return (
+        found.groupBy("quota_type").agg(F.count("*").alias("clients"), *sums).orderBy(F.col("delay_served_ms").desc())
+    )

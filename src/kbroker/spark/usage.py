@@ -39,7 +39,9 @@ def usage_per_second(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     requests = rows.where("api_key is not null").select(
-        F.expr("cast(date_add(date'1970-01-01', cast(unix_micros(time) div 86400000000 as int)) as string)").alias("date"),
+        F.expr("cast(date_add(date'1970-01-01', cast(unix_micros(time) div 86400000000 as int)) as string)").alias(
+            "date"
+        ),
         *ENTITY,
         F.expr("unix_micros(time) div 1000000").alias("second"),
         "connection",
@@ -62,7 +64,7 @@ def usage_per_second(rows: DataFrame) -> DataFrame:
 
 
 def usage_per_day(rows: DataFrame) -> DataFrame:
-    """What each entity used in each day: date, principal, client_id, MEASURES, and of each its highest second, as NAME_peak."""
+    """What each entity used in each day: date, principal, client_id, MEASURES, and of each the highest second."""
     return summed_up(usage_per_second(rows), "date", *ENTITY)
 
 
@@ -85,7 +87,9 @@ def top(used: DataFrame, by: str, limit: int) -> DataFrame:
     from pyspark.sql import functions as F
 
     rank = reduce(add, [F.col(name) for name in RANKS[by]])
-    return used.orderBy(rank.desc(), *(F.col(name).asc_nulls_first() for name in used.columns if name in ENTITY)).limit(limit)
+    return used.orderBy(rank.desc(), *(F.col(name).asc_nulls_first() for name in used.columns if name in ENTITY)).limit(
+        limit
+    )
 
 
 def _measured(name: str) -> Column:
