@@ -168,6 +168,9 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
     _key("kbroker.metrics.entity.series", INT, 100, between(1, 10_000),
          "Series shown of one metric with a label that clients make up (user, client_id, ip, topic, partition); the "
          "largest are shown, the rest together as other."),
+    _key("kbroker.quota.max.counters", INT, 5000, between(1),
+         "Quota counters of one type for client ids that only a default quota names, at most, some 7 KB each; a "
+         "further one takes the place of the one that was quiet the longest."),
     _key("kbroker.shutdown.timeout.ms", LONG, 5000, between(0),
          "How long an orderly stop may take at the end of the process."),
 )  # fmt: skip

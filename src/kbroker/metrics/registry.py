@@ -162,6 +162,12 @@ class Metrics:
         if self._registry.get_sensor(sensor.name) is sensor:
             self._registry.remove_sensor(sensor.name)
 
+    def discard_removed(self, name: str) -> None:
+        """Forget the sensor of this name if it is marked removed; without asking the sources of ``add_source``."""
+        found = self._registry.get_sensor(name)
+        if found is not None and found.is_removed:
+            self._registry.remove_sensor(name)
+
     def expire_inactive(self, time_ms: int | None = None) -> list[str]:
         """Remove the sensors that were idle for too long; return their names."""
         return self._registry.expire_inactive(time_ms)

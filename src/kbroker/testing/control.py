@@ -10,16 +10,15 @@ import hmac
 import json
 import logging
 import secrets
-import socket
 import threading
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from kbroker._core.clock import SystemClock, VirtualClock
 from kbroker.common.config import BrokerConfig
+from kbroker.common.http_server import HttpHandler, HttpServer
 from kbroker.common.listeners import parse_loopback
 from kbroker.testing.control_routes import ControlError, Routes
 from kbroker.testing.embedded import EmbeddedBroker
@@ -27,7 +26,12 @@ from kbroker.testing.embedded import EmbeddedBroker
 logger = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 1 << 20
-SOCKET_TIMEOUT_S = 10.0
+MAX_CONNECTIONS = 256  # tests wait on it from many processes
+
+
+class _Served(NamedTuple):
+    token: bytes
+    routes: Routes
 
 
 class ControlServer:
@@ -53,8 +57,7 @@ class ControlServer:
         self._broker = broker
         self._listener = listener
         self._on_shutdown = broker.stop if on_shutdown is None else on_shutdown
-        self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
+        self._server: HttpServer | None = None
 
     def __enter__(self) -> ControlServer:
         self.start()
@@ -70,17 +73,16 @@ class ControlServer:
         if self._server is not None:
             return
         host, port = parse_loopback(self._listener)
-        self._server = _Server(host, port, self.token, Routes(self._broker, self._shut_down))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="control", daemon=True)
-        self._thread.start()
+        served = _Served(self.token.encode(), Routes(self._broker, self._shut_down))
+        server = HttpServer(host, port, _Handler, served, name="control", max_connections=MAX_CONNECTIONS)
+        server.start()
+        self._server = server
 
     def stop(self) -> None:
         """Serve no more. Idempotent."""
-        server, thread, self._server, self._thread = self._server, self._thread, None, None
-        if server is not None and thread is not None:
-            server.shutdown()
-            thread.join()
-            server.server_close()
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
 
     def _shut_down(self) -> None:
         threading.Thread(target=self._on_shutdown, name="control-shutdown", daemon=True).start()
@@ -90,36 +92,15 @@ class ControlServer:
         """Where it listens: http://host:port."""
         if self._server is None:
             raise RuntimeError("the control port is not open")
-        host, port = self._server.server_address[:2]
-        name = host.decode() if isinstance(host, bytes) else str(host)
-        return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+        return self._server.url
 
     def describe(self) -> str:
         """One line for people and scripts: address and token."""
         return f"control {self.url} token {self.token}"
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, host: str, port: int, token: str, routes: Routes) -> None:
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.token = token.encode()
-        self.routes = routes
-        super().__init__((host, port), _Handler)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        logger.debug("a control connection failed", exc_info=True)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """One connection, one request (HTTP/1.0)."""
-
-    server: _Server
-    timeout = SOCKET_TIMEOUT_S
+class _Handler(HttpHandler):
     server_version = "kbroker-control"
-    sys_version = ""
 
     def do_GET(self) -> None:
         self._serve()
@@ -134,8 +115,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._check_token()
             body = self._read_body()
+            self.request_is_read()
             parts = [unquote(part) for part in urlsplit(self.path).path.split("/") if part]
-            status, answer = 200, self.server.routes.serve(self.command, parts, body)
+            status, answer = 200, self.server.served.routes.serve(self.command, parts, body)
         except ControlError as error:
             status, answer = error.status, error.document()
         except Exception as error:
@@ -146,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _check_token(self) -> None:
         scheme, _, token = self.headers.get("Authorization", "").partition(" ")
         given = token.strip().encode("utf-8", "replace")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given, self.server.token):
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given, self.server.served.token):
             raise ControlError(401, "send the token of the control port: Authorization: Bearer TOKEN")
 
     def _read_body(self) -> dict[str, Any]:
@@ -169,20 +151,12 @@ class _Handler(BaseHTTPRequestHandler):
         return body
 
     def _send(self, status: int, answer: object) -> None:
-        data = json.dumps(answer).encode() + b"\n"
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.send_answer(status, json.dumps(answer).encode() + b"\n", "application/json")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the base class refuses by itself (a malformed request line, an unknown method), as JSON."""
         self.close_connection = True
         self._send(code, {"error": message or explain or str(code)})
-
-    def log_message(self, format: str, *args: object) -> None:
-        logger.debug("control: " + format, *args)
 
 
 def controlled_broker(

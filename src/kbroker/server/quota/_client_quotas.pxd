@@ -18,6 +18,7 @@ cdef class ClientQuotaManagers:
     cdef readonly ClientQuotaManager controller_mutation
     cdef ClientQuotaManager make(self, int kind, MetricConfig config)
     cdef object tell(self, int kind, ClientSensors *sensors)
+    cdef list untell(self, int kind, ClientSensors *gone)
 
 cdef class ClientQuotaManager:
     cdef ClientQuotas *quotas   # owned count

@@ -10,6 +10,7 @@ TYPES: Final[tuple[str, ...]]
 KEYS: Final[tuple[str, ...]]
 RATES: Final[tuple[str, ...]]
 DEFAULT_ENTITY: Final[_DefaultEntity]
+MAX_COUNTERS: Final[int]
 
 class Resolution(NamedTuple):
     limit: float
@@ -29,6 +30,7 @@ class ClientQuotaManagers:
         window_seconds: int = 1,
         controller_samples: int = 11,
         controller_window_seconds: int = 1,
+        max_counters: int = 5000,
     ) -> ClientQuotaManagers: ...
     @property
     def registry(self) -> Metrics: ...

@@ -28,7 +28,7 @@ from kbroker.common._quota_counter cimport NO_LIMIT, limited_config
 from kbroker.network._inbound cimport InboundRequest
 from kbroker.server.quota._counters cimport (
     KIND_MUTATION, KIND_REQUEST, KINDS, client_sensors, is_enabled, quotas_release, quotas_retain,
-    record_and_get_throttle, sensors_release, take_expired, take_untold, update_quota,
+    forget_untold, record_and_get_throttle, sensors_release, take_evicted, take_expired, take_untold, update_quota,
 )
 from kbroker.server.quota._entities cimport (
     PART_DEFAULT, PART_EXACT, PART_NONE, Match, Text, entities_match,
@@ -44,8 +44,11 @@ TYPES = ("Produce", "Fetch", "Request", "ControllerMutation")
 KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
 RATES = ("byte-rate", "byte-rate", "request-time", "tokens")
 
+MAX_COUNTERS = 5_000    # of one type and of client ids that only a default quota names
+
 cdef enum:
     REAP_MS = 200
+    TOLD_AT_ONCE = 500          # counters made known to the registry by one look into it, some 50 ms
 
 
 class _DefaultEntity:
@@ -103,19 +106,24 @@ cdef class ClientQuotaManagers:
         registry: the ``Metrics`` that shows the counters.
         samples, window_seconds: quota.window.num and quota.window.size.seconds.
         controller_samples, controller_window_seconds: the same with controller.quota.
+        max_counters: of each type, of client ids without a quota of their own (kbroker.quota.max.counters); a further
+            one replaces the one that nobody has recorded to for the longest, of those that are within their quota.
     Raises: TypeError, ValueError for wrong arguments.
     Threads: any, but ``run_reaper`` is the body of one thread, and ``close`` comes after its end.
     """
 
     def __cinit__(self, clock, registry, *, samples=11, window_seconds=1, controller_samples=11,
-                  controller_window_seconds=1):
+                  controller_window_seconds=1, max_counters=MAX_COUNTERS):
         cdef ClientQuotas *quotas
         cdef QuotaManager *manager
         cdef const StatConfig *unlimited = borrow_config(registry.config)
         cdef MetricConfig client = MetricConfig(samples, index(window_seconds) * 1000)
         cdef MetricConfig controller = MetricConfig(controller_samples, index(controller_window_seconds) * 1000)
         cdef int kind
+        cdef int64_t most_made_up = index(max_counters)
         cdef uint64_t seed = int.from_bytes(os.urandom(8), "little")
+        if most_made_up < 1:
+            raise ValueError(f"max_counters must be >= 1, got {max_counters}")
         borrow_clock(clock)
         quotas = self.quotas = <ClientQuotas *>calloc(1, sizeof(ClientQuotas))
         if quotas == NULL:
@@ -126,6 +134,7 @@ cdef class ClientQuotaManagers:
             manager = &quotas.managers[kind]
             mutex_init(&manager.lock)
             manager.kind = kind
+            manager.most_made_up = most_made_up
             manager.entities.seed = seed
             limited_config(kind, &controller.config if kind == KIND_MUTATION else &client.config, &manager.limited,
                            &manager.cap_ms)
@@ -208,23 +217,47 @@ cdef class ClientQuotaManagers:
             raise MemoryError
 
     def tell_registry(self) -> None:
-        """Make counters of clients that came since the last call known to the registry (which calls this itself)."""
+        """Make counters of clients that came and went since the last call known to the registry (which calls this).
+
+        At most some hundreds of those that came, the oldest first: the rest at the next call.
+        """
         cdef QuotaManager *manager
         cdef ClientSensors *sensors
-        cdef int kind
+        cdef int kind, left = TOLD_AT_ONCE
         with self._telling:
             for kind in range(KINDS):
                 manager = &self.quotas.managers[kind]
-                while True:
+                with nogil:
+                    sensors = take_evicted(manager)
+                self.untell(kind, sensors)
+                while left > 0:
                     with nogil:
                         sensors = take_untold(manager)
                     if sensors == NULL:
                         break
+                    left -= 1
                     try:
                         self.tell(kind, sensors)
                     finally:
                         with nogil:
                             sensors_release(sensors)
+
+    cdef list untell(self, int kind, ClientSensors *gone):
+        """Have the registry forget a list of removed counters, which is given back; returns their sensors' names."""
+        cdef ClientSensors *following
+        names = []
+        while gone != NULL:
+            following = gone.next
+            user = gone.user.data[:gone.user.size_bytes].decode("utf-8", "replace")
+            client = gone.client_id.data[:gone.client_id.size_bytes].decode("utf-8", "replace")
+            suffix = f"{sanitize(user)}:{client}"
+            for name in (f"{TYPES[kind]}-{suffix}", f"{TYPES[kind]}ThrottleTime-{suffix}"):
+                names.append(name)
+                self.registry.discard_removed(name)
+            with nogil:
+                sensors_release(gone)
+            gone = following
+        return names
 
     cdef object tell(self, int kind, ClientSensors *sensors):
         """Register the two sensors of a counter; returns the first's handle, None if it is gone or its name taken."""
@@ -270,27 +303,15 @@ cdef class ClientQuotaManagers:
         cdef int64_t now_ms = checked_time(time_ms, self.quotas.clock)
         cdef QuotaManager *manager
         cdef ClientSensors *expired
-        cdef ClientSensors *following
         cdef int kind
         names = []
         with self._telling:
+            self.tell_registry()
             for kind in range(KINDS):
                 manager = &self.quotas.managers[kind]
                 with nogil:
                     expired = take_expired(manager, now_ms)
-                while expired != NULL:
-                    following = expired.next
-                    user = expired.user.data[:expired.user.size_bytes].decode("utf-8", "replace")
-                    client = expired.client_id.data[:expired.client_id.size_bytes].decode("utf-8", "replace")
-                    suffix = f"{sanitize(user)}:{client}"
-                    for name in (f"{TYPES[kind]}-{suffix}", f"{TYPES[kind]}ThrottleTime-{suffix}"):
-                        names.append(name)
-                        found = self.registry.get_sensor(name)
-                        if found is not None and found.is_removed:
-                            self.registry.discard(found)
-                    with nogil:
-                        sensors_release(expired)
-                    expired = following
+                names += self.untell(kind, expired)
         return names
 
     def charge(self, InboundRequest request not None) -> int:
@@ -484,13 +505,17 @@ cdef class ClientQuotaManager:
         """Return the Sensor of a client's counter, made if there is none; native handlers record to the same one."""
         cdef int64_t now_ms = checked_time(None, self.demand().clock)
         cdef ClientQuotaManagers owner = self.owner()
+        cdef QuotaManager *manager = self.manager
         cdef ClientSensors *sensors = self.find(user, client_id, now_ms)
         try:
             tags = self.resolve(user, client_id)
             found = owner.registry.get_sensor(f"{self.name}-{tags.user_tag}:{tags.client_id_tag}")
             if found is not None and (<Sensor>found).sensor == sensors.quota:
                 return found
-            return owner.tell(self.manager.kind, sensors)
+            with owner._telling:
+                with nogil:
+                    forget_untold(manager, sensors)
+                return owner.tell(manager.kind, sensors)
         finally:
             with nogil:
                 sensors_release(sensors)

@@ -6,7 +6,10 @@ no quota of a type is set, its ``enabled`` is all that is looked at: one atomic 
 
 Ownership: ``ClientQuotas`` is counted (the Python handle, each lane, each throttled channel). ``ClientSensors`` are
 counted too: by the table, by the caches of handler threads and by requests whose network time is still to be charged.
-A counter that has expired is marked in its sensor and replaced when its client comes back.
+A counter that has expired or was evicted is marked in its sensor and replaced when its client comes back.
+
+Counters of client ids that a default quota reaches are made up by whoever connects, so they are at most
+``QuotaManager.most_made_up``: a further one takes the place of the one that was recorded to the longest ago.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from kbroker._core.clock cimport Clock
@@ -17,6 +20,7 @@ from kbroker._core.sync cimport AtomicI64, Mutex, atomic_load
 from kbroker._core.timing_wheel cimport Timer
 from kbroker.common._quota_counter cimport KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, KINDS
 from kbroker.server.quota._entities cimport EntityTable, Text
+from kbroker.server.quota._recency cimport Recency, RecencyEntry
 
 cdef enum:
     THROTTLE_SERVED = 4         # in Request.throttle_ms, behind what each type asked for: what the client is told
@@ -29,8 +33,11 @@ cdef enum:
 cdef double PERCENT_PER_NS
 
 cdef struct ClientSensors:      # a counter, named by its tags, and the throttle times it caused
-    ClientSensors *next         # QuotaManager.lock
-    ClientSensors *untold_next  # QuotaManager.lock
+    RecencyEntry recency        # first; in QuotaManager.made_up where a default client id's quota made it
+    ClientSensors *next         # QuotaManager.lock, and so are the following three
+    ClientSensors *untold_next
+    ClientSensors *untold_prev
+    bint is_untold
     uint64_t hash
     Text user                   # behind the struct
     Text client_id
@@ -52,7 +59,11 @@ cdef struct QuotaManager:
     ClientSensors **buckets
     int64_t mask
     int64_t count
-    ClientSensors *untold       # counted each
+    ClientSensors *untold       # counted each; the oldest first
+    ClientSensors *last_untold
+    ClientSensors *evicted      # counted each; known to the metrics registry still
+    Recency made_up
+    int64_t most_made_up
     StatConfig limited          # samples and their length; the bound is each counter's own
     StatConfig unlimited        # the registry's default
     int64_t cap_ms              # longest throttle, or NO_CAP
@@ -117,3 +128,6 @@ cdef bint update_quota(ClientQuotas *quotas, QuotaManager *manager, int user_par
 cdef ClientSensors *take_expired(QuotaManager *manager, int64_t now_ms) noexcept nogil
 # One counter that the metrics registry does not know yet, with a count; NULL: it knows all.
 cdef ClientSensors *take_untold(QuotaManager *manager) noexcept nogil
+cdef void forget_untold(QuotaManager *manager, ClientSensors *sensors) noexcept nogil    # it is made known otherwise
+# The counters that were evicted and that the registry may know; a list by `next`, each with a count.
+cdef ClientSensors *take_evicted(QuotaManager *manager) noexcept nogil

@@ -1,6 +1,10 @@
 # cython: freethreading_compatible=True
 """Counters of clients: found by their tags, made where there are none, forgotten after an hour without a record.
 
+Where there are too many of made-up client ids, the one whose latest record is the oldest goes, but none that is over
+its quota, unless all are. Nobody gains by that: a stranger who changes his client id has a new counter anyway, and a
+connection that is throttled stays so. Counters that name a user or client id of the settings are never evicted.
+
 A handler thread keeps the counters of its latest clients (``ClientCache``), so that an enforced quota takes no lock but
 the sensor's. Source: ``ClientQuotaManager``, ``SensorAccess``, ``QuotaUtils``.
 """
@@ -14,7 +18,8 @@ from kbroker._core.metric_config cimport StatConfig
 from kbroker._core.request cimport Request, Session, session_release, session_retain
 from kbroker._core.sample_window cimport SAMPLE_AVG
 from kbroker._core.sensor_core cimport (
-    metric_get_config, sensor_has_expired, sensor_is_removed, sensor_new, sensor_release,
+    RECORD_ACCEPTED, metric_get_config, sensor_check, sensor_has_expired, sensor_is_removed, sensor_new,
+    sensor_release,
 )
 from kbroker._core.stats cimport FORM_SAMPLED
 from kbroker._core.sync cimport atomic_add, atomic_load, atomic_store, mutex_destroy, mutex_lock, mutex_unlock
@@ -25,8 +30,14 @@ from kbroker.common._quota_counter cimport (
 from kbroker.server._topics cimport hash_seeded, mix_hash
 from kbroker.server.quota._entities cimport (
     PART_DEFAULT, Match, Text, entities_bits, entities_clear, entities_limit, entities_match,
-    entities_remove, entities_set, entity_level, same_text,
+    entities_remove, entities_set, entity_level, is_default_client_id, same_text,
 )
+from kbroker.server.quota._recency cimport (
+    RecencyEntry, recency_add, recency_clear, recency_oldest, recency_remove, recency_renew,
+)
+
+cdef enum:
+    RECHECK_MS = 1000           # a counter over its quota is not looked at for eviction again so soon
 
 cdef double PERCENT_PER_NS = 100.0 / 1000000000
 
@@ -51,22 +62,28 @@ cdef void quotas_release(ClientQuotas *quotas) noexcept nogil:
     free(quotas)
 
 
-cdef void clear_manager(QuotaManager *manager) noexcept nogil:
-    cdef ClientSensors *sensors
+cdef void release_all(ClientSensors *sensors) noexcept nogil:
+    """Give back a list by `next`."""
     cdef ClientSensors *following
-    cdef int64_t i
-    sensors = manager.untold
     while sensors != NULL:
-        following = sensors.untold_next
+        following = sensors.next
         sensors_release(sensors)
         sensors = following
+
+
+cdef void clear_manager(QuotaManager *manager) noexcept nogil:
+    cdef ClientSensors *sensors
+    cdef int64_t i
+    while True:
+        sensors = take_untold(manager)
+        if sensors == NULL:
+            break
+        sensors_release(sensors)
+    release_all(manager.evicted)
+    recency_clear(&manager.made_up)
     if manager.buckets != NULL:
         for i in range(manager.mask + 1):
-            sensors = manager.buckets[i]
-            while sensors != NULL:
-                following = sensors.next
-                sensors_release(sensors)
-                sensors = following
+            release_all(manager.buckets[i])
     free(manager.buckets)
     entities_clear(&manager.entities)
     sensor_release(manager.delay_queue)
@@ -166,12 +183,92 @@ cdef bint make_room(QuotaManager *manager) noexcept nogil:
     return True
 
 
-cdef void take_out(QuotaManager *manager, ClientSensors **link) noexcept nogil:
+cdef ClientSensors *take_out(QuotaManager *manager, ClientSensors **link) noexcept nogil:
+    """Take a counter out of the table; its count is the caller's."""
     cdef ClientSensors *sensors = link[0]
     link[0] = sensors.next
     sensors.next = NULL
     manager.count -= 1
-    sensors_release(sensors)
+    recency_remove(&manager.made_up, &sensors.recency)
+    return sensors
+
+
+cdef inline void mark_removed(ClientSensors *sensors) noexcept nogil:
+    atomic_store(&sensors.quota.removed, 1)
+    atomic_store(&sensors.throttle_time.removed, 1)
+
+
+cdef void evict_one(QuotaManager *manager, int64_t now_ms) noexcept nogil:
+    """Make room among the counters of made-up client ids."""
+    cdef RecencyEntry *oldest
+    cdef ClientSensors *sensors
+    cdef int64_t used_ms
+    while True:
+        oldest = recency_oldest(&manager.made_up)
+        sensors = <ClientSensors *>oldest
+        if oldest.used_ms > now_ms:
+            break                                   # all others too: each was over its quota a moment ago
+        used_ms = min(<int64_t>atomic_load(&sensors.quota.last_record_ms), now_ms)
+        if used_ms > oldest.used_ms:
+            recency_renew(&manager.made_up, oldest, used_ms)
+            continue
+        if sensor_check(sensors.quota, now_ms, NULL) == RECORD_ACCEPTED:
+            break
+        recency_renew(&manager.made_up, oldest, now_ms + RECHECK_MS)
+    take_out(manager, find_link(manager, sensors.hash, sensors.user, sensors.client_id))
+    mark_removed(sensors)
+    if sensors.is_untold:
+        unlink_untold(manager, sensors)
+        sensors_release(sensors)
+        sensors_release(sensors)
+    else:
+        sensors.next = manager.evicted
+        manager.evicted = sensors
+
+
+cdef void link_untold(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
+    sensors_retain(sensors)
+    sensors.is_untold = True
+    sensors.untold_prev = manager.last_untold
+    if manager.last_untold != NULL:
+        manager.last_untold.untold_next = sensors
+    else:
+        manager.untold = sensors
+    manager.last_untold = sensors
+
+
+cdef void unlink_untold(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
+    """Its count is the caller's."""
+    if sensors.untold_prev != NULL:
+        sensors.untold_prev.untold_next = sensors.untold_next
+    else:
+        manager.untold = sensors.untold_next
+    if sensors.untold_next != NULL:
+        sensors.untold_next.untold_prev = sensors.untold_prev
+    else:
+        manager.last_untold = sensors.untold_prev
+    sensors.untold_next = sensors.untold_prev = NULL
+    sensors.is_untold = False
+
+
+cdef ClientSensors *make_counter(QuotaManager *manager, const Match *match, uint64_t h, int64_t now_ms) noexcept nogil:
+    """Make a counter and put it into the table, which has room; borrowed. NULL: memory is out."""
+    cdef bint is_made_up = is_default_client_id(match.level)
+    cdef ClientSensors *made
+    cdef ClientSensors **link
+    if is_made_up and manager.made_up.count >= manager.most_made_up:
+        evict_one(manager, now_ms)
+    made = new_sensors(manager, match, now_ms)
+    if made == NULL or is_made_up and not recency_add(&manager.made_up, &made.recency, now_ms):
+        sensors_release(made)
+        return NULL
+    made.hash = h
+    link = &manager.buckets[h & <uint64_t>manager.mask]
+    made.next = link[0]
+    link[0] = made
+    manager.count += 1
+    link_untold(manager, made)
+    return made
 
 
 cdef ClientSensors *client_sensors(QuotaManager *manager, Text user, Text client_id, int64_t now_ms) noexcept nogil:
@@ -185,17 +282,11 @@ cdef ClientSensors *client_sensors(QuotaManager *manager, Text user, Text client
     if make_room(manager):
         link = find_link(manager, h, match.user, match.client_id)
         if link[0] != NULL and sensor_is_removed(link[0].quota):
-            take_out(manager, link)
+            sensors_release(take_out(manager, link))
             link = find_link(manager, h, match.user, match.client_id)
         found = link[0]
         if found == NULL:
-            found = new_sensors(manager, &match, now_ms)
-            if found != NULL:
-                found.hash = h
-                link[0] = found
-                manager.count += 1
-                found.untold_next = manager.untold
-                manager.untold = sensors_retain(found)
+            found = make_counter(manager, &match, h, now_ms)
         if found != NULL:
             sensors_retain(found)
     mutex_unlock(&manager.lock)
@@ -368,10 +459,7 @@ cdef ClientSensors *take_expired(QuotaManager *manager, int64_t now_ms) noexcept
                 if not sensor_has_expired(sensors.quota, now_ms):
                     link = &sensors.next
                     continue
-                atomic_store(&sensors.quota.removed, 1)
-                atomic_store(&sensors.throttle_time.removed, 1)
-                link[0] = sensors.next
-                manager.count -= 1
+                mark_removed(take_out(manager, link))
                 sensors.next = expired
                 expired = sensors
     mutex_unlock(&manager.lock)
@@ -383,7 +471,26 @@ cdef ClientSensors *take_untold(QuotaManager *manager) noexcept nogil:
     mutex_lock(&manager.lock)
     sensors = manager.untold
     if sensors != NULL:
-        manager.untold = sensors.untold_next
-        sensors.untold_next = NULL
+        unlink_untold(manager, sensors)
     mutex_unlock(&manager.lock)
     return sensors
+
+
+cdef void forget_untold(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
+    cdef bint was_untold
+    mutex_lock(&manager.lock)
+    was_untold = sensors.is_untold
+    if was_untold:
+        unlink_untold(manager, sensors)
+    mutex_unlock(&manager.lock)
+    if was_untold:
+        sensors_release(sensors)
+
+
+cdef ClientSensors *take_evicted(QuotaManager *manager) noexcept nogil:
+    cdef ClientSensors *evicted
+    mutex_lock(&manager.lock)
+    evicted = manager.evicted
+    manager.evicted = NULL
+    mutex_unlock(&manager.lock)
+    return evicted

@@ -38,6 +38,7 @@ cdef struct Match:              # what holds for a user and a client id
 
 # 1 to 8; 0 for the entity without any part
 cdef int32_t entity_level(int user_part, int client_part) noexcept nogil
+cdef bint is_default_client_id(int32_t level) noexcept nogil     # a client gets a counter by any id it makes up
 # Names of parts that are not exact are empty. False: memory is out.
 cdef bint entities_set(EntityTable *table, int32_t level, Text user, Text client_id, double limit) noexcept nogil
 cdef void entities_remove(EntityTable *table, int32_t level, Text user, Text client_id) noexcept nogil

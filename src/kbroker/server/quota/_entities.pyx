@@ -30,6 +30,10 @@ cdef int32_t entity_level(int user_part, int client_part) noexcept nogil:
     return (1 if user_part == PART_EXACT else 4) + (2 - client_part)
 
 
+cdef bint is_default_client_id(int32_t level) noexcept nogil:
+    return level == 2 or level == 5 or level == 8
+
+
 cdef uint64_t hash_of(uint64_t seed, int32_t level, Text user, Text client_id) noexcept nogil:
     cdef uint64_t h = hash_seeded(user.data, user.size_bytes, seed) + <uint64_t>level
     return mix_hash(h ^ hash_seeded(client_id.data, client_id.size_bytes, ~seed))

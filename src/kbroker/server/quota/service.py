@@ -29,6 +29,7 @@ class QuotaService:
             window_seconds=config.integer("quota.window.size.seconds"),
             controller_samples=config.integer("controller.quota.window.num"),
             controller_window_seconds=config.integer("controller.quota.window.size.seconds"),
+            max_counters=config.integer("kbroker.quota.max.counters"),
         )
         self._reaper = threading.Thread(target=self.managers.run_reaper, name="ThrottledChannelReaper", daemon=True)
         self._expiry: ScheduledTask | None = None

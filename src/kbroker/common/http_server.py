@@ -1,0 +1,216 @@
+"""A small HTTP server for operators and tests: one request a connection, few connections, each with a deadline.
+
+Standard library only, and loaded only where a port is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from kbroker._core.clock import BaseClock, SystemClock
+
+logger = logging.getLogger(__name__)
+
+DEADLINE_MS = 10_000
+MAX_CONNECTIONS = 32
+_POLL_S = 0.1
+
+
+@dataclass
+class _Connection:
+    """``due_ms``: when it is given up; None while its request is being served."""
+
+    since_ms: int
+    due_ms: int | None
+    is_reading: bool = True
+
+
+class HttpServer:
+    """Serves one port until ``stop``.
+
+    A request must be read within ``deadline_ms`` of its connection, and its answer be taken within as long, however
+    slowly the bytes come. Where ``max_connections`` are open a further one takes the place of the one that has been
+    sending its request for the longest, so that silent strangers lock nobody out; it is closed unanswered only if all
+    are being served.
+
+    Args: ``handler``: the class that serves a request; ``served``: what it finds as ``self.server.served``; ``name`` of
+    the threads and in the log; ``port``: 0 takes a free one; ``clock`` of the deadlines.
+    Threads: start and stop from one thread at a time; each connection has a thread of its own.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        handler: type[HttpHandler],
+        served: object,
+        *,
+        name: str,
+        max_connections: int = MAX_CONNECTIONS,
+        deadline_ms: int = DEADLINE_MS,
+        clock: BaseClock | None = None,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._handler = handler
+        self._served = served
+        self._name = name
+        self._limits = (max_connections, deadline_ms)
+        self._clock = clock if clock is not None else SystemClock()
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Bind and serve; nothing if it serves already. Raises: OSError when it cannot be bound."""
+        if self._server is not None:
+            return
+        self._server = _Server(
+            self._host, self._port, self._handler, self._served, self._name, self._limits, self._clock
+        )
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), name=self._name, daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Serve no more. Idempotent."""
+        server, thread, self._server, self._thread = self._server, self._thread, None, None
+        if server is not None and thread is not None:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+    @property
+    def url(self) -> str:
+        """Where it listens: http://host:port. Raises: RuntimeError while it does not."""
+        if self._server is None:
+            raise RuntimeError(f"the {self._name} port is not open")
+        host, port = self._server.server_address[:2]
+        name = host.decode() if isinstance(host, bytes) else str(host)
+        return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        handler: type[HttpHandler],
+        served: Any,
+        name: str,
+        limits: tuple[int, int],
+        clock: BaseClock,
+    ) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.served = served
+        self.name = name
+        self._max_connections, self._deadline_ms = limits
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, _Connection] = {}
+        super().__init__((host, port), handler)
+
+    # -------------------------------------------------- what a handler's thread says
+
+    def serving(self, connection: socket.socket) -> None:
+        """The request is read: nothing is due until its answer is sent."""
+        self._watch(connection, None)
+
+    def answering(self, connection: socket.socket) -> None:
+        """The answer is on its way."""
+        self._watch(connection, self._clock.now_ms() + self._deadline_ms)
+
+    def _watch(self, connection: socket.socket, due_ms: int | None) -> None:
+        with self._lock:
+            found = self._open.get(connection)
+            if found is not None:
+                found.due_ms, found.is_reading = due_ms, False
+
+    # -------------------------------------------------- the serving thread
+
+    def service_actions(self) -> None:
+        """Give up the connections whose time is over."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            late = [each for each, state in self._open.items() if state.due_ms is not None and state.due_ms <= now_ms]
+            for connection in late:
+                self._give_up(connection)
+
+    def _give_up(self, connection: socket.socket) -> None:
+        """Let a connection's thread end; under the lock, so that the socket is still that thread's."""
+        del self._open[connection]
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def _takes(self, connection: socket.socket) -> bool:
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            if len(self._open) >= self._max_connections:
+                slow = [(state.since_ms, each.fileno(), each) for each, state in self._open.items() if state.is_reading]
+                if not slow:
+                    return False
+                self._give_up(min(slow)[2])
+            self._open[connection] = _Connection(now_ms, now_ms + self._deadline_ms)
+            return True
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._takes(request):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread: nobody else forgets it
+            self._forget(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._forget(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._forget(request)  # before it is closed: its number may be another's afterwards
+        super().shutdown_request(request)
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._open.pop(connection, None)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        logger.debug("%s: a connection failed", self.name, exc_info=True)
+
+
+class HttpHandler(BaseHTTPRequestHandler):
+    """One connection, one request (HTTP/1.0)."""
+
+    server: _Server
+    server_version = "kbroker"
+    sys_version = ""
+
+    def request_is_read(self) -> None:
+        """Call this when nothing more is read: serving may take its time."""
+        self.server.serving(self.connection)
+
+    def send_answer(self, status: int, body: bytes, content_type: str) -> None:
+        """Send an answer; of HEAD only what is said about it."""
+        self.server.answering(self.connection)
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        logger.debug("%s: %s", self.server.name, format % args)

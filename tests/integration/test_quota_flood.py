@@ -1,0 +1,94 @@
+"""A stranger who makes up client ids: memory stays bounded, and another client does not feel it."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from kbroker.protocol import codec
+from tests.support.broker import BrokerProcess, rss_bytes
+from tests.support.quota_client import QuotaClient
+from tests.support.wire import create_topic
+
+MOST = 500
+IDS, AT_ONCE = 30_000, 200
+API_VERSIONS = 18
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def set_quota(client: QuotaClient, client_id: str | None, key: str, value: float) -> None:
+    entry = {
+        "Entity": [{"EntityType": "client-id", "EntityName": client_id}],
+        "Ops": [{"Key": key, "Value": value, "Remove": False}],
+    }
+    (answer,) = client.call("AlterClientQuotas", 1, {"Entries": [entry], "ValidateOnly": False})["Entries"]
+    assert answer["ErrorCode"] == 0
+
+
+def scrape(url: str) -> dict[str, float]:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+        rows = (line.rpartition(" ") for line in answer.read().decode().splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, _, value in rows}
+
+
+def flood(bootstrap: str, first: int, count: int) -> None:
+    """So many requests, each with a client id of its own."""
+    with QuotaClient(bootstrap, timeout=60) as stranger:
+        for start in range(first, first + count, AT_ONCE):
+            ids = [f"made-up-{number}-{'x' * 100}" for number in range(start, start + AT_ONCE)]
+            stranger.send_raw(b"".join(codec.encode_request_frame(API_VERSIONS, 0, 0, name, {}) for name in ids))
+            for _ in ids:
+                stranger.receive()
+
+
+def test_made_up_client_ids_take_bounded_memory(tmp_path: Path) -> None:
+    """Each had a counter for an hour, 7 KB when shown, and 10,500 of them stopped the broker at a scrape."""
+    settings = {"kbroker.quota.max.counters": str(MOST), "kbroker.metrics.listener": "127.0.0.1:0"}
+    broker = BrokerProcess(tmp_path / "data", settings)
+    try:
+        broker.start()
+        (url,) = {found[0] for line in broker.output if (found := re.search(r"http://[\d.:]+", line))}
+        with QuotaClient(broker.bootstrap, "victim") as victim:
+            victim.send(create_topic("t", 1))
+            victim.receive()
+            set_quota(victim, None, "request_percentage", 150)
+            set_quota(victim, "victim", "request_percentage", 150)
+            set_quota(victim, "victim", "producer_byte_rate", 1000)
+            flood(broker.bootstrap, 0, MOST * 4)
+            scrape(url)
+            before = rss_bytes(broker.pid)
+            victim.produce("t", 10_500)
+            owed_ms = victim.end()["ThrottleTimeMs"]
+            assert owed_ms > 0
+            parts = [
+                threading.Thread(target=flood, args=(broker.bootstrap, 100_000 * part, IDS // 2)) for part in (1, 2)
+            ]
+            for part in parts:
+                part.start()
+            took, told, scrapes = [], [], []
+            while any(part.is_alive() for part in parts):
+                begun = time.monotonic()
+                told.append(
+                    victim.call("Metadata", 8, {"Topics": [], "AllowAutoTopicCreation": False})["ThrottleTimeMs"]
+                )
+                took.append(time.monotonic() - begun)
+                if len(took) % 100 == 0:
+                    begun = time.monotonic()
+                    scrape(url)
+                    scrapes.append(time.monotonic() - begun)
+            shown = scrape(url)
+        assert rss_bytes(broker.pid) - before < 12 << 20
+        assert shown["kafka_metrics_count_count"] < MOST * 2 + 200
+        assert len([name for name in shown if name.startswith("kafka_request_request_time{")]) <= 101
+        assert max(told) == 0
+        assert statistics.median(took[1:]) < 0.1
+        assert max(scrapes) < 5
+    finally:
+        broker.discard()
