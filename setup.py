@@ -104,6 +104,7 @@ def extension(source: Path) -> Extension:
 setup(
     cmdclass={"build_ext": build_core},
     packages=[*find_packages("src", include=["kbroker", "kbroker.*"], exclude=["kbroker._core"]), "kbroker._core"],
+    py_modules=["pyspark_kbroker"],  # Spark finds the data source by this name
     package_dir={"": "src", "kbroker": "src/kbroker", "kbroker._core": "src/_core"},
     package_data={"": ["py.typed", "*.pxd", "*.pyi", "*.h", "*.json", "*.properties"]},
     include_package_data=False,

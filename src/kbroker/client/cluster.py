@@ -210,7 +210,11 @@ class Cluster:
         first, *others = failures
         raise BrokerConnectionError(first.address, "; ".join([first.message, *map(str, others)]))
 
-    def _connection_to(self, node_id: int | None) -> Connection:
+    def connection_to(self, node_id: int | None) -> Connection:
+        """A usable connection to a broker, any when None; for requests that are sent ahead.
+
+        Raises: BrokerConnectionError; KafkaError LEADER_NOT_AVAILABLE for a node that is not known.
+        """
         if node_id is None:
             return self._any_connection()
         if node_id not in self.nodes:
@@ -242,8 +246,8 @@ class Cluster:
 
         Raises: BrokerConnectionError; KafkaError UNSUPPORTED_VERSION if no version is common.
         """
-        connection = self._connection_to(node_id)
-        version = self._version(connection, api_key, max_version)
+        connection = self.connection_to(node_id)
+        version = self.version(connection, api_key, max_version)
         fields = body(version) if callable(body) else body
         limit_s = self.request_timeout_s if timeout_s is None else timeout_s
         if connection.throttled_until_s > self.clock():  # it would only lie unread in the socket, and time out there
@@ -253,12 +257,13 @@ class Cluster:
     def supports(self, api_key: int, node_id: int | None = None) -> bool:
         """Whether broker and codec share a version of an API."""
         try:
-            self._version(self._connection_to(node_id), api_key, None)
+            self.version(self.connection_to(node_id), api_key)
         except KafkaError:
             return False
         return True
 
-    def _version(self, connection: Connection, api_key: int, max_version: int | None) -> int:
+    def version(self, connection: Connection, api_key: int, max_version: int | None = None) -> int:
+        """The highest version of an API that both sides know. Raises: KafkaError UNSUPPORTED_VERSION."""
         low, high = codec.api(api_key).request_versions
         their_low, their_high = connection.versions.get(api_key, (0, -1))
         version = min(high, their_high, high if max_version is None else max_version)

@@ -4,10 +4,11 @@ TLS and SASL enter at two seams: `open_stream` makes the byte stream (plaintext 
 socket), and `Cluster` runs an optional `authenticate` step on every new connection before any other request.
 """
 
+import contextlib
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kbroker.common.errors import ProtocolError
@@ -78,7 +79,7 @@ def open_plaintext(address: Address, timeout_s: float) -> socket.socket:
 
 
 class Connection:
-    """A blocking connection with one request in flight.
+    """A blocking connection; requests may be sent ahead, answers come in the order of their requests.
 
     Args:
         address: host and port.
@@ -183,27 +184,51 @@ class Connection:
         self, api_key: int, api_version: int, body: Body, *, timeout_s: float, expect_response: bool = True
     ) -> bytearray | None:
         """Send one request and return the frame of its answer, its correlation id checked and nothing else."""
+        deadline = self._clock() + timeout_s
+        correlation_id = self.send_request(api_key, api_version, body, timeout_s=timeout_s)
+        if not expect_response:
+            return None
+        return self._receive_until(deadline, timeout_s, correlation_id, 0)
+
+    def send_request(self, api_key: int, api_version: int, body: Body, *, timeout_s: float) -> int:
+        """Send one request; return its correlation id, for `receive_response`."""
         if self._sock is None:
             raise BrokerConnectionError(self.address, "connection is closed")
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         request = codec.encode_request_frame(api_key, api_version, self._correlation_id, self.client_id, body)
-        deadline = self._clock() + timeout_s
-        try:
-            self._send(request, deadline)
-            if not expect_response:
-                return None
+        with self._closed_by_failure(timeout_s):
+            self._send(request, self._clock() + timeout_s)
+        return self._correlation_id
+
+    def receive_response(self, correlation_id: int, *, timeout_s: float, likely_bytes: int = 0) -> bytearray:
+        """Wait for the answer to the oldest request that has none yet; return its frame.
+
+        Args:
+            correlation_id: of that request.
+            timeout_s: seconds from now.
+            likely_bytes: how large the answer may well be; so much memory is taken at once.
+        """
+        return self._receive_until(self._clock() + timeout_s, timeout_s, correlation_id, likely_bytes)
+
+    def _receive_until(self, deadline: float, timeout_s: float, awaited: int, likely_bytes: int) -> bytearray:
+        with self._closed_by_failure(timeout_s):
             (size_bytes,) = struct.unpack(">i", self._receive(4, deadline))
             if not 4 <= size_bytes <= self.max_frame_bytes:
                 raise BrokerConnectionError(
                     self.address, f"an answer of {size_bytes} bytes was announced (is this a Kafka plaintext port?)"
                 )
-            frame = self._receive(size_bytes, deadline)
+            frame = self._receive(size_bytes, deadline, likely_bytes)
             (correlation_id,) = struct.unpack_from(">i", frame)
-            if correlation_id != self._correlation_id:
+            if correlation_id != awaited:
                 raise BrokerConnectionError(
-                    self.address, f"answer to request {correlation_id} where {self._correlation_id} was awaited"
+                    self.address, f"answer to request {correlation_id} where {awaited} was awaited"
                 )
             return frame
+
+    @contextlib.contextmanager
+    def _closed_by_failure(self, timeout_s: float) -> Iterator[None]:
+        try:
+            yield
         except BaseException as error:
             self.close()
             if isinstance(error, TimeoutError):
@@ -232,16 +257,20 @@ class Connection:
             assert self._sock is not None
             view = view[self._sock.send(view) :]
 
-    def _receive(self, size_bytes: int, deadline: float) -> bytearray:
+    def _receive(self, size_bytes: int, deadline: float, likely_bytes: int = 0) -> bytearray:
         # grows with the bytes that arrive: a size that lies costs nothing
-        data = bytearray()
-        while len(data) < size_bytes:
+        data = bytearray(min(size_bytes, max(RECEIVE_BYTES, likely_bytes)))
+        filled = 0
+        while filled < size_bytes:
+            if filled == len(data):
+                data += bytes(min(size_bytes - filled, filled))
             self._arm(deadline)
-            assert self._sock is not None
-            chunk = self._sock.recv(min(size_bytes - len(data), max(RECEIVE_BYTES, len(data))))
-            if not chunk:
+            with memoryview(data) as view:
+                assert self._sock is not None
+                received = self._sock.recv_into(view[filled:])
+            if not received:
                 raise BrokerConnectionError(self.address, "the broker closed the connection")
-            data += chunk
+            filled += received
         return data
 
     def _arm(self, deadline: float) -> None:

@@ -1,6 +1,6 @@
 """A synchronous consumer of assigned partitions: no group, no commits, no fetch session; positions live here."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -135,7 +135,7 @@ class Consumer:
         Raises: KafkaError CORRUPT_MESSAGE, naming partition and offset.
         """
         tp = (part.topic, part.partition)
-        aborted = _AbortedTransactions(part.aborted)
+        aborted = AbortedTransactions(part.aborted)
         try:
             for batch in iter_batches(part.data, allow_truncated=True):
                 skipped = self.read_committed and aborted.skips(batch)
@@ -207,31 +207,49 @@ class Consumer:
         if p["ErrorCode"]:
             error = to_error(p["ErrorCode"])
             raise KafkaError(error, f"partition {topic}-{tp[1]} at offset {self.positions[tp]}: {error.message}")
-        data = p["Records"]
-        if not data:
-            return None
-        aborted = tuple((a["ProducerId"], a["FirstOffset"]) for a in p.get("AbortedTransactions") or ())
-        return FetchedPartition(
-            topic,
-            tp[1],
-            self.positions[tp],
-            p["HighWatermark"],
-            p["LastStableOffset"],
-            p["LogStartOffset"],
-            aborted,
-            memoryview(data),
-        )
+        return fetched_partition(topic, self.positions[tp], p)
 
 
-class _AbortedTransactions:
-    """Follows aborted transactions through the batches of a fetch. Source: ``CompletedFetch`` of the Java consumer."""
+def fetched_partition(topic: str, fetch_offset: int, fields: Body) -> FetchedPartition | None:
+    """What an answer says of one partition; None when it brought no bytes."""
+    data = fields["Records"]
+    if not data:
+        return None
+    return FetchedPartition(
+        topic,
+        fields["PartitionIndex"],
+        fetch_offset,
+        fields["HighWatermark"],
+        fields["LastStableOffset"],
+        fields["LogStartOffset"],
+        tuple((a["ProducerId"], a["FirstOffset"]) for a in fields.get("AbortedTransactions") or ()),
+        memoryview(data),
+    )
 
-    def __init__(self, aborted: tuple[tuple[int, int], ...]) -> None:
-        self._coming = sorted(aborted, key=lambda entry: entry[1], reverse=True)  # next at the end
+
+class AbortedTransactions:
+    """Follows aborted transactions through the batches of one partition, in offset order.
+
+    Args: ``aborted``: producer id and first offset of each, as a Fetch lists them.
+    Source: ``CompletedFetch`` of the Java consumer.
+    """
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        self._coming: list[tuple[int, int]] = []  # next at the end
         self._open: set[int] = set()
+        self.add(aborted)
+
+    def add(self, aborted: Iterable[tuple[int, int]]) -> None:
+        """Note those that another Fetch lists."""
+        self._coming = sorted({*self._coming, *aborted}, key=lambda entry: entry[1], reverse=True)
+
+    @property
+    def are_open(self) -> bool:
+        """Whether a batch to come may belong to one."""
+        return bool(self._coming or self._open)
 
     def skips(self, batch: RecordBatch) -> bool:
-        """Whether the records of `batch` belong to an aborted transaction; batches must come in offset order."""
+        """Whether the records of `batch` are a marker, or belong to an aborted transaction."""
         if batch.producer_id < 0:
             return False
         while self._coming and self._coming[-1][1] <= batch.last_offset:

@@ -1,0 +1,176 @@
+"""Reads one partition between two offsets: the next Fetch is under way while the last answer is decoded."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from kbroker.client.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S, Cluster, check
+from kbroker.client.connection import Body, BrokerConnectionError, Connection
+from kbroker.client.consumer import FETCH, MAX_FETCH_VERSION, FetchedPartition, fetched_partition
+from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.protocol._arrow_columns import ArrowColumns, whole_batches
+
+FRAME_BYTES = 512  # of an answer beside its records
+FIRST_VERSION_WITH_TOPIC_ID = 13
+
+
+class TopicReplacedError(KafkaError):
+    """The topic is not the one that was meant: it was deleted, and made again under the same name."""
+
+    def __init__(self, topic: str, wanted: UUID, found: UUID) -> None:
+        text = f"topic {topic!r} was deleted and created again (its id was {wanted} and is {found})"
+        super().__init__(Errors.UNKNOWN_TOPIC_ID, text)
+
+
+@dataclass(frozen=True)
+class FetchSettings:
+    """How much one Fetch asks for, and for how long it may wait; the names are those of Kafka's consumer."""
+
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 1 << 20
+    max_partition_bytes: int = 1 << 20
+    read_committed: bool = False
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """A Fetch whose answer has not been read."""
+
+    connection: Connection
+    version: int
+    correlation_id: int
+    position: int
+
+
+@dataclass
+class PartitionReader:
+    """Fetches from ``position`` until ``until_offset``.
+
+    Args:
+        cluster: not owned; nothing else may use it while this iterates.
+        topic: its name.
+        partition: its number.
+        position: where to begin; moves with the batches received, and may be set between two iterations.
+        until_offset: ends when the position reaches it.
+        topic_id: the topic must be this one (asked of brokers that know Fetch v13); None: any of that name.
+        settings: sizes and waits.
+
+    Iterating yields what each Fetch brought: whole batches, and a cut one perhaps behind them. A broker that is gone, a
+    leader that moved and other retriable failures are tried again until nothing came for ``cluster.retry_timeout_s``.
+
+    Raises: KafkaError OFFSET_OUT_OF_RANGE for a position outside the log, REQUEST_TIMED_OUT when the log ends before
+        ``until_offset``, CORRUPT_MESSAGE; TopicReplacedError; what retries did not cure.
+
+    Threads: as its Cluster.
+    """
+
+    cluster: Cluster
+    topic: str
+    partition: int
+    position: int
+    until_offset: int
+    topic_id: UUID | None = None
+    settings: FetchSettings = field(default_factory=FetchSettings)
+
+    def __iter__(self) -> Iterator[FetchedPartition]:
+        under_way: _UnderWay | None = None
+        progress_at_s, backoff_s = self.cluster.clock(), BACKOFF_FIRST_S
+        try:
+            while self.position < self.until_offset:
+                try:
+                    if under_way is None:
+                        under_way = self._send()
+                    asked, under_way = under_way, None
+                    part = self._receive(asked)
+                    if part is not None and self.position < self.until_offset:
+                        under_way = self._send()
+                except (KafkaError, BrokerConnectionError) as failure:
+                    if isinstance(failure, TopicReplacedError):
+                        raise
+                    if isinstance(failure, KafkaError) and not failure.error.retriable:
+                        raise
+                    if self.cluster.clock() + backoff_s - progress_at_s > self.cluster.retry_timeout_s:
+                        raise
+                    if under_way is not None:
+                        under_way.connection.close()
+                        under_way = None
+                    self.cluster.forget(self.topic)
+                    self.cluster.sleep(backoff_s)
+                    backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+                    continue
+                if part is not None:
+                    yield part
+                    progress_at_s, backoff_s = self.cluster.clock(), BACKOFF_FIRST_S
+                elif self.cluster.clock() - progress_at_s > self.cluster.retry_timeout_s:
+                    raise KafkaError(
+                        Errors.REQUEST_TIMED_OUT,
+                        f"{self.where}: nothing up to offset {self.until_offset} came within "
+                        f"{self.cluster.retry_timeout_s:g} s",
+                    )
+        finally:
+            if under_way is not None:  # its answer must not be taken for another's
+                under_way.connection.close()
+
+    @property
+    def where(self) -> str:
+        """Partition and position, for messages."""
+        return f"partition {self.topic}-{self.partition} at offset {self.position}"
+
+    def _check_topic(self) -> None:
+        if self.topic_id is not None and self.cluster.topic(self.topic).topic_id not in (None, self.topic_id):
+            self.cluster.forget(self.topic)  # what is kept may be older than the id
+            found = self.cluster.topic(self.topic).topic_id
+            if found is not None and found != self.topic_id:
+                raise TopicReplacedError(self.topic, self.topic_id, found)
+
+    def _send(self) -> _UnderWay:
+        self._check_topic()
+        connection = self.cluster.connection_to(self.cluster.leader(self.topic, self.partition))
+        version = self.cluster.version(connection, FETCH, MAX_FETCH_VERSION if self.topic_id is None else None)
+        partition = {
+            "Partition": self.partition,
+            "FetchOffset": self.position,
+            "PartitionMaxBytes": self.settings.max_partition_bytes,
+        }
+        name: Body = {"Topic": self.topic}
+        if version >= FIRST_VERSION_WITH_TOPIC_ID:
+            name = {"TopicId": self.topic_id}
+        body: Body = {
+            "MaxWaitMs": self.settings.max_wait_ms,
+            "MinBytes": self.settings.min_bytes,
+            "MaxBytes": self.settings.max_bytes,
+            "IsolationLevel": int(self.settings.read_committed),
+            "Topics": [{**name, "Partitions": [partition]}],
+        }
+        correlation_id = connection.send_request(FETCH, version, body, timeout_s=self.cluster.request_timeout_s)
+        return _UnderWay(connection, version, correlation_id, self.position)
+
+    def _receive(self, asked: _UnderWay) -> FetchedPartition | None:
+        connection = asked.connection
+        throttled_s = max(0.0, connection.throttled_until_s - self.cluster.clock())  # until then it lies unread
+        frame = connection.receive_response(
+            asked.correlation_id,
+            timeout_s=throttled_s + self.settings.max_wait_ms / 1000 + self.cluster.request_timeout_s,
+            likely_bytes=self.settings.max_partition_bytes + FRAME_BYTES,
+        )
+        answer = connection.decode(FETCH, asked.version, frame)
+        check(answer.get("ErrorCode", 0), self.where)
+        try:
+            ((found,),) = (topic["Partitions"] for topic in answer["Responses"])
+        except ValueError:
+            raise BrokerConnectionError(connection.address, "an answer to another Fetch than was sent") from None
+        check(found["ErrorCode"], self.where)
+        part = fetched_partition(self.topic, asked.position, found)
+        if part is None:
+            return None
+        _, next_offset = whole_batches(part.data)
+        if next_offset > self.position:
+            self.position = next_offset
+        elif next_offset >= 0:
+            why = f"{self.where}: a batch that ends at offset {next_offset - 1}"
+            raise ProtocolError(why, Errors.CORRUPT_MESSAGE)
+        else:
+            ArrowColumns(0).append(part.data, 0, 0, 0)  # damage and old formats have an error that says more
+            raise ProtocolError(f"{self.where}: a batch cut after {len(part.data)} bytes", Errors.CORRUPT_MESSAGE)
+        return part

@@ -1,0 +1,361 @@
+# cython: freethreading_compatible=True
+"""Record batches straight into Arrow's buffers: one pass without the GIL, no Python object per record, nothing copied
+afterwards. Only the columns that are wanted are filled.
+
+Source: Arrow columnar format, "Variable-size Binary Layout" and "Validity bitmaps".
+"""
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
+from libc.stdlib cimport free
+from libc.string cimport memcpy, memset
+
+from kbroker.protocol._columns cimport Vector, array_of, vector_room
+from kbroker.protocol._records cimport (
+    BATCH_HEADER_BYTES, BatchHeader, HeaderView, RecordView, batch_crc_ok, batch_decompress, batch_parse, header_next,
+    record_next)
+
+from kbroker.common.errors import Errors, ProtocolError
+from kbroker.protocol._records import DEFAULT_CAP_BYTES, corrupt
+
+cdef enum:
+    BIT_OFFSET = 1
+    BIT_TIMESTAMP = 2
+    BIT_TIMESTAMP_TYPE = 4
+    BIT_KEY = 8
+    BIT_VALUE = 16
+    BIT_HEADERS = 32
+    CODEC_MASK = 7
+    LOG_APPEND_TIME = 8
+    CONTROL = 0x20
+    MAGIC_AT = 16               # in every message format
+    LENGTH_FROM = 12
+    SMALLEST_RECORD_BYTES = 7   # seven varints of a byte each, the length and the attributes among them
+    MS_MAX = 9223372036854775   # above it microseconds overflow
+    OK = 0
+    NO_MEMORY = 1
+    BAD_LENGTH = 2
+    BAD_MAGIC = 3
+    BAD_CRC = 4
+    BAD_CODEC = 5
+    OVER_CAP = 6
+    BAD_RECORD = 7
+
+OFFSET, TIMESTAMP, TIMESTAMP_TYPE = BIT_OFFSET, BIT_TIMESTAMP, BIT_TIMESTAMP_TYPE
+KEY, VALUE, HEADERS = BIT_KEY, BIT_VALUE, BIT_HEADERS
+
+_REASONS = {
+    BAD_LENGTH: "batch length below a header's", BAD_CRC: "wrong checksum", BAD_CODEC: "cannot be decompressed",
+    OVER_CAP: "more bytes uncompressed than allowed", BAD_RECORD: "damaged record",
+}
+
+
+cdef inline bint push_i32(Vector *v, int64_t value) noexcept nogil:
+    cdef int32_t narrow = <int32_t>value
+    if not vector_room(v, 4):
+        return False
+    memcpy(v.data + v.size, &narrow, 4)
+    v.size += 4
+    return True
+
+
+cdef bint clear_bit(Vector *v, int64_t index) noexcept nogil:
+    """Mark a row as null; all rows not marked are valid."""
+    cdef int64_t need = (index >> 3) + 1
+    if need > v.size:
+        if not vector_room(v, need - v.size):
+            return False
+        memset(v.data + v.size, 0xff, need - v.size)
+        v.size = need
+    v.data[index >> 3] = <char>(<uint8_t>v.data[index >> 3] & ~(1 << (index & 7)))
+    return True
+
+
+cdef inline bint put_string(Strings *s, int64_t row, const char *data, int32_t size) noexcept nogil:
+    """Append; room for the bytes and for the end was made before."""
+    cdef int32_t end
+    if size > 0:
+        memcpy(s.data.data + s.data.size, data, size)
+        s.data.size += size
+    elif size < 0:
+        if not clear_bit(&s.valid, row):
+            return False
+        s.nulls += 1
+    end = <int32_t>s.data.size
+    memcpy(s.ends.data + s.ends.size, &end, 4)
+    s.ends.size += 4
+    return True
+
+
+cdef bint push_string(Strings *s, int64_t row, const char *data, int32_t size) noexcept nogil:
+    return (vector_room(&s.data, size if size > 0 else 0) and vector_room(&s.ends, 4)
+            and put_string(s, row, data, size))
+
+
+cdef void free_strings(Strings *s) noexcept nogil:
+    free(s.data.data)
+    free(s.ends.data)
+    free(s.valid.data)
+
+
+cdef class ArrowColumns:
+    """Gathers records of batches as Arrow buffers until they are taken.
+
+    Args: ``wanted``: sum of OFFSET, TIMESTAMP, TIMESTAMP_TYPE, KEY, VALUE, HEADERS.
+
+    ``row_count`` rows are gathered; ``next_offset`` is where to read on after the last batch appended, -1 before the
+    first; ``is_full`` says that ``append`` stopped for one of its limits.
+
+    Threads: one at a time.
+    """
+
+    def __cinit__(self, int wanted):
+        self.wanted, self.next_offset = wanted, -1
+        if not self.start():
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.offsets.data)
+        free(self.timestamps.data)
+        free(self.timestamp_types.data)
+        free(self.header_ends.data)
+        free(self.header_valid.data)
+        free_strings(&self.keys)
+        free_strings(&self.values)
+        free_strings(&self.header_keys)
+        free_strings(&self.header_values)
+
+    cdef bint start(self) noexcept nogil:
+        self.row_count = self.header_count = self.header_nulls = 0
+        self.keys.nulls = self.values.nulls = self.header_keys.nulls = self.header_values.nulls = 0
+        return (push_i32(&self.keys.ends, 0) and push_i32(&self.values.ends, 0) and push_i32(&self.header_ends, 0)
+                and push_i32(&self.header_keys.ends, 0) and push_i32(&self.header_values.ends, 0))
+
+    @property
+    def size_bytes(self):
+        """Bytes of keys, values and headers gathered."""
+        return self.keys.data.size + self.values.data.size + self.header_keys.data.size + self.header_values.data.size
+
+    def append(self, data, int64_t position, int64_t from_offset, int64_t until_offset, *,
+               int64_t limit_rows=INT64_MAX, int64_t limit_bytes=INT64_MAX, int64_t cap_bytes=DEFAULT_CAP_BYTES):
+        """Add the records of the batches from ``position`` on; return where it stopped.
+
+        It stops behind the batch that reached a limit (``is_full``), before a batch that begins at ``until_offset`` or
+        later, at a cut last batch, and at the end. Control batches are passed over. Checksums are verified.
+
+        Args:
+            data: concatenated batches.
+            position: where in ``data`` a batch begins.
+            from_offset: records below are left out.
+            until_offset: so are those from here on.
+            limit_rows: rows gathered that make it full.
+            limit_bytes: bytes of keys, values and headers that make it full.
+            cap_bytes: the most a compressed batch may grow to.
+
+        Raises: ProtocolError CORRUPT_MESSAGE for damaged data, UNSUPPORTED_FOR_MESSAGE_FORMAT for message format 0
+            and 1; what was gathered is then of no use.
+        """
+        cdef Py_buffer buffer
+        cdef BatchHeader header
+        cdef const char *at
+        cdef int64_t left
+        cdef int status = OK
+        PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
+        try:
+            if position < 0 or position > buffer.len:
+                raise ValueError(f"position {position} is outside the {buffer.len} bytes of data")
+            self.is_full = False
+            with nogil:
+                while position < buffer.len:
+                    at, left = <const char *>buffer.buf + position, buffer.len - position
+                    if left > MAGIC_AT and at[MAGIC_AT] != 2:
+                        self.bad_magic, self.bad_offset = at[MAGIC_AT], base_offset_of(at)
+                        status = BAD_MAGIC
+                        break
+                    if not batch_parse(at, left, &header):
+                        break
+                    self.bad_offset = header.base_offset
+                    if header.batch_length < BATCH_HEADER_BYTES - LENGTH_FROM:
+                        status = BAD_LENGTH
+                        break
+                    if <int64_t>header.batch_length + LENGTH_FROM > left or header.base_offset >= until_offset:
+                        break
+                    if not batch_crc_ok(at, &header):
+                        status = BAD_CRC
+                        break
+                    if not header.attributes & CONTROL:
+                        status = self.add_batch(at, &header, from_offset, until_offset, cap_bytes)
+                        if status != OK:
+                            break
+                    self.next_offset = header.base_offset + header.last_offset_delta + 1
+                    position += <int64_t>header.batch_length + LENGTH_FROM
+                    if self.row_count >= limit_rows or (
+                            self.keys.data.size + self.values.data.size + self.header_keys.data.size
+                            + self.header_values.data.size >= limit_bytes):
+                        self.is_full = True
+                        break
+        finally:
+            PyBuffer_Release(&buffer)
+        if status == NO_MEMORY:
+            raise MemoryError
+        if status == BAD_MAGIC and self.bad_magic in (0, 1):
+            raise ProtocolError(
+                f"the log is in message format {self.bad_magic} (batch at offset {self.bad_offset}), written by or for "
+                "clients before Kafka 0.11; only format 2 can be read",
+                Errors.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+        if status == BAD_MAGIC:
+            raise corrupt(f"message format {self.bad_magic} is unknown", self.bad_offset)
+        if status != OK:
+            raise corrupt(_REASONS[status], self.bad_offset)
+        return position
+
+    cdef int add_batch(self, const char *data, BatchHeader *header, int64_t from_offset, int64_t until_offset,
+                       int64_t cap) noexcept nogil:
+        cdef char *owned = NULL
+        cdef const char *records = data + BATCH_HEADER_BYTES
+        cdef int64_t size = <int64_t>header.batch_length + LENGTH_FROM - BATCH_HEADER_BYTES, position = 0, micros
+        cdef int32_t status, _i, timestamp_type = (header.attributes & LOG_APPEND_TIME) != 0
+        cdef int64_t rows = header.record_count
+        cdef int result = OK
+        cdef RecordView record
+        if header.attributes & CODEC_MASK:
+            status = batch_decompress(data, header, cap, &owned, &size)
+            if status != 0:
+                return OVER_CAP if status == -2 else BAD_CODEC
+            records = owned
+        # room is made once for a batch; what it claims to hold is bounded by its bytes
+        if rows < 0 or rows > size // SMALLEST_RECORD_BYTES:
+            result = BAD_RECORD
+        elif self.keys.data.size + size > INT32_MAX or self.values.data.size + size > INT32_MAX:
+            result = OVER_CAP
+        elif not (vector_room(&self.offsets, rows * 8) and vector_room(&self.timestamps, rows * 8)
+                  and vector_room(&self.timestamp_types, rows * 4)
+                  and vector_room(&self.keys.ends, rows * 4) and vector_room(&self.values.ends, rows * 4)
+                  and vector_room(&self.keys.data, size if self.wanted & BIT_KEY else 0)
+                  and vector_room(&self.values.data, size if self.wanted & BIT_VALUE else 0)):
+            result = NO_MEMORY
+        for _i in range(header.record_count if result == OK else 0):
+            if record_next(records, size, &position, header, &record) != 0:
+                result = BAD_RECORD
+                break
+            if record.offset < from_offset or record.offset >= until_offset:
+                continue
+            if self.wanted & BIT_OFFSET:
+                memcpy(self.offsets.data + self.offsets.size, &record.offset, 8)
+                self.offsets.size += 8
+            if self.wanted & BIT_TIMESTAMP:
+                micros = record.timestamp_ms
+                if micros > MS_MAX or micros < -MS_MAX:
+                    micros = INT64_MAX if micros > 0 else INT64_MIN
+                else:
+                    micros *= 1000
+                memcpy(self.timestamps.data + self.timestamps.size, &micros, 8)
+                self.timestamps.size += 8
+            if self.wanted & BIT_TIMESTAMP_TYPE:
+                memcpy(self.timestamp_types.data + self.timestamp_types.size, &timestamp_type, 4)
+                self.timestamp_types.size += 4
+            if ((self.wanted & BIT_KEY and not put_string(&self.keys, self.row_count, record.key, record.key_bytes))
+                    or (self.wanted & BIT_VALUE
+                        and not put_string(&self.values, self.row_count, record.value, record.value_bytes))):
+                result = NO_MEMORY
+                break
+            if self.wanted & BIT_HEADERS:
+                result = self.add_headers(&record, records + position)
+                if result != OK:
+                    break
+            self.row_count += 1
+        if result == OK and position != size:
+            result = BAD_RECORD
+        free(owned)
+        return result
+
+    cdef int add_headers(self, RecordView *record, const char *end) noexcept nogil:
+        cdef HeaderView header
+        cdef int32_t _i
+        for _i in range(record.header_count):
+            record.headers = header_next(record.headers, end, &header)
+            if record.headers is NULL:
+                return BAD_RECORD
+            if (self.header_keys.data.size + header.key_bytes > INT32_MAX
+                    or self.header_values.data.size + header.value_bytes > INT32_MAX):
+                return OVER_CAP
+            if not (push_string(&self.header_keys, self.header_count, header.key, header.key_bytes)
+                    and push_string(&self.header_values, self.header_count, header.value, header.value_bytes)):
+                return NO_MEMORY
+            self.header_count += 1
+        if record.header_count == 0:
+            if not clear_bit(&self.header_valid, self.row_count):
+                return NO_MEMORY
+            self.header_nulls += 1
+        return OK if push_i32(&self.header_ends, self.header_count) else NO_MEMORY
+
+    def take(self):
+        """Return what was gathered and begin anew:
+
+        (rows, offsets, timestamps, timestamp_types, keys, values, headers). An int column is a memoryview; a binary one
+        (null count, bitmap or None, ends, data); headers (null count, bitmap or None, ends, header count, keys,
+        values). What is not wanted is None.
+        """
+        cdef int wanted = self.wanted
+        cdef int64_t rows = self.row_count
+        taken = (
+            rows,
+            array_of(&self.offsets, False) if wanted & BIT_OFFSET else None,
+            array_of(&self.timestamps, False) if wanted & BIT_TIMESTAMP else None,
+            array_of(&self.timestamp_types, False) if wanted & BIT_TIMESTAMP_TYPE else None,
+            strings_of(&self.keys, rows) if wanted & BIT_KEY else None,
+            strings_of(&self.values, rows) if wanted & BIT_VALUE else None,
+            (self.header_nulls, bitmap_of(&self.header_valid, self.header_nulls, rows),
+             array_of(&self.header_ends, False), self.header_count, strings_of(&self.header_keys, self.header_count),
+             strings_of(&self.header_values, self.header_count)) if wanted & BIT_HEADERS else None,
+        )
+        self.keys.ends.size = self.values.ends.size = self.header_ends.size = 0
+        self.header_keys.ends.size = self.header_values.ends.size = 0
+        if not self.start():
+            raise MemoryError
+        return taken
+
+
+cdef int64_t base_offset_of(const char *at) noexcept nogil:
+    cdef int64_t value = 0
+    cdef int i
+    for i in range(8):
+        value = (value << 8) | <uint8_t>at[i]
+    return value
+
+
+cdef object bitmap_of(Vector *valid, int64_t nulls, int64_t rows):
+    cdef int64_t need = (rows + 7) >> 3
+    if nulls == 0:
+        return None
+    if need > valid.size:
+        if not vector_room(valid, need - valid.size):
+            raise MemoryError
+        memset(valid.data + valid.size, 0xff, need - valid.size)
+        valid.size = need
+    return array_of(valid, False)
+
+
+cdef object strings_of(Strings *s, int64_t rows):
+    return (s.nulls, bitmap_of(&s.valid, s.nulls, rows), array_of(&s.ends, False), array_of(&s.data, False))
+
+
+def whole_batches(data):
+    """Return how many bytes of ``data`` are whole batches, and the offset behind the last of them (-1: there is none).
+
+    Nothing but lengths is looked at; damage is found by who reads the records.
+    """
+    cdef Py_buffer buffer
+    cdef BatchHeader header
+    cdef int64_t position = 0, next_offset = -1
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
+    try:
+        with nogil:
+            while batch_parse(<const char *>buffer.buf + position, buffer.len - position, &header):
+                if (header.magic != 2 or header.batch_length < BATCH_HEADER_BYTES - LENGTH_FROM
+                        or <int64_t>header.batch_length + LENGTH_FROM > buffer.len - position):
+                    break
+                next_offset = header.base_offset + header.last_offset_delta + 1
+                position += <int64_t>header.batch_length + LENGTH_FROM
+    finally:
+        PyBuffer_Release(&buffer)
+    return position, next_offset

@@ -1,0 +1,94 @@
+"""Arrow record batches of the source's columns around the buffers of the native decoder: nothing is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from kbroker.protocol import _arrow_columns as native
+from kbroker.protocol._arrow_columns import ArrowColumns
+
+HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+TYPES = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": pa.list_(pa.field("element", HEADER)),
+}
+NATIVE = {
+    "key": native.KEY,
+    "value": native.VALUE,
+    "offset": native.OFFSET,
+    "timestamp": native.TIMESTAMP,
+    "timestampType": native.TIMESTAMP_TYPE,
+    "headers": native.HEADERS,
+}
+
+
+class BatchBuilder:
+    """Gathers records of one partition and makes Arrow batches of them.
+
+    Args:
+        columns: names, in the order of the schema.
+        topic: value of the column of that name.
+        partition: likewise.
+
+    Threads: one at a time.
+    """
+
+    def __init__(self, columns: Sequence[str], topic: str, partition: int) -> None:
+        self.gathered = ArrowColumns(sum(NATIVE.get(name, 0) for name in columns))
+        self.schema = pa.schema([pa.field(name, TYPES[name]) for name in columns])
+        self._columns = tuple(columns)
+        self._constants = {"topic": pa.scalar(topic, TYPES["topic"]), "partition": pa.scalar(partition, pa.int32())}
+        self._repeated: dict[str, Any] = {}
+
+    def take(self) -> Any:
+        """The gathered records as a `pyarrow.RecordBatch`; begins anew."""
+        rows, offsets, timestamps, types, keys, values, headers = self.gathered.take()
+        made = {
+            "offset": offsets,
+            "timestamp": timestamps,
+            "timestampType": types,
+            "key": keys,
+            "value": values,
+            "headers": headers,
+        }
+        arrays = [
+            self._repeat(name, rows) if name in self._constants else _array(name, rows, made[name])
+            for name in self._columns
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _repeat(self, name: str, rows: int) -> Any:
+        """The same value in each row; the largest made so far is kept, and smaller ones are its beginning."""
+        kept = self._repeated.get(name)
+        if kept is None or len(kept) < rows:
+            kept = self._repeated[name] = pa.repeat(self._constants[name], rows)
+        return kept.slice(0, rows)
+
+
+def _array(name: str, rows: int, buffers: Any) -> Any:
+    if name == "headers":
+        nulls, bitmap, ends, count, keys, values = buffers
+        children = [_binary(pa.string(), count, keys), _binary(pa.binary(), count, values)]
+        elements = pa.Array.from_buffers(HEADER, count, [None], 0, children=children)
+        return pa.Array.from_buffers(TYPES[name], rows, [_buffer(bitmap), _buffer(ends)], nulls, children=[elements])
+    if name in ("key", "value"):
+        return _binary(TYPES[name], rows, buffers)
+    return pa.Array.from_buffers(TYPES[name], rows, [None, _buffer(buffers)], 0)
+
+
+def _binary(kind: Any, rows: int, buffers: Any) -> Any:
+    nulls, bitmap, ends, data = buffers
+    return pa.Array.from_buffers(kind, rows, [_buffer(bitmap), _buffer(ends), _buffer(data)], nulls)
+
+
+def _buffer(view: memoryview | None) -> Any:
+    return None if view is None else pa.py_buffer(view)

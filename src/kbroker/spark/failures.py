@@ -1,0 +1,50 @@
+"""Failures as Spark's user sees them: one sentence, without the frames of this package above it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+from kbroker.client.connection import BrokerConnectionError
+from kbroker.common.errors import KafkaError
+from kbroker.spark.errors import PipelineError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+EXPECTED = (PipelineError, KafkaError, BrokerConnectionError)
+
+
+class SourceError(PipelineError):
+    """What Spark shows of a failure of ``format("kbroker")``."""
+
+
+def plainly(function: Callable[P, T]) -> Callable[P, T]:
+    """Let an expected failure leave `function` as a SourceError with nothing behind it; others stay what they are."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except EXPECTED as error:
+            failure = _shown(error)
+        raise failure
+
+    return run
+
+
+def plain_items(items: Iterator[T]) -> Iterator[T]:
+    """The same for an iterator that does its work as it goes."""
+    try:
+        yield from items
+    except EXPECTED as error:
+        failure = _shown(error)
+    else:
+        return
+    raise failure
+
+
+def _shown(error: BaseException) -> SourceError:
+    what = f"broker {error}" if isinstance(error, BrokerConnectionError) else str(error)
+    return SourceError(what)

@@ -1,0 +1,78 @@
+"""The offset of a stream as Spark keeps it in the checkpoint.
+
+It is the JSON of the official connector, one object per topic with the next offset of each partition, and beside the
+topics two entries of our own, which no topic can be called: ``#topicIds`` tells a topic from another of the same name,
+and ``#start``, in the offset that ends the first batch, says where that batch began. So "latest" is frozen by the very
+entry that Spark writes before it runs the batch: when the first batch fails, the restart begins where it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from kbroker.client.admin import TopicPartition
+from kbroker.spark.errors import PipelineError
+
+TOPIC_IDS, START, INITIAL = "#topicIds", "#start", "#initial"
+INITIAL_OFFSET = {INITIAL: True}  # before the first batch: nothing is looked up yet
+
+
+@dataclass(frozen=True)
+class SourceOffset:
+    """Next offsets by partition, ids of their topics as far as known, and where the first batch began."""
+
+    offsets: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, UUID] = field(default_factory=dict)
+    start: SourceOffset | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The same content gives the same text: Spark compares offsets as text."""
+        found: dict[str, Any] = {}
+        for (topic, partition), offset in sorted(self.offsets.items()):
+            found.setdefault(topic, {})[str(partition)] = offset
+        if self.topic_ids:
+            found[TOPIC_IDS] = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
+        if self.start is not None:
+            found[START] = self.start.to_json()
+        return found
+
+    @classmethod
+    def from_json(cls, found: object) -> SourceOffset:
+        """Read what ``to_json`` or the official connector wrote.
+
+        Raises: PipelineError for an offset of any other source.
+        """
+        try:
+            return cls._parse(found)
+        except (TypeError, ValueError, AttributeError):
+            raise PipelineError(
+                f"the checkpoint holds the offset {_shortened(found)}, which is not of this source: it belongs to "
+                "another query; give this one a checkpointLocation of its own"
+            ) from None
+
+    @classmethod
+    def _parse(cls, found: Any) -> SourceOffset:
+        offsets: dict[TopicPartition, int] = {}
+        topic_ids = {topic: UUID(text) for topic, text in found.get(TOPIC_IDS, {}).items()}
+        start = cls._parse(found[START]) if START in found else None
+        for topic, partitions in found.items():
+            if topic in (TOPIC_IDS, START):
+                continue
+            for partition, offset in partitions.items():
+                if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+                    raise ValueError(offset)
+                offsets[topic, int(partition)] = offset
+        return cls(offsets, topic_ids, start)
+
+
+def is_initial(found: object) -> bool:
+    """Whether this is INITIAL_OFFSET."""
+    return isinstance(found, dict) and INITIAL in found
+
+
+def _shortened(found: object) -> str:
+    text = repr(found)
+    return text if len(text) <= 100 else text[:100] + "..."

@@ -1,0 +1,79 @@
+"""How many offsets a batch takes of each partition, and into how many tasks they are split; as the official connector.
+
+Source: ``KafkaMicroBatchStream.rateLimit``, ``KafkaOffsetRangeCalculator``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from kbroker.client.admin import TopicPartition
+
+
+@dataclass(frozen=True)
+class OffsetRange:
+    """Offsets of one partition from ``from_offset`` until before ``until_offset``; a task reads one of these."""
+
+    topic: str
+    partition: int
+    from_offset: int
+    until_offset: int
+    topic_id: UUID | None = None
+
+    @property
+    def size(self) -> int:
+        return self.until_offset - self.from_offset
+
+
+def limited(
+    limit: int, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Ends that take about ``limit`` offsets in all, shared out by what each partition has; none starves."""
+    sizes = {tp: end - begins[tp] for tp, end in ends.items() if end > begins[tp]}
+    total = sum(sizes.values())
+    if total <= limit:
+        return dict(ends)
+    found = dict(ends)
+    for tp, size in sizes.items():
+        share = limit * size / total
+        found[tp] = min(ends[tp], begins[tp] + (math.ceil(share) if share < 1 else math.floor(share)))
+    return found
+
+
+def split(
+    ranges: Iterable[OffsetRange], min_partitions: int | None = None, max_records: int | None = None
+) -> list[OffsetRange]:
+    """Ranges for tasks: empty ones left out, large ones cut.
+
+    Args:
+        ranges: one per partition.
+        min_partitions: cut until there are about so many; small ranges stay whole.
+        max_records: no range is larger.
+    """
+    found = [one for one in ranges if one.size > 0]
+    if max_records is not None:
+        found = [part for one in found for part in _cut(one, math.ceil(one.size / max_records))]
+    if min_partitions is None or len(found) >= min_partitions:
+        return found
+    total = sum(one.size for one in found)
+    whole = [one for one in found if _count(one.size, total, min_partitions) == 1]
+    left_size = total - sum(one.size for one in whole)
+    left_count = max(min_partitions - len(whole), 1)
+    kept = set(whole)
+    return [
+        part for one in found for part in ([one] if one in kept else _cut(one, _count(one.size, left_size, left_count)))
+    ]
+
+
+def _count(size: int, total: int, partitions: int) -> int:
+    return max(1, math.floor(size / total * partitions + 0.5)) if total else 1
+
+
+def _cut(one: OffsetRange, count: int) -> list[OffsetRange]:
+    count = min(max(count, 1), one.size)
+    edges = [one.from_offset + one.size * i // count for i in range(count + 1)]
+    return [replace(one, from_offset=a, until_offset=b) for a, b in itertools.pairwise(edges)]

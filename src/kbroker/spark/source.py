@@ -1,0 +1,69 @@
+"""``format("kbroker")``: the data source that Spark finds through the module `pyspark_kbroker`."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.failures import plainly
+from kbroker.spark.options import COLUMNS, read_columns, read_options
+from kbroker.spark.reader import KbrokerReader
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": HEADERS,
+}
+
+
+class KbrokerDataSource(DataSource):
+    """Topics of any Kafka cluster as tables and streams, over our own client; docs/spark-source.md has the options.
+
+    Every option is checked before the cluster is asked anything.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """What is given to ``format``."""
+        return "kbroker"
+
+    @plainly
+    def schema(self) -> StructType:
+        """The official connector's columns, or those that the option ``columns`` names."""
+        columns = read_columns(self.options)  # Spark does not say yet which kind of query it is to be
+        return StructType([StructField(name, TYPES[name]) for name in columns])
+
+    @plainly
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch reader."""
+        return KbrokerReader(read_options(self.options, streaming=False), _columns(schema))
+
+
+def _columns(schema: StructType) -> list[str]:
+    """Names of a schema, which the user may have given: any of ours, in any order, each of its own type."""
+    for given in schema.fields:
+        expected = TYPES.get(given.name)
+        if expected is None:
+            raise PipelineError(f"the schema names {given.name!r}; this source has {', '.join(COLUMNS)}")
+        if StructField(given.name, expected) != given:
+            raise PipelineError(
+                f"the schema has {given.simpleString()}; it must be {given.name}:{expected.simpleString()}, nullable"
+            )
+    return [given.name for given in schema.fields]

@@ -1,0 +1,5 @@
+"""Where Spark finds ``format("kbroker")``: it imports all top-level modules ``pyspark_*`` and takes DefaultSource."""
+
+from kbroker.spark.source import KbrokerDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

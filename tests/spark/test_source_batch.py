@@ -1,0 +1,164 @@
+"""``format("kbroker")`` in batch queries: found without registration, true to every record, clear in refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kbroker.client.admin import Admin, NewTopic
+from kbroker.client.cluster import Cluster
+from kbroker.client.producer import CODECS, Producer
+from tests.support.broker import BrokerProcess
+
+pyspark = pytest.importorskip("pyspark")
+
+Read = Callable[..., Any]
+
+
+@pytest.fixture
+def cluster(broker: BrokerProcess) -> Iterator[Cluster]:
+    with Cluster(broker.bootstrap) as opened:
+        yield opened
+
+
+@pytest.fixture
+def read(spark: Any, broker: BrokerProcess) -> Read:
+    """Load with options; dots are written as __."""
+
+    def load(**options: str) -> Any:
+        given = {"kafka.bootstrap.servers": broker.bootstrap, **{k.replace("__", "."): v for k, v in options.items()}}
+        return spark.read.format("kbroker").options(**given).load()
+
+    return load
+
+
+def create(cluster: Cluster, topic: str, partitions: int = 1) -> None:
+    """A topic that keeps records of any age."""
+    Admin(cluster).create_topics([NewTopic(topic, partitions, configs={"retention.ms": "-1"})])
+
+
+def fill(cluster: Cluster, topic: str, count: int, partition: int = 0, codec: str = "none", first: int = 0) -> None:
+    """Values b"0", b"1" ... to one partition."""
+    with Producer(cluster, codec=codec) as producer:
+        for i in range(first, first + count):
+            producer.send(topic, b"%d" % i, partition=partition, timestamp_ms=1_000_000 + i)
+
+
+def refusal(action: Callable[[], Any]) -> str:
+    """What Spark shows of a failure."""
+    with pytest.raises(Exception) as caught:
+        action()
+    return str(caught.value)
+
+
+def values(frame: Any) -> list[int]:
+    return sorted(int(bytes(row.value)) for row in frame.select("value").collect())
+
+
+def test_every_codec_column_and_null_comes_through(read: Read, cluster: Cluster) -> None:
+    """Rows are the records, whatever they were packed with: keys, tombstones, headers, times, offsets."""
+    create(cluster, "t", 2)
+    for codec in CODECS:
+        with Producer(cluster, codec=codec) as producer:
+            producer.send("t", codec.encode(), b"k", partition=0, timestamp_ms=1_767_225_600_123)
+            producer.send("t", None, None, partition=1, timestamp_ms=5, headers=[("h", b"x"), ("n", None)])
+    frame = read(subscribe="t", includeHeaders="true")
+    assert frame.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
+    rows = frame.selectExpr("*", "unix_micros(timestamp) AS us").orderBy("partition", "offset").collect()
+    assert [(r.key, r.value, r.topic, r.partition, r.offset, r.us, r.timestampType, r.headers) for r in rows[:5]] == [
+        (b"k", codec.encode(), "t", 0, i, 1_767_225_600_123_000, 0, None) for i, codec in enumerate(CODECS)
+    ]
+    assert [(r.key, r.value, r.partition, r.us, [tuple(h) for h in r.headers]) for r in rows[5:]] == [
+        (None, None, 1, 5000, [("h", b"x"), ("n", None)])
+    ] * 5
+
+
+def test_offsets_times_and_splits(read: Read, cluster: Cluster) -> None:
+    """A range named by offsets or by times is read exactly, in as many tasks as asked for."""
+    create(cluster, "t", 2)
+    for partition in (0, 1):
+        fill(cluster, "t", 100, partition, first=1000 * partition)
+    both = read(
+        subscribe="t", startingOffsets='{"t":{"0":10,"1":-2}}', endingOffsets='{"t":{"0":20,"1":-1}}', columns="value"
+    )
+    assert values(both) == [*range(10, 20), *range(1000, 1100)]
+    timed = read(
+        subscribe="t",
+        startingTimestamp="1001050",
+        endingTimestamp="1001060",
+        startingOffsetsByTimestampStrategy="latest",
+    )
+    assert values(timed) == list(range(1050, 1060))
+    assert "no record at or after" in refusal(lambda: read(subscribe="t", startingTimestamp="1001050").count())
+    assert read(assign='{"t":[1]}', columns="value", minPartitions="5").rdd.getNumPartitions() == 5
+    assert values(read(assign='{"t":[1]}', columns="value", minPartitions="5")) == list(range(1000, 1100))
+    assert read(subscribe="t", columns="offset", maxRecordsPerPartition="30").rdd.getNumPartitions() == 8
+
+
+def test_columns_are_narrowed_by_option_or_schema(
+    read: Read, spark: Any, broker: BrokerProcess, cluster: Cluster
+) -> None:
+    """Only what is named is read, in that order; a schema of the user's does the same, and must be true."""
+    create(cluster, "t")
+    fill(cluster, "t", 3)
+    frame = read(subscribe="t", columns="offset,value")
+    assert [tuple(row) for row in frame.orderBy("offset").collect()] == [(i, b"%d" % i) for i in range(3)]
+    given = spark.read.format("kbroker").option("kafka.bootstrap.servers", broker.bootstrap).option("subscribe", "t")
+    assert [tuple(r) for r in given.schema("topic string, offset bigint").load().orderBy("offset").collect()] == [
+        ("t", i) for i in range(3)
+    ]
+    assert "it must be offset:bigint" in refusal(lambda: given.schema("offset string").load().collect())
+
+
+def test_patterns_and_empty_topics(read: Read, cluster: Cluster) -> None:
+    """A pattern fits whole names; a topic without records gives no rows."""
+    for topic in ("logs-a", "logs-b", "my-logs-c"):
+        create(cluster, topic)
+    fill(cluster, "logs-a", 3)
+    fill(cluster, "my-logs-c", 5)
+    assert read(subscribePattern="logs-.*").count() == 3
+    assert read(subscribe="logs-b").count() == 0
+    assert "fits no topic" in refusal(lambda: read(subscribePattern="x.*").count())
+
+
+def test_mistakes_end_in_one_sentence(read: Read, cluster: Cluster) -> None:
+    """What Spark shows holds our sentence, and no frame of ours but the one that raised it."""
+    create(cluster, "t")
+    fill(cluster, "t", 10)
+    for expected, options in (
+        ("topic 'nope' does not exist", {"subscribe": "nope"}),
+        ("kafka.group.id is not supported", {"subscribe": "t", "kafka__group__id": "g"}),
+        ("127.0.0.1:1: connection refused", {"subscribe": "t", "kafka__bootstrap__servers": "127.0.0.1:1"}),
+        ("lacks t-0 and names t-7, not read", {"subscribe": "t", "startingOffsets": '{"t":{"7":0}}'}),
+        ("it cannot be read from 11 on", {"subscribe": "t", "startingOffsets": '{"t":{"0":11}}'}),
+        ("it cannot be read until 11", {"subscribe": "t", "endingOffsets": '{"t":{"0":11}}'}),
+    ):
+        shown = refusal(lambda options=options: read(**options).count())
+        assert expected in shown
+        assert shown.count("  File ") == 1, shown
+
+
+def test_retention_is_data_loss_unless_told_otherwise(read: Read, cluster: Cluster) -> None:
+    """Offsets that are gone are an error; failOnDataLoss=false reads what is left."""
+    create(cluster, "t")
+    fill(cluster, "t", 10)
+    cluster.request(
+        21, {"Topics": [{"Name": "t", "Partitions": [{"PartitionIndex": 0, "Offset": 4}]}], "TimeoutMs": 5000}
+    )
+    options = {"subscribe": "t", "startingOffsets": '{"t":{"0":1}}', "endingOffsets": '{"t":{"0":8}}'}
+    assert "set failOnDataLoss=false" in refusal(lambda: read(**options).count())
+    assert values(read(**options, failOnDataLoss="false")) == [4, 5, 6, 7]
+
+
+def test_a_large_topic_is_complete(read: Read, cluster: Cluster) -> None:
+    """Many fetches and many Arrow batches later nothing is missing, doubled or out of place."""
+    create(cluster, "t")
+    fill(cluster, "t", 120_000)
+    row = (
+        read(subscribe="t", kafka__max__partition__fetch__bytes="100000")
+        .selectExpr("count(*)", "sum(cast(cast(value AS string) AS bigint) - offset)", "count(DISTINCT offset)")
+        .first()
+    )
+    assert tuple(row) == (120_000, 0, 120_000)
