@@ -119,6 +119,25 @@ def test_state_of_the_parts(broker: Broker) -> None:
     assert found["process_resident_memory_bytes"] > 1e6
 
 
+def test_answers_that_wait_for_a_network_thread() -> None:
+    """The answers between handlers and network threads are counted, of each thread and together, and leave nothing."""
+    with Broker(CONFIG) as broker, wire.Connection(broker.bootstrap_servers) as client:
+        server = broker._running().server
+        seen: set[float] = set()
+        while not (seen - {0}):
+            for _ in range(200):
+                client.send(wire.header(18, 0, 1))
+            for _ in range(200):
+                client.receive()
+                seen.update(processor.counters()["responses_queued"] for processor in server.processors)
+        found = series(broker)
+    name = "kafka_network_request_channel_response_queue_size"
+    assert {key: value for key, value in found.items() if key.startswith(name)} == {
+        f'{name}{{processor="{number}"}}': 0 for number in ("", *range(len(server.processors)))
+    }
+    assert min(seen) == 0
+
+
 def test_memory_pool_that_runs_dry(broker: Broker) -> None:
     """The depletion sensors tell for how long requests had to wait for memory."""
     big = wire.produce("t", 0, b"x" * 800)

@@ -251,6 +251,18 @@ def test_a_session_ends(ending: SecuredBroker, clock: VirtualClock) -> None:
         connection.send(codec.encode_request_frame(METADATA, 1, 1, "x", {"Topics": []})[4:])
         assert is_closed(connection)
     assert ending.counters()["sessions_expired"] == 1
+    assert ending.broker._parts is not None
+    shown = {
+        family.name: sum(float(sample.value) for sample in samples)
+        for family, samples in ending.broker._parts.metrics.exposition.collect()
+        if family.name.startswith(("Expired", "expired-", "successful-auth", "failed-auth"))
+    }
+    assert shown == {
+        "ExpiredConnectionsKilledCount": 1,
+        "expired-connections-killed-count": 1,
+        "failed-authentication-total": 0,
+        "successful-authentication-total": 1,
+    }
 
 
 def test_a_session_is_renewed_on_the_same_connection(ending: SecuredBroker, clock: VirtualClock) -> None:

@@ -267,6 +267,35 @@ def test_one_hook_that_fails_keeps_no_other_from_it(bench, caplog):
     assert "cannot put producer_byte_rate of user alice in force" in caplog.text
 
 
+def test_host_names_are_looked_up_before_the_lock_is_taken(bench):
+    """The hooks looked them up again, so that one slow name held up every other change of a quota."""
+    hosts = {"host": "10.2.2.2"}
+    entities = QuotaEntityStore(bench.store, lambda host: None if entities._lock.locked() else hosts.get(host))
+    told = []
+    entities.on_change(lambda entity, key, value: told.append((entity.names[IP], value)))
+    host, key = user(ip="host"), "connection_creation_rate"
+
+    def alter(value):
+        return entities.alter([Alteration(host, [QuotaOp(key, value)])])
+
+    assert alter(5.0) == {host: None}
+    hosts["host"] = "10.3.3.3"
+    assert alter(6.0) == {host: None}
+    hosts["host"] = "10.4.4.4"
+    assert alter(None) == {host: None}
+    assert told == [("10.2.2.2", 5.0), ("10.2.2.2", None), ("10.3.3.3", 6.0), ("10.3.3.3", None)]
+    assert alter(7.0) == {host: None}
+    del told[:], hosts["host"]
+    again = QuotaEntityStore(bench.store, hosts.get)
+    again.on_change(lambda entity, key, value: told.append((entity.names[IP], value)))
+    again.load()
+    assert told == []
+    hosts["host"] = "10.5.5.5"
+    again.load()
+    again.alter([Alteration(host, [QuotaOp(key, None)])])
+    assert told == [("10.5.5.5", 7.0), ("10.5.5.5", None)]
+
+
 # ---------------------------------------------------------------- settings of long ago
 
 

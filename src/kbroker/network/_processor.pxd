@@ -26,6 +26,7 @@ cdef struct ProcessorCore:
     Responder responder
     AtomicI64 refs              # the handle; after the thread's end also each request still out
     AtomicI64 inbox             # stack of answered Requests, newest first; INBOX_DEAD after the thread's end
+    AtomicI64 inbox_size
     AtomicI64 stage
     AtomicI64 mutes_illegal     # moves the mute table refused
     AtomicI64 authenticated     # and, behind it, what else became of authentications

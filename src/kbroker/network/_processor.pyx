@@ -67,7 +67,7 @@ cdef void respond(Responder *responder, Request *first) noexcept nogil:
     cdef Request *reversed = NULL
     cdef Request *last = NULL
     cdef Request *following
-    cdef int64_t head
+    cdef int64_t head, number = 0
     atomic_add(&core.refs, 1)           # what we push may be the last request that keeps the core alive
     while first is not NULL:
         following = first.next
@@ -78,10 +78,13 @@ cdef void respond(Responder *responder, Request *first) noexcept nogil:
                 last = first
             first.next = reversed
             reversed = first
+            number += 1
         first = following
+    atomic_add(&core.inbox_size, number)    # before they can be taken: never below 0
     while reversed is not NULL:
         head = atomic_load(&core.inbox)
         if head == INBOX_DEAD:
+            atomic_add(&core.inbox_size, -number)
             drop_late(core, reversed, last)
             break
         last.next = <Request *>head
@@ -323,7 +326,7 @@ cdef void process_new_responses(ProcessorCore *core) noexcept nogil:
     cdef Request *newest
     cdef Request *oldest = NULL
     cdef Request *following
-    cdef int64_t now
+    cdef int64_t now, number = 0
     if atomic_load(&core.inbox) == 0:
         return
     newest = <Request *>atomic_swap(&core.inbox, 0)
@@ -332,6 +335,8 @@ cdef void process_new_responses(ProcessorCore *core) noexcept nogil:
         newest.next = oldest
         oldest = newest
         newest = following
+        number += 1
+    atomic_add(&core.inbox_size, -number)
     now = clock_now_ns(core.loop.clock)
     while oldest is not NULL:
         following = oldest.next
@@ -796,6 +801,7 @@ cdef class Processor:
             "bytes_sent": atomic_load_relaxed(&core.loop.counters.bytes_sent),
             "requests": atomic_load_relaxed(&core.loop.counters.requests),
             "responses": atomic_load_relaxed(&core.loop.counters.responses),
+            "responses_queued": atomic_load_relaxed(&core.inbox_size),
             "polls": atomic_load_relaxed(&core.loop.counters.polls),
             "wait_ns": atomic_load_relaxed(&core.loop.counters.wait_ns),
             "work_ns": atomic_load_relaxed(&core.loop.counters.work_ns),

@@ -43,6 +43,14 @@ _OF_PROCESSORS: tuple[tuple[str, Kind, str, str], ...] = (
     ("connection-close-total", "counter", "connections_closed", "connections that ended"),
     ("incoming-byte-total", "counter", "bytes_received", "bytes received"),
     ("outgoing-byte-total", "counter", "bytes_sent", "bytes sent"),
+    ("successful-authentication-total", "counter", "authenticated", "logins that succeeded"),
+    ("failed-authentication-total", "counter", "authentications_failed", "logins that failed"),
+    (
+        "expired-connections-killed-count",
+        "counter",
+        "sessions_expired",
+        "connections closed for a login that is too old",
+    ),
     ("request-total", "counter", "requests", "requests handed over"),
     ("response-total", "counter", "responses", "answers sent"),
     ("select-total", "counter", "polls", "times the thread asked for ready sockets"),
@@ -171,6 +179,11 @@ def _requests(parts: Observed) -> Iterable[Family]:
 # ---------------------------------------------------------------- threads and queues
 
 
+def _response_queues(server: SocketServer) -> Series:
+    sizes = [((str(p.processor_id),), p.counters()["responses_queued"]) for p in server.processors]
+    return [(("",), sum(size for _, size in sizes)), *sizes]
+
+
 def _threads(parts: Observed) -> Iterable[Family]:
     processors = parts.server.processors
     shares = [
@@ -194,6 +207,10 @@ def _threads(parts: Observed) -> Iterable[Family]:
     yield _gauge(
         "kafka.network:RequestChannel", "RequestQueueSize", "requests that wait for a handler",
         lambda: len(parts.requests),
+    )  # fmt: skip
+    yield Family(
+        "kafka.network:RequestChannel", "ResponseQueueSize", "gauge", ("processor",),
+        "answers that wait for their network thread; without a number: all of them", lambda: _response_queues(parts.server),
     )  # fmt: skip
     yield _gauge(
         "kbroker:requests", "python-queue-size", "requests that wait for a handler written in Python",
@@ -255,6 +272,10 @@ def _connections(parts: Observed) -> Iterable[Family]:
     for group, rows in ((SOCKETS, _OF_PROCESSORS), ("kbroker:network", _OWN_OF_PROCESSORS)):
         for name, kind, key, text in rows:
             yield Family(group, name, kind, by_processor, text, lambda key=key: counter(key))  # type: ignore[misc]
+    yield _gauge(
+        "kafka.network:SocketServer", "ExpiredConnectionsKilledCount", "connections closed for a login that is too old",
+        lambda: sum(p.counters()["sessions_expired"] for p in server.processors),
+    )  # fmt: skip
     yield _gauge(SOCKETS, "broker-connection-accept-rate", "new connections per second", quotas.rate)
     yield Family(
         SOCKETS, "connection-accept-rate", "gauge", ("listener", "ip"),

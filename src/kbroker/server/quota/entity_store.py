@@ -9,9 +9,10 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeGuard
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.quotas import QuotaEntity
+from kbroker.common.quotas import IP, QuotaEntity
 from kbroker.server.metadata_store import MetadataStore
 from kbroker.server.quota.entity_rules import Alteration, check_entity, check_ops
 
@@ -20,7 +21,8 @@ logger = logging.getLogger(__name__)
 #: Host names that one request may have looked up: each may take seconds, and one of few threads waits for it.
 MAX_LOOKUPS = 20
 
-#: Told of each change: entity, key, and the value now in force or None.
+#: Told of each change: entity, key, and the value now in force or None. Of an ip the entity has the address, not the
+#: host name it was given as: hooks look up nothing.
 QuotaHook = Callable[[QuotaEntity, str, float | None], None]
 
 
@@ -35,7 +37,7 @@ def address_of(host: str) -> str | None:
 class QuotaEntityStore:
     """Quotas by entity.
 
-    Args: ``resolve`` gives the address of a host.
+    Args: ``resolve`` gives the address of a host; it may take seconds, and no lock is held meanwhile.
     Threads: reading from any thread without a lock (the mapping is swapped whole); changes one at a time. Lock order:
     this one's, then the store's; hooks run under it.
     """
@@ -46,6 +48,7 @@ class QuotaEntityStore:
         self._lock = threading.Lock()
         self._hooks: list[QuotaHook] = []
         self._quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
+        self._addresses: dict[QuotaEntity, QuotaEntity] = {}  # of host names: in force for which address
 
     def on_change(self, hook: QuotaHook) -> None:
         """Call ``hook`` for every quota that ``load`` finds and for each change, once it is remembered."""
@@ -53,14 +56,15 @@ class QuotaEntityStore:
 
     def load(self) -> None:
         """Put what is remembered in force; before clients are served."""
+        quotas: dict[QuotaEntity, dict[str, float]] = {}
+        for entity, key, value in self._store.quotas():
+            quotas.setdefault(_from_text(entity), {})[key] = value
+        found = {host: self._resolve(host) for host in (entity.names.get(IP) for entity in quotas) if _is_name(host)}
         with self._lock:
-            quotas: dict[QuotaEntity, dict[str, float]] = {}
-            for entity, key, value in self._store.quotas():
-                quotas.setdefault(_from_text(entity), {})[key] = value
             self._quotas = quotas
-            for found, values in quotas.items():
+            for entity, values in quotas.items():
                 for key, value in values.items():
-                    self._tell(found, key, value)
+                    self._put_in_force(entity, key, value, found)
 
     def alter(
         self, alterations: Sequence[Alteration], validate_only: bool = False
@@ -87,7 +91,7 @@ class QuotaEntityStore:
                 results[entity] = refusal
         if not validate_only:
             with self._lock:
-                self._change(accepted)
+                self._change(accepted, lookups.found)
         return results
 
     def find(
@@ -111,7 +115,9 @@ class QuotaEntityStore:
 
     # ------------------------------------------------------------ inside
 
-    def _change(self, accepted: Mapping[QuotaEntity, Mapping[str, float | None]]) -> None:
+    def _change(
+        self, accepted: Mapping[QuotaEntity, Mapping[str, float | None]], found: Mapping[str, str | None]
+    ) -> None:
         quotas = dict(self._quotas)
         changed: list[tuple[QuotaEntity, str, float | None]] = []
         for entity, ops in accepted.items():
@@ -135,7 +141,26 @@ class QuotaEntityStore:
         self._quotas = quotas
         for entity, key, value in changed:
             logger.info("quota of %s: %s is %s now", entity, key, "not set" if value is None else value)
+            self._put_in_force(entity, key, value, found)
+
+    def _put_in_force(
+        self, entity: QuotaEntity, key: str, value: float | None, found: Mapping[str, str | None]
+    ) -> None:
+        """Tell the hooks; of a host name what it led to (``found``), and when it goes, what it led to then."""
+        host = entity.names.get(IP)
+        if not _is_name(host):
             self._tell(entity, key, value)
+            return
+        before = self._addresses.pop(entity, None)
+        address = found.get(host) if value is not None else None
+        after = None if address is None else QuotaEntity.of({IP: address})
+        if before is not None and before != after:
+            self._tell(before, key, None)
+        if after is not None:
+            self._addresses[entity] = after
+            self._tell(after, key, value)
+        elif value is not None:
+            logger.error("cannot put %s of %s in force: it has no address", key, entity)
 
     def _tell(self, entity: QuotaEntity, key: str, value: float | None) -> None:
         for hook in self._hooks:
@@ -146,25 +171,39 @@ class QuotaEntityStore:
 
 
 class _Lookups:
-    """Tells whether hosts have addresses; a request has only so many names to ask for."""
+    """Tells whether hosts have addresses; a request has only so many names to ask for.
+
+    ``found``: the addresses of names.
+    """
 
     def __init__(self, resolve: Callable[[str], str | None]) -> None:
         self._resolve = resolve
         self._left = MAX_LOOKUPS
+        self.found: dict[str, str | None] = {}
 
     def has_address(self, host: str) -> bool:
         """Raises: KafkaError INVALID_REQUEST once there were too many names."""
-        try:
-            if "%" in host:  # behind it Python takes anything for a zone, of any length
-                raise ValueError
-            ipaddress.ip_address(host)
-        except ValueError:
-            if self._left == 0:
-                text = f"More than {MAX_LOOKUPS} host names in one request: use addresses, or several requests"
-                raise KafkaError(Errors.INVALID_REQUEST, text) from None
-            self._left -= 1
-            return self._resolve(host) is not None
+        if not _is_name(host):
+            return True
+        if self._left == 0:
+            text = f"More than {MAX_LOOKUPS} host names in one request: use addresses, or several requests"
+            raise KafkaError(Errors.INVALID_REQUEST, text)
+        self._left -= 1
+        self.found[host] = self._resolve(host)
+        return self.found[host] is not None
+
+
+def _is_name(host: str | None) -> TypeGuard[str]:
+    """Whether it must be looked up: no address, and not the default entity's None."""
+    if host is None:
+        return False
+    try:
+        if "%" in host:  # behind it Python takes anything for a zone, of any length
+            return True
+        ipaddress.ip_address(host)
+    except ValueError:
         return True
+    return False
 
 
 def _to_text(entity: QuotaEntity) -> str:
