@@ -210,7 +210,8 @@ def _threads(parts: Observed) -> Iterable[Family]:
     )  # fmt: skip
     yield Family(
         "kafka.network:RequestChannel", "ResponseQueueSize", "gauge", ("processor",),
-        "answers that wait for their network thread; without a number: all of them", lambda: _response_queues(parts.server),
+        "answers that wait for their network thread; without a number: all of them",
+        lambda: _response_queues(parts.server),
     )  # fmt: skip
     yield _gauge(
         "kbroker:requests", "python-queue-size", "requests that wait for a handler written in Python",

@@ -57,8 +57,8 @@ class QuotaEntityStore:
     def load(self) -> None:
         """Put what is remembered in force; before clients are served."""
         quotas: dict[QuotaEntity, dict[str, float]] = {}
-        for entity, key, value in self._store.quotas():
-            quotas.setdefault(_from_text(entity), {})[key] = value
+        for text, key, value in self._store.quotas():
+            quotas.setdefault(_from_text(text), {})[key] = value
         found = {host: self._resolve(host) for host in (entity.names.get(IP) for entity in quotas) if _is_name(host)}
         with self._lock:
             self._quotas = quotas
