@@ -95,14 +95,21 @@ class Resolution(NamedTuple):
     client_id_tag: str
 
 
-def resolve(limited: Collection[QuotaEntity], user: str, client_id: str) -> Resolution:
+def kinds_of(limited: Collection[QuotaEntity]) -> set[frozenset[str]]:
+    """The combinations of entity types that are there."""
+    return {frozenset(entity.names) for entity in limited}
+
+
+def resolve(
+    limited: Collection[QuotaEntity], user: str, client_id: str, kinds: set[frozenset[str]] | None = None
+) -> Resolution:
     """Which of the entities that have a quota of one key counts for a client.
 
     While quotas of that key are set on one level only, that level decides about the counter whether it has an entity
-    for this client or not.
+    for this client or not. Args: ``kinds``: of ``limited``, for who asks often.
     """
     winner = next((one for one in candidates(user, client_id) if one.entity in limited), None)
-    kinds = {frozenset(entity.names) for entity in limited}
+    kinds = kinds_of(limited) if kinds is None else kinds
     if kinds <= {frozenset({CLIENT_ID})}:
         return Resolution(winner, "", client_id)
     if kinds == {frozenset({USER})}:

@@ -1,0 +1,169 @@
+"""A request log as a broker's quota managers would leave it: requests judged one after the other on a virtual clock."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+
+from kbroker._core.clock import VirtualClock
+from kbroker._core.sensor import QuotaViolationError
+from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
+from kbroker.metrics.registry import Metrics
+from kbroker.server.quota._client_quotas import DEFAULT_ENTITY, ClientQuotaManagers
+from kbroker.spark.log_schema import arrow_schema
+
+START_MS = 1_767_312_000_000  # 2026-01-02
+Quotas = Mapping[QuotaEntity, Mapping[str, float]]
+Delay = tuple[int, str, str, str, int]  # record, quota type, tags, milliseconds
+MANAGERS = {"Produce": "produce", "Fetch": "fetch", "Request": "request", "ControllerMutation": "controller_mutation"}
+
+
+@dataclass
+class Request:
+    """One request as it happens, whatever the quotas are."""
+
+    time_ms: int
+    principal: str
+    client_id: str
+    api_key: int
+    size_bytes: int
+    handler_us: int
+    network_us: int
+    mutations: int = 0
+
+
+@dataclass
+class LoggedBroker:
+    """Judges requests by a broker's own managers, and writes down what its request log would say."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    delays: list[Delay] = field(default_factory=list)
+    served: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        clock = VirtualClock(START_MS)
+        self.managers = ClientQuotaManagers(clock, Metrics(clock=clock, expires=True))
+        self._sequences: dict[tuple[str, str, str], int] = {}
+        self._sending: list[tuple[int, Callable[[], object]]] = []  # network time is known when an answer is away
+
+    def set(self, quotas: Quotas) -> None:
+        for entity, values in quotas.items():
+            names = entity.names
+            user, client = ((names[kind] or DEFAULT_ENTITY) if kind in names else None for kind in (USER, CLIENT_ID))
+            for key, value in values.items():
+                self.managers.update(user, client, key, value)
+
+    def judge(self, request: Request) -> None:
+        self.send(request.time_ms)
+        user = request.principal.removeprefix("User:")
+        now, row = request.time_ms, len(self.rows)
+        updates: list[dict[str, Any]] = []
+        verdicts: list[dict[str, Any]] = []
+        longest = 0
+        given = {"updates": updates, "verdicts": verdicts}
+
+        def record(kind: str, value: float, at: int, checked: bool, unrecords: bool = False) -> int:
+            manager = getattr(self.managers, MANAGERS[kind])
+            if not manager.is_enabled:
+                return 0
+            tags = manager.resolve(user, request.client_id)
+            who = (kind, tags.user_tag, tags.client_id_tag)
+            delay, refused, recorded = 0, False, True
+            strict = kind == "ControllerMutation" and checked
+            if strict:
+                try:
+                    manager.sensor(user, request.client_id).record_strict(value, at)
+                except QuotaViolationError as violation:
+                    delay, refused, recorded = violation.throttle_time_ms or 0, True, False
+            elif checked:
+                delay = manager.record_and_get_throttle(user, request.client_id, value, at)
+            elif unrecords:
+                manager.unrecord(user, request.client_id, -value, at)
+            else:
+                manager.record_no_throttle(user, request.client_id, value, at)
+            if recorded:
+                self._sequences[who] = self._sequences.get(who, 0) + 1
+                place = {"quota_type": kind, "user": who[1], "client_id": who[2], "sequence": self._sequences[who]}
+                updates.append({**place, "time_ms": at, "value": value, "checked": checked and not strict})
+            if delay:
+                self.delays.append((row, *who, delay))
+                verdicts.append({"quota_type": kind, "user": who[1], "client_id": who[2], "refused": refused})
+            return delay
+
+        size = float(request.size_bytes)
+        handler = request.handler_us * 1000 * (100 / 1e9)
+        if request.api_key == 0:
+            longest = max(record("Produce", size, now, True), 0)
+        if request.mutations:
+            longest = max(longest, record("ControllerMutation", float(request.mutations), now, True))
+        longest = max(longest, record("Request", handler, now, True))
+        if request.api_key == 1:
+            longest = max(longest, record("Fetch", size, now, True))
+            if longest:
+                record("Fetch", -size, now, False, unrecords=True)
+        if request.network_us:
+            network = request.network_us * 1000 * (100 / 1e9)
+            self._sending.append((now + 1, lambda: record("Request", network, now + 1, False)))
+        self.served.append(longest)
+        self.rows.append(
+            {
+                "time": datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=now + 1),
+                "broker": 1,
+                "sequence": row,
+                "api_key": request.api_key,
+                "api_version": 9,
+                "principal": request.principal,
+                "client_id": request.client_id,
+                "request_bytes": request.size_bytes if request.api_key != 1 else 60,
+                "response_bytes": request.size_bytes if request.api_key == 1 else 40,
+                "local_time_us": request.handler_us,
+                "network_time_us": request.network_us,
+                "send_time_us": 1000,
+                "response_queue_time_us": 0,
+                "throttle_time_ms": longest,
+                **given,
+            }
+        )
+
+    def send(self, until_ms: int) -> None:
+        """Answers that are away by then are charged their network time."""
+        while self._sending and self._sending[0][0] <= until_ms:
+            self._sending.pop(0)[1]()
+
+    def table(self) -> pa.Table:
+        return pa.Table.from_pylist(self.rows, arrow_schema())
+
+
+def traffic(
+    count: int, seed: int, users: Sequence[str] = ("ann", "bob"), clients: Sequence[str] = ("a", "b", "")
+) -> list[Request]:
+    """Random requests of all kinds; several in one millisecond, and gaps."""
+    rng = random.Random(seed)
+    now, made = START_MS, []
+    for _ in range(count):
+        now += rng.choice([0, 0, 0, 1, 7, 40, 300])
+        api = rng.choices([0, 1, 3, 19], [10, 10, 2, 1])[0]
+        made.append(
+            Request(
+                *(now, f"User:{rng.choice(users)}", rng.choice(clients), api, rng.randint(50, 9_000)),
+                *(rng.randint(5, 30_000), rng.choice([0, 10, 4_000]), rng.randint(1, 9) if api == 19 else 0),
+            )
+        )
+    return made
+
+
+def logged(requests: Sequence[Request], quotas: Quotas, later: Mapping[int, Quotas] | None = None) -> LoggedBroker:
+    """The log of a broker with these quotas, cold at first; `later`: others by the number of a request."""
+    broker = LoggedBroker()
+    broker.set(quotas)
+    for number, request in enumerate(requests):
+        if later and number in later:
+            broker.set(later[number])
+        broker.judge(request)
+    broker.send(requests[-1].time_ms + 1)
+    return broker

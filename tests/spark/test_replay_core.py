@@ -1,0 +1,152 @@
+"""Replay of tables in one process, beside the quota managers of a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kbroker.common.quotas import QuotaEntity
+from kbroker.spark.quota_set import QuotaSet, Tags
+from kbroker.spark.replay_core import Change, Outcome, Replay, replay_updates
+from tests.spark.logged import LoggedBroker, logged, traffic
+
+
+def entity(**names: str | None) -> QuotaEntity:
+    return QuotaEntity.of({kind.replace("_", "-"): name for kind, name in names.items()})
+
+
+ALL = {
+    "producer_byte_rate": 2_000.0,
+    "consumer_byte_rate": 3_000.0,
+    "request_percentage": 3.0,
+    "controller_mutation_rate": 0.2,
+}
+SETS: dict[str, dict[QuotaEntity, dict[str, float]]] = {
+    "each client": {entity(user=None, client_id=None): ALL},
+    "users": {entity(user=None): ALL, entity(user="ann"): {"producer_byte_rate": 900.0}},
+    "client ids": {entity(client_id=None): ALL, entity(client_id="a"): {"request_percentage": 9.0}},
+    "mixed": {
+        entity(user="ann", client_id="a"): {"producer_byte_rate": 700.0, "consumer_byte_rate": 800.0},
+        entity(user="bob"): {"request_percentage": 2.0, "consumer_byte_rate": 5_000.0},
+        entity(client_id=None): ALL,
+    },
+    "one type": {entity(user="ann", client_id=None): {"consumer_byte_rate": 1_500.0}},
+}
+
+
+def verdicts_of(outcome: Outcome) -> list[Any]:
+    rows = outcome.verdicts().to_pylist()
+    return sorted((r["sequence"], r["quota_type"], r["user"], r["counter_client_id"], r["delay_ms"]) for r in rows)
+
+
+def without(table: pa.Table, *names: str) -> pa.Table:
+    return table.drop_columns(list(names))
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_quotas_in_force_give_the_brokers_delays(name: str, seed: int) -> None:
+    """Fed its own updates, a replay decides as the broker did, to the millisecond; so does a what-if of no change."""
+    broker = logged(traffic(3_000, seed), SETS[name])
+    found = replay_updates(broker.table(), QuotaSet(SETS[name])).to_pylist()
+    delays = sorted((r["sequence"], r["quota_type"], r["user"], r["client_id"], r["delay_ms"]) for r in found)
+    assert delays == sorted(broker.delays)
+    assert len(delays) > 50
+    unrefused = without(broker.table(), "verdicts")
+    outcome = Replay(QuotaSet(SETS[name])).feed(unrefused)
+    mutations = [d for d in broker.delays if d[1] == "ControllerMutation"]  # refused ones leave no value to feed
+    assert verdicts_of(outcome) == sorted(d for d in broker.delays if d not in mutations)
+
+
+def test_quotas_that_change_on_the_way() -> None:
+    """With each change given at its time, the delays before and after it are the broker's."""
+    first, second = SETS["each client"], {entity(user=None, client_id=None): dict.fromkeys(ALL, 1e9)}
+    third = {entity(user=None, client_id=None): ALL, entity(user="ann", client_id="a"): {"producer_byte_rate": 100.0}}
+    requests = traffic(3_000, 5)
+    for number in (1_000, 2_000):  # a change between two milliseconds
+        for request in requests[number:]:
+            request.time_ms += 5
+    broker = logged(requests, first, {1_000: second, 2_000: third})
+    changes = [Change(requests[1_000].time_ms, QuotaSet(second)), Change(requests[2_000].time_ms, QuotaSet(third))]
+    found = replay_updates(broker.table(), QuotaSet(first), changes).to_pylist()
+    delays = sorted((r["sequence"], r["quota_type"], r["user"], r["client_id"], r["delay_ms"]) for r in found)
+    assert delays == sorted(broker.delays)
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("how", ["updates", "sizes and times"])
+def test_other_quotas_give_what_a_broker_with_them_would_do(name: str, how: str) -> None:
+    """Under proposed quotas, with other counters too, each request is delayed as a broker that had them would."""
+    requests = [r for r in traffic(3_000, 3) if r.api_key != 19]
+    in_force = {entity(user=None): dict.fromkeys(ALL, 4_000.0)} if how == "updates" else {}
+    before, after = logged(requests, in_force), logged(requests, SETS[name])
+    table = before.table() if how == "updates" else without(before.table(), "updates", "verdicts")
+    outcome = Replay(QuotaSet(SETS[name])).feed(table)
+    assert verdicts_of(outcome) == sorted(after.delays)
+    assert outcome.served_ms.tolist() == after.served
+    assert before.served != after.served
+    served = sum(r["served_ms"] for r in outcome.verdicts().to_pylist())
+    assert served == sum(after.served)
+
+
+def test_tables_one_after_the_other() -> None:
+    """What the counters hold stays from one table to the next."""
+    requests = traffic(2_000, 4)
+    while requests[1_000].time_ms <= requests[999].time_ms + 1:  # network time is counted a millisecond later
+        for request in requests[1_000:]:
+            request.time_ms += 1
+    table = without(logged(requests, SETS["mixed"]).table(), "verdicts")
+    whole = Replay(QuotaSet(SETS["mixed"])).feed(table)
+    halves = Replay(QuotaSet(SETS["mixed"]))
+    parts = [halves.feed(table.slice(0, 1_000)), halves.feed(table.slice(1_000))]
+    assert verdicts_of(whole) == verdicts_of(parts[0]) + verdicts_of(parts[1])
+
+
+def test_rows_in_any_order() -> None:
+    """The order of a table's rows says nothing: times and sequences do."""
+    table = without(logged(traffic(2_000, 6), SETS["mixed"]).table(), "verdicts")
+    shuffled = table.take(pa.array([(i * 7919) % 2_000 for i in range(2_000)]))
+    assert verdicts_of(Replay(QuotaSet(SETS["mixed"])).feed(shuffled)) == verdicts_of(
+        Replay(QuotaSet(SETS["mixed"])).feed(table)
+    )
+
+
+def test_seconds_add_up() -> None:
+    """By client and second: all requests, all delays, those of the log beside those of the replay."""
+    broker = logged(traffic(2_000, 7), SETS["each client"])
+    outcome = Replay(QuotaSet(SETS["users"])).feed(broker.table())
+    seconds = outcome.seconds().to_pylist()
+    assert sum(s["requests"] for s in seconds) == 2_000
+    assert sum(s["logged_delay_ms"] for s in seconds) == sum(broker.served)
+    assert sum(s["delay_ms"] for s in seconds) == outcome.served_ms.sum()
+    assert max(s["longest_delay_ms"] for s in seconds) == outcome.served_ms.max()
+
+
+def test_rows_without_requests_or_names() -> None:
+    """A verdict without a request, clients without a name, an empty table, quotas of addresses: nothing breaks."""
+    quotas = QuotaSet({**SETS["mixed"], entity(ip=None): {"connection_creation_rate": 1.0}})
+    broker = LoggedBroker()
+    table = broker.table()
+    assert Replay(quotas).feed(table).verdicts().num_rows == 0
+    assert Replay(quotas).feed(table).seconds().num_rows == 0
+    assert replay_updates(table, quotas).num_rows == 0
+    rows = logged(traffic(10, 1), {}).rows
+    rows[3] = dict.fromkeys(rows[3]) | {"time": rows[3]["time"], "sequence": 3}
+    rows[4] |= {"principal": None, "client_id": None}
+    outcome = Replay(quotas).feed(pa.Table.from_pylist(rows, table.schema))
+    assert sum(s["requests"] for s in outcome.seconds().to_pylist()) == 9
+
+
+def test_whose_counter_it_is() -> None:
+    """The eight levels as the broker has them, and the limit of a counter by its name."""
+    quotas = QuotaSet(SETS["mixed"])
+    judge = quotas.judge("Produce", "User:ann", "a")
+    assert judge == (Tags("Produce", "ann", "a"), 700.0, 1)
+    assert quotas.judge("Request", "User:bob", "a") == (Tags("Request", "bob", ""), 2.0, 3)
+    assert quotas.judge("Request", "User:eve", "x") == (Tags("Request", "", "x"), 3.0, 8)
+    assert quotas.judge("Request", "User:eve", None).limit is None
+    assert quotas.limit_of(Tags("Request", "bob", "")) == 2.0
+    assert quotas.limit_of(Tags("Request", "", "x")) == 3.0
+    assert quotas.limit_of(Tags("Request", "", "")) is None
