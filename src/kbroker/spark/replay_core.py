@@ -1,7 +1,7 @@
 """Replay of one table of rows in this process: who would have been delayed under a set of quotas, by how much, when.
 
-An open loop: the clients of the log do not react. One that is delayed would have sent less afterwards; here it sends what
-the log says, so delays come out too many rather than too few. Counters begin cold, as after a start of the broker.
+An open loop: the clients of the log do not react. One that is delayed would have sent less afterwards; here it sends
+what the log says, so delays come out too many rather than too few. Counters begin cold, as after a start of the broker.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.spark._replay import COUNTED, JUDGED, LIMIT, STRICT, Counters
 from kbroker.spark.quota_set import Judge, QuotaSet, Tags
-from kbroker.spark.replay_events import LAST, Events, Log, Updates, flattened, numbers
+from kbroker.spark.replay_events import LAST, Events, Log, Updates, flattened, numbered, numbers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 OPEN_LOOP = "open loop: clients do not react to these delays, as real ones would"
 #: Fetch last: what a fetch is given back depends on the other delay too, and nothing depends on Fetch.
 ORDER = ("Request", "Produce", "ControllerMutation", "Fetch")
-
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Windows:
 
 @dataclass
 class Delays:
-    """The values of a type that were judged, with what they cost. `judge` says by which counter, by `pair` of the row."""
+    """The values of a type that were judged, with what they cost."""
 
     quota_type: str
     events: Events
@@ -222,21 +221,8 @@ class Replay:
 
 def pairs_of(table: pa.Table) -> tuple[np.ndarray[Any, Any], list[tuple[str | None, str | None]]]:
     """The (principal, client id) of each row, as a number, and the list of them."""
-    import numpy as np
-
-    codes, names = [], []
-    for column in ("principal", "client_id"):
-        encoded = table.column(column).combine_chunks().dictionary_encode("encode")
-        if hasattr(encoded, "combine_chunks"):
-            encoded = encoded.combine_chunks()
-        codes.append(encoded.indices.to_numpy(zero_copy_only=False))
-        names.append(encoded.dictionary.to_pylist())
-    both = codes[0].astype(np.int64) * max(len(names[1]), 1) + codes[1]
-    steps = np.flatnonzero(np.concatenate([[True], np.diff(both) != 0])) if len(both) else np.zeros(0, np.int64)
-    distinct, short = np.unique(both[steps], return_inverse=True)  # rows of a client lie together in a table's files
-    pair = np.repeat(short, np.diff(np.concatenate([steps, [len(both)]]))).astype(np.int32)
-    width = max(len(names[1]), 1)
-    return pair, [(names[0][int(code) // width], names[1][int(code) % width]) for code in distinct]
+    number, names = numbered([table.column("principal"), table.column("client_id")])
+    return number, [(principal, client_id) for principal, client_id in names]
 
 
 # ---------------------------------------------------------------- what the broker itself has recorded
@@ -250,7 +236,9 @@ class Change:
     quotas: QuotaSet
 
 
-def replay_updates(table: pa.Table, quotas: QuotaSet, changes: Sequence[Change] = (), windows: Windows | None = None) -> pa.Table:
+def replay_updates(
+    table: pa.Table, quotas: QuotaSet, changes: Sequence[Change] = (), windows: Windows | None = None
+) -> pa.Table:
     """Feed the updates of a log to cold counters, exactly as the broker recorded them: the delays it decided on.
 
     Args: `quotas`: those in force at the log's beginning; `changes`: later ones. `table` has the whole life of each of
@@ -265,15 +253,13 @@ def replay_updates(table: pa.Table, quotas: QuotaSet, changes: Sequence[Change] 
     if updates is None:
         return updates_schema().empty_table()
     counters = (windows or Windows()).counters()
-    tags = [Tags(*names) for names in zip(updates.quota_type, updates.user, updates.client_id, strict=True)]
     refusals = _refusals(table, Log(table))
-    tags += [tag for tag, _, _ in refusals]
-    known = {tag: i for i, tag in enumerate(dict.fromkeys(tags))}
+    known = {tag: i for i, tag in enumerate(dict.fromkeys([*updates.tags, *(tag for tag, _, _ in refusals)]))}
     for tag in known:
         counters.add(tag.quota_type, quotas.limit_of(tag))
     n = len(updates.row)
     action = np.where(updates.checked, JUDGED, COUNTED).astype(np.int8)
-    counter = np.array([known[tag] for tag in tags], np.int32)
+    counter = np.concatenate([updates.tag, np.array([known[tag] for tag, _, _ in refusals], np.int32)]).astype(np.int32)
     events = Events(
         np.concatenate([updates.row, np.array([row for _, row, _ in refusals], np.int32)]).astype(np.int32),
         np.concatenate([updates.time_ms, np.array([at for _, _, at in refusals], np.int64)]),

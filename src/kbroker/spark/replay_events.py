@@ -7,10 +7,12 @@ network thread's. The bytes of a fetch are given back if it is delayed. Columns 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbroker.spark._replay import COUNTED, GIVEN_BACK, JUDGED, STRICT
+from kbroker.spark.quota_set import Tags
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,12 +61,11 @@ class Events:
 
 @dataclass(frozen=True)
 class Updates:
-    """The flattened `updates` of a table."""
+    """The flattened `updates` of a table. `tag`: number of the counter, whose name is in `tags`."""
 
     row: np.ndarray[Any, Any]
-    quota_type: np.ndarray[Any, Any]  # of str
-    user: np.ndarray[Any, Any]
-    client_id: np.ndarray[Any, Any]
+    tag: np.ndarray[Any, Any]
+    tags: list[Tags]
     sequence: np.ndarray[Any, Any]
     time_ms: np.ndarray[Any, Any]
     value: np.ndarray[Any, Any]
@@ -79,13 +80,44 @@ class Updates:
         if found is None:
             return None
         row, field = found
+        tag, names = numbered([field(name) for name in ("quota_type", "user", "client_id")])
         return Updates(
             row,
-            *(field(name).to_numpy(zero_copy_only=False) for name in ("quota_type", "user", "client_id", "sequence")),
+            tag,
+            [Tags(kind or "", user or "", client_id or "") for kind, user, client_id in names],
+            field("sequence").to_numpy(zero_copy_only=False).astype(np.int64),
             field("time_ms").to_numpy(zero_copy_only=False).astype(np.int64),
             field("value").to_numpy(zero_copy_only=False).astype(np.float64),
             field("checked").to_numpy(zero_copy_only=False).astype(bool),
         )
+
+
+def numbered(columns: Sequence[Any]) -> tuple[np.ndarray[Any, Any], list[tuple[Any, ...]]]:
+    """Of columns of the same length: each combination of their values as a number, and the combinations by number."""
+    import numpy as np
+    import pyarrow as pa
+
+    code = np.zeros(len(columns[0]), np.int64)
+    names = []
+    for column in columns:
+        encoded = column.dictionary_encode("encode")
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+            if isinstance(encoded, pa.ChunkedArray):  # of no chunk at all
+                return code.astype(np.int32), []
+        names.append(encoded.dictionary.to_pylist())
+        code = code * max(len(names[-1]), 1) + encoded.indices.to_numpy(zero_copy_only=False)
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(code) != 0])) if len(code) else np.zeros(0, np.int64)
+    distinct, short = np.unique(code[starts], return_inverse=True)  # mostly rows of a client lie together
+    number = np.repeat(short, np.diff(np.concatenate([starts, [len(code)]]))).astype(np.int32)
+    combinations = []
+    for one in distinct.tolist():
+        parts = []
+        for values in reversed(names):
+            one, place = divmod(one, max(len(values), 1))
+            parts.append(values[place])
+        combinations.append(tuple(reversed(parts)))
+    return number, combinations
 
 
 def flattened(table: pa.Table, name: str) -> tuple[np.ndarray[Any, Any], Any] | None:
@@ -152,17 +184,13 @@ class Log:
         parts = []
         made = counter >= 0
         if self.updates is not None:
-            logged = self._logged(quota_type, made)
+            logged = self._logged(quota_type, counter)
             parts.append(logged)
             made = made.copy()
             made[logged.row] = False
         rows = np.flatnonzero(made & self._judged(quota_type)).astype(np.int32)
         parts += self._made(quota_type, rows)
-        columns = zip(*((getattr(p, name) for name in Events.__dataclass_fields__) for p in parts if len(p)), strict=True)
-        joined = [np.concatenate(column) for column in columns]
-        if not joined:
-            return _events(rows[:0], 0, 0, JUDGED, 0)
-        return Events(*joined).in_order()
+        return joined(parts).in_order() if parts else _events(rows, 0, 0, JUDGED, 0)
 
     def _judged(self, quota_type: str) -> np.ndarray[Any, Any]:
         """The rows that a broker would judge by this type."""
@@ -192,32 +220,33 @@ class Log:
         found = [_events(rows, times, size, JUDGED, order)]
         return found if quota_type == "Produce" else [*found, _events(rows, times, size, GIVEN_BACK, order + 1)]
 
-    def _logged(self, quota_type: str, wanted: np.ndarray[Any, Any]) -> Events:
+    def _logged(self, quota_type: str, counter: np.ndarray[Any, Any]) -> Events:
         """Values that the broker recorded. What a delayed fetch was given back is decided anew."""
         import numpy as np
 
         updates = self.updates
         assert updates is not None
-        at = np.flatnonzero((updates.quota_type == quota_type) & wanted[updates.row])
+        of_type = np.array([tag.quota_type == quota_type for tag in updates.tags], bool)
+        at = np.flatnonzero(of_type[updates.tag] & (counter[updates.row] >= 0))
         row, value = updates.row[at], updates.value[at]
         action = np.where(updates.checked[at], JUDGED, COUNTED).astype(np.int8)
-        sequence = updates.sequence[at].astype(np.int64) * 4
-        found = Events(row, updates.time_ms[at], value, action, sequence)
         if quota_type == "ControllerMutation":
-            found.action[self._knows_error_89()[row]] = STRICT
+            action[self._knows_error_89()[row]] = STRICT
+        elif quota_type == "Fetch":
+            action[value < 0] = GIVEN_BACK
+            value = np.abs(value)
+        # A counter that stays as it was keeps its own order; where several become one, records say who came first.
+        place = numbers(self.table, "sequence")[row] * 4 + np.where(action == COUNTED, 2, action == GIVEN_BACK)
+        kept = _of_one(counter[row], updates.tag[at], int(counter.max(initial=0)) + 1)
+        found = Events(row, updates.time_ms[at], value, action, np.where(kept, updates.sequence[at] * 4, place))
         if quota_type != "Fetch":
             return found
-        returned = value < 0
-        found.action[returned], found.value = GIVEN_BACK, np.abs(value)
-        judged = found.action == JUDGED
-        kept = np.zeros(len(wanted), bool)
-        kept[row[returned]] = True
-        alone = np.flatnonzero(judged & ~kept[row])  # those that were not delayed then may be now
-        more = found.taken(alone)
+        returned = np.zeros(len(counter), bool)
+        returned[row[action == GIVEN_BACK]] = True
+        more = found.taken(np.flatnonzero((action == JUDGED) & ~returned[row]))  # not delayed then, perhaps now
         more.action[:] = GIVEN_BACK
         more.sequence += 1
-        both = (np.concatenate([getattr(found, n), getattr(more, n)]) for n in Events.__dataclass_fields__)
-        return Events(*both)
+        return joined([found, more])
 
     def _knows_error_89(self) -> np.ndarray[Any, Any]:
         """Rows whose mutations are refused, not delayed, where the quota is overdrawn."""
@@ -230,6 +259,23 @@ class Log:
             | ((key == CREATE_PARTITIONS) & (version >= 3))
             | ((key == DELETE_TOPICS) & (version >= 5))
         )
+
+
+def joined(parts: Sequence[Events]) -> Events:
+    """All of them, one behind the other."""
+    import numpy as np
+
+    return Events(*(np.concatenate([getattr(part, name) for part in parts]) for name in Events.__dataclass_fields__))
+
+
+def _of_one(group: np.ndarray[Any, Any], value: np.ndarray[Any, Any], groups: int) -> np.ndarray[Any, Any]:
+    """Whether all values of an element's group are the same."""
+    import numpy as np
+
+    low, high = np.full(groups, 2**31 - 1, np.int32), np.full(groups, -1, np.int32)
+    np.minimum.at(low, group, value)
+    np.maximum.at(high, group, value)
+    return np.asarray((low == high)[group])
 
 
 def _events(rows: Any, time_ms: Any, value: Any, action: int, sequence: Any) -> Events:

@@ -1,0 +1,183 @@
+"""What-if: who would have been delayed under other quotas, by how much and when, through the sensors of a broker.
+
+Functions on a request log's table, or on any DataFrame with its columns. It is an open loop (see `replay_core`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.spark.quota_set import QuotaSet
+from kbroker.spark.replay_core import (
+    Change,
+    Replay,
+    Windows,
+    replay_updates,
+    seconds_schema,
+    updates_schema,
+    verdict_schema,
+)
+from kbroker.spark.units import Shared, Work, work_on_rows, work_on_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+COUNTS = (*("requests", "request_bytes", "response_bytes", "logged_delayed", "logged_delay_ms", "delayed", "delay_ms"),)
+
+
+def replay_table(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    quotas: QuotaSet,
+    *,
+    dates: Sequence[str] | None = None,
+    windows: Windows | None = None,
+) -> DataFrame:
+    """By client and second what the log says and what `quotas` would have done: the columns of `seconds_schema`.
+
+    Raises: TableError when the folder is no table.
+    """
+    work = _work(quotas, windows, "seconds")
+    return _added_up(work_on_table(spark, path, _shared(quotas), work, seconds_schema(), dates))
+
+
+def replay_rows(rows: DataFrame, quotas: QuotaSet, *, windows: Windows | None = None) -> DataFrame:
+    """The same on any rows of a request log. Slower: every row passes through a shuffle."""
+    work = _work(quotas, windows, "seconds")
+    return _added_up(work_on_rows(rows, _shared(quotas), work, seconds_schema()))
+
+
+def verdicts_of_table(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    quotas: QuotaSet,
+    *,
+    dates: Sequence[str] | None = None,
+    windows: Windows | None = None,
+) -> DataFrame:
+    """A row for every delay that `quotas` would have put on a request: the columns of `verdict_schema`."""
+    return work_on_table(spark, path, _shared(quotas), _work(quotas, windows, "verdicts"), verdict_schema(), dates)
+
+
+def verdicts_of_rows(rows: DataFrame, quotas: QuotaSet, *, windows: Windows | None = None) -> DataFrame:
+    """The same on any rows of a request log."""
+    return work_on_rows(rows, _shared(quotas), _work(quotas, windows, "verdicts"), verdict_schema())
+
+
+def by_client(seconds: DataFrame) -> DataFrame:
+    """Each client's sums over all seconds, the longest delay first.
+
+    Beside them: the seconds in which it sent anything (`active_seconds`), was delayed, and would have been delayed, and
+    when that would have begun and ended.
+    """
+    from pyspark.sql import functions as F
+
+    return (
+        seconds.groupBy("principal", "client_id")
+        .agg(
+            F.count("*").alias("active_seconds"),
+            *(F.sum(name).alias(name) for name in COUNTS),
+            F.max("longest_delay_ms").alias("longest_delay_ms"),
+            F.count_if(F.col("logged_delayed") > 0).alias("logged_delayed_seconds"),
+            F.count_if(F.col("delayed") > 0).alias("delayed_seconds"),
+            F.timestamp_seconds(F.min(F.when(F.col("delayed") > 0, F.col("second")))).alias("first_delay"),
+            F.timestamp_seconds(F.max(F.when(F.col("delayed") > 0, F.col("second")))).alias("last_delay"),
+        )
+        .orderBy(F.desc("delay_ms"), F.desc("logged_delay_ms"), F.desc("requests"), "principal", "client_id")
+    )
+
+
+class Checked(NamedTuple):
+    """A log beside the replay of its own updates: verdicts that agree, differ, and that only one of the two has."""
+
+    equal: int
+    different: int
+    only_logged: int
+    only_replayed: int
+
+
+def replay_exact(
+    rows: DataFrame, quotas: QuotaSet, changes: Sequence[Change] = (), windows: Windows | None = None
+) -> DataFrame:
+    """The delays that follow from the updates in the log, in the broker's own order: the columns of `updates_schema`.
+
+    Args: `rows`: from the start of the broker on, none left out; `quotas`: those in force then; `changes`: later ones.
+    """
+    from pyspark.sql import functions as F
+
+    plain = ("time", "broker", "sequence", "api_key", "api_version", "send_time_us", "response_queue_time_us")
+    recorded = rows.select(*plain, F.explode("updates").alias("u")).select(
+        *plain,
+        F.array("u").alias("updates"),
+        F.lit(None).cast(rows.schema["verdicts"].dataType).alias("verdicts"),
+        F.xxhash64("u.quota_type", "u.user", "u.client_id").alias("counter"),
+    )
+    refused = rows.select(*plain, F.explode("verdicts").alias("v")).where("v.refused")
+    refused = refused.select(
+        *plain,
+        F.lit(None).cast(rows.schema["updates"].dataType).alias("updates"),
+        F.array("v").alias("verdicts"),
+        F.xxhash64("v.quota_type", "v.user", "v.client_id").alias("counter"),
+    )
+
+    def work(table: pa.Table) -> pa.Table:
+        return replay_updates(table, quotas, changes, windows)
+
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    groups = 4 * rows.sparkSession.sparkContext.defaultParallelism
+    keyed = recorded.unionByName(refused).groupBy(F.pmod("counter", F.lit(groups)))
+    return keyed.applyInArrow(work, from_arrow_schema(updates_schema()))
+
+
+def check(rows: DataFrame, replayed: DataFrame, cap_ms: int = 1000) -> Checked:
+    """Compare a log's verdicts with `replay_exact`. Args: `cap_ms`: the longest delay of a request quota."""
+    from pyspark.sql import functions as F
+
+    keys = ("broker", "sequence", "quota_type", "user", "client_id", "refused")
+    logged = rows.select("broker", "sequence", F.explode("verdicts").alias("v")).where(
+        "v.quota_type <> 'ConnectionRate'"
+    )
+    asked = F.when(F.col("v.quota_type") == "Request", F.least("v.delay_asked_ms", F.lit(cap_ms))).otherwise(
+        F.col("v.delay_asked_ms")
+    )
+    names = [F.coalesce(f"v.{key}", F.lit(False if key == "refused" else "")).alias(key) for key in keys[2:]]
+    logged = logged.select(F.col("broker").cast("bigint"), "sequence", *names, asked.alias("asked_ms"))
+    # a request may be refused or delayed by one counter more than once: the longest stands for all
+    one = logged.groupBy(*keys).agg(F.max("asked_ms").alias("asked_ms"))
+    other = replayed.groupBy(*keys).agg(F.max("delay_ms").alias("delay_ms"))
+    row = one.join(other, list(keys), "full").agg(
+        F.count_if(F.col("asked_ms") == F.col("delay_ms")).alias("equal"),
+        F.count_if(F.col("asked_ms") != F.col("delay_ms")).alias("different"),
+        F.count_if(F.col("delay_ms").isNull()).alias("only_logged"),
+        F.count_if(F.col("asked_ms").isNull()).alias("only_replayed"),
+    )
+    found = row.collect()[0]
+    return Checked(found["equal"], found["different"], found["only_logged"], found["only_replayed"])
+
+
+def _shared(quotas: QuotaSet) -> Shared:
+    def shared(principal: str | None, client_id: str | None) -> Iterable[Hashable]:
+        judges = (quotas.judge(quota_type, principal, client_id) for quota_type in quotas.types)
+        return [judge.tags for judge in judges if judge.limit is not None]
+
+    return shared
+
+
+def _work(quotas: QuotaSet, windows: Windows | None, what: str) -> Work:
+    def work(table: pa.Table) -> pa.Table:
+        outcome = Replay(quotas, windows).feed(table)
+        return outcome.seconds() if what == "seconds" else outcome.verdicts()
+
+    return work
+
+
+def _added_up(parts: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    sums = [F.sum(name).alias(name) for name in COUNTS]
+    longest = F.max("longest_delay_ms").alias("longest_delay_ms")
+    return parts.groupBy("principal", "client_id", "second").agg(*sums, longest)

@@ -1,0 +1,115 @@
+"""The replay job over tables and DataFrames: the same answers wherever the rows lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from kbroker.spark.quota_set import QuotaSet
+from kbroker.spark.replay import (
+    by_client,
+    check,
+    replay_exact,
+    replay_rows,
+    replay_table,
+    verdicts_of_rows,
+    verdicts_of_table,
+)
+from kbroker.spark.replay_core import Replay
+from kbroker.spark.table import read_table, write_table
+from kbroker.spark.units import spread_clients, units_of
+from tests.spark.logged import LoggedBroker, logged, traffic
+from tests.spark.test_replay_core import SETS, verdicts_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+USERS, CLIENTS = ("ann", "bob", "eve"), ("a", "b", "c", "d", "")
+
+
+@pytest.fixture(scope="module")
+def broker() -> LoggedBroker:
+    return logged(traffic(3_000, 11, USERS, CLIENTS), SETS["users"])
+
+
+@pytest.fixture(scope="module")
+def table(spark: SparkSession, broker: LoggedBroker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its log in a table, in two batches."""
+    path = tmp_path_factory.mktemp("table")
+    rows = broker.table()
+    for part in (rows.slice(0, 1_700), rows.slice(1_700)):
+        write_table(spark.createDataFrame(part), path, buckets=4)
+    return path
+
+
+def of_spark(found: DataFrame) -> list[tuple[int, str, str, str, int]]:
+    rows = found.toArrow().to_pylist()
+    return sorted((r["sequence"], r["quota_type"], r["user"], r["counter_client_id"], r["delay_ms"]) for r in rows)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_table_gives_what_one_process_gives(
+    spark: SparkSession, broker: LoggedBroker, table: Path, name: str
+) -> None:
+    """Counters whose clients lie in several buckets are judged as one, those of one bucket in it."""
+    quotas = QuotaSet(SETS[name])
+    expected = verdicts_of(Replay(quotas).feed(broker.table()))
+    assert len(expected) > 20
+    assert of_spark(verdicts_of_table(spark, table, quotas)) == expected
+    assert of_spark(verdicts_of_rows(read_table(spark, table), quotas)) == expected
+
+
+def test_sums_by_client(spark: SparkSession, broker: LoggedBroker, table: Path) -> None:
+    """Before and after, of each client, in seconds and milliseconds; from the table and from a DataFrame alike."""
+    quotas = QuotaSet(SETS["mixed"])
+    outcome = Replay(quotas).feed(broker.table())
+    rows = by_client(replay_table(spark, table, quotas)).collect()
+    assert sum(row.requests for row in rows) == 3_000
+    assert sum(row.logged_delay_ms for row in rows) == sum(broker.served)
+    assert sum(row.delay_ms for row in rows) == outcome.served_ms.sum()
+    seconds = {(r["principal"], r["client_id"], r["second"]) for r in outcome.seconds().to_pylist() if r["delayed"] > 0}
+    assert sum(row.delayed_seconds for row in rows) == len(seconds)
+    assert by_client(replay_rows(read_table(spark, table), quotas)).collect() == rows
+
+
+def test_a_log_against_its_own_verdicts(spark: SparkSession, broker: LoggedBroker, table: Path) -> None:
+    """Its updates give its verdicts; under other quotas they do not, and the check says so."""
+    rows = read_table(spark, table)
+    exact = replay_exact(rows, QuotaSet(SETS["users"])).toArrow().to_pylist()
+    delays = sorted((r["sequence"], r["quota_type"], r["user"], r["client_id"], r["delay_ms"]) for r in exact)
+    assert delays == sorted(broker.delays)
+    asked = {}
+    for row, kind, user, client_id, delay in broker.delays:
+        asked[row, kind, user, client_id] = delay
+    told = [
+        {
+            **r,
+            "verdicts": [
+                {**v, "delay_asked_ms": asked[n, v["quota_type"], v["user"], v["client_id"]]} for v in r["verdicts"]
+            ],
+        }
+        for n, r in enumerate(broker.rows)
+    ]
+    log = spark.createDataFrame(pa.Table.from_pylist(told, broker.table().schema))
+    found = check(log, replay_exact(log, QuotaSet(SETS["users"])))
+    assert found == (len(broker.delays), 0, 0, 0)
+    other = check(log, replay_exact(log, QuotaSet(SETS["each client"])))
+    assert other.different + other.only_logged + other.only_replayed > 0
+
+
+def test_who_belongs_together() -> None:
+    """Clients that share something by way of others are one unit; only units of several buckets are spread."""
+
+    def shared(user: str | None, client_id: str | None) -> list[str]:
+        return [f"user {user}"] if client_id != "alone" else []
+
+    clients = [("u", "a"), ("v", "a"), ("u", "b"), ("u", "alone")]
+    assert sorted(map(sorted, units_of(clients, shared))) == [[("u", "a"), ("u", "b")], [("u", "alone")], [("v", "a")]]
+    places = [(0, "u", "a"), (1, "u", "b"), (0, "v", "a"), (1, "v", "b"), (2, "u", "alone")]
+    spread = spread_clients(places, shared)
+    assert set(spread) == {("u", "a"), ("u", "b"), ("v", "a"), ("v", "b")}
+    assert spread["u", "a"] == spread["u", "b"] != spread["v", "a"]
+    assert spread_clients([(0, "u", "a"), (0, "u", "b")], shared) == {}
