@@ -197,12 +197,12 @@ class Log:
         import numpy as np
 
         if quota_type == "Produce":
-            return self.api_key == PRODUCE
+            return np.asarray(self.api_key == PRODUCE)
         if quota_type == "Fetch":
-            return self.api_key == FETCH
+            return np.asarray(self.api_key == FETCH)
         if quota_type == "Request":
             unanswered = (self.api_key == PRODUCE) & (numbers(self.table, "response_bytes") == 0)  # acks=0 is exempt
-            return (self.api_key >= 0) & ~np.isin(self.api_key, NOT_JUDGED) & ~unanswered
+            return np.asarray((self.api_key >= 0) & ~np.isin(self.api_key, NOT_JUDGED) & ~unanswered)
         return np.zeros(len(self.api_key), bool)  # how many mutations a request asked for only an update says
 
     def _made(self, quota_type: str, rows: np.ndarray[Any, Any]) -> list[Events]:
