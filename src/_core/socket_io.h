@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "thread_setup.h"
 
 enum { KB_AGAIN = -1, KB_FAILED = -2, KB_NO_DESCRIPTORS = -3, KB_WANT_WRITE = -4, KB_MAX_PIECES = 64, KB_HOST_BYTES = 64 };
 
@@ -133,11 +134,6 @@ static inline void kb_address(int fd, int peer, char *host, int *port) {
         strcpy(host, "local");
     }
 }
-static inline void kb_block_signals(void) {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, 0);
-}
 #else /* Windows: enough for the portable loop; compiled and tried nowhere yet */
 #include <winsock2.h>
 #include <ws2tcpip.h>
@@ -203,7 +199,6 @@ static inline void kb_address(int fd, int peer, char *host, int *port) {
         *port = ntohs(((struct sockaddr_in6 *)&a)->sin6_port);
     }
 }
-static inline void kb_block_signals(void) {}
 #endif
 
 /* Big receive buffers go back to the system when freed: glibc would otherwise raise its threshold to 32 MiB as it learns. */

@@ -5,6 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, qsort
 from kbroker._core.clock cimport borrow_clock, clock_now_ms, clock_now_ns
 from kbroker._core.sync cimport atomic_load, atomic_store
+from kbroker._core.thread_setup cimport kb_short_slice
 from kbroker._core.timer_core cimport Timer, TimerFigures, timer_close, timer_figures, timer_new, timer_release
 from purgatory_study.deadline_queue cimport (
     DeadlineQueue, deadline_queue_add, deadline_queue_close, deadline_queue_destroy, deadline_queue_init,
@@ -229,6 +230,7 @@ cdef class StudyRun:
 
     cdef void reap(self) noexcept nogil:
         cdef int64_t waits = study_waits()
+        kb_short_slice()            # as the broker's reapers
         while not atomic_load(&self.state.stop):
             self.design.turn(&self.design, REAPER_TURN_MS)
             self.reaper_turns += 1

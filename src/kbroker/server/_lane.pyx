@@ -25,6 +25,7 @@ from kbroker._core.request_queue cimport (
 from kbroker._core.sync cimport (
     atomic_add, atomic_cas, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
+from kbroker._core.thread_setup cimport kb_block_signals, kb_short_slice
 from kbroker._core.timing_wheel cimport timer_close, timer_is_quiet, timer_new, timer_release
 from kbroker._core.wire cimport (
     Reader, Writer, read_bytes, read_i16, read_i32, read_length, reader_init, skip_tags, write_i32, write_raw,
@@ -46,17 +47,6 @@ from kbroker.server.quota._counters cimport (
     THROTTLE_SERVED, client_cache_free, client_cache_new, quotas_release, quotas_retain,
 )
 from kbroker.server.quota._gate cimport gate_request, store_throttle
-
-cdef extern from *:
-    """
-    #if !defined(_WIN32)
-    #include <signal.h>
-    static inline void kb_block_signals(void) { sigset_t all; sigfillset(&all); pthread_sigmask(SIG_BLOCK, &all, 0); }
-    #else
-    static inline void kb_block_signals(void) {}
-    #endif
-    """
-    void block_signals "kb_block_signals"() noexcept nogil
 
 
 cdef enum:
@@ -267,7 +257,7 @@ cdef void handler_loop(Lane *lane) noexcept nogil:
     handler.generation = -1
     if lane.quotas != NULL:
         handler.clients = client_cache_new()
-    block_signals()
+    kb_block_signals()
     while True:
         head = request_queue_take(lane.requests, TAKE_NS)
         if head != NULL:
@@ -502,7 +492,8 @@ cdef class NativeLane:
         """Body of the thread that expires waiting fetches; returns after ``close``."""
         cdef Lane *lane = self.lane
         with nogil:
-            block_signals()
+            kb_block_signals()
+            kb_short_slice()
             while not atomic_load(&lane.is_closed):
                 purgatory_advance(lane.fetch_purgatory, REAP_MS)
                 complete_gone(lane)
@@ -511,7 +502,8 @@ cdef class NativeLane:
         """Body of the thread that expires produces waiting for the disk; returns after ``close``."""
         cdef Lane *lane = self.lane
         with nogil:
-            block_signals()
+            kb_block_signals()
+            kb_short_slice()
             while not atomic_load(&lane.is_closed):
                 purgatory_advance(lane.produce_purgatory, REAP_MS)
 

@@ -23,6 +23,7 @@ from kbroker._core.sensor cimport Sensor, borrow_sensor, sensor_handle
 from kbroker._core.sensor_core cimport metric_get_config, sensor_record, sensor_retain
 from kbroker._core.stats import CumulativeSum, Rate
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_init, mutex_lock, mutex_unlock
+from kbroker._core.thread_setup cimport kb_block_signals, kb_short_slice
 from kbroker._core.timing_wheel cimport timer_close, timer_is_quiet, timer_new
 from kbroker.common._quota_counter cimport NO_LIMIT, limited_config
 from kbroker.network._inbound cimport InboundRequest
@@ -35,9 +36,6 @@ from kbroker.server.quota._entities cimport (
 )
 from kbroker.server.quota._gate cimport charge_request, gate_exempt, throttle_request
 from kbroker.server.quota._throttled cimport throttled_advance, throttled_close
-
-cdef extern from "socket_io.h" nogil:
-    void kb_block_signals()
 
 
 TYPES = ("Produce", "Fetch", "Request", "ControllerMutation")
@@ -364,6 +362,7 @@ cdef class ClientQuotaManagers:
         cdef ClientQuotas *quotas = self.quotas
         with nogil:
             kb_block_signals()
+            kb_short_slice()
             while not atomic_load(&quotas.is_closed):
                 throttled_advance(quotas, REAP_MS)
 
