@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import selectors
 import socket
+import ssl
 import struct
 import sys
 import tempfile
@@ -26,11 +28,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support import wire
 from tests.support.broker import BrokerProcess, rss_bytes
+from tests.support.certificates import Certificates
 
 MIB = 1 << 20
 PARTITIONS = 8
 BATCH_BYTES = MIB - 512  # eight of them, one per partition, make a request of nearly 8 MiB
-LARGEST_REQUEST = 16 * MIB
 
 
 @dataclass(frozen=True)
@@ -67,20 +69,22 @@ class Outcome:
         )
 
 
-def produce_request(topic: str) -> bytes:
+def produce_request(topic: str, partitions: int = PARTITIONS) -> bytes:
     """One frame, with its length: a batch of nearly 1 MiB for each partition, acks=1."""
     batch = wire.batch([b"v" * (BATCH_BYTES - 100)])
     body = wire.header(wire.PRODUCE, 7) + wire.text(None) + struct.pack(">hii", 1, 60000, 1) + wire.text(topic)
-    body += struct.pack(">i", PARTITIONS)
-    body += b"".join(struct.pack(">ii", partition, len(batch)) + batch for partition in range(PARTITIONS))
+    body += struct.pack(">i", partitions)
+    body += b"".join(struct.pack(">ii", partition, len(batch)) + batch for partition in range(partitions))
     return struct.pack(">i", len(body)) + body
 
 
 class Client:
     """One connection that always has a request under way."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), 30)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self.socket.setblocking(False)
         self.sent = 0
         self.answer = b""
@@ -92,14 +96,14 @@ class Client:
         while self.sent < len(frame):
             try:
                 self.sent += self.socket.send(frame[self.sent : self.sent + MIB])
-            except BlockingIOError:
+            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 return
 
     def read(self) -> bool:
         """Whether an answer is complete."""
         try:
             piece = self.socket.recv(65536)
-        except BlockingIOError:
+        except (BlockingIOError, ssl.SSLWantReadError):
             return False
         if not piece:
             raise ConnectionError(f"the broker closed a connection after {self.completed} answers")
@@ -121,14 +125,16 @@ def error_codes(answer: bytes) -> list[int]:
     return [struct.unpack_from(">ih", answer, at + 4 + 30 * i)[1] for i in range(count)]
 
 
-def load(port: int, frame: bytes, connections: int, rounds: int) -> tuple[list[Client], list[int]]:
+def load(
+    port: int, frame: bytes, connections: int, rounds: int, tls: ssl.SSLContext | None = None
+) -> tuple[list[Client], list[int]]:
     """Drive the load until the sum of answers is ``rounds`` per connection; then let what is under way end.
 
     Returns: the clients, and how many answers each had at the end of the load.
     """
     poller = selectors.DefaultSelector()
     view = memoryview(frame)
-    clients = [Client(port) for _ in range(connections)]
+    clients = [Client(port, tls) for _ in range(connections)]
     for client in clients:
         poller.register(client.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, client)
     goal, answered = rounds * connections, 0
@@ -156,6 +162,11 @@ def load(port: int, frame: bytes, connections: int, rounds: int) -> tuple[list[C
     return clients, counts
 
 
+def port_of(broker: BrokerProcess, listener: str) -> int:
+    """As its output tells."""
+    return next(int(found[1]) for line in broker.output if (found := re.search(rf"{listener}://[^:]+:(\d+)", line)))
+
+
 def peak_rss(pid: int) -> int:
     """VmHWM: the largest resident set so far."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -164,32 +175,50 @@ def peak_rss(pid: int) -> int:
     raise ProcessLookupError(pid)
 
 
-def run(connections: int = 200, rounds: int = 6, pool_bytes: int = 64 * MIB, folder: Path | None = None) -> Outcome:
-    """One run with a broker of its own; ``pool_bytes`` -1: without a pool."""
+def run(
+    connections: int = 200,
+    rounds: int = 6,
+    pool_bytes: int = 64 * MIB,
+    folder: Path | None = None,
+    *,
+    partitions: int = PARTITIONS,
+    certificates: Certificates | None = None,
+) -> Outcome:
+    """One run with a broker of its own.
+
+    Args: ``pool_bytes`` -1: without a pool; ``partitions``: a request has a MiB for each; ``certificates``: over TLS.
+    """
+    largest = 2 * partitions * MIB
     with tempfile.TemporaryDirectory(prefix="kbroker-pressure-", dir=folder) as data:
-        broker = BrokerProcess(
-            Path(data),
-            {
-                "queued.max.request.bytes": str(pool_bytes),
-                "socket.request.max.bytes": str(LARGEST_REQUEST),
-                "num.partitions": str(PARTITIONS),
-                # What is written is not wanted: sealed segments go at once.
-                "log.segment.bytes": str(16 * MIB),
-                "log.retention.bytes": str(16 * MIB),
-                "log.retention.check.interval.ms": "200",
-                "log.segment.delete.delay.ms": "0",
-            },
-        )
+        settings = {
+            "queued.max.request.bytes": str(pool_bytes),
+            "socket.request.max.bytes": str(largest),
+            "num.partitions": str(partitions),
+            # What is written is not wanted: sealed segments go at once.
+            "log.segment.bytes": str(16 * MIB),
+            "log.retention.bytes": str(16 * MIB),
+            "log.retention.check.interval.ms": "200",
+            "log.segment.delete.delay.ms": "0",
+        }
+        tls = None
+        if certificates is not None:
+            tls = ssl.create_default_context(cafile=certificates.ca)
+            settings |= {
+                "listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
+                "ssl.keystore.location": str(certificates.server),
+            }
+        broker = BrokerProcess(Path(data), settings)
         broker.start()
         try:
             with wire.Connection(broker.bootstrap) as admin:
-                admin.ask(wire.create_topic("pressure", PARTITIONS))
-            frame = produce_request("pressure")
-            load(broker.port, frame, 2, 2)  # what the first requests leave behind belongs to the idle figure
+                admin.ask(wire.create_topic("pressure", partitions))
+            frame = produce_request("pressure", partitions)
+            port = broker.port if tls is None else port_of(broker, "SSL")
+            load(port, frame, 2, 2, tls)  # what the first requests leave behind belongs to the idle figure
             time.sleep(0.5)
             idle = rss_bytes(broker.pid)
             started = time.monotonic()
-            clients, counts = load(broker.port, frame, connections, rounds)
+            clients, counts = load(port, frame, connections, rounds, tls)
             seconds = time.monotonic() - started
             pool = max(pool_bytes, 0)
             return Outcome(
@@ -198,7 +227,7 @@ def run(connections: int = 200, rounds: int = 6, pool_bytes: int = 64 * MIB, fol
                 pool_bytes=pool_bytes,
                 idle_rss=idle,
                 peak_rss=peak_rss(broker.pid),
-                allowed_rss=(pool + LARGEST_REQUEST + idle) * 11 // 10,
+                allowed_rss=(pool + largest + idle) * 11 // 10,
                 answered=sum(client.completed for client in clients),
                 failed=sum(client.failed for client in clients),
                 least=min(counts),

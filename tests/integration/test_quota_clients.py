@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import statistics
+import threading
+import time
 
 import confluent_kafka
 import pytest
 
 from kbroker._core.metric_config import MetricConfig, Quota
 from kbroker._core.sensor import Sensor
-from kbroker._core.stats import Rate
+from kbroker._core.stats import CumulativeSum, Rate
 from kbroker.metrics.registry import MetricName
 from kbroker.network.request_channel import InboundRequest
 from kbroker.testing import EmbeddedBroker
@@ -103,27 +105,85 @@ def test_librdkafka_consumer_is_throttled_by_time_alone() -> None:
             consumer.close()
 
 
+WINDOW_MS = 11_000
+
+
 @pytest.mark.slow
 def test_a_spinning_fetcher_is_held_to_its_share_of_time() -> None:
-    """Fetches that return at once (max wait 0) in a tight loop: two percent of a thread and no more."""
+    """Fetches that return at once (max wait 0) in a tight loop: two percent of a thread and no more, over the run."""
     quota = 2.0
     with EmbeddedBroker() as broker, QuotaClient(broker.bootstrap_servers, "spinner", 30) as client:
         client.send(create_topic("t", 1))
         client.receive()
         broker.context.quotas.update(None, "spinner", "request_percentage", quota)
-        begun_ms = broker.clock.epoch_ms()
-        name = MetricName.of("request-time", "Request", {"user": "", "client-id": "spinner"})
+        broker.context.quotas.request.sensor("ANONYMOUS", "spinner").add("charged", CumulativeSum())
+        rate = broker.context.metrics.get(
+            MetricName.of("request-time", "Request", {"user": "", "client-id": "spinner"})
+        )
+        charged = broker.context.metrics.get("charged")  # type: ignore[arg-type]
+        assert rate is not None
+        assert charged is not None
         delays, used, asked = [], [], 0
-        while broker.clock.epoch_ms() - begun_ms < 14_000:
+        begun_ms = broker.clock.epoch_ms()
+        settled: tuple[int, float] | None = None  # when the first window was over, and what was charged by then
+        while (now_ms := broker.clock.epoch_ms()) - begun_ms < WINDOW_MS + 11_000:
             client.fetch("t")
             asked += 1
-            if (delay := client.end()["ThrottleTimeMs"]) > 0:
+            delay = client.end()["ThrottleTimeMs"]
+            if settled is None and now_ms - begun_ms >= WINDOW_MS:
+                settled = (now_ms, charged.measure())
+            if delay > 0:
                 delays.append(delay)
-                metric = broker.context.metrics.get(name)
-                assert metric is not None
-                used.append(metric.measure())
+                used.append(rate.measure())
+        assert settled is not None
+        elapsed_s = (broker.clock.epoch_ms() - settled[0]) / 1000
+        mean = (charged.measure() - settled[1]) / elapsed_s
     assert len(delays) > 5
     assert max(delays) <= 1000  # served one window at most
     assert asked > 100
-    settled = used[len(used) // 2 :]
-    assert quota * 0.9 < statistics.median(settled) < quota * 1.1
+    assert quota * 0.9 < statistics.median(used[len(used) // 2 :]) < quota * 1.1
+    assert quota * 0.8 < mean < quota * 1.1
+
+
+@pytest.mark.slow
+def test_a_spinning_fetcher_hurts_nobody() -> None:
+    """Under its quota it raises another client's p99 by less than half: pairs with and without it, in turn."""
+    stop = threading.Event()
+
+    def p99_ms(client: QuotaClient) -> float:
+        found = []
+        for _ in range(800):
+            begun = time.perf_counter()
+            client.call("Metadata", 8, {"Topics": [], "AllowAutoTopicCreation": False})
+            found.append((time.perf_counter() - begun) * 1000)
+        return statistics.quantiles(found, n=100)[98]
+
+    with EmbeddedBroker() as broker, QuotaClient(broker.bootstrap_servers, "other", 30) as other:
+        other.send(create_topic("t", 1))
+        other.receive()
+        broker.context.quotas.update(None, "spinner", "request_percentage", 2.0)
+        may_spin = threading.Event()
+
+        def spin() -> None:
+            with QuotaClient(broker.bootstrap_servers, "spinner", 30) as spinner:
+                while not stop.is_set():
+                    may_spin.wait()
+                    spinner.fetch("t")
+                    spinner.end()
+
+        thread = threading.Thread(target=spin)
+        thread.start()
+        try:
+            may_spin.set()
+            wait_until(lambda: broker.context.quotas.request.queue_size > 0, 30)
+            ratios = []
+            for _ in range(9):
+                may_spin.clear()
+                alone = p99_ms(other)
+                may_spin.set()
+                ratios.append(p99_ms(other) / alone)
+        finally:
+            stop.set()
+            may_spin.set()
+            thread.join()
+    assert statistics.median(ratios) < 1.5, ratios

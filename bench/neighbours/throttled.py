@@ -1,0 +1,77 @@
+"""Do ten thousand throttled channels hurt a client that is not throttled?  python bench/neighbours/throttled.py
+
+10,000 connections with a client id each. In turn: all idle, and all throttled for some seconds with a request more in
+their sockets that the broker must not read; another client's p99 in both, pair by pair. Prints each pair and the median
+of the ratios.
+
+Accepted: at most 1.10.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from bench.neighbours.common import Probe, p99, served, set_quota
+from tests.support.quota_client import QuotaClient
+
+ACCEPTED = 1.10
+BYTES_A_SECOND = 8
+
+
+def measure(channels: int, pairs: int, seconds: float) -> list[float]:
+    """Ratios of another client's p99, all throttled by all idle, one of each pair that counts."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    settings = {"num.network.threads": "1", "kbroker.quota.max.counters": str(2 * channels)}
+    with served(settings) as broker, Probe(broker.bootstrap) as probe, ExitStack() as stack:
+        set_quota(broker.bootstrap, None, "producer_byte_rate", BYTES_A_SECOND)
+        set_quota(broker.bootstrap, "raw", "producer_byte_rate", 1e12)
+        clients = [stack.enter_context(QuotaClient(broker.bootstrap, f"c{n}", 120)) for n in range(channels)]
+        probe.run(2)
+        ratios = []
+        for _ in range(pairs):
+            idle = p99(probe.run(seconds))
+            for client in clients:  # the delay: its size over 8 bytes a second, less the 10 s that are free
+                client.produce("t", 60)
+            delays = [client.end()["ThrottleTimeMs"] for client in clients]
+            answered = time.monotonic()
+            for client in clients:
+                client.begin("ApiVersions", 0, {})
+            throttled = p99(probe.run(seconds))
+            left_s = min(delays) / 1000 - (time.monotonic() - answered)
+            early = sum(client.has_answer for client in clients)
+            if left_s < 0:
+                print(f"this pair does not count: the first throttle ended {-left_s:.1f} s too soon")
+            elif early:
+                raise RuntimeError(f"{early} throttled channels were read")
+            else:
+                ratios.append(throttled / idle)
+                print(f"p99 {idle:.3f} ms idle, {throttled:.3f} ms throttled, ratio {ratios[-1]:.3f}", flush=True)
+            for client in clients:
+                client.end()
+            time.sleep(11)  # the samples leave the window
+    return ratios
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--channels", type=int, default=10_000)
+    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    given = parser.parse_args()
+    ratios = measure(given.channels, given.pairs, given.seconds)
+    median = statistics.median(ratios)
+    print(f"{given.channels} throttled channels, {len(ratios)} pairs: median ratio {median:.3f} (accepted: {ACCEPTED})")
+    return 0 if median <= ACCEPTED else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,150 @@
+"""What request_percentage catches and byte rates miss: the time that TLS, opening, sending and tiny requests take.
+
+Time is measured by the wall, so each piece of work is done several times and its cheapest run counts; the bounds are
+wide, and what is compared differs by much more.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kbroker._core.stats import CumulativeSum
+from kbroker.metrics.registry import MetricName
+from kbroker.protocol import codec
+from tests.support import wire
+from tests.support.certificates import Certificates
+from tests.support.quota_client import fetch_body, produce_body
+from tests.support.secured import SecuredBroker
+from tests.support.wire import Connection
+
+PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+MIB = 1 << 20
+RUNS = 5
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    changes = {"num.network.threads": 1, "message.max.bytes": 32 * MIB, "log.flush.interval.messages": 2**63 - 1}
+    with SecuredBroker(Certificates(tmp_path_factory.mktemp("request-time")), changes) as secured:
+        secured.broker.create_topic("t")
+        yield secured
+
+
+class Charged:
+    """A client whose quota nothing reaches, and what its counter is charged, handlers and network threads together."""
+
+    def __init__(self, secured: SecuredBroker, client_id: str, connection: Connection) -> None:
+        quotas = secured.broker.context.quotas
+        quotas.update(None, client_id, "request_percentage", 1e6)
+        name = MetricName.of("total", "test", {"client-id": client_id})
+        quotas.request.sensor("ANONYMOUS", client_id).add(name, CumulativeSum())
+        found = secured.broker.context.metrics.get(name)
+        assert found is not None
+        self.metric = found
+        self.client_id = client_id
+        self.connection = connection
+
+    def ask(self, key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:
+        self.connection.send_raw(codec.encode_request_frame(key, version, 0, self.client_id, body))
+        return codec.decode_response_frame(key, version, self.connection.receive())[1]
+
+    def time_ms(self, work: Callable[[Charged], object]) -> float:
+        """Thread time of the cheapest run, in milliseconds."""
+        self.ask(API_VERSIONS, 0, {})
+        found = []
+        for _ in range(RUNS):
+            before = self.metric.measure()
+            work(self)
+            self.ask(API_VERSIONS, 0, {})  # is read when what went before is away, and charged
+            found.append((self.metric.measure() - before) * 10)
+        return min(found)
+
+
+@pytest.fixture
+def plain(secured: SecuredBroker, request: pytest.FixtureRequest) -> Iterator[Charged]:
+    with secured.connect("PLAINTEXT") as connection:
+        yield Charged(secured, f"plain-{request.node.name}", connection)
+
+
+def produce(batch: bytes, times: int) -> Callable[[Charged], None]:
+    def work(client: Charged) -> None:
+        for _ in range(times):
+            (topic,) = client.ask(PRODUCE, 7, produce_body("t", batch))["Responses"]
+            assert topic["PartitionResponses"][0]["ErrorCode"] == 0
+
+    return work
+
+
+def fetch(offset: int, max_bytes: int) -> Callable[[Charged], None]:
+    def work(client: Charged) -> None:
+        body = fetch_body("t", offset, (0, -1), max_bytes=max_bytes)
+        body["Topics"][0]["Partitions"][0]["PartitionMaxBytes"] = max_bytes
+        (topic,) = client.ask(FETCH, 11, body)["Responses"]
+        assert len(topic["Partitions"][0]["Records"]) >= max_bytes // 2
+
+    return work
+
+
+def test_tls_costs_more_than_plaintext(secured: SecuredBroker, plain: Charged) -> None:
+    """The same requests over TLS: what the network thread spends on it is the client's."""
+    work = produce(wire.batch([os.urandom(MIB // 2)]), 8)
+    with secured.connect_tls("TLS") as connection:
+        over_tls = Charged(secured, "over-tls", connection).time_ms(work)
+    in_plaintext = plain.time_ms(work)
+    print(f"8 x 512 KiB: {in_plaintext:.2f} ms in plaintext, {over_tls:.2f} ms over TLS")
+    assert over_tls > 1.2 * in_plaintext
+
+
+def test_opening_a_batch_is_charged(plain: Charged) -> None:
+    """A compressed batch of a few KiB that opens to 16 MiB, beside one of its size that needs no opening."""
+    packed = gzip.compress(wire.record(0, bytes(16 * MIB)), 9)
+    opened = plain.time_ms(produce(wire.batch([b""], records=packed, attributes=wire.CODECS["gzip"]), 4))
+    as_it_is = plain.time_ms(produce(wire.batch([bytes(len(packed))]), 4))
+    print(f"4 x {len(packed)} bytes: {as_it_is:.2f} ms as they are, {opened:.2f} ms compressed")
+    assert opened > 5 * as_it_is
+
+
+def network_ms(secured: SecuredBroker) -> float:
+    """Network threads' time for consumers' fetches so far."""
+    assert secured.broker._parts is not None
+    for family, samples in secured.broker._parts.metrics.exposition.collect():
+        if family.name == "network-time-ns":
+            return sum(float(s.value) for s in samples if s.labels == ("FetchConsumer",)) / 1e6
+    raise AssertionError
+
+
+def test_sending_from_files_is_charged(secured: SecuredBroker, plain: Charged) -> None:
+    """Sixteen MiB that go by sendfile pass no handler: the network thread's time is what they cost."""
+    for _ in range(17):
+        produce(wire.batch([os.urandom(MIB)]), 1)(plain)
+    end = wire.end_offset(secured.address("PLAINTEXT"), "t")
+    small = plain.time_ms(fetch(end - 1, 100))
+    before = network_ms(secured)
+    large = plain.time_ms(fetch(end - 17, 16 * MIB))
+    network = (network_ms(secured) - before) / RUNS
+    print(f"16 MiB: {large:.2f} ms, {network:.2f} of the network thread on average; one MiB {small:.2f} ms")
+    assert large > 3 * small
+    assert network > large / 3
+
+
+def test_many_tiny_requests_cost_more_than_their_bytes(plain: Charged) -> None:
+    """2,000 requests of some 40 bytes weigh nothing in bytes, and more than a MiB in time."""
+
+    def tiny(client: Charged) -> None:
+        frame = codec.encode_request_frame(API_VERSIONS, 0, 0, client.client_id, {})
+        for _ in range(100):
+            client.connection.send_raw(frame * 20)
+            for _ in range(20):
+                client.connection.receive()
+
+    spent = plain.time_ms(tiny)
+    megabyte = plain.time_ms(produce(wire.batch([os.urandom(MIB)]), 1))
+    print(f"2,000 tiny requests {spent:.2f} ms, one of a MiB {megabyte:.2f} ms")
+    assert spent > 1.5 * megabyte
