@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import CODECS, Producer
+from tests.spark.source_support import create, fill, refusal, values
 from tests.support.broker import BrokerProcess
 
 pyspark = pytest.importorskip("pyspark")
@@ -32,29 +32,6 @@ def read(spark: Any, broker: BrokerProcess) -> Read:
         return spark.read.format("kbroker").options(**given).load()
 
     return load
-
-
-def create(cluster: Cluster, topic: str, partitions: int = 1) -> None:
-    """A topic that keeps records of any age."""
-    Admin(cluster).create_topics([NewTopic(topic, partitions, configs={"retention.ms": "-1"})])
-
-
-def fill(cluster: Cluster, topic: str, count: int, partition: int = 0, codec: str = "none", first: int = 0) -> None:
-    """Values b"0", b"1" ... to one partition."""
-    with Producer(cluster, codec=codec) as producer:
-        for i in range(first, first + count):
-            producer.send(topic, b"%d" % i, partition=partition, timestamp_ms=1_000_000 + i)
-
-
-def refusal(action: Callable[[], Any]) -> str:
-    """What Spark shows of a failure."""
-    with pytest.raises(Exception) as caught:
-        action()
-    return str(caught.value)
-
-
-def values(frame: Any) -> list[int]:
-    return sorted(int(bytes(row.value)) for row in frame.select("value").collect())
 
 
 def test_every_codec_column_and_null_comes_through(read: Read, cluster: Cluster) -> None:

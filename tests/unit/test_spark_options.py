@@ -133,9 +133,10 @@ def test_writing():
     """acks=all and an idempotent producer unless told otherwise; what is for reading is refused."""
     only = {"kafka.bootstrap.servers": "h:1"}
     found = write_options({**only, "topic": "t", "checkpointLocation": "/x"})
-    assert (found.topic, found.acks, found.idempotent, found.codec) == ("t", -1, True, "none")
+    assert (found.topic, found.acks, found.idempotent, found.codec) == ("t", -1, None, "none")
     assert write_options({**only, "kafka.acks": "1"}).idempotent is False
     for options, message in (
+        ({"includeHeaders": "true"}, "includeHeaders is for reading"),
         ({"subscribe": "t"}, "subscribe is for reading; remove it from the writer"),
         ({"kafka.transactional.id": "x"}, "the sink is at least once"),
         ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "needs kafka.acks=all"),

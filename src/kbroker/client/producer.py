@@ -163,7 +163,7 @@ class Producer:
 
     def _new_batch(self, topic: str, partition: int) -> RecordBatchBuilder:
         if self.idempotent and self._producer_id < 0:
-            self._init_producer_id()
+            self.init_producer_id()
         return RecordBatchBuilder(
             CODECS[self.codec],
             producer_id=self._producer_id,
@@ -171,7 +171,11 @@ class Producer:
             base_sequence=self._sequences.get((topic, partition), 0) if self.idempotent else -1,
         )
 
-    def _init_producer_id(self) -> None:
+    def init_producer_id(self) -> None:
+        """Get a new producer id, with which sequences begin anew; asked for by itself when it is first needed.
+
+        Raises: KafkaError, CLUSTER_AUTHORIZATION_FAILED and UNSUPPORTED_VERSION among them; BrokerConnectionError.
+        """
         body: Body = {"TransactionalId": None, "TransactionTimeoutMs": 60_000}
 
         def attempt() -> Body:

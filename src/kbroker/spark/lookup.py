@@ -14,6 +14,8 @@ from kbroker.spark.errors import PipelineError
 from kbroker.spark.options import ReadOptions, Topics
 from kbroker.spark.starts import Positions
 
+CHANGES_FOLLOWED = 5  # looks at topics that change under our eyes
+
 
 @dataclass(frozen=True)
 class Found:
@@ -116,16 +118,26 @@ class Lookup:
         if fresh:
             self._topics_at_s = None
         partitions = self.partitions()
-        while True:
-            ids, offsets = self.topic_ids(), self.latest(partitions)
+        for _ in range(CHANGES_FOLLOWED):
+            ids, offsets = self.topic_ids(), self._latest_of_those_left(partitions)
             if self._ends is not None and offsets == self._ends.offsets:
                 break
             self._topics_at_s = None
             partitions = self.partitions()
             if list(offsets) == partitions and ids == self.topic_ids():
                 break
+        else:
+            raise PipelineError("topics were deleted or created faster than they could be looked up; start again")
         self._ends, self._ends_at_s = Found(ids, offsets), self.cluster.clock()
         return self._ends
+
+    def _latest_of_those_left(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        try:
+            return self.latest(partitions)
+        except KafkaError as error:
+            if error.error is not Errors.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            return {}  # deleted meanwhile, as a look at the topics will show
 
     def last_ends(self) -> Found | None:
         """What ``ends`` said last; no request."""

@@ -28,7 +28,6 @@ READ_OPTIONS = (
 )
 WRITE_OPTIONS = (
     "topic",
-    "includeHeaders",
     "kafka.acks",
     "kafka.compression.type",
     "kafka.enable.idempotence",

@@ -93,10 +93,9 @@ class WriteOptions:
 
     client: ClientOptions
     topic: str | None
-    include_headers: bool
     acks: int
     codec: str
-    idempotent: bool
+    idempotent: bool | None  # None: if the cluster allows it
     batch_size_bytes: int
     timeout_ms: int
 
@@ -159,17 +158,18 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     """
     given = _Given(options, WRITE_OPTIONS)
     acks = given.choice("kafka.acks", "all", ("all", "-1", "1", "0"))
-    idempotent = given.boolean("kafka.enable.idempotence", acks in ("all", "-1"))
-    if idempotent and acks not in ("all", "-1"):
+    waits_for_all = acks in ("all", "-1")
+    idempotent = given.boolean("kafka.enable.idempotence", waits_for_all)
+    if idempotent and not waits_for_all:
         raise PipelineError(f"kafka.enable.idempotence=true needs kafka.acks=all, got {acks}")
+    insisted = given.text("kafka.enable.idempotence") is not None
     return WriteOptions(
         client=_client(given),
         topic=given.text("topic"),
-        include_headers=given.boolean("includeHeaders", False),
         acks=-1 if acks == "all" else int(acks),
         codec=given.choice("kafka.compression.type", "none", tuple(CODECS)),
-        idempotent=idempotent,
-        batch_size_bytes=given.integer("kafka.batch.size", 256 * 1024, 1),
+        idempotent=idempotent if insisted or not idempotent else None,
+        batch_size_bytes=given.integer("kafka.batch.size", 512 * 1024, 1),
         timeout_ms=given.integer("kafka.request.timeout.ms", 10_000, 1),
     )
 

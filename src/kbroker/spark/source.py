@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
 )
+from pyspark.sql.types import StructField, StructType
 
+from kbroker.spark.column_types import TYPES
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.failures import plainly
-from kbroker.spark.options import COLUMNS, read_columns, read_options
+from kbroker.spark.options import COLUMNS, WriteOptions, read_columns, read_options, write_options
 from kbroker.spark.reader import KbrokerReader
-
-HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-TYPES: dict[str, DataType] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
-    "headers": HEADERS,
-}
+from kbroker.spark.stream import KbrokerStreamReader
+from kbroker.spark.writer import KbrokerStreamWriter, KbrokerWriter, check_schema
 
 
 class KbrokerDataSource(DataSource):
@@ -54,6 +41,28 @@ class KbrokerDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader."""
         return KbrokerReader(read_options(self.options, streaming=False), _columns(schema))
+
+    @plainly
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A streaming reader."""
+        return KbrokerStreamReader(read_options(self.options, streaming=True), _columns(schema))
+
+    @plainly
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch writer."""
+        return KbrokerWriter(self._write_options(schema, overwrite))
+
+    @plainly
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A streaming writer."""
+        return KbrokerStreamWriter(self._write_options(schema, overwrite))
+
+    def _write_options(self, schema: StructType, overwrite: bool) -> WriteOptions:
+        if overwrite:
+            raise PipelineError("a topic cannot be overwritten: write with mode('append'), or outputMode('append')")
+        options = write_options(self.options)
+        check_schema(schema, options)
+        return options
 
 
 def _columns(schema: StructType) -> list[str]:

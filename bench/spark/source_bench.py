@@ -1,0 +1,160 @@
+"""The source without jars beside the official connector: records per CPU second of JVM and Python workers.
+
+    python bench/spark/source_bench.py [--jars DIR] [--runs N] [--quick]
+
+Both read the same topics of one kbroker in one session, in turn, so that whatever else the machine does meets both. The
+query is count and sum(length(value)), its answer is checked. CPU is that of the JVM, of its Python workers and of the
+workers that have ended meanwhile; the broker's is not in it. Without --jars the pinned jars are taken from where
+`kbroker pipeline jars` put them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from kbroker.client.admin import Admin, NewTopic
+from kbroker.client.cluster import Cluster
+from kbroker.client.producer import Producer
+from kbroker.protocol.records import RecordBatchBuilder
+from kbroker.spark.session import build_session
+from tests.support.broker import BrokerProcess
+
+PARTITIONS = 4
+TICKS = os.sysconf("SC_CLK_TCK")
+BATCH_BYTES = 16_000  # Kafka's batch.size: what producers send
+
+
+def fill(cluster: Cluster, topic: str, records: int, value_bytes: int) -> None:
+    """Batches as a producer with default settings makes them; every batch the same but for its offsets."""
+    Admin(cluster).create_topics([NewTopic(topic, PARTITIONS)])
+    per_batch = max(1, BATCH_BYTES // (value_bytes + 20))
+    builder = RecordBatchBuilder()
+    now_ms = int(time.time() * 1000)
+    for i in range(per_batch):
+        builder.append(b"key-%05d" % i, os.urandom(value_bytes), now_ms + i)
+    data, left = builder.build(), [records // PARTITIONS] * PARTITIONS
+    producer = Producer(cluster)
+    while any(left):
+        for partition in range(PARTITIONS):
+            count = min(left[partition], per_batch)
+            if count == per_batch:
+                send(cluster, topic, partition, data)
+            else:
+                for i in range(count):
+                    producer.send(topic, bytes(value_bytes), b"key-%05d" % i, partition=partition)
+            left[partition] -= count
+    producer.flush()
+
+
+def send(cluster: Cluster, topic: str, partition: int, data: bytes) -> None:
+    """Produce one batch that was built before."""
+    body = {
+        "TransactionalId": None,
+        "Acks": 1,
+        "TimeoutMs": 30_000,
+        "TopicData": [{"Name": topic, "PartitionData": [{"Index": partition, "Records": data}]}],
+    }
+    answer = cluster.request(0, body, node_id=cluster.leader(topic, partition), max_version=12)
+    assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0
+
+
+def cpu_seconds(root: int) -> float:
+    """CPU of a process, of all below it, and of their children that have ended."""
+    parents: dict[int, list[int]] = {}
+    used: dict[int, float] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+            used[int(entry.name)] = sum(map(int, fields[11:15])) / TICKS
+    total, waiting = 0.0, [root]
+    while waiting:
+        pid = waiting.pop()
+        total += used.get(pid, 0.0)
+        waiting += parents.get(pid, [])
+    return total
+
+
+def read(spark: Any, source: str, bootstrap: str, topic: str) -> tuple[int, int]:
+    frame = (
+        spark.read.format(source)
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .load()
+        .selectExpr("count(*)", "sum(length(value))")
+    )
+    count, size = frame.first()
+    return count, size
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jars", type=Path, help="folder with the official connector's jars")
+    parser.add_argument("--runs", type=int, default=5, help="measured runs of each source and size")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the records")
+    parser.add_argument("--sources", default="kafka,kbroker", help="which to run")
+    given = parser.parse_args()
+    sources = given.sources.split(",")
+    spark = build_session(
+        "source bench",
+        master="local[2]",
+        connector="kafka" in sources and given.jars is None,
+        more_jars=sorted(given.jars.glob("*.jar")) if given.jars else (),
+        driver_memory="4g",
+    )
+    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
+    scale = 10 if given.quick else 1
+    with tempfile.TemporaryDirectory(prefix="kbroker-bench-") as folder:
+        broker = BrokerProcess(Path(folder) / "data")
+        broker.start()
+        try:
+            for value_bytes, records in ((100, 2_000_000 // scale), (1000, 400_000 // scale)):
+                topic = f"values-of-{value_bytes}"
+                with Cluster(broker.bootstrap) as cluster:
+                    fill(cluster, topic, records, value_bytes)
+                measure(spark, jvm, sources, broker.bootstrap, topic, records, value_bytes, given.runs)
+        finally:
+            broker.discard()
+            spark.stop()
+    return 0
+
+
+def measure(
+    spark: Any, jvm: int, sources: list[str], bootstrap: str, topic: str, records: int, value_bytes: int, runs: int
+) -> None:
+    """Print one line per source, and how much further a CPU second goes with ours."""
+    cpu: dict[str, list[float]] = {source: [] for source in sources}
+    wall: dict[str, list[float]] = {source: [] for source in sources}
+    for turn in range(runs + 2):  # the first two warm the JVM and the workers
+        for source in sources if turn % 2 else sources[::-1]:
+            cpu_before, begun = cpu_seconds(jvm), time.perf_counter()
+            answer = read(spark, source, bootstrap, topic)
+            assert answer == (records, records * value_bytes), (source, answer)
+            if turn >= 2:
+                wall[source].append(time.perf_counter() - begun)
+                cpu[source].append((cpu_seconds(jvm) - cpu_before) / records * 1e6)
+    for source in sources:
+        print(
+            f"{source:8} {records} x {value_bytes} B: wall median {statistics.median(wall[source]):.2f} s, "
+            f"best {min(wall[source]):.2f} s; CPU per million median {statistics.median(cpu[source]):.2f} s, "
+            f"best {min(cpu[source]):.2f} s",
+            flush=True,
+        )
+    if set(sources) == {"kafka", "kbroker"}:
+        ratio = statistics.median(cpu["kafka"]) / statistics.median(cpu["kbroker"])
+        print(f"         records per CPU second: kbroker / official = {ratio:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    sys.exit(main())

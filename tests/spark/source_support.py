@@ -1,0 +1,81 @@
+"""What the tests of the Spark source share: topics, records, queries that run to their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.client.admin import Admin, NewTopic
+from kbroker.client.cluster import Cluster
+from kbroker.client.producer import Producer
+
+
+def create(cluster: Cluster, topic: str, partitions: int = 1) -> None:
+    """A topic that keeps records of any age."""
+    Admin(cluster).create_topics([NewTopic(topic, partitions, configs={"retention.ms": "-1"})])
+
+
+def fill(cluster: Cluster, topic: str, count: int, partition: int = 0, codec: str = "none", first: int = 0) -> None:
+    """Values `first`, `first` + 1 ... as decimal numbers to one partition."""
+    with Producer(cluster, codec=codec) as producer:
+        for i in range(first, first + count):
+            producer.send(topic, b"%d" % i, partition=partition, timestamp_ms=1_000_000 + i)
+
+
+def refusal(action: Callable[[], Any]) -> str:
+    """What Spark shows of a failure."""
+    with pytest.raises(Exception) as caught:
+        action()
+    return str(caught.value)
+
+
+def values(frame: Any) -> list[int]:
+    """Column value as sorted numbers."""
+    return sorted(int(bytes(row.value)) for row in frame.select("value").collect())
+
+
+class Stream:
+    """A streaming query that can be run again and again from one checkpoint; `seen` is what its batches held."""
+
+    def __init__(self, spark: Any, bootstrap: str, checkpoint: Path, **options: str) -> None:
+        self.spark = spark
+        self.checkpoint = checkpoint
+        self.options = {
+            "kafka.bootstrap.servers": bootstrap,
+            **{k.replace("__", "."): v for k, v in options.items()},
+        }
+        self.seen: list[list[int]] = []
+        self.fails_at: int | None = None  # a batch that raises after it was seen
+
+    def take(self, frame: Any, batch_id: int) -> None:
+        found = values(frame)
+        if self.fails_at == batch_id:
+            raise RuntimeError(f"batch {batch_id} fails with {found}")
+        self.seen.append(found)
+
+    def start(self, **trigger: Any) -> Any:
+        return (
+            self.spark.readStream.format("kbroker")
+            .options(**self.options)
+            .load()
+            .writeStream.foreachBatch(self.take)
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(**trigger)
+            .start()
+        )
+
+    def run(self) -> Any:
+        """Read what is there; return the query. Raises: StreamingQueryException."""
+        query = self.start(availableNow=True)
+        try:
+            query.awaitTermination(120)
+            assert not query.isActive, "not done within two minutes"
+        finally:
+            query.stop()
+        return query
+
+    def rows(self) -> list[int]:
+        return sorted(value for batch in self.seen for value in batch)

@@ -1,0 +1,166 @@
+"""``format("kbroker")`` in streams: nothing lost or doubled over limits, failures, restarts and changed topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.client.admin import Admin
+from kbroker.client.cluster import Cluster
+from tests.spark.source_support import Stream, create, fill, refusal
+from tests.support.broker import BrokerProcess, wait_for
+
+pytest.importorskip("pyspark")
+
+NewStream = Callable[..., Stream]
+
+
+@pytest.fixture
+def cluster(broker: BrokerProcess) -> Iterator[Cluster]:
+    with Cluster(broker.bootstrap) as opened:
+        create(opened, "t")
+        yield opened
+
+
+@pytest.fixture
+def stream(spark: Any, broker: BrokerProcess, tmp_path: Path) -> NewStream:
+    """A query over topic t with a checkpoint of the test's own; options with dots as __."""
+
+    def make(**options: str) -> Stream:
+        return Stream(spark, broker.bootstrap, tmp_path / "checkpoint", **{"subscribe": "t", **options})
+
+    return make
+
+
+def test_limits_cut_batches(stream: NewStream, cluster: Cluster) -> None:
+    """availableNow reads what is there in batches of the limit, and a restart finds nothing, then what is new."""
+    fill(cluster, "t", 1000)
+    query = stream(startingOffsets="earliest", maxOffsetsPerTrigger="300")
+    done = query.run()
+    assert [len(batch) for batch in query.seen] == [300, 300, 300, 100]
+    assert query.rows() == list(range(1000))
+    assert "1000" in done.lastProgress["sources"][0]["latestOffset"]
+    query.run()
+    assert len(query.rows()) == 1000
+    fill(cluster, "t", 5, first=1000)
+    query.run()
+    assert query.rows() == list(range(1005))
+
+
+def test_latest_is_frozen_before_the_first_batch_runs(stream: NewStream, cluster: Cluster) -> None:
+    """When the first batch fails, the restart begins where it began: what came since is neither lost nor doubled."""
+    fill(cluster, "t", 10)
+    query = stream()  # startingOffsets is latest for streams
+    query.fails_at = 0
+    assert "batch 0 fails" in refusal(query.run)
+    fill(cluster, "t", 5, first=10)
+    query.fails_at = None
+    query.run()
+    assert query.rows() == [10, 11, 12, 13, 14]
+
+
+def test_a_failed_batch_is_read_again(stream: NewStream, cluster: Cluster) -> None:
+    """The batch that failed comes again with the same records, and the next ones follow it."""
+    fill(cluster, "t", 30)
+    query = stream(startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    query.fails_at = 1
+    assert "batch 1 fails with [10, 11, 12, 13, 14, 15, 16, 17, 18, 19]" in refusal(query.run)
+    query.fails_at = None
+    fill(cluster, "t", 5, first=30)
+    query.run()
+    assert query.seen == [list(range(10)), list(range(10, 20)), list(range(20, 30)), list(range(30, 35))]
+
+
+def test_new_partitions_are_read_from_their_beginning(stream: NewStream, cluster: Cluster) -> None:
+    """What was written to a partition before the query knew of it is not missed."""
+    fill(cluster, "t", 3)
+    query = stream(startingOffsets="earliest")
+    query.run()
+    Admin(cluster).create_partitions("t", 2)
+    wait_for("the second partition", lambda: len(Admin(cluster).describe_topics(["t"])[0].partitions) == 2)
+    fill(cluster, "t", 4, partition=1, first=100)
+    query.run()
+    assert query.seen[-1] == [100, 101, 102, 103]
+
+
+def recreate(cluster: Cluster, topic: str) -> None:
+    Admin(cluster).delete_topics([topic])
+    wait_for("the topic to go", lambda: topic not in Admin(cluster).list_topics())
+    create(cluster, topic)
+
+
+def test_a_topic_made_again_is_another_topic(stream: NewStream, cluster: Cluster) -> None:
+    """The same name and even the same offsets do not deceive: an error, or by failOnDataLoss=false a new beginning."""
+    fill(cluster, "t", 10)
+    query = stream(startingOffsets="earliest")
+    query.run()
+    recreate(cluster, "t")
+    fill(cluster, "t", 10, first=500)
+    shown = refusal(query.run)
+    assert "topic 't' is not the one that was read so far" in shown
+    assert "failOnDataLoss=false" in shown
+    stream_again = stream(startingOffsets="earliest", failOnDataLoss="false")
+    stream_again.run()
+    assert stream_again.rows() == list(range(500, 510))
+
+
+def test_a_deleted_topic_is_told(stream: NewStream, cluster: Cluster) -> None:
+    """A topic that is gone ends the query with its name, not in silence."""
+    fill(cluster, "t", 10)
+    query = stream(startingOffsets="earliest", kafka__default__api__timeout__ms="1000")
+    query.run()
+    Admin(cluster).delete_topics(["t"])
+    assert "partitions t-0 are gone" in refusal(query.run)
+
+
+def test_a_wrong_checkpoint_is_told(
+    stream: NewStream, cluster: Cluster, spark: Any, tmp_path: Path, broker: BrokerProcess
+) -> None:
+    """A checkpoint of other topics or of another source is refused with advice."""
+    fill(cluster, "t", 10)
+    create(cluster, "u")
+    stream(startingOffsets="earliest").run()
+    shown = refusal(stream(subscribe="u", startingOffsets="earliest").run)
+    assert "the checkpoint is of a query over t, this one reads u" in shown
+    place = tmp_path / "rate"
+    rate = spark.readStream.format("rate").load().writeStream.format("noop").option("checkpointLocation", str(place))
+    rate.trigger(once=True).start().awaitTermination()
+    shown = refusal(Stream(spark, broker.bootstrap, place, subscribe="t").run)
+    assert "belongs to another query; give this one a checkpointLocation of its own" in shown
+
+
+def test_a_broker_that_goes_is_told_within_seconds(stream: NewStream, cluster: Cluster, broker: BrokerProcess) -> None:
+    """A running query ends with the broker's address once retries are over, and goes on where it stood afterwards."""
+    fill(cluster, "t", 10)
+    query = stream(startingOffsets="earliest", kafka__default__api__timeout__ms="3000")
+    running = query.start(processingTime="100 milliseconds")
+    try:
+        wait_for("ten rows", lambda: len(query.rows()) == 10, 60)
+        broker.kill()
+        assert f"broker {broker.bootstrap}: connection refused" in refusal(lambda: running.awaitTermination(60))
+    finally:
+        running.stop()
+    broker.start()
+    with Cluster(broker.bootstrap) as again:
+        fill(again, "t", 5, first=10)
+    query.run()
+    assert query.rows() == list(range(15))
+
+
+def test_a_short_absence_is_not_noticed(stream: NewStream, cluster: Cluster, broker: BrokerProcess) -> None:
+    """A broker that restarts within the retries costs no query."""
+    fill(cluster, "t", 10)
+    query = stream(startingOffsets="earliest", kafka__default__api__timeout__ms="60000")
+    running = query.start(processingTime="100 milliseconds")
+    try:
+        wait_for("ten rows", lambda: len(query.rows()) == 10, 60)
+        broker.kill()
+        broker.start()
+        with Cluster(broker.bootstrap) as again:
+            fill(again, "t", 5, first=10)
+        wait_for("the others", lambda: query.rows() == list(range(15)), 60)
+    finally:
+        running.stop()
