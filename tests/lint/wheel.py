@@ -25,6 +25,7 @@ NEEDED = (
     "kbroker/_core/timing_wheel.pxd",
     "kbroker/_core/timing_wheel.pyi",
     "kbroker/_core/py.typed",
+    "pyspark_kbroker.py",
 )
 
 

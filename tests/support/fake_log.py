@@ -13,6 +13,22 @@ LATEST, EARLIEST = -1, -2
 UNKNOWN_TOPIC, OUT_OF_RANGE, UNKNOWN_TOPIC_ID = 3, 1, 100
 
 
+class FakeTime:
+    """Moves only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
 class FakeLogBroker(FakeBroker):
     """`logs` has the batches of each partition, `begins` where a log begins if not at 0; `ids` the topics' ids."""
 

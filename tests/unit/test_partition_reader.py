@@ -11,22 +11,9 @@ from kbroker.client.connection import BrokerConnectionError
 from kbroker.client.partition_reader import FetchSettings, PartitionReader, TopicReplacedError
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.protocol.records import build_batch, iter_records
-from tests.support.fake_log import FETCH, METADATA, FakeLogBroker
+from tests.support.fake_log import FETCH, METADATA, FakeLogBroker, FakeTime
 
 ID = UUID(int=1)
-
-
-class FakeTime:
-    """Moves only when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def clock(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 @pytest.fixture

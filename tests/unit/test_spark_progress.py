@@ -12,8 +12,7 @@ from kbroker.spark.lookup import Lookup
 from kbroker.spark.offsets import SourceOffset
 from kbroker.spark.options import read_options
 from kbroker.spark.progress import StreamProgress
-from tests.support.fake_log import LIST_OFFSETS, METADATA, FakeLogBroker
-from tests.unit.test_partition_reader import FakeTime
+from tests.support.fake_log import LIST_OFFSETS, METADATA, FakeLogBroker, FakeTime
 
 A, B = ("t", 0), ("t", 1)
 ID = UUID(int=1)
@@ -60,7 +59,7 @@ def test_an_idle_stream_asks_little_over_one_connection(start, broker, time):
     last = progress.next_end(None)
     before = len(broker.asked(LIST_OFFSETS)), len(broker.asked(METADATA))
     for _ in range(1000):
-        time.sleep(0.01)
+        time.advance(0.01)
         last = progress.next_end(last)
     asked = len(broker.asked(LIST_OFFSETS)) - before[0], len(broker.asked(METADATA)) - before[1]
     assert 90 <= asked[0] <= 100
@@ -96,12 +95,12 @@ def test_limits(start, broker, time):
     assert progress.next_end(None, all_there_is=True).offsets == {A: 10, B: 0}
     progress = start(startingOffsets="earliest", minOffsetsPerTrigger="11", maxTriggerDelay="30s")
     assert progress.next_end(None).offsets == {A: 0, B: 0}
-    time.sleep(29)
+    time.advance(29)
     assert progress.next_end(None).offsets == {A: 0, B: 0}
-    time.sleep(1)
+    time.advance(1)
     assert progress.next_end(None).offsets == {A: 10, B: 0}
     fill(broker, 1, 1)
-    time.sleep(1)
+    time.advance(1)
     assert progress.next_end(None).offsets == {A: 10, B: 1}
 
 
@@ -110,7 +109,7 @@ def test_available_now_goes_no_further(start, broker, time):
     progress = start(startingOffsets="earliest")
     progress.stop_at_now()
     fill(broker, 0, 5)
-    time.sleep(10)
+    time.advance(10)
     end = progress.next_end(None)
     assert end.offsets == {A: 10, B: 0}
     assert progress.next_end(end) is end
@@ -123,7 +122,7 @@ def test_a_new_partition_begins_at_its_beginning(start, broker, time):
     broker.partitions["t"] = 3
     broker.begins["t", 2] = 2
     fill(broker, 2, 3)
-    time.sleep(2)
+    time.advance(2)
     following = progress.next_end(end)
     assert following.offsets == {A: 10, B: 0, ("t", 2): 5}
     assert [(r.from_offset, r.until_offset) for r in progress.ranges(end, following)][2] == (2, 5)
@@ -135,7 +134,7 @@ def test_a_topic_made_again(start, broker, time):
     end = strict.next_end(None)
     assert lenient.next_end(None) == end
     broker.ids["t"] = UUID(int=9)
-    time.sleep(2)
+    time.advance(2)
     with pytest.raises(PipelineError, match=r"not the one that was read so far.*set failOnDataLoss=false"):
         strict.next_end(end)
     following = lenient.next_end(end)
@@ -153,7 +152,7 @@ def test_a_log_that_became_shorter(start, broker, time):
     assert lenient.next_end(None) == end
     del broker.logs["t", 0]
     fill(broker, 0, 4)
-    time.sleep(2)
+    time.advance(2)
     with pytest.raises(PipelineError, match="partition t-0 ends at 4, but was read until 10"):
         strict.next_end(end)
     following = lenient.next_end(end)
@@ -166,7 +165,7 @@ def test_a_deleted_topic(start, broker, time):
     progress = start()
     end = progress.next_end(None)
     broker.partitions.clear()
-    time.sleep(2)
+    time.advance(2)
     with pytest.raises(PipelineError, match="partitions t-0, t-1 are gone"):
         progress.next_end(end)
 

@@ -11,9 +11,8 @@ from kbroker.client.admin import TopicPartition
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.lookup import Found, Lookup
 from kbroker.spark.offsets import SourceOffset
-from kbroker.spark.options import ReadOptions
+from kbroker.spark.options import KEEP_ON, ReadOptions
 from kbroker.spark.planning import OffsetRange, limited
-from kbroker.spark.range_reader import KEEP_ON
 
 _log = logging.getLogger(__name__)
 

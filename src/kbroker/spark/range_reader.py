@@ -15,10 +15,10 @@ from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.protocol.records import iter_batches
 from kbroker.spark.arrow_batches import BatchBuilder
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.options import KEEP_ON
 from kbroker.spark.planning import OffsetRange
 
 LIMIT_ROWS, LIMIT_BYTES = 40_000, 1 << 20  # of an Arrow batch; it ends with the record batch that reaches one
-KEEP_ON = "set failOnDataLoss=false to go on with what is left"
 NO_SUCH_TOPIC = (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.UNKNOWN_TOPIC_ID, Errors.INCONSISTENT_TOPIC_ID)
 
 _log = logging.getLogger(__name__)

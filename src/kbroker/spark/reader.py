@@ -12,9 +12,9 @@ from kbroker.spark.connections import cluster_for
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.failures import plain_items, plainly
 from kbroker.spark.lookup import Lookup
-from kbroker.spark.options import ReadOptions
+from kbroker.spark.options import KEEP_ON, ReadOptions
 from kbroker.spark.planning import OffsetRange, split
-from kbroker.spark.range_reader import KEEP_ON, RangeReader
+from kbroker.spark.range_reader import RangeReader
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
