@@ -7,7 +7,8 @@ installed. The session starts with the first test that asks for it and ends, JVM
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ from tests.support.broker import BrokerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from kbroker.testing import EmbeddedBroker
 
 HERE = Path(__file__).resolve().parent
 SETTINGS = {
@@ -42,6 +45,7 @@ class Sessions:
         self.no_connector: str | None = None  # why the session goes without
 
     def get(self) -> SparkSession:
+        """Return the session; the test lacks something if it cannot start."""
         if self._session is None:
             try:
                 require_packages()
@@ -53,6 +57,7 @@ class Sessions:
             except (PipelineError, OSError) as error:
                 self.no_connector = str(error)
             os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JVM))
+            self._interrupt = signal.getsignal(signal.SIGINT)
             self._session = build_session("kbroker tests", master="local[2]", more_jars=self._jars, settings=SETTINGS)
         return self._session
 
@@ -60,6 +65,7 @@ class Sessions:
         if self._session is not None:
             session, self._session = self._session, None
             stop_session(session)
+            signal.signal(signal.SIGINT, self._interrupt)  # PySpark has put its own handler in its place
 
 
 _sessions = Sessions()
@@ -87,6 +93,25 @@ def connector(spark: SparkSession) -> SparkSession:
 
 
 @pytest.fixture
+def by_consumer(connector: SparkSession) -> Iterator[SparkSession]:
+    """The session, whose driver learns offsets as a member of a consumer group: deprecated, and still to be had."""
+    name = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
+    connector.conf.set(name, "true")
+    yield connector
+    connector.conf.unset(name)
+
+
+@pytest.fixture
 def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
     """A broker of the test's own in a process, on port 0, with a folder of its own."""
-    return start_broker(group__initial__rebalance__delay__ms="0")
+    return start_broker(group__initial__rebalance__delay__ms="0", log__retention__ms="-1")
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedBroker]:
+    """A broker in this process for the tests of a module: what it holds and was asked for can be looked at."""
+    from kbroker.testing import EmbeddedBroker
+
+    settings = {"auto.create.topics.enable": False, "log.retention.ms": -1}  # records of 1970 are kept
+    with EmbeddedBroker(settings) as broker:
+        yield broker

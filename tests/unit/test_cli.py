@@ -61,8 +61,8 @@ def test_help():
     ["serve", "topics", "topics list", "topics describe", "topics create", "topics alter", "topics delete", "groups",
      "groups list", "groups describe", "groups reset", "groups delete", "configs", "configs describe", "configs alter",
      "quotas", "quotas list", "quotas describe", "quotas set", "quotas remove", "quotas resolve", "quotas apply",
-     "quotas diff", "produce", "consume", "users", "users list", "users add", "users remove", "log", "log dump",
-     "log verify"],
+     "quotas diff", "pipeline", "pipeline jars", "produce", "consume", "users", "users list", "users add",
+     "users remove", "log", "log dump", "log verify"],
 )  # fmt: skip
 def test_every_command_has_help(command):
     """Each command explains itself and each of its options; short help is never cut off."""

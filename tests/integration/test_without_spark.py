@@ -1,0 +1,45 @@
+"""Where the extra `spark` is not installed, as when wheels are tested: fast tests and the command line still run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HIDE = "import sys\nfor name in ('pyspark', 'pyarrow', 'pandas', 'py4j', 'google.protobuf'): sys.modules[name] = None\n"
+
+
+def run(program: str) -> str:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+    command = [sys.executable, "-c", HIDE + program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, check=False, timeout=250)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_fast_tests_of_the_pipeline() -> None:
+    """Tests in `unit` and `property` over kbroker.spark pass without Spark, Arrow and pandas."""
+    files = [
+        str(file.relative_to(ROOT))
+        for folder in ("unit", "property")
+        for file in sorted((ROOT / "tests" / folder).glob("test_*.py"))
+        if "kbroker.spark" in file.read_text(encoding="utf-8")
+    ]
+    assert files
+    run(f"import pytest; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', *{files!r}]))")
+
+
+def test_help_of_every_command() -> None:
+    """`kbroker pipeline ... --help` loads nothing of Spark."""
+    program = """
+from click.testing import CliRunner
+from kbroker.cli import cli
+pipeline = cli.commands["pipeline"]
+for name in sorted(pipeline.commands):
+    result = CliRunner().invoke(cli, ["pipeline", name, "--help"], prog_name="kbroker")
+    assert result.exit_code == 0, result.output
+    print(name)
+"""
+    assert "jars" in run(program).split()

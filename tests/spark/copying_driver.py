@@ -1,0 +1,36 @@
+"""A Spark driver of its own, to be killed: copies a topic into Parquet files, fifty records to a batch, until it ends.
+
+    python -m tests.spark.copying_driver BOOTSTRAP TOPIC FOLDER
+
+Prints `jvm PID` when the session stands.
+"""
+
+import sys
+from pathlib import Path
+
+from kbroker.spark.connector import source_options
+from kbroker.spark.session import build_session
+
+
+def main() -> None:
+    bootstrap, topic, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    spark = build_session("driver to be killed", master="local[2]", connector=True)
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    print(f"jvm {gateway.proc.pid}", flush=True)
+    options = {**source_options(bootstrap), "startingOffsets": "earliest", "maxOffsetsPerTrigger": "50"}
+    query = (
+        spark.readStream.format("kafka")
+        .options(**options, subscribe=topic)
+        .load()
+        .selectExpr("partition", "offset", "cast(value as string) value")
+        .writeStream.format("parquet")
+        .option("path", str(folder / "table"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main()
