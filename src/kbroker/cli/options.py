@@ -55,6 +55,15 @@ def connect(bootstrap_server: str, **settings: Any) -> "Cluster":
         raise click.BadParameter(str(error), param_hint="--bootstrap-server") from None
 
 
+def client_properties() -> dict[str, str]:
+    """The properties of `--command-config`, for clients other than our own."""
+    from kbroker.common.config import parse_properties
+
+    context = click.get_current_context(silent=True)
+    file = None if context is None else context.meta.get(_COMMAND_CONFIG)
+    return {} if file is None else parse_properties(file.read_text(encoding="utf-8"))
+
+
 def _remember(context: click.Context, parameter: click.Parameter, file: Path | None) -> None:
     context.meta[_COMMAND_CONFIG] = file
 

@@ -2,19 +2,22 @@
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, BinaryIO
 
 import click
 
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns as wide as their widest cell; numbers stand right. Nothing but the header if there are no rows."""
+def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, right: Collection[int] = ()) -> None:
+    """Columns as wide as their widest cell; numbers stand right. Nothing but the header if there are no rows.
+
+    Args: `right`: columns, from 0, that stand right as well: numbers with a unit.
+    """
     cells = [[_text(cell) for cell in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(header), *cells]) for i in range(len(header))]
-    right = [bool(cells) and all(_is_number(line[i]) for line in cells) for i in range(len(header))]
+    is_right = [i in right or (bool(cells) and all(_is_number(line[i]) for line in cells)) for i in range(len(header))]
     for line in [list(header), *cells]:
-        padded = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)]
+        padded = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, is_right, strict=True)]
         click.echo("  ".join(padded).rstrip())
 
 

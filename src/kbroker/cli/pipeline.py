@@ -6,6 +6,8 @@ import click
 
 from kbroker.cli.options import json_option
 from kbroker.cli.output import print_json
+from kbroker.cli.pipeline_jobs import archive, compact, ingest
+from kbroker.cli.pipeline_views import lag, throttles, usage
 
 
 @click.group()
@@ -34,3 +36,7 @@ def jars(into: Path | None, delta: bool, as_json: bool) -> None:
         print_json({"jars": files})
     else:
         click.echo(",".join(files))
+
+
+for command in (ingest, usage, throttles, lag, archive, compact):
+    pipeline.add_command(command)

@@ -38,5 +38,8 @@ def ingest(
     """
     wanted = TableInfo(REQUEST_LOG, schema_version=request_log.VERSION, source=str(source))
     job = TableStream(spark, path, options or StreamOptions(), wanted, clock or SystemClock(), progress, at)
-    stream = log_reader.stream_log(spark, source, job.options.max_per_batch)
-    return job.run(stream, lambda batch: log_reader.parse(batch, source.format), stopping)
+    return job.run(
+        lambda: log_reader.stream_log(spark, source, job.options.max_per_batch),
+        lambda batch: log_reader.parse(batch, source.format),
+        stopping,
+    )

@@ -86,6 +86,7 @@ class Files:
     def ends(self, start: dict[str, int], budget: int | None) -> dict[str, int]:
         """How far each file can be read now. `budget`: bytes beyond `start`, None for all; at least a line is read."""
         ends: dict[str, int] = {}
+        whole = budget
         for key, file in self.found().items():
             begin = start.get(key, 0)
             if budget is not None and budget <= 0:
@@ -94,7 +95,7 @@ class Files:
                 ends[key], taken = _batches(file, begin, budget)
                 budget = None if budget is None else budget - taken
             else:
-                ends[key] = _line_end(file, begin, budget)
+                ends[key] = _line_end(file, begin, budget, force=budget == whole)
                 budget = None if budget is None else budget - (ends[key] - begin)
         return ends
 
@@ -116,7 +117,7 @@ class Files:
                 pieces.append(Piece(str(file), first, last))
                 continue
             while first < last:
-                cut = last if last - first <= SPLIT_BYTES else _line_end(file, first, SPLIT_BYTES)
+                cut = last if last - first <= SPLIT_BYTES else _line_end(file, first, SPLIT_BYTES, force=True)
                 pieces.append(Piece(str(file), first, cut))
                 first = cut
         return pieces
@@ -137,8 +138,8 @@ def _key(file: Path) -> str | None:
     return hashlib.blake2b(first, digest_size=12).hexdigest()
 
 
-def _line_end(file: Path, begin: int, budget: int | None) -> int:
-    """Where the last whole line ends that begins within `budget` bytes; the first line is read whatever its length."""
+def _line_end(file: Path, begin: int, budget: int | None, *, force: bool) -> int:
+    """Where the last whole line ends within `budget` bytes. `force`: the first line counts whatever its length."""
     size = file.stat().st_size
     if size <= begin:
         return begin
@@ -153,7 +154,7 @@ def _line_end(file: Path, begin: int, budget: int | None) -> int:
                 return step + newline + 1
             at = step
         opened.seek(end)
-        while end < size and end - begin < MAX_LINE_BYTES:
+        while force and end < size and end - begin < MAX_LINE_BYTES:
             more = opened.read(65_536)
             newline = more.find(b"\n")
             if newline >= 0:

@@ -66,7 +66,8 @@ class LogSource:
         return cls((), bootstrap_servers, topic, connector, format, options or {})
 
     def __str__(self) -> str:
-        return f"topic {self.topic}" if self.topic else f"files {' '.join(self.paths)}"
+        # files are known to a stream one by one, wherever they are
+        return f"topic {self.topic}" if self.topic else "files"
 
 
 def read_log(spark: SparkSession, source: LogSource) -> DataFrame:
@@ -140,7 +141,9 @@ def parse(raw: DataFrame, format: str = AUTO) -> DataFrame:
     if format == ARROW:
         no_batch = F.when(F.col("text").isNotNull(), F.lit("no Arrow batch (its header does not say so)"))
         reason = F.coalesce("reason", no_batch)
-        return decoded.select(*log_schema.names(), reason.alias(REASON), F.col("text").alias(RAW), *_renamed())
+        return decoded.select(
+            *log_schema.names(), reason.alias(REASON), F.rtrim(F.col("text"), F.lit("\r\n")).alias(RAW), *_renamed()
+        )
     return _parse_json(decoded, beside=True)
 
 
@@ -184,7 +187,7 @@ def _parse_json(messages: DataFrame, beside: bool = False) -> DataFrame:
     return parsed.select(
         *log_schema.names(),
         F.coalesce("reason", timed, before).alias(REASON),
-        F.substring("text", 1, MAX_RAW_CHARACTERS).alias(RAW),
+        F.rtrim(F.substring("text", 1, MAX_RAW_CHARACTERS), F.lit("\r\n")).alias(RAW),
         *_renamed(),
     )
 

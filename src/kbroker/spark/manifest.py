@@ -248,6 +248,36 @@ def live_files(
     return table.live_files(dates)
 
 
+def describe_table(path: str | os.PathLike[str], dates: Sequence[str] | None = None) -> dict[str, Any]:
+    """What is in a table: rows, hours, compacted hours, files, size_bytes, times of the oldest and the youngest row.
+
+    Raises: TableError when the folder is no table. Of a table that Delta keeps nothing is counted.
+    """
+    table = Table(Path(path))
+    table.info()
+    hours = [hour for hour in table.hours(dates) if hour.files]
+    files = [file for hour in hours for file in hour.files]
+    return {
+        "rows": sum(file.rows for file in files),
+        "hours": len(hours),
+        "compacted_hours": sum(hour.compacted_through >= 0 for hour in hours),
+        "files": len(files),
+        "size_bytes": sum(file.size_bytes for file in files),
+        "oldest": _utc(min((file.min_time_us for file in files if file.min_time_us is not None), default=None)),
+        "youngest": _utc(max((file.max_time_us for file in files if file.max_time_us is not None), default=None)),
+    }
+
+
+def _utc(time_us: int | None) -> str | None:
+    from datetime import datetime, timedelta, timezone
+
+    if time_us is None:
+        return None
+    return (datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=time_us)).isoformat(
+        sep=" ", timespec="milliseconds"
+    )[:-6]
+
+
 def replace_file(path: Path, value: dict[str, Any]) -> None:
     """Write JSON beside `path`, onto the disk, and rename it there: a reader sees the old text or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -26,6 +26,7 @@ from kbroker.spark.manifest import (
     hour_folder,
     sync_folder,
 )
+from kbroker.spark.schema_change import first_loss
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 #: Order of the rows in a file, by the kind of table: what replay wants to read one after the other lies together.
 ORDER = {REQUEST_LOG: ("principal", "client_id", "sequence", "time"), "topic": ("topic", "partition", "offset")}
-HOT_SHARE = 2.0  # a bucket with more than so many times its fair share is written by several tasks
+HOT_SHARE = 1.5  # a bucket with more than so many times its fair share is written by several tasks,
+SPLIT_ROWS = 50_000  # if each gets so many rows
 TIME = {REQUEST_LOG: "time", "topic": "timestamp"}
 
 Hook = Callable[[str], object]
@@ -117,9 +119,9 @@ def write_table(
 
 
 def open_table(table: Table, wanted: TableInfo) -> TableInfo:
-    """The description of a table, stored if it is new.
+    """The description of a table, stored if it is new or has got columns.
 
-    Raises: TableError when the table is of another kind.
+    Raises: TableError when the table is of another kind, or would lose columns.
     """
     if not table.exists():
         table.store_info(wanted)
@@ -129,6 +131,12 @@ def open_table(table: Table, wanted: TableInfo) -> TableInfo:
         is_, asked = (str(getattr(one, name)).replace("_", " ") for one in (info, wanted))
         if is_ != asked:
             raise TableError(f"{table.path} is a table of {name.replace('_', ' ')} {is_}, not {asked}")
+    if info.schema != wanted.schema:
+        loss = first_loss(info.schema, wanted.schema)
+        if loss is not None:
+            raise TableError(f"{table.path}: columns can only be added, and {loss}")
+        info = replace(info, schema=wanted.schema)
+        table.store_info(info)
     if info.schema_version < wanted.schema_version:
         info = replace(info, schema_version=wanted.schema_version)
         table.store_info(info)
@@ -166,15 +174,18 @@ def write_batch(
     batch: int,
     *,
     hot: Mapping[int, int] | None = None,
+    split_rows: int = SPLIT_ROWS,
     at: Hook | None = None,
 ) -> Written:
     """Stage the rows, rename the files to those of `batch`, name them in the manifests of their hours.
 
     Done again with the same rows it changes nothing. Args: `hot`: rows by bucket of the batch before, by which the
-    writing of a bucket with a large share is split.
+    writing of a bucket with a large share is split, into parts of `split_rows` at least.
     """
     reached = at or (lambda phase: None)
-    staged = stage(with_place(rows, info.kind, info.buckets), table, info, f"batch-{batch:08d}", hot=hot)
+    staged = stage(
+        with_place(rows, info.kind, info.buckets), table, info, f"batch-{batch:08d}", hot=hot, split_rows=split_rows
+    )
     reached("staged")
     written = publish(table, staged, batch)
     reached("renamed")
@@ -196,37 +207,47 @@ def _summary(written: Mapping[tuple[str, int], list[DataFile]]) -> Written:
     return Written(sum(by_bucket.values()), len(files), tuple(sorted(written)), max(times, default=None), by_bucket)
 
 
-def stage(rows: DataFrame, table: Table, info: TableInfo, name: str, *, hot: Mapping[int, int] | None = None) -> Path:
+def stage(
+    rows: DataFrame,
+    table: Table,
+    info: TableInfo,
+    name: str,
+    *,
+    hot: Mapping[int, int] | None = None,
+    split_rows: int = SPLIT_ROWS,
+) -> Path:
     """Write rows (with their place) sorted into a staging folder that no other attempt shares, and return it."""
     from pyspark.sql import functions as F
 
     spark = rows.sparkSession
     folder = table.path / STAGING / f"{name}-{uuid.uuid4().hex[:8]}"
     tasks = max(2, min(info.buckets, 2 * spark.sparkContext.defaultParallelism))
-    parts = split(hot or {}, info.buckets, tasks)
+    parts = split(hot or {}, info.buckets, tasks, split_rows)
     keys: list[Any] = list(log_schema.PLACE)
     if parts:
         # rows of a hot bucket go to several tasks; each writes a sorted file of its own
         of_bucket = F.create_map(*[F.lit(number) for pair in parts.items() for number in pair])
         spread = F.pmod(F.xxhash64(*ORDER[info.kind]), F.coalesce(of_bucket[F.col("bucket")], F.lit(1)))
         keys.append(spread)
-    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    (
-        rows.repartition(tasks, *keys)
-        .sortWithinPartitions(*log_schema.PLACE, *ORDER[info.kind])
-        .write.partitionBy(*log_schema.PLACE)
-        .option("compression", "zstd")
-        .parquet(str(folder))
-    )
+    sorted_rows = rows.repartition(tasks, *keys).sortWithinPartitions(*log_schema.PLACE, *ORDER[info.kind])
+    before = spark.conf.get("spark.sql.parquet.outputTimestampType")
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # no option of the writer
+    try:
+        sorted_rows.write.partitionBy(*log_schema.PLACE).option("compression", "zstd").parquet(str(folder))
+    finally:
+        spark.conf.set("spark.sql.parquet.outputTimestampType", str(before))
     return folder
 
 
-def split(rows_by_bucket: Mapping[int, int], buckets: int, tasks: int) -> dict[int, int]:
+def split(rows_by_bucket: Mapping[int, int], buckets: int, tasks: int, split_rows: int) -> dict[int, int]:
     """How many tasks shall write a bucket, for those that had more than HOT_SHARE times the fair share of the rows."""
     total = sum(rows_by_bucket.values())
-    fair = total / buckets
-    hot = {b: round(rows * tasks / total) for b, rows in rows_by_bucket.items() if rows > HOT_SHARE * fair}
-    return {bucket: min(tasks, parts) for bucket, parts in hot.items() if parts > 1}
+    parts = {
+        bucket: min(round(rows * tasks / total), tasks, rows // split_rows)
+        for bucket, rows in rows_by_bucket.items()
+        if rows > HOT_SHARE * total / buckets
+    }
+    return {bucket: number for bucket, number in parts.items() if number > 1}
 
 
 def publish(

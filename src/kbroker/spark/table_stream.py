@@ -8,6 +8,7 @@ The stream keeps no state in Spark: what it must know are the offsets of its che
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 from collections.abc import Callable, Collection
@@ -19,13 +20,13 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from kbroker._core.clock import BaseClock
+from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.spark import compaction, jobs
 from kbroker.spark.compaction import Compacted
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.log_reader import REASON, good, rejected
 from kbroker.spark.manifest import DEFAULT_BUCKETS, DELTA, PARQUET, REJECTED, STAGING, Table, TableError, TableInfo
-from kbroker.spark.table import Hook, Written, open_table, write_batch
+from kbroker.spark.table import SPLIT_ROWS, Hook, Written, open_table, write_batch
 from kbroker.spark.table_lock import lock_table
 
 CHECKPOINT = "_checkpoint"
@@ -42,7 +43,8 @@ class StreamOptions:
 
     `follow`: go on until stopped, else end when all that was there is read. `interval_ms`: between batches.
     `max_per_batch`: records of a topic, bytes of files. `watermark_ms`: an hour is closed when the youngest row is so
-    much younger than its end. `grace_ms`: how long replaced files stay. `checkpoint`: by default inside the table.
+    much younger than its end. `grace_ms`: how long replaced files stay. `split_rows`: the least that a task gets of a
+    bucket with much of the rows. `checkpoint`: by default inside the table.
     """
 
     buckets: int = DEFAULT_BUCKETS
@@ -52,6 +54,7 @@ class StreamOptions:
     watermark_ms: int = 10 * MINUTE_MS
     grace_ms: int = 60 * MINUTE_MS
     rejected_keep_ms: int = 7 * 24 * 60 * MINUTE_MS
+    split_rows: int = SPLIT_ROWS
     checkpoint: Path | None = None
     table_format: str = PARQUET
 
@@ -88,6 +91,7 @@ class TableStream:
         self._at: Hook = at or (lambda phase: None)
         self._hot: dict[int, int] = {}
         self._max_time_us: int | None = None
+        self._unsettled: set[tuple[str, int]] = set()  # hours that are open, or have something to delete or rewrite
         self._info = self.wanted
         self._writing = threading.Lock()  # held for a whole batch, so that none is cut short by a stop
         self._stopped = False  # under _writing
@@ -97,14 +101,14 @@ class TableStream:
         """Where Spark keeps the offsets."""
         return self.options.checkpoint or self.table.path / CHECKPOINT
 
-    def run(self, stream: DataFrame, parse: Parse, stopping: Callable[[], bool]) -> Ingested:
+    def run(self, load: Callable[[], DataFrame], parse: Parse, stopping: Callable[[], bool]) -> Ingested:
         """Hold the lock, clean up after a killed run, stream, compact."""
         started = self.clock.now_ms()
         with lock_table(self.spark, self.table.path):
             self._info = self._open()
             if self.options.table_format == PARQUET:
                 self._clean()
-            query = self._start(stream, parse)
+            query = self._start(load(), parse)
             try:
                 self._await(query, stopping)
             finally:
@@ -112,7 +116,7 @@ class TableStream:
                     self._stopped = True
                 query.stop()
             if self.options.table_format == PARQUET:
-                self._compact(self.spark, everywhere=True)
+                self._compact(self.spark)
         self.done.elapsed_ms = self.clock.now_ms() - started
         return self.done
 
@@ -141,6 +145,7 @@ class TableStream:
             if now_ms - file.stat().st_mtime * 1000 > self.options.rejected_keep_ms:
                 file.unlink()
         self._max_time_us = self.table.max_time_us()
+        self._unsettled = {hour.key for hour in self.table.hours()}
 
     def _start(self, stream: DataFrame, parse: Parse) -> StreamingQuery:
         def write(batch: DataFrame, number: int) -> None:
@@ -191,7 +196,7 @@ class TableStream:
             + f", {jobs.duration(took)}, {jobs.rate(written.rows, took)}"
         )
         if self.options.table_format == PARQUET:
-            self._compact(batch.sparkSession, hours=written.hours)
+            self._compact(batch.sparkSession, written.hours)
         self._at("done")
 
     def _write(self, rows: DataFrame, number: int) -> Written:
@@ -199,7 +204,9 @@ class TableStream:
             from kbroker.spark.delta import write_delta
 
             return write_delta(rows, self.table, self._info, number)
-        return write_batch(rows, self.table, self._info, number, hot=self._hot, at=self._at)
+        return write_batch(
+            rows, self.table, self._info, number, hot=self._hot, split_rows=self.options.split_rows, at=self._at
+        )
 
     def _keep_rejected(self, others: DataFrame, number: int) -> None:
         folder = self.table.path / STAGING / f"rejected-{number:08d}"
@@ -217,11 +224,9 @@ class TableStream:
         youngest = min(self._max_time_us, self.clock.wall_ms() * 1000)
         return youngest - self.options.watermark_ms * 1000
 
-    def _compact(self, spark: SparkSession, hours: Collection[tuple[str, int]] = (), everywhere: bool = False) -> None:
+    def _compact(self, spark: SparkSession, written: Collection[tuple[str, int]] = ()) -> None:
         watermark = self.watermark_us
-        if not everywhere:
-            # hours of this batch, and those that it may have closed
-            hours = {hour.key for hour in self.table.hours() if hour.key in hours or hour.compacted_through < 0}
+        self._unsettled.update(written)
         done = compaction.compact(
             spark,
             self.table,
@@ -229,9 +234,11 @@ class TableStream:
             closed_before_us=watermark,
             now_ms=self.clock.wall_ms(),
             grace_ms=self.options.grace_ms,
-            hours=None if everywhere else hours,
+            hours=self._unsettled,
             at=self._at,
         )
+        hours = [self.table.hour(*key) for key in self._unsettled]
+        self._unsettled = {hour.key for hour in hours if hour.end_us > watermark or hour.retired}
         self.done.compacted += done
         if done.hours:
             self.progress(f"compacted {done.hours} hours: {done.files_before} files into {done.files_after}")
@@ -246,8 +253,36 @@ def _stream_id(checkpoint: Path) -> str | None:
 
 
 def _cause(text: str) -> str:
-    """The last line of a Python traceback inside a JVM's, without what stands around it."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith(("kbroker.", "pyspark.errors", "PipelineError"))]
-    causes = [line for line in lines if ": " in line and not line.startswith(("at ", "File "))]
-    return (told or causes or lines or ["no reason was given"])[-1][:500]
+    """What ended a stream, without the tracebacks around it: the message of our own failure, else Spark's sentence."""
+    told = re.search(r"terminated with exception: (.*?)(?= SQLSTATE|\n=== Streaming|\Z)", text, re.DOTALL)
+    inner = told[1] if told else text
+    ours = re.findall(r"^\s*kbroker\.[\w.]+(?:Error|Exception): (.+)$", inner, re.MULTILINE)
+    python = re.findall(r"^\s*((?:\w+\.)*\w+(?:Error|Exception): .+)$", inner, re.MULTILINE)
+    return str((ours or python or inner.strip().splitlines() or ["no reason was given"])[-1 if ours or python else 0])[
+        :500
+    ]
+
+
+def compact_table(
+    spark: SparkSession,
+    path: Path,
+    *,
+    grace_ms: int,
+    clock: BaseClock | None = None,
+    progress: jobs.Progress = jobs.silent,
+) -> Compacted:
+    """Rewrite each hour of a table to one file per bucket, open or not.
+
+    Raises: TableError when the folder is no table, or another job writes it.
+    """
+    table, now_ms = Table(path), (clock or SystemClock()).wall_ms()
+    info = table.info()
+    with lock_table(spark, path):
+        if info.table_format == DELTA:
+            spark.sql(f"OPTIMIZE delta.`{path.absolute()}`")
+            return Compacted()
+        done = compaction.compact(
+            spark, table, info, closed_before_us=0, now_ms=now_ms, grace_ms=grace_ms, everything=True
+        )
+    progress(f"compacted {done.hours} hours: {done.files_before} files into {done.files_after}")
+    return done

@@ -1,0 +1,226 @@
+"""`kbroker pipeline usage, throttles, lag`: what a request log says, and how far readers are behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.cli.options import bootstrap_option, connect, json_option
+from kbroker.cli.output import print_json, print_table
+from kbroker.cli.pipeline_jobs import options, progress, session, spark_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from kbroker.spark.lag import Lag
+
+log_options = options(
+    click.argument("logs", nargs=-1, required=True, metavar="TABLE|LOG..."),
+    click.option("--date", "dates", multiple=True, metavar="YYYY-MM-DD", help="Only this day. Repeatable."),
+    click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="How many rows to show."),
+)
+
+
+@click.command()
+@log_options
+@click.option(
+    "--by",
+    type=click.Choice(["bytes", "requests", "request-time", "mutations", "connections"]),
+    default="bytes",
+    show_default=True,
+    help="What the first ones have most of.",
+)
+@click.option(
+    "--per",
+    type=click.Choice(["total", "day", "second"]),
+    default="total",
+    show_default=True,
+    help="One row per entity, per entity and day, or per entity and second.",
+)
+@spark_options
+def usage(logs: tuple[str, ...], dates: tuple[str, ...], top: int, by: str, per: str, **common: Any) -> None:
+    """Show who uses the broker: requests, bytes, time, mutations, connections, and the highest second of each.
+
+    Reads a TABLE of `ingest`, or LOGs as they are, those of a real Kafka too.
+    """
+    with _rows(logs, dates, common) as rows:
+        from kbroker.spark import usage as measured
+
+        makes = {"total": measured.usage, "day": measured.usage_per_day, "second": measured.usage_per_second}
+        found = [row.asDict() for row in measured.top(makes[per](rows), by, top).collect()]
+    if common["as_json"]:
+        print_json(found)
+        return
+    from kbroker.spark import jobs
+
+    shown: dict[str, tuple[str, Callable[[Any], str]]] = {
+        "requests": ("REQUESTS", jobs.count),
+        "request_bytes": ("IN", jobs.size),
+        "response_bytes": ("OUT", jobs.size),
+        "request_time_us": ("TIME", lambda us: jobs.duration(us / 1000)),
+        "mutations": ("MUTATIONS", jobs.count),
+        "connections": ("CONNECTIONS", jobs.count),
+    }
+    header = [*(["DATE"] if per != "total" else []), *(["SECOND"] if per == "second" else []), "PRINCIPAL", "CLIENT ID"]
+    lines = [[*(_place(row, per)), row["principal"], row["client_id"]] for row in found]
+    right = []
+    for name, (title, text) in shown.items():
+        right.append(len(header))
+        header.append(title)
+        for line, row in zip(lines, found, strict=True):
+            line.append(text(row[name]))
+        if per != "second":
+            right.append(len(header))
+            header.append("MAX/S")
+            for line, row in zip(lines, found, strict=True):
+                line.append(text(row[f"{name}_peak"]))
+    print_table(header, lines, right=right)
+
+
+def _place(row: dict[str, Any], per: str) -> list[Any]:
+    if per == "total":
+        return []
+    clock = (
+        f"{row['second'] // 3600 % 24:02d}:{row['second'] // 60 % 60:02d}:{row['second'] % 60:02d}"
+        if per == "second"
+        else None
+    )
+    return [row["date"]] if clock is None else [row["date"], clock]
+
+
+@click.command()
+@log_options
+@spark_options
+def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common: Any) -> None:
+    """Show who was throttled: by which quota, how often, how long, and each quota's share of all delay.
+
+    Reads a TABLE of `ingest`, or LOGs as they are. A real Kafka's log tells delays but not their quotas.
+    """
+    with _rows(logs, dates, common) as rows:
+        from kbroker.spark import throttles as judged
+
+        every = judged.throttles(rows).cache()
+        quotas = [row.asDict() for row in judged.by_quota(every).collect()]
+        found = [row.asDict() for row in every.limit(top).collect()]
+    if common["as_json"]:
+        print_json({"quotas": quotas, "throttles": found})
+        return
+    from kbroker.spark import jobs
+
+    if not found:
+        click.echo("Nobody was throttled.")
+        return
+    print_table(
+        ["QUOTA", "CLIENTS", "TIMES", "REFUSED", "DELAY", "SHARE"],
+        [
+            [
+                q["quota_type"] or "not told",
+                *(jobs.count(q[name]) for name in ("clients", "verdicts", "refused")),
+                *(jobs.duration(q["delay_served_ms"]), jobs.share(q["share"])),
+            ]
+            for q in quotas
+        ],
+        right=range(1, 6),
+    )
+    click.echo()
+    print_table(
+        ["QUOTA", "USER", "CLIENT ID", "IP", "LIMIT", "TIMES", "REFUSED", "ASKED", "DELAY", "LONGEST", "SHARE"],
+        [
+            [
+                t["quota_type"] or "not told",
+                *(t[name] or None for name in ("user", "client_id", "ip")),
+                "-" if t["limit"] is None else f"{t['limit']:,.10g}",
+                *(jobs.count(t[name]) for name in ("verdicts", "refused")),
+                *(jobs.duration(t[name]) for name in ("delay_asked_ms", "delay_served_ms", "delay_max_ms")),
+                jobs.share(t["share"]),
+            ]
+            for t in found
+        ],
+        right=range(4, 11),
+    )
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[GROUP]...")
+@bootstrap_option
+@click.option(
+    "--checkpoint",
+    "checkpoints",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="A Spark stream's checkpoint, or a table of ingest or archive. Repeatable.",
+)
+@click.option("--partitions", is_flag=True, help="A row per partition.")
+@json_option
+def lag(
+    names: tuple[str, ...], bootstrap_server: str, checkpoints: tuple[Path, ...], partitions: bool, as_json: bool
+) -> None:
+    """Show how far consumer groups and Spark streams are behind.
+
+    Without a GROUP or a --checkpoint: all groups. Needs neither Spark nor Java.
+    """
+    from kbroker.spark.lag import checkpoint_lag, group_lag, read_checkpoint
+
+    for folder in checkpoints:
+        read_checkpoint(folder)  # a wrong folder is told without a broker
+    with connect(bootstrap_server) as cluster:
+        found = group_lag(cluster, names) if names or not checkpoints else []
+        for folder in checkpoints:
+            found += checkpoint_lag(cluster, folder)
+    if as_json:
+        fields = ("kind", "reader", "topic", "partition", "offset", "end_offset", "lag")
+        print_json([{name: getattr(one, name) for name in fields} for one in found])
+    elif partitions:
+        header = ["KIND", "READER", "TOPIC", "PARTITION", "OFFSET", "END", "LAG"]
+        print_table(header, [[p.kind, p.reader, p.topic, p.partition, p.offset, p.end_offset, p.lag] for p in found])
+    else:
+        print_table(["KIND", "READER", "TOPIC", "PARTITIONS", "LAG", "LARGEST", "UNKNOWN"], _by_topic(found))
+
+
+def _by_topic(found: Sequence[Lag]) -> list[list[object]]:
+    """Sums per reader and topic; what is unknown is counted, not taken for none."""
+    groups: dict[tuple[str, str, str], list[int | None]] = {}
+    for one in found:
+        groups.setdefault((one.kind, one.reader, one.topic), []).append(one.lag)
+    rows: list[list[object]] = []
+    for key, lags in groups.items():
+        known = [lag for lag in lags if lag is not None]
+        rows.append([*key, len(lags), sum(known) if known else None, max(known, default=None), len(lags) - len(known)])
+    return rows
+
+
+@contextmanager
+def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any]) -> Iterator[DataFrame]:
+    """The rows of a table, or of logs as they are; Spark runs as long as they are used."""
+    from kbroker.spark import jobs
+    from kbroker.spark.manifest import Table, TableError, describe_table
+
+    tables = [Path(log) for log in logs if Table(Path(log)).exists()]
+    if tables and len(logs) > 1:
+        raise click.UsageError("name one TABLE, or LOGs only")
+    say = progress(common)
+    if tables and Table(tables[0]).info().kind != "request_log":
+        raise TableError(f"{tables[0]} is an archive of a topic, not a request log")
+    common["delta"] = bool(tables) and Table(tables[0]).info().table_format == "delta"
+    spark = session(common)
+    try:
+        from kbroker.spark.log_reader import REASON, LogSource, good, read_log
+        from kbroker.spark.table import read_table
+
+        if tables:
+            known = describe_table(tables[0], dates or None)
+            say(f"reading {jobs.count(known['rows'])} rows of {known['hours']} hours in {known['files']} files")
+            yield read_table(spark, tables[0], dates=dates or None)
+        else:
+            parsed = read_log(spark, LogSource.of_files(*logs)).cache()
+            others = parsed.where(f"{REASON} is not null").count()
+            say(f"read {jobs.count(parsed.count() - others)} records; {jobs.count(others)} lines are none")
+            rows = good(parsed)
+            yield rows.where(rows["time"].cast("date").cast("string").isin(*dates)) if dates else rows
+    finally:
+        spark.stop()

@@ -1,0 +1,273 @@
+"""The jobs over a synthetic day whose answers are known: every figure exactly."""
+
+from __future__ import annotations
+
+import fcntl
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.request_log import VERSION
+from kbroker.spark.ingest import ingest
+from kbroker.spark.log_reader import LogSource, good, read_log, rejected
+from kbroker.spark.log_schema import arrow_schema
+from kbroker.spark.manifest import DataFile, Table, TableError, TableInfo, bucket_of, describe_table, live_files
+from kbroker.spark.table import read_table, split, write_table
+from kbroker.spark.table_lock import lock_table
+from kbroker.spark.table_stream import StreamOptions, compact_table
+from kbroker.spark.throttles import by_quota, throttles
+from kbroker.spark.usage import MEASURES, top, usage, usage_per_day, usage_per_second
+from tests.spark.day import DATE, START_US, Day, make_day
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = 2_000
+NOT_RECORDS = (
+    "{bad",
+    "",
+    "some other line of a log",
+    '{"a": 1}',
+    '{"version":1,"requestHeader":{"requestApiKey":"x"}}',
+)
+SMALL = StreamOptions(buckets=2, split_rows=100)
+LATER_MS = START_US // 1000 + 48 * 3_600_000
+
+
+@pytest.fixture(scope="module")
+def day() -> Day:
+    return make_day(ROWS)
+
+
+@pytest.fixture(scope="module")
+def logs(day: Day, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first half of the day in a file of ours, the second in a Kafka's; what is no record in between."""
+    folder = tmp_path_factory.mktemp("logs")
+    lines = list(day.lines())
+    half = [*lines[: ROWS // 2], *NOT_RECORDS]
+    (folder / "requests-1.jsonl").write_text("\n".join(half) + "\n")
+    (folder / "kafka-request.log").write_text("\n".join(lines[ROWS // 2 :]) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def table(spark: SparkSession, logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The day, ingested in two batches."""
+    path = tmp_path_factory.mktemp("table") / "requests"
+    size = (logs / "requests-1.jsonl").stat().st_size
+    options = replace(SMALL, max_per_batch=size, watermark_ms=100 * 3_600_000)
+    done = ingest(spark, LogSource.of_files(logs), path, options, clock=VirtualClock(LATER_MS))
+    assert (done.rows, done.rejected, done.batches) == (ROWS, 4, 2)
+    return path
+
+
+def in_order(rows: pa.Table) -> pa.Table:
+    return rows.sort_by([(name, "ascending") for name in ("time", "connection", "correlation_id", "address")])
+
+
+def of_table(path: Path) -> pa.Table:
+    """The live rows, read without Spark."""
+    files = [file for found in live_files(path).values() for file in found]
+    return pa.concat_tables([pq.ParquetFile(file).read() for file in files]).cast(arrow_schema())
+
+
+def test_the_table_holds_the_day(table: Path, day: Day) -> None:
+    """Every column of every row, of our log and a real Kafka's, of old records and new; none twice."""
+    found, wanted = in_order(of_table(table)), in_order(day.rows)
+    assert [name for name in wanted.column_names if found[name].to_pylist() != wanted[name].to_pylist()] == []
+
+
+def test_rows_lie_where_they_belong(table: Path) -> None:
+    """By date, hour and entity; within a file sorted as replay reads them."""
+    for (date, hour, bucket), files in live_files(table).items():
+        for file in files:
+            assert file.parent == table / f"date={date}/hour={hour:02d}/bucket={bucket:02d}"
+            rows = pq.ParquetFile(file).read(["time", "principal", "client_id", "sequence"]).to_pylist()
+            assert {(r["time"].date().isoformat(), r["time"].hour) for r in rows} == {(date, hour)}
+            assert {bucket_of(r["principal"], r["client_id"], 2) for r in rows} == {bucket}
+            keys = [(r["principal"] or "", r["client_id"] or "", r["sequence"] or 0) for r in rows]
+            assert keys == sorted(keys)
+
+
+def test_what_is_no_record_is_kept_aside(table: Path, spark: SparkSession, logs: Path) -> None:
+    """With its place and the reason; an empty line is nothing."""
+    (file,) = (table / "_rejected").iterdir()
+    kept = spark.read.json(str(file)).orderBy("position").collect()
+    assert [row["raw"] for row in kept] == [line for line in NOT_RECORDS if line]
+    assert [row["reason"] for row in kept] == [
+        "no valid JSON, or a field of another type",
+        "no record of a request in this line",
+        "JSON that is no record of a request",
+        "no valid JSON, or a field of another type",
+    ]
+    text = (logs / "requests-1.jsonl").read_bytes()
+    assert all(text[row["position"] :].startswith(row["raw"].encode()) for row in kept)
+
+
+def test_usage_is_exact(spark: SparkSession, table: Path, day: Day) -> None:
+    """Sums and highest seconds of every entity."""
+    found = {(row["principal"], row["client_id"]): row.asDict() for row in usage(read_table(spark, table)).collect()}
+    assert found.keys() == day.usage.keys()
+    for entity, wanted in day.usage.items():
+        for name in MEASURES:
+            assert found[entity][name] == pytest.approx(wanted.get(name, 0), abs=0), (entity, name)
+            assert found[entity][f"{name}_peak"] == wanted.get(f"{name}_peak", 0), (entity, name)
+
+
+def test_usage_per_day_and_second_add_up(spark: SparkSession, table: Path, day: Day) -> None:
+    rows = read_table(spark, table)
+    total = sum(used["request_bytes"] for used in day.usage.values())
+    seconds, days = usage_per_second(rows), usage_per_day(rows)
+    assert seconds.selectExpr("sum(request_bytes)").first()[0] == total
+    assert [row["date"] for row in days.select("date").distinct().collect()] == [DATE]
+    assert days.selectExpr("sum(request_bytes)").first()[0] == total
+
+
+@pytest.mark.parametrize("by", ["bytes", "mutations"])
+def test_the_first_are_those_with_most(spark: SparkSession, table: Path, day: Day, by: str) -> None:
+    names = ("request_bytes", "response_bytes") if by == "bytes" else ("mutations",)
+    rank = sorted(((sum(used[n] for n in names), who) for who, used in day.usage.items()), key=lambda r: (-r[0], r[1]))
+    found = top(usage(read_table(spark, table)), by, 5).collect()
+    assert [(row["principal"], row["client_id"]) for row in found] == [who for _, who in rank[:5]]
+
+
+def test_a_sample_counts_for_what_was_left_out(spark: SparkSession, day: Day) -> None:
+    """Of one request in four, each counts four times; a folded row as often as it was repeated."""
+    row: dict[str, Any] = {**day.rows.slice(0, 1).to_pylist()[0], "sampling": 0.25, "repeated": 3, "request_bytes": 10}
+    (found,) = usage(spark.createDataFrame(pa.Table.from_pylist([row], arrow_schema()))).collect()
+    assert (found["requests"], found["request_bytes"], found["connections"]) == (12, 40, 1)
+
+
+def test_throttles_are_exact(spark: SparkSession, table: Path, day: Day) -> None:
+    """Who, by which quota, how often, how long; and each quota's share of all delay."""
+    rows = throttles(read_table(spark, table))
+    found = {tuple(row[key] for key in ("quota_type", "user", "client_id", "ip")): row for row in rows.collect()}
+    assert found.keys() == day.throttles.keys()
+    for key, wanted in day.throttles.items():
+        assert {name: found[key][name] for name in wanted} == wanted, key
+    all_delay = sum(row["delay_served_ms"] for row in day.throttles.values())
+    per_quota: dict[Any, int] = {}
+    for (quota_type, *_), sums in day.throttles.items():
+        per_quota[quota_type] = per_quota.get(quota_type, 0) + sums["delay_served_ms"]
+    shares = {row["quota_type"]: row["share"] for row in by_quota(rows).collect()}
+    assert shares == pytest.approx({quota: delay / all_delay for quota, delay in per_quota.items()})
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_jobs_read_a_log_as_it_is(spark: SparkSession, logs: Path, day: Day) -> None:
+    """Without a table: the same figures from the lines of a file, by either way of reading them."""
+    for form in ("json", "auto"):
+        parsed = read_log(spark, LogSource.of_files(logs, format=form))
+        found = usage(good(parsed)).selectExpr("sum(requests)", "sum(response_bytes)").first()
+        wanted = [sum(used[name] for used in day.usage.values()) for name in ("requests", "response_bytes")]
+        assert list(found) == wanted
+        assert rejected(parsed).count() == 4
+
+
+def test_arrow_files_hold_the_same(spark: SparkSession, day: Day, tmp_path: Path) -> None:
+    with (tmp_path / "requests-1.arrows").open("wb") as sink, pa.ipc.new_stream(sink, arrow_schema()) as writer:
+        writer.write_table(day.rows, max_chunksize=300)
+    found = in_order(good(read_log(spark, LogSource.of_files(tmp_path))).toArrow().cast(arrow_schema()))
+    wanted = in_order(day.rows)
+    assert [name for name in wanted.column_names if found[name].to_pylist() != wanted[name].to_pylist()] == []
+
+
+def test_a_hot_entity_is_written_by_several_tasks(table: Path) -> None:
+    """With 60 % of the rows one entity would keep one task busy: after the first batch its bucket is split."""
+    hot = bucket_of("User:team-0", "app-00", 2)
+    files = [file for (_, _, bucket), found in live_files(table).items() if bucket == hot for file in found]
+    assert {file.name for file in files} >= {"batch-00000001-g0.parquet", "batch-00000001-g0-1.parquet"}
+    assert split({0: 900, 1: 50, 2: 25, 3: 25}, buckets=4, tasks=4, split_rows=100) == {0: 4}
+    assert split({0: 900, 1: 50, 2: 25, 3: 25}, buckets=4, tasks=4, split_rows=500) == {}
+    assert split({0: 30, 1: 30, 2: 30, 3: 30}, buckets=4, tasks=4, split_rows=1) == {}
+
+
+def test_late_rows_open_a_new_generation_and_old_files_go_after_the_grace_time(
+    spark: SparkSession, day: Day, tmp_path: Path
+) -> None:
+    """Hours are closed by the watermark and compacted; what comes later is added; nothing is lost on the way."""
+    timed = [(t.hour, line) for line, t in zip(day.lines(), day.columns["time"], strict=True) if t.hour < 3]
+    late = [line for hour, line in timed if hour == 0][-10:]
+    rest = [line for _, line in timed if line not in late]
+    lines = [*rest[::2], *rest[1::2], *late]  # two batches over the same hours, then what comes late
+    log, path, clock = tmp_path / "requests-1.jsonl", tmp_path / "table", VirtualClock(LATER_MS)
+    options = replace(SMALL, max_per_batch=sum(map(len, rest[::2])), grace_ms=60_000)
+
+    def run() -> int:
+        return ingest(spark, LogSource.of_files(log, format="json"), path, options, clock=clock).compacted.hours
+
+    log.write_text("\n".join(lines[:-10]) + "\n")
+    assert run() > 0
+    before = describe_table(path)
+    assert (before["rows"], before["compacted_hours"] > 0) == (len(lines) - 10, True)
+    retired = [old.path for hour in Table(path).hours() for old in hour.retired]
+    assert all((path / old).exists() for old in retired)
+
+    with log.open("a") as opened:
+        opened.write("\n".join(lines[-10:]) + "\n")
+    clock.advance_ms(60_000)
+    run()
+    assert not any((path / old).exists() for old in retired)
+    assert describe_table(path)["rows"] == len(lines)
+    assert any("-g2" in file.name for found in live_files(path).values() for file in found)
+
+    done = compact_table(spark, path, grace_ms=0, clock=clock)
+    assert done.hours > 0
+    assert all(len(found) == 1 for found in live_files(path).values())
+    assert of_table(path).num_rows == read_table(spark, path).count() == len(lines)
+
+
+def test_columns_that_older_files_lack_are_null(spark: SparkSession, day: Day, tmp_path: Path) -> None:
+    """A table that an older version wrote is read, and written on, with the columns of this one."""
+    table = Table(tmp_path)
+    table.store_info(TableInfo(buckets=2, schema_version=0))
+    old = day.rows.slice(0, 5).drop_columns(["network_time_us", "sampling", "updates"])
+    name = f"date={DATE}/hour=00/bucket=00/batch-00000000-g0.parquet"
+    (tmp_path / name).parent.mkdir(parents=True)
+    pq.write_table(old, tmp_path / name)
+    table.store(table.hour(DATE, 0).with_batch(0, [DataFile(name, 0, 0, 0, 5, 1)]))
+    write_table(spark.createDataFrame(day.rows.slice(5, 5)), tmp_path)
+    found = read_table(spark, tmp_path, ["sequence", "sampling", "updates", "date", "hour"]).orderBy("time").collect()
+    assert len(found) == 10
+    assert [row["sampling"] is None and row["updates"] is None for row in found[:5]] == [True] * 5
+    assert {row["date"] for row in found} == {DATE}
+    assert table.info().schema_version == VERSION
+
+
+def test_a_batch_written_again_replaces_itself(spark: SparkSession, day: Day, tmp_path: Path) -> None:
+    rows = spark.createDataFrame(day.rows.slice(0, 50))
+    for _ in range(2):
+        assert write_table(rows, tmp_path, batch=7, buckets=2).rows == 50
+    write_table(rows, tmp_path)
+    assert (describe_table(tmp_path)["rows"], Table(tmp_path).next_batch()) == (100, 9)
+
+
+def test_a_second_writer_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """In the same process and from another one; when the first has ended the table is free."""
+    with (
+        lock_table(spark, tmp_path),
+        pytest.raises(TableError, match=r"is being written by process \d+ on \S+; a table has one writer at a time"),
+        lock_table(spark, tmp_path, wait_ms=0),
+    ):
+        pass
+    with (tmp_path / "_lock").open("w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)  # this test is another process than Spark's JVM
+        with pytest.raises(TableError, match="is being written"), lock_table(spark, tmp_path, wait_ms=0):
+            pass
+    with lock_table(spark, tmp_path, wait_ms=0):
+        pass
+
+
+def test_a_table_belongs_to_one_stream(spark: SparkSession, table: Path, logs: Path, tmp_path: Path) -> None:
+    """Another checkpoint would start again and double every record; another source is another table."""
+    with pytest.raises(TableError, match="was filled with another checkpoint"):
+        ingest(spark, LogSource.of_files(logs), table, replace(SMALL, checkpoint=tmp_path / "other"))
+    with pytest.raises(TableError, match="is filled from files, not from topic t"):
+        ingest(spark, LogSource.of_topic("127.0.0.1:1", "t"), table, SMALL)
+    with pytest.raises(TableError, match="belongs to a stream"):
+        write_table(read_table(spark, table).limit(1), table)

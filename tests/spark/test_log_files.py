@@ -1,0 +1,131 @@
+"""The source of log files that are still being written: what it reads, and how far."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.log_files import Files, Piece, read_piece
+
+
+def files(*paths: Path) -> Files:
+    return Files(json.dumps([str(path) for path in paths]))
+
+
+def read(found: Files, start: dict[str, int], end: dict[str, int]) -> list[str]:
+    return [
+        line.decode().rstrip("\n")
+        for piece in found.pieces(start, end)
+        for batch in read_piece(piece)
+        for line in batch["value"].to_pylist()
+    ]
+
+
+def test_what_is_appended_is_read_by_the_next_batch(tmp_path: Path) -> None:
+    """Spark's own source reads a file once and never sees what is appended."""
+    log = tmp_path / "requests-1.jsonl"
+    log.write_text("a\nb\n")
+    found = files(tmp_path)
+    first = found.ends({}, None)
+    assert read(found, {}, first) == ["a", "b"]
+    with log.open("a") as opened:
+        opened.write("c\n")
+    second = found.ends(first, None)
+    assert read(found, first, second) == ["c"]
+    assert read(found, {}, first) == ["a", "b"]  # a batch that is repeated reads the same
+
+
+def test_a_half_written_line_is_left_for_later(tmp_path: Path) -> None:
+    log = tmp_path / "requests-1.jsonl"
+    log.write_text('{"a": 1}\n{"b"')
+    found = files(log)
+    first = found.ends({}, None)
+    assert read(found, {}, first) == ['{"a": 1}']
+    with log.open("a") as opened:
+        opened.write(": 2}\n")
+    assert read(found, first, found.ends(first, None)) == ['{"b": 2}']
+
+
+def test_a_kafka_log_is_known_again_after_it_was_renamed(tmp_path: Path) -> None:
+    """log4j renames the full file and starts a new one of the old name: neither is read twice, neither is missed."""
+    log = tmp_path / "kafka-request.log"
+    log.write_text("one\ntwo\n")
+    found = files(tmp_path)
+    first = found.ends({}, None)
+    log.rename(tmp_path / "kafka-request.log.2026-01-02-03")
+    log.write_text("three\n")
+    second = found.ends(first, None)
+    assert read(found, first, second) == ["three"]
+
+
+def test_a_batch_takes_about_what_it_may(tmp_path: Path) -> None:
+    """Bytes are counted over all files, lines stay whole, and one line that is too long is taken all the same."""
+    (tmp_path / "requests-1.jsonl").write_text("aaaa\nbbbb\ncccc\n")
+    (tmp_path / "requests-2.jsonl").write_text("d" * 100 + "\n" + "e\n")
+    found, start, seen = files(tmp_path), {}, []
+    for _ in range(5):
+        end = found.ends(start, 12)
+        seen.append(read(found, start, end))
+        start = end
+    assert seen == [["aaaa", "bbbb"], ["cccc"], ["d" * 100], ["e"], []]
+
+
+def test_large_files_are_read_by_several_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbroker.spark.log_files.SPLIT_BYTES", 10)
+    monkeypatch.setattr("kbroker.spark.log_files.CHUNK_BYTES", 7)
+    lines = [f"line-{number}" for number in range(20)]
+    (tmp_path / "requests-1.jsonl").write_text("\n".join(lines) + "\n")
+    found = files(tmp_path)
+    end = found.ends({}, None)
+    assert len(found.pieces({}, end)) == 20
+    assert read(found, {}, end) == lines
+
+
+def test_positions_are_bytes_of_the_file(tmp_path: Path) -> None:
+    """They lead from a rejected line back to its place."""
+    log = tmp_path / "requests-1.jsonl"
+    log.write_text("ab\ncdé\nf\n")
+    (batch,) = read_piece(Piece(str(log), 3, log.stat().st_size))
+    assert batch["position"].to_pylist() == [3, 8]
+    assert batch["source"].to_pylist() == ["requests-1.jsonl"] * 2
+
+
+def test_an_arrow_file_is_read_up_to_its_last_whole_batch(tmp_path: Path) -> None:
+    """The batch that the broker is writing just now is left for later."""
+    log = tmp_path / "requests-1.arrows"
+    batches = [pa.record_batch({"sequence": [n, n + 1]}) for n in (1, 3, 5)]
+    with pa.OSFile(str(log), "wb") as sink, pa.ipc.new_stream(sink, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-40])  # into the last batch
+    found = files(tmp_path)
+    first = found.ends({}, None)
+    assert list(first.values()) == [2]
+    log.write_bytes(whole)
+    second = found.ends(first, None)
+    (piece,) = found.pieces(first, second)
+    (message,) = read_piece(piece)
+    assert message["arrow"].to_pylist() == [True]
+    assert pa.ipc.open_stream(message["value"][0].as_buffer()).read_all()["sequence"].to_pylist() == [5, 6]
+
+
+def test_a_deleted_file_with_unread_records_is_no_silent_loss(tmp_path: Path) -> None:
+    log = tmp_path / "requests-1.jsonl"
+    log.write_text("a\nb\n")
+    found = files(tmp_path)
+    end = found.ends({}, None)
+    log.unlink()
+    with pytest.raises(PipelineError, match=r"requests-1.jsonl.* was deleted with records in it"):
+        found.pieces({}, end)
+    assert found.pieces(end, end) == []
+
+
+def test_hidden_and_empty_files_are_left_alone(tmp_path: Path) -> None:
+    for name in (".hidden.jsonl", "_checkpoint", "empty.log", "empty.arrows"):
+        (tmp_path / name).touch()
+    assert set(files(tmp_path).ends({}, None).values()) <= {0}

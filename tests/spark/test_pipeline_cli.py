@@ -1,0 +1,84 @@
+"""The commands as a user meets them: ingest, look, and the sentences for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kbroker.cli import cli
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.session import require_spark
+from tests.spark.conftest import JVM
+from tests.spark.day import make_day
+from tests.support import need
+
+
+def kbroker(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run `kbroker pipeline ...` in a process of its own: a command ends its session."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "SPARK_SUBMIT_OPTS": " ".join(JVM)}
+    command = [sys.executable, "-m", "kbroker.cli", "pipeline", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_ingest_and_look(tmp_path: Path) -> None:
+    """A real Kafka's log and ours into a table; who used most, and who was throttled."""
+    try:
+        require_spark()
+    except PipelineError as error:
+        need.lack(str(error))
+    day = make_day(1_000)
+    log, table = tmp_path / "kafka-request.log", tmp_path / "table"
+    log.write_text("no record\n" + "\n".join(day.lines()) + "\n")
+    done = kbroker("ingest", str(table), str(log), "--buckets", "1", "--master", "local[2]", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["run"]["rows"], told["run"]["rejected"], told["table"]["rows"]) == (1_000, 1, 1_000)
+    assert "batch 0: 1,000 rows into" in done.stderr
+
+    seen = kbroker("usage", str(table), "--top", "1", "--by", "requests", "--quiet")
+    assert seen.returncode == 0, seen.stderr
+    header, first = seen.stdout.splitlines()
+    assert header.split()[:4] == ["PRINCIPAL", "CLIENT", "ID", "REQUESTS"]
+    who = ("User:team-0", "app-00")
+    assert first.split()[:3] == [*who, f"{day.usage[who]['requests']:,.0f}"]
+
+    held = kbroker("throttles", str(log), "--json")
+    assert held.returncode == 0, held.stderr
+    assert "read 1,000 records; 1 lines are none" in held.stderr
+    told = json.loads(held.stdout)
+    assert sum(row["delay_served_ms"] for row in told["quotas"]) == sum(
+        row["delay_served_ms"] for row in day.throttles.values()
+    )
+    assert len(told["throttles"]) == min(20, len(day.throttles))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["ingest", "T"], "name either LOGs or a --topic"),
+        (["ingest", "T", "a.log", "--topic", "t"], "name either LOGs or a --topic"),
+        (["ingest", "T", "--topic", "t", "--option", "x"], "expected NAME=VALUE, got 'x'"),
+        (["compact", "T"], "T is no table: it has no _manifest/table.json"),
+        (["archive", "T"], "Missing option '--topic'"),
+        (["archive", "T", "--topic", "t", "--value", "json"], "a value that is JSON needs its columns"),
+        (["archive", "T", "--topic", "t", "--key-columns", "a int"], "columns were given for the key"),
+        (["usage"], "Missing argument"),
+        (["usage", "T", "--by", "age"], "'age' is not one of"),
+        (["lag", "--checkpoint", "."], "is no checkpoint of a stream"),
+    ],
+)
+def test_what_is_wrong_is_said_at_once(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line, before Spark starts where it can be known by then."""
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli, ["pipeline", *words])
+    assert said in " ".join(done.output.split())
+    assert done.exit_code in (1, 2)
