@@ -111,6 +111,8 @@ cdef struct Channel:
     int32_t prefix_sent         # how far send_first is: prefix bytes, segment, bytes of that segment
     int32_t segment_at
     int64_t segment_sent
+    void *observed              # of whoever records its requests, given back with the channel; NULL: nothing
+    void (*release_observed)(void *observed) noexcept nogil
     ChannelFacts facts
 
 cdef inline void list_init(Link *head) noexcept nogil:

@@ -77,5 +77,7 @@ cdef void channel_drop_io(Channel *channel) noexcept nogil:
 
 cdef void channel_free(Channel *channel) noexcept nogil:
     channel_drop_io(channel)
+    if channel.observed is not NULL:
+        channel.release_observed(channel.observed)
     session_release(channel.session)
     free(channel)

@@ -23,6 +23,10 @@ cdef enum RequestAction:
     ACTION_START_THROTTLE = 4   # control messages about a channel (payload unused)
     ACTION_END_THROTTLE = 5
 
+cdef enum RecordFlags:          # for whoever records finished requests
+    RECORD_LEAVE_OUT = 1        # it is not to be recorded
+    RECORD_BROUGHT_NOTHING = 2  # a poll that found nothing: many of them may be recorded as one
+
 cdef enum SegmentKind:
     SEGMENT_MEMORY = 0
     SEGMENT_FILE = 1
@@ -122,6 +126,9 @@ cdef struct Request:
     # nobody is charged with the network threads' time.
     void (*charge_network)(Request *request) noexcept nogil
     void *network_account
+    void *trail                 # what its handlers have noted for a record; NULL: nothing
+    void (*release_trail)(void *trail) noexcept nogil
+    int32_t record_flags        # RecordFlags
     char *client_id_owned       # copy that client_id points at once the payload is gone
     # asked with the answer, before the network thread has it; true: it keeps the request and responds later (or never)
     bint (*divert)(Request *request) noexcept nogil
@@ -143,6 +150,7 @@ cdef inline void request_mark_error(Request *request, int32_t code, int32_t time
 
 cdef Request *request_new(int64_t payload_bytes) noexcept nogil       # zeroed; payload behind the struct
 cdef void request_free(Request *request) noexcept nogil               # everything it owns, the pool's charge too
+cdef void request_charge_network(Request *request) noexcept nogil      # once; request_free does it if nobody has
 cdef void request_release_payload(Request *request) noexcept nogil    # early: frees memory and charge; payload = NULL.
 # client_id stays.
 # A fresh region of the answer: small ones from inline_out, others malloc'ed. NULL when memory is out.

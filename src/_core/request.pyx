@@ -89,8 +89,9 @@ cdef void request_free(Request *request) noexcept nogil:
         return
     if request.release_state is not NULL and request.state is not NULL:
         request.release_state(request)
-    if request.charge_network is not NULL:
-        request.charge_network(request)
+    request_charge_network(request)
+    if request.trail is not NULL:
+        request.release_trail(request.trail)
     if request.diverted_to is not NULL:
         request.release_diverted(request.diverted_to)
     request_clear_answer(request)
@@ -98,6 +99,12 @@ cdef void request_free(Request *request) noexcept nogil:
     free(request.client_id_owned)
     session_release(request.session)
     free(request)
+
+
+cdef void request_charge_network(Request *request) noexcept nogil:
+    if request.charge_network is not NULL:
+        request.charge_network(request)
+        request.charge_network = NULL
 
 
 cdef void request_release_payload(Request *request) noexcept nogil:

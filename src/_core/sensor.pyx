@@ -205,7 +205,7 @@ cdef class Sensor:
         cdef int result
         if sensor.parent_count == 0 and sensor.records and mutex_try_lock(&sensor.lock):
             atomic_store(&sensor.last_record_ms, now_ms)
-            return sensor_record_own_and_unlock(sensor, value, now_ms, check, violation)
+            return sensor_record_own_and_unlock(sensor, value, now_ms, check, violation, NULL)
         with nogil:
             result = sensor_record(sensor, value, now_ms, check, violation)
         return result
@@ -239,7 +239,7 @@ cdef class Sensor:
         cdef Violation violation
         cdef int result
         with nogil:
-            result = sensor_record_strict(self.sensor, value, now_ms, &violation)
+            result = sensor_record_strict(self.sensor, value, now_ms, &violation, NULL)
         if result != RECORD_ACCEPTED:
             self.raise_violation(&violation)
 

@@ -31,6 +31,7 @@ cdef struct Violation:
     double observed
     double bound
     int64_t throttle_ms         # uncapped; how long until the average is back at the bound, or NO_THROTTLE_FORMULA
+    int64_t window_ms           # what a rate covers now; of a token bucket, how long it takes to fill
 
 cdef struct SensorCore:
     AtomicI64 refs
@@ -41,6 +42,7 @@ cdef struct SensorCore:
     int32_t parent_count
     SensorCore **parents        # owned counts; fixed at creation
     Mutex lock
+    int64_t record_count        # values recorded so far
     int32_t stat_count
     int32_t metric_count
     int32_t stat_capacity
@@ -65,9 +67,13 @@ cdef MetricCore *sensor_metric(SensorCore *sensor, int32_t index) noexcept nogil
 # recorded stays, parents stay unrecorded). The violation is written only with RECORD_VIOLATED.
 cdef int sensor_record(SensorCore *sensor, double value, int64_t now_ms, bint check,
                        Violation *violation) noexcept nogil
+# The same, and *number is the value's place among all that this sensor has recorded, from 1; 0: it was not.
+cdef int sensor_record_numbered(SensorCore *sensor, double value, int64_t now_ms, bint check, Violation *violation,
+                                int64_t *number) noexcept nogil
 cdef int sensor_check(SensorCore *sensor, int64_t now_ms, Violation *violation) noexcept nogil
-# Check, and only if nothing is violated record without a check, in one go.
-cdef int sensor_record_strict(SensorCore *sensor, double value, int64_t now_ms, Violation *violation) noexcept nogil
+# Check, and only if nothing is violated record without a check, in one go. number: as above, NULL if nobody asks.
+cdef int sensor_record_strict(SensorCore *sensor, double value, int64_t now_ms, Violation *violation,
+                              int64_t *number) noexcept nogil
 # sensor_record as a delay: 0, or the throttle time of the violation, at most cap_ms unless NO_CAP (0 if it has no
 # formula).
 cdef int64_t sensor_throttle_ms(SensorCore *sensor, double value, int64_t now_ms, int64_t cap_ms) noexcept nogil
@@ -80,7 +86,7 @@ cdef void metric_get_config(MetricCore *metric, StatConfig *config) noexcept nog
 cdef bint metric_has_throttle(const MetricCore *metric) noexcept nogil      # a rate's or a token bucket's
 # With the lock held (sensors_charge). The first gives the lock back.
 cdef int sensor_record_own_and_unlock(SensorCore *sensor, double value, int64_t now_ms, bint check,
-                                      Violation *violation) noexcept nogil
+                                      Violation *violation, int64_t *number) noexcept nogil
 cdef void sensor_record_locked(SensorCore *sensor, double value, int64_t now_ms) noexcept nogil
 cdef int sensor_check_locked(SensorCore *sensor, int64_t now_ms, Violation *violation) noexcept nogil
 cdef int sensor_record_parents(SensorCore *sensor, double value, int64_t now_ms, bint check,

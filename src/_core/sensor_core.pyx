@@ -136,18 +136,23 @@ cdef MetricCore *sensor_metric(SensorCore *sensor, int32_t index) noexcept nogil
 
 cdef void sensor_record_locked(SensorCore *sensor, double value, int64_t now_ms) noexcept nogil:
     cdef int32_t i
+    sensor.record_count += 1
     for i in range(sensor.stat_count):
         stat_record(sensor.stats[i], value, now_ms)
 
 
-cdef inline int64_t throttle_locked(MetricCore *metric, double observed, int64_t now_ms) noexcept nogil:
+cdef inline int64_t throttle_locked(MetricCore *metric, double observed, int64_t now_ms,
+                                    int64_t *window_ms) noexcept nogil:
     cdef double bound = metric.config.bound
     if metric.stat.form == FORM_TOKEN_BUCKET:
+        window_ms[0] = metric.config.samples * metric.config.window_ms
         return round_half_up(-observed / bound * 1000)
     if not stat_part_is_rate(metric.stat, metric.part):
+        window_ms[0] = 0
         return NO_THROTTLE_FORMULA
-    return round_half_up((observed - bound) / bound * <double>window_size_ms(
-        &metric.stat.window, &metric.config, metric.stat.form == FORM_SIMPLE_RATE, now_ms))
+    window_ms[0] = window_size_ms(
+        &metric.stat.window, &metric.config, metric.stat.form == FORM_SIMPLE_RATE, now_ms)
+    return round_half_up((observed - bound) / bound * <double>window_ms[0])
 
 
 cdef int sensor_check_locked(SensorCore *sensor, int64_t now_ms, Violation *violation) noexcept nogil:
@@ -168,7 +173,7 @@ cdef int sensor_check_locked(SensorCore *sensor, int64_t now_ms, Violation *viol
             violation.metric = metric
             violation.observed = value
             violation.bound = metric.config.bound
-            violation.throttle_ms = throttle_locked(metric, value, now_ms)
+            violation.throttle_ms = throttle_locked(metric, value, now_ms, &violation.window_ms)
         return RECORD_VIOLATED
     return RECORD_ACCEPTED
 
@@ -183,10 +188,12 @@ cdef int sensor_record_parents(SensorCore *sensor, double value, int64_t now_ms,
 
 
 cdef int sensor_record_own_and_unlock(SensorCore *sensor, double value, int64_t now_ms, bint check,
-                                      Violation *violation) noexcept nogil:
+                                      Violation *violation, int64_t *number) noexcept nogil:
     """The sensor's own part of a record, its lock held and then given back."""
     cdef int result = RECORD_ACCEPTED
     sensor_record_locked(sensor, value, now_ms)
+    if number is not NULL:
+        number[0] = sensor.record_count
     if check:
         result = sensor_check_locked(sensor, now_ms, violation)
     mutex_unlock(&sensor.lock)
@@ -195,11 +202,18 @@ cdef int sensor_record_own_and_unlock(SensorCore *sensor, double value, int64_t 
 
 cdef int sensor_record(SensorCore *sensor, double value, int64_t now_ms, bint check,
                        Violation *violation) noexcept nogil:
+    return sensor_record_numbered(sensor, value, now_ms, check, violation, NULL)
+
+
+cdef int sensor_record_numbered(SensorCore *sensor, double value, int64_t now_ms, bint check, Violation *violation,
+                                int64_t *number) noexcept nogil:
     if not sensor.records:
+        if number is not NULL:
+            number[0] = 0
         return RECORD_ACCEPTED
     atomic_store(&sensor.last_record_ms, now_ms)
     mutex_lock(&sensor.lock)
-    if sensor_record_own_and_unlock(sensor, value, now_ms, check, violation) != RECORD_ACCEPTED:
+    if sensor_record_own_and_unlock(sensor, value, now_ms, check, violation, number) != RECORD_ACCEPTED:
         return RECORD_VIOLATED
     if sensor.parent_count == 0:
         return RECORD_ACCEPTED
@@ -214,14 +228,19 @@ cdef int sensor_check(SensorCore *sensor, int64_t now_ms, Violation *violation) 
     return result
 
 
-cdef int sensor_record_strict(SensorCore *sensor, double value, int64_t now_ms, Violation *violation) noexcept nogil:
+cdef int sensor_record_strict(SensorCore *sensor, double value, int64_t now_ms, Violation *violation,
+                              int64_t *number) noexcept nogil:
     cdef int result
+    cdef int64_t recorded = 0
     mutex_lock(&sensor.lock)
     result = sensor_check_locked(sensor, now_ms, violation)
     if result == RECORD_ACCEPTED and sensor.records:
         atomic_store(&sensor.last_record_ms, now_ms)
         sensor_record_locked(sensor, value, now_ms)
+        recorded = sensor.record_count
     mutex_unlock(&sensor.lock)
+    if number is not NULL:
+        number[0] = recorded
     if result == RECORD_ACCEPTED and sensor.records:
         sensor_record_parents(sensor, value, now_ms, False, NULL)
     return result
@@ -259,9 +278,9 @@ cdef int64_t metric_window_ms(MetricCore *metric, int64_t now_ms) noexcept nogil
 
 
 cdef int64_t metric_throttle_ms(MetricCore *metric, double observed, int64_t now_ms) noexcept nogil:
-    cdef int64_t throttle_ms
+    cdef int64_t throttle_ms, window_ms
     mutex_lock(&metric.sensor.lock)
-    throttle_ms = throttle_locked(metric, observed, now_ms)
+    throttle_ms = throttle_locked(metric, observed, now_ms, &window_ms)
     mutex_unlock(&metric.sensor.lock)
     return throttle_ms
 

@@ -4,7 +4,7 @@ Locks: none but the sensor's own.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from kbroker._core.metric_config cimport StatConfig
-from kbroker._core.sensor_core cimport MetricCore, SensorCore
+from kbroker._core.sensor_core cimport MetricCore, SensorCore, Violation
 
 cdef enum:                      # types of quota
     KIND_PRODUCE = 0
@@ -15,6 +15,13 @@ cdef enum:                      # types of quota
 
 cdef enum:
     SENSOR_EXPIRATION_MS = 3600000
+
+cdef struct Judgement:          # what recording a value into a counter came to
+    int64_t sequence            # the value's place in its counter, 0: not recorded
+    int64_t asked_ms            # delay by the formula, uncapped; 0: the quota is kept
+    double observed             # this and the rest where it is not kept
+    double limit
+    int64_t window_ms
 
 cdef double NO_LIMIT            # what Kafka calls Long.MAX_VALUE
 
@@ -32,6 +39,10 @@ cdef MetricCore *add_metric(SensorCore *sensor, int32_t form, int32_t sample_kin
 cdef SensorCore *counter_sensor_new(int32_t kind, const StatConfig *limited, const StatConfig *unlimited, double limit,
                                     int64_t now_ms, MetricCore **bounded) noexcept nogil
 cdef void set_limit(MetricCore *bounded, double limit) noexcept nogil
+# What a violation came to, in a judgement; returns the delay, at most cap_ms.
+cdef int32_t judge(Judgement *judgement, const Violation *violation, int64_t cap_ms) noexcept nogil
 # Record with check; a mutation only if nothing is violated already. An int32 of Java's: a huge delay may be negative.
 cdef int32_t counter_throttle_ms(SensorCore *sensor, int32_t kind, double value, int64_t now_ms,
                                  int64_t cap_ms) noexcept nogil
+cdef int32_t counter_judge(SensorCore *sensor, int32_t kind, double value, int64_t now_ms, int64_t cap_ms,
+                           Judgement *judgement) noexcept nogil

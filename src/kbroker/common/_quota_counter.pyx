@@ -9,7 +9,7 @@ from kbroker._core.metric_config cimport QUOTA_UPPER, UNIT_SECONDS, StatConfig
 from kbroker._core.sample_window cimport SAMPLE_SUM
 from kbroker._core.sensor_core cimport (
     NO_CAP, RECORD_ACCEPTED, MetricCore, SensorCore, Violation, metric_get_config, metric_set_config,
-    sensor_add_metric, sensor_add_stat, sensor_new, sensor_record_strict, sensor_release, sensor_throttle_ms,
+    sensor_add_metric, sensor_add_stat, sensor_new, sensor_record_numbered, sensor_record_strict, sensor_release,
 )
 from kbroker._core.stats cimport FORM_RATE, FORM_TOKEN_BUCKET, PART_WHOLE, Stat, StatShape
 
@@ -64,9 +64,25 @@ cdef void set_limit(MetricCore *bounded, double limit) noexcept nogil:
 
 cdef int32_t counter_throttle_ms(SensorCore *sensor, int32_t kind, double value, int64_t now_ms,
                                  int64_t cap_ms) noexcept nogil:
+    cdef Judgement judgement
+    return counter_judge(sensor, kind, value, now_ms, cap_ms, &judgement)
+
+
+cdef int32_t judge(Judgement *judgement, const Violation *violation, int64_t cap_ms) noexcept nogil:
+    judgement.asked_ms = max(violation.throttle_ms, 0)
+    judgement.observed = violation.observed
+    judgement.limit = violation.bound
+    judgement.window_ms = violation.window_ms
+    return narrowed(cap_ms if 0 <= cap_ms < judgement.asked_ms else judgement.asked_ms)
+
+
+cdef int32_t counter_judge(SensorCore *sensor, int32_t kind, double value, int64_t now_ms, int64_t cap_ms,
+                           Judgement *judgement) noexcept nogil:
     cdef Violation violation
-    if kind != KIND_MUTATION:
-        return narrowed(sensor_throttle_ms(sensor, value, now_ms, cap_ms))
-    if sensor_record_strict(sensor, value, now_ms, &violation) == RECORD_ACCEPTED:
-        return 0
-    return narrowed(violation.throttle_ms)
+    cdef int result
+    judgement.asked_ms = 0
+    if kind == KIND_MUTATION:
+        result = sensor_record_strict(sensor, value, now_ms, &violation, &judgement.sequence)
+    else:
+        result = sensor_record_numbered(sensor, value, now_ms, True, &violation, &judgement.sequence)
+    return 0 if result == RECORD_ACCEPTED else judge(judgement, &violation, cap_ms)

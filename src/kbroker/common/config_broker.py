@@ -17,12 +17,13 @@ from kbroker.common.config_def import (
     one_of,
 )
 
-BOOLEAN, STRING, INT, SHORT, LONG, LIST, PASSWORD = (
+BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, PASSWORD = (
     ConfigType.BOOLEAN,
     ConfigType.STRING,
     ConfigType.INT,
     ConfigType.SHORT,
     ConfigType.LONG,
+    ConfigType.DOUBLE,
     ConfigType.LIST,
     ConfigType.PASSWORD,
 )
@@ -171,6 +172,26 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
     _key("kbroker.quota.max.counters", INT, 5000, between(1),
          "Quota counters of one type for client ids that only a default quota names, at most, some 7 KB each; a "
          "further one takes the place of the one that was quiet the longest."),
+    _key("kbroker.request.log.topic", STRING, "", None,
+         "Internal topic that gets a record of every finished request, made at start (docs/request-log.md); empty: "
+         "none."),
+    _key("kbroker.request.log.partitions", INT, 1, between(1, 1000),
+         "Partitions of that topic when it is made; a client's records are in one of them."),
+    _key("kbroker.request.log.compression", STRING, "none", one_of("none", "lz4"),
+         "compression.type of that topic when it is made."),
+    _key("kbroker.request.log.dir", STRING, "", None,
+         "Folder of rolling files with the same records; empty: none."),
+    _key("kbroker.request.log.format", STRING, "json", one_of("json", "arrow"),
+         "json: an object a request; arrow: Arrow IPC streams of many, for volume. Needs kbroker[arrow]."),
+    _key("kbroker.request.log.sampling", DOUBLE, 1.0, between(0, 1),
+         "Share of requests that is recorded; those that a quota delayed or refused always are."),
+    _key("kbroker.request.log.buffer.bytes", LONG, 16_777_216, between(65_536),
+         "Memory for records that wait to be written, of all network threads; what finds no room is dropped, counted "
+         "and told."),
+    _key("kbroker.request.log.file.bytes", LONG, 134_217_728, between(65_536),
+         "A file of the request log that has this many bytes is followed by a new one."),
+    _key("kbroker.request.log.file.count", INT, 10, between(1),
+         "Files of the request log that are kept; the oldest are deleted."),
     _key("kbroker.shutdown.timeout.ms", LONG, 5000, between(0),
          "How long an orderly stop may take at the end of the process."),
 )  # fmt: skip

@@ -6,8 +6,8 @@ from libc.string cimport memset
 from kbroker._core.metric_config cimport QUOTA_NONE, QUOTA_UPPER, UNIT_SECONDS, StatConfig
 from kbroker._core.sample_window cimport SAMPLE_AVG, SAMPLE_SUM
 from kbroker._core.sensor_core cimport (
-    metric_get_config, metric_measure, metric_set_config, sensor_add_metric, sensor_add_stat, sensor_new,
-    sensor_record, sensor_release, sensor_throttle_ms,
+    RECORD_ACCEPTED, Violation, metric_get_config, metric_measure, metric_set_config, sensor_add_metric,
+    sensor_add_stat, sensor_new, sensor_record, sensor_release,
 )
 from kbroker._core.stats cimport FORM_RATE, FORM_SAMPLED, PART_WHOLE, Stat, StatShape
 
@@ -55,8 +55,11 @@ cdef void gauge_clear(Gauge *gauge) noexcept nogil:
     gauge.metric = NULL
 
 
-cdef int64_t gauge_count_one(Gauge *gauge, int64_t now_ms, int64_t cap_ms) noexcept nogil:
-    return sensor_throttle_ms(gauge.sensor, 1.0, now_ms, cap_ms)
+cdef int64_t gauge_count_one(Gauge *gauge, int64_t now_ms, int64_t cap_ms, Violation *violation) noexcept nogil:
+    violation.throttle_ms = 0
+    if sensor_record(gauge.sensor, 1.0, now_ms, True, violation) == RECORD_ACCEPTED or violation.throttle_ms < 0:
+        return 0
+    return cap_ms if 0 <= cap_ms < violation.throttle_ms else violation.throttle_ms
 
 
 cdef void gauge_record(Gauge *gauge, double value, int64_t now_ms) noexcept nogil:

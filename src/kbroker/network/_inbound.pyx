@@ -9,8 +9,8 @@ from kbroker._core.arguments cimport integer
 from kbroker._core.channel cimport Channel
 from kbroker._core.clock cimport Clock, clock_now_ns
 from kbroker._core.request cimport (
-    ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request,
-    request_clear_answer, request_mark_error, request_new, request_reserve,
+    ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE,
+    RECORD_LEAVE_OUT, Request, request_clear_answer, request_mark_error, request_new, request_reserve,
 )
 from kbroker._core.request_queue cimport Queue, RequestQueue, request_queue_put, request_queue_take
 from kbroker.network._lost_answers cimport LostAnswers, lose_answer
@@ -147,6 +147,11 @@ cdef class InboundRequest:
             code, times = key, value
             if self.request is not NULL:
                 request_mark_error(self.request, code, times)
+
+    def leave_out(self):
+        """Whoever records finished requests leaves this one out. Does nothing when it was answered."""
+        if self.request is not NULL:
+            self.request.record_flags |= RECORD_LEAVE_OUT
 
     def handler_done(self):
         """The handler has returned without an answer, which comes later: what passes until then is not its time.

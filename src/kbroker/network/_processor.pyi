@@ -4,6 +4,7 @@ from kbroker._core.clock import BaseClock
 from kbroker._core.memory_pool import MemoryPool
 from kbroker._core.request_queue import Queue
 from kbroker.network._connection_quotas import ConnectionQuotas
+from kbroker.network._recorder import RequestRecorder
 from kbroker.network._request_metrics import RequestMetrics
 from kbroker.network._tls import TlsServer
 from kbroker.network.authentication import Authentication
@@ -31,6 +32,7 @@ class Processor:
         tls: TlsServer | None = None,
         authentication: Authentication | None = None,
         metrics: RequestMetrics | None = None,
+        recorder: RequestRecorder | None = None,
         send_files: bool = True,
         backend: object = "auto",
     ) -> Processor: ...

@@ -30,7 +30,7 @@ from kbroker._core.mute cimport (
 from kbroker._core.poller cimport Poller, poller_from
 from kbroker._core.request cimport (
     ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request,
-    Responder, request_clear_answer, request_free, session_new, session_release, session_retain,
+    Responder, request_charge_network, request_clear_answer, request_free, session_new, session_release, session_retain,
 )
 from kbroker._core.request_queue cimport (
     Queue, request_queue_nearly_full, request_queue_put, request_queue_release, request_queue_retain,
@@ -46,6 +46,7 @@ from kbroker.network._authentication cimport (
 )
 from kbroker.network._connection_quotas cimport ConnectionQuotas
 from kbroker.network._quota_core cimport ListenerQuota, quotas_exceeded, quotas_leave, quotas_release, quotas_retain
+from kbroker.network._recorder cimport RequestRecorder
 from kbroker.network._request_metrics cimport RequestMetrics, metrics_record, metrics_release, metrics_retain
 from kbroker.network._tls cimport TlsServer, tls_open
 
@@ -116,7 +117,7 @@ cdef void drop_one(ProcessorCore *core, Request *request) noexcept nogil:
     if request.action == ACTION_END_THROTTLE:
         request_free(request)
     else:
-        complete_request(core, request)
+        complete_request(core, request, True)
     core_release(core)
 
 
@@ -153,6 +154,8 @@ cdef void core_release(ProcessorCore *core) noexcept nogil:
     session_release(core.session)
     quotas_release(core.quotas)
     metrics_release(core.metrics)
+    if core.recorder is not NULL:
+        core.recorder.release(core.recorder)
     cond_destroy(&core.offer_room)
     mutex_destroy(&core.offer_lock)
     free(core.listener_name)
@@ -174,11 +177,14 @@ cdef bint has_mail(EventLoop *loop) noexcept nogil:
     return waiting
 
 
-cdef void complete_request(ProcessorCore *core, Request *request) noexcept nogil:
+cdef void complete_request(ProcessorCore *core, Request *request, bint is_late) noexcept nogil:
     if request.response_sent_ns == 0:
         request.response_sent_ns = clock_now_ns(core.loop.clock)
     if request.on_complete is not NULL:
         request.on_complete(request, request.on_complete_arg)
+    if core.recorder is not NULL:
+        request_charge_network(request)     # what it cost its client's quota belongs into the record
+        core.recorder.record(core.recorder, request, is_late)
     request_free(request)
 
 
@@ -193,7 +199,7 @@ cdef void complete(ProcessorCore *core, Channel *channel, Request *request) noex
         if request.response_sent_ns == 0:
             request.response_sent_ns = clock_now_ns(core.loop.clock)
         metrics_record(core.metrics, request)
-    complete_request(core, request)
+    complete_request(core, request, False)
 
 
 cdef void on_sent(EventLoop *loop, Channel *channel, Request *request) noexcept nogil:
@@ -645,6 +651,7 @@ cdef class Processor:
         authentication: asked for an authenticator of each connection (``authentication.Authentication``); None:
             every client is ``principal``.
         metrics: records where the time of each request went; no other processor may have the same. None: nobody does.
+        recorder: takes down each finished request; no other processor may have the same. None: nobody does.
         send_files: False copies file regions through memory, as transports without sendfile must.
         backend: "auto", "epoll", "kqueue" or a selectors-like object of this processor's own.
     Raises: TypeError, ValueError for wrong arguments, OSError without descriptors.
@@ -657,7 +664,7 @@ cdef class Processor:
             clock=None, framing="length-prefix", max_size_bytes=None, delimiter=None, idle_ms=600000,
             frame_timeout_ms=30000, run_length=16, str principal not None="User:ANONYMOUS", listener_id=0,
             max_connections=INT32_MAX, ConnectionQuotas quotas=None, TlsServer tls=None, authentication=None,
-            RequestMetrics metrics=None, bint send_files=True, backend="auto"):
+            RequestMetrics metrics=None, RequestRecorder recorder=None, bint send_files=True, backend="auto"):
         cdef ProcessorCore *core
         cdef Poller *poller
         cdef Framing parsed
@@ -720,6 +727,9 @@ cdef class Processor:
             core.listener_quota = listener_quota
         if metrics is not None:
             core.metrics = metrics_retain(metrics.table)
+        if recorder is not None and recorder.recorder is not NULL:
+            recorder.recorder.retain(recorder.recorder)
+            core.recorder = recorder.recorder
         core.loop.frame_limit = <int32_t>run
         core.loop.idle_ns = ms_to_ns(idle) if idle >= 0 else -1
         core.loop.frame_timeout_ns = ms_to_ns(frame_timeout)

@@ -19,6 +19,20 @@ cdef enum QuotaVerdict:
     QUOTA_STOPPED = 3           # while it waited its acceptor was stopped; not counted
     QUOTA_NO_MEMORY = 4         # not counted
 
+cdef struct ConnectionVerdict:  # on a new connection that is delayed, or refused, for a rate
+    const char *address         # whose rate it is; NULL: of the listener or of all
+    double observed
+    double limit
+    int64_t window_ms
+    int64_t asked_ms            # by the formula, before the cap
+    int64_t served_ms           # of two delays the longer is served
+    int64_t time_ms
+    bint is_refused
+
+cdef struct VerdictObserver:    # counted by itself
+    void (*verdict)(VerdictObserver *self, const ConnectionVerdict *verdict) noexcept nogil     # under QuotaCore.lock
+    void (*release)(VerdictObserver *self) noexcept nogil
+
 cdef struct ListenerQuota:      # lives as long as its QuotaCore
     ListenerQuota *next
     char *name                  # owned
@@ -49,6 +63,7 @@ cdef struct QuotaCore:
     AddressTable addresses
     ListenerQuota *listeners
     int64_t listener_count
+    VerdictObserver *observer   # one count; NULL: nobody is told of verdicts
     char *inter_broker          # owned; NULL: no listener is protected
     AtomicI64 exceeded          # total > max_connections, to be read without the lock
     AtomicI64 refused           # connections closed for their address's limit

@@ -12,7 +12,7 @@ from kbroker._core.clock cimport (
     clock_wait_until,
 )
 from kbroker._core.metric_config cimport StatConfig
-from kbroker._core.sensor_core cimport sensor_has_expired
+from kbroker._core.sensor_core cimport Violation, sensor_has_expired
 from kbroker._core.sync cimport (
     AtomicI64, atomic_add, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, mutex_destroy,
     mutex_init, mutex_lock, mutex_unlock,
@@ -72,6 +72,8 @@ cdef void quotas_release(QuotaCore *core) noexcept nogil:
         free_listener(listener)
     addresses_destroy(&core.addresses)
     gauge_clear(&core.rate)
+    if core.observer is not NULL:
+        core.observer.release(core.observer)
     free(core.inter_broker)
     cond_destroy(&core.room)
     mutex_destroy(&core.lock)
@@ -120,13 +122,33 @@ cdef void note_total(QuotaCore *core, int64_t change) noexcept nogil:
     atomic_store(&core.exceeded, core.total > core.max_connections)
 
 
+cdef void tell(QuotaCore *core, const char *address, const Violation *violation, int64_t served_ms, int64_t now_ms,
+               bint is_refused) noexcept nogil:
+    cdef ConnectionVerdict verdict
+    if core.observer is NULL or violation.throttle_ms <= 0:
+        return
+    verdict.address = address
+    verdict.observed = violation.observed
+    verdict.limit = violation.bound
+    verdict.window_ms = violation.window_ms
+    verdict.asked_ms = violation.throttle_ms
+    verdict.served_ms = served_ms
+    verdict.time_ms = now_ms
+    verdict.is_refused = is_refused
+    core.observer.verdict(core.observer, &verdict)
+
+
 cdef int64_t record_connection(QuotaCore *core, ListenerQuota *listener, int64_t now_ms) noexcept nogil:
     """Step 1: the broker's rate and the listener's; the larger delay. The connection stays recorded."""
     cdef int64_t throttle_ms = 0
     cdef int64_t own_ms
+    cdef Violation of_all, of_listener
+    of_all.throttle_ms = 0
     if not atomic_load(&listener.is_protected):
-        throttle_ms = gauge_count_one(&core.rate, now_ms, core.window_ms)
-    own_ms = gauge_count_one(&listener.rate, now_ms, core.window_ms)
+        throttle_ms = gauge_count_one(&core.rate, now_ms, core.window_ms, &of_all)
+    own_ms = gauge_count_one(&listener.rate, now_ms, core.window_ms, &of_listener)
+    tell(core, NULL, &of_all, throttle_ms if throttle_ms >= own_ms else 0, now_ms, False)
+    tell(core, NULL, &of_listener, own_ms if own_ms > throttle_ms else 0, now_ms, False)
     if own_ms > throttle_ms:
         throttle_ms = own_ms
     if throttle_ms > 0:
@@ -162,6 +184,7 @@ cdef QuotaVerdict record_address(QuotaCore *core, ListenerQuota *listener, const
     """Step 3: the rate of the address, if it has a limit. What is refused is taken out of every rate again."""
     cdef StatConfig config
     cdef AddressEntry *entry = addresses_find(&core.addresses, address)
+    cdef Violation violation
     cdef int64_t now_ms, throttle_ms
     cdef int64_t limit = address_max_rate(core, entry)
     if limit == NO_LIMIT:
@@ -175,9 +198,10 @@ cdef QuotaVerdict record_address(QuotaCore *core, ListenerQuota *listener, const
         if not gauge_make_rate(&entry.rate, &config, ADDRESS_EXPIRY_MS, now_ms):
             addresses_drop_if_empty(&core.addresses, entry)
             return QUOTA_NO_MEMORY
-    throttle_ms = gauge_count_one(&entry.rate, now_ms, core.window_ms)
+    throttle_ms = gauge_count_one(&entry.rate, now_ms, core.window_ms, &violation)
     if throttle_ms <= 0:
         return QUOTA_ADMITTED
+    tell(core, address, &violation, throttle_ms, now_ms, True)
     gauge_record(&entry.rate, -1.0, now_ms)
     if not atomic_load(&listener.is_protected):
         gauge_record(&core.rate, -1.0, now_ms)

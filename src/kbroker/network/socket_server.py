@@ -16,6 +16,7 @@ from kbroker.common.listeners import Listener
 from kbroker.network._acceptor import Acceptor
 from kbroker.network._connection_quotas import UNLIMITED, ConnectionQuotas
 from kbroker.network._processor import Processor
+from kbroker.network._recorder import RequestRecorder
 from kbroker.network._request_metrics import RequestMetrics
 from kbroker.network.authentication import ListenerSecurity
 
@@ -86,6 +87,7 @@ class SocketServer:
         pool: memory budget of all requests; None: unlimited.
         clock: None is the system's.
         security: what protects a listener, by its name; those left out are in the clear and ask nobody's name.
+        record: makes, for each network thread of a listener, what takes down its finished requests; None: nobody does.
     Raises: TypeError, ValueError for wrong arguments; of the options, some only when started.
     Threads: bind, start and the stops from one thread. Order of a stop: ``begin_stop``, then the handlers finish what
     is queued, then ``finish_stop``.
@@ -100,6 +102,7 @@ class SocketServer:
         pool: MemoryPool | None = None,
         clock: BaseClock | None = None,
         security: Mapping[str, ListenerSecurity] | None = None,
+        record: Callable[[Listener], RequestRecorder | None] | None = None,
     ) -> None:
         self.options = SocketServerOptions() if options is None else options
         if not isinstance(self.options, SocketServerOptions):
@@ -122,6 +125,7 @@ class SocketServer:
         self._pool = MemoryPool.unlimited() if pool is None else pool
         self._clock = clock
         self._security = dict(security or {})
+        self._record = record
         names = [listener.name for listener in self._wanted]
         for name, protection in self._security.items():
             if name not in names:
@@ -289,6 +293,7 @@ class SocketServer:
                 tls=security.tls,
                 authentication=security.authentication,
                 metrics=metrics,
+                recorder=None if self._record is None else self._record(bound.listener),
                 backend=self._make_backend(),
             )
             bound.processors.append(processor)

@@ -15,8 +15,8 @@ from kbroker._core.purgatory cimport (
     purgatory_try_complete_else_watch,
 )
 from kbroker._core.request cimport (
-    ACTION_CLOSE, ACTION_SEND, OpenFile, Request, Responder, open_file_release, request_add_file, request_add_memory,
-    request_clear_answer, request_mark_error,
+    ACTION_CLOSE, ACTION_SEND, RECORD_BROUGHT_NOTHING, RECORD_LEAVE_OUT, OpenFile, Request, Responder,
+    open_file_release, request_add_file, request_add_memory, request_clear_answer, request_mark_error,
 )
 from kbroker._core.sync cimport atomic_add, mutex_lock, mutex_unlock
 from kbroker._core.wire cimport (
@@ -269,7 +269,7 @@ cdef void resolve(Handler *handler, FetchState *state) noexcept nogil:
     cdef const char *name = NULL
     cdef Topic *topic = NULL
     cdef FetchPart *part
-    cdef int32_t i, epoch, name_bytes = 0
+    cdef int32_t i, epoch, name_bytes = 0, unrecorded = 0
     for i in range(state.part_count):
         part = &state.parts[i]
         part.is_included = True
@@ -281,6 +281,7 @@ cdef void resolve(Handler *handler, FetchState *state) noexcept nogil:
             topic = topic_by_name(handler.topics, part.name, part.name_bytes)
             name = part.name
             name_bytes = part.name_bytes
+        unrecorded += topic != NULL and topic.is_unrecorded
         if topic == NULL:
             part.is_unread = True
             part.error = UNKNOWN_TOPIC_ID if part.id != NULL else UNKNOWN_TOPIC_OR_PARTITION
@@ -300,6 +301,8 @@ cdef void resolve(Handler *handler, FetchState *state) noexcept nogil:
                 part.error = FENCED_LEADER_EPOCH
             elif part.last_fetched_epoch > epoch:
                 part.error = OFFSET_OUT_OF_RANGE
+    if unrecorded > 0 and unrecorded == state.part_count:
+        state.request.record_flags |= RECORD_LEAVE_OUT
 
 
 cdef int64_t read_all(FetchState *state, bint *any_error, int32_t *readable) noexcept nogil:
@@ -523,11 +526,21 @@ cdef void build_answer(FetchState *state) noexcept nogil:
     drop_reads(state)
 
 
+cdef inline bint has_records(FetchState *state) noexcept nogil:
+    cdef int32_t i
+    for i in range(state.part_count):
+        if state.parts[i].read.size_bytes > 0:
+            return True
+    return False
+
+
 cdef void answer_now(FetchState *state, ClientCache *clients) noexcept nogil:
     """After read_all, or for a refused session: decides what an incremental answer tells, encodes, and is judged."""
     cdef Lane *lane = state.lane
     cdef Request *request = state.request
     cdef int64_t now_ns
+    if not has_records(state):
+        request.record_flags |= RECORD_BROUGHT_NOTHING
     if not quotas_are_set(lane.quotas) or state.replica_id >= 0:
         session_end(<SessionCache *>lane.sessions, state, clock_now_ms(lane.clock))
         build_answer(state)

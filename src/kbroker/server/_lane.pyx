@@ -23,7 +23,8 @@ from kbroker._core.request_queue cimport (
     Queue, request_queue_is_closed, request_queue_put, request_queue_release, request_queue_retain, request_queue_take,
 )
 from kbroker._core.sync cimport (
-    atomic_add, atomic_cas, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+    atomic_add, atomic_cas, atomic_load, atomic_load_relaxed, atomic_store, mutex_destroy, mutex_init, mutex_lock,
+    mutex_unlock,
 )
 from kbroker._core.thread_setup cimport kb_block_signals, kb_short_slice
 from kbroker._core.timing_wheel cimport timer_close, timer_is_quiet, timer_new, timer_release
@@ -46,7 +47,9 @@ from kbroker.server.quota._client_quotas cimport ClientQuotaManagers
 from kbroker.server.quota._counters cimport (
     THROTTLE_SERVED, client_cache_free, client_cache_new, quotas_release, quotas_retain,
 )
+from kbroker.server.quota._entities cimport Text
 from kbroker.server.quota._gate cimport gate_request, store_throttle
+from kbroker.server.quota._trail cimport NOTE_SOFTWARE, trail_add
 
 
 cdef enum:
@@ -113,6 +116,19 @@ cdef bint is_software_name(const char *text, int64_t size_bytes) noexcept nogil:
     return True
 
 
+cdef void note_software(Request *request, const char *name, int64_t name_bytes, const char *version,
+                        int64_t version_bytes) noexcept nogil:
+    """What the client is, for the records of its connection."""
+    cdef Text name_text, version_text
+    if name_bytes > SOFTWARE_BYTES or version_bytes > SOFTWARE_BYTES:
+        return
+    name_text.data = name
+    name_text.size_bytes = <int32_t>name_bytes
+    version_text.data = version
+    version_text.size_bytes = <int32_t>version_bytes
+    trail_add(request, NOTE_SOFTWARE, name_text, version_text)
+
+
 cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept nogil:
     """Answers from bodies encoded at start; the answer's header is version 0, whatever the version (KIP-511)."""
     cdef Lane *lane = handler.lane
@@ -140,6 +156,8 @@ cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept no
             if not is_software_name(name, name_bytes) or not is_software_name(version, version_bytes):
                 body = &lane.invalid_versions[request.api_version]
                 error = 42
+            elif lane.quotas != NULL and atomic_load_relaxed(&lane.quotas.notes_updates):
+                note_software(request, name, name_bytes, version, version_bytes)
     request_mark_error(request, error, 1)
     writer_init(&w, request.inline_out, sizeof(request.inline_out))
     write_i32(&w, request.correlation_id)

@@ -15,7 +15,7 @@ from kbroker._core.purgatory cimport (
     purgatory_check_and_complete, purgatory_try_complete_else_watch,
 )
 from kbroker._core.request cimport (
-    ACTION_CLOSE, ACTION_NO_OP, ACTION_SEND, INLINE_OUT_BYTES, Request, request_add_memory,
+    ACTION_CLOSE, ACTION_NO_OP, ACTION_SEND, INLINE_OUT_BYTES, RECORD_LEAVE_OUT, Request, request_add_memory,
     request_mark_error, request_release_payload,
 )
 from kbroker._core.sync cimport atomic_load
@@ -319,7 +319,7 @@ cdef Outcome append_all(Handler *handler, Request *request, Parsed *parsed) noex
     cdef Topic *topic
     cdef TopicData *data
     cdef Waiting *waiting = NULL
-    cdef int32_t waiting_count = 0, t, _k, at = 0
+    cdef int32_t waiting_count = 0, t, _k, at = 0, unrecorded = 0
     writer_init(&w, request.inline_out, INLINE_OUT_BYTES)
     write_i32(&w, request.correlation_id)
     if flexible:
@@ -333,6 +333,7 @@ cdef Outcome append_all(Handler *handler, Request *request, Parsed *parsed) noex
         else:
             write_string(&w, data.name, data.name_bytes, flexible)
             topic = topic_by_name(handler.topics, data.name, data.name_bytes)
+        unrecorded += topic != NULL and topic.is_unrecorded
         write_length(&w, data.live_count, flexible, True)
         for _k in range(data.part_count):
             at += 1
@@ -359,6 +360,8 @@ cdef Outcome append_all(Handler *handler, Request *request, Parsed *parsed) noex
             free(result.bad_records)
         if flexible:
             write_uvarint(&w, 0)
+    if unrecorded > 0 and unrecorded == parsed.topic_count:
+        request.record_flags |= RECORD_LEAVE_OUT
     write_i32(&w, 0)            # throttle_time_ms: store_throttle_time puts it in
     if flexible:
         write_uvarint(&w, 0)

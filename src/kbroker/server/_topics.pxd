@@ -14,6 +14,7 @@ cdef struct Topic:
     Partition **partitions      # owned counts; index = partition number
     int32_t partition_count
     bint is_internal
+    bint is_unrecorded          # requests about it alone are not recorded: the request log's own
 
 cdef struct TopicTable:
     AtomicI64 refs
@@ -36,5 +37,5 @@ cdef inline uint64_t mix_hash(uint64_t h) noexcept nogil:
     h = (h ^ (h >> 27)) * <uint64_t>0x94D049BB133111EB
     return h ^ (h >> 31)
 
-# from objects with name, topic_id, partitions, is_internal
+# from objects with name, topic_id, partitions, is_internal and maybe is_unrecorded
 cdef TopicTable *topic_table_build(object views) except NULL

@@ -101,6 +101,7 @@ cdef int fill(Topic *topic, object view) except -1:
     topic.name_bytes = <int32_t>len(name)
     memcpy(topic.id, <const char *>topic_id, 16)
     topic.is_internal = bool(view.is_internal)
+    topic.is_unrecorded = bool(getattr(view, "is_unrecorded", False))
     for k in range(<int32_t>len(logs)):
         log = logs[k]
         if log is not None and log.partition != NULL:

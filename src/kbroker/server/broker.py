@@ -42,7 +42,9 @@ from kbroker.server.kafka_apis import KafkaApis
 from kbroker.server.metadata_store import BROKER, MetadataStore
 from kbroker.server.metrics_service import MetricsService, memory_pool
 from kbroker.server.quota.service import QuotaService
+from kbroker.server.quota.verdict import Verdict
 from kbroker.server.request_handler import RequestHandlerPool
+from kbroker.server.request_log.service import RequestLog
 from kbroker.server.security.credentials import ScramCredentials
 from kbroker.server.socket_options import endpoints_of, socket_options
 from kbroker.server.topics import TopicRegistry
@@ -192,6 +194,20 @@ class Broker:
         return self._running().metrics.exposition
 
     @property
+    def request_log(self) -> RequestLog:
+        """The log of finished requests; off unless a topic or a folder is set."""
+        return self._running().request_log
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """The latest decisions of quotas that delayed or refused, the oldest first, 1024 at most."""
+        return self._running().ctx.quotas.verdicts()
+
+    def take_verdicts(self) -> list[Verdict]:
+        """Return them and forget them."""
+        return self._running().ctx.quotas.verdicts(take=True)
+
+    @property
     def context(self) -> ApiContext:
         """The parts that handlers use: topics, metadata, configuration."""
         return self._running().ctx
@@ -253,6 +269,8 @@ class _Parts:
         quotas = self._quotas = QuotaService(config, self.clock)
         self.metrics = MetricsService(config, quotas.metrics)
         pool = memory_pool(config, self.clock, quotas.metrics)
+        request_log = self.request_log = self._request_log()
+        self._then("request log", lambda: request_log.stop(self._timeout_s))
         server = self.server = SocketServer(
             config.listeners,
             requests,
@@ -260,7 +278,9 @@ class _Parts:
             pool=pool,
             clock=self.clock,
             security=self._security(credentials),
+            record=request_log.recorder,
         )
+        request_log.observe(quotas.managers, server.connection_quotas)
         self._then("network threads", lambda: server.finish_stop(self._timeout_s))
         self._then("quotas", self._stop_quotas)
         quotas.start(logs.scheduler)
@@ -289,6 +309,7 @@ class _Parts:
         self.ctx.quota_entities.on_change(limits.on_quota_change)
         self.ctx.quota_entities.on_change(quotas.on_quota_change)
         self.ctx.quota_entities.load()
+        request_log.start(topics)
         self._start_groups(logs, topics)
         self._start_handlers(lane, requests, python_requests)
         self._then("acceptors", server.begin_stop)
@@ -302,6 +323,11 @@ class _Parts:
         from kbroker.server.security.listener_security import listener_security
 
         return listener_security(self.config, self.apis, credentials, self.clock)
+
+    def _request_log(self) -> RequestLog:
+        names = {entry.key: entry.name for entry in self.apis.entries.values()}
+        threads = len(self.config.listeners) * self.config.integer("num.network.threads")
+        return RequestLog(self.config, self.clock, names, threads)
 
     def _start_lane(self, requests: Queue, python_requests: Queue) -> NativeLane:
         config = self.config
@@ -351,6 +377,8 @@ class _Parts:
                 self._handlers,
                 self.ctx.topics,
                 names,
+                self.ctx.quotas,
+                self.request_log,
             )
         )
         self._then("readiness", self.metrics.not_ready)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from kbroker.network._request_metrics import _Figures
     from kbroker.server._lane import NativeLane
     from kbroker.server.handler_threads import HandlerThreads
+    from kbroker.server.quota._client_quotas import ClientQuotaManagers
+    from kbroker.server.request_log.service import RequestLog
     from kbroker.server.topics import TopicRegistry
 
 Series: TypeAlias = Iterable[tuple[tuple[str, ...], float | Buckets]]
@@ -78,11 +80,13 @@ class Observed(NamedTuple):
     handlers: HandlerThreads
     topics: TopicRegistry
     api_names: Mapping[int, str]
+    quotas: ClientQuotaManagers
+    request_log: RequestLog
 
 
 def show_broker(exposition: Exposition, parts: Observed) -> None:
     """Add every family of the broker's parts to what is shown."""
-    for add in (_requests, _threads, _memory, _connections, _purgatories, _logs, _quotas):
+    for add in (_requests, _threads, _memory, _connections, _purgatories, _logs, _quotas, _verdicts, _request_log):
         for family in add(parts):
             exposition.add(family)
 
@@ -382,3 +386,32 @@ def _quotas(parts: Observed) -> Iterable[Family]:
         yield Family(group, name, "gauge", labels, text, combine=combine)
     yield Family(SOCKETS, "MemoryPoolAvgDepletedPercent", "gauge", (), "share of time without memory, 0 to 1")
     yield Family(SOCKETS, "MemoryPoolDepletedTimeTotal", "counter", (), "milliseconds without memory")
+
+
+# ---------------------------------------------------------------- verdicts and the request log
+
+
+def _verdicts(parts: Observed) -> Iterable[Family]:
+    def totals() -> Series:
+        for kind, counts in parts.quotas.verdict_totals().items():
+            for outcome, count in zip(("delayed", "refused"), counts, strict=True):
+                yield (kind, outcome), count
+
+    yield Family(
+        "kbroker:quota", "verdicts-total", "counter", ("type", "outcome"),
+        "decisions of quotas that delayed or refused a request or a new connection", totals,
+    )  # fmt: skip
+
+
+def _request_log(parts: Observed) -> Iterable[Family]:
+    log, group = parts.request_log, "kbroker:request-log"
+    for name, text, attribute in (
+        ("records-written-total", "records written to the request log", "written"),
+        ("records-dropped-total", "records that were not: no room in the buffer, or not taken by the disk", "dropped"),
+        ("bytes-written-total", "bytes in the request log's files and topic", "written_bytes"),
+    ):
+        yield Family(
+            group, name, "counter", (), text,
+            lambda attribute=attribute: [((), getattr(log.figures, attribute))],  # type: ignore[misc]
+        )  # fmt: skip
+    yield _gauge(group, "queue-bytes", "bytes of records that wait to be written", lambda: log.figures.queued_bytes)

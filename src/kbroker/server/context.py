@@ -97,7 +97,8 @@ class ApiContext:
 
         Args: ``is_strict``: whether the quota refuses (the client knows error 89), or only delays.
         """
-        manager = self.quotas.controller_mutation
+        quotas = self.quotas.controller_mutation
+        manager = quotas if request.inbound is None else quotas.noted(request.inbound)
         return new_quota(manager, self.clock.epoch_ms, request.user, request.client_id, is_strict)
 
     def endpoint(self, listener: str) -> Endpoint:
@@ -118,6 +119,7 @@ class RequestContext:
     principal: str = "User:ANONYMOUS"
     client_host: str = ""
     completion: Completion | None = None
+    inbound: object | None = None  # the request itself, open while its handler runs, for what quotas note on it
 
     @property
     def user(self) -> str:

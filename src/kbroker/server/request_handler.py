@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.network._inbound import InboundRequest as OpenRequest
 from kbroker.protocol import codec
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.kafka_apis import ApiEntry, KafkaApis, encode_answer
@@ -97,6 +98,13 @@ class Answer:
     def _judge(self, body: Body) -> None:
         """Throttle as the quotas ask, by the larger delay, and put that into the answer where it has the field."""
         quotas = self._quotas
+        try:
+            self._throttle(body, quotas)
+        finally:
+            if isinstance(self._request, OpenRequest):
+                quotas.settle(self._request)
+
+    def _throttle(self, body: Body, quotas: ClientQuotaManagers) -> None:
         mutations_ms = body.get("ThrottleTimeMs", 0)
         time_ms = 0
         if quotas.charges_time:
@@ -160,6 +168,7 @@ class RequestHandlerPool(Generic[Inbound]):
         self._apis = apis
         self._receive = receive
         self._intercept = intercept
+        self._log_topic = ctx.config.text("kbroker.request.log.topic")
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, name=f"kafka-request-handler-python-{number}", daemon=True)
@@ -212,12 +221,15 @@ class RequestHandlerPool(Generic[Inbound]):
             request.principal,
             request.remote_host,
             answer,
+            request if isinstance(request, OpenRequest) else None,
         )
         try:
             body = codec.decode_request(key, version, request.body, max_elements=MAX_REQUEST_ELEMENTS)
         except ProtocolError as error:
             logger.info("closing a connection of client %r: malformed %s: %s", facts.client_id, entry.name, error)
             return False
+        if isinstance(request, OpenRequest) and self._is_about_the_log(body):
+            request.leave_out()
         try:
             found = entry.handle(self._ctx, body, facts)
         except KafkaError as error:
@@ -231,6 +243,14 @@ class RequestHandlerPool(Generic[Inbound]):
         elif answer.claim():
             answer.send(found)
         return True
+
+    def _is_about_the_log(self, body: Body) -> bool:
+        """Whether a request names the request log's own topic and no other: whoever reads it must not feed it."""
+        name = self._log_topic
+        topics = body.get("Topics") if name else None
+        return bool(topics) and all(
+            isinstance(topic, dict) and name in (topic.get("Name"), topic.get("Topic")) for topic in topics or ()
+        )
 
     def _failed(self, entry: ApiEntry, body: Body, error: Errors, facts: RequestContext) -> Body:
         assert entry.failure is not None

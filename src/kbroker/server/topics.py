@@ -56,13 +56,15 @@ class Logs(Protocol):
 class TopicView:
     """A topic as handlers see it: never changed, replaced whole.
 
-    ``partitions``: open logs by number, None where one could not be read at start; ``configs``: those it sets itself.
+    ``partitions``: open logs by number, None where one could not be read at start; ``configs``: those it sets itself;
+    ``is_unrecorded``: it is the request log's own, and requests about it alone are not recorded.
     """
 
     name: str
     topic_id: uuid.UUID
     partitions: tuple[Any, ...]
     is_internal: bool = False
+    is_unrecorded: bool = False
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -299,12 +301,16 @@ class TopicRegistry:
     def _open(self, stored: StoredTopic, indexes: Iterable[int], present: Sequence[Any] = ()) -> TopicView:
         configs = self._config.topic_configs(stored.configs)
         opened = self._logs.create_partitions(stored.name, indexes, stored.topic_id, configs)
-        is_internal = stored.name in INTERNAL_TOPICS
-        return TopicView(stored.name, stored.topic_id, (*present, *opened), is_internal, stored.configs)
+        return self._view(stored, (*present, *opened))
 
     def _loaded(self, stored: StoredTopic) -> TopicView:
         opened = tuple(self._logs.partition(stored.name, index) for index in range(stored.partitions))
-        return TopicView(stored.name, stored.topic_id, opened, stored.name in INTERNAL_TOPICS, stored.configs)
+        return self._view(stored, opened)
+
+    def _view(self, stored: StoredTopic, partitions: tuple[Any, ...]) -> TopicView:
+        is_log = stored.name == self._config.text("kbroker.request.log.topic")
+        is_internal = is_log or stored.name in INTERNAL_TOPICS
+        return TopicView(stored.name, stored.topic_id, partitions, is_internal, is_log, stored.configs)
 
     def _drop_logs(self, name: str, partitions: Iterable[int]) -> None:
         """Remove what is there; a failed creation has not made all of them."""

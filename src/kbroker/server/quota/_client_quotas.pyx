@@ -4,6 +4,7 @@
 Source: ``QuotaFactory.QuotaManagers``, ``ClientQuotaManager``, ``ClientRequestQuotaManager``,
 ``ControllerMutationQuotaManager``.
 """
+cimport cython
 import os
 import threading
 import weakref
@@ -20,25 +21,36 @@ from kbroker._core.metric cimport checked_time
 from kbroker._core.metric_config cimport QUOTA_NONE, MetricConfig, Quota, StatConfig, borrow_config
 from kbroker._core.request cimport Request
 from kbroker._core.sensor cimport Sensor, borrow_sensor, sensor_handle
-from kbroker._core.sensor_core cimport metric_get_config, sensor_record, sensor_retain
+from kbroker._core.sensor import QuotaViolationError
+from kbroker._core.sensor_core cimport Violation, metric_get_config, sensor_record, sensor_retain
 from kbroker._core.stats import CumulativeSum, Rate
-from kbroker._core.sync cimport atomic_load, atomic_store, mutex_init, mutex_lock, mutex_unlock
+from kbroker._core.sync cimport (
+    atomic_load, atomic_load_relaxed, atomic_store, mutex_init, mutex_lock, mutex_unlock,
+)
 from kbroker._core.thread_setup cimport kb_block_signals, kb_short_slice
 from kbroker._core.timing_wheel cimport timer_close, timer_is_quiet, timer_new
 from kbroker.common._quota_counter cimport NO_LIMIT, limited_config
+from kbroker.network._connection_quotas cimport ConnectionQuotas
 from kbroker.network._inbound cimport InboundRequest
+from kbroker.server.quota._connection_verdicts cimport observe_verdicts
 from kbroker.server.quota._counters cimport (
-    KIND_MUTATION, KIND_REQUEST, KINDS, client_sensors, is_enabled, quotas_release, quotas_retain,
-    forget_untold, record_and_get_throttle, sensors_release, take_evicted, take_expired, take_untold, update_quota,
+    KIND_MUTATION, KIND_REQUEST, KINDS, ClientQuotas, ClientSensors, client_sensors, is_enabled, quotas_release,
+    quotas_retain, forget_untold, record_and_get_throttle, sensors_release, take_evicted, take_expired, take_untold,
+    update_quota,
 )
 from kbroker.server.quota._entities cimport (
     PART_DEFAULT, PART_EXACT, PART_NONE, Match, Text, entities_match,
 )
-from kbroker.server.quota._gate cimport charge_request, gate_exempt, throttle_request
+from kbroker.server.quota._gate cimport (
+    charge_mutation, charge_request, gate_exempt, settle_verdicts, throttle_request,
+)
 from kbroker.server.quota._throttled cimport throttled_advance, throttled_close
+from kbroker.server.quota._verdict cimport QUOTA_TYPES, verdict_rows, verdicts_init
+from kbroker.server.quota.verdict import Verdict
 
 
 TYPES = ("Produce", "Fetch", "Request", "ControllerMutation")
+VERDICT_TYPES = (*TYPES, "ConnectionRate")
 KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
 RATES = ("byte-rate", "byte-rate", "request-time", "tokens")
 
@@ -128,6 +140,7 @@ cdef class ClientQuotaManagers:
             raise MemoryError
         atomic_store(&quotas.refs, 1)
         mutex_init(&quotas.throttled_lock)
+        verdicts_init(&quotas.verdicts)
         for kind in range(KINDS):
             manager = &quotas.managers[kind]
             mutex_init(&manager.lock)
@@ -357,6 +370,35 @@ cdef class ClientQuotaManagers:
         """Whether any entity has a request_percentage."""
         return is_enabled(&self.quotas.managers[KIND_REQUEST])
 
+    def settle(self, InboundRequest request not None) -> None:
+        """Let the verdicts on a request be known (``verdicts``); before it is answered. Raises: ValueError."""
+        cdef Request *judged = request.request
+        request.check_open()
+        if judged.trail != NULL:
+            with nogil:
+                settle_verdicts(self.quotas, judged)
+
+    def verdicts(self, bint take=False) -> list:
+        """Return the latest Verdicts, the oldest first, 1024 at most; ``take``: they are not returned again."""
+        return [Verdict.of(row) for row in verdict_rows(&self.quotas.verdicts, take)]
+
+    def verdict_totals(self) -> dict:
+        """Return {quota type: (delays, refusals)} since the start, of VERDICT_TYPES."""
+        cdef int i
+        return {
+            VERDICT_TYPES[i]: (atomic_load_relaxed(&self.quotas.verdicts.delays[i]),
+                               atomic_load_relaxed(&self.quotas.verdicts.refusals[i]))
+            for i in range(QUOTA_TYPES)
+        }
+
+    def observe_connections(self, ConnectionQuotas connections not None) -> None:
+        """Count verdicts on new connections among these too."""
+        observe_verdicts(connections, self.quotas, NULL)
+
+    def note_updates(self, bint on) -> None:
+        """Whether requests carry what they record into counters, for a request log."""
+        atomic_store(&self.quotas.notes_updates, on)
+
     def run_reaper(self) -> None:
         """Body of the thread that ends throttles; returns after ``stop_reaper``."""
         cdef ClientQuotas *quotas = self.quotas
@@ -519,5 +561,69 @@ cdef class ClientQuotaManager:
             with nogil:
                 sensors_release(sensors)
 
+    def noted(self, InboundRequest request not None):
+        """Return a view of this manager whose counters note on a request what they are charged for it.
+
+        It has ``is_enabled`` and ``sensor``, whose result has the ``record`` and ``record_strict`` of a Sensor. To be
+        used before the request is answered.
+        """
+        cdef NotedManager view = NotedManager.__new__(NotedManager)
+        self.demand()
+        view.manager = self
+        view.request = request
+        return view
+
     def __repr__(self):
         return f"<ClientQuotaManager {self.name}>"
+
+
+@cython.final
+cdef class NotedManager:
+    """The manager of controller mutations as one request sees it. Made by ``ClientQuotaManager.noted``."""
+    cdef ClientQuotaManager manager
+    cdef InboundRequest request
+
+    @property
+    def is_enabled(self) -> bool:
+        """As the manager's."""
+        return self.manager.is_enabled
+
+    def sensor(self, str user not None, client_id=None):
+        """Return the counter of a client."""
+        cdef NotedCounter counter = NotedCounter.__new__(NotedCounter)
+        counter.manager = self.manager
+        counter.request = self.request
+        counter.sensors = self.manager.find(user, client_id, checked_time(None, self.manager.quotas.clock))
+        return counter
+
+
+@cython.final
+cdef class NotedCounter:
+    """A client's counter that notes on a request what it is charged, and what it refuses."""
+    cdef ClientQuotaManager manager
+    cdef InboundRequest request
+    cdef ClientSensors *sensors     # counted
+
+    def __dealloc__(self):
+        cdef ClientSensors *sensors = self.sensors
+        with nogil:
+            sensors_release(sensors)
+
+    def record(self, double value, int64_t time_ms) -> None:
+        """Charge, then check. Raises: QuotaViolationError; it stays charged."""
+        self.charge(value, time_ms, False)
+
+    def record_strict(self, double value, int64_t time_ms) -> None:
+        """Check, and charge only if the quota is kept. Raises: QuotaViolationError; it was not charged."""
+        self.charge(value, time_ms, True)
+
+    cdef object charge(self, double value, int64_t time_ms, bint is_strict):
+        cdef ClientQuotas *quotas = self.manager.quotas
+        cdef Request *request = self.request.request
+        cdef Violation violation
+        self.request.check_open()
+        violation.metric = NULL
+        with nogil:
+            charge_mutation(quotas, self.sensors, request, value, time_ms, is_strict, &violation)
+        if violation.metric != NULL:
+            raise QuotaViolationError(None, violation.observed, violation.bound, max(violation.throttle_ms, 0))

@@ -18,9 +18,12 @@ from kbroker._core.request cimport Request, Session
 from kbroker._core.sensor_core cimport MetricCore, SensorCore
 from kbroker._core.sync cimport AtomicI64, Mutex, atomic_load
 from kbroker._core.timing_wheel cimport Timer
-from kbroker.common._quota_counter cimport KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, KINDS
+from kbroker.common._quota_counter cimport (
+    KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, KINDS, Judgement,
+)
 from kbroker.server.quota._entities cimport EntityTable, Text
 from kbroker.server.quota._recency cimport Recency, RecencyEntry
+from kbroker.server.quota._verdict cimport VerdictRing
 
 cdef enum:
     THROTTLE_SERVED = 4         # in Request.throttle_ms, behind what each type asked for: what the client is told
@@ -44,6 +47,7 @@ cdef struct ClientSensors:      # a counter, named by its tags, and the throttle
     SensorCore *quota           # owned count
     SensorCore *throttle_time   # owned count
     MetricCore *limited         # of quota: what has the limit
+    AtomicI64 level             # of the eight: where the limit comes from, 0 none
     Clock *clock                # owned count
     char before_refs[64]        # handlers read what is above, network threads change what is below: no shared line
     AtomicI64 refs
@@ -80,6 +84,8 @@ cdef struct ClientQuotas:
     Mutex throttled_lock
     void *throttled             # list of ThrottledChannel, throttled_lock
     AtomicI64 is_closed
+    AtomicI64 notes_updates     # 1: what is recorded into counters is noted on the requests, for a request log
+    VerdictRing verdicts
 
 cdef struct CachedClient:       # of one handler thread
     Session *session            # counted; NULL: free
@@ -116,7 +122,10 @@ cdef void count_for_request(QuotaManager *manager, ClientCache *cache, ClientSen
 cdef ClientCache *client_cache_new() noexcept nogil
 cdef void client_cache_free(ClientCache *cache) noexcept nogil
 cdef Text user_of(const Session *session) noexcept nogil        # its principal without "User:"
-# Record with check; a delay in milliseconds as an int32 of Java's, so a huge one may be negative.
+# Record with check; a delay in milliseconds as an int32 of Java's, so a huge one may be negative. A mutation is checked
+# first, and not recorded where its quota is violated.
+cdef int32_t record_and_judge(QuotaManager *manager, ClientSensors *sensors, double value, int64_t now_ms,
+                              Judgement *judgement) noexcept nogil
 cdef int32_t record_and_get_throttle(QuotaManager *manager, ClientSensors *sensors, double value,
                                      int64_t now_ms) noexcept nogil
 cdef double max_value_in_window(QuotaManager *manager, ClientSensors *sensors) noexcept nogil

@@ -25,7 +25,7 @@ from kbroker._core.stats cimport FORM_SAMPLED
 from kbroker._core.sync cimport atomic_add, atomic_load, atomic_store, mutex_destroy, mutex_lock, mutex_unlock
 from kbroker._core.timing_wheel cimport timer_release
 from kbroker.common._quota_counter cimport (
-    NO_LIMIT, add_metric, counter_sensor_new, counter_throttle_ms, set_limit,
+    NO_LIMIT, Judgement, add_metric, counter_judge, counter_sensor_new, counter_throttle_ms, set_limit,
 )
 from kbroker.server._topics cimport hash_seeded, mix_hash
 from kbroker.server.quota._entities cimport (
@@ -35,6 +35,7 @@ from kbroker.server.quota._entities cimport (
 from kbroker.server.quota._recency cimport (
     RecencyEntry, recency_add, recency_clear, recency_oldest, recency_remove, recency_renew,
 )
+from kbroker.server.quota._verdict cimport verdicts_destroy
 
 cdef enum:
     RECHECK_MS = 1000           # a counter over its quota is not looked at for eviction again so soon
@@ -58,6 +59,7 @@ cdef void quotas_release(ClientQuotas *quotas) noexcept nogil:
     sensor_release(quotas.exempt)
     timer_release(quotas.timer)
     mutex_destroy(&quotas.throttled_lock)
+    verdicts_destroy(&quotas.verdicts)
     clock_release(quotas.clock)
     free(quotas)
 
@@ -132,6 +134,7 @@ cdef ClientSensors *new_sensors(QuotaManager *manager, const Match *match, int64
     # Goes with the counter: whoever looks that one up would make it anew at once.
     sensors.throttle_time = sensor_new(NULL, 0, INT64_MAX, True, now_ms)
     done = sensors.quota != NULL and sensors.throttle_time != NULL
+    atomic_store(&sensors.level, match.level)
     if done:
         done = add_metric(sensors.throttle_time, FORM_SAMPLED, SAMPLE_AVG, &manager.unlimited) != NULL
     if not done:
@@ -394,6 +397,11 @@ cdef void count_for_request(QuotaManager *manager, ClientCache *cache, ClientSen
 
 # ---------------------------------------------------------------- judging
 
+cdef int32_t record_and_judge(QuotaManager *manager, ClientSensors *sensors, double value, int64_t now_ms,
+                              Judgement *judgement) noexcept nogil:
+    return counter_judge(sensors.quota, manager.kind, value, now_ms, manager.cap_ms, judgement)
+
+
 cdef int32_t record_and_get_throttle(QuotaManager *manager, ClientSensors *sensors, double value,
                                      int64_t now_ms) noexcept nogil:
     return counter_throttle_ms(sensors.quota, manager.kind, value, now_ms, manager.cap_ms)
@@ -411,6 +419,7 @@ cdef inline void follow_limit(QuotaManager *manager, ClientSensors *sensors) noe
     """Bring a counter's limit up to the entities; under the manager's lock."""
     cdef int32_t level
     set_limit(sensors.limited, entities_limit(&manager.entities, sensors.user, sensors.client_id, &level))
+    atomic_store(&sensors.level, level)
 
 
 cdef bint update_quota(ClientQuotas *quotas, QuotaManager *manager, int user_part, int client_part, Text user,

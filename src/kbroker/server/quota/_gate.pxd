@@ -6,8 +6,9 @@ the delay in it. ``cache`` is the calling handler thread's own, NULL elsewhere.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.request cimport Request
+from kbroker._core.sensor_core cimport Violation
 from kbroker._core.sync cimport atomic_load
-from kbroker.server.quota._counters cimport ClientCache, ClientQuotas, QuotaManager
+from kbroker.server.quota._counters cimport ClientCache, ClientQuotas, ClientSensors, QuotaManager
 
 cdef inline bint quotas_are_set(ClientQuotas *quotas) noexcept nogil:
     return quotas != NULL and atomic_load(&quotas.enabled_types) != 0
@@ -24,6 +25,11 @@ cdef int32_t gate_request(ClientQuotas *quotas, ClientCache *cache, Request *req
 cdef int32_t charge_request(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil
 cdef void throttle_request(ClientQuotas *quotas, QuotaManager *manager, Request *request, int32_t throttle_ms,
                            int64_t now_ns) noexcept nogil
+# A mutation charged to a counter, strict (refused where it is over already) or not, with its notes: the delay, or 0.
+cdef int32_t charge_mutation(ClientQuotas *quotas, ClientSensors *sensors, Request *request, double value,
+                             int64_t now_ms, bint is_strict, Violation *violation) noexcept nogil
+# Verdicts that are noted on a request become known; before it is answered.
+cdef void settle_verdicts(ClientQuotas *quotas, Request *request) noexcept nogil
 # Times of a request that is never throttled for them.
 cdef void gate_exempt(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil
 # The most bytes that a fetch may be handed at once, INT32_MAX for any.

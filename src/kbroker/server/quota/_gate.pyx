@@ -4,16 +4,24 @@
 Source: ``KafkaApis.handleProduceRequest``, ``KafkaApis.handleFetchRequest``, ``RequestHandlerHelper``,
 ``ClientRequestQuotaManager``.
 """
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
+from libc.stdint cimport INT32_MAX, int8_t, int32_t, int64_t, uint32_t
 
 from kbroker._core.request cimport Request
-from kbroker._core.sensor_core cimport sensor_record
+from kbroker._core.sensor_core cimport (
+    NO_CAP, RECORD_ACCEPTED, Violation, sensor_record, sensor_record_numbered, sensor_record_strict,
+)
+from kbroker._core.sync cimport atomic_load_relaxed
+from kbroker.common._quota_counter cimport judge
 from kbroker.server.quota._counters cimport (
-    KIND_FETCH, KIND_PRODUCE, KIND_REQUEST, PERCENT_PER_NS, THROTTLE_SERVED, ClientSensors, QuotaManager,
-    count_for_request, epoch_ms_of, is_enabled, max_value_in_window, quotas_release, quotas_retain,
-    record_and_get_throttle, sensors_of_request, sensors_release,
+    KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, PERCENT_PER_NS, THROTTLE_SERVED, ClientSensors, Judgement,
+    QuotaManager, count_for_request, epoch_ms_of, is_enabled, max_value_in_window, quotas_release, quotas_retain,
+    record_and_judge, sensors_of_request, sensors_release,
 )
 from kbroker.server.quota._throttled cimport throttle_channel
+from kbroker.server.quota._trail cimport (
+    NOTE_UPDATE, NOTE_VERDICT, Note, Trail, VerdictNote, trail_add, trail_note,
+)
+from kbroker.server.quota._verdict cimport publish_verdicts
 
 
 cdef void store_throttle(char *at, int32_t throttle_ms) noexcept nogil:
@@ -31,14 +39,76 @@ cdef inline double handler_percent(Request *request, int64_t now_ns) noexcept no
     return <double>max(request.local_done_ns - request.dequeue_ns, 0) * PERCENT_PER_NS
 
 
+# ---------------------------------------------------------------- notes for the request log, and verdicts
+
+cdef void note_update(Request *request, int kind, ClientSensors *sensors, int64_t sequence, int64_t now_ms,
+                      double value, bint is_checked) noexcept nogil:
+    """A value that was recorded, for whoever replays the counter; only while there is a request log."""
+    cdef Note *note = trail_add(request, NOTE_UPDATE, sensors.user, sensors.client_id)
+    if note != NULL:
+        note.quota_type = <int8_t>kind
+        note.flag = is_checked
+        note.sequence = sequence
+        note.time_ms = now_ms
+        note.value = value
+
+
+cdef void note_verdict(Request *request, int kind, ClientSensors *sensors, const Judgement *judgement, int64_t now_ms,
+                       int64_t served_ms, bint refuses) noexcept nogil:
+    cdef VerdictNote *verdict = <VerdictNote *>trail_add(request, NOTE_VERDICT, sensors.user, sensors.client_id)
+    if verdict == NULL:
+        return
+    verdict.note.quota_type = <int8_t>kind
+    verdict.note.level = <int8_t>atomic_load_relaxed(&sensors.level)
+    verdict.note.flag = refuses
+    verdict.note.time_ms = now_ms
+    verdict.note.value = judgement.observed
+    verdict.limit = judgement.limit
+    verdict.window_ms = judgement.window_ms
+    verdict.asked_ms = judgement.asked_ms
+    verdict.served_ms = served_ms
+
+
+cdef void note_served(Request *request, int kind, int64_t served_ms) noexcept nogil:
+    """The delay that is told to the client goes to the longest verdict of the kind that has won."""
+    cdef Trail *trail = <Trail *>request.trail
+    cdef Note *note = trail_note(trail, 0)
+    cdef VerdictNote *longest = NULL
+    cdef int32_t at = 0
+    while note != NULL:
+        if note.kind == NOTE_VERDICT and note.quota_type == kind and (
+                longest == NULL or (<VerdictNote *>note).asked_ms > longest.asked_ms):
+            longest = <VerdictNote *>note
+        at += note.size_bytes
+        note = trail_note(trail, at)
+    if longest != NULL:
+        longest.served_ms = served_ms
+
+
+cdef void settle_verdicts(ClientQuotas *quotas, Request *request) noexcept nogil:
+    publish_verdicts(&quotas.verdicts, request)
+
+
 # ---------------------------------------------------------------- network time, at the end of a request
 
-cdef void charge_client(Request *request) noexcept nogil:
-    cdef ClientSensors *sensors = <ClientSensors *>request.network_account
+cdef inline void charge_network_time(Request *request, ClientSensors *sensors, bint notes) noexcept nogil:
+    cdef int64_t sequence, now_ms
+    cdef double percent
     if request.response_sent_ns != 0 and request.network_ns > 0:   # of a run, the first request carries it all
-        sensor_record(sensors.quota, <double>request.network_ns * PERCENT_PER_NS,
-                      epoch_ms_of(sensors.clock, request.response_sent_ns), False, NULL)
+        percent = <double>request.network_ns * PERCENT_PER_NS
+        now_ms = epoch_ms_of(sensors.clock, request.response_sent_ns)
+        sensor_record_numbered(sensors.quota, percent, now_ms, False, NULL, &sequence)
+        if notes:
+            note_update(request, KIND_REQUEST, sensors, sequence, now_ms, percent, False)
     sensors_release(sensors)
+
+
+cdef void charge_client(Request *request) noexcept nogil:
+    charge_network_time(request, <ClientSensors *>request.network_account, False)
+
+
+cdef void charge_and_note_client(Request *request) noexcept nogil:
+    charge_network_time(request, <ClientSensors *>request.network_account, True)
 
 
 cdef void charge_exempt(Request *request) noexcept nogil:
@@ -55,9 +125,15 @@ cdef struct Charge:             # against one manager
     ClientSensors *sensors      # NULL: the manager has no quota
     bint is_counted
     int32_t throttle_ms
+    Judgement judgement
+
+
+cdef inline bint notes_updates(ClientQuotas *quotas) noexcept nogil:
+    return atomic_load_relaxed(&quotas.notes_updates) != 0
 
 
 cdef inline void clear(Charge *charge) noexcept nogil:
+    charge.judgement.asked_ms = 0
     charge.sensors = NULL
     charge.is_counted = False
     charge.throttle_ms = 0
@@ -73,15 +149,22 @@ cdef inline void find(Charge *charge, QuotaManager *manager, ClientCache *cache,
     charge.sensors = sensors_of_request(manager, cache, request, now_ms, &charge.is_counted)
 
 
-cdef inline void charge_bytes(Charge *charge, QuotaManager *manager, ClientCache *cache, Request *request,
-                              int64_t size_bytes, int64_t now_ms) noexcept nogil:
+cdef inline void record(Charge *charge, ClientQuotas *quotas, QuotaManager *manager, Request *request, double value,
+                        int64_t now_ms) noexcept nogil:
+    charge.throttle_ms = record_and_judge(manager, charge.sensors, value, now_ms, &charge.judgement)
+    request.throttle_ms[manager.kind] = charge.throttle_ms
+    if notes_updates(quotas):
+        note_update(request, manager.kind, charge.sensors, charge.judgement.sequence, now_ms, value, True)
+
+
+cdef inline void charge_bytes(Charge *charge, ClientQuotas *quotas, QuotaManager *manager, ClientCache *cache,
+                              Request *request, int64_t size_bytes, int64_t now_ms) noexcept nogil:
     clear(charge)
     if not is_enabled(manager):
         return
     find(charge, manager, cache, request, now_ms)
     if charge.sensors != NULL:
-        charge.throttle_ms = record_and_get_throttle(manager, charge.sensors, <double>size_bytes, now_ms)
-        request.throttle_ms[manager.kind] = charge.throttle_ms
+        record(charge, quotas, manager, request, <double>size_bytes, now_ms)
 
 
 cdef inline void charge_time(Charge *charge, ClientQuotas *quotas, ClientCache *cache, Request *request,
@@ -97,18 +180,25 @@ cdef inline void charge_time(Charge *charge, ClientQuotas *quotas, ClientCache *
     if request.charge_network == NULL:
         count_for_request(manager, cache, charge.sensors, charge.is_counted)
         request.network_account = charge.sensors
-        request.charge_network = charge_client
-    charge.throttle_ms = record_and_get_throttle(manager, charge.sensors, handler_percent(request, now_ns), now_ms)
-    request.throttle_ms[KIND_REQUEST] = charge.throttle_ms
+        request.charge_network = charge_and_note_client if notes_updates(quotas) else charge_client
+    record(charge, quotas, manager, request, handler_percent(request, now_ns), now_ms)
 
 
 cdef inline int32_t serve(ClientQuotas *quotas, int kind, Request *request, Charge *bandwidth, Charge *time,
                           int64_t now_ms) noexcept nogil:
     """Throttle by the larger of two delays, once; gives the counters back."""
     cdef int32_t longest_ms = max(bandwidth.throttle_ms, time.throttle_ms, 0)
+    cdef bint bandwidth_wins = bandwidth.throttle_ms > time.throttle_ms
     if longest_ms > 0:
         request.throttle_ms[THROTTLE_SERVED] = longest_ms
-        if bandwidth.throttle_ms > time.throttle_ms:
+        if bandwidth.judgement.asked_ms > 0:
+            note_verdict(request, kind, bandwidth.sensors, &bandwidth.judgement, now_ms,
+                         longest_ms if bandwidth_wins else 0, False)
+        if time.judgement.asked_ms > 0:
+            note_verdict(request, KIND_REQUEST, time.sensors, &time.judgement, now_ms,
+                         0 if bandwidth_wins else longest_ms, False)
+        settle_verdicts(quotas, request)
+        if bandwidth_wins:
             throttle_channel(quotas, &quotas.managers[kind], bandwidth.sensors, request, longest_ms, now_ms)
         else:
             throttle_channel(quotas, &quotas.managers[KIND_REQUEST], time.sensors, request, longest_ms, now_ms)
@@ -124,7 +214,7 @@ cdef int32_t gate_produce(ClientQuotas *quotas, ClientCache *cache, Request *req
     if not quotas_are_set(quotas):
         return 0
     now_ms = epoch_ms_of(quotas.clock, now_ns)
-    charge_bytes(&bandwidth, &quotas.managers[KIND_PRODUCE], cache, request, request.size_bytes, now_ms)
+    charge_bytes(&bandwidth, quotas, &quotas.managers[KIND_PRODUCE], cache, request, request.size_bytes, now_ms)
     if has_answer:
         charge_time(&time, quotas, cache, request, now_ns, now_ms)
     else:
@@ -136,17 +226,19 @@ cdef int32_t gate_produce(ClientQuotas *quotas, ClientCache *cache, Request *req
 cdef int32_t gate_fetch(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t response_bytes,
                         int64_t now_ns) noexcept nogil:
     cdef Charge bandwidth, time
-    cdef int64_t now_ms
+    cdef int64_t now_ms, sequence
     if not quotas_are_set(quotas):
         return 0
     now_ms = epoch_ms_of(quotas.clock, now_ns)
     charge_time(&time, quotas, cache, request, now_ns, now_ms)
-    charge_bytes(&bandwidth, &quotas.managers[KIND_FETCH], cache, request, response_bytes, now_ms)
+    charge_bytes(&bandwidth, quotas, &quotas.managers[KIND_FETCH], cache, request, response_bytes, now_ms)
     if bandwidth.throttle_ms > 0 or time.throttle_ms > 0:
         if bandwidth.sensors == NULL:       # given back although nobody counted it, as Kafka does
             find(&bandwidth, &quotas.managers[KIND_FETCH], cache, request, now_ms)
         if bandwidth.sensors != NULL:
-            sensor_record(bandwidth.sensors.quota, -<double>response_bytes, now_ms, False, NULL)
+            sensor_record_numbered(bandwidth.sensors.quota, -<double>response_bytes, now_ms, False, NULL, &sequence)
+            if notes_updates(quotas):
+                note_update(request, KIND_FETCH, bandwidth.sensors, sequence, now_ms, -<double>response_bytes, False)
     return serve(quotas, KIND_FETCH, request, &bandwidth, &time, now_ms)
 
 
@@ -163,7 +255,10 @@ cdef int32_t gate_request(ClientQuotas *quotas, ClientCache *cache, Request *req
 
 cdef int32_t charge_request(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil:
     cdef Charge time
-    charge_time(&time, quotas, NULL, request, now_ns, epoch_ms_of(quotas.clock, now_ns))
+    cdef int64_t now_ms = epoch_ms_of(quotas.clock, now_ns)
+    charge_time(&time, quotas, NULL, request, now_ns, now_ms)
+    if time.judgement.asked_ms > 0:
+        note_verdict(request, KIND_REQUEST, time.sensors, &time.judgement, now_ms, 0, False)
     give_back(&time)
     return time.throttle_ms
 
@@ -175,8 +270,27 @@ cdef void throttle_request(ClientQuotas *quotas, QuotaManager *manager, Request 
     find(&by, manager, NULL, request, now_ms)
     request.throttle_ms[manager.kind] = throttle_ms
     request.throttle_ms[THROTTLE_SERVED] = throttle_ms
+    note_served(request, manager.kind, throttle_ms)
     throttle_channel(quotas, manager, by.sensors, request, throttle_ms, now_ms)
     give_back(&by)
+
+
+cdef int32_t charge_mutation(ClientQuotas *quotas, ClientSensors *sensors, Request *request, double value,
+                             int64_t now_ms, bint is_strict, Violation *violation) noexcept nogil:
+    cdef Judgement judgement
+    cdef int result
+    cdef int32_t throttle_ms = 0
+    if is_strict:
+        result = sensor_record_strict(sensors.quota, value, now_ms, violation, &judgement.sequence)
+    else:
+        result = sensor_record_numbered(sensors.quota, value, now_ms, True, violation, &judgement.sequence)
+    if judgement.sequence > 0 and notes_updates(quotas):
+        note_update(request, KIND_MUTATION, sensors, judgement.sequence, now_ms, value, True)
+    if result != RECORD_ACCEPTED:
+        throttle_ms = judge(&judgement, violation, NO_CAP)
+        if judgement.asked_ms > 0 or is_strict:
+            note_verdict(request, KIND_MUTATION, sensors, &judgement, now_ms, 0, is_strict)
+    return throttle_ms
 
 
 cdef void gate_exempt(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
-from kbroker._core.sensor import QuotaViolationError, Sensor
+from kbroker._core.sensor import QuotaViolationError
 from kbroker.common.errors import Errors, KafkaError
 
 
@@ -60,13 +60,23 @@ class _Unbounded(MutationQuota):
 UNBOUNDED: MutationQuota = _Unbounded()
 
 
+class MutationCounter(Protocol):
+    """What mutations are charged to: a Sensor with a token bucket, or one that also notes it on the request.
+
+    Both raise QuotaViolationError: ``record`` charges and then checks, ``record_strict`` charges only what is allowed.
+    """
+
+    def record(self, value: float, time_ms: int) -> None: ...
+    def record_strict(self, value: float, time_ms: int) -> None: ...
+
+
 class _Charged(MutationQuota):
     """Remembers the latest delay and when it was found.
 
     Args: ``sensor`` of the client, with a token bucket; ``now_ms`` the time of quotas.
     """
 
-    def __init__(self, sensor: Sensor, now_ms: Callable[[], int]) -> None:
+    def __init__(self, sensor: MutationCounter, now_ms: Callable[[], int]) -> None:
         self._sensor = sensor
         self._now_ms = now_ms
         self._throttle_time_ms = 0
@@ -89,7 +99,7 @@ class StrictMutationQuota(_Charged):
     The rest is let through whole, however far it overdraws the bucket.
     """
 
-    def __init__(self, sensor: Sensor, now_ms: Callable[[], int]) -> None:
+    def __init__(self, sensor: MutationCounter, now_ms: Callable[[], int]) -> None:
         super().__init__(sensor, now_ms)
         self._is_exceeded = False
 
@@ -127,7 +137,7 @@ class MutationQuotaManager(Protocol):
 
     @property
     def is_enabled(self) -> bool: ...
-    def sensor(self, user: str, client_id: str) -> Sensor: ...
+    def sensor(self, user: str, client_id: str) -> MutationCounter: ...
 
 
 def new_quota(

@@ -1,0 +1,24 @@
+"""The request log's files: ``requests-20260102T030405Z-000001.jsonl``."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+
+JSON_SUFFIX, ARROW_SUFFIX = ".jsonl", ".arrows"
+
+#: The end of an Arrow IPC stream; a file without it was cut short, and what is whole in it can be read.
+ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+_NAME = re.compile(r"requests-\d{8}T\d{6}Z-\d{6,}")
+
+
+def file_name(time_ms: int, number: int, suffix: str) -> str:
+    """The name of the file that was begun at a time (ms since 1970) as the ``number``-th of its folder."""
+    begun = datetime.fromtimestamp(time_ms // 1000, timezone.utc)
+    return f"requests-{begun:%Y%m%dT%H%M%SZ}-{number:06d}{suffix}"
+
+
+def is_file_name(name: str, suffix: str) -> bool:
+    """Whether a file of the request log can have this name."""
+    return name.endswith(suffix) and _NAME.fullmatch(name.removesuffix(suffix)) is not None

@@ -1,0 +1,145 @@
+# cython: freethreading_compatible=True
+"""Verdicts as C structs in a bounded ring: the oldest make room, and are counted by type."""
+from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset, strlen
+
+from kbroker._core.channel cimport Channel
+from kbroker._core.request cimport Request
+from kbroker._core.sync cimport atomic_add, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
+from kbroker.server.quota._trail cimport NOTE_VERDICT, Note, Trail, VerdictNote, note_texts, trail_note
+
+
+cdef void verdicts_init(VerdictRing *ring) noexcept nogil:
+    mutex_init(&ring.lock)
+
+
+cdef void verdicts_destroy(VerdictRing *ring) noexcept nogil:
+    free(ring.slots)
+    mutex_destroy(&ring.lock)
+
+
+cdef inline int32_t cut(char *to, const char *data, int32_t size_bytes) noexcept nogil:
+    cdef int32_t n = size_bytes if size_bytes < VERDICT_TEXT_BYTES else VERDICT_TEXT_BYTES
+    if n > 0:
+        memcpy(to, data, <size_t>n)
+    return n if n > 0 else 0
+
+
+cdef VerdictSlot *next_slot(VerdictRing *ring, const VerdictNote *verdict) noexcept nogil:
+    """Under the lock; NULL: memory is out."""
+    cdef VerdictSlot *slot
+    if ring.slots == NULL:
+        ring.slots = <VerdictSlot *>malloc(VERDICT_SLOTS * sizeof(VerdictSlot))
+        if ring.slots == NULL:
+            return NULL
+    slot = &ring.slots[ring.next % VERDICT_SLOTS]
+    ring.next += 1
+    if ring.next - ring.first > VERDICT_SLOTS:
+        ring.first = ring.next - VERDICT_SLOTS
+    memset(slot, 0, sizeof(VerdictSlot))
+    slot.verdict = verdict[0]
+    return slot
+
+
+cdef inline void count_verdict(VerdictRing *ring, const VerdictNote *verdict) noexcept nogil:
+    if verdict.note.flag:
+        atomic_add(&ring.refusals[verdict.note.quota_type], 1)
+    else:
+        atomic_add(&ring.delays[verdict.note.quota_type], 1)
+
+
+cdef void publish_one(VerdictRing *ring, const VerdictNote *verdict, Request *request) noexcept nogil:
+    cdef const char *texts = note_texts(&verdict.note)
+    cdef Channel *channel = <Channel *>request.channel
+    cdef VerdictSlot *slot
+    count_verdict(ring, verdict)
+    mutex_lock(&ring.lock)
+    slot = next_slot(ring, verdict)
+    if slot != NULL:
+        slot.api_key = request.api_key
+        slot.user_bytes = cut(slot.user, texts, verdict.note.user_bytes)
+        slot.client_tag_bytes = cut(slot.client_tag, texts + verdict.note.user_bytes, verdict.note.client_id_bytes)
+        if request.session != NULL:
+            slot.principal_bytes = cut(
+                slot.principal, request.session.principal, <int32_t>strlen(request.session.principal))
+        if request.client_id != NULL:
+            slot.client_id_bytes = cut(slot.client_id, request.client_id, request.client_id_bytes)
+        slot.connection_index = -1
+        if channel != NULL:
+            slot.connection_index = channel.facts.index
+            slot.local_port = channel.facts.local_port
+            slot.remote_port = channel.facts.remote_port
+            slot.processor_id = request.responder.processor_id
+            memcpy(slot.local_host, channel.facts.local_host, VERDICT_HOST_BYTES)
+            memcpy(slot.remote_host, channel.facts.remote_host, VERDICT_HOST_BYTES)
+    mutex_unlock(&ring.lock)
+
+
+cdef void publish_verdicts(VerdictRing *ring, Request *request) noexcept nogil:
+    cdef Trail *trail = <Trail *>request.trail
+    cdef Note *note
+    if trail == NULL:
+        return
+    note = trail_note(trail, trail.published_bytes)
+    while note != NULL:
+        if note.kind == NOTE_VERDICT:
+            publish_one(ring, <VerdictNote *>note, request)
+        trail.published_bytes += note.size_bytes
+        note = trail_note(trail, trail.published_bytes)
+
+
+cdef void publish_connection(VerdictRing *ring, const VerdictNote *verdict, const char *address) noexcept nogil:
+    cdef VerdictSlot *slot
+    cdef size_t n
+    count_verdict(ring, verdict)
+    mutex_lock(&ring.lock)
+    slot = next_slot(ring, verdict)
+    if slot != NULL:
+        slot.api_key = -1
+        slot.connection_index = -1
+        if address != NULL:
+            n = strlen(address)
+            memcpy(slot.remote_host, address, n if n < VERDICT_HOST_BYTES - 1 else VERDICT_HOST_BYTES - 1)
+    mutex_unlock(&ring.lock)
+
+
+cdef str text(const char *data, int32_t size_bytes):
+    return data[:size_bytes].decode("utf-8", "replace")
+
+
+cdef tuple row_of(const VerdictSlot *slot):
+    cdef const VerdictNote *verdict = &slot.verdict
+    cdef str remote = text(slot.remote_host, <int32_t>strlen(slot.remote_host))
+    connection = ""
+    if slot.connection_index >= 0:
+        local = text(slot.local_host, <int32_t>strlen(slot.local_host))
+        connection = (
+            f"{local}:{slot.local_port}-{remote}:{slot.remote_port}-{slot.processor_id}-{slot.connection_index}")
+    return (
+        verdict.note.time_ms, text(slot.principal, slot.principal_bytes), text(slot.client_id, slot.client_id_bytes),
+        remote, connection, slot.api_key if slot.api_key >= 0 else None, verdict.note.quota_type,
+        text(slot.user, slot.user_bytes), text(slot.client_tag, slot.client_tag_bytes), verdict.note.level,
+        verdict.note.value, verdict.limit, verdict.window_ms, verdict.asked_ms, verdict.served_ms,
+        bool(verdict.note.flag))
+
+
+cdef list verdict_rows(VerdictRing *ring, bint takes):
+    cdef VerdictSlot *copies
+    cdef int64_t count, i
+    with nogil:
+        copies = <VerdictSlot *>malloc(VERDICT_SLOTS * sizeof(VerdictSlot))
+        if copies != NULL:
+            mutex_lock(&ring.lock)
+            count = ring.next - ring.first
+            for i in range(count):
+                copies[i] = ring.slots[(ring.first + i) % VERDICT_SLOTS]
+            if takes:
+                ring.first = ring.next
+            mutex_unlock(&ring.lock)
+    if copies == NULL:
+        raise MemoryError
+    try:
+        return [row_of(&copies[i]) for i in range(count)]
+    finally:
+        free(copies)

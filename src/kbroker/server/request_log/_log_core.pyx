@@ -1,0 +1,455 @@
+# cython: freethreading_compatible=True
+"""One C record per finished request, made on the network thread that ends it; see the contract in the .pxd."""
+cimport cython
+import os
+
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset, strlen
+
+from kbroker._core.channel cimport Channel
+from kbroker._core.clock cimport (
+    borrow_clock, clock_add_waker, clock_now_ns, clock_release, clock_remove_waker, clock_retain, clock_wait_until,
+)
+from kbroker._core.request cimport RECORD_BROUGHT_NOTHING, RECORD_LEAVE_OUT, Request
+from kbroker._core.sync cimport (
+    atomic_add, atomic_load, atomic_load_relaxed, atomic_store, cond_broadcast, cond_destroy, cond_init,
+    mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+)
+from kbroker.network._connection_quotas cimport ConnectionQuotas
+from kbroker.server.quota._client_quotas cimport ClientQuotaManagers
+from kbroker.server.quota._connection_verdicts cimport observe_verdicts
+from kbroker.server.quota._counters cimport THROTTLE_SERVED
+from kbroker.server.quota._trail cimport (
+    NOTE_SOFTWARE, NOTE_VERDICT, Note, Trail, VerdictNote, note_texts, trail_note,
+)
+from kbroker.server.request_log._record_ring cimport (
+    FACTS_ADDRESS, FACTS_CONNECTION, FACTS_LISTENER, FACTS_PRINCIPAL, FACTS_PROTOCOL, FACTS_SOFTWARE_NAME,
+    FACTS_SOFTWARE_VERSION, FACTS_TEXTS, RECORD_REQUEST, RECORD_VERDICT, Facts, Record, RecordRing, facts_new,
+    facts_release, facts_retain, padded, ring_commit, ring_destroy, ring_first, ring_init, ring_reserve, ring_used,
+)
+
+cdef enum:
+    API_VERSIONS = 18
+    COUNTS_AT_ONCE = 4096       # of a connection's facts
+    LATE_BYTES = 1 << 18
+    LARGEST_RECORD = 1 << 20
+
+
+# ---------------------------------------------------------------- life
+
+cdef LogCore *log_retain(LogCore *log) noexcept nogil:
+    atomic_add(&log.refs, 1)
+    return log
+
+
+cdef void log_release(LogCore *log) noexcept nogil:
+    cdef ThreadRecorder *thread
+    if log == NULL or atomic_add(&log.refs, -1) != 0:
+        return
+    clock_remove_waker(log.clock, &log.waker)
+    while log.threads != NULL:
+        thread = log.threads
+        log.threads = thread.next
+        give_back(&thread.ring)
+        ring_destroy(&thread.ring)
+        free(thread)
+    give_back(&log.late)
+    ring_destroy(&log.late)
+    cond_destroy(&log.wake)
+    mutex_destroy(&log.wake_lock)
+    mutex_destroy(&log.late_lock)
+    clock_release(log.clock)
+    free(log)
+
+
+cdef void give_back(RecordRing *ring) noexcept nogil:
+    """Records that nobody has taken hold counts."""
+    cdef int64_t at = atomic_load(&ring.tail)
+    cdef Record *record
+    if ring.data == NULL:
+        return
+    record = ring_first(ring, &at)
+    while record != NULL:
+        facts_release(record.facts, 1)
+        at += record.size_bytes
+        record = ring_first(ring, &at)
+
+
+cdef void wake_for_clock(void *arg) noexcept nogil:
+    cdef LogCore *log = <LogCore *>arg
+    mutex_lock(&log.wake_lock)
+    cond_broadcast(&log.wake)
+    mutex_unlock(&log.wake_lock)
+
+
+cdef void wake_writer(LogCore *log) noexcept nogil:
+    mutex_lock(&log.wake_lock)
+    log.is_woken = True
+    cond_broadcast(&log.wake)
+    mutex_unlock(&log.wake_lock)
+
+
+# ---------------------------------------------------------------- the facts of a connection
+
+cdef void release_observed(void *given) noexcept nogil:
+    cdef Observed *observed = <Observed *>given
+    facts_release(observed.facts, observed.spare + 1)
+    free(observed)
+
+
+cdef Facts *make_facts(ThreadRecorder *self, Channel *channel, Request *request, const Facts *before) noexcept nogil:
+    """Facts of the request's session; the client's software from its own note, or as it was known before."""
+    cdef const char *texts[FACTS_TEXTS]
+    cdef int32_t sizes[FACTS_TEXTS]
+    cdef char connection[256]
+    cdef Note *note
+    cdef int32_t at = 0, i
+    snprintf(connection, sizeof(connection), b"%s:%d-%s:%d-%d-%d", channel.facts.local_host,
+             <int>channel.facts.local_port, channel.facts.remote_host, <int>channel.facts.remote_port,
+             <int>request.responder.processor_id, <int>channel.facts.index)
+    for i in range(FACTS_TEXTS):
+        texts[i] = b"unknown"           # as Kafka says of a client's software
+    texts[FACTS_CONNECTION] = connection
+    texts[FACTS_ADDRESS] = channel.facts.remote_host
+    texts[FACTS_PROTOCOL] = self.protocol
+    if request.session != NULL:
+        texts[FACTS_PRINCIPAL] = request.session.principal
+    if channel.facts.listener_name != NULL:
+        texts[FACTS_LISTENER] = channel.facts.listener_name
+    for i in range(FACTS_TEXTS):
+        sizes[i] = <int32_t>strlen(texts[i])
+    if before != NULL:
+        for i in range(FACTS_SOFTWARE_NAME, FACTS_TEXTS):
+            texts[i] = before.texts + before.starts[i]
+            sizes[i] = before.starts[i + 1] - before.starts[i]
+    note = trail_note(<Trail *>request.trail, 0)
+    while note != NULL:
+        if note.kind == NOTE_SOFTWARE:
+            texts[FACTS_SOFTWARE_NAME] = note_texts(note)
+            sizes[FACTS_SOFTWARE_NAME] = note.user_bytes
+            texts[FACTS_SOFTWARE_VERSION] = note_texts(note) + note.user_bytes
+            sizes[FACTS_SOFTWARE_VERSION] = note.client_id_bytes
+        at += note.size_bytes
+        note = trail_note(<Trail *>request.trail, at)
+    return facts_new(request.session, texts, sizes)
+
+
+cdef Facts *facts_of(ThreadRecorder *self, Request *request) noexcept nogil:
+    """A count on the facts of the request's connection, for its record; NULL: memory is out."""
+    cdef Channel *channel = <Channel *>request.channel
+    cdef Observed *observed = <Observed *>channel.observed
+    cdef Facts *facts
+    if observed == NULL:
+        observed = <Observed *>calloc(1, sizeof(Observed))
+        if observed == NULL:
+            return NULL
+        channel.observed = observed
+        channel.release_observed = release_observed
+    if observed.facts == NULL or observed.facts.session != request.session or (
+            request.api_key == API_VERSIONS and request.trail != NULL):
+        facts = make_facts(self, channel, request, observed.facts)
+        if facts == NULL:
+            return NULL
+        facts_release(observed.facts, observed.spare + 1)
+        observed.facts = facts
+        observed.spare = 0
+    if observed.spare == 0:
+        facts_retain(observed.facts, COUNTS_AT_ONCE)
+        observed.spare = COUNTS_AT_ONCE
+    observed.spare -= 1
+    return observed.facts
+
+
+# ---------------------------------------------------------------- a record
+
+cdef inline bint is_sampled(ThreadRecorder *self) noexcept nogil:
+    cdef uint64_t x = self.random
+    x ^= x << 13
+    x ^= x >> 7
+    x ^= x << 17
+    self.random = x
+    return <double>(x >> 11) * (1.0 / 9007199254740992.0) < self.log.sampling
+
+
+cdef inline int64_t or_before(int64_t stamp, int64_t fallback) noexcept nogil:
+    return stamp if stamp != 0 else fallback
+
+
+cdef inline int64_t us(int64_t ns) noexcept nogil:
+    return ns // 1000 if ns > 0 else 0
+
+
+cdef void fill(Record *record, Request *request, const LogCore *log) noexcept nogil:
+    """All but kind, size, facts and what lies behind."""
+    cdef int64_t dequeued = request.dequeue_ns
+    cdef int64_t local = or_before(request.local_done_ns, dequeued)
+    cdef int64_t ready = or_before(request.response_ready_ns, local)
+    cdef int64_t picked = or_before(request.response_dequeue_ns, ready)
+    cdef int64_t asynchronous = request.callback_done_ns - request.callback_dequeue_ns
+    cdef int32_t i
+    record.api_key = request.api_key
+    record.api_version = request.api_version
+    record.correlation_id = request.correlation_id
+    record.error_code = 0
+    record.error_count = 0
+    for i in range(request.error_kinds):
+        if request.errors[i].code != 0 and request.errors[i].count > 0:
+            record.error_code = <int16_t>request.errors[i].code
+            record.error_count = request.errors[i].count
+            break
+    record.throttle_ms = <int32_t>request.throttle_ms[THROTTLE_SERVED]
+    record.repeated = 1
+    record.time_us = (request.response_sent_ns + log.clock.epoch_offset_ns) // 1000
+    record.request_bytes = request.size_bytes
+    record.response_bytes = request.response_bytes
+    record.queue_us = us(dequeued - request.start_ns)
+    record.local_us = us(local - dequeued + asynchronous)
+    record.remote_us = us(ready - local - asynchronous)
+    record.response_queue_us = us(picked - ready)
+    record.send_us = us(request.response_sent_ns - picked)
+    record.total_us = us(request.response_sent_ns - request.start_ns)
+    record.network_us = us(request.network_ns)
+
+
+cdef void take_down(ThreadRecorder *self, RecordRing *ring, Request *request, double sampling) noexcept nogil:
+    cdef Trail *trail = <Trail *>request.trail
+    cdef int32_t client_bytes = request.client_id_bytes if request.client_id != NULL else 0
+    cdef int32_t notes_bytes = trail.size_bytes if trail != NULL else 0
+    cdef int64_t size = <int64_t>sizeof(Record) + padded(client_bytes) + notes_bytes
+    cdef Record *record
+    if size > LARGEST_RECORD:           # a client id has 32 KiB at most: it is the notes, and they go
+        size -= notes_bytes
+        notes_bytes = 0
+    record = <Record *>ring_reserve(ring, size)
+    if record == NULL:
+        return
+    record.size_bytes = <int32_t>size
+    record.kind = RECORD_REQUEST
+    record.client_id_bytes = client_bytes
+    record.notes_bytes = notes_bytes
+    record.sampling = sampling
+    record.facts = facts_of(self, request)
+    fill(record, request, self.log)
+    record.may_fold = (
+        (request.record_flags & RECORD_BROUGHT_NOTHING) != 0 and notes_bytes == 0 and record.error_code == 0
+        and record.throttle_ms == 0)
+    if client_bytes > 0:
+        memcpy(<char *>record + sizeof(Record), request.client_id, <size_t>client_bytes)
+    if notes_bytes > 0:
+        memcpy(<char *>record + size - notes_bytes, trail.data, <size_t>notes_bytes)
+    ring_commit(ring, size)
+
+
+cdef void record_request(Recorder *recorder, Request *request, bint is_late) noexcept nogil:
+    cdef ThreadRecorder *self = <ThreadRecorder *>recorder
+    cdef LogCore *log = self.log
+    cdef Trail *trail = <Trail *>request.trail
+    cdef double sampling = log.sampling
+    if request.dequeue_ns == 0 or request.record_flags & RECORD_LEAVE_OUT or not 0 <= request.api_key < KNOWN_APIS:
+        return                          # never handled, or nobody's business
+    if not log.is_known[request.api_key] or (request.header_bytes == 0 and request.api_key != API_VERSIONS):
+        return                          # its header was refused
+    if is_late:
+        mutex_lock(&log.late_lock)
+    if trail != NULL and trail.verdict_count > 0:
+        sampling = 1.0                  # what was throttled is always recorded, and says so
+    if sampling >= 1.0 or is_sampled(self):
+        take_down(self, &log.late if is_late else &self.ring, request, sampling)
+        if not is_late and atomic_load_relaxed(&self.ring.head) - self.ring.seen_tail > self.ring.size_bytes // 4:
+            self.ring.seen_tail = atomic_load(&self.ring.tail)
+            if (atomic_load_relaxed(&self.ring.head) - self.ring.seen_tail > self.ring.size_bytes // 4
+                    and atomic_load(&log.is_waiting)):
+                wake_writer(log)
+    if is_late:
+        mutex_unlock(&log.late_lock)
+
+
+cdef void log_connection(LogCore *log, const VerdictNote *verdict, const char *address) noexcept nogil:
+    cdef size_t address_bytes = strlen(address) if address != NULL else 0
+    cdef int64_t notes = padded(<int64_t>(sizeof(VerdictNote) + address_bytes))
+    cdef int64_t size = <int64_t>sizeof(Record) + notes
+    cdef Record *record
+    cdef VerdictNote *note
+    mutex_lock(&log.late_lock)
+    record = <Record *>ring_reserve(&log.late, size)
+    if record != NULL:
+        memset(record, 0, <size_t>size)
+        record.size_bytes = <int32_t>size
+        record.kind = RECORD_VERDICT
+        record.api_key = -1
+        record.notes_bytes = <int32_t>notes
+        record.repeated = 1
+        record.sampling = 1.0
+        record.time_us = verdict.note.time_ms * 1000
+        note = <VerdictNote *>(<char *>record + sizeof(Record))
+        note[0] = verdict[0]
+        note.note.kind = NOTE_VERDICT
+        note.note.size_bytes = <int32_t>notes
+        note.note.user_bytes = <int32_t>address_bytes
+        note.note.client_id_bytes = 0
+        if address_bytes > 0:
+            memcpy(<char *>note + sizeof(VerdictNote), address, address_bytes)
+        ring_commit(&log.late, size)
+    mutex_unlock(&log.late_lock)
+
+
+cdef void tell_log(VerdictListener *listener, const VerdictNote *verdict, const char *address) noexcept nogil:
+    log_connection(<LogCore *>listener, verdict, address)
+
+
+cdef void forget_log(VerdictListener *listener) noexcept nogil:
+    log_release(<LogCore *>listener)
+
+
+# ---------------------------------------------------------------- Python's view
+
+cdef void recorder_retain(Recorder *recorder) noexcept nogil:
+    log_retain((<ThreadRecorder *>recorder).log)
+
+
+cdef void recorder_release(Recorder *recorder) noexcept nogil:
+    log_release((<ThreadRecorder *>recorder).log)
+
+
+cdef class RequestLogRecorder(RequestRecorder):
+    """Takes down the requests of one network thread. Made by ``RequestLogCore.recorder``."""
+
+    def __init__(self):
+        raise TypeError("a RequestLogRecorder is made by RequestLogCore.recorder")
+
+
+@cython.final
+cdef class RequestLogCore:
+    """Where records of finished requests are kept until the writer takes them.
+
+    Args:
+        clock: the broker's.
+        api_keys: requests of these are recorded.
+        sampling: the share of requests that is recorded, 0 to 1; those with a verdict always are.
+    Raises: ValueError for a sampling that is none, MemoryError.
+    Threads: any.
+    """
+
+    def __cinit__(self, clock, api_keys, double sampling=1.0):
+        cdef LogCore *log
+        cdef int key
+        if not 0.0 <= sampling <= 1.0:
+            raise ValueError(f"sampling must be 0 to 1, got {sampling}")
+        borrow_clock(clock)
+        log = <LogCore *>calloc(1, sizeof(LogCore))
+        if log == NULL:
+            raise MemoryError
+        atomic_store(&log.refs, 1)
+        mutex_init(&log.late_lock)
+        mutex_init(&log.wake_lock)
+        cond_init(&log.wake)
+        log.clock = clock_retain(borrow_clock(clock))
+        log.listener.verdict = tell_log
+        log.listener.release = forget_log
+        log.sampling = sampling
+        log.waker.wake = wake_for_clock
+        log.waker.arg = log
+        clock_add_waker(log.clock, &log.waker)
+        self.log = log
+        self._clock = clock
+        for number in api_keys:
+            key = number
+            if not 0 <= key < KNOWN_APIS:
+                raise ValueError(f"API key must be 0 to {KNOWN_APIS - 1}, got {key}")
+            log.is_known[key] = True
+        if not ring_init(&log.late, LATE_BYTES):
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef LogCore *log = self.log
+        with nogil:
+            log_release(log)
+
+    def recorder(self, str protocol not None, int64_t buffer_bytes, seed=None) -> RequestLogRecorder:
+        """Return what one network thread records with.
+
+        Args: protocol: the listener's security protocol. buffer_bytes: of its ring; used is the next lower power of
+        two, 4096 at least. seed: of the sampling, for tests; None: a random one.
+        """
+        cdef RequestLogRecorder handle = RequestLogRecorder.__new__(RequestLogRecorder)
+        cdef bytes name = protocol.encode()[:PROTOCOL_BYTES - 1]
+        cdef LogCore *log = self.log
+        cdef uint64_t random = (int.from_bytes(os.urandom(8), "little") if seed is None else seed) | 1
+        cdef ThreadRecorder *thread = <ThreadRecorder *>calloc(1, sizeof(ThreadRecorder))
+        if thread == NULL or not ring_init(&thread.ring, buffer_bytes):
+            free(thread)
+            raise MemoryError
+        thread.recorder.record = record_request
+        thread.recorder.retain = recorder_retain
+        thread.recorder.release = recorder_release
+        thread.log = log
+        thread.random = random
+        memcpy(thread.protocol, <const char *>name, len(name))
+        with nogil:
+            mutex_lock(&log.late_lock)
+            thread.next = log.threads
+            log.threads = thread
+            mutex_unlock(&log.late_lock)
+        handle.recorder = &thread.recorder
+        handle.owner = self
+        return handle
+
+    def observe(self, ClientQuotaManagers quotas not None, ConnectionQuotas connections not None) -> None:
+        """Have requests carry what they are charged, and verdicts on new connections told to this log too."""
+        quotas.note_updates(True)
+        log_retain(self.log)
+        observe_verdicts(connections, quotas.quotas, &self.log.listener)
+
+    def wait(self, int64_t timeout_ms) -> None:
+        """Sleep until so much time has passed on the clock, a ring is a quarter full, or ``wake``."""
+        cdef LogCore *log = self.log
+        cdef int64_t deadline_ns
+        with nogil:
+            deadline_ns = clock_now_ns(log.clock) + timeout_ms * 1000000
+            mutex_lock(&log.wake_lock)
+            atomic_store(&log.is_waiting, 1)
+            while not log.is_woken:
+                if not clock_wait_until(log.clock, &log.wake, &log.wake_lock, deadline_ns):
+                    break
+            log.is_woken = False
+            atomic_store(&log.is_waiting, 0)
+            mutex_unlock(&log.wake_lock)
+
+    def wake(self) -> None:
+        """End a ``wait`` now, or the next one at once."""
+        with nogil:
+            wake_writer(self.log)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of records that wait for the writer."""
+        cdef LogCore *log = self.log
+        cdef ThreadRecorder *thread
+        cdef int64_t used
+        with nogil:
+            mutex_lock(&log.late_lock)
+            used = ring_used(&log.late)
+            thread = log.threads
+            while thread != NULL:
+                used += ring_used(&thread.ring)
+                thread = thread.next
+            mutex_unlock(&log.late_lock)
+        return used
+
+    @property
+    def dropped(self) -> int:
+        """Records that found no room in their ring."""
+        cdef LogCore *log = self.log
+        cdef ThreadRecorder *thread
+        cdef int64_t dropped
+        with nogil:
+            mutex_lock(&log.late_lock)
+            dropped = atomic_load_relaxed(&log.late.dropped)
+            thread = log.threads
+            while thread != NULL:
+                dropped += atomic_load_relaxed(&thread.ring.dropped)
+                thread = thread.next
+            mutex_unlock(&log.late_lock)
+        return dropped

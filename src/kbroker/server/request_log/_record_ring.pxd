@@ -1,0 +1,97 @@
+"""Finished requests on their way from a network thread to the writer: C records in a bounded ring of bytes.
+
+One producer, one consumer. A record that finds no room is dropped and counted; the producer never waits.
+"""
+from libc.stdint cimport int16_t, int32_t, int64_t
+from kbroker._core.request cimport Session
+from kbroker._core.sync cimport AtomicI64
+
+cdef enum:                      # kinds of record
+    RECORD_PADDING = 0          # up to the ring's end
+    RECORD_REQUEST = 1
+    RECORD_VERDICT = 2          # a verdict without a request
+
+cdef enum:                      # texts of a connection
+    FACTS_CONNECTION = 0
+    FACTS_ADDRESS = 1
+    FACTS_PRINCIPAL = 2
+    FACTS_LISTENER = 3
+    FACTS_PROTOCOL = 4
+    FACTS_SOFTWARE_NAME = 5
+    FACTS_SOFTWARE_VERSION = 6
+    FACTS_TEXTS = 7
+
+cdef struct Facts               # of a connection, shared by its records
+
+cdef struct Record:             # client id and notes lie behind it
+    int32_t size_bytes          # with all of it, a multiple of 8
+    int16_t kind
+    int16_t api_key             # -1: none
+    int16_t api_version
+    int16_t error_code
+    int32_t error_count
+    int32_t correlation_id
+    int32_t client_id_bytes
+    int32_t notes_bytes
+    int32_t throttle_ms
+    int32_t may_fold            # a poll that brought nothing, and nothing to tell of it
+    int32_t repeated
+    Facts *facts                # one count; NULL: no connection
+    int64_t time_us             # since 1970
+    int64_t request_bytes
+    int64_t response_bytes
+    int64_t queue_us
+    int64_t local_us
+    int64_t remote_us
+    int64_t response_queue_us
+    int64_t send_us
+    int64_t total_us
+    int64_t network_us
+    double sampling
+
+cdef struct Facts:
+    AtomicI64 refs
+    Session *session            # counted: whose facts these are
+    char *texts                 # owned, one behind the other
+    int32_t starts[FACTS_TEXTS + 1]
+    char before_writer[64]      # below: the writer's alone
+    Facts *touched_next
+    bint is_touched
+    int64_t to_release          # counts of records that are written
+    char *rendered              # owned: its part of a line of JSON
+    int64_t rendered_bytes
+    Record *folded              # owned copy: idle polls of one second so far; holds a count
+    Facts *folding_next
+    Facts *folding_prev
+    char behind_writer[64]
+
+cdef struct RecordRing:
+    char *data
+    int64_t size_bytes          # a power of two
+    int64_t seen_tail           # the producer's
+    char apart[64]
+    AtomicI64 head              # bytes ever written; the producer's
+    AtomicI64 dropped           # records without room; the producer's
+    char also_apart[64]
+    AtomicI64 tail              # bytes ever read; the consumer's
+    int64_t seen_dropped        # the consumer's
+
+cdef inline const char *record_client_id(const Record *record) noexcept nogil:
+    return <const char *>record + sizeof(Record)
+
+cdef inline int64_t padded(int64_t n) noexcept nogil:
+    return (n + 7) & ~<int64_t>7
+
+cdef inline const char *record_notes(const Record *record) noexcept nogil:
+    return <const char *>record + sizeof(Record) + padded(record.client_id_bytes)
+
+cdef bint ring_init(RecordRing *ring, int64_t size_bytes) noexcept nogil     # false: memory is out
+cdef void ring_destroy(RecordRing *ring) noexcept nogil
+cdef char *ring_reserve(RecordRing *ring, int64_t size_bytes) noexcept nogil     # NULL: full, and counted
+cdef void ring_commit(RecordRing *ring, int64_t size_bytes) noexcept nogil
+cdef Record *ring_first(RecordRing *ring, int64_t *at) noexcept nogil    # at or behind `at`, which moves to it
+
+cdef int64_t ring_used(RecordRing *ring) noexcept nogil      # bytes
+cdef Facts *facts_new(Session *session, const char **texts, int32_t *sizes) noexcept nogil     # one count
+cdef void facts_retain(Facts *facts, int64_t counts) noexcept nogil
+cdef void facts_release(Facts *facts, int64_t counts) noexcept nogil

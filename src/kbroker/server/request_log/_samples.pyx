@@ -1,0 +1,146 @@
+# cython: freethreading_compatible=True
+"""Finished requests made up, for tests and benchmarks of the request log: no socket, no handler, exact times."""
+cimport cython
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
+from libc.stdlib cimport calloc
+from libc.string cimport memcpy
+
+from kbroker._core.channel cimport Channel, channel_free
+from kbroker._core.request cimport (
+    RECORD_BROUGHT_NOTHING, RECORD_LEAVE_OUT, Request, Responder, Session, request_free, request_mark_error,
+    request_new, session_new, session_release, session_retain,
+)
+from kbroker.server.quota._counters cimport THROTTLE_SERVED
+from kbroker.server.quota._entities cimport Text
+from kbroker.server.quota._trail cimport NOTE_SOFTWARE, NOTE_UPDATE, NOTE_VERDICT, Note, VerdictNote, trail_add
+from kbroker.server.request_log._log_core cimport RequestLogRecorder
+
+
+cdef Text text_of(bytes data) noexcept:
+    cdef Text text
+    text.data = <const char *>data
+    text.size_bytes = <int32_t>len(data)
+    return text
+
+
+cdef int copy_host(char *to, bytes host) except -1:
+    if len(host) > 63:
+        raise ValueError("a host has 63 bytes at most")
+    memcpy(to, <const char *>host, <size_t>len(host))
+    return 0
+
+
+@cython.final
+cdef class SampleConnection:
+    """A connection whose requests end when ``record`` is called.
+
+    Args: recorder: of the network thread it is on. principal, local_host, remote_host, listener: bytes.
+    Threads: one at a time.
+    """
+    cdef RequestLogRecorder recorder
+    cdef Channel *channel       # owned
+    cdef Session *session       # counted
+    cdef Responder responder
+    cdef bytes listener
+
+    def __cinit__(self, RequestLogRecorder recorder not None, bytes principal not None=b"User:ANONYMOUS", *,
+                  bytes local_host not None=b"127.0.0.1", int local_port=9092,
+                  bytes remote_host not None=b"127.0.0.1", int remote_port=40000,
+                  bytes listener not None=b"PLAINTEXT", int processor_id=0, int index=0):
+        self.recorder = recorder
+        self.listener = listener
+        self.channel = <Channel *>calloc(1, sizeof(Channel))
+        self.session = session_new(principal)
+        if self.channel == NULL or self.session == NULL:
+            raise MemoryError
+        self.channel.fd = -1
+        copy_host(self.channel.facts.local_host, local_host)
+        copy_host(self.channel.facts.remote_host, remote_host)
+        self.channel.facts.local_port = local_port
+        self.channel.facts.remote_port = remote_port
+        self.channel.facts.index = index
+        self.channel.facts.listener_name = self.listener
+        self.responder.processor_id = processor_id
+
+    def __dealloc__(self):
+        if self.channel != NULL:
+            channel_free(self.channel)
+        session_release(self.session)
+
+    def log_in(self, bytes principal not None) -> None:
+        """Another principal from now on."""
+        cdef Session *session = session_new(principal)
+        if session == NULL:
+            raise MemoryError
+        session_release(self.session)
+        self.session = session
+
+    def record(self, *, int count=1, int16_t api_key=0, int16_t api_version=9, int32_t correlation_id=1,
+               bytes client_id=b"client", int64_t start_ns=1, int64_t dequeue_ns=2, int64_t local_done_ns=0,
+               int64_t response_ready_ns=0, int64_t response_dequeue_ns=0, int64_t response_sent_ns=3,
+               int64_t network_ns=0, int64_t request_bytes=0, int64_t response_bytes=0, int32_t throttle_ms=0,
+               errors=(), software=None, updates=(), verdicts=(), bint brought_nothing=False, bint leave_out=False,
+               bint is_late=False) -> None:
+        """Let ``count`` equal requests end.
+
+        Args: times of the broker's clock. errors: pairs of code and number. software: a pair of bytes. updates:
+        (quota type as a number, user, client id, sequence, time_ms, value, checked). verdicts: (quota type, user,
+        client id, level, time_ms, observed, limit, window_ms, asked_ms, served_ms, refused). brought_nothing,
+        leave_out: as a handler says it. is_late: the network thread has ended.
+        """
+        cdef Request *request
+        cdef Note *note
+        cdef VerdictNote *verdict
+        cdef int _i
+        for _i in range(count):
+            request = request_new(0)
+            if request == NULL:
+                raise MemoryError
+            try:
+                request.responder = &self.responder
+                request.channel = self.channel
+                request.session = session_retain(self.session)
+                request.api_key = api_key
+                request.api_version = api_version
+                request.correlation_id = correlation_id
+                request.header_bytes = 8
+                request.client_id = <char *>client_id if client_id is not None else NULL
+                request.client_id_bytes = <int32_t>len(client_id) if client_id is not None else 0
+                request.start_ns = start_ns
+                request.dequeue_ns = dequeue_ns
+                request.local_done_ns = local_done_ns
+                request.response_ready_ns = response_ready_ns
+                request.response_dequeue_ns = response_dequeue_ns
+                request.response_sent_ns = response_sent_ns
+                request.network_ns = network_ns
+                request.size_bytes = request_bytes
+                request.response_bytes = response_bytes
+                request.throttle_ms[THROTTLE_SERVED] = throttle_ms
+                request.record_flags = RECORD_BROUGHT_NOTHING * brought_nothing | RECORD_LEAVE_OUT * leave_out
+                for code, times in errors:
+                    request_mark_error(request, code, times)
+                if software is not None:
+                    trail_add(request, NOTE_SOFTWARE, text_of(software[0]), text_of(software[1]))
+                for kind, user, client, sequence, time_ms, value, checked in updates:
+                    note = trail_add(request, NOTE_UPDATE, text_of(user), text_of(client))
+                    note.quota_type = <int8_t><int>kind
+                    note.sequence = sequence
+                    note.time_ms = time_ms
+                    note.value = value
+                    note.flag = checked
+                for kind, user, client, level, time_ms, observed, limit, window_ms, asked, served, refused in verdicts:
+                    verdict = <VerdictNote *>trail_add(request, NOTE_VERDICT, text_of(user), text_of(client))
+                    verdict.note.quota_type = <int8_t><int>kind
+                    verdict.note.level = <int8_t><int>level
+                    verdict.note.flag = refused
+                    verdict.note.time_ms = time_ms
+                    verdict.note.value = observed
+                    verdict.limit = limit
+                    verdict.window_ms = window_ms
+                    verdict.asked_ms = asked
+                    verdict.served_ms = served
+                with nogil:
+                    self.recorder.recorder.record(self.recorder.recorder, request, is_late)
+            finally:
+                with nogil:
+                    request_free(request)

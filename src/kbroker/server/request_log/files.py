@@ -1,0 +1,95 @@
+"""Rolling files of the request log: written at their end, followed by a new one, the oldest deleted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.request_log_names import file_name, is_file_name
+
+
+class RollingFiles:
+    """Files ``requests-<UTC>-<n><suffix>`` in a folder; a start begins a new one, so that a torn line stays the last.
+
+    Args: ``folder`` is made if missing; ``suffix`` as ``.jsonl``; a file with ``file_bytes`` is followed by another,
+    and ``file_count`` of them are kept; ``begin`` and ``end`` stand at a file's beginning and end.
+    Raises: OSError, from all methods that write. Threads: one at a time.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        suffix: str,
+        clock: BaseClock,
+        *,
+        file_bytes: int,
+        file_count: int,
+        begin: bytes = b"",
+        end: bytes = b"",
+    ) -> None:
+        self._folder = Path(folder)
+        self._suffix = suffix
+        self._clock = clock
+        self._file_bytes = file_bytes
+        self._file_count = file_count
+        self._begin = begin
+        self._end = end
+        self._fd = -1
+        self._size = 0
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._number = max((self._number_of(name) for name in os.listdir(self._folder)), default=0)
+
+    def write(self, data: bytes) -> None:
+        """Write whole records. After a failure the next write begins a new file: this one may end in a torn record."""
+        if not data:
+            return
+        try:
+            if self._fd < 0:
+                self._open()
+            self._write_all(data)
+        except OSError:
+            self._close_file()
+            raise
+        if self._size >= self._file_bytes:
+            self.close()
+
+    def close(self) -> None:
+        """End the file; the next write begins another. Idempotent."""
+        if self._fd < 0:
+            return
+        try:
+            self._write_all(self._end)
+        finally:
+            self._close_file()
+
+    def _write_all(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view.nbytes:
+            done = os.write(self._fd, view)
+            self._size += done
+            view = view[done:]
+
+    def _open(self) -> None:
+        self._number += 1
+        name = file_name(self._clock.wall_ms(), self._number, self._suffix)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        self._fd = os.open(self._folder / name, flags, 0o640)
+        self._size = 0
+        self._delete_oldest()
+        self._write_all(self._begin)
+
+    def _close_file(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _number_of(self, name: str) -> int:
+        return int(name.removesuffix(self._suffix).rpartition("-")[2]) if is_file_name(name, self._suffix) else 0
+
+    def _delete_oldest(self) -> None:
+        found = sorted(
+            (name for name in os.listdir(self._folder) if is_file_name(name, self._suffix)), key=self._number_of
+        )
+        for name in found[: -self._file_count]:
+            (self._folder / name).unlink(missing_ok=True)

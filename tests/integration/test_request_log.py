@@ -1,0 +1,365 @@
+"""The request log over sockets: what a client did is in the log, and replayed offline it gives the broker's delays."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker._core.sensor import QuotaViolationError
+from kbroker.common.request_log import QUOTA_TYPES
+from kbroker.metrics.registry import Metrics
+from kbroker.protocol.records import columns
+from kbroker.server.broker import BrokerStartError
+from kbroker.server.quota._client_quotas import ClientQuotaManagers
+from kbroker.testing import EmbeddedBroker, VirtualBroker
+from kbroker.testing.waiting import wait_until
+from tests.support.broker import BrokerProcess, wait_for
+from tests.support.quota_client import QuotaClient
+from tests.support.wire import Connection, create_topic
+
+USER = "ANONYMOUS"
+LOG = "__request_log"
+PRODUCER, CONSUMER, PERCENTAGE = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
+SETTINGS = {
+    "num.network.threads": "1",
+    "log.flush.interval.messages": "9223372036854775807",
+    "kbroker.request.log.topic": LOG,
+}
+Record = dict[str, Any]
+
+
+@pytest.fixture
+def broker() -> Iterator[VirtualBroker]:
+    with VirtualBroker(SETTINGS) as running:
+        with Connection(running.bootstrap_servers) as admin:
+            admin.ask(create_topic("t", 2))
+        yield running
+
+
+@pytest.fixture
+def client(broker: VirtualBroker) -> Iterator[QuotaClient]:
+    with QuotaClient(broker.bootstrap_servers, "app") as connection:
+        yield connection
+
+
+def records(broker: EmbeddedBroker, topic: str = LOG) -> list[Record]:
+    """Everything in the topic, in the order of its numbers."""
+    broker.request_log.flush()
+    view = broker.context.topics.get(topic)
+    assert view is not None
+    found = []
+    for log in view.partitions:
+        data = log.read(0, 1 << 26).records
+        found += [json.loads(value) for value in columns(data).values] if data else []
+    return sorted(found, key=lambda record: int(record["sequence"]))
+
+
+def of_client(broker: EmbeddedBroker, client_id: str = "app", count: int = 1) -> list[Record]:
+    """The records of a client, once there are so many: a request ends after its answer has gone out."""
+    found: list[Record] = []
+
+    def enough() -> bool:
+        found[:] = [r for r in records(broker) if r.get("requestHeader", {}).get("clientId") == client_id]
+        return len(found) >= count
+
+    wait_until(enough)
+    assert len(found) == count, found
+    return found
+
+
+def test_a_request_is_in_the_log_with_its_sizes(broker: VirtualBroker, client: QuotaClient) -> None:
+    """Produce, ApiVersions with the client's software, and a request that Python serves."""
+    software = {"ClientSoftwareName": "my-client", "ClientSoftwareVersion": "1.2.3"}
+    first = client.begin("ApiVersions", 3, software)
+    client.end()
+    answered = len(client.answer)
+    size = client.produce("t", 1000)
+    client.end()
+    client.call("ListGroups", 0, {})
+    client.call("DescribeCluster", 0, {"IncludeClusterAuthorizedOperations": False})
+    found = of_client(broker, count=4)
+    assert [r["requestHeader"]["requestApiKeyName"] for r in found] == [
+        "API_VERSIONS", "PRODUCE", "LIST_GROUPS", "DESCRIBE_CLUSTER",
+    ]  # fmt: skip
+    assert (found[0]["requestBytes"], found[0]["responseBytes"]) == (first, answered)
+    assert found[1]["requestBytes"] == size
+    assert all(r["clientInformation"] == {"softwareName": "my-client", "softwareVersion": "1.2.3"} for r in found)
+    assert all(r["principal"] == "User:ANONYMOUS" and r["securityProtocol"] == "PLAINTEXT" for r in found)
+    host, port = client.socket.getsockname()[:2]
+    assert f"-{host}:{port}-0-" in found[0]["connection"]
+    assert all(r["quota"] == {"verdicts": [], "updates": []} for r in found)
+
+
+def test_the_topic_is_internal_and_its_readers_leave_no_record(broker: VirtualBroker, client: QuotaClient) -> None:
+    """Nobody but the broker writes to it; reading it, or asking for its offsets, does not make it longer."""
+    client.produce(LOG, 10)
+    assert client.end()["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 17
+    client.fetch(LOG, max_wait_ms=0)
+    client.end()
+    body = {
+        "ReplicaId": -1,
+        "Topics": [{"Name": LOG, "Partitions": [{"PartitionIndex": 0, "Timestamp": -1}]}],
+    }
+    client.call("ListOffsets", 1, body)
+    client.produce("t", 10)
+    client.end()
+    (record,) = of_client(broker)
+    assert record["requestHeader"]["requestApiKeyName"] == "PRODUCE"
+    assert record["errorCode"] == 0
+
+
+def test_idle_polls_are_one_record_a_second(broker: VirtualBroker, client: QuotaClient) -> None:
+    """A consumer that asks again at once and finds nothing does not flood the log."""
+    for _ in range(50):
+        client.fetch("t", max_wait_ms=0)
+        client.end()
+    found = of_client(broker, count=1)
+    assert found[0]["requestHeader"]["requestApiKeyName"] == "FETCH"
+    assert found[0]["repeated"] in range(1, 51)
+
+
+def replay(found: list[Record], quotas: ClientQuotaManagers) -> list[tuple[str, int, int]]:
+    """(type, time, delay asked) of every checked value that is over its quota, recorded into cold counters."""
+    updates = [update for record in found for update in record["quota"]["updates"]]
+    counters: dict[tuple[str, str, str], list[Record]] = {}
+    for update in updates:
+        counters.setdefault((update["quotaType"], update["user"], update["clientId"]), []).append(update)
+    managers = dict(zip(QUOTA_TYPES, (quotas.produce, quotas.fetch, quotas.request), strict=False))
+    asked = []
+    for (kind, user, client_id), values in counters.items():
+        values.sort(key=lambda update: int(update["sequence"]))
+        assert [update["sequence"] for update in values] == list(range(1, len(values) + 1))
+        sensor = managers[kind].sensor(user, client_id)
+        for update in values:
+            try:
+                sensor.record(update["value"], update["timeMs"], update["checked"])
+            except QuotaViolationError as violation:
+                asked.append((kind, update["timeMs"], violation.throttle_time_ms or 0))
+    return sorted(asked)
+
+
+def test_a_replay_gives_the_brokers_delays(broker: VirtualBroker, client: QuotaClient) -> None:
+    """Every value that went into a counter is in the log, in its order: cold counters ask for the same delays."""
+    quotas = ((USER, "app", PRODUCER, 90), (None, "app", CONSUMER, 900), (USER, None, PERCENTAGE, 0.001))
+    for quota in quotas:
+        broker.context.quotas.update(*quota)
+    told = []
+    for turn in range(30):
+        if turn % 3 == 2:
+            client.fetch("t", offset=0, max_wait_ms=0)
+        else:
+            client.produce("t", 300 * (turn % 7))
+        told.append(client.end()["ThrottleTimeMs"])
+        broker.advance_ms(told[-1] + 137 * (turn % 5))
+    found = of_client(broker, count=30)
+    assert [r["throttleTimeMs"] for r in found] == told
+    assert {v["quotaType"] for r in found for v in r["quota"]["verdicts"]} == {"Produce", "Fetch"}
+    assert any(u["value"] < 0 for r in found for u in r["quota"]["updates"]), "no fetch was given back"
+    assert_replay_agrees(found, told, ClientQuotaManagers(VirtualClock(0), Metrics()), quotas)
+
+
+def test_a_replay_gives_the_delays_of_real_time_too() -> None:
+    """Handlers and network threads take time there, which is charged after the answer: it is in the log as well."""
+    settings = {**SETTINGS, "quota.window.num": "2"}
+    quotas = ((USER, None, PRODUCER, 30_000), (None, "app", PERCENTAGE, 0.5))
+    with EmbeddedBroker(settings) as broker, QuotaClient(broker.bootstrap_servers, "app") as client:
+        broker.create_topic("t")
+        for quota in quotas:
+            broker.context.quotas.update(*quota)
+        told = []
+        for turn in range(60):
+            client.produce("t", 1000 * (turn % 3))
+            told.append(client.end()["ThrottleTimeMs"])
+        found = of_client(broker, count=60)
+    values = [u for r in found for u in r["quota"]["updates"] if u["quotaType"] == "Request"]
+    assert sum(not u["checked"] for u in values) > 10, "no network time was charged"
+    assert sum(told) > 0
+    assert_replay_agrees(found, told, ClientQuotaManagers(VirtualClock(0), Metrics(), samples=2), quotas)
+
+
+def assert_replay_agrees(
+    found: list[Record], told: list[int], cold: ClientQuotaManagers, quotas: Iterable[tuple[Any, ...]]
+) -> None:
+    """Cold counters, given the values of the log, ask for what the broker's asked for."""
+    for quota in quotas:
+        cold.update(*quota)
+    verdicts = [(v, r) for r in found for v in r["quota"]["verdicts"]]
+    assert sum(v["delayServedMs"] for v, _ in verdicts) == sum(told)
+    broker_asked = sorted(
+        (v["quotaType"], next(
+            u["timeMs"] for u in r["quota"]["updates"] if u["quotaType"] == v["quotaType"] and u["checked"]
+        ), v["delayAskedMs"])
+        for v, r in verdicts
+    )  # fmt: skip
+    assert [one for one in replay(found, cold) if one[2] > 0] == broker_asked
+    assert broker_asked
+
+
+def test_verdicts_name_level_and_limit(broker: VirtualBroker, client: QuotaClient) -> None:
+    """Two quotas at once are two verdicts, of which one is served; both are in the ring too."""
+    quotas = broker.context.quotas
+    quotas.update(None, "app", "producer_byte_rate", 100)
+    quotas.update(USER, None, "request_percentage", 1)
+    quotas.request.record_no_throttle(USER, "app", 100_000)
+    broker.take_verdicts()
+    size = client.produce("t", 50_000)
+    told = client.end()["ThrottleTimeMs"]
+    produced, timed = broker.take_verdicts()
+    assert (produced.quota_type, produced.level, produced.limit, produced.user, produced.client_tag) == (
+        "Produce", 7, 100.0, "", "app",
+    )  # fmt: skip
+    assert (produced.observed, produced.window_ms) == (size / 10, 10_000)
+    assert produced.delay_asked_ms == produced.delay_served_ms == told == round((size / 10 - 100) / 100 * 10_000)
+    assert (timed.quota_type, timed.level, timed.user, timed.delay_served_ms) == ("Request", 3, USER, 0)
+    assert timed.delay_asked_ms > 1000
+    assert produced.principal == "User:ANONYMOUS"
+    assert produced.api_key == 0
+    host, port = client.socket.getsockname()[:2]
+    assert f"-{host}:{port}-" in produced.connection
+    (record,) = of_client(broker)
+    assert [v["delayServedMs"] for v in record["quota"]["verdicts"]] == [told, 0]
+    assert broker.take_verdicts() == []
+    totals = quotas.verdict_totals()
+    assert (totals["Produce"], totals["Request"]) == ((1, 0), (1, 0))
+
+
+def test_a_refused_mutation_is_a_verdict(broker: VirtualBroker, client: QuotaClient) -> None:
+    """Error 89: what was let through is an update, what was refused a verdict, and its delay is served."""
+    broker.context.quotas.update(USER, None, "controller_mutation_rate", 1)
+    topics = [
+        {"Name": f"m{n}", "NumPartitions": 30, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
+        for n in range(2)
+    ]
+    answer = client.call("CreateTopics", 6, {"Topics": topics, "timeoutMs": 1000, "validateOnly": False})
+    assert sorted(t["ErrorCode"] for t in answer["Topics"]) == [0, 89]
+    told = answer["ThrottleTimeMs"]
+    (record,) = of_client(broker)
+    (update,) = record["quota"]["updates"]
+    (verdict,) = record["quota"]["verdicts"]
+    assert (update["quotaType"], update["value"], update["sequence"], update["checked"]) == (
+        "ControllerMutation", 30.0, 1, True,
+    )  # fmt: skip
+    assert (verdict["quotaType"], verdict["refused"], verdict["level"], verdict["limit"]) == (
+        "ControllerMutation", True, 3, 1.0,
+    )  # fmt: skip
+    assert verdict["delayAskedMs"] == verdict["delayServedMs"] == told > 0
+    assert verdict["windowMs"] == 11_000
+    assert (record["errorCode"], record["errorCount"], record["throttleTimeMs"]) == (89, 1, told)
+
+
+def test_connections_that_come_too_fast_are_rows_without_a_request(broker: VirtualBroker) -> None:
+    """The address, its rate, and nothing of a request."""
+    broker.context.connection_quotas.update_ip_rate("127.0.0.1", 1)
+    with QuotaClient(broker.bootstrap_servers), QuotaClient(broker.bootstrap_servers):
+        held = [QuotaClient(broker.bootstrap_servers) for _ in range(12)]
+        wait_until(lambda: broker.context.connection_quotas.throttled > 0)
+        rows = [r for r in records(broker) if "requestHeader" not in r]
+        for one in held:
+            one.close()
+    (verdict,) = rows[0]["quota"]["verdicts"]
+    assert (verdict["quotaType"], verdict["ip"], verdict["limit"], verdict["refused"]) == (
+        "ConnectionRate", "127.0.0.1", 1.0, True,
+    )  # fmt: skip
+    assert 0 < verdict["delayServedMs"] <= 1000
+    assert verdict["delayAskedMs"] >= verdict["delayServedMs"]
+    assert rows[0]["address"] == "127.0.0.1"
+    assert any(v.quota_type == "ConnectionRate" and v.refused for v in broker.verdicts)
+
+
+def test_a_restart_goes_on_in_the_same_topic_and_in_new_files(tmp_path: Path) -> None:
+    """Numbers begin again at 1; what was recorded before the stop is there."""
+    folder = tmp_path / "files"
+    settings = {
+        "log.dirs": str(tmp_path / "data"), "kbroker.in.memory": "false", "kbroker.request.log.topic": LOG,
+        "kbroker.request.log.dir": str(folder),
+    }  # fmt: skip
+    for _ in range(2):
+        with EmbeddedBroker(settings) as broker, QuotaClient(broker.bootstrap_servers, "app") as client:
+            client.call("ListGroups", 0, {})
+    with EmbeddedBroker(settings) as broker:
+        wait_until(lambda: len([r for r in records(broker) if r["requestHeader"]["clientId"] == "app"]) == 2)
+    files = sorted(folder.iterdir())
+    assert len(files) == 2
+    for file in files:
+        (record,) = (json.loads(line) for line in file.read_text().splitlines())
+        assert (record["sequence"], record["requestHeader"]["clientId"]) == (1, "app")
+
+
+def test_nothing_is_recorded_where_nothing_is_set() -> None:
+    """No topic, no thread, no notes."""
+    with VirtualBroker({"num.network.threads": "1"}) as broker, QuotaClient(broker.bootstrap_servers) as client:
+        client.call("ListGroups", 0, {})
+        assert not broker.request_log.settings.is_on
+        assert tuple(broker.request_log.figures) == (0, 0, 0, 0)
+        assert broker.context.topics.get(LOG) is None
+
+
+def test_a_deleted_topic_is_made_again(broker: VirtualBroker, client: QuotaClient) -> None:
+    """Whoever deletes it gets rid of its records, not of the log."""
+    client.call("ListGroups", 0, {})
+    of_client(broker)
+    broker.context.topics.delete(LOG)
+    client.call("ListGroups", 0, {})
+    wait_until(lambda: broker.request_log.figures.written >= 2 and (broker.request_log.flush() or True))
+    assert [r["requestHeader"]["requestApiKeyName"] for r in of_client(broker)] == ["LIST_GROUPS"]
+
+
+def test_after_a_kill_the_files_have_whole_lines_but_for_the_last(tmp_path: Path) -> None:
+    """kill -9 under load: the broker starts again, and a reader drops one torn line a file at most."""
+    folder = tmp_path / "files"
+    process = BrokerProcess(
+        tmp_path / "data", {"kbroker.request.log.topic": LOG, "kbroker.request.log.dir": str(folder)}
+    )
+    process.start()
+    with QuotaClient(process.bootstrap, "app") as client:
+        for _ in range(300):
+            client.call("ListGroups", 0, {})
+        wait_for("records in a file", lambda: any(f.stat().st_size for f in folder.iterdir()))
+    process.kill()
+    process.start()
+    try:
+        with QuotaClient(process.bootstrap, "again") as client:
+            client.call("ListGroups", 0, {})
+            wait_for("a file of the second life", lambda: len(list(folder.iterdir())) == 2)
+    finally:
+        process.stop()
+    for file in sorted(folder.iterdir()):
+        lines = file.read_bytes().split(b"\n")
+        numbers = [json.loads(line)["sequence"] for line in lines[:-1]]
+        assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.parametrize("name", ["a b", "x/y", "."])
+def test_a_name_that_no_topic_can_have_stops_the_start(name: str) -> None:
+    """Before anything is built."""
+    with pytest.raises(ValueError, match=r"kbroker\.request\.log\.topic"):
+        EmbeddedBroker({"kbroker.request.log.topic": name}).start()
+
+
+def test_a_folder_that_cannot_be_made_stops_the_start(tmp_path: Path) -> None:
+    """With its name."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BrokerStartError, match="file"):
+        EmbeddedBroker({"kbroker.request.log.dir": str(tmp_path / "file" / "inside")}).start()
+
+
+def test_the_log_counts_itself(broker: VirtualBroker, client: QuotaClient, caplog: pytest.LogCaptureFixture) -> None:
+    """Written, dropped, bytes and what waits are metrics."""
+    with caplog.at_level(logging.WARNING):
+        client.call("ListGroups", 0, {})
+        of_client(broker)
+    shown = {family.prometheus_name: samples for family, samples in broker.exposition.collect()}
+    assert shown["kbroker_request_log_records_written_total"][0].value >= 1
+    assert shown["kbroker_request_log_records_dropped_total"][0].value == 0
+    assert len(shown["kbroker_quota_verdicts_total"]) == 10
+    figures = broker.request_log.figures
+    assert figures.written >= 1
+    assert (figures.dropped, figures.queued_bytes) == (0, 0)
+    assert figures.written_bytes > 300
+    assert "has dropped" not in caplog.text

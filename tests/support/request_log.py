@@ -1,0 +1,38 @@
+"""A request log without a broker: made-up requests in, records out, on a clock that stands still."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kbroker._core.clock import VirtualClock
+from kbroker.server.request_log._drain import RecordDrain
+from kbroker.server.request_log._json_lines import JsonLines
+from kbroker.server.request_log._log_core import RequestLogCore
+from kbroker.server.request_log._samples import SampleConnection
+
+START_MS = 1_767_323_045_123  # 2026-01-02T03:04:05.123Z
+NAMES = {0: "PRODUCE", 1: "FETCH", 18: "API_VERSIONS", 19: "CREATE_TOPICS"}
+
+
+class Bench:
+    """A core with one network thread's recorder, and what makes JSON of its records."""
+
+    def __init__(self, *, sampling: float = 1.0, buffer_bytes: int = 1 << 20, seed: int = 1) -> None:
+        self.clock = VirtualClock(START_MS)
+        self.core = RequestLogCore(self.clock, NAMES, sampling)
+        self.recorder = self.core.recorder("PLAINTEXT", buffer_bytes, seed)
+        self.drain = RecordDrain(self.core)
+        self.form = JsonLines(7, NAMES)
+
+    def connect(self, principal: bytes = b"User:alice", **facts: Any) -> SampleConnection:
+        return SampleConnection(self.recorder, principal, **facts)
+
+    def lines(self, unfolds: bool = True) -> list[dict[str, Any]]:
+        """What has been recorded since the last call."""
+        while not self.drain.drain(self.form, 1 << 20, unfolds):
+            pass
+        return [json.loads(line) for line in self.form.take_lines().decode("utf-8").splitlines()]
+
+    def now_ns(self) -> int:
+        return self.clock.now_ns()
