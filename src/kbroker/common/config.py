@@ -291,7 +291,7 @@ class BrokerConfig:
             except ValueError as error:
                 raise ConfigError("kbroker.control.listener", control, str(error), "127.0.0.1:port") from None
         topic = self.text("kbroker.request.log.topic")
-        if topic and re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic) is None or topic in (".", ".."):
+        if (topic and re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic) is None) or topic in (".", ".."):
             raise ConfigError("kbroker.request.log.topic", topic, "No topic can have this name", "a topic's name")
         metrics = self.text("kbroker.metrics.listener")
         if metrics:
