@@ -304,3 +304,31 @@ def _check(share: float, by: str) -> None:
 
 def _number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(value)
+
+
+def headroom_of(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    found: Recommendation,
+    capacity: float,
+    dates: Sequence[str] | None = None,
+) -> Headroom:
+    """What a table's requests have used of the broker's threads, beside what the recommended quotas would allow.
+
+    Args: `capacity`: see `capacity_percent`. The mean is over the whole time from the first to the last second.
+    """
+    from pyspark.sql import functions as F
+
+    from kbroker.spark.table import read_table
+    from kbroker.spark.usage import COLUMNS, usage_per_second
+
+    seconds = usage_per_second(read_table(spark, path, COLUMNS, dates))
+    used = seconds.groupBy("second").agg(F.sum("request_time_us").alias("us"))
+    row = used.agg(F.sum("us"), F.max("us"), F.min("second"), F.max("second")).collect()[0]
+    if row[0] is None:
+        return Headroom(capacity, 0.0, 0.0, 0.0)
+    own = {need.entity: need.limit for need in found.outliers if need.quota_type == "Request"}
+    entities = {need.entity for need in found.needs if need.quota_type == "Request"}
+    allowed = sum(own.get(entity, found.defaults.get("Request", 0.0)) for entity in entities)
+    elapsed = row[3] - row[2] + 1
+    return Headroom(capacity, row[0] / elapsed / 1e4, row[1] / 1e4, allowed)

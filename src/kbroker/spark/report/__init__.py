@@ -1,0 +1,1 @@
+"""The report of a request log: one HTML page that needs nothing else, its plots inline SVG."""

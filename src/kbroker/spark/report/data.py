@@ -1,0 +1,119 @@
+"""What a report shows, gathered by Spark into numbers that fit a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kbroker.common.quotas import QuotaEntity
+from kbroker.spark.recommend import Recommendation
+from kbroker.spark.replay import by_client
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BINS = 180
+MEASURES = ("requests", "request_bytes", "response_bytes", "logged_delay_ms", "delay_ms", "logged_delayed", "delayed")
+Quotas = Mapping[QuotaEntity, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client's sums, and its measures over time, one value per bin."""
+
+    name: str
+    totals: dict[str, Any]
+    over_time: dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """All that a page shows. Times are seconds since 1970; `bin_s` is the length of a bin of time."""
+
+    source: str
+    start_s: int
+    end_s: int
+    bin_s: int
+    clients: list[Client]  # those with the most delay and traffic, in this order
+    others: int  # clients that are only in `all_over_time`
+    all_over_time: dict[str, list[float]]
+    totals: dict[str, int]
+    recommendation: Recommendation | None
+    current: Quotas | None
+    proposed: Quotas
+
+    @property
+    def bin_starts(self) -> list[int]:
+        return list(range(self.start_s, self.end_s, self.bin_s))
+
+
+def gather(
+    seconds: DataFrame,
+    source: str,
+    proposed: Quotas,
+    *,
+    recommendation: Recommendation | None = None,
+    current: Quotas | None = None,
+    top: int = 12,
+) -> ReportData | None:
+    """Bring a replay's seconds (`replay_table`) to the size of a page; None where there are none.
+
+    Args: `proposed`: the quotas that were replayed; `current`: those in force, if known; `top`: clients shown by name.
+    """
+    from pyspark.sql import functions as F
+
+    seconds = seconds.cache()
+    try:
+        span = seconds.agg(F.min("second"), F.max("second")).collect()[0]
+        if span[0] is None:
+            return None
+        start, end = int(span[0]), int(span[1]) + 1
+        bin_s = max(1, -(-(end - start) // BINS))
+        bins = -(-(end - start) // bin_s)
+        summed = [row.asDict() for row in by_client(seconds).collect()]
+        ranked = sorted(summed, key=lambda r: (-r["delay_ms"] - r["logged_delay_ms"], -r["requests"]))
+        shown = ranked[:top]
+        place = F.floor((F.col("second") - start) / bin_s).cast("int").alias("bin")
+        sums = [F.sum(name).alias(name) for name in MEASURES]
+        everything = seconds.groupBy(place).agg(*sums).collect()
+        by_name = seconds.groupBy("principal", "client_id", place).agg(*sums)
+        names = seconds.sparkSession.createDataFrame(
+            [(r["principal"], r["client_id"]) for r in shown], "p string, c string"
+        )
+        matched = F.col("principal").eqNullSafe(F.col("p")) & F.col("client_id").eqNullSafe(F.col("c"))
+        cells = by_name.join(F.broadcast(names), matched).collect()
+    finally:
+        seconds.unpersist()
+    clients = []
+    for row in shown:
+        own = [cell for cell in cells if (cell.principal, cell.client_id) == (row["principal"], row["client_id"])]
+        clients.append(Client(client_name(row["principal"], row["client_id"]), row, _over_time(own, bins)))
+    totals = {name: sum(row[name] for row in summed) for name in MEASURES}
+    return ReportData(
+        source,
+        start,
+        start + bins * bin_s,
+        bin_s,
+        clients,
+        len(summed) - len(shown),
+        _over_time(everything, bins),
+        {**totals, "clients": len(summed)},
+        recommendation,
+        current,
+        proposed,
+    )
+
+
+def client_name(principal: str | None, client_id: str | None) -> str:
+    """How people see a client: its user, and its client id."""
+    user = (principal or "").removeprefix("User:")
+    return f"{user or '-'} / {client_id or '-'}"
+
+
+def _over_time(rows: Sequence[Any], bins: int) -> dict[str, list[float]]:
+    found = {name: [0.0] * bins for name in MEASURES}
+    for row in rows:
+        for name in MEASURES:
+            found[name][row["bin"]] += float(row[name])
+    return found

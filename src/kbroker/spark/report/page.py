@@ -1,0 +1,284 @@
+"""The page itself: HTML with its style inside, readable in light and dark, no request to anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from html import escape
+
+from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
+from kbroker.spark import jobs
+from kbroker.spark.quota_set import KEY_OF, TYPE_OF, QuotaSet
+from kbroker.spark.recommend import Need
+from kbroker.spark.replay_core import OPEN_LOOP
+from kbroker.spark.report.data import ReportData
+from kbroker.spark.report.plots import Line, byte_ticks, heat_map, line_plot, paired_bars
+
+LINES = 6  # colours that can be told apart
+STYLE = """
+:root { color-scheme: light dark; --bg: #ffffff; --fg: #1c2430; --soft: #5b6675; --edge: #d9dee5;
+  --empty: #f1f4f7; --heat: #c2410c; --c0: #8a94a3; --c1: #1d6fd1; --c2: #d97706; --c3: #0f8a6d; --c4: #b83280;
+  --c5: #6d4fc4; --c6: #4d7c0f; }
+@media (prefers-color-scheme: dark) { :root { --bg: #14181e; --fg: #e6eaf0; --soft: #9aa6b6; --edge: #323a45;
+  --empty: #1e242c; --heat: #fb923c; --c0: #8792a2; --c1: #5aa9ff; --c2: #f5a524; --c3: #3ecf9f; --c4: #f08cc4;
+  --c5: #a78bfa;
+  --c6: #a3d155; } }
+* { box-sizing: border-box }
+body { margin: 0 auto; max-width: 1000px; padding: 24px 20px 60px; background: var(--bg); color: var(--fg);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif }
+h1 { font-size: 26px; margin: 0 0 4px } h2 { font-size: 19px; margin: 40px 0 6px }
+h3 { font-size: 15px; margin: 18px 0 4px }
+p { margin: 4px 0 10px } .soft, figcaption { color: var(--soft) }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; margin: 18px 0 }
+.cards div { border: 1px solid var(--edge); border-radius: 8px; padding: 10px 12px }
+.cards b { display: block; font-size: 19px; font-weight: 600; white-space: nowrap } .cards span { color: var(--soft); font-size: 13px }
+svg { width: 100%; height: auto; display: block } svg text { fill: var(--soft); font-size: 12px }
+.grid { stroke: var(--edge); stroke-width: 1 } .line { fill: none; stroke-width: 1.8; stroke-linejoin: round }
+.empty { fill: var(--empty) } .heat { fill: var(--heat) }
+.legend { font-size: 13px; color: var(--soft) } .legend span { margin-right: 16px; white-space: nowrap }
+.legend i { display: inline-block; width: 14px; height: 3px; margin-right: 6px; vertical-align: middle }
+.scroll { overflow-x: auto } table { border-collapse: collapse; width: 100%; font-size: 14px }
+th { text-align: left; color: var(--soft);
+  font-weight: 600 }
+th, td { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--edge) }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+.note { border-left: 3px solid var(--c1); padding: 6px 12px; background: var(--empty); border-radius: 0 6px 6px 0 }
+""" + "".join(
+    f".c{i} {{ stroke: var(--c{i}) }} .f{i}, .b{i} {{ fill: var(--c{i}); background: var(--c{i}) }}\n"
+    for i in range(LINES + 1)
+)  # fmt: skip
+
+
+def render(data: ReportData, made_at: datetime) -> str:
+    """The whole page. Args: `made_at`: what it says of its own time."""
+    start, end = (datetime.fromtimestamp(s, timezone.utc) for s in (data.start_s, data.end_s))
+    title = f"Quotas and usage, {start:%Y-%m-%d %H:%M} to {end:%H:%M} UTC"
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="soft">{escape(data.source)} · made {made_at:%Y-%m-%d %H:%M} UTC by kbroker</p>',
+        _cards(data),
+        *_usage(data),
+        *_throttled(data),
+        *_recommended(data),
+        *_what_if(data),
+        *_clients(data),
+    ]
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>\n" + "\n".join(body) + "\n</body></html>\n"
+    )
+
+
+def _cards(data: ReportData) -> str:
+    total = data.totals
+    cards = [
+        (jobs.count(total["requests"]), "requests"),
+        (jobs.count(total["clients"]), "clients"),
+        (jobs.size(total["request_bytes"]), "received"),
+        (jobs.size(total["response_bytes"]), "sent"),
+        (jobs.duration(total["logged_delay_ms"]), "of delay in the log"),
+        (jobs.duration(total["delay_ms"]), "of delay under the proposed quotas"),
+    ]
+    return '<div class="cards">' + "".join(f"<div><b>{v}</b><span>{w}</span></div>" for v, w in cards) + "</div>"
+
+
+def _usage(data: ReportData) -> Iterable[str]:
+    yield "<h2>Usage over time</h2>"
+    per_bin = f"averages over {jobs.duration(data.bin_s * 1000)}"
+    for measure, what in (("request_bytes", "Bytes received per second"), ("response_bytes", "Bytes sent per second")):
+        ranked = sorted(data.clients, key=lambda c: -sum(c.over_time[measure]))[: LINES - 1]
+        ranked = [client for client in ranked if sum(client.over_time[measure]) > 0]
+        named = [[v / data.bin_s for v in client.over_time[measure]] for client in ranked]
+        rest = [
+            max(0.0, total / data.bin_s - sum(values))
+            for total, values in zip(
+                data.all_over_time[measure],
+                _by_bin(named, len(data.bin_starts)),
+                strict=True,
+            )
+        ]
+        lines = [Line(c.name, values, i + 1) for i, (c, values) in enumerate(zip(ranked, named, strict=True))]
+        if any(value > 0.5 for value in rest):
+            lines.append(Line("all others", rest, 0, dashed=True))
+        yield f"<h3>{what}</h3>" + line_plot(
+            lines, data.start_s, data.end_s, lambda v: jobs.size(v) + "/s", what, byte_ticks
+        )
+    yield f'<p class="soft">Of the clients with the most; {per_bin}.</p>'
+
+
+def _throttled(data: ReportData) -> Iterable[str]:
+    yield "<h2>Who was throttled, and when</h2>"
+    held = [client for client in data.clients if client.totals["logged_delay_ms"] > 0]
+    if not held:
+        yield "<p>Nobody: no answer in this log carried a throttle time.</p>"
+        return
+    yield heat_map(
+        [client.name for client in held],
+        [client.over_time["logged_delay_ms"] for client in held],
+        data.start_s,
+        data.end_s,
+        jobs.duration,
+        "Delay in the log, by client and time",
+        _highest(data),
+    )
+    yield f'<p class="soft">Delay that clients were told, per {jobs.duration(data.bin_s * 1000)}; stronger is more.</p>'
+
+
+def _recommended(data: ReportData) -> Iterable[str]:
+    found = data.recommendation
+    if found is None:
+        return
+    yield "<h2>Recommended quotas</h2>"
+    yield (
+        f"<p>The smallest that would have throttled each entity ({escape(found.by)}) in less "
+        f"than {found.share:.2%} of "
+        "the seconds in which it sent anything. Those without an entity of their own share the default's value, each.</p>"
+    )
+    needs = {(need.entity, need.quota_type): need for need in found.needs}
+    rows, names, now, then = [], [], [], []
+    for entity, values in found.quotas().items():
+        for key, value in values.items():
+            need = needs.get((entity, TYPE_OF[key]))
+            had = _current(data, entity, key)
+            names.append(f"{_entity(entity)} · {TYPE_OF[key]}")
+            now.append(had)
+            then.append(value)
+            rows.append([_entity(entity), key, _limit(key, had), _limit(key, value), *_cost(need, key, data)])
+    kinds = {TYPE_OF[key] for values in found.quotas().values() for key in values}
+    for kind in (kind for kind in KEY_OF if kind in kinds):
+        at = [i for i, name in enumerate(names) if name.endswith(f" · {kind}")]
+        key = KEY_OF[kind]
+        yield f"<h3>{escape(kind)}</h3>" + paired_bars(
+            [names[i].rpartition(" · ")[0] for i in at],
+            [now[i] for i in at],
+            [then[i] for i in at],
+            lambda v, key=key: _limit(key, v),  # type: ignore[misc]
+            f"{kind}: current and recommended quota",
+        )
+    yield _legend(("current", "recommended"))
+    yield _table(["Entity", "Quota", "Current", "Recommended", "Peak rate", "Seconds throttled"], rows, numbers=2)
+    if found.headroom is not None:
+        room = found.headroom
+        yield (
+            f'<p class="note">Threads: {room.capacity:,.0f} % to give (100 % is one thread). Used {room.mean:,.1f} % '
+            f"on average and {room.peak:,.1f} % in the busiest "
+            f"second, so {room.free:,.1f} % were free; all recommended "
+            f"request quotas together allow {room.recommended:,.1f} %.</p>"
+        )
+
+
+def _what_if(data: ReportData) -> Iterable[str]:
+    yield "<h2>What if: before and after</h2>"
+    yield f'<p class="note">The log replayed under the proposed quotas. {OPEN_LOOP[0].upper()}{OPEN_LOOP[1:]}.</p>'
+    over = data.all_over_time
+    yield "<h3>Requests delayed per second</h3>" + line_plot(
+        [
+            Line("in the log", [v / data.bin_s for v in over["logged_delayed"]], 0),
+            Line("under the proposed quotas", [v / data.bin_s for v in over["delayed"]], 1),
+        ],
+        data.start_s,
+        data.end_s,
+        lambda v: f"{v:,.10g}",
+        "Requests delayed per second, before and after",
+    )
+    held = [client for client in data.clients if client.totals["delay_ms"] > 0]
+    if not held:
+        yield "<p>Under the proposed quotas nobody would have been delayed.</p>"
+        return
+    yield "<h3>Delay under the proposed quotas</h3>" + heat_map(
+        [client.name for client in held],
+        [client.over_time["delay_ms"] for client in held],
+        data.start_s,
+        data.end_s,
+        jobs.duration,
+        "Delay under the proposed quotas, by client and time",
+        _highest(data),
+    )
+    chosen = [
+        client for client in data.clients if client.totals["delayed_seconds"] or client.totals["logged_delayed_seconds"]
+    ]
+    yield "<h3>Seconds with a delay</h3>" + paired_bars(
+        [client.name for client in chosen],
+        [float(client.totals["logged_delayed_seconds"]) for client in chosen],
+        [float(client.totals["delayed_seconds"]) for client in chosen],
+        lambda v: f"{v:,.0f} s",
+        "Seconds with a delay by client, before and after",
+    )
+    yield _legend(("in the log", "under the proposed quotas"))
+
+
+def _clients(data: ReportData) -> Iterable[str]:
+    yield "<h2>Clients</h2>"
+    rows = []
+    for client in data.clients:
+        t = client.totals
+        rows.append(
+            [
+                client.name,
+                jobs.count(t["requests"]),
+                jobs.size(t["request_bytes"]),
+                jobs.size(t["response_bytes"]),
+                jobs.duration(t["logged_delay_ms"]),
+                jobs.duration(t["delay_ms"]),
+                jobs.count(t["delayed"]),
+                jobs.duration(t["longest_delay_ms"]),
+                f"{t['delayed_seconds']:,} of {t['active_seconds']:,}",
+            ]
+        )
+    header = ["Client", "Requests", "In", "Out", "Delay, log", "Delay, proposed", "Delayed", "Longest", "Seconds"]
+    yield _table(header, rows, numbers=1)
+    if data.others:
+        yield f'<p class="soft">{data.others:,} more clients are in the sums.</p>'
+
+
+def _by_bin(rows: Sequence[Sequence[float]], bins: int) -> list[tuple[float, ...]]:
+    """The values of all rows, bin by bin."""
+    return list(zip(*rows, strict=True)) if rows else [()] * bins
+
+
+def _highest(data: ReportData) -> float:
+    """Of both heat maps, so that their colours mean the same."""
+    measures = ("logged_delay_ms", "delay_ms")
+    return max((max(c.over_time[m], default=0.0) for c in data.clients for m in measures), default=0.0)
+
+
+def _entity(entity: QuotaEntity) -> str:
+    return str(entity)
+
+
+def _current(data: ReportData, entity: QuotaEntity, key: str) -> float | None:
+    """The quota that counts for an entity now: its own, or that of a default."""
+    current = data.current or {}
+    names = entity.names
+    if entity in current or None in names.values():
+        return current.get(entity, {}).get(key)
+    return QuotaSet(current).judge(TYPE_OF[key], names.get(USER), names.get(CLIENT_ID)).limit
+
+
+def _limit(key: str, value: float | None) -> str:
+    if value is None:
+        return "no quota"
+    if key.endswith("byte_rate"):
+        return jobs.size(value) + "/s"
+    return f"{value:,.10g} %" if key == "request_percentage" else f"{value:,.10g}/s"
+
+
+def _cost(need: Need | None, key: str, data: ReportData) -> list[str]:
+    if need is None:
+        return ["", "default: below the share for each"]
+    return [_limit(key, round(need.peak, 2)), f"{need.throttled_seconds:,} of {need.seconds:,} ({need.share:.2%})"]
+
+
+def _legend(names: Sequence[str]) -> str:
+    return '<p class="legend">' + "".join(f'<span><i class="b{i}"></i>{n}</span>' for i, n in enumerate(names)) + "</p>"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> str:
+    """Columns from `numbers` on stand right."""
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        marked = (f"<{tag}{' class=n' if i >= numbers else ''}>{escape(c)}</{tag}>" for i, c in enumerate(cells))
+        return f"<tr>{''.join(marked)}</tr>"
+
+    return f'<div class="scroll"><table>{line("th", header)}{"".join(line("td", row) for row in rows)}</table></div>'
