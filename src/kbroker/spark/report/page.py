@@ -31,7 +31,8 @@ h3 { font-size: 15px; margin: 18px 0 4px }
 p { margin: 4px 0 10px } .soft, figcaption { color: var(--soft) }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; margin: 18px 0 }
 .cards div { border: 1px solid var(--edge); border-radius: 8px; padding: 10px 12px }
-.cards b { display: block; font-size: 19px; font-weight: 600; white-space: nowrap } .cards span { color: var(--soft); font-size: 13px }
+.cards b { display: block; font-size: 19px; font-weight: 600; white-space: nowrap }
+.cards span { color: var(--soft); font-size: 13px }
 svg { width: 100%; height: auto; display: block } svg text { fill: var(--soft); font-size: 12px }
 .grid { stroke: var(--edge); stroke-width: 1 } .line { fill: none; stroke-width: 1.8; stroke-linejoin: round }
 .empty { fill: var(--empty) } .heat { fill: var(--heat) }
@@ -131,9 +132,9 @@ def _recommended(data: ReportData) -> Iterable[str]:
         return
     yield "<h2>Recommended quotas</h2>"
     yield (
-        f"<p>The smallest that would have throttled each entity ({escape(found.by)}) in less "
-        f"than {found.share:.2%} of "
-        "the seconds in which it sent anything. Those without an entity of their own share the default's value, each.</p>"
+        f"<p>The smallest that would have throttled each entity ({escape(found.by)}) in less than "
+        f"{found.share:.2%} of the seconds in which it sent anything. The default holds for each of those without an "
+        "entity of their own.</p>"
     )
     needs = {(need.entity, need.quota_type): need for need in found.needs}
     rows, names, now, then = [], [], [], []
