@@ -25,9 +25,10 @@ def pipeline() -> None:
 @click.option("--delta", is_flag=True, help="Also those of Delta Lake.")
 @json_option
 def jars(into: Path | None, delta: bool, as_json: bool) -> None:
-    """Fetch the jars of Spark's Kafka connector by Maven, and check them.
+    """Fetch the jars of Spark's Kafka connector by Maven.
 
-    Prints their paths, joined as the setting spark.jars takes them. What is there already is not fetched again.
+    Checks their sums and prints their paths, joined as the setting spark.jars takes them. What is there already is not
+    fetched again.
     """
     from kbroker.spark.jars import CONNECTOR, DELTA, fetch_jars
 
