@@ -149,7 +149,10 @@ def archive(
 )
 @spark_options
 def compact(table: Path, grace: float, **common: Any) -> None:
-    """Rewrite TABLE to one file per hour and bucket, and delete replaced files; not while a job writes it."""
+    """Rewrite TABLE to one file per hour and bucket.
+
+    Deletes the files it replaces; not while a job writes the table.
+    """
     from kbroker.spark.manifest import Table
 
     Table(table).info()

@@ -43,7 +43,9 @@ log_options = options(
 )
 @spark_options
 def usage(logs: tuple[str, ...], dates: tuple[str, ...], top: int, by: str, per: str, **common: Any) -> None:
-    """Show who uses the broker: requests, bytes, time, mutations, connections, and the highest second of each.
+    """Show who uses the broker, and how much of it.
+
+    Requests, bytes, time, mutations, connections, and the highest second of each.
 
     Reads a TABLE of `ingest`, or LOGs as they are, those of a real Kafka too.
     """
@@ -96,7 +98,9 @@ def _place(row: dict[str, Any], per: str) -> list[Any]:
 @log_options
 @spark_options
 def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common: Any) -> None:
-    """Show who was throttled: by which quota, how often, how long, and each quota's share of all delay.
+    """Show who was throttled, by which quota.
+
+    How often, how long, and each quota's share of all delay.
 
     Reads a TABLE of `ingest`, or LOGs as they are. A real Kafka's log tells delays but not their quotas.
     """
