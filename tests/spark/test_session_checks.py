@@ -145,14 +145,22 @@ FAILURES = [
         "Maven's registry has no io.delta:delta-storage:jar:4.4.0",
     ),
     (
-        "[ERROR] Plugin o.a.m.plugins:maven-dependency-plugin:2.8 or one of its dependencies could not be resolved: "
-        "Failed to read artifact descriptor for o.a.m.plugins:maven-dependency-plugin:jar:2.8: Could not transfer "
-        "artifact o.a.m.plugins:maven-dependency-plugin:pom:2.8 from/to central (address): "
-        "registry.invalid: Name or service not known: Unknown host registry.invalid -> [Help 1]",
-        "Maven cannot reach its registry for o.a.m.plugins:maven-dependency-plugin:pom:2.8: ",
+        "[ERROR] Plugin P:2.8 or one of its dependencies could not be resolved: Failed to read artifact descriptor for "
+        "P:jar:2.8: Could not transfer artifact P:pom:2.8 from/to m (place): transfer failed for place/p-2.8.pom: "
+        "Connect to 127.0.0.1:1 [/127.0.0.1] failed: Connection refused (Connection refused) -> [Help 1]",
+        "Maven cannot fetch P:pom:2.8 from place: Connection refused (Connection refused)",
+    ),
+    (
+        "[ERROR] Plugin P:2.8 or one of its dependencies could not be resolved: Failed to read artifact descriptor for "
+        "P:jar:2.8: Could not transfer artifact P:pom:2.8 from/to m (place): transfer failed for place/p-2.8.pom: "
+        "Unknown host registry.invalid -> [Help 1]\n[ERROR]\n[ERROR] To see the full stack trace of the errors ...",
+        "Maven cannot fetch P:pom:2.8 from place: Unknown host registry.invalid",
     ),
     ("[ERROR] Cannot access central (address) in offline mode and the artifact x has not been", "Maven is offline"),
-    ("[ERROR] The JAVA_HOME environment variable is not defined correctly", "Maven failed: The JAVA_HOME environment"),
+    (
+        "\x1b[0m[ERROR] The JAVA_HOME environment variable is not defined correctly",
+        "Maven failed: The JAVA_HOME environment",
+    ),
     ("", "Maven failed and said nothing"),
 ]
 

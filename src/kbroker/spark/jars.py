@@ -7,7 +7,6 @@ the one of 4.0.0, for not every registry has the later ones; the connector uses 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
@@ -24,6 +23,7 @@ COMMAND = "kbroker pipeline jars"
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies"  # what Maven 3.8 takes by itself
 FETCH_SECONDS = 600.0
 _FOLDER_VARIABLE = "KBROKER_SPARK_JARS"
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Jar(NamedTuple):
@@ -181,7 +181,7 @@ def _run_maven(wanted: Sequence[Jar], scratch: Path) -> Path:
     except subprocess.TimeoutExpired as error:
         raise PipelineError(f"Maven did not end within {FETCH_SECONDS:g} s; is a registry within reach?") from error
     if done.returncode != 0:
-        raise PipelineError(_reason(done.stdout + done.stderr))
+        raise PipelineError(_reason(_COLOURS.sub("", done.stdout + done.stderr)))
     for jar in wanted:
         if not (output / jar.file_name).is_file():
             raise PipelineError(f"Maven ended well and brought no {jar.file_name}")
@@ -191,13 +191,13 @@ def _run_maven(wanted: Sequence[Jar], scratch: Path) -> Path:
 def _reason(said: str) -> str:
     """One sentence for what Maven printed when it failed."""
     absent = re.search(r"Could not find artifact (\S+)", said)
-    unreachable = re.search(r"Could not transfer \w+ (\S+).*?: ([^:\n]+(?:: [^:\n]+)?)", said)
-    with contextlib.suppress(StopIteration):
-        if "offline" in said:
-            return "the jars are not in Maven's own store, and Maven is offline"
-        if unreachable:
-            return f"Maven cannot reach its registry for {unreachable.group(1)}: {unreachable.group(2).strip()}"
-        if absent:
-            return f"Maven's registry has no {absent.group(1)}"
-        return "Maven failed: " + next(line for line in said.splitlines() if line.strip()).removeprefix("[ERROR] ")
-    return "Maven failed and said nothing"
+    unreachable = re.search(r"Could not transfer \w+ (\S+) from/to \S+ \((\S+)\): (?:.*: )?(.*?)(?: ->|$)", said, re.M)
+    if "in offline mode" in said:
+        return "the jars are not in Maven's own store, and Maven is offline"
+    if unreachable:
+        what, where, why = unreachable.groups()
+        return f"Maven cannot fetch {what} from {where}: {why}"
+    if absent:
+        return f"Maven's registry has no {absent.group(1)}"
+    lines = [line for line in said.splitlines() if line.strip()]
+    return "Maven failed: " + lines[0].removeprefix("[ERROR] ") if lines else "Maven failed and said nothing"
