@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,9 +92,10 @@ class FakeLogs:
             if topic in configs:
                 log.configs = dict(configs[topic])
 
-    def delete_partitions(self, topic: str, partitions: Iterable[int]) -> None:
-        for partition in partitions:
-            self.open.pop((topic, partition), None)
+    def delete_topics(self, topics: Mapping[str, Iterable[int]]) -> None:
+        for topic, partitions in topics.items():
+            for partition in partitions:
+                self.open.pop((topic, partition), None)
 
 
 @dataclass

@@ -347,15 +347,18 @@ class LogManager:
         self.delete_partitions(topic, [partition])
 
     def delete_partitions(self, topic: str, partitions: Iterable[int]) -> None:
-        """Take partitions out of service; folders are renamed at once and removed after file.delete.delay.ms.
+        """As ``delete_topics``, of one topic."""
+        self.delete_topics({topic: partitions})
+
+    def delete_topics(self, topics: Mapping[str, Iterable[int]]) -> None:
+        """Take partitions by topic out of service; folders are renamed at once and removed after file.delete.delay.ms.
 
         Those that do not exist are passed over. Raises: KafkaError(KAFKA_STORAGE_ERROR), when a folder cannot be
         renamed; the others are gone then.
         """
         self._check_open()
         failure: KafkaError | None = None
-        for partition in partitions:
-            key = (topic, partition)
+        for key in [(topic, partition) for topic, partitions in topics.items() for partition in partitions]:
             try:
                 self._take_out(key)
             except KeyError:

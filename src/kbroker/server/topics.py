@@ -29,6 +29,10 @@ logger = logging.getLogger(__name__)
 
 ZERO_ID = uuid.UUID(int=0)
 
+DELETED_AT_ONCE = (
+    100  # topics: others wait for the lock meanwhile, and a crash leaves as many folders that nobody knows
+)
+
 #: Asked for a number of partitions that are about to be created, added or deleted; raises KafkaError to refuse them.
 Charge = Callable[[int], None]
 
@@ -45,7 +49,7 @@ class Logs(Protocol):
     def create_partitions(
         self, topic: str, partitions: Iterable[int], topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
     ) -> list[Any]: ...
-    def delete_partitions(self, topic: str, partitions: Iterable[int]) -> None: ...
+    def delete_topics(self, topics: Mapping[str, Iterable[int]]) -> None: ...
     def sync_folders(self) -> None: ...
     def update_configs(self, configs: Mapping[str, Mapping[str, ConfigValue]]) -> None: ...
     @property
@@ -205,9 +209,7 @@ class TopicRegistry:
             views.clear()
         if failures:
             self._store.remove_topics(failures)
-            for topic in topics:
-                if topic.name in failures:
-                    self._drop_logs(topic.name, range(topic.partitions))
+            self._drop_logs({topic.name: range(topic.partitions) for topic in topics if topic.name in failures})
         if views:
             self._swap({**self._by_name, **views})
         for view in views.values():
@@ -220,18 +222,47 @@ class TopicRegistry:
         Args: ``charge`` is asked for its partitions first.
         Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, and what ``charge`` raises.
         """
+        (deleted,) = self.delete_all([name], charge)
+        if isinstance(deleted, KafkaError):
+            raise deleted
+        return deleted
+
+    def delete_all(self, names: Sequence[str], charge: Charge = free) -> list[uuid.UUID | KafkaError]:
+        """Delete topics each on its own, but forget many of them together: what that costs, it costs once for them.
+
+        Other changes come between; what was deleted stays so, whatever becomes of the rest.
+        Returns: for each the id it had, or why it is still there, as ``delete`` raises it.
+        """
+        results: list[uuid.UUID | KafkaError] = []
+        for start in range(0, len(names), DELETED_AT_ONCE):
+            results += self._delete_some(names[start : start + DELETED_AT_ONCE], charge)
+        return results
+
+    def _delete_some(self, names: Sequence[str], charge: Charge) -> list[uuid.UUID | KafkaError]:
+        results: list[uuid.UUID | KafkaError] = []
+        views: dict[str, TopicView] = {}
         with self._lock:
-            view = self._by_name.get(name)
-            if view is None:
-                raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
-            charge(len(view.partitions))
-            self._store.remove_topics([name])
-            self._swap({other: topic for other, topic in self._by_name.items() if other != name})
-            self._drop_logs(name, range(len(view.partitions)))
-            logger.info("deleted topic %s, id %s", name, view.topic_id)
+            for name in names:
+                try:
+                    view = self._by_name.get(name)
+                    if view is None or name in views:
+                        raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+                    charge(len(view.partitions))
+                except KafkaError as refusal:
+                    results.append(refusal)
+                else:
+                    views[name] = view
+                    results.append(view.topic_id)
+            if views:
+                self._store.remove_topics(views)
+                self._swap({name: view for name, view in self._by_name.items() if name not in views})
+                self._drop_logs({name: range(len(view.partitions)) for name, view in views.items()})
+            for name, view in views.items():
+                logger.info("deleted topic %s, id %s", name, view.topic_id)
         if self.on_deleted is not None:
-            self.on_deleted(name)
-        return view.topic_id
+            for name in views:
+                self.on_deleted(name)
+        return results
 
     def add_partitions(
         self,
@@ -260,7 +291,7 @@ class TopicRegistry:
                 grown = self._open(stored, range(current, count), view.partitions)
                 self._logs.sync_folders()
             except Exception as error:
-                self._drop_logs(name, range(current, count))
+                self._drop_logs({name: range(current, count)})
                 raise _storage_error(error) from None
             self._store.set_partitions(name, count)
             self._swap({**self._by_name, name: grown})
@@ -312,12 +343,13 @@ class TopicRegistry:
         is_internal = is_log or stored.name in INTERNAL_TOPICS
         return TopicView(stored.name, stored.topic_id, partitions, is_internal, is_log, stored.configs)
 
-    def _drop_logs(self, name: str, partitions: Iterable[int]) -> None:
-        """Remove what is there; a failed creation has not made all of them."""
+    def _drop_logs(self, partitions: Mapping[str, Iterable[int]]) -> None:
+        """Remove what is there of these topics; a failed creation has not made all of them."""
         try:
-            self._logs.delete_partitions(name, partitions)
+            self._logs.delete_topics(partitions)
         except (OSError, KafkaError) as error:
-            logger.warning("cannot remove all logs of %s: %s", name, error)
+            names = list(partitions)
+            logger.warning("cannot remove all logs of %s: %s", names[0] if len(names) == 1 else names, error)
 
     def _swap(self, by_name: Mapping[str, TopicView]) -> None:
         self._by_id = {view.topic_id: view for view in by_name.values()}

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.server.context import ApiContext, Body, RequestContext
-from kbroker.server.quota.mutation_quota import MutationQuota, ThrottlingQuotaExceededError
+from kbroker.server.quota.mutation_quota import ThrottlingQuotaExceededError
 from kbroker.server.topics import ZERO_ID
 
 _T = TypeVar("_T", str, uuid.UUID)
@@ -42,7 +42,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         answers.append(_row(name, ZERO_ID, Errors.INVALID_REQUEST, "Duplicate topic name."))
     for topic_id in repeated_ids:
         answers.append(_row(None, topic_id, Errors.INVALID_REQUEST, "Duplicate topic id."))
-    quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
+    names = []
     for topic_id in unique_ids:
         view = ctx.topics.get_by_id(topic_id)
         if view is None:
@@ -52,8 +52,12 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             text = "The provided topic name maps to an ID that was already supplied."
             answers.append(_row(view.name, topic_id, Errors.INVALID_REQUEST, text))
         else:
-            answers.append(_delete(ctx, view.name, quota))
-    answers.extend(_delete(ctx, name, quota) for name in unique_names)
+            names.append(view.name)
+    names += unique_names
+    quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
+    known = {name: view.topic_id for name in names if (view := ctx.topics.get(name)) is not None}
+    for name, deleted in zip(names, ctx.topics.delete_all(names, quota.record), strict=True):
+        answers.append(_answer(name, deleted, known.get(name, ZERO_ID)))
     return {"ThrottleTimeMs": quota.throttle_time_ms, "Responses": answers}
 
 
@@ -76,15 +80,13 @@ def _split(items: list[_T]) -> tuple[list[_T], list[_T]]:
     return [item for item in counts if counts[item] == 1], [item for item in counts if counts[item] > 1]
 
 
-def _delete(ctx: ApiContext, name: str, quota: MutationQuota) -> Body:
-    view = ctx.topics.get(name)
-    try:
-        return _row(name, ctx.topics.delete(name, quota.record), Errors.NONE, None)
-    except ThrottlingQuotaExceededError as refusal:
-        return _row(name, ZERO_ID if view is None else view.topic_id, refusal.error, None)
-    except KafkaError as error:
-        text = UNKNOWN_TOPIC if error.error == Errors.UNKNOWN_TOPIC_OR_PARTITION else error.message
-        return _row(name, ZERO_ID, error.error, text)
+def _answer(name: str, deleted: uuid.UUID | KafkaError, topic_id: uuid.UUID) -> Body:
+    if isinstance(deleted, uuid.UUID):
+        return _row(name, deleted, Errors.NONE, None)
+    if isinstance(deleted, ThrottlingQuotaExceededError):
+        return _row(name, topic_id, deleted.error, None)
+    text = UNKNOWN_TOPIC if deleted.error == Errors.UNKNOWN_TOPIC_OR_PARTITION else deleted.message
+    return _row(name, ZERO_ID, deleted.error, text)
 
 
 def _row(name: str | None, topic_id: uuid.UUID, error: Errors, message: str | None) -> Body:
