@@ -8,6 +8,7 @@ from kbroker.cli.options import json_option
 from kbroker.cli.output import print_json
 from kbroker.cli.pipeline_jobs import archive, compact, ingest
 from kbroker.cli.pipeline_views import lag, throttles, usage
+from kbroker.cli.pipeline_whatif import recommend, replay, report
 
 
 @click.group()
@@ -39,5 +40,5 @@ def jars(into: Path | None, delta: bool, as_json: bool) -> None:
         click.echo(",".join(files))
 
 
-for command in (ingest, usage, throttles, lag, archive, compact):
+for command in (ingest, usage, throttles, lag, archive, compact, replay, recommend, report):
     pipeline.add_command(command)

@@ -1,0 +1,133 @@
+"""From nothing to a report: a broker with a request log, three clients of which one misbehaves, then the pipeline.
+
+    python examples/demo/demo.py [--seconds 20] [--folder build/demo]
+
+`make demo` runs it. Each command is printed before it runs, and is one that a user would type. The clients are
+kbroker's own; the one that misbehaves, batch-loader, sends as fast as its connection takes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kbroker.cli import cli
+from kbroker.client.admin import EARLIEST
+from kbroker.client.cluster import Cluster
+from kbroker.client.connection import parse_bootstrap
+from kbroker.client.consumer import Consumer
+from kbroker.client.producer import Producer
+
+HERE = Path(__file__).parent
+TOPIC, PARTITIONS = "orders", 3
+
+
+def run(*words: object) -> None:
+    """A command of `kbroker`, in this process: Java is started once for all of them."""
+    text = [str(word) for word in words]
+    print(f"\n$ kbroker {' '.join(text)}", flush=True)
+    try:
+        cli.main(text, prog_name="kbroker")
+    except SystemExit as done:
+        if done.code:
+            raise
+
+
+def start_broker(folder: Path) -> tuple[subprocess.Popen[str], str]:
+    """A broker on a free port with a request log in files; its address."""
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": folder / "data",
+        "kbroker.request.log.dir": folder / "request-log",
+    }
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    print(f"$ kbroker serve {' '.join(words)} &", flush=True)
+    broker = subprocess.Popen([sys.executable, "-m", "kbroker.cli", "serve", *words], stdout=subprocess.PIPE, text=True)
+    assert broker.stdout is not None
+    line = broker.stdout.readline()
+    print(line, end="", flush=True)
+    if "ready:" not in line:
+        raise SystemExit("the broker did not start")
+    return broker, line.split("://", 1)[1].split(",", 1)[0].strip()
+
+
+def shop(address: str, until: float) -> None:
+    """Orders as they come: some a second, a lot now and then."""
+    rng = random.Random(1)
+    with Cluster(parse_bootstrap(address), client_id="web-shop") as cluster, Producer(cluster) as producer:
+        while time.monotonic() < until:
+            for _ in range(rng.choice([1, 2, 3, 40])):
+                producer.send(TOPIC, rng.randbytes(rng.randint(200, 900)))
+            producer.flush()
+            time.sleep(rng.expovariate(12))
+
+
+def reports(address: str, until: float) -> None:
+    """Reads all orders, and begins again every five seconds."""
+    with Cluster(parse_bootstrap(address), client_id="reports") as cluster:
+        while time.monotonic() < until:
+            consumer = Consumer(cluster, {(TOPIC, n): EARLIEST for n in range(PARTITIONS)}, max_wait_ms=200)
+            again = min(until, time.monotonic() + 5)
+            while time.monotonic() < again:
+                consumer.poll()
+                time.sleep(0.05)
+
+
+def batch_loader(address: str, until: float) -> None:
+    """Misbehaves: after a while it sends as fast as it can, whatever it is told to wait."""
+    rng = random.Random(2)
+    time.sleep(max(0.0, (until - time.monotonic()) / 4))
+    with Cluster(parse_bootstrap(address), client_id="batch-loader") as cluster, Producer(cluster) as producer:
+        while time.monotonic() < until:
+            for _ in range(60):
+                producer.send(TOPIC, rng.randbytes(1000))
+            producer.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=20, help="how long the clients run")
+    parser.add_argument("--folder", type=Path, default=Path("build/demo"), help="emptied first")
+    options = parser.parse_args()
+    folder: Path = options.folder
+    if folder.exists() and not (folder / ".kbroker-demo").exists():
+        raise SystemExit(f"{folder} is not the folder of a demo: delete it first")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / ".kbroker-demo").touch()
+    broker, address = start_broker(folder)
+    try:
+        run("topics", "create", TOPIC, "--partitions", PARTITIONS, "--bootstrap-server", address)
+        run("quotas", "apply", HERE / "quotas.yaml", "--bootstrap-server", address)
+        print(f"\n# web-shop, reports and batch-loader for {options.seconds:.0f} s", flush=True)
+        until = time.monotonic() + options.seconds
+        clients: list[Callable[[str, float], None]] = [shop, reports, batch_loader]
+        threads = [threading.Thread(target=client, args=(address, until)) for client in clients]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        broker.terminate()  # what is still in its buffers is written on the way out
+        broker.wait()
+    table, found, page = folder / "table", folder / "recommended.yaml", folder / "report.html"
+    quiet = ("--quiet",)
+    run("pipeline", "ingest", table, folder / "request-log", *quiet)
+    run("pipeline", "usage", table, *quiet)
+    run("pipeline", "throttles", table, *quiet)
+    wanted = ("--by", "client-id", "--outliers", 1, "--throttled-below", 5, "--io-threads", 8, "--network-threads", 1)
+    run("pipeline", "recommend", table, "-o", found, *wanted, *quiet)
+    run("pipeline", "replay", table, "--quotas", found, *quiet)
+    run("pipeline", "report", table, "-o", page, "--current", HERE / "quotas.yaml", *wanted, *quiet)
+    print(f"\nThe report: {page.absolute().as_uri()}")
+
+
+if __name__ == "__main__":
+    main()

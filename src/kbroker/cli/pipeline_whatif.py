@@ -1,0 +1,321 @@
+"""`kbroker pipeline replay, recommend, report`: what other quotas would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.cli.options import connect
+from kbroker.cli.output import print_json, print_table
+from kbroker.cli.pipeline_jobs import FOLDER, options, progress, session, spark_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kbroker.common.quotas import QuotaEntity
+    from kbroker.spark.recommend import Headroom, Recommendation
+    from kbroker.spark.replay_core import Windows
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+table_options = options(
+    click.argument("table", type=FOLDER),
+    click.option("--date", "dates", multiple=True, metavar="YYYY-MM-DD", help="Only this day. Repeatable."),
+)
+window_options = options(
+    click.option("--samples", type=click.IntRange(1), default=11, show_default=True, help="quota.window.num."),
+    click.option(
+        "--window-seconds", type=click.IntRange(1), default=1, show_default=True, help="quota.window.size.seconds."
+    ),
+)
+recommend_options = options(
+    click.option(
+        "--throttled-below",
+        type=click.FloatRange(0, 100, min_open=True),
+        default=1.0,
+        show_default=True,
+        metavar="PERCENT",
+        help="Of the seconds in which an entity sends anything, how many may be throttled.",
+    ),
+    click.option(
+        "--by",
+        type=click.Choice(["user,client-id", "user", "client-id"]),
+        default="user,client-id",
+        show_default=True,
+        help="Whose quotas.",
+    ),
+    click.option(
+        "--outliers", type=click.IntRange(0), default=5, show_default=True, help="Quotas of their own, of each type."
+    ),
+    click.option("--io-threads", type=click.IntRange(1), metavar="N", help="num.io.threads, for the headroom."),
+    click.option("--network-threads", type=click.IntRange(1), metavar="N", help="num.network.threads."),
+    click.option("--listeners", type=click.IntRange(1), default=1, show_default=True, help="How many there are."),
+)
+
+
+@click.command()
+@table_options
+@click.option("--quotas", "path", type=FILE, required=True, metavar="FILE.yaml", help="As `kbroker quotas apply`.")
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="How many clients to show.")
+@click.option("--check", is_flag=True, help="Whether the log's own updates give its own verdicts, under FILE.yaml.")
+@window_options
+@spark_options
+def replay(
+    table: Path,
+    dates: tuple[str, ...],
+    path: Path,
+    top: int,
+    check: bool,
+    samples: int,
+    window_seconds: int,
+    **common: Any,
+) -> None:
+    """Show who would have been delayed under other quotas, by how much and when.
+
+    TABLE is one of `ingest`. Every value goes through the sensors of the broker. It is an open loop: clients do not
+    react, as real ones would.
+    """
+    wanted = _read(path)
+    with _spark(common) as spark:
+        from kbroker.spark import jobs
+        from kbroker.spark.quota_set import QuotaSet
+        from kbroker.spark.replay import by_client, replay_table
+        from kbroker.spark.replay_core import OPEN_LOOP
+
+        quotas, windows = QuotaSet(wanted), _windows(samples, window_seconds)
+        if check:
+            _check(spark, table, dates, quotas, windows, common)
+            return
+        progress(common)(f"replaying under {len(quotas.quotas)} entities of {path}")
+        found = by_client(replay_table(spark, table, quotas, dates=dates or None, windows=windows))
+        rows = [row.asDict() for row in found.collect()]
+    sums: dict[str, int] = {
+        name: sum(row[name] for row in rows) for name in ("requests", "logged_delay_ms", "delayed", "delay_ms")
+    }
+    if common["as_json"]:
+        shown = [{**row, **{n: str(row[n]) if row[n] else None for n in ("first_delay", "last_delay")}} for row in rows]
+        print_json({"note": OPEN_LOOP, "totals": {**sums, "clients": len(rows)}, "clients": shown[:top]})
+        return
+    print_table(
+        [
+            "PRINCIPAL",
+            "CLIENT ID",
+            "REQUESTS",
+            "DELAY BEFORE",
+            "DELAYED",
+            "DELAY AFTER",
+            "LONGEST",
+            "SECONDS",
+            "FIRST",
+            "LAST",
+        ],
+        [
+            [
+                *(
+                    row["principal"],
+                    row["client_id"],
+                    jobs.count(row["requests"]),
+                    jobs.duration(row["logged_delay_ms"]),
+                ),
+                *(jobs.count(row["delayed"]), jobs.duration(row["delay_ms"]), jobs.duration(row["longest_delay_ms"])),
+                f"{row['delayed_seconds']:,} of {row['active_seconds']:,}",
+                *(f"{row[name]:%H:%M:%S}" if row[name] else None for name in ("first_delay", "last_delay")),
+            ]
+            for row in rows[:top]
+        ],
+        right=range(2, 8),
+    )
+    click.echo(
+        f"{jobs.count(sums['requests'])} requests of {len(rows):,} clients: delay before "
+        f"{jobs.duration(sums['logged_delay_ms'])}, after {jobs.duration(sums['delay_ms'])}; {OPEN_LOOP}."
+    )
+
+
+@click.command()
+@table_options
+@click.option("--output", "-o", type=FILE, metavar="FILE.yaml", help="Write it there; else to stdout.")
+@recommend_options
+@window_options
+@spark_options
+def recommend(
+    table: Path, dates: tuple[str, ...], output: Path | None, samples: int, window_seconds: int, **common: Any
+) -> None:
+    """Recommend quotas: a default of each type, and entities of their own for those that need more.
+
+    Per entity the smallest quota that would have throttled less than a share of its seconds, found through the sensors
+    of the broker and stated with that cost. The YAML is one for `kbroker quotas apply`.
+    """
+    with _spark(common) as spark:
+        from kbroker.spark.recommend import yaml_text
+
+        found = _recommended(spark, table, dates, _windows(samples, window_seconds), common)
+    text = yaml_text(found)
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
+        progress(common)(f"wrote {output}")
+    if common["as_json"]:
+        print_json(_recommendation_json(found))
+    elif output is None:
+        click.echo(text, nl=False)
+    else:
+        _print_recommendation(found)
+
+
+@click.command()
+@table_options
+@click.option("--output", "-o", type=FILE, required=True, metavar="FILE.html", help="The page.")
+@click.option("--quotas", "path", type=FILE, metavar="FILE.yaml", help="What to try; else what is recommended.")
+@click.option("--current", type=FILE, metavar="FILE.yaml", help="The quotas in force, to stand beside it.")
+@click.option("--bootstrap-server", metavar="HOST:PORT", help="Ask this broker for the quotas in force instead.")
+@recommend_options
+@window_options
+@spark_options
+def report(
+    table: Path,
+    dates: tuple[str, ...],
+    output: Path,
+    path: Path | None,
+    current: Path | None,
+    bootstrap_server: str | None,
+    samples: int,
+    window_seconds: int,
+    **common: Any,
+) -> None:
+    """Write a page with plots: usage over time, throttles, recommended against current quotas, what if.
+
+    One HTML file that needs nothing else.
+    """
+    in_force = _in_force(current, bootstrap_server)
+    wanted = _read(path) if path is not None else None
+    with _spark(common) as spark:
+        from kbroker.spark.report.write import write_report
+
+        windows = _windows(samples, window_seconds)
+        found = _recommended(spark, table, dates, windows, common)
+        progress(common)("replaying")
+        done = write_report(
+            spark,
+            table,
+            output,
+            wanted or found.quotas(),
+            datetime.now(timezone.utc),
+            recommendation=found,
+            current=in_force,
+            dates=dates or None,
+            windows=windows,
+        )
+    if common["as_json"]:
+        print_json({"report": str(output), "size_bytes": done})
+    else:
+        click.echo(f"{output} ({done:,} bytes)")
+
+
+def _read(path: Path) -> dict[QuotaEntity, dict[str, float]]:
+    from kbroker.cli.quota_plan import read_file
+
+    return read_file(path)
+
+
+def _in_force(path: Path | None, bootstrap_server: str | None) -> dict[QuotaEntity, dict[str, float]] | None:
+    if path is not None and bootstrap_server is not None:
+        raise click.UsageError("only one of --current and --bootstrap-server")
+    if path is not None:
+        return _read(path)
+    if bootstrap_server is None:
+        return None
+    from kbroker.client.quotas import Quotas
+
+    with connect(bootstrap_server) as cluster:
+        return Quotas(cluster).describe()
+
+
+def _windows(samples: int, window_seconds: int) -> Windows:
+    from kbroker.spark.replay_core import Windows
+
+    return Windows(samples, window_seconds)
+
+
+@contextmanager
+def _spark(common: dict[str, Any]) -> Iterator[SparkSession]:
+    spark = session(common)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _check(
+    spark: SparkSession, table: Path, dates: tuple[str, ...], quotas: Any, windows: Windows, common: dict[str, Any]
+) -> None:
+    from kbroker.spark.replay import check, replay_exact
+    from kbroker.spark.table import read_table
+
+    rows = read_table(spark, table, dates=dates or None)
+    found = check(rows, replay_exact(rows, quotas, windows=windows), windows.seconds * 1000)
+    if common["as_json"]:
+        print_json(found._asdict())
+    else:
+        print_table(["EQUAL", "DIFFERENT", "ONLY IN THE LOG", "ONLY IN THE REPLAY"], [list(found)])
+
+
+def _recommended(
+    spark: SparkSession, table: Path, dates: tuple[str, ...], windows: Windows, common: dict[str, Any]
+) -> Recommendation:
+    from dataclasses import replace
+
+    from kbroker.spark.recommend import capacity_percent, headroom_of, needs_of_table, recommend
+
+    share, by = common["throttled_below"] / 100, common["by"]
+    progress(common)(f"looking for the smallest quotas by {by}")
+    needs = needs_of_table(spark, table, share=share, by=by, dates=dates or None, windows=windows)
+    found = recommend(needs, share=share, by=by, top=common["outliers"])
+    if common["io_threads"] is None or common["network_threads"] is None:
+        return found
+    capacity = capacity_percent(common["io_threads"], common["network_threads"], common["listeners"])
+    return replace(found, headroom=headroom_of(spark, table, found, capacity, dates=dates or None))
+
+
+def _recommendation_json(found: Recommendation) -> dict[str, Any]:
+    from kbroker.cli.quota_views import json_entry
+
+    return {
+        "by": found.by,
+        "throttled_below": found.share,
+        "quotas": [json_entry(entity, values) for entity, values in found.quotas().items()],
+        "needs": [{**need._asdict(), "share": need.share} for need in found.needs],
+        "headroom": None if found.headroom is None else {**found.headroom._asdict(), "free": found.headroom.free},
+    }
+
+
+def _print_recommendation(found: Recommendation) -> None:
+    from kbroker.cli.quota_plan import number_text
+    from kbroker.common.quotas import shown_name
+    from kbroker.spark.quota_set import KEY_OF
+
+    kinds = found.by.split(",")
+    rows: list[list[object]] = [
+        [*(shown_name(None) if kind in kinds else None for kind in ("user", "client-id")), KEY_OF[kind_of],
+         number_text(limit), None, None]
+        for kind_of, limit in found.defaults.items()
+    ]  # fmt: skip
+    for need in found.outliers:
+        rows.append(
+            [need.user, need.client_id, KEY_OF[need.quota_type], number_text(need.limit), f"{need.peak:,.2f}",
+             f"{need.throttled_seconds:,} of {need.seconds:,} s ({need.share:.2%})"]
+        )  # fmt: skip
+    print_table(["USER", "CLIENT-ID", "QUOTA", "LIMIT", "PEAK RATE", "THROTTLED"], rows, right=[3, 4, 5])
+    if found.headroom is not None:
+        click.echo(_headroom_text(found.headroom))
+
+
+def _headroom_text(room: Headroom) -> str:
+    return (
+        f"Threads: {room.capacity:,.0f} % to give, {room.mean:,.1f} % used on average, {room.peak:,.1f} % in the "
+        f"busiest second; the recommended request quotas allow {room.recommended:,.1f} % together."
+    )

@@ -1,0 +1,94 @@
+"""The commands replay, recommend and report: what they print, and files that other commands take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from kbroker.cli import cli, pipeline_whatif
+from kbroker.common.quotas import QuotaEntity
+from kbroker.server.broker import Broker
+from kbroker.spark.table import write_table
+from tests.spark.logged import LoggedBroker, logged, traffic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+IN_FORCE = {QuotaEntity.of({"user": None, "client-id": None}): {"producer_byte_rate": 3_000.0}}
+FILE = "- entity: {user: null, client-id: null}\n  quotas: {producer_byte_rate: 3000}\n"
+
+
+@pytest.fixture(scope="module")
+def log() -> LoggedBroker:
+    broker = logged(traffic(1_500, 41), IN_FORCE)
+    asked = {(row, kind, user, client): delay for row, kind, user, client, delay in broker.delays}
+    for number, row in enumerate(broker.rows):
+        for v in row["verdicts"]:
+            v["delay_asked_ms"] = asked[number, v["quota_type"], v["user"], v["client_id"]]
+    return broker
+
+
+@pytest.fixture(scope="module")
+def table(spark: SparkSession, log: LoggedBroker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("whatif") / "table"
+    write_table(spark.createDataFrame(log.table()), path, buckets=2)
+    return path
+
+
+@pytest.fixture
+def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """A command in the session of the tests, which it must not stop."""
+
+    class Kept:
+        def __getattr__(self, name: str) -> Any:
+            return (lambda: None) if name == "stop" else getattr(spark, name)
+
+    monkeypatch.setattr(pipeline_whatif, "session", lambda common: Kept())
+
+    def go(*words: object) -> str:
+        done = CliRunner().invoke(cli, [str(word) for word in words])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    return go
+
+
+def test_replay_tells_before_and_after(run: Any, table: Path, log: LoggedBroker, tmp_path: Path) -> None:
+    """Under the quotas in force the delay after is the delay before, of all clients; and it says what it is."""
+    quotas = tmp_path / "same.yaml"
+    quotas.write_text(FILE, encoding="utf-8")
+    found = json.loads(run("pipeline", "replay", table, "--quotas", quotas, "--json", "-q"))
+    assert found["totals"]["requests"] == 1_500
+    assert found["totals"]["delay_ms"] == found["totals"]["logged_delay_ms"] == sum(log.served) > 0
+    assert "open loop" in found["note"]
+    assert len(found["clients"]) == found["totals"]["clients"] == 6
+    text = run("pipeline", "replay", table, "--quotas", quotas, "-q")
+    assert "1,500 requests of 6 clients" in text
+    assert "open loop" in text
+    checked = json.loads(run("pipeline", "replay", table, "--quotas", quotas, "--check", "--json", "-q"))
+    assert checked == {"equal": len(log.delays), "different": 0, "only_logged": 0, "only_replayed": 0}
+
+
+def test_a_broker_takes_the_recommendation(run: Any, table: Path, tmp_path: Path) -> None:
+    """`quotas apply` makes all of it, and `quotas diff` then finds nothing."""
+    path = tmp_path / "recommended.yaml"
+    words = ("--throttled-below", 5, "--outliers", 2, "--io-threads", 8, "--network-threads", 3, "--listeners", 2)
+    found = json.loads(run("pipeline", "recommend", table, "-o", path, *words, "--json", "-q"))
+    assert found["headroom"]["capacity"] == 1400
+    assert found["quotas"]
+    with Broker() as broker:
+        address = broker.bootstrap_servers
+        assert "producer_byte_rate" in run("quotas", "apply", path, "--bootstrap-server", address)
+        listed = json.loads(run("quotas", "list", "--bootstrap-server", address, "--json"))
+        assert sorted(map(str, listed)) == sorted(map(str, found["quotas"]))
+        run("quotas", "diff", path, "--bootstrap-server", address, "--exit-code")
+        page = tmp_path / "page.html"
+        run("pipeline", "report", table, "-o", page, *words, "--bootstrap-server", address, "-q")
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    text = run("pipeline", "recommend", table, *words, "-q")
+    assert text.startswith("# Recommended quotas by user,client-id")
