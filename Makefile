@@ -51,6 +51,10 @@ format: $(VENV)/.locked ## rewrite Python sources in the one format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+.PHONY: demo
+demo: $(VENV)/.built $(VENV)/.locked ## a broker, three clients of which one misbehaves, the Spark pipeline, an HTML report; needs Java 17
+	$(BIN)/python examples/demo/demo.py $(ARGS)
+
 .PHONY: bench
 bench: $(VENV)/.built $(VENV)/.locked $(VENV)/.bench ## benchmarks of the cores, then loads beside peers (KBROKER_ORACLES names the folder with the load tools)
 	$(BIN)/python -m pytest bench/bench_codec.py bench/bench_queues.py bench/bench_sensors.py bench/bench_timing_wheel.py -p no:cacheprovider \

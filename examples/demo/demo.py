@@ -9,6 +9,7 @@ kbroker's own; the one that misbehaves, batch-loader, sends as fast as its conne
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ from pathlib import Path
 from kbroker.cli import cli
 from kbroker.client.admin import EARLIEST
 from kbroker.client.cluster import Cluster
-from kbroker.client.connection import parse_bootstrap
+from kbroker.client.connection import BrokerConnectionError
 from kbroker.client.consumer import Consumer
 from kbroker.client.producer import Producer
 
@@ -61,7 +62,7 @@ def start_broker(folder: Path) -> tuple[subprocess.Popen[str], str]:
 def shop(address: str, until: float) -> None:
     """Orders as they come: some a second, a lot now and then."""
     rng = random.Random(1)
-    with Cluster(parse_bootstrap(address), client_id="web-shop") as cluster, Producer(cluster) as producer:
+    with Cluster(address, client_id="web-shop") as cluster, Producer(cluster) as producer:
         while time.monotonic() < until:
             for _ in range(rng.choice([1, 2, 3, 40])):
                 producer.send(TOPIC, rng.randbytes(rng.randint(200, 900)))
@@ -71,7 +72,7 @@ def shop(address: str, until: float) -> None:
 
 def reports(address: str, until: float) -> None:
     """Reads all orders, and begins again every five seconds."""
-    with Cluster(parse_bootstrap(address), client_id="reports") as cluster:
+    with Cluster(address, client_id="reports") as cluster:
         while time.monotonic() < until:
             consumer = Consumer(cluster, {(TOPIC, n): EARLIEST for n in range(PARTITIONS)}, max_wait_ms=200)
             again = min(until, time.monotonic() + 5)
@@ -84,11 +85,18 @@ def batch_loader(address: str, until: float) -> None:
     """Misbehaves: after a while it sends as fast as it can, whatever it is told to wait."""
     rng = random.Random(2)
     time.sleep(max(0.0, (until - time.monotonic()) / 4))
-    with Cluster(parse_bootstrap(address), client_id="batch-loader") as cluster, Producer(cluster) as producer:
+    with Cluster(address, client_id="batch-loader") as cluster, Producer(cluster) as producer:
         while time.monotonic() < until:
             for _ in range(60):
                 producer.send(TOPIC, rng.randbytes(1000))
             producer.flush()
+
+
+def keep_going(client: Callable[[str, float], None], address: str, until: float) -> None:
+    """Run a client; one that lost its connection, as on a machine that stood still, connects again."""
+    while time.monotonic() < until:
+        with contextlib.suppress(BrokerConnectionError):
+            client(address, until)
 
 
 def main() -> None:
@@ -109,7 +117,7 @@ def main() -> None:
         print(f"\n# web-shop, reports and batch-loader for {options.seconds:.0f} s", flush=True)
         until = time.monotonic() + options.seconds
         clients: list[Callable[[str, float], None]] = [shop, reports, batch_loader]
-        threads = [threading.Thread(target=client, args=(address, until)) for client in clients]
+        threads = [threading.Thread(target=keep_going, args=(client, address, until)) for client in clients]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -61,7 +61,8 @@ def test_help():
     ["serve", "topics", "topics list", "topics describe", "topics create", "topics alter", "topics delete", "groups",
      "groups list", "groups describe", "groups reset", "groups delete", "configs", "configs describe", "configs alter",
      "quotas", "quotas list", "quotas describe", "quotas set", "quotas remove", "quotas resolve", "quotas apply",
-     "quotas diff", "pipeline", "pipeline jars", "produce", "consume", "users", "users list", "users add",
+     "quotas diff", "pipeline", "pipeline jars", "pipeline replay",
+     "pipeline recommend", "pipeline report", "produce", "consume", "users", "users list", "users add",
      "users remove", "log", "log dump", "log verify"],
 )  # fmt: skip
 def test_every_command_has_help(command):

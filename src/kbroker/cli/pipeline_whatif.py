@@ -76,9 +76,9 @@ def replay(
     window_seconds: int,
     **common: Any,
 ) -> None:
-    """Show who would have been delayed under other quotas, by how much and when.
+    """Show who other quotas would have delayed.
 
-    TABLE is one of `ingest`. Every value goes through the sensors of the broker. It is an open loop: clients do not
+    By how much, and when. TABLE is one of `ingest`. Every value goes through the sensors of the broker. It is an open loop: clients do not
     react, as real ones would.
     """
     wanted = _read(path)
@@ -100,7 +100,9 @@ def replay(
     }
     if common["as_json"]:
         shown = [{**row, **{n: str(row[n]) if row[n] else None for n in ("first_delay", "last_delay")}} for row in rows]
-        print_json({"note": OPEN_LOOP, "totals": {**sums, "clients": len(rows)}, "clients": shown[:top]})
+        sums["clients"] = len(rows)
+        told: dict[str, Any] = {"note": OPEN_LOOP, "totals": sums, "clients": shown[:top]}
+        print_json(told)
         return
     print_table(
         [
@@ -146,10 +148,10 @@ def replay(
 def recommend(
     table: Path, dates: tuple[str, ...], output: Path | None, samples: int, window_seconds: int, **common: Any
 ) -> None:
-    """Recommend quotas: a default of each type, and entities of their own for those that need more.
+    """Recommend quotas, as a file for `kbroker quotas apply`.
 
-    Per entity the smallest quota that would have throttled less than a share of its seconds, found through the sensors
-    of the broker and stated with that cost. The YAML is one for `kbroker quotas apply`.
+    A default of each type, and entities of their own for those that need more. Per entity the smallest quota that would have throttled less than a share of its seconds, found through the sensors
+    of the broker and stated with that cost.
     """
     with _spark(common) as spark:
         from kbroker.spark.recommend import yaml_text
@@ -187,9 +189,9 @@ def report(
     window_seconds: int,
     **common: Any,
 ) -> None:
-    """Write a page with plots: usage over time, throttles, recommended against current quotas, what if.
+    """Write a page with plots of a request log.
 
-    One HTML file that needs nothing else.
+    Usage over time, throttles, recommended against current quotas, what if. One HTML file that needs nothing else.
     """
     in_force = _in_force(current, bootstrap_server)
     wanted = _read(path) if path is not None else None
