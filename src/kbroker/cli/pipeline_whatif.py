@@ -78,7 +78,8 @@ def replay(
 ) -> None:
     """Show who other quotas would have delayed.
 
-    By how much, and when. TABLE is one of `ingest`. Every value goes through the sensors of the broker. It is an open loop: clients do not
+    By how much, and when. TABLE is one of `ingest`. Every value goes through the sensors of the broker. It is
+    an open loop: clients do not
     react, as real ones would.
     """
     wanted = _read(path)
@@ -150,7 +151,8 @@ def recommend(
 ) -> None:
     """Recommend quotas, as a file for `kbroker quotas apply`.
 
-    A default of each type, and entities of their own for those that need more. Per entity the smallest quota that would have throttled less than a share of its seconds, found through the sensors
+    A default of each type, and entities of their own for those that need more. Per entity the smallest quota
+    that would have throttled less than a share of its seconds, found through the sensors
     of the broker and stated with that cost.
     """
     with _spark(common) as spark:
