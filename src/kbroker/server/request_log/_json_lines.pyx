@@ -7,7 +7,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, strlen
+from libc.string cimport memcpy
 
 from kbroker._core.crc32c cimport crc32c
 from kbroker.common.request_log import VERSION
@@ -20,7 +20,7 @@ from kbroker.server.request_log._record_ring cimport (
     FACTS_SOFTWARE_VERSION, FACTS_TEXTS, Facts, Record, record_client_id, record_notes,
 )
 from kbroker.server.request_log._text cimport (
-    buffer_free, buffer_room, put_double, put_int, put_json, put_ms, put_raw, put_utc, quota_type_name,
+    buffer_free, buffer_room, put, put_double, put_int, put_json, put_ms, put_raw, put_utc, quota_type_name,
 )
 
 cdef enum:
@@ -32,10 +32,6 @@ cdef bytes _START = b'{"version":%d,"time":"' % VERSION
 cdef char START[32]
 cdef int START_BYTES = <int>len(_START)
 memcpy(START, <const char *>_START, <size_t>START_BYTES)
-
-
-cdef inline char *put(char *to, const char *literal) noexcept nogil:
-    return put_raw(to, literal, <int64_t>strlen(literal))
 
 
 cdef inline char *put_number(char *to, const char *name, int64_t value) noexcept nogil:

@@ -8,25 +8,17 @@ from kbroker.server.request_log._text cimport Buffer
 cdef enum:
     BATCH_BYTES = 524288        # below message.max.bytes; a batch that has so many is ended
 
-cdef struct PartitionBatch:     # the batch that is being filled
-    Buffer data                 # header and records
-    int32_t count
+cdef struct PartitionBatch:     # batches one behind the other, of which the last one is being filled
+    Buffer data
+    int64_t begin               # of the last one
+    int32_t count               # of its records
     int64_t first_ms
     int64_t largest_ms
-
-cdef struct FullBatch:
-    FullBatch *next
-    int32_t partition
-    int32_t count
-    int64_t size_bytes          # the batch lies behind
 
 cdef struct TopicBatches:
     int32_t partition_count     # 0: there is no topic
     PartitionBatch *partitions  # owned
-    FullBatch *first            # owned list, in order
-    FullBatch *last
     int64_t size_bytes          # in all
-    int64_t lost                # values for which there was no memory
 
 cdef bint batches_init(TopicBatches *batches, int32_t partition_count) noexcept nogil   # false: memory is out
 cdef void batches_destroy(TopicBatches *batches) noexcept nogil

@@ -1,8 +1,8 @@
 # cython: freethreading_compatible=True
 """Record batches v2 without a Python object per record. Source: ``DefaultRecordBatch``, ``DefaultRecord``."""
-from libc.stdint cimport int32_t, int64_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 from kbroker._core.crc32c cimport crc32c
 from kbroker.log._append cimport partition_append
@@ -28,18 +28,8 @@ cdef void batches_destroy(TopicBatches *batches) noexcept nogil:
         return
     for i in range(batches.partition_count):
         buffer_free(&batches.partitions[i].data)
-    drop_full(batches)
     free(batches.partitions)
     batches.partitions = NULL
-
-
-cdef void drop_full(TopicBatches *batches) noexcept nogil:
-    cdef FullBatch *full
-    while batches.first != NULL:
-        full = batches.first
-        batches.first = full.next
-        free(full)
-    batches.last = NULL
 
 
 cdef inline char *put_varint(char *to, int64_t value) noexcept nogil:
@@ -59,40 +49,29 @@ cdef inline void put_big(char *to, uint64_t value, int size) noexcept nogil:
         to[i] = <char>(value >> (8 * (size - 1 - i)))
 
 
-cdef void end_batch(TopicBatches *batches, int32_t partition) noexcept nogil:
-    """Put the header in front of what a partition has, and the whole into the list."""
-    cdef PartitionBatch *batch = &batches.partitions[partition]
-    cdef int64_t size = batch.data.size_bytes
-    cdef FullBatch *full
-    cdef char *at
+cdef inline int64_t get_big(const char *at) noexcept nogil:
+    """Four bytes."""
+    return (<int64_t><uint8_t>at[0] << 24 | <int64_t><uint8_t>at[1] << 16 | <int64_t><uint8_t>at[2] << 8
+            | <int64_t><uint8_t>at[3])
+
+
+cdef void end_batch(PartitionBatch *batch) noexcept nogil:
+    """Fill in the header of the last batch; the next one begins behind it."""
+    cdef char *at = batch.data.data + batch.begin
+    cdef int64_t size = batch.data.size_bytes - batch.begin
     if batch.count == 0:
         return
-    full = <FullBatch *>malloc(sizeof(FullBatch) + <size_t>size)
-    if full == NULL:
-        batches.lost += batch.count
-    else:
-        at = batch.data.data
-        memset(at, 0, BATCH_HEADER_BYTES)
-        put_big(at + 8, <uint64_t>(size - 12), 4)
-        put_big(at + 12, <uint64_t>-1, 4)
-        at[16] = 2
-        put_big(at + 23, <uint64_t>(batch.count - 1), 4)
-        put_big(at + 27, <uint64_t>batch.first_ms, 8)
-        put_big(at + 35, <uint64_t>batch.largest_ms, 8)
-        memset(at + 43, 0xFF, 14)       # neither a producer's id, nor its epoch, nor a sequence
-        put_big(at + 57, <uint64_t>batch.count, 4)
-        put_big(at + 17, crc32c(0, at + 21, size - 21), 4)
-        full.next = NULL
-        full.partition = partition
-        full.count = batch.count
-        full.size_bytes = size
-        memcpy(<char *>full + sizeof(FullBatch), at, <size_t>size)
-        if batches.last != NULL:
-            batches.last.next = full
-        else:
-            batches.first = full
-        batches.last = full
-    batch.data.size_bytes = 0
+    memset(at, 0, BATCH_HEADER_BYTES)
+    put_big(at + 8, <uint64_t>(size - 12), 4)
+    put_big(at + 12, <uint64_t>-1, 4)
+    at[16] = 2
+    put_big(at + 23, <uint64_t>(batch.count - 1), 4)
+    put_big(at + 27, <uint64_t>batch.first_ms, 8)
+    put_big(at + 35, <uint64_t>batch.largest_ms, 8)
+    memset(at + 43, 0xFF, 14)           # neither a producer's id, nor its epoch, nor a sequence
+    put_big(at + 57, <uint64_t>batch.count, 4)
+    put_big(at + 17, crc32c(0, at + 21, size - 21), 4)
+    batch.begin = batch.data.size_bytes
     batch.count = 0
 
 
@@ -107,7 +86,8 @@ cdef bint batches_add(TopicBatches *batches, int32_t partition, const char *key,
     if batch.count == 0:
         if buffer_room(&batch.data, BATCH_HEADER_BYTES) == NULL:
             return False
-        batch.data.size_bytes = BATCH_HEADER_BYTES
+        batch.begin = batch.data.size_bytes
+        batch.data.size_bytes += BATCH_HEADER_BYTES
         batch.first_ms = batch.largest_ms = time_ms
     body[0] = 0                         # attributes; then what stands before the key
     at = put_varint(body + 1, time_ms - batch.first_ms)
@@ -118,7 +98,7 @@ cdef bint batches_add(TopicBatches *batches, int32_t partition, const char *key,
     size = (at - body) + key_bytes + value_bytes + 1
     to = buffer_room(&batch.data, size + RECORD_OVERHEAD)
     if to == NULL:
-        batch.data.size_bytes = before if batch.count > 0 else 0
+        batch.data.size_bytes = before
         return False
     to = put_varint(to, size)
     to = put_raw(to, body, head_bytes)
@@ -131,59 +111,64 @@ cdef bint batches_add(TopicBatches *batches, int32_t partition, const char *key,
     if time_ms > batch.largest_ms:
         batch.largest_ms = time_ms
     batches.size_bytes += size
-    if batch.data.size_bytes >= BATCH_BYTES:
-        end_batch(batches, partition)
+    if batch.data.size_bytes - batch.begin >= BATCH_BYTES:
+        end_batch(batch)
     return True
 
 
-cdef tuple batches_append(TopicBatches *batches, object logs):
-    cdef Partition **partitions
+cdef struct Appended:
+    int64_t written             # bytes
+    int64_t unwritten           # values
+    int32_t error               # the last one, -2: there is no such partition
+    const char *message         # of the log, or NULL
+
+
+cdef void append_batches(PartitionBatch *batch, Partition *partition, Appended *sum) noexcept nogil:
+    """Each batch is an append of its own: all of them may be larger than a segment."""
     cdef AppendResult result
-    cdef FullBatch *full
-    cdef int64_t written = 0, unwritten
-    cdef const char *message = b"the partition cannot be used"
-    cdef bint failed = False
-    cdef int32_t i, error = 0
+    cdef char *at
+    cdef int64_t size, place = 0, values
+    end_batch(batch)
+    while place < batch.data.size_bytes:
+        at = batch.data.data + place
+        size = get_big(at + 8) + 12
+        values = get_big(at + 57)
+        place += size
+        if partition == NULL:
+            sum.error = -2
+            sum.unwritten += values
+            continue
+        partition_append(partition, at, size, -1, API_VERSION, False, &result)
+        free(result.bad_records)
+        if result.error != 0:
+            sum.error = result.error
+            sum.message = result.message
+            sum.unwritten += values
+            continue
+        sum.written += size
+        if result.high_watermark_moved:
+            call_hook(partition, False)     # waiting fetches of the topic
+    batch.data.size_bytes = 0
+    batch.begin = 0
+
+
+cdef tuple batches_append(TopicBatches *batches, object logs):
+    cdef Appended sum
+    cdef Partition *partition
+    cdef int32_t i
     cdef PartitionLog log
-    if batches.partition_count == 0:
-        return 0, 0, None
-    partitions = <Partition **>calloc(<size_t>batches.partition_count, sizeof(Partition *))
-    if partitions == NULL:
-        raise MemoryError
-    for i in range(min(batches.partition_count, <int32_t>len(logs))):
-        log = logs[i]
+    memset(&sum, 0, sizeof(sum))
+    for i in range(batches.partition_count):
+        log = logs[i] if i < len(logs) else None
+        partition = NULL
         if log is not None and log.partition != NULL:
-            partitions[i] = partition_retain(log.partition)
-    with nogil:
-        for i in range(batches.partition_count):
-            end_batch(batches, i)
-        unwritten = batches.lost
-        batches.lost = 0
-        full = batches.first
-        while full != NULL:
-            if partitions[full.partition] == NULL:
-                failed = True
-                unwritten += full.count
-            else:
-                partition_append(partitions[full.partition], <char *>full + sizeof(FullBatch), full.size_bytes, -1,
-                                 API_VERSION, False, &result)
-                free(result.bad_records)
-                if result.error != 0:
-                    failed = True
-                    error = result.error
-                    if result.message != NULL:
-                        message = result.message
-                    unwritten += full.count
-                else:
-                    written += full.size_bytes
-                    if result.high_watermark_moved:
-                        call_hook(partitions[full.partition], False)    # waiting fetches of the topic
-            full = full.next
-        drop_full(batches)
-        batches.size_bytes = 0
-        for i in range(batches.partition_count):
-            if partitions[i] != NULL:
-                partition_release(partitions[i])
-        free(partitions)
-    why = f"{message.decode()} (error {error})" if failed else ("no memory" if unwritten else None)
-    return written, unwritten, why
+            partition = partition_retain(log.partition)
+        with nogil:
+            append_batches(&batches.partitions[i], partition, &sum)
+            if partition != NULL:
+                partition_release(partition)
+    batches.size_bytes = 0
+    if sum.error == 0:
+        return sum.written, sum.unwritten, None
+    why = "the partition cannot be used" if sum.message == NULL else (<bytes>sum.message).decode()
+    return sum.written, sum.unwritten, why if sum.error == -2 else f"{why} (error {sum.error})"

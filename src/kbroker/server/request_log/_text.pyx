@@ -2,18 +2,10 @@
 """Numbers, times and hostile names as text. Bytes that are no UTF-8 become U+FFFD exactly where Python's "replace"
 puts it, so that every form of a record has the same names.
 """
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy
 
 from kbroker.common.request_log import QUOTA_TYPES
-
-cdef char DIGITS[200]
-cdef int _i
-for _i in range(100):
-    DIGITS[2 * _i] = <char>(c'0' + _i // 10)
-    DIGITS[2 * _i + 1] = <char>(c'0' + _i % 10)
-
 
 cdef const char *TYPE_NAMES[5]
 TYPE_NAMES[0] = b"Produce"
@@ -50,49 +42,9 @@ cdef void buffer_free(Buffer *buffer) noexcept nogil:
     buffer.size_bytes = buffer.capacity = 0
 
 
-cdef char *put_raw(char *to, const char *data, int64_t size_bytes) noexcept nogil:
-    if size_bytes > 0:
-        memcpy(to, data, <size_t>size_bytes)
-    return to + size_bytes
-
-
-cdef inline char *put_two(char *to, int64_t value) noexcept nogil:
-    memcpy(to, DIGITS + 2 * value, 2)
-    return to + 2
-
-
 cdef inline char *put_three(char *to, int64_t value) noexcept nogil:
     to[0] = <char>(c'0' + value // 100)
     return put_two(to + 1, value % 100)
-
-
-cdef char *put_int(char *to, int64_t value) noexcept nogil:
-    cdef char digits[24]
-    cdef char *at = digits + 24
-    cdef uint64_t left = <uint64_t>value
-    if value < 0:
-        to[0] = c'-'
-        to += 1
-        left = <uint64_t>0 - left
-    while left >= 100:
-        at -= 2
-        memcpy(at, DIGITS + 2 * (left % 100), 2)
-        left //= 100
-    if left >= 10:
-        at -= 2
-        memcpy(at, DIGITS + 2 * left, 2)
-    else:
-        at -= 1
-        at[0] = <char>(c'0' + left)
-    return put_raw(to, at, digits + 24 - at)
-
-
-cdef char *put_ms(char *to, int64_t us) noexcept nogil:
-    if us < 0:
-        us = 0
-    to = put_int(to, us // 1000)
-    to[0] = c'.'
-    return put_three(to + 1, us % 1000)
 
 
 cdef char *put_double(char *to, double value) noexcept nogil:
