@@ -71,7 +71,10 @@ class Day:
                 "requests": (c["repeated"][i] or 1) * weight,
                 "request_bytes": (c["request_bytes"][i] or 0) * weight,
                 "response_bytes": (c["response_bytes"][i] or 0) * weight,
-                "request_time_us": ((c["local_time_us"][i] or 0) + (c["network_time_us"][i] or 0)) * weight,
+                "request_time_us": (
+                    (c["local_time_us"][i] or 0) * (c["repeated"][i] or 1) + (c["network_time_us"][i] or 0)
+                )
+                * weight,
                 "mutations": sum(u["value"] for u in c["updates"][i] or () if u["quota_type"] == "ControllerMutation"),
             }
             for place in (found.setdefault(entity, {}), seconds.setdefault((*entity, second[i]), {})):

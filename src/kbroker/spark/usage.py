@@ -101,7 +101,9 @@ def _measured(name: str) -> Column:
     if name == "requests":
         return F.coalesce("repeated", F.lit(1)) * weight
     if name == "request_time_us":
-        return (F.coalesce("local_time_us", zero) + F.coalesce("network_time_us", zero)) * weight
+        # of requests that share a record, the time of the network thread is summed, that of the handler the last one's
+        handled = F.coalesce("local_time_us", zero) * F.coalesce("repeated", F.lit(1))
+        return (handled + F.coalesce("network_time_us", zero)) * weight
     if name == "mutations":
         mutations = F.filter("updates", lambda u: u["quota_type"] == "ControllerMutation")
         return F.coalesce(F.aggregate(mutations, F.lit(0.0), lambda sum_, u: sum_ + u["value"]), F.lit(0.0)) * weight
