@@ -38,12 +38,12 @@ def decode_messages(batches: Iterable[Any]) -> Iterator[Any]:
 
     Values that are no Arrow pass through as text. A message that cannot be read is one row that says why.
     """
-    import pyarrow as pa
+    import pyarrow.compute as pc
 
     for batch in batches:
         is_arrow = batch["arrow"]
         if is_arrow.true_count < len(is_arrow):
-            plain = batch if not is_arrow.true_count else batch.filter(pa.compute.invert(is_arrow))
+            plain = batch if not is_arrow.true_count else batch.filter(pc.invert(is_arrow))
             yield _message(plain.num_rows, _text(plain["value"]), None, *_origin(plain))
         if is_arrow.true_count:
             for row in range(batch.num_rows):
@@ -111,6 +111,7 @@ def conform(batch: pa.RecordBatch) -> list[Any]:
 
 def _fit(values: Any, wanted: Any, count: int) -> Any:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     if values is None:
         return pa.nulls(count, wanted)
@@ -121,15 +122,14 @@ def _fit(values: Any, wanted: Any, count: int) -> Any:
     if pa.types.is_list(wanted) and (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
         items = values.flatten()  # without what lies under nulls and outside of a slice
         offsets = pa.array([0], pa.int32())
-        lengths = pa.compute.fill_null(pa.compute.list_value_length(values), 0)
-        offsets = pa.concat_arrays([offsets, pa.compute.cumulative_sum(lengths).cast(pa.int32())])
+        lengths = pc.fill_null(pc.list_value_length(values), 0)
+        offsets = pa.concat_arrays([offsets, pc.cumulative_sum(lengths).cast(pa.int32())])
         mask = values.is_null() if values.null_count else None
         return pa.ListArray.from_arrays(offsets, _fit(items, wanted.value_type, len(items)), mask=mask)
     if pa.types.is_struct(wanted) and pa.types.is_struct(values.type):
         names = {field.name for field in values.type}
         parts = [
-            _fit(pa.compute.struct_field(values, f.name) if f.name in names else None, f.type, len(values))
-            for f in wanted
+            _fit(pc.struct_field(values, f.name) if f.name in names else None, f.type, len(values)) for f in wanted
         ]
         return pa.StructArray.from_arrays(parts, fields=list(wanted))
     return values.cast(wanted)

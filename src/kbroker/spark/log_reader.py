@@ -134,6 +134,7 @@ def parse(raw: DataFrame, format: str = AUTO) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
+    raw = raw.where("value is not null")  # a tombstone is nothing, like an empty line
     if format == JSON:
         reason = F.when(F.col("arrow"), F.lit("an Arrow batch where JSON was said to be"))
         return _parse_json(raw.select(F.col("value").cast("string").alias("text"), reason.alias("reason"), *_ORIGIN))
