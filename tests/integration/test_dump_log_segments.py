@@ -13,7 +13,7 @@ from kbroker.common.config import BrokerConfig
 from kbroker.log.dump import dump_file
 from kbroker.log.manager import LogManager, TopicLogs
 from kbroker.log.verify import verify
-from kbroker.protocol._records import RecordBatchBuilder
+from kbroker.protocol.records import RecordBatchBuilder
 from tests.support import need
 
 NOW_MS = 1_700_000_000_000

@@ -3,8 +3,7 @@
 from kbroker.log._cleaner import Cleaner
 from kbroker.log._partition import PartitionLog
 from kbroker.log.facts import CleanResult
-from kbroker.protocol._records import RecordBatchBuilder
-from kbroker.protocol.records import iter_batches
+from kbroker.protocol.records import RecordBatchBuilder, iter_batches
 from tests.support.log_files import NOW_MS, read_all
 
 Kept = tuple[int, bytes | None, bytes | None]

@@ -94,7 +94,7 @@ def test_untouched_batch_is_copied(log: PartitionLog) -> None:
 
 def test_times_and_headers_of_survivors(log: PartitionLog) -> None:
     """Records of a batch that is built anew keep their time stamps and headers; base and largest are of those left."""
-    from kbroker.protocol._records import RecordBatchBuilder
+    from kbroker.protocol.records import RecordBatchBuilder
 
     builder = RecordBatchBuilder()
     builder.append(b"a", b"1", NOW_MS + 9)

@@ -11,7 +11,7 @@ from kbroker.log._producer_state import ProducerStateManager
 from kbroker.log.dump import UnknownFileError, describe, dump_file
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
 from kbroker.log.verify import verify
-from kbroker.protocol._records import RecordBatchBuilder
+from kbroker.protocol.records import RecordBatchBuilder
 
 
 def batch(base, count=1, *, payload=b"records", attributes=0, pid=-1, epoch=-1, seq=-1, time=1000, leader_epoch=0):

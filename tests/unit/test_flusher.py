@@ -9,7 +9,7 @@ import pytest
 from kbroker._core.clock import SystemClock
 from kbroker.log._flusher import FlusherPool
 from kbroker.log._partition import PartitionLog
-from kbroker.protocol._records import RecordBatchBuilder
+from kbroker.protocol.records import RecordBatchBuilder
 
 
 def batch():

@@ -12,7 +12,7 @@ from kbroker.common.errors import KafkaError
 from kbroker.log import checkpoints
 from kbroker.log.folder_lock import FolderLockedError
 from kbroker.log.manager import LogManager, StartReport, TopicLogs
-from kbroker.protocol._records import RecordBatchBuilder
+from kbroker.protocol.records import RecordBatchBuilder
 
 ID = uuid.UUID(int=0xABCDEF)
 NOW_MS = 1_700_000_000_000

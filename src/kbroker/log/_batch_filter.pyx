@@ -13,9 +13,8 @@ from kbroker.log._offset_map cimport offset_map_get
 from kbroker.log._posix cimport ENOMEM, put_int16, put_int32, put_int64
 from kbroker.log._producer_state cimport BatchFacts, ProducerFacts
 from kbroker.log._validate cimport batch_facts
-from kbroker.protocol._records cimport (
-    BATCH_HEADER_BYTES, CODEC_LEVEL, BatchHeader, RecordView, batch_decompress, batch_recompress, record_next,
-)
+from kbroker.protocol._compression cimport CODEC_LEVEL, batch_decompress, batch_recompress
+from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, RecordView, record_next
 
 cdef enum:
     CODEC_MASK = 7

@@ -1,6 +1,6 @@
 # cython: freethreading_compatible=True
 """Kafka's topic settings as plain values."""
-from kbroker.protocol._records cimport CODEC_LEVEL
+from kbroker.protocol._compression cimport CODEC_LEVEL
 
 from kbroker.protocol.compression import CompressionType
 

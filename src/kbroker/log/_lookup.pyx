@@ -11,7 +11,8 @@ from kbroker.log._posix cimport EIO, ENOMEM, io_read
 from kbroker.log._segment cimport (
     LogSegment, SegmentList, segment_find, segment_find_indexed, segment_list_release, segment_open,
 )
-from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, RecordView, batch_decompress, record_next
+from kbroker.protocol._compression cimport batch_decompress
+from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, RecordView, record_next
 
 cdef enum:
     UNPACK_CAP_BYTES = 268435456

@@ -9,9 +9,9 @@ from kbroker._core.crc32c cimport crc32c
 from kbroker.log._config cimport LogConfig
 from kbroker.log._posix cimport get_int32, put_int16, put_int32, put_int64
 from kbroker.log._producer_state cimport BatchFacts
+from kbroker.protocol._compression cimport batch_decompress, batch_recompress
 from kbroker.protocol._records cimport (
-    BATCH_HEADER_BYTES, BatchHeader, RecordView, batch_crc_ok, batch_decompress, batch_parse, batch_recompress,
-    record_next,
+    BATCH_HEADER_BYTES, BatchHeader, RecordView, batch_crc_ok, batch_parse, record_next,
 )
 
 cdef enum:

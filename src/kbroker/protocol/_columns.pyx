@@ -11,9 +11,9 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
+from kbroker.protocol._compression cimport batch_decompress
 from kbroker.protocol._records cimport (
-    BATCH_HEADER_BYTES, BatchHeader, HeaderView, RecordView, batch_crc_ok, batch_decompress, batch_parse, header_next,
-    record_next)
+    BATCH_HEADER_BYTES, BatchHeader, HeaderView, RecordView, batch_crc_ok, batch_parse, header_next, record_next)
 
 from kbroker.protocol._records import DEFAULT_CAP_BYTES, corrupt
 

@@ -1,10 +1,15 @@
 """Record batch v2 (spec: headers-and-primitives 4): header fields, validation, iteration. Pure functions, no lock."""
 from cpython.buffer cimport Py_buffer
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef enum:
     BATCH_HEADER_BYTES = 61
-    CODEC_LEVEL = -2147483647   # the level Kafka's own codec takes when none is set
+    LENGTH_FROM = 12            # batch_length counts from here
+    CRC_FROM = 21               # the checksum covers attributes to end
+    LOG_APPEND_TIME = 0x08      # of the attributes, like the next three
+    TRANSACTIONAL = 0x10
+    CONTROL = 0x20
+    DELETE_HORIZON = 0x40
 
 cdef struct BatchHeader:
     int64_t base_offset
@@ -37,6 +42,18 @@ cdef struct HeaderView:         # pointers into the records section
     const char *value
     int32_t value_bytes         # -1 null
 
+cdef inline uint64_t load_be(const char *at, int size) noexcept nogil:
+    cdef uint64_t value = 0
+    cdef int i
+    for i in range(size):
+        value = value << 8 | <uint8_t>at[i]
+    return value
+
+cdef inline void store_be(uint8_t *at, uint64_t value, int size) noexcept nogil:
+    cdef int i
+    for i in range(size):
+        at[i] = <uint8_t>(value >> (8 * (size - 1 - i)))
+
 # False when fewer than 61 bytes are there (nothing else is judged).
 cdef bint batch_parse(const char *data, int64_t size_bytes, BatchHeader *out) noexcept nogil
 # All batch_length + 12 bytes must be there.
@@ -46,16 +63,6 @@ cdef int32_t record_next(const char *records, int64_t size_bytes, int64_t *posit
                          RecordView *out) noexcept nogil
 # The header at `at` of a record that record_next accepted; returns the place of the next one, NULL when malformed.
 cdef const char *header_next(const char *at, const char *end, HeaderView *out) noexcept nogil
-# Decompresses the records of a batch into a malloc'ed buffer, in bounded steps (cap_bytes in all; a bomb ends there).
-# Takes the GIL for the library's call, which drops it while it works. 0 ok; -1 undecodable or unknown
-# codec; -2 over the cap.
-cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64_t cap_bytes, char **out,
-                              int64_t *out_bytes) noexcept nogil
-# The batch that begins at data, its records (given uncompressed) packed with another codec, whole with length, codec
-# bits and checksum, in a malloc'ed buffer. Takes the GIL for the library's call. 0 ok; -1 no such codec, or the library
-# failed; -2 out of memory.
-cdef int32_t batch_recompress(const char *data, const char *records, int64_t records_bytes, int codec, int32_t level,
-                              char **out, int64_t *out_bytes) noexcept nogil
 
 cdef class RecordBatch:         # Python's view of one batch; immutable
     cdef:
@@ -65,15 +72,3 @@ cdef class RecordBatch:         # Python's view of one batch; immutable
         bint held
         object source
         int64_t position        # of the batch in source
-
-cdef class RecordBatchBuilder:  # one thread at a time
-    cdef:
-        BatchHeader header
-        uint8_t *data           # owned: the records so far
-        int64_t size
-        int64_t capacity
-        bint has_base           # base_timestamp_ms is set
-    cdef int add(self, key, value, int64_t timestamp_ms, headers, offset_delta) except -1
-    cdef uint8_t *room(self, int64_t size) except NULL
-    cdef int write_varlong(self, int64_t value) except -1
-    cdef int put_blob(self, value) except -1

@@ -1,4 +1,3 @@
-from collections.abc import Iterable, Mapping
 from typing import Final, final
 
 from typing_extensions import Buffer
@@ -6,7 +5,6 @@ from typing_extensions import Buffer
 DEFAULT_CAP_BYTES: Final[int]
 
 _Header = tuple[str, bytes | None]
-_HeadersIn = Iterable[tuple[str, Buffer | None]] | Mapping[str, Buffer | None]
 
 @final
 class RecordBatch:
@@ -53,35 +51,6 @@ class RecordBatch:
     @property
     def raw(self) -> memoryview: ...
     def records(self, cap_bytes: int = ...) -> list[tuple[int, int, bytes | None, bytes | None, list[_Header]]]: ...
-
-@final
-class RecordBatchBuilder:
-    def __new__(
-        cls,
-        compression: int = 0,
-        *,
-        base_offset: int = 0,
-        base_timestamp_ms: int | None = None,
-        producer_id: int = -1,
-        producer_epoch: int = -1,
-        base_sequence: int = -1,
-        transactional: bool = False,
-        control: bool = False,
-        log_append_time: bool = False,
-        leader_epoch: int = -1,
-    ) -> RecordBatchBuilder: ...
-    def __len__(self) -> int: ...
-    @property
-    def size_bytes(self) -> int: ...
-    def append(
-        self,
-        key: Buffer | None,
-        value: Buffer | None,
-        timestamp_ms: int = -1,
-        headers: _HeadersIn = (),
-        offset_delta: int | None = None,
-    ) -> None: ...
-    def build(self, last_offset_delta: int | None = None) -> bytes: ...
 
 def batch_at(data: Buffer, position: int = 0) -> RecordBatch | None: ...
 def corrupt(why: str, offset: int | None = None) -> Exception: ...

@@ -9,8 +9,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from kbroker.protocol._batch_builder import RecordBatchBuilder
 from kbroker.protocol._columns import BinaryColumn, read_columns
-from kbroker.protocol._records import DEFAULT_CAP_BYTES, RecordBatch, RecordBatchBuilder, batch_at, corrupt
+from kbroker.protocol._records import DEFAULT_CAP_BYTES, RecordBatch, batch_at, corrupt
 from kbroker.protocol.compression import CompressionType
 
 if TYPE_CHECKING:

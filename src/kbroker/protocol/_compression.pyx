@@ -1,0 +1,284 @@
+# cython: freethreading_compatible=True
+"""The codecs of record batches: gzip, snappy (raw and the snappy-java stream), LZ4 and zstd, in both directions.
+
+Source: ``org.apache.kafka.common.compress``. Every length is checked against the bytes that are there.
+"""
+from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy
+
+from kbroker._core.crc32c cimport crc32c
+from kbroker.protocol._records cimport BATCH_HEADER_BYTES, CRC_FROM, LENGTH_FROM, BatchHeader, load_be, store_be
+
+cdef enum:
+    FIRST_STEP_BYTES = 1 << 16      # output room of the first try; each further step has four times the room
+    XERIAL_HEADER_BYTES = 16
+    INFLATE_IN_BYTES = 1 << 16      # zlib copies what it has not read yet at each step, so it sees little at once
+    INFLATE_OUT_BYTES = 1 << 18
+    LZ4_BLOCK_CHECKSUMS = 0x10      # flags of an LZ4 frame
+    LZ4_CONTENT_SIZE = 0x08
+    LZ4_CONTENT_CHECKSUM = 0x04
+    LZ4_DICTIONARY = 0x01
+
+
+# ---------------------------------------------------------------------------------------------- decompression
+
+cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64_t cap_bytes, char **out,
+                              int64_t *out_bytes) noexcept nogil:
+    cdef int64_t size = <int64_t>header.batch_length + LENGTH_FROM - BATCH_HEADER_BYTES
+    cdef int codec = header.attributes & 7
+    cdef int32_t status
+    out[0] = NULL
+    out_bytes[0] = 0
+    if size < 0 or codec > ZSTD:
+        return -1
+    if codec == 0:
+        if size > cap_bytes:
+            return -2
+        out[0] = <char *>malloc(size + 1)
+        if out[0] is NULL:
+            return -2
+        memcpy(out[0], data + BATCH_HEADER_BYTES, size)
+        out_bytes[0] = size
+        return 0
+    with gil:
+        try:
+            status = decompress(codec, data + BATCH_HEADER_BYTES, size, cap_bytes, out, out_bytes)
+        except MemoryError:
+            status = -2
+        except BaseException:
+            status = -1
+    if status != 0:
+        free(out[0])
+        out[0] = NULL
+        out_bytes[0] = 0
+    return status
+
+
+cdef int32_t decompress(int codec, const char *data, int64_t size, int64_t cap, char **out,
+                        int64_t *out_bytes) except? -9:
+    """A library decoder stops where the room it is given ends, so a bomb costs at most `cap` bytes."""
+    if codec == GZIP:
+        return inflate(data, size, cap, out, out_bytes)
+    import cramjam
+
+    if codec == SNAPPY:
+        if size >= 8 and memcmp(data, b"\x82SNAPPY\x00", 8) == 0:
+            return decompress_xerial(cramjam.snappy.decompress_raw_into, data, size, cap, out, out_bytes)
+        return snappy_block(cramjam.snappy.decompress_raw_into, data, size, cap, out, out_bytes)
+    if codec == LZ4:
+        if lz4_frame_bytes(data, size) != size:     # one frame and nothing else: not every cramjam looks behind it
+            return -1
+        return in_steps(cramjam.lz4.decompress_into, data, size, cap, out, out_bytes)
+    return in_steps(cramjam.zstd.decompress_into, data, size, cap, out, out_bytes)
+
+
+cdef int reserve(char **out, int64_t size) except -1:
+    cdef char *grown = <char *>realloc(out[0], size + 1)
+    if grown is NULL:
+        raise MemoryError
+    out[0] = grown
+    return 0
+
+
+cdef object view_of(const char *data, int64_t size):
+    return PyMemoryView_FromMemory(<char *>data, size, PyBUF_READ)
+
+
+cdef int32_t in_steps(decoder, const char *data, int64_t size, int64_t cap, char **out, int64_t *out_bytes) except? -9:
+    cdef int64_t room = FIRST_STEP_BYTES
+    source = view_of(data, size)
+    while room < size * 4:
+        room *= 4
+    while True:
+        room = min(room, cap)
+        free(out[0])
+        out[0] = NULL
+        reserve(out, room)
+        try:
+            out_bytes[0] = decoder(source, PyMemoryView_FromMemory(out[0], room, PyBUF_WRITE))
+            return 0
+        except Exception as e:  # the library tells a full output from bad input by its words alone
+            if "write whole buffer" not in str(e):
+                return -1
+        if room >= cap:
+            return -2
+        room *= 4
+
+
+cdef int32_t inflate(const char *data, int64_t size, int64_t cap, char **out, int64_t *out_bytes) except? -9:
+    """Gzip members, one behind the other, in bounded steps; cramjam 2.11 inflates all of it before it gives up."""
+    import zlib
+    cdef int64_t at = 0, room = 0, got
+    cdef bytes piece
+    if size == 0:
+        return -1
+    reserve(out, 0)
+    while at < size:
+        member = zlib.decompressobj(31)
+        while not member.eof:
+            source = view_of(data + at, min(size - at, <int64_t>INFLATE_IN_BYTES))
+            piece = member.decompress(source, min(<int64_t>INFLATE_OUT_BYTES, cap - out_bytes[0] + 1))
+            at += len(source) - len(member.unconsumed_tail) - len(member.unused_data)
+            got = PyBytes_GET_SIZE(piece)
+            if got == 0 and at == size and not member.eof:
+                return -1                   # cut
+            if got > cap - out_bytes[0]:
+                return -2
+            if got > room - out_bytes[0]:
+                room = min(max(room * 2, max(out_bytes[0] + got, <int64_t>FIRST_STEP_BYTES)), cap)
+                reserve(out, room)
+            memcpy(out[0] + out_bytes[0], PyBytes_AS_STRING(piece), got)
+            out_bytes[0] += got
+    return 0
+
+
+cdef int64_t lz4_frame_bytes(const char *data, int64_t size) noexcept nogil:
+    """Length of the LZ4 frame that begins here, its blocks not looked into; -1: it is none, or is cut."""
+    cdef uint8_t flags
+    cdef int64_t at, block
+    if size < 7 or memcmp(data, b"\x04\x22\x4d\x18", 4) != 0:
+        return -1
+    flags = <uint8_t>data[4]
+    at = 7 + (8 if flags & LZ4_CONTENT_SIZE else 0) + (4 if flags & LZ4_DICTIONARY else 0)
+    while True:
+        if size - at < 4:
+            return -1
+        block = (<uint8_t>data[at] | <uint8_t>data[at + 1] << 8 | <uint8_t>data[at + 2] << 16
+                 | (<uint8_t>data[at + 3] & 0x7f) << 24)
+        at += 4
+        if block == 0:
+            break
+        if flags & LZ4_BLOCK_CHECKSUMS:
+            block += 4
+        if block > size - at:
+            return -1
+        at += block
+    if flags & LZ4_CONTENT_CHECKSUM:
+        at += 4
+    return at if at <= size else -1
+
+
+cdef int32_t snappy_block(decoder, const char *data, int64_t size, int64_t cap, char **out,
+                          int64_t *out_bytes) except? -9:
+    """Append one raw block; its first bytes say how long it is, and a copy yields at most 64 bytes for 3."""
+    cdef uint64_t claimed = 0
+    cdef int shift = 0
+    cdef int64_t i
+    for i in range(min(size, 5)):
+        claimed |= <uint64_t>(<uint8_t>data[i] & 0x7f) << shift
+        shift += 7
+        if <uint8_t>data[i] < 0x80:
+            break
+    else:
+        return -1
+    if claimed > <uint64_t>(size * 22 + 64):
+        return -1
+    if <int64_t>claimed > cap - out_bytes[0]:
+        return -2
+    reserve(out, out_bytes[0] + <int64_t>claimed)
+    if claimed == 0:
+        return 0 if i + 1 == size else -1
+    try:
+        room = PyMemoryView_FromMemory(out[0] + out_bytes[0], claimed, PyBUF_WRITE)
+        out_bytes[0] += decoder(view_of(data, size), room)
+    except Exception:
+        return -1
+    return 0
+
+
+cdef int32_t decompress_xerial(decoder, const char *data, int64_t size, int64_t cap, char **out,
+                               int64_t *out_bytes) except? -9:
+    """The snappy-java stream: a header, then blocks of int32 length and a raw snappy block."""
+    cdef int64_t at = XERIAL_HEADER_BYTES, length
+    cdef int32_t status
+    if size < XERIAL_HEADER_BYTES:
+        return -1
+    reserve(out, 0)
+    while at < size:
+        if size - at < 4:
+            return -1
+        length = <int32_t>load_be(data + at, 4)
+        at += 4
+        if length <= 0 or length > size - at:
+            return -1
+        status = snappy_block(decoder, data + at, length, cap, out, out_bytes)
+        if status != 0:
+            return status
+        at += length
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- compression
+
+cdef bytes compress(int codec, bytes records, int32_t level):
+    if codec == 0:
+        return records
+    import cramjam
+
+    if codec == GZIP:
+        return bytes(cramjam.gzip.compress(records, level=6 if level in (CODEC_LEVEL, -1) else level))
+    if codec == LZ4:
+        # Java reads no linked blocks, and Kafka's level 9, its default, is the fast compressor
+        encoder = cramjam.lz4.Compressor(level=1 if level in (CODEC_LEVEL, 9) else level, content_checksum=False,
+                                         block_linked=False)
+        encoder.compress(records)
+        return bytes(encoder.finish())
+    if codec == ZSTD:
+        return bytes(cramjam.zstd.compress(records, level=3 if level == CODEC_LEVEL else level))
+    # The snappy-java stream, which every client reads; blocks as large as Java writes them.
+    out = [b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"]
+    for start in range(0, len(records), 32768):
+        block = bytes(cramjam.snappy.compress_raw(records[start:start + 32768]))
+        out.append(len(block).to_bytes(4, "big"))
+        out.append(block)
+    return b"".join(out)
+
+
+cdef int32_t batch_recompress(const char *data, const char *records, int64_t records_bytes, int codec, int32_t level,
+                              char **out, int64_t *out_bytes) noexcept nogil:
+    cdef int64_t size = records_bytes
+    cdef int32_t status = 0
+    out[0] = NULL
+    out_bytes[0] = 0
+    if codec < 0 or codec > ZSTD or records_bytes < 0 or records_bytes > INT32_MAX - BATCH_HEADER_BYTES:
+        return -1
+    if codec == 0:
+        out[0] = <char *>malloc(BATCH_HEADER_BYTES + size)
+        if out[0] is NULL:
+            return -2
+        memcpy(out[0] + BATCH_HEADER_BYTES, records, size)
+    else:
+        with gil:
+            try:
+                status = compress_behind_header(codec, level, records, records_bytes, out, &size)
+            except MemoryError:
+                status = -2
+            except BaseException:
+                status = -1
+    if status != 0:
+        return status
+    memcpy(out[0], data, BATCH_HEADER_BYTES)
+    store_be(<uint8_t *>out[0] + 8, <uint64_t>(BATCH_HEADER_BYTES - LENGTH_FROM + size), 4)
+    out[0][22] = <char>((data[22] & ~7) | codec)
+    size += BATCH_HEADER_BYTES
+    store_be(<uint8_t *>out[0] + 17, crc32c(0, out[0] + CRC_FROM, size - CRC_FROM), 4)
+    out_bytes[0] = size
+    return 0
+
+
+cdef int32_t compress_behind_header(int codec, int32_t level, const char *records, int64_t records_bytes, char **out,
+                                    int64_t *packed_bytes) except? -9:
+    cdef bytes packed = compress(codec, PyBytes_FromStringAndSize(records, records_bytes), level)
+    cdef int64_t size = PyBytes_GET_SIZE(packed)
+    if size > INT32_MAX - BATCH_HEADER_BYTES:
+        return -2
+    out[0] = <char *>malloc(BATCH_HEADER_BYTES + size)
+    if out[0] is NULL:
+        return -2
+    memcpy(out[0] + BATCH_HEADER_BYTES, PyBytes_AS_STRING(packed), size)
+    packed_bytes[0] = size
+    return 0
