@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from kbroker.common.errors import ProtocolError
 from kbroker.protocol import codec
-from kbroker.protocol._wire import KINDS, Plan, decode, decode_from, encode, skip_tags
+from kbroker.protocol._decoder import decode, decode_from, skip_tags
+from kbroker.protocol._encoder import KINDS, Plan, encode
 from tests.support.bad_input import BUFFERS, JUNK, at_any_pace, attempt
 
 ERRORS = (ProtocolError, OverflowError, BufferError, RuntimeError)

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
-from kbroker.protocol import _wire, codec
+from kbroker.protocol import _decoder, codec
 
 
 def test_flexible_request_header_keeps_the_old_client_id():
@@ -257,7 +257,7 @@ def test_arguments_are_checked():
     with pytest.raises(TypeError):
         codec.encode_request(12, 0, [])
     with pytest.raises(TypeError):
-        _wire.decode(None, b"")
+        _decoder.decode(None, b"")
 
 
 HOSTILE = {
@@ -309,7 +309,7 @@ def test_20_million_tags_take_no_memory():
     tracemalloc.start()
     try:
         assert codec.decode_request_header(header)[1] == len(header)
-        assert _wire.skip_tags(tags) == len(tags)
+        assert _decoder.skip_tags(tags) == len(tags)
         assert codec.decode_request(18, 3, b"\x02x\x02y" + tags)["ClientSoftwareName"] == "x"
         # the last line's own input is 40 MB; nothing of that order may come on top
         assert tracemalloc.get_traced_memory()[1] < 2 * len(tags)
@@ -317,7 +317,7 @@ def test_20_million_tags_take_no_memory():
         tracemalloc.stop()
     for bad in (b"", tags[:-1], b"\x01\x00\x05", b"\x80" * 5):
         with pytest.raises(ProtocolError):
-            _wire.skip_tags(bad)
+            _decoder.skip_tags(bad)
 
 
 def test_errors_are_complete_and_gap_free():

@@ -15,7 +15,8 @@ import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.common.errors import ProtocolError
-from kbroker.protocol import _wire
+from kbroker.protocol._decoder import MAX_ELEMENTS, decode, decode_from
+from kbroker.protocol._encoder import encode
 from kbroker.protocol.schema import (
     ApiSchema,
     api,
@@ -100,13 +101,13 @@ def decode_request_header(data: Buffer, offset: int = 0) -> tuple[RequestHeader,
     except struct.error:
         raise ProtocolError("frame too short for a request header") from None
     plan = header_plan("RequestHeader", request_header_version(key, version))
-    header, end = _wire.decode_from(plan, data, offset)
+    header, end = decode_from(plan, data, offset)
     return RequestHeader(key, version, header["CorrelationId"], header["ClientId"] or ""), end
 
 
 def encode_request_header(key: int, version: int, correlation_id: int, client_id: str | None = "") -> bytes:
     """Encode a request header in the version that belongs to `version` of the API."""
-    return _wire.encode(
+    return encode(
         header_plan("RequestHeader", request_header_version(key, version)),
         {
             "RequestApiKey": key,
@@ -117,9 +118,7 @@ def encode_request_header(key: int, version: int, correlation_id: int, client_id
     )
 
 
-def decode_request(
-    key: int, version: int, data: Buffer, offset: int = 0, *, max_elements: int = _wire.MAX_ELEMENTS
-) -> Body:
+def decode_request(key: int, version: int, data: Buffer, offset: int = 0, *, max_elements: int = MAX_ELEMENTS) -> Body:
     """Decode a request body; bytes after it are ignored, as Kafka does.
 
     Args:
@@ -131,7 +130,7 @@ def decode_request(
 
     Raises: ProtocolError: unknown API or version, more elements, or bytes that are no such body.
     """
-    return _wire.decode(request_plan(key, version), data, offset, max_elements)
+    return decode(request_plan(key, version), data, offset, max_elements)
 
 
 def encode_request(key: int, version: int, body: Body) -> bytes:
@@ -139,23 +138,23 @@ def encode_request(key: int, version: int, body: Body) -> bytes:
 
     Raises: ProtocolError: unknown API or version, or a body it cannot carry.
     """
-    return _wire.encode(request_plan(key, version), body)
+    return encode(request_plan(key, version), body)
 
 
 def decode_response(key: int, version: int, data: Buffer, offset: int = 0) -> Body:
     """Decode a response body; see decode_request."""
-    return _wire.decode(response_plan(key, version), data, offset)
+    return decode(response_plan(key, version), data, offset)
 
 
 def encode_response(key: int, version: int, body: Body) -> bytes:
     """Encode a response body; see encode_request."""
-    return _wire.encode(response_plan(key, version), body)
+    return encode(response_plan(key, version), body)
 
 
 def encode_request_frame(key: int, version: int, correlation_id: int, client_id: str | None, body: Body) -> bytes:
     """Encode a whole request as it goes over a connection: size, header, body."""
     header = encode_request_header(key, version, correlation_id, client_id)
-    return _wire.encode(request_plan(key, version), body, header, True)
+    return encode(request_plan(key, version), body, header, True)
 
 
 def encode_response_frame(key: int, version: int, correlation_id: int, body: Body) -> bytes:
@@ -163,25 +162,25 @@ def encode_response_frame(key: int, version: int, correlation_id: int, body: Bod
     if not -0x80000000 <= correlation_id <= 0x7FFFFFFF:
         raise ProtocolError(f"CorrelationId: {correlation_id} does not fit")
     header = struct.pack(">i", correlation_id) + bytes(response_header_version(key, version))
-    return _wire.encode(response_plan(key, version), body, header, True)
+    return encode(response_plan(key, version), body, header, True)
 
 
 def decode_response_frame(key: int, version: int, data: Buffer, offset: int = 0) -> tuple[int, Body]:
     """Decode a response frame (without its size prefix); return its correlation id and body."""
     plan = header_plan("ResponseHeader", response_header_version(key, version))
-    header, end = _wire.decode_from(plan, data, offset)
+    header, end = decode_from(plan, data, offset)
     correlation_id: int = header["CorrelationId"]
-    return correlation_id, _wire.decode(response_plan(key, version), data, end)
+    return correlation_id, decode(response_plan(key, version), data, end)
 
 
 def decode_data(name: str, version: int, data: Buffer, offset: int = 0) -> Body:
     """Decode a struct that is no API, such as ConsumerProtocolAssignment or AbortedTxn."""
-    return _wire.decode(data_plan(name, version), data, offset)
+    return decode(data_plan(name, version), data, offset)
 
 
 def encode_data(name: str, version: int, body: Body) -> bytes:
     """Encode a struct that is no API."""
-    return _wire.encode(data_plan(name, version), body)
+    return encode(data_plan(name, version), body)
 
 
 def decode_versioned(name: str, data: Buffer) -> tuple[int, Body]:
@@ -195,9 +194,9 @@ def decode_versioned(name: str, data: Buffer) -> tuple[int, Body]:
     if view.nbytes < 2:
         raise ProtocolError(f"{name}: too short for its version")
     version: int = struct.unpack_from(">h", view)[0]
-    return version, _wire.decode(data_plan(name, min(version, data_versions(name)[1])), data, 2)
+    return version, decode(data_plan(name, min(version, data_versions(name)[1])), data, 2)
 
 
 def encode_versioned(name: str, version: int, body: Body) -> bytes:
     """Encode a struct with its int16 version in front."""
-    return _wire.encode(data_plan(name, version), body, struct.pack(">h", version))
+    return encode(data_plan(name, version), body, struct.pack(">h", version))

@@ -8,7 +8,7 @@ import os
 from typing import Any, NamedTuple
 
 from kbroker.common.errors import ProtocolError
-from kbroker.protocol._wire import Plan
+from kbroker.protocol._encoder import Plan
 
 _FOLDER = os.path.join(os.path.dirname(__file__), "messages")
 _SCALARS = frozenset(

@@ -1,0 +1,342 @@
+# cython: freethreading_compatible=True
+"""Decoder of Kafka messages: walks the Plan of a struct over bytes nobody has looked at yet.
+
+Source: KIP-482 and ``clients/src/main/resources/common/message``. Every length and count is checked against the bytes
+that are left before memory is taken for it.
+"""
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.dict cimport PyDict_Copy, PyDict_SetItem
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.memoryview cimport PyMemoryView_FromObject
+from cpython.object cimport PyObject, PyObject_GenericSetAttr
+from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+import uuid as _uuid
+
+from kbroker.protocol._encoder cimport Plan, fresh_default
+from kbroker.protocol._field cimport (
+    BOOL, BYTES, FLOAT64, INT8, INT16, INT32, INT64, STRING, STRUCT, UINT16, UUID, Field,
+    has_mutable_default)
+from kbroker.protocol._primitives cimport load_16, load_32, load_64
+
+from kbroker.common.errors import ProtocolError
+
+# A list slot and a dict cost far more than the byte or two that may declare them, so one message may hold only so many
+# array elements: a frame of 100 MiB cannot become 20 GiB of objects. Real messages stay far below (100,000 partitions);
+# who serves strangers sets a lower bound.
+MAX_ELEMENTS = 2_000_000
+cdef int64_t ELEMENT_BUDGET = MAX_ELEMENTS
+cdef object UUID_TYPE = _uuid.UUID
+cdef object UUID_UNKNOWN_SAFETY = _uuid.SafeUUID.unknown
+cdef object ZERO_UUID = _uuid.UUID(int=0)
+cdef object object_new = object.__new__
+
+
+cdef struct Reader:
+    const uint8_t *data
+    int64_t size
+    int64_t position
+    int64_t max_elements
+    int64_t elements_left
+    PyObject *source            # borrowed: what `data` points into
+
+
+cdef int64_t read_unsigned_varint(const char *data, int64_t size_bytes, int64_t position, uint32_t *out) noexcept nogil:
+    cdef uint64_t value = 0
+    cdef int shift = 0
+    cdef uint8_t byte
+    while position < size_bytes and shift < 35:
+        byte = <uint8_t>data[position]
+        position += 1
+        value |= <uint64_t>(byte & 0x7f) << shift
+        if byte < 0x80:
+            if value > <uint64_t>INT32_MAX:
+                return -1
+            out[0] = <uint32_t>value
+            return position
+        shift += 7
+    return -1
+
+
+cdef int64_t skip_tagged_section(const char *data, int64_t size_bytes, int64_t position) noexcept nogil:
+    cdef uint32_t count, tag, length
+    if position < 0:
+        return -1
+    position = read_unsigned_varint(data, size_bytes, position, &count)
+    if position < 0 or <int64_t>count * 2 > size_bytes - position:
+        return -1
+    while count > 0:
+        position = read_unsigned_varint(data, size_bytes, position, &tag)
+        if position >= 0:
+            position = read_unsigned_varint(data, size_bytes, position, &length)
+        if position < 0 or <int64_t>length > size_bytes - position:
+            return -1
+        position += length
+        count -= 1
+    return position
+
+
+cdef int refuse(Reader *r, Field *f, str why) except -1:
+    raise ProtocolError(f"{<object>f.name}: {why} at byte {r.position} of {r.size}")
+
+
+cdef inline int need(Reader *r, Field *f, int64_t size) except -1:
+    if size > r.size - r.position:
+        refuse(r, f, f"{size} bytes needed, {r.size - r.position} left")
+    return 0
+
+
+cdef inline int read_varint(Reader *r, Field *f, int64_t *out) except -1:
+    cdef uint32_t value = 0
+    cdef int64_t end
+    if r.position < r.size and r.data[r.position] < 0x80:
+        out[0] = r.data[r.position]
+        r.position += 1
+        return 0
+    end = read_unsigned_varint(<const char *>r.data, r.size, r.position, &value)
+    if end < 0:
+        if f is NULL:
+            raise ProtocolError(f"tagged section: invalid varint at byte {r.position} of {r.size}")
+        refuse(r, f, "invalid varint")
+    r.position = end
+    out[0] = value
+    return 0
+
+
+cdef inline int read_length(Reader *r, Field *f, int prefix_bytes, int64_t *out) except -1:
+    """Length or count, -1 for null; a null is the caller's to judge."""
+    if f.compact:
+        read_varint(r, f, out)
+        out[0] -= 1
+        return 0
+    need(r, f, prefix_bytes)
+    if prefix_bytes == 2:
+        out[0] = <int16_t>load_16(r.data + r.position)
+    else:
+        out[0] = <int32_t>load_32(r.data + r.position)
+    r.position += prefix_bytes
+    if out[0] < 0:  # Kafka reads every negative length as null
+        out[0] = -1
+    return 0
+
+
+cdef object read_uuid(const uint8_t *at):
+    cdef uint64_t high = load_64(at), low = load_64(at + 8)
+    if high == 0 and low == 0:
+        return ZERO_UUID
+    number = (<object>high << 64) | low
+    out = object_new(UUID_TYPE)  # the constructor costs ten times as much
+    PyObject_GenericSetAttr(out, "int", number)
+    PyObject_GenericSetAttr(out, "is_safe", UUID_UNKNOWN_SAFETY)
+    return out
+
+
+cdef object read_variable(Reader *r, Field *f, bint nullable):
+    cdef int64_t length = 0
+    read_length(r, f, 2 if f.kind == STRING else 4, &length)
+    if length < 0:
+        if not nullable:
+            refuse(r, f, "null is not allowed")
+        return None
+    need(r, f, length)
+    cdef const char *at = <const char *>r.data + r.position
+    r.position += length
+    if f.kind == STRING:
+        return PyUnicode_DecodeUTF8(at, length, "surrogateescape")
+    if f.kind == BYTES:
+        return PyBytes_FromStringAndSize(at, length)
+    view = PyMemoryView_FromObject(<object>r.source)
+    if view.itemsize != 1 or view.ndim != 1:
+        view = view.cast("B")
+    return view[r.position - length:r.position]
+
+
+cdef object read_value(Reader *r, Field *f, bint nullable):
+    """One value: a field's, or one element of its array."""
+    cdef uint8_t kind = f.kind
+    cdef const uint8_t *at = r.data + r.position
+    cdef uint64_t bits
+    cdef double number
+    if kind == INT32:
+        need(r, f, 4)
+        r.position += 4
+        return <int32_t>load_32(at)
+    if kind == STRING:
+        return read_variable(r, f, nullable)
+    if kind == STRUCT:
+        if nullable:
+            need(r, f, 1)
+            r.position += 1
+            if <int8_t>at[0] < 0:
+                return None
+        return read_struct(r, <Plan>f.child)
+    if kind == INT16:
+        need(r, f, 2)
+        r.position += 2
+        return <int16_t>load_16(at)
+    if kind == INT64:
+        need(r, f, 8)
+        r.position += 8
+        return <int64_t>load_64(at)
+    if kind == INT8:
+        need(r, f, 1)
+        r.position += 1
+        return <int8_t>at[0]
+    if kind == BOOL:
+        need(r, f, 1)
+        r.position += 1
+        return at[0] != 0
+    if kind == UUID:
+        need(r, f, 16)
+        r.position += 16
+        return read_uuid(at)
+    if kind == UINT16:
+        need(r, f, 2)
+        r.position += 2
+        return <uint16_t>load_16(at)
+    if kind == FLOAT64:
+        need(r, f, 8)
+        r.position += 8
+        bits = load_64(at)
+        memcpy(&number, &bits, 8)
+        return number
+    return read_variable(r, f, nullable)
+
+
+cdef object read_array(Reader *r, Field *f):
+    cdef int64_t count = 0, i
+    cdef object item
+    cdef list out
+    read_length(r, f, 4, &count)
+    if count < 0:
+        if not f.nullable:
+            refuse(r, f, "null is not allowed")
+        return None
+    # Before any list is made: the least the elements take must be there.
+    if count * f.element_bytes > r.size - r.position:
+        refuse(r, f, f"{count} elements of at least {f.element_bytes} bytes, {r.size - r.position} left")
+    r.elements_left -= count
+    if r.elements_left < 0:
+        refuse(r, f, f"more than {r.max_elements} array elements in one message")
+    out = PyList_New(count)
+    for i in range(count):
+        item = read_value(r, f, False)
+        Py_INCREF(item)
+        PyList_SET_ITEM(out, i, item)
+    return out
+
+
+cdef int read_tagged(Reader *r, Plan plan, dict out) except -1:
+    cdef int64_t count = 0, tag = 0, length = 0, end, whole
+    cdef Py_ssize_t i
+    cdef Field *f
+    read_varint(r, NULL, &count)
+    if count * 2 > r.size - r.position:
+        raise ProtocolError(f"{plan.name}: {count} tagged fields, {r.size - r.position} bytes left")
+    while count > 0:
+        count -= 1
+        read_varint(r, NULL, &tag)
+        read_varint(r, NULL, &length)
+        if length > r.size - r.position:
+            raise ProtocolError(f"{plan.name}: tag {tag} of {length} bytes, {r.size - r.position} left")
+        end = r.position + length
+        f = NULL
+        for i in range(plan.count - plan.tagged_count, plan.count):
+            if plan.fields[i].tag == tag:
+                f = &plan.fields[i]
+                break
+        if f is NULL:  # from a newer version: skipped by its size, in any order, as often as it comes
+            r.position = end
+            continue
+        whole, r.size = r.size, end  # the value may not leave its field
+        try:
+            PyDict_SetItem(out, <object>f.name, read_array(r, f) if f.is_array else read_value(r, f, f.nullable))
+        finally:
+            r.size = whole
+        if r.position != end:
+            refuse(r, f, f"tagged field of {length} bytes ends {end - r.position} bytes early")
+    return 0
+
+
+cdef dict read_struct(Reader *r, Plan plan):
+    cdef dict out = PyDict_Copy(plan.template)
+    cdef Py_ssize_t i
+    cdef Field *f
+    for i in range(plan.count):
+        f = &plan.fields[i]
+        if f.present and f.tag < 0:
+            PyDict_SetItem(out, <object>f.name, read_array(r, f) if f.is_array else read_value(r, f, f.nullable))
+        elif has_mutable_default(f):
+            PyDict_SetItem(out, <object>f.name, fresh_default(f))
+    if plan.flexible:
+        read_tagged(r, plan, out)
+    return out
+
+
+def decode_from(Plan plan not None, data, Py_ssize_t offset=0):
+    """Decode one struct out of `data`; return it and the position after it.
+
+    Args:
+        plan: what to expect.
+        data: any contiguous buffer; memoryviews of `records` fields keep it alive.
+        offset: first byte of the struct.
+
+    Returns: (dict with every field of the table, absent ones at their default; position of the byte after it).
+
+    Raises: ProtocolError: the bytes are no such struct. ValueError: `offset` is outside `data`.
+    """
+    cdef Py_buffer buffer
+    cdef Reader r
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
+    try:
+        if offset < 0 or offset > buffer.len:
+            raise ValueError(f"offset {offset} is outside the {buffer.len} bytes of data")
+        r.data, r.size, r.position = <const uint8_t *>buffer.buf, buffer.len, offset
+        r.max_elements = r.elements_left = ELEMENT_BUDGET
+        r.source = <PyObject *>data
+        out = read_struct(&r, plan)
+        return out, r.position
+    finally:
+        PyBuffer_Release(&buffer)
+
+
+def decode(Plan plan not None, data, Py_ssize_t offset=0, int64_t max_elements=ELEMENT_BUDGET):
+    """As decode_from, without the position: bytes after the struct are ignored, as Kafka does.
+
+    Args:
+        max_elements: bound of all its arrays' elements together.
+    """
+    cdef Py_buffer buffer
+    cdef Reader r
+    if max_elements < 0:
+        raise ValueError(f"max_elements must be >= 0, got {max_elements}")
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
+    try:
+        if offset < 0 or offset > buffer.len:
+            raise ValueError(f"offset {offset} is outside the {buffer.len} bytes of data")
+        r.data, r.size, r.position = <const uint8_t *>buffer.buf, buffer.len, offset
+        r.max_elements = r.elements_left = max_elements
+        r.source = <PyObject *>data
+        return read_struct(&r, plan)
+    finally:
+        PyBuffer_Release(&buffer)
+
+
+def skip_tags(data, Py_ssize_t offset=0):
+    """Return the position after the tagged section at `offset`, taking no memory for its fields.
+
+    Raises: ProtocolError: it is cut or malformed.
+    """
+    cdef const uint8_t[::1] view = data
+    if offset < 0 or offset > view.shape[0]:
+        raise ValueError(f"offset {offset} is outside the {view.shape[0]} bytes of data")
+    cdef int64_t end = -1
+    if view.shape[0] > 0:
+        end = skip_tagged_section(<const char *>&view[0], view.shape[0], offset)
+    if end < 0:
+        raise ProtocolError(f"malformed tagged section at byte {offset}")
+    return end
