@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log._index import OffsetIndex, TimeIndex, TransactionIndex
+from kbroker.log._index import OffsetIndex, TimeIndex
+from kbroker.log._txn_index import TransactionIndex
 
 
 def test_time_lookup_vectors(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from kbroker._core.clock cimport clock_wall_ms
 from kbroker._core.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log._config cimport LogConfig
-from kbroker.log._index cimport txn_index_append
 from kbroker.log._maintenance cimport (
     PendingSnapshot, advance_watermarks, call_hook, note_leader_epoch, roll_segment, should_roll, store_snapshot,
     write_leader_epochs,
@@ -18,6 +17,7 @@ from kbroker.log._producer_state cimport (
     AbortedTxn, BatchFacts, Duplicate, PRODUCER_CHECK_DUPLICATE, producer_state_apply, producer_state_check,
 )
 from kbroker.log._segment cimport LogSegment, segment_note_append, segment_open
+from kbroker.log._txn_index cimport txn_index_append
 from kbroker.log._validate cimport (
     CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR,
     UNKNOWN_TOPIC_OR_PARTITION, BatchCheck, validate_batch, whole_batch_bytes,

@@ -6,8 +6,7 @@ from libc.string cimport memcpy, memset
 from kbroker._core.request cimport open_file_new
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log._index cimport (
-    OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, TXN_ENTRY_BYTES, index_seal, offset_index_append, time_index_maybe_append,
-    txn_index_append,
+    OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, index_seal, offset_index_append, time_index_maybe_append,
 )
 from kbroker.log._maintenance cimport view_publish
 from kbroker.log._partition cimport Partition, RECENT_APPENDS
@@ -20,6 +19,7 @@ from kbroker.log._segment cimport (
     LogSegment, SegmentList, segment_list_new, segment_list_release, segment_new, segment_path, segment_pin,
     segment_release, segment_retain,
 )
+from kbroker.log._txn_index cimport TXN_ENTRY_BYTES, txn_index_append
 from kbroker.protocol._records cimport BatchHeader, batch_parse
 
 cdef extern from *:

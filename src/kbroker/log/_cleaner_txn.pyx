@@ -4,10 +4,10 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, qsort, realloc
 from libc.string cimport memset
 from kbroker.log._cleaned_segment cimport CleanedSegment, cleaned_add_aborted
-from kbroker.log._index cimport txn_index_collect
 from kbroker.log._posix cimport EIO, ENOMEM
 from kbroker.log._producer_state cimport AbortedTxn
 from kbroker.log._segment cimport SegmentList, segment_list_floor
+from kbroker.log._txn_index cimport txn_index_collect
 from kbroker.protocol._records cimport BatchHeader
 
 cdef enum:

@@ -1,19 +1,14 @@
-"""Offset, time and transaction index of one segment, in Kafka's formats.
+"""Offset and time index of one segment, in Kafka's formats.
 
-An offset or time index is a mapped file; nothing is mapped (and no file made) before the first entry or look-up. One
-writer
-(under the append lock); readers see a count published after its entry. ``lock`` (the segment's leaf lock) guards the
-mapping
-itself and the list of aborted transactions.
+Each is a mapped file; nothing is mapped (and no file made) before the first entry or look-up. One writer (under the
+append lock); readers see a count published after its entry. ``lock`` (the segment's leaf lock) guards the mapping.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.sync cimport AtomicI64, Mutex
-from kbroker.log._producer_state cimport AbortedTxn
 
 cdef enum:
     OFFSET_ENTRY_BYTES = 8      # int32 relative offset, int32 file position
     TIME_ENTRY_BYTES = 12       # int64 timestamp, int32 relative offset
-    TXN_ENTRY_BYTES = 34        # int16 version 0, int64 producer id, first, last, last stable offset
     INDEX_OUT_OF_ORDER = -10001
     INDEX_FULL = -10002
     INDEX_MISSING = -10003
@@ -51,20 +46,4 @@ cdef int32_t time_index_maybe_append(Index *index, int64_t timestamp_ms, int64_t
 cdef void time_index_lookup(Index *index, int64_t target_ms, int64_t *timestamp_ms, int64_t *offset) noexcept nogil
 cdef bint time_index_last(Index *index, int64_t *timestamp_ms, int64_t *offset) noexcept nogil
 
-cdef struct TxnIndex:
-    const char *directory       # borrowed; NULL: memory only
-    int64_t base_offset
-    AbortedTxn *entries         # owned
-    int32_t count
-    int32_t capacity
-    bint is_loaded              # the file has been read
-    Mutex *lock
-
-cdef void txn_index_init(TxnIndex *index, const char *directory, int64_t base_offset, Mutex *lock) noexcept nogil
-cdef void txn_index_destroy(TxnIndex *index) noexcept nogil
-cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept nogil
-cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil
-# Adds to *out (realloc'ed) what overlaps [fetch_offset, upper_bound); true when no later segment can add more; -1 on
-# error
-cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t upper_bound, AbortedTxn **out,
-                               int32_t *count) noexcept nogil
+cdef int32_t check_entry(int32_t rc) except? -1         # raises for INDEX_OUT_OF_ORDER, INDEX_FULL and -errno

@@ -17,9 +17,7 @@ from libc.string cimport memmove, strdup
 from kbroker._core.clock cimport clock_wall_ms
 from kbroker._core.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
-from kbroker.log._index cimport (
-    index_load, index_reset, offset_index_lookup, time_index_last, txn_index_append, txn_index_truncate,
-)
+from kbroker.log._index cimport index_load, index_reset, offset_index_lookup, time_index_last
 from kbroker.log._maintenance cimport (
     NEW_FILE, advance_watermarks, note_leader_epoch, view_publish, write_leader_epochs,
 )
@@ -35,6 +33,7 @@ from kbroker.log._segment cimport (
     LogSegment, SegmentList, segment_create_file, segment_find_indexed, segment_list_new, segment_list_release,
     segment_new, segment_note_append, segment_open, segment_path, segment_seal,
 )
+from kbroker.log._txn_index cimport txn_index_append, txn_index_truncate
 from kbroker.log._validate cimport batch_facts
 from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, batch_crc_ok, batch_parse
 

@@ -8,7 +8,8 @@ last.
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.request cimport OpenFile
 from kbroker._core.sync cimport AtomicI64, Mutex
-from kbroker.log._index cimport Index, TxnIndex
+from kbroker.log._index cimport Index
+from kbroker.log._txn_index cimport TxnIndex
 from kbroker.protocol._records cimport BatchHeader
 
 cdef struct Directory:          # name of a partition's folder, shared by its segments

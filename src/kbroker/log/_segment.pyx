@@ -12,14 +12,14 @@ from kbroker._core.sync cimport (
 )
 from kbroker.log._index cimport (
     OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, index_destroy, index_init, index_seal, offset_index_append,
-    offset_index_lookup, time_index_last, time_index_maybe_append, txn_index_collect,
-    txn_index_destroy, txn_index_init,
+    offset_index_lookup, time_index_last, time_index_maybe_append,
 )
 from kbroker.log._posix cimport (
     EIO, ENOENT, ENOMEM, PATH_ROOM, io_close, io_descriptor_limit, io_memory_file, io_open, io_read, io_rename,
     io_reserve, io_truncate, io_unlink, log_path,
 )
 from kbroker.log._producer_state cimport AbortedTxn
+from kbroker.log._txn_index cimport txn_index_collect, txn_index_destroy, txn_index_init
 from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, batch_parse
 
 cdef enum:
