@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kbroker._core.clock import VirtualClock
 from kbroker.log._cleaner import Cleaner
-from kbroker.log._partition import PartitionLog
+from kbroker.log._partition_log import PartitionLog
 from tests.support.compaction import batches, keyed, marker, records
 from tests.support.log_files import NOW_MS, base_of, crc_ok, open_log, read_all
 

@@ -1,7 +1,7 @@
 """Compacted logs for tests: keyed batches, and what is left of them."""
 
 from kbroker.log._cleaner import Cleaner
-from kbroker.log._partition import PartitionLog
+from kbroker.log._partition_log import PartitionLog
 from kbroker.log.facts import CleanResult
 from kbroker.protocol.records import RecordBatchBuilder, iter_batches
 from tests.support.log_files import NOW_MS, read_all

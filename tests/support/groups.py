@@ -11,7 +11,7 @@ from kbroker.common.errors import Errors
 from kbroker.coordinator.classic_group import JoinResult, SyncResult
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
 from kbroker.coordinator.membership import JoinRequest, LeavingMember, SyncRequest
-from kbroker.log._partition import PartitionLog
+from kbroker.log._partition_log import PartitionLog
 
 SESSION_MS, REBALANCE_MS = 10_000, 20_000
 RANGE = [("range", b"\0\0\0\0\0\0\xff\xff\xff\xff")]

@@ -5,7 +5,7 @@ from typing import Any
 
 from kbroker._core.clock import VirtualClock
 from kbroker._core.crc32c import crc32c
-from kbroker.log._partition import PartitionLog
+from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import CompressionType, Record, build_batch
 
 NOW_MS = 1_700_000_000_000

@@ -10,7 +10,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.log._cleaner import Cleaner
 from kbroker.log._offset_map import KeyOffsets
-from kbroker.log._partition import PartitionLog
+from kbroker.log._partition_log import PartitionLog
 from kbroker.log._segment import OpenFileCache
 from kbroker.log._throttle import ByteThrottle
 from kbroker.log.facts import CleanResult, CorruptLogError

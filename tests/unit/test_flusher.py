@@ -8,7 +8,7 @@ import pytest
 
 from kbroker._core.clock import SystemClock
 from kbroker.log._flusher import FlusherPool
-from kbroker.log._partition import PartitionLog
+from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import RecordBatchBuilder
 
 

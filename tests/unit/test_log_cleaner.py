@@ -10,7 +10,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.config import BrokerConfig
 from kbroker.log import checkpoints
-from kbroker.log._partition import PartitionLog
+from kbroker.log._partition_log import PartitionLog
 from kbroker.log.cleaner import CompactionConfig, Dirt, measure
 from kbroker.log.manager import LogManager, TopicLogs
 from tests.support.compaction import keyed, marker, records

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker.log._partition import PartitionLog
+from kbroker.log._partition_log import PartitionLog
 from kbroker.log._segment import OpenFileCache
 from kbroker.protocol.records import CompressionType, Record, build_batch
 from tests.support.compaction import keyed

@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from kbroker.log._partition import PartitionLog
+from kbroker.log._partition_log import PartitionLog
 from kbroker.log._segment import OpenFileCache
 from tests.support.log_files import NOW_MS, base_of, batch, crc_ok, open_log, split
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker._core.clock import VirtualClock
-from kbroker.log._partition import PartitionLog
+from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import CompressionType, Record, build_batch, iter_batches
 from tests.support.log_files import NOW_MS, TOPIC_ID, batch, crc_ok, open_log, read_all, with_field
 

@@ -1,4 +1,4 @@
-from kbroker.log._partition import PartitionLog
+from kbroker.log._partition_log import PartitionLog
 from kbroker.log.facts import ActiveProducer
 
 def active_producers(log: PartitionLog) -> list[ActiveProducer]:

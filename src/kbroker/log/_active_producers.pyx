@@ -3,7 +3,8 @@
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free
 from kbroker._core.sync cimport mutex_lock, mutex_unlock
-from kbroker.log._partition cimport Partition, PartitionLog
+from kbroker.log._partition cimport Partition
+from kbroker.log._partition_log cimport PartitionLog
 from kbroker.log._producer_state cimport ProducerFacts, producer_state_count, producer_state_list
 
 from kbroker.log.facts import ActiveProducer

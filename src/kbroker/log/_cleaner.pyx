@@ -23,7 +23,8 @@ from kbroker.log._cleaner_txn cimport TxnTracker, tracker_free, tracker_load, tr
 from kbroker.log._index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from kbroker.log._maintenance cimport view_acquire
 from kbroker.log._offset_map cimport OffsetMap, offset_map_destroy, offset_map_init, offset_map_put, offset_map_reset
-from kbroker.log._partition cimport Partition, PartitionLog
+from kbroker.log._partition cimport Partition
+from kbroker.log._partition_log cimport PartitionLog
 from kbroker.log._posix cimport ENOMEM, io_read
 from kbroker.log._producer_state cimport ProducerFacts, producer_state_count, producer_state_list
 from kbroker.log._segment cimport (

@@ -1,6 +1,6 @@
 from typing import final
 
-from kbroker.log._partition import PartitionLog
+from kbroker.log._partition_log import PartitionLog
 
 @final
 class FlusherPool:

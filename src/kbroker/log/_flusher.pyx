@@ -11,9 +11,10 @@ from kbroker._core.sync cimport (
     mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
 from kbroker.log._partition cimport (
-    Partition, PartitionLog, partition_flush, partition_log_end_offset, partition_release, partition_retain,
+    Partition, partition_flush, partition_log_end_offset, partition_release, partition_retain,
     partition_set_dirty_hook,
 )
+from kbroker.log._partition_log cimport PartitionLog
 
 import os
 import threading

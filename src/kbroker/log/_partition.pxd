@@ -1,8 +1,7 @@
 """One partition's log on disk in Kafka's format: append, read, roll, index, recover; native, no GIL, no Python object.
 
 Locks, in order: ``append_lock`` (appends, rolls, truncation, producer state; may span the page-cache write, never an
-fsync)
--> ``view_lock`` (leaf: swaps the immutable segment list). End offset, high watermark and log start are atomics.
+fsync) -> ``view_lock`` (leaf: swaps the immutable segment list). End offset, high watermark and log start are atomics.
 """
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
 from kbroker._core.clock cimport Clock
@@ -125,10 +124,3 @@ cdef int64_t partition_flush_target(Partition *partition) noexcept nogil
 # Syncs what lies below up_to (negative: all), outside every lock; concurrent callers share one sync. 0 or -errno, after
 # which the partition takes no append until it is opened again.
 cdef int32_t partition_flush(Partition *partition, int64_t up_to) noexcept nogil
-
-cdef class PartitionLog:        # Python's handle: holds one count; opened and configured by log/manager.py
-    cdef Partition *partition
-    cdef readonly str directory
-    cdef readonly str topic
-    cdef readonly int partition_id
-    cdef readonly bint in_memory

@@ -7,6 +7,7 @@ Source: ``CheckpointFile``, ``OffsetCheckpointFile``, ``PartitionMetadataFile``,
 
 import base64
 import binascii
+import contextlib
 import json
 import os
 import re
@@ -303,6 +304,23 @@ def write_partition_metadata(folder: Path, topic_id: uuid.UUID) -> None:
     """Write which topic a new folder belongs to; not synced: an empty file counts as none. Raises: OSError."""
     with open(folder / PARTITION_METADATA, "wb") as file:
         file.write(_metadata_text(topic_id))
+
+
+def claim_partition_folder(folder: Path, topic_id: uuid.UUID) -> None:
+    """Name the topic of a folder whose log is opened by itself; an empty or unreadable file is written anew.
+
+    Raises: ValueError: the folder belongs to another topic (id 0 stands for any). OSError.
+    """
+    path, text = folder / PARTITION_METADATA, uuid_to_text(topic_id)
+    lines: dict[str, str] = {}
+    with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
+        lines = dict(line.split(": ", 1) for line in path.read_text("ascii").splitlines() if ": " in line)
+    if not lines:
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_bytes(_metadata_text(topic_id) + b"\n")
+        temporary.replace(path)
+    elif lines.get("topic_id") not in (text, uuid_to_text(uuid.UUID(int=0))) and topic_id.int != 0:
+        raise ValueError(f"{path} belongs to topic id {lines.get('topic_id')}, not {text}")
 
 
 def belongs_to(folder: str | Path, topic_id: uuid.UUID) -> bool:

@@ -16,7 +16,7 @@ from kbroker._core.clock import BaseClock
 from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import INT64_MAX, ConfigValue
 from kbroker.log._cleaner import Cleaner
-from kbroker.log._partition import PartitionLog
+from kbroker.log._partition_log import PartitionLog
 from kbroker.log._throttle import ByteThrottle
 from kbroker.log.checkpoints import TopicPartition
 from kbroker.log.facts import CleanResult, CorruptLogError, SegmentFacts

@@ -23,7 +23,7 @@ from kbroker.common.config_def import INT64_MAX, ConfigValue
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.log import checkpoints
 from kbroker.log._flusher import FlusherPool
-from kbroker.log._partition import PartitionLog
+from kbroker.log._partition_log import PartitionLog
 from kbroker.log.checkpoints import TopicPartition
 from kbroker.log.cleaner import CLEANER_KEYS, Compacted, CompactionConfig, LogCleaner
 from kbroker.log.log_dir import DELETE_SUFFIX, LogDir, parse_partition_folder, remove_folder

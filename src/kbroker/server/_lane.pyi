@@ -4,7 +4,7 @@ from uuid import UUID
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.request_queue import Queue
-from kbroker.log._partition import PartitionLog
+from kbroker.log._partition_log import PartitionLog
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
 
 _Body = tuple[bytes, int | None]

@@ -5,7 +5,8 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
 from kbroker._core.sync cimport atomic_add, atomic_store
-from kbroker.log._partition cimport Partition, PartitionLog, partition_release, partition_retain
+from kbroker.log._partition cimport Partition, partition_release, partition_retain
+from kbroker.log._partition_log cimport PartitionLog
 
 
 cdef uint64_t hash_bytes(const char *data, int64_t size_bytes) noexcept nogil:

@@ -8,7 +8,6 @@ from kbroker.log._segment import OpenFileCache
 from kbroker.log.facts import AppendInfo, OffsetAndTimestamp, ReadInfo, SegmentFacts
 
 def topic_id_bytes(topic_id: bytes | str | UUID) -> bytes: ...
-def write_partition_metadata(directory: str, topic_id: bytes) -> None: ...
 
 @final
 class PartitionLog:
@@ -38,16 +37,16 @@ class PartitionLog:
     ) -> PartitionLog:
         """Open or create.
 
-        Args: `directory` the partition's folder (made if missing; None only in memory); `config` Kafka's
-        topic settings by
-            name, absent ones get Kafka's defaults; `clean` whether the last stop was a clean one (no
-            scan); `recovery_point`
-            the offset known to be on disk: an unclean start checks what lies above it; `files` a cache of
-            open files, the
-            process's own by default; `is_prepared` the folder is there, and of this topic: it is not looked at.
-        Raises: OSError naming the file that cannot be read or written; ValueError for a setting out of range
-        or a folder
-            of another topic.
+        Args:
+            directory: the partition's folder (made if missing; None only in memory).
+            config: Kafka's topic settings by name; absent ones get Kafka's defaults.
+            clean: whether the last stop was a clean one (no scan).
+            recovery_point: the offset known to be on disk: an unclean start checks what lies above it.
+            files: a cache of open files, the process's own by default.
+            is_prepared: the folder is there, and of this topic: it is not looked at.
+
+        Raises: OSError naming the file that cannot be read or written; ValueError for a setting out of range or a
+        folder of another topic.
         """
     def append(
         self, records: bytes | bytearray | memoryview, *, acks: int = ..., api_version: int = ..., is_client: bool = ...

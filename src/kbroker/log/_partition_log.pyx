@@ -1,0 +1,465 @@
+# cython: freethreading_compatible=True
+"""Python's handle on a partition: opened, read, appended to, looked after and closed through it."""
+cimport cython
+from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset, strdup
+from kbroker._core.clock cimport borrow_clock, clock_retain, clock_wall_ms
+from kbroker._core.request cimport open_file_release
+from kbroker._core.sync cimport atomic_load, atomic_store, cond_init, mutex_init, mutex_lock, mutex_unlock
+from kbroker.log._append cimport partition_append
+from kbroker.log._config cimport LogConfig, parse_config
+from kbroker.log._lookup cimport Found, find_timestamp
+from kbroker.log._maintenance cimport (
+    NEW_FILE, NEW_FOLDER, PendingSnapshot, advance_watermarks, apply_retention, call_hook, flush_log, purge_deleted,
+    roll_segment, store_snapshot, take_snapshot, view_acquire,
+)
+from kbroker.log._partition cimport (
+    AppendResult, Partition, ReadProbe, ReadResult, partition_flush, partition_flush_target, partition_release,
+)
+from kbroker.log._posix cimport io_read
+from kbroker.log._producer_state cimport producer_state_count, producer_state_expire, producer_state_new
+from kbroker.log._read cimport partition_probe, partition_read
+from kbroker.log._recovery cimport cut_partition, load_partition
+from kbroker.log._segment cimport (
+    LogSegment, OpenFileCache, SegmentList, directory_new, file_cache_retain, file_cache_shared, segment_close_file,
+    segment_give_back, segment_list_release, segment_reserve, segment_seal,
+)
+
+import base64
+import os
+import uuid
+from pathlib import Path
+
+from kbroker.log.checkpoints import claim_partition_folder
+from kbroker.log.facts import AbortedTransaction, AppendInfo, OffsetAndTimestamp, ReadInfo, SegmentFacts
+
+
+def topic_id_bytes(topic_id) -> bytes:
+    """16 bytes of a topic id given as bytes, UUID, or Kafka's URL-safe base64 text."""
+    if isinstance(topic_id, uuid.UUID):
+        return topic_id.bytes
+    if isinstance(topic_id, str):
+        try:
+            topic_id = base64.urlsafe_b64decode(topic_id + "=" * (-len(topic_id) % 4))
+        except ValueError:
+            raise ValueError(f"topic_id is not URL-safe base64: {topic_id!r}") from None
+    if not isinstance(topic_id, bytes) or len(topic_id) != 16:
+        raise ValueError("topic_id must be 16 bytes, a uuid.UUID or its 22-character base64 text")
+    return topic_id
+
+
+cdef Partition *open_state(PartitionLog log) except NULL:
+    if atomic_load(&log.partition.closed):
+        raise ValueError(f"{log.topic}-{log.partition_id} is closed")
+    return log.partition
+
+
+@cython.final
+cdef class PartitionLog:
+    """One partition's log. See _partition_log.pyi for the contract of each method."""
+
+    def __cinit__(self, directory, str topic not None, int32_t partition, topic_id, config, clock, *,
+                  bint in_memory=False,
+                  bint clean=False, int64_t recovery_point=0, int64_t log_start_offset=0, int32_t leader_epoch=0,
+                  OpenFileCache files=None, bint is_prepared=False):
+        cdef Partition *state
+        cdef bytes identity = topic_id_bytes(topic_id)
+        cdef bytes path
+        if partition < 0:
+            raise ValueError(f"partition must be >= 0, got {partition}")
+        if recovery_point < 0 or log_start_offset < 0 or leader_epoch < 0:
+            raise ValueError("recovery_point, log_start_offset and leader_epoch must be >= 0")
+        if directory is None and not in_memory:
+            raise TypeError("directory may be None only with in_memory=True")
+        state = <Partition *>calloc(1, sizeof(Partition))
+        if state is NULL:
+            raise MemoryError
+        atomic_store(&state.refs, 1)
+        mutex_init(&state.append_lock)
+        mutex_init(&state.view_lock)
+        mutex_init(&state.flush_lock)
+        cond_init(&state.flush_done)
+        self.partition = state
+        atomic_store(&state.damage_offset, INT64_MAX)
+        atomic_store(&state.leader_epoch, leader_epoch)
+        state.index = partition
+        state.snapshot_offset = -1
+        memcpy(state.topic_id, <const char *>identity, 16)
+        state.clock = clock_retain(borrow_clock(clock))
+        state.files = file_cache_retain(files.files) if files is not None else file_cache_shared()
+        state.producers = producer_state_new()
+        if state.producers is NULL or state.files is NULL:
+            raise MemoryError
+        parse_config(config, &state.config)
+        self.topic = topic
+        self.partition_id = partition
+        self.in_memory = in_memory
+        self.directory = None
+        if not in_memory:
+            self.directory = os.fspath(directory)
+            path = os.fsencode(self.directory)
+            if len(path) > 4096 or b"\0" in path:
+                raise ValueError(f"directory name too long or not legal: {self.directory!r}")
+            if not is_prepared and not os.path.isdir(self.directory):
+                os.makedirs(self.directory)
+                atomic_store(&state.new_names, NEW_FILE | NEW_FOLDER)
+            state.directory = directory_new(<const char *>path)
+            if state.directory is NULL:
+                raise MemoryError
+            if not is_prepared:
+                claim_partition_folder(Path(self.directory), uuid.UUID(bytes=identity))
+        load_partition(state, self.directory, clean, recovery_point, log_start_offset)
+        if state.config.preallocate and atomic_load(&state.active.size_bytes) == 0:
+            reserved = segment_reserve(state.active, state.config.segment_bytes)
+            if reserved != 0:
+                raise OSError(-reserved, os.strerror(-reserved), self.directory)
+
+    def __dealloc__(self):
+        cdef Partition *state = self.partition
+        if state is not NULL:
+            with nogil:
+                partition_release(state)
+
+    def append(self, records, *, int16_t acks=-1, int16_t api_version=11, bint is_client=True):
+        cdef Partition *state = self.partition
+        cdef bytes data = bytes(records)
+        cdef int64_t size = len(data)
+        cdef char *copy = <char *>malloc(size if size > 0 else 1)
+        cdef AppendResult result
+        cdef int32_t slot
+        if copy is NULL:
+            raise MemoryError
+        memcpy(copy, <const char *>data, size)
+        with nogil:
+            partition_append(state, copy, size, acks, api_version, is_client, &result)
+            free(copy)
+            if result.high_watermark_moved:
+                call_hook(state, False)         # the lane looks after its own appends; nobody else after these
+        bad_records = tuple([result.bad_records[slot] for slot in range(result.bad_count)])
+        free(result.bad_records)
+        return AppendInfo(result.error, result.base_offset, result.last_offset, result.log_append_time_ms,
+                          result.log_start_offset, result.bad_record,
+                          None if result.message is NULL else (<bytes>result.message).decode(),
+                          bool(result.is_duplicate), bool(result.high_watermark_moved), result.flush_offset,
+                          bad_records)
+
+    def read(self, int64_t offset, int64_t max_bytes=1048576, *, bint min_one=True, int8_t isolation=0):
+        cdef Partition *state = self.partition
+        cdef ReadResult result
+        cdef bytes data = b""
+        cdef char *target
+        cdef int32_t slot
+        cdef int64_t got = 0
+        if isolation not in (0, 1):
+            raise ValueError(f"isolation must be 0 (read_uncommitted) or 1 (read_committed), got {isolation}")
+        with nogil:
+            partition_read(state, offset, max_bytes, min_one, isolation, &result)
+        try:
+            if result.file is not NULL:
+                data = bytes(bytearray(result.size_bytes))
+                target = <char *>data
+                with nogil:
+                    got = io_read(result.file.fd, target, result.size_bytes, result.position)
+                if got < 0:
+                    raise OSError(-got, "log read")
+            aborted = [AbortedTransaction(result.aborted[slot].producer_id, result.aborted[slot].first_offset,
+                                          result.aborted[slot].last_offset, result.aborted[slot].last_stable_offset)
+                       for slot in range(result.aborted_count)]
+            return ReadInfo(result.error, result.high_watermark, result.last_stable_offset, result.log_start_offset,
+                            data[:got], result.position, aborted)
+        finally:
+            if result.file is not NULL:
+                open_file_release(result.file)
+            free(result.aborted)
+
+    def probe(self, int64_t offset, int64_t max_bytes=1048576, *, int8_t isolation=0):
+        cdef Partition *state = self.partition
+        cdef ReadProbe result
+        with nogil:
+            partition_probe(state, offset, max_bytes, isolation, &result)
+        return result.error, result.available_bytes, bool(result.crosses_segment)
+
+    def offset_for_timestamp(self, int64_t timestamp_ms, *, int8_t isolation=0):
+        cdef Partition *state = open_state(self)
+        cdef Found found
+        cdef int32_t rc
+        cdef int64_t upper = atomic_load(&state.last_stable) if isolation == 1 else atomic_load(&state.high_watermark)
+        with nogil:
+            rc = find_timestamp(state, timestamp_ms, upper, &found)
+        if rc < 0:
+            raise OSError(-rc, "log read")
+        return OffsetAndTimestamp(found.offset, found.timestamp_ms, found.leader_epoch)
+
+    # ---- maintenance
+
+    def flush(self, int64_t up_to=-1):
+        cdef Partition *state = open_state(self)
+        cdef int32_t rc
+        with nogil:
+            rc = partition_flush(state, up_to)
+        if rc != 0:
+            raise OSError(-rc, os.strerror(-rc), self.directory)
+        return atomic_load(&state.flushed)
+
+    def roll(self):
+        cdef Partition *state = open_state(self)
+        cdef PendingSnapshot snapshot
+        cdef int32_t rc
+        memset(&snapshot, 0, sizeof(snapshot))
+        with nogil:
+            mutex_lock(&state.append_lock)
+            rc = roll_segment(state, atomic_load(&state.log_end), clock_wall_ms(state.clock), &snapshot)
+            mutex_unlock(&state.append_lock)
+            store_snapshot(state, &snapshot)
+        if rc != 0:
+            raise OSError(-rc, os.strerror(-rc), self.directory)
+
+    def apply_retention(self, int64_t now_ms):
+        cdef Partition *state = open_state(self)
+        cdef int32_t rc
+        with nogil:
+            rc = apply_retention(state, now_ms)
+        if rc < 0:
+            raise OSError(-rc, os.strerror(-rc), self.directory)
+        return rc
+
+    def purge_deleted(self, int64_t now_ms):
+        cdef Partition *state = self.partition
+        cdef int32_t count
+        with nogil:
+            count = purge_deleted(state, now_ms, False)
+        return count
+
+    def delete_records(self, int64_t offset):
+        cdef Partition *state = open_state(self)
+        cdef int64_t mark, start
+        with nogil:
+            mutex_lock(&state.append_lock)
+            mark = atomic_load(&state.high_watermark)
+            if offset == -1:
+                offset = mark
+            if 0 <= offset <= mark and offset > atomic_load(&state.log_start):
+                atomic_store(&state.log_start, offset)
+            start = atomic_load(&state.log_start)
+            mutex_unlock(&state.append_lock)
+        if offset < 0 or offset > mark:
+            raise ValueError(f"offset {offset} is not between 0 and the high watermark {mark}")
+        return start
+
+    def truncate_to(self, int64_t offset):
+        cdef Partition *state = open_state(self)
+        cdef int64_t start = atomic_load(&state.log_start), flushed = atomic_load(&state.flushed)
+        if self.in_memory:
+            raise ValueError("an in-memory log cannot be truncated")
+        if offset < start:
+            raise ValueError(f"offset {offset} is below the log start {start}")
+        with nogil:
+            mutex_lock(&state.append_lock)
+        try:
+            if offset < atomic_load(&state.log_end) or atomic_load(&state.damage_offset) != INT64_MAX:
+                cut_partition(state, self.directory, offset)
+                atomic_store(&state.high_watermark, 0)
+                load_partition(state, self.directory, True, 0, start)
+                atomic_store(&state.flushed, min(flushed, atomic_load(&state.log_end)))
+        finally:
+            mutex_unlock(&state.append_lock)
+
+    def expire_producers(self, int64_t now_ms):
+        cdef Partition *state = open_state(self)
+        with nogil:
+            mutex_lock(&state.append_lock)
+            producer_state_expire(state.producers, now_ms, state.config.producer_expiration_ms)
+            mutex_unlock(&state.append_lock)
+
+    def update_config(self, config):
+        cdef Partition *state = self.partition
+        cdef LogConfig fresh
+        cdef bint moved
+        parse_config(config, &fresh)
+        with nogil:
+            mutex_lock(&state.append_lock)
+            mutex_lock(&state.view_lock)
+            state.config = fresh
+            mutex_unlock(&state.view_lock)
+            moved = advance_watermarks(state)
+            mutex_unlock(&state.append_lock)
+            if moved:
+                call_hook(state, False)
+
+    def close(self, bint clean=True):
+        cdef Partition *state = self.partition
+        cdef PendingSnapshot snapshot
+        cdef SegmentList *view
+        cdef int32_t slot, rc = 0
+        if atomic_load(&state.closed):
+            return
+        memset(&snapshot, 0, sizeof(snapshot))
+        with nogil:
+            if clean:
+                rc = flush_log(state, -1)
+            mutex_lock(&state.append_lock)
+            atomic_store(&state.closed, 1)
+            if clean and rc >= 0:
+                take_snapshot(state, &snapshot)
+                if state.directory is not NULL and atomic_load(&state.active.size_bytes) > 0:
+                    segment_seal(state.active)
+                    if state.config.preallocate:
+                        segment_give_back(state.active)
+            mutex_unlock(&state.append_lock)
+            call_hook(state, False)     # who waits for its records or for the disk need not wait longer
+            store_snapshot(state, &snapshot)
+            view = view_acquire(state)
+            for slot in range(view.count):
+                if state.directory is not NULL:
+                    segment_close_file(view.segments[slot])
+            segment_list_release(view)
+        if rc < 0:
+            raise OSError(-rc, os.strerror(-rc), self.directory)
+
+    def delete(self):
+        cdef Partition *state = self.partition
+        with nogil:
+            mutex_lock(&state.append_lock)
+            atomic_store(&state.closed, 1)
+            mutex_unlock(&state.append_lock)
+            call_hook(state, False)     # waiting fetches are answered: the partition is gone
+            purge_deleted(state, 0, True)
+        if self.directory is not None and os.path.isdir(self.directory):
+            import shutil
+            gone = f"{self.directory}.{uuid.uuid4().hex}-delete"
+            if len(os.path.basename(gone)) > 255:
+                gone = os.path.join(os.path.dirname(self.directory), f"{uuid.uuid4().hex}-delete")
+            os.rename(self.directory, gone)
+            shutil.rmtree(gone)
+
+    def _inject_fault(self, int32_t write_errno=0, int32_t sync_errno=0):
+        """Tests: the next writes stop half way with write_errno, the next syncs fail with sync_errno; 0 ends it."""
+        atomic_store(&self.partition.write_fault, write_errno)
+        atomic_store(&self.partition.sync_fault, sync_errno)
+
+    # ---- facts
+
+    @property
+    def topic_id(self):
+        return (<char *>self.partition.topic_id)[:16]
+
+    @property
+    def log_end_offset(self):
+        return atomic_load(&self.partition.log_end)
+
+    @property
+    def high_watermark(self):
+        return atomic_load(&self.partition.high_watermark)
+
+    @property
+    def last_stable_offset(self):
+        return atomic_load(&self.partition.last_stable)
+
+    @property
+    def log_start_offset(self):
+        return atomic_load(&self.partition.log_start)
+
+    @property
+    def flushed_offset(self):
+        return atomic_load(&self.partition.flushed)
+
+    @property
+    def flush_target(self):
+        cdef Partition *state = self.partition
+        cdef int64_t target
+        with nogil:
+            target = partition_flush_target(state)
+        return target
+
+    @property
+    def leader_epoch(self):
+        return atomic_load(&self.partition.leader_epoch)
+
+    @property
+    def is_closed(self):
+        return atomic_load(&self.partition.closed) != 0
+
+    @property
+    def is_failed(self):
+        return atomic_load(&self.partition.is_failed) != 0
+
+    @property
+    def producer_count(self):
+        cdef Partition *state = self.partition
+        cdef int64_t count
+        with nogil:
+            mutex_lock(&state.append_lock)
+            count = producer_state_count(state.producers)
+            mutex_unlock(&state.append_lock)
+        return count
+
+    @property
+    def damage(self):
+        cdef Partition *state = self.partition
+        cdef char *text = NULL
+        if atomic_load(&state.damage_offset) == INT64_MAX:
+            return None
+        with nogil:
+            mutex_lock(&state.view_lock)
+            if state.damage_text is not NULL:
+                text = strdup(state.damage_text)
+            mutex_unlock(&state.view_lock)
+        if text is NULL:
+            return "damaged"
+        try:
+            return (<bytes>text).decode()
+        finally:
+            free(text)
+
+    @property
+    def cut(self):
+        cdef Partition *state = self.partition      # written while it is opened only
+        return None if state.cut_text is NULL else (<bytes>state.cut_text).decode()
+
+    @property
+    def damage_offset(self):
+        cdef int64_t offset = atomic_load(&self.partition.damage_offset)
+        return None if offset == INT64_MAX else offset
+
+    def segments(self):
+        cdef Partition *state = self.partition
+        cdef SegmentList *view
+        cdef LogSegment *segment
+        cdef int32_t slot
+        with nogil:
+            view = view_acquire(state)
+        try:
+            facts = []
+            for slot in range(view.count):
+                segment = view.segments[slot]
+                facts.append(SegmentFacts(segment.base_offset, atomic_load(&segment.size_bytes),
+                                          atomic_load(&segment.max_timestamp_ms), atomic_load(&segment.offsets.entries),
+                                          atomic_load(&segment.times.entries)))
+            return facts
+        finally:
+            segment_list_release(view)
+
+    @property
+    def size_bytes(self):
+        return sum(facts.size_bytes for facts in self.segments())
+
+    def leader_epochs(self):
+        """[(epoch, first offset)], oldest first."""
+        cdef Partition *state = self.partition
+        cdef int32_t slot, count
+        cdef int64_t *pairs
+        with nogil:
+            mutex_lock(&state.append_lock)
+            count = state.epoch_count
+            pairs = <int64_t *>malloc(<size_t>(2 * count + 1) * sizeof(int64_t))
+            if pairs is not NULL:
+                for slot in range(count):
+                    pairs[2 * slot] = state.epochs[slot]
+                    pairs[2 * slot + 1] = state.epoch_starts[slot]
+            mutex_unlock(&state.append_lock)
+        if pairs is NULL:
+            raise MemoryError
+        result = [(pairs[2 * slot], pairs[2 * slot + 1]) for slot in range(count)]
+        free(pairs)
+        return result
