@@ -142,6 +142,16 @@ cdef inline void list_append_once(Link *head, Link *link) noexcept nogil:
     if link.next is NULL:
         list_append(head, link)
 
+cdef inline void list_take(Link *from_list, Link *into) noexcept nogil:     # `into`: uninitialised
+    list_init(into)
+    if list_empty(from_list):
+        return
+    into.next = from_list.next
+    into.prev = from_list.prev
+    into.next.prev = into
+    into.prev.next = into
+    list_init(from_list)
+
 cdef Channel *channel_new(int fd) noexcept nogil            # plaintext transport; takes the descriptor
 cdef void channel_drop_io(Channel *channel) noexcept nogil  # closes the descriptor, frees what was read
 cdef void channel_free(Channel *channel) noexcept nogil     # in no list, nothing outstanding

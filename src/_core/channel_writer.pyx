@@ -2,11 +2,13 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from kbroker._core.channel cimport (
-    KB_AGAIN, KB_FAILED, KB_MAX_PIECES, Channel, kb_piece, kb_piece_set,
+    CLOSE_LOCAL, CLOSE_PEER, KB_AGAIN, KB_FAILED, KB_MAX_PIECES, Channel, kb_piece, kb_piece_set,
 )
+from kbroker._core.channel_lifecycle cimport has_ended, loop_close, set_interest
 from kbroker._core.clock cimport clock_now_ns
 from kbroker._core.event_loop cimport EventLoop, count
 from kbroker._core.framing cimport FRAMING_LENGTH_PREFIX
+from kbroker._core.poller cimport KB_WRITE
 from kbroker._core.request cimport SEGMENT_FILE, Request, Segment
 
 cdef extern from "socket_io.h" nogil:
@@ -144,3 +146,42 @@ cdef int64_t channel_write(EventLoop *loop, Channel *channel) noexcept nogil:
         if n < total or (written >= FAIR_BYTES and channel.send_first is not NULL):
             return KB_AGAIN
     return 0
+
+
+cdef void loop_queue_answer(Channel *channel, Request *request) noexcept nogil:
+    request.next = NULL
+    if channel.send_last is NULL:
+        channel.send_first = request
+        channel.prefix_sent = 0
+        channel.segment_at = 0
+        channel.segment_sent = 0
+    else:
+        channel.send_last.next = request
+    channel.send_last = request
+
+
+cdef void loop_want_write(EventLoop *loop, Channel *channel) noexcept nogil:
+    channel.wants_write = True
+    set_interest(loop, channel, channel.interest | KB_WRITE)
+
+
+cdef void loop_write(EventLoop *loop, Channel *channel) noexcept nogil:
+    cdef int64_t result
+    if channel.close_reason != 0:
+        return
+    if channel.send_first is not NULL:
+        result = channel_write(loop, channel)
+        if result != 0 and result != KB_AGAIN:
+            loop_close(loop, channel, CLOSE_PEER)
+            return
+        if result == KB_AGAIN:
+            loop_want_write(loop, channel)
+            return
+    if channel.wants_write:
+        channel.wants_write = False
+        set_interest(loop, channel, channel.interest & ~KB_WRITE)
+    if channel.close_reason == 0:
+        if channel.close_when_sent:
+            loop_close(loop, channel, CLOSE_LOCAL)
+        elif has_ended(channel):
+            loop_close(loop, channel, CLOSE_PEER)

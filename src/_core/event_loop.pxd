@@ -11,6 +11,9 @@ from kbroker._core.poller cimport Poller, kb_event
 from kbroker._core.request cimport Request
 from kbroker._core.sync cimport AtomicI64, atomic_load_relaxed, atomic_store
 
+cdef enum:
+    SCRATCH_BYTES = 65536
+
 cdef struct LoopCounters:       # written by the loop's thread, read by any
     AtomicI64 connections_created
     AtomicI64 connections_closed
@@ -51,7 +54,7 @@ cdef struct EventLoop:
     uint64_t shuffle_state
     int64_t next_number
     int64_t open_channels
-    char *scratch               # owned
+    char *scratch               # owned: SCRATCH_BYTES
     kb_event *events            # owned
     AtomicI64 sleeping          # 1: about to wait or waiting
     bint (*has_mail)(EventLoop *loop) noexcept nogil    # asked after ``sleeping`` is set; NULL: never
@@ -69,18 +72,8 @@ cdef struct EventLoop:
 # ``loop`` is zeroed memory. Takes the poller, and counts of clock and pool; false: memory is out, nothing was taken.
 cdef bint loop_init(EventLoop *loop, Poller *poller, Clock *clock, Pool *pool, Framing *framing) noexcept nogil
 cdef void loop_destroy(EventLoop *loop) noexcept nogil      # every channel was closed and freed before
-cdef Channel *loop_register(EventLoop *loop, int fd) noexcept nogil     # takes the descriptor even when NULL
 # After the transport was replaced by one with a handshake, which must be over within the time a frame may take.
 cdef void loop_handshake(EventLoop *loop, Channel *channel) noexcept nogil
 cdef void loop_poll(EventLoop *loop, int64_t timeout_ns) noexcept nogil
-cdef void loop_read(EventLoop *loop, Channel *channel) noexcept nogil
-cdef void loop_queue_answer(Channel *channel, Request *request) noexcept nogil
-cdef void loop_write(EventLoop *loop, Channel *channel) noexcept nogil  # may close the channel
-cdef void loop_want_write(EventLoop *loop, Channel *channel) noexcept nogil     # when the poller says it is writable
-cdef void loop_close(EventLoop *loop, Channel *channel, int reason) noexcept nogil     # ends in loop.gone
-cdef void loop_mute(Channel *channel) noexcept nogil
-cdef bint loop_unmute(EventLoop *loop, Channel *channel) noexcept nogil    # true: it is NOT_MUTED now
-# After its frames were taken, or it may be read again: what is staged, read or readable is looked at in the next poll.
-cdef void loop_resume(EventLoop *loop, Channel *channel) noexcept nogil
 cdef Channel *loop_lowest_priority(EventLoop *loop) noexcept nogil
 cdef void loop_wake(EventLoop *loop) noexcept nogil

@@ -12,11 +12,11 @@ from kbroker._core.channel cimport (
     CLOSE_EXPIRED, CLOSE_FAILED_SEND, CLOSE_FRAME_TIMEOUT, CLOSE_LOCAL, Channel, channel_free, list_empty,
     list_remove,
 )
+from kbroker._core.channel_lifecycle cimport loop_close, loop_register
+from kbroker._core.channel_reader cimport loop_mute, loop_resume, loop_unmute
+from kbroker._core.channel_writer cimport loop_queue_answer, loop_want_write
 from kbroker._core.clock cimport borrow_clock
-from kbroker._core.event_loop cimport (
-    EventLoop, loop_close, loop_destroy, loop_init, loop_lowest_priority, loop_mute, loop_poll, loop_queue_answer,
-    loop_register, loop_resume, loop_unmute, loop_wake, loop_want_write,
-)
+from kbroker._core.event_loop cimport EventLoop, loop_destroy, loop_init, loop_lowest_priority, loop_poll, loop_wake
 from kbroker._core.framing cimport Framing, frames_take, framing_from
 from kbroker._core.memory_pool cimport MemoryPool
 from kbroker._core.mute import STATES, IllegalStateError

@@ -16,10 +16,12 @@ from kbroker._core.channel cimport (
     CLOSE_LOCAL, CLOSE_SESSION, CLOSE_STATE, Channel, Link, channel_free, is_linked, list_append, list_append_once,
     list_empty, list_init, list_remove,
 )
+from kbroker._core.channel_lifecycle cimport loop_close, loop_register
+from kbroker._core.channel_reader cimport loop_unmute
+from kbroker._core.channel_writer cimport loop_queue_answer, loop_write
 from kbroker._core.clock cimport borrow_clock, clock_now_ns, clock_real_wait_ns
 from kbroker._core.event_loop cimport (
-    EventLoop, count, loop_close, loop_destroy, loop_handshake, loop_init, loop_lowest_priority, loop_poll,
-    loop_queue_answer, loop_register, loop_unmute, loop_wake, loop_write,
+    EventLoop, count, loop_destroy, loop_handshake, loop_init, loop_lowest_priority, loop_poll, loop_wake,
 )
 from kbroker._core.framing cimport Framing, frames_clear, frames_put_back, frames_take, framing_from
 from kbroker._core.memory_pool cimport MemoryPool, pool_is_low
