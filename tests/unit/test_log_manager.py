@@ -105,7 +105,7 @@ def test_a_lost_tail_is_told(brokers, tmp_path, caplog):
     for _ in range(3):
         append(manager)
     append(manager, 1)
-    manager.write_high_watermarks()
+    manager.tasks.write_high_watermarks()
     brokers.kill(manager)
     path = tmp_path / "orders-0" / f"{0:020}.log"
     size = path.stat().st_size // 3
@@ -337,7 +337,7 @@ def test_io_error_takes_the_folder_offline_and_reads_go_on(brokers, tmp_path):
     append(manager, 1)
     manager.partition("orders", 0)._inject_fault(sync_errno=errno.EIO)
     manager._hosted["orders", 0].flushed_ms = -(10**9)
-    manager.flush_by_time()
+    manager.tasks.flush_by_time()
     assert list(manager.offline_dirs) == [tmp_path]
     for partition in (0, 1):
         log = manager.partition("orders", partition)
@@ -361,7 +361,7 @@ def test_full_disk_is_survived_without_a_restart(brokers, monkeypatch, tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "write_atomically", full)
         patch.setattr(checkpoints, "write_partition_metadata", full)
-        manager.write_checkpoints()
+        manager.tasks.write_checkpoints()
         with pytest.raises(KafkaError, match="No space left"):
             manager.create_partition("more", 0, ID, {})
     assert manager.offline_dirs == {}

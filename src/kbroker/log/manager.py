@@ -1,41 +1,35 @@
 """All partitions of a broker: found at start, made, deleted, looked after by the clock, and closed in order.
 
-Threads: every public method from any thread. Lock: ``LogManager._lock`` guards the tables of partitions and folders;
-no file is touched under it but to create or delete a partition. Background tasks run on the scheduler's thread.
-Source: ``LogManager``, ``LogLoader``.
+Threads: every public method from any thread; ``HostedLogs.lock`` guards the table of partitions. Background tasks
+(``LogTasks``) run on the scheduler's thread. Source: ``LogManager``, ``LogLoader``.
 """
 
-import functools
 import logging
 import os
-import threading
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.config import BrokerConfig
-from kbroker.common.config_def import INT64_MAX, ConfigValue
+from kbroker.common.config_def import ConfigValue
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.log import checkpoints
 from kbroker.log._flusher import FlusherPool
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.checkpoints import TopicPartition
-from kbroker.log.cleaner import CLEANER_KEYS, Compacted, CompactionConfig, LogCleaner
+from kbroker.log.cleaner import CLEANER_KEYS, Compacted, LogCleaner
+from kbroker.log.hosted_logs import Hosted, HostedLogs
 from kbroker.log.log_dir import DELETE_SUFFIX, LogDir, parse_partition_folder, remove_folder
-from kbroker.log.scheduler import ScheduledTask, Scheduler
+from kbroker.log.log_tasks import LogTasks
+from kbroker.log.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
-INITIAL_TASK_DELAY_MS = 30_000
-PURGE_PERIOD_MS = 30_000
-HIGH_WATERMARK_PERIOD_MS = 5_000  # replica.high.watermark.checkpoint.interval.ms
 LOADS_AT_ONCE = 64  # of one recovery thread
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,16 +53,6 @@ class StartReport:
     failures: dict[TopicPartition, str] = field(default_factory=dict)  # offline partitions, with the reason
     damaged: dict[TopicPartition, str] = field(default_factory=dict)  # serve what lies before the damage only
     cut: dict[TopicPartition, str] = field(default_factory=dict)  # what an unclean stop left was cut, or is missing
-
-
-@dataclass
-class _Hosted:
-    log: PartitionLog
-    log_dir: LogDir | None
-    flush_ms: int
-    delete_delay_ms: int
-    flushed_ms: int  # when it was last flushed by time
-    compaction: CompactionConfig | None = None  # None: not compacted
 
 
 class LogManager:
@@ -97,13 +81,10 @@ class LogManager:
         self._clock = clock if clock is not None else SystemClock()
         self._config = config
         self._in_memory = in_memory
-        self._lock = threading.RLock()
-        self._hosted: dict[TopicPartition, _Hosted] = {}
         self._pid = os.getpid()
         self._closed = False
         self._dirs: list[LogDir] = []
         self._all_sound = False
-        self._flush_task: ScheduledTask | None = None
         self.cluster_id = cluster_id
         try:
             for path in log_dirs:
@@ -118,6 +99,8 @@ class LogManager:
             self.cluster_id = checkpoints.uuid_to_text(uuid.uuid4())
         self.scheduler = Scheduler(clock, "log-scheduler")
         self.flusher = FlusherPool(1)
+        self._hosted = HostedLogs(self.flusher)
+        self.tasks = LogTasks(self._hosted, self._dirs, self.scheduler, config, self._clock)
         known = {key: offset for d in self._dirs for key, offset in d.cleaner_offsets.items()}
         self.cleaner = LogCleaner(
             self._clock, config, self._compacted, known, self._write_cleaner_offsets, self._cleaner_failed
@@ -148,7 +131,7 @@ class LogManager:
             logger.error("partition %s-%d is offline: %s", *key, failure)
         for log_dir in self._dirs:
             log_dir.sync()
-        for key, hosted in self._items():
+        for key, hosted in self._hosted.items():
             damage = hosted.log.damage
             if damage is not None:
                 report.damaged[key] = damage
@@ -157,7 +140,7 @@ class LogManager:
             log_dir.high_watermarks = {}  # told of; what topics of the same names will hold is another matter
         # an orderly stop must not vouch for what this start could not read: the next one looks again
         self._all_sound = not report.failures and not report.damaged
-        self._schedule()
+        self.tasks.schedule()
         if run_threads:
             self.flusher.start()
             self.scheduler.start()
@@ -169,7 +152,7 @@ class LogManager:
 
         Idempotent. In a child made by fork nothing is written.
         """
-        with self._lock:
+        with self._hosted.lock:
             if self._closed or os.getpid() != self._pid:
                 return
             self._closed = True
@@ -177,15 +160,14 @@ class LogManager:
         self.cleaner.close()
         self.flusher.close()
         clean = self._all_sound
-        for (topic, partition), hosted in self._items():
-            done, _ = self._guarded(hosted, f"closing {topic}-{partition}", hosted.log.close)
+        for (topic, partition), hosted in self._hosted.items():
+            done, _ = self._hosted.guarded(hosted, f"closing {topic}-{partition}", hosted.log.close)
             clean = clean and done
             self.flusher.detach(hosted.log)
-        self.write_checkpoints()
+        self.tasks.write_checkpoints()
         for log_dir in self._dirs:
             log_dir.close(clean=clean)
-        with self._lock:
-            self._hosted.clear()
+        self._hosted.clear()
 
     def _disarm(self) -> None:
         """After fork, in the child: it owns neither threads nor lock, so it must never write."""
@@ -221,7 +203,7 @@ class LogManager:
         return failures
 
     @staticmethod
-    def _tell_lost(key: TopicPartition, hosted: _Hosted, report: StartReport) -> None:
+    def _tell_lost(key: TopicPartition, hosted: Hosted, report: StartReport) -> None:
         """Say what an unclean stop has cost: what was cut, and what is missing of what could be read before."""
         log, log_dir = hosted.log, hosted.log_dir
         lost = [] if log.cut is None else [log.cut]
@@ -257,11 +239,9 @@ class LogManager:
             log_start_offset=max(0, log_dir.log_starts.get(key, 0)) if log_dir else 0,
             is_prepared=True,
         )
-        hosted = _Hosted(log, log_dir, 0, 0, self._now_ms())
-        _note_config(hosted, config)
-        self.flusher.attach(log)
-        with self._lock:
-            self._hosted[key] = hosted
+        hosted = Hosted(log, log_dir, self._clock.now_ms())
+        hosted.note_config(config)
+        self._hosted.add(key, hosted)
         return log
 
     def _with_broker_keys(self, key: TopicPartition, config: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
@@ -289,8 +269,7 @@ class LogManager:
             raise KafkaError(Errors.KAFKA_STORAGE_ERROR, f"no log folder is online: {self._dirs[0].failure}")
         if len(usable) == 1:
             return usable[0]
-        with self._lock:
-            counts = [sum(h.log_dir is d for h in self._hosted.values()) for d in usable]
+        counts = self._hosted.counts(usable)
         return usable[counts.index(min(counts))]
 
     # -- partitions --------------------------------------------------------------------------------------------------
@@ -321,8 +300,8 @@ class LogManager:
     ) -> PartitionLog:
         if parse_partition_folder(f"{topic}-{partition}") != (topic, partition):
             raise ValueError(f"no name for a partition's folder: {topic!r} {partition!r}")
-        with self._lock:
-            found = self._hosted.get((topic, partition))
+        with self._hosted.lock:
+            found = self._hosted.find((topic, partition))
             if found is not None:
                 return found.log
             try:
@@ -336,8 +315,7 @@ class LogManager:
             try:
                 log_dir.sync()
             except OSError as e:
-                if log_dir.note_failure("syncing the names of its folders", e):
-                    self._take_offline(log_dir)
+                self._hosted.note_failure(log_dir, "syncing the names of its folders", e)
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
 
     def delete_partition(self, topic: str, partition: int) -> None:
@@ -371,10 +349,8 @@ class LogManager:
             raise failure
 
     def _take_out(self, key: TopicPartition) -> None:
-        with self._lock:
-            hosted = self._hosted.pop(key)
-            hosted.log.close(clean=False)  # from here on it answers as unknown
-            self.flusher.detach(hosted.log)
+        with self._hosted.lock:
+            hosted = self._hosted.remove(key)
             if hosted.log_dir is None:
                 hosted.log.delete()
                 return
@@ -391,8 +367,7 @@ class LogManager:
 
     def partition(self, topic: str, partition: int) -> PartitionLog | None:
         """Return the partition, None when there is none (deleted, never made, or its folder could not be read)."""
-        with self._lock:
-            hosted = self._hosted.get((topic, partition))
+        hosted = self._hosted.find((topic, partition))
         return hosted.log if hosted is not None else None
 
     def update_config(self, topic: str, config: Mapping[str, ConfigValue]) -> None:
@@ -401,16 +376,16 @@ class LogManager:
 
     def update_configs(self, configs: Mapping[str, Mapping[str, ConfigValue]]) -> None:
         """Give the partitions of each of these topics its new configuration."""
-        for key, hosted in self._items():
+        for key, hosted in self._hosted.items():
             config = configs.get(key[0])
             if config is not None:
-                _note_config(hosted, config)
+                hosted.note_config(config)
                 hosted.log.update_config(self._with_broker_keys(key, config))
 
     def reconfigure(self, changed: frozenset[str]) -> None:
         """Follow broker configs that changed while the tasks run."""
         if changed & {"log.flush.interval.ms", "log.flush.scheduler.interval.ms"}:
-            self._schedule_flusher()
+            self.tasks.schedule_flusher()
         if changed & CLEANER_KEYS:
             self.cleaner.reconfigure()
 
@@ -419,114 +394,12 @@ class LogManager:
         """Folders that can no longer be written, with the reason."""
         return {d.path: d.failure for d in self._dirs if d.is_offline}
 
-    def _items(self) -> list[tuple[TopicPartition, _Hosted]]:
-        with self._lock:
-            return list(self._hosted.items())
-
-    # -- background tasks --------------------------------------------------------------------------------------------
-
-    def _schedule(self) -> None:
-        integer = self._config.integer
-        self._every("log-retention", self.apply_retention, integer("log.retention.check.interval.ms"))
-        purge_ms = min(integer("log.segment.delete.delay.ms"), PURGE_PERIOD_MS)
-        self._every("segment-deletion", self.purge_deleted, purge_ms)
-        self._every("producer-expiration", self.expire_producers, integer("producer.id.expiration.check.interval.ms"))
-        self._schedule_flusher()
-        if not self._in_memory:
-            every = integer("log.flush.offset.checkpoint.interval.ms")
-            self._every("recovery-point-checkpoint", self.write_recovery_points, every)
-            every = integer("log.flush.start.offset.checkpoint.interval.ms")
-            self._every("log-start-checkpoint", self.write_log_starts, every)
-            self._every("high-watermark-checkpoint", self.write_high_watermarks, HIGH_WATERMARK_PERIOD_MS)
-
-    def _schedule_flusher(self) -> None:
-        if self._flush_task is not None:
-            self._flush_task.cancel()
-            self._flush_task = None
-        flush_ms = self._config.value("log.flush.interval.ms")
-        # Kafka never flushes by time unless the scheduler's interval is set too; here log.flush.interval.ms is enough
-        period_ms = min(
-            self._config.integer("log.flush.scheduler.interval.ms"),
-            flush_ms if isinstance(flush_ms, int) else INT64_MAX,
-        )
-        if period_ms < INT64_MAX:
-            delay_ms = min(INITIAL_TASK_DELAY_MS, period_ms)
-            self._flush_task = self._every("log-flusher", self.flush_by_time, period_ms, delay_ms)
-
-    def _every(
-        self, name: str, run: Callable[[], object], period_ms: int, delay_ms: int = INITIAL_TASK_DELAY_MS
-    ) -> ScheduledTask:
-        return self.scheduler.schedule(name, run, delay_ms=delay_ms, period_ms=max(1, period_ms))
-
-    def apply_retention(self) -> int:
-        """Drop what retention.ms, retention.bytes and the log start no longer keep. Returns: removed segments."""
-        return sum(self._each("retention", PartitionLog.apply_retention))
-
-    def purge_deleted(self) -> None:
-        """Unlink the files of removed segments whose file.delete.delay.ms is over."""
-        self._each("unlinking segments", PartitionLog.purge_deleted)
-
-    def expire_producers(self) -> None:
-        """Forget idle producers (producer.id.expiration.ms)."""
-        self._each("producer expiration", PartitionLog.expire_producers)
-
-    def _each(self, what: str, action: Callable[[PartitionLog, int], T]) -> list[T]:
-        """Run ``action`` on every partition with the wall clock's time; those that fail are left out of the results."""
-        results = []
-        for (topic, partition), hosted in self._items():
-            run = functools.partial(action, hosted.log, self._clock.wall_ms())
-            done, result = self._guarded(hosted, f"{what} of {topic}-{partition}", run)
-            if done and result is not None:
-                results.append(result)
-        return results
-
-    def flush_by_time(self) -> None:
-        """Flush partitions whose flush.ms has passed since the last time."""
-        for (topic, partition), hosted in self._items():
-            now = self._now_ms()
-            if now - hosted.flushed_ms >= hosted.flush_ms:
-                hosted.flushed_ms = now
-                self._guarded(hosted, f"flush of {topic}-{partition}", hosted.log.flush)
-
-    def write_checkpoints(self) -> None:
-        """Write recovery points, log starts and high watermarks of every folder now."""
-        self.write_recovery_points()
-        self.write_log_starts()
-        self.write_high_watermarks()
-
-    def write_recovery_points(self) -> None:
-        self._write("recovery points", lambda d, o: d.write_recovery_points(o), _recovery_point)
-
-    def write_log_starts(self) -> None:
-        """Only of partitions whose log starts above the base of its first segment."""
-        self._write("log starts", lambda d, o: d.write_log_starts(o), _explicit_log_start)
-
-    def write_high_watermarks(self) -> None:
-        self._write("high watermarks", lambda d, o: d.write_high_watermarks(o), lambda log: log.high_watermark)
-
-    def _write(
-        self,
-        what: str,
-        write: Callable[[LogDir, dict[TopicPartition, int]], None],
-        offset_of: Callable[[PartitionLog], int | None],
-    ) -> None:
-        items = self._items()
-        for log_dir in self._dirs:
-            if log_dir.is_offline:
-                continue
-            offsets = {key: offset_of(h.log) for key, h in items if h.log_dir is log_dir}
-            try:
-                write(log_dir, {key: offset for key, offset in offsets.items() if offset is not None})
-            except OSError as e:
-                if log_dir.note_failure(f"writing {what}", e):
-                    self._take_offline(log_dir)
-
     # -- compaction --------------------------------------------------------------------------------------------------
 
     def _compacted(self) -> list[Compacted]:
         return [
             Compacted(key, hosted.log, hosted.compaction)
-            for key, hosted in self._items()
+            for key, hosted in self._hosted.items()
             if hosted.compaction is not None and not (hosted.log_dir is not None and hosted.log_dir.is_offline)
         ]
 
@@ -536,64 +409,16 @@ class LogManager:
             try:
                 log_dir.write_cleaner_offsets(mine)
             except OSError as e:
-                if log_dir.note_failure("writing cleaner offsets", e):
-                    self._take_offline(log_dir)
+                self._hosted.note_failure(log_dir, "writing cleaner offsets", e)
 
     def _cleaner_failed(self, key: TopicPartition, what: str, error: OSError) -> None:
-        with self._lock:
-            hosted = self._hosted.get(key)
+        hosted = self._hosted.find(key)
         if hosted is None:
             logger.info("%s of %s-%d: %s", what, *key, error)
         elif hosted.log_dir is None:
             logger.error("%s of %s-%d failed: %s", what, *key, error)
-        elif hosted.log_dir.note_failure(f"{what} of {key[0]}-{key[1]}", error):
-            self._take_offline(hosted.log_dir)
-
-    # -- failures ----------------------------------------------------------------------------------------------------
-
-    def _guarded(self, hosted: _Hosted, what: str, action: Callable[[], T]) -> tuple[bool, T | None]:
-        """Run a partition's disk work. A full disk is told; another I/O error takes the folder offline.
-
-        Returns: whether it was done, and its result.
-        """
-        try:
-            return True, action()
-        except OSError as e:
-            log_dir = hosted.log_dir
-            if log_dir is None:
-                logger.error("%s failed: %s", what, e)
-            elif log_dir.note_failure(what, e):
-                self._take_offline(log_dir)
-        except ValueError as e:  # deleted or closed meanwhile
-            logger.info("%s: %s", what, e)
-        return False, None
-
-    def _take_offline(self, log_dir: LogDir) -> None:
-        """Refuse writes to all partitions of the folder (KAFKA_STORAGE_ERROR); what can be read is read on."""
-        for _, hosted in self._items():
-            if hosted.log_dir is log_dir:
-                self.flusher.refuse_appends(hosted.log)
-
-    def _now_ms(self) -> int:
-        return self._clock.now_ms()
-
-
-def _note_config(hosted: _Hosted, config: Mapping[str, ConfigValue]) -> None:
-    flush_ms, delay_ms = config.get("flush.ms"), config.get("file.delete.delay.ms")
-    hosted.flush_ms = flush_ms if isinstance(flush_ms, int) else INT64_MAX
-    hosted.delete_delay_ms = delay_ms if isinstance(delay_ms, int) else 60_000
-    hosted.compaction = CompactionConfig.of(config)
-
-
-def _recovery_point(log: PartitionLog) -> int:
-    """Never past damage: an unclean start looks only at what lies above this, and must find the damage again."""
-    damage = log.damage_offset
-    return log.flushed_offset if damage is None else min(log.flushed_offset, damage)
-
-
-def _explicit_log_start(log: PartitionLog) -> int | None:
-    start = log.log_start_offset
-    return start if start > log.segments()[0].base_offset else None
+        else:
+            self._hosted.note_failure(hosted.log_dir, f"{what} of {key[0]}-{key[1]}", error)
 
 
 def _disarm_in_child(manager: LogManager) -> None:

@@ -1,0 +1,158 @@
+"""What the clock does to all partitions: retention, flushes by time, idle producers, checkpoints.
+
+Threads: the scheduler's, and whoever asks for one of them at once.
+Source: ``LogManager.startupWithConfigHandling``, ``checkpointLogRecoveryOffsets``.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.config import BrokerConfig
+from kbroker.common.config_def import INT64_MAX
+from kbroker.log._partition_log import PartitionLog
+from kbroker.log.checkpoints import TopicPartition
+from kbroker.log.hosted_logs import HostedLogs
+from kbroker.log.log_dir import LogDir
+from kbroker.log.scheduler import ScheduledTask, Scheduler
+
+INITIAL_TASK_DELAY_MS = 30_000
+PURGE_PERIOD_MS = 30_000
+HIGH_WATERMARK_PERIOD_MS = 5_000  # replica.high.watermark.checkpoint.interval.ms
+T = TypeVar("T")
+
+
+class LogTasks:
+    """The background tasks of a log manager.
+
+    Args:
+        hosted: the partitions.
+        log_dirs: where they lie; none: in memory, nothing is written.
+        scheduler: runs the tasks.
+        config: the broker's configuration.
+        clock: the clock.
+    """
+
+    def __init__(
+        self,
+        hosted: HostedLogs,
+        log_dirs: Sequence[LogDir],
+        scheduler: Scheduler,
+        config: BrokerConfig,
+        clock: BaseClock,
+    ) -> None:
+        self._hosted = hosted
+        self._dirs = log_dirs
+        self._scheduler = scheduler
+        self._config = config
+        self._clock = clock
+        self._flush_task: ScheduledTask | None = None
+
+    def schedule(self) -> None:
+        """Begin them all."""
+        integer = self._config.integer
+        self._every("log-retention", self.apply_retention, integer("log.retention.check.interval.ms"))
+        purge_ms = min(integer("log.segment.delete.delay.ms"), PURGE_PERIOD_MS)
+        self._every("segment-deletion", self.purge_deleted, purge_ms)
+        self._every("producer-expiration", self.expire_producers, integer("producer.id.expiration.check.interval.ms"))
+        self.schedule_flusher()
+        if self._dirs:
+            every = integer("log.flush.offset.checkpoint.interval.ms")
+            self._every("recovery-point-checkpoint", self.write_recovery_points, every)
+            every = integer("log.flush.start.offset.checkpoint.interval.ms")
+            self._every("log-start-checkpoint", self.write_log_starts, every)
+            self._every("high-watermark-checkpoint", self.write_high_watermarks, HIGH_WATERMARK_PERIOD_MS)
+
+    def schedule_flusher(self) -> None:
+        """Flush by time as the configuration says now."""
+        if self._flush_task is not None:
+            self._flush_task.cancel()
+            self._flush_task = None
+        flush_ms = self._config.value("log.flush.interval.ms")
+        # Kafka never flushes by time unless the scheduler's interval is set too; here log.flush.interval.ms is enough
+        period_ms = min(
+            self._config.integer("log.flush.scheduler.interval.ms"),
+            flush_ms if isinstance(flush_ms, int) else INT64_MAX,
+        )
+        if period_ms < INT64_MAX:
+            delay_ms = min(INITIAL_TASK_DELAY_MS, period_ms)
+            self._flush_task = self._every("log-flusher", self.flush_by_time, period_ms, delay_ms)
+
+    def _every(
+        self, name: str, run: Callable[[], object], period_ms: int, delay_ms: int = INITIAL_TASK_DELAY_MS
+    ) -> ScheduledTask:
+        return self._scheduler.schedule(name, run, delay_ms=delay_ms, period_ms=max(1, period_ms))
+
+    def apply_retention(self) -> int:
+        """Drop what retention.ms, retention.bytes and the log start no longer keep. Returns: removed segments."""
+        return sum(self._each("retention", PartitionLog.apply_retention))
+
+    def purge_deleted(self) -> None:
+        """Unlink the files of removed segments whose file.delete.delay.ms is over."""
+        self._each("unlinking segments", PartitionLog.purge_deleted)
+
+    def expire_producers(self) -> None:
+        """Forget idle producers (producer.id.expiration.ms)."""
+        self._each("producer expiration", PartitionLog.expire_producers)
+
+    def _each(self, what: str, action: Callable[[PartitionLog, int], T]) -> list[T]:
+        """Run ``action`` on every partition with the wall clock's time; those that fail are left out of the results."""
+        results = []
+        for (topic, partition), hosted in self._hosted.items():
+            run = functools.partial(action, hosted.log, self._clock.wall_ms())
+            done, result = self._hosted.guarded(hosted, f"{what} of {topic}-{partition}", run)
+            if done and result is not None:
+                results.append(result)
+        return results
+
+    def flush_by_time(self) -> None:
+        """Flush partitions whose flush.ms has passed since the last time."""
+        for (topic, partition), hosted in self._hosted.items():
+            now = self._clock.now_ms()
+            if now - hosted.flushed_ms >= hosted.flush_ms:
+                hosted.flushed_ms = now
+                self._hosted.guarded(hosted, f"flush of {topic}-{partition}", hosted.log.flush)
+
+    def write_checkpoints(self) -> None:
+        """Write recovery points, log starts and high watermarks of every folder now."""
+        self.write_recovery_points()
+        self.write_log_starts()
+        self.write_high_watermarks()
+
+    def write_recovery_points(self) -> None:
+        self._write("recovery points", lambda d, o: d.write_recovery_points(o), _recovery_point)
+
+    def write_log_starts(self) -> None:
+        """Only of partitions whose log starts above the base of its first segment."""
+        self._write("log starts", lambda d, o: d.write_log_starts(o), _explicit_log_start)
+
+    def write_high_watermarks(self) -> None:
+        self._write("high watermarks", lambda d, o: d.write_high_watermarks(o), lambda log: log.high_watermark)
+
+    def _write(
+        self,
+        what: str,
+        write: Callable[[LogDir, dict[TopicPartition, int]], None],
+        offset_of: Callable[[PartitionLog], int | None],
+    ) -> None:
+        items = self._hosted.items()
+        for log_dir in self._dirs:
+            if log_dir.is_offline:
+                continue
+            offsets = {key: offset_of(h.log) for key, h in items if h.log_dir is log_dir}
+            try:
+                write(log_dir, {key: offset for key, offset in offsets.items() if offset is not None})
+            except OSError as e:
+                self._hosted.note_failure(log_dir, f"writing {what}", e)
+
+
+def _recovery_point(log: PartitionLog) -> int:
+    """Never past damage: an unclean start looks only at what lies above this, and must find the damage again."""
+    damage = log.damage_offset
+    return log.flushed_offset if damage is None else min(log.flushed_offset, damage)
+
+
+def _explicit_log_start(log: PartitionLog) -> int | None:
+    start = log.log_start_offset
+    return start if start > log.segments()[0].base_offset else None
