@@ -1,0 +1,123 @@
+"""Routing, metadata, retries and the administrative requests."""
+
+import socket
+
+import pytest
+
+from kbroker.client.admin import Admin, NewTopic, ResourceType
+from kbroker.client.cluster import Cluster
+from kbroker.client.connection import (
+    BrokerConnectionError,
+    format_address,
+)
+from kbroker.common.errors import Errors, KafkaError
+
+METADATA, CREATE_TOPICS = 3, 19
+
+
+def test_second_bootstrap_server_is_tried(broker):
+    """One dead bootstrap server does not matter while another answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        dead = format_address(listener.getsockname())
+    with Cluster(f"{dead},{broker.bootstrap}") as cluster:
+        assert [t.name for t in cluster.fetch_metadata(None)] == ["t"]
+
+
+def test_all_dead_bootstrap_servers_are_named_in_one_line():
+    """When nobody answers, the one line names everybody asked."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        dead = [format_address(one.getsockname()), format_address(two.getsockname())]
+    with pytest.raises(BrokerConnectionError) as caught:
+        Cluster(",".join(dead))
+    assert f"{dead[0]}: connection refused; {dead[1]}: connection refused" == str(caught.value)
+
+
+def test_connection_closed_while_idle_is_replaced(broker, cluster):
+    """A connection that the broker closed while it was idle costs no failed request."""
+    cluster.fetch_metadata(None)
+    for sock in broker.sockets:
+        sock.shutdown(socket.SHUT_RDWR)
+    assert [t.name for t in cluster.fetch_metadata(None)] == ["t"]
+
+
+def test_throttled_answer_holds_back_the_next_request(broker, cluster, fake_time):
+    """After an answer with ThrottleTimeMs the next request waits that long instead of timing out unread."""
+    broker.handlers[METADATA] = lambda version, body: {**broker.metadata(version, body), "ThrottleTimeMs": 2500}
+    cluster.fetch_metadata(None)
+    assert fake_time.slept == []
+    cluster.fetch_metadata(None)
+    assert fake_time.slept == [2.5]
+
+
+def test_unknown_topic_is_asked_for_a_while_then_reported(broker, cluster, fake_time):
+    """A topic that does not exist is asked for about a second (it may just have been made), then named."""
+    with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION: topic 'nope'"):
+        cluster.topic("nope")
+    assert 0.5 < sum(fake_time.slept) <= 1.0
+
+
+def test_metadata_is_cached_until_forgotten(broker, cluster):
+    """A known topic costs no second Metadata request."""
+    for _ in range(3):
+        assert cluster.leader("t", 1) == 7
+    assert len(broker.asked(METADATA)) == 1
+    cluster.forget("t")
+    cluster.leader("t", 0)
+    assert len(broker.asked(METADATA)) == 2
+
+
+def test_retry_gives_up_at_once_on_a_final_error(cluster, fake_time):
+    """A code that is not retriable is not tried twice."""
+    calls = []
+
+    def attempt() -> None:
+        calls.append(1)
+        raise KafkaError(Errors.INVALID_TOPIC_EXCEPTION, "x")
+
+    with pytest.raises(KafkaError):
+        cluster.retry(attempt)
+    assert (calls, fake_time.slept) == ([1], [])
+
+
+def test_create_topic_error_carries_the_brokers_text(broker, cluster):
+    """A refused topic shows code, name and the broker's reason."""
+    broker.handlers[CREATE_TOPICS] = lambda version, body: {
+        "Topics": [{"Name": "t", "ErrorCode": 36, "ErrorMessage": "it is there"}]
+    }
+    with pytest.raises(KafkaError) as caught:
+        Admin(cluster).create_topics([NewTopic("t")])
+    assert str(caught.value) == "TOPIC_ALREADY_EXISTS: topic 't': it is there"
+
+
+def test_not_controller_is_tried_again_with_fresh_metadata(broker, cluster, fake_time):
+    """A controller that has moved is looked up again."""
+    answers = iter([41, 0])
+    broker.handlers[CREATE_TOPICS] = lambda version, body: {
+        "Topics": [{"Name": "t", "ErrorCode": next(answers), "NumPartitions": 3}]
+    }
+    (made,) = Admin(cluster).create_topics([NewTopic("t")])
+    assert (made.partitions, len(broker.asked(CREATE_TOPICS))) == (3, 2)
+
+
+def test_default_partition_count_needs_a_version_that_has_it(broker):
+    """-1 partitions is refused here, not misread there, by a broker before CreateTopics v4."""
+    broker.ranges[CREATE_TOPICS] = (2, 3)
+    with Cluster(broker.bootstrap) as cluster, pytest.raises(KafkaError, match="wants partitions"):
+        Admin(cluster).create_topics([NewTopic("t")])
+
+
+def test_describe_configs_names_the_failed_resource(broker, cluster):
+    """An error of DescribeConfigs says which resource it concerns."""
+    broker.handlers[32] = lambda version, body: {
+        "Results": [{"ErrorCode": 3, "ErrorMessage": None, "ResourceType": 2, "ResourceName": "x", "Configs": []}]
+    }
+    with pytest.raises(KafkaError, match="topic 'x'"):
+        Admin(cluster).describe_configs(ResourceType.TOPIC, "x")
+
+
+def test_cluster_description_without_the_api(broker):
+    """A broker without DescribeCluster is described from its metadata."""
+    broker.ranges.pop(60)
+    with Cluster(broker.bootstrap) as cluster:
+        described = Admin(cluster).describe_cluster()
+    assert (described.cluster_id, described.controller_id, [n.node_id for n in described.nodes]) == ("c", 7, [7])

@@ -1,0 +1,143 @@
+"""Addresses, one connection and every way it fails, and the versions agreed on it."""
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker.client.cluster import Cluster, to_error
+from kbroker.client.connection import (
+    BrokerConnectionError,
+    BrokerTimeoutError,
+    Connection,
+    format_address,
+    parse_bootstrap,
+)
+from kbroker.common.errors import Errors, KafkaError
+
+METADATA, API_VERSIONS = 3, 18
+
+
+def test_bootstrap_lists():
+    """A bootstrap list may name several hosts, IPv6 in brackets, and leave the port out."""
+    assert parse_bootstrap("a:1, b,[::1]:2,[::2]") == [("a", 1), ("b", 9092), ("::1", 2), ("::2", 9092)]
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "a:", "a:b", "a:0", "a:65536", ":1", "a:1:2", "[::1", "[::1]x", "a:-1", "a:٣"]
+)
+def test_malformed_bootstrap_list_is_refused(text):
+    """A malformed bootstrap list is a ValueError, never an attempt to connect."""
+    with pytest.raises(ValueError):
+        parse_bootstrap(text)
+
+
+def test_ipv6_addresses_are_shown_in_brackets():
+    """An address in an error can be pasted back into an option."""
+    assert (format_address(("::1", 9092)), format_address(("h", 1))) == ("[::1]:9092", "h:1")
+
+
+def test_connection_refused_is_one_line_with_the_address():
+    """A refused connection says which address refused it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+    with pytest.raises(BrokerConnectionError) as caught:
+        Connection(address)
+    assert f"{format_address(address)}: connection refused" == str(caught.value)
+
+
+def test_impossible_host_name_is_one_line():
+    """A name that no resolver can take is a failed connection too, not a UnicodeError."""
+    with pytest.raises(BrokerConnectionError, match=r"a\.\.b:1: not a host name"):
+        Connection(("a..b", 1))
+
+
+@contextlib.contextmanager
+def raw_answer(data: bytes) -> Iterator[Connection]:
+    """A connection whose peer sends fixed bytes, whatever it is asked."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(data)
+        theirs.shutdown(socket.SHUT_WR)
+        yield Connection(("fake", 1), open_stream=lambda address, timeout_s: ours, max_frame_bytes=1000)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "the broker closed the connection"),
+        (b"\0\0", "the broker closed the connection"),
+        (struct.pack(">i", 100) + b"x", "the broker closed the connection"),
+        (struct.pack(">i", -1), "an answer of -1 bytes was announced"),
+        (struct.pack(">i", 3), "an answer of 3 bytes was announced"),
+        (struct.pack(">i", 1001), "an answer of 1001 bytes was announced"),
+        (b"HTTP/1.1 400 Bad Request", "is this a Kafka plaintext port?"),
+        (struct.pack(">ii", 4, 99), "answer to request 99 where 1 was awaited"),
+        (struct.pack(">ii", 4, 1), "undecodable answer to Metadata version 9"),
+        (struct.pack(">iiB", 5, 1, 0xFF), "undecodable answer to Metadata version 9"),
+    ],
+)
+def test_bad_answers_close_the_connection(data, message):
+    """Whatever a peer sends instead of an answer ends in one error, and the connection is not used again."""
+    with raw_answer(data) as connection:
+        with pytest.raises(BrokerConnectionError) as caught:
+            connection.request(METADATA, 9, {})
+        assert message in str(caught.value)
+        assert connection.closed
+        with pytest.raises(BrokerConnectionError, match="connection is closed"):
+            connection.request(METADATA, 9, {})
+
+
+def test_silent_broker_times_out():
+    """A broker that never answers ends in a timeout with its length, by the clock that was given."""
+    ours, theirs = socket.socketpair()
+    times = iter([0.0, 0.0, 31.0])
+    with ours, theirs:
+        connection = Connection(("fake", 1), open_stream=lambda address, timeout_s: ours, clock=lambda: next(times))
+        with pytest.raises(BrokerTimeoutError, match="fake:1: no answer within 30 s"):
+            connection.request(METADATA, 9, {}, timeout_s=30)
+        assert connection.closed
+
+
+def test_versions_are_the_highest_both_know(broker, fake_time):
+    """Each request goes out in the lower of the two maxima."""
+    broker.ranges[METADATA] = (0, 7)
+    with Cluster(broker.bootstrap) as cluster:
+        cluster.fetch_metadata(None)
+    assert [version for version, _ in broker.asked(METADATA)] == [7]
+
+
+@pytest.mark.parametrize(("offered", "asked"), [((0, 5), [4]), ((0, 3), [4, 3]), ((0, 0), [4, 0])])
+def test_api_versions_falls_back(broker, offered, asked):
+    """Error 35 in the format of version 0 makes the client ask again with what the broker knows."""
+    broker.ranges[API_VERSIONS] = offered
+    Cluster(broker.bootstrap).close()
+    assert asked == [version for version, _ in broker.asked(API_VERSIONS)]
+
+
+def test_api_versions_refused_for_good(broker):
+    """A broker that refuses every version of ApiVersions is an error, never a loop."""
+    broker.ranges[API_VERSIONS] = (5, 5)
+    broker.handlers[API_VERSIONS] = lambda version, body: {"ErrorCode": 35}
+    with pytest.raises(KafkaError, match="UNSUPPORTED_VERSION"):
+        Cluster(broker.bootstrap)
+    assert [version for version, _ in broker.asked(API_VERSIONS)][:2] == [4, 3]
+    assert len(broker.asked(API_VERSIONS)) <= 5
+
+
+@pytest.mark.parametrize("theirs", [(99, 100), None])
+def test_no_common_version_is_named(broker, cluster, theirs):
+    """An API that the broker lacks, or has in versions nobody shares, is UNSUPPORTED_VERSION with the API's name."""
+    broker.ranges.pop(METADATA)
+    if theirs is not None:
+        broker.ranges[METADATA] = theirs
+    with Cluster(broker.bootstrap) as fresh, pytest.raises(KafkaError, match="of Metadata, we speak") as caught:
+        fresh.fetch_metadata(None)
+    assert Errors.UNSUPPORTED_VERSION is caught.value.error
+
+
+def test_unknown_error_code_counts_as_unknown_server_error():
+    """A code from a newer broker is treated as -1."""
+    assert Errors.UNKNOWN_SERVER_ERROR is to_error(9999)

@@ -1,0 +1,131 @@
+"""The consumer: positions, damage, transactions, resets."""
+
+import struct
+from typing import Any
+
+import pytest
+
+from kbroker.client.admin import EARLIEST, LATEST
+from kbroker.client.consumer import Consumer
+from kbroker.common.errors import KafkaError
+from kbroker.protocol.records import RecordBatchBuilder
+from tests.support.fake_broker import Body, FakeBroker
+
+FETCH, LIST_OFFSETS = 1, 2
+
+
+def batch(base: int, *values: bytes, **settings: Any) -> bytes:
+    builder = RecordBatchBuilder(base_offset=base, **settings)
+    for value in values:
+        builder.append(b"k", value, 1000 + base)
+    return builder.build()
+
+
+def marker(base: int, producer_id: int, kind: int) -> bytes:
+    builder = RecordBatchBuilder(
+        base_offset=base, producer_id=producer_id, producer_epoch=0, transactional=True, control=True
+    )
+    builder.append(struct.pack(">hh", 0, kind), b"\0" * 6, 1000)
+    return builder.build()
+
+
+def serve_log(
+    broker: FakeBroker, data: bytes, *, code: int = 0, aborted: Any = None, start: int = 0, end: int = 100
+) -> None:
+    def fetch(version: int, body: Body) -> Body:
+        parts = [
+            {
+                "PartitionIndex": p["Partition"],
+                "ErrorCode": code if p["FetchOffset"] < start else 0,
+                "HighWatermark": end,
+                "AbortedTransactions": aborted,
+                "Records": data if p["FetchOffset"] >= start or not code else b"",
+            }
+            for p in body["Topics"][0]["Partitions"]
+        ]
+        return {"Responses": [{"Topic": "t", "Partitions": parts}]}
+
+    def offsets(version: int, body: Body) -> Body:
+        (p,) = body["Topics"][0]["Partitions"]
+        offset = {LATEST: end, EARLIEST: start}.get(p["Timestamp"], -1)
+        answer = {"PartitionIndex": p["PartitionIndex"], "ErrorCode": 0, "Offset": offset, "Timestamp": -1}
+        return {"Topics": [{"Name": "t", "Partitions": [answer]}]}
+
+    broker.handlers[FETCH] = fetch
+    broker.handlers[LIST_OFFSETS] = offsets
+
+
+def test_records_before_the_position_and_a_cut_tail_are_dropped(broker, cluster):
+    """A batch that begins earlier gives only what was asked for; a cut batch behind it moves nothing."""
+    serve_log(broker, batch(10, b"a", b"b", b"c") + batch(13, b"d")[:-1])
+    consumer = Consumer(cluster, {("t", 0): 11})
+    assert [(r.offset, r.value, r.timestamp_ms) for r in consumer.poll()] == [(11, b"b", 1010), (12, b"c", 1010)]
+    assert consumer.positions == {("t", 0): 13}
+
+
+def test_empty_batch_moves_the_position(broker, cluster):
+    """A batch that compaction emptied still advances, or the consumer stands still for ever."""
+    serve_log(broker, RecordBatchBuilder(base_offset=5).build(last_offset_delta=4))
+    consumer = Consumer(cluster, {("t", 0): 5})
+    assert consumer.poll() == []
+    assert consumer.positions == {("t", 0): 10}
+
+
+def test_wrong_checksum_is_reported_with_its_place(broker, cluster):
+    """A batch whose bytes changed on the way is never handed out."""
+    data = bytearray(batch(10, b"a"))
+    data[-1] ^= 1
+    serve_log(broker, bytes(data))
+    consumer = Consumer(cluster, {("t", 0): 10})
+    with pytest.raises(KafkaError, match="CORRUPT_MESSAGE: partition t-0 at offset 10"):
+        consumer.poll()
+
+
+def transactions() -> bytes:
+    def data(base: int, producer_id: int, value: bytes) -> bytes:
+        return batch(base, value, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+
+    return b"".join(
+        [
+            data(0, 1, b"aborted"),
+            data(1, 2, b"committed"),
+            marker(2, 1, 0),
+            data(3, 1, b"again"),
+            marker(4, 2, 1),
+            marker(5, 1, 1),
+        ]
+    )
+
+
+def test_read_committed_leaves_out_exactly_the_aborted(broker, cluster):
+    """Only batches of the aborted producer up to its marker are left out; control records never show."""
+    serve_log(broker, transactions(), aborted=[{"ProducerId": 1, "FirstOffset": 0}])
+    consumer = Consumer(cluster, {("t", 0): 0}, read_committed=True)
+    assert [r.value for r in consumer.poll()] == [b"committed", b"again"]
+    assert consumer.positions == {("t", 0): 6}
+    assert [body["IsolationLevel"] for _, body in broker.asked(FETCH)] == [1]
+
+
+def test_read_uncommitted_shows_all_but_control_records(broker, cluster):
+    """Without read_committed aborted records show too."""
+    serve_log(broker, transactions())
+    assert [r.value for r in Consumer(cluster, {("t", 0): 0}).poll()] == [b"aborted", b"committed", b"again"]
+
+
+def test_offset_out_of_range_raises_or_resets(broker, cluster):
+    """A position outside the log is an error by default, and the chosen end with reset."""
+    serve_log(broker, batch(50, b"a"), code=1, start=50)
+    with pytest.raises(KafkaError, match="OFFSET_OUT_OF_RANGE: partition t-0 at offset 3"):
+        Consumer(cluster, {("t", 0): 3}).poll()
+    consumer = Consumer(cluster, {("t", 0): 3}, reset=EARLIEST)
+    assert consumer.poll() == []
+    assert [r.offset for r in consumer.poll()] == [50]
+
+
+def test_timestamp_after_the_last_record_means_the_end(broker, cluster):
+    """A time nobody has written at yet waits at the end, as the console tools do."""
+    serve_log(broker, b"", end=77)
+    consumer = Consumer(cluster, {("t", 0): EARLIEST})
+    assert consumer.positions == {("t", 0): 0}
+    consumer.seek_to_timestamp(123)
+    assert consumer.positions == {("t", 0): 77}

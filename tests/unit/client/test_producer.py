@@ -1,0 +1,162 @@
+"""The producer: gathering, partitions, retries, sequences."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker.client.partitioner import StickyPartitions, murmur2, partition_of_key
+from kbroker.client.producer import Delivery, Producer
+from kbroker.common.errors import KafkaError
+from kbroker.protocol.records import iter_batches
+from tests.support.fake_broker import Body, FakeBroker
+
+PRODUCE, INIT_PRODUCER_ID = 0, 22
+
+
+def take(broker: FakeBroker, codes: Iterator[int]) -> list[tuple[int, bytes]]:
+    """Let the broker take batches, answering the next code each; returns what it gets as (partition, batch)."""
+    taken: list[tuple[int, bytes]] = []
+
+    def produce(version: int, body: Body) -> Body:
+        topics = []
+        for t in body["TopicData"]:
+            answers = []
+            for p in t["PartitionData"]:
+                taken.append((p["Index"], bytes(p["Records"])))
+                answers.append({"Index": p["Index"], "ErrorCode": next(codes, 0), "BaseOffset": 40})
+            topics.append({"Name": t["Name"], "PartitionResponses": answers})
+        return {"Responses": topics}
+
+    broker.handlers[PRODUCE] = produce
+    return taken
+
+
+def test_records_gather_until_flush(broker, cluster):
+    """Records of one partition travel in one batch, with keys, headers and times as given."""
+    taken, deliveries = take(broker, iter(())), []
+    producer = Producer(cluster, on_delivery=deliveries.append)
+    producer.send("t", b"one", b"k", partition=1, timestamp_ms=5, headers=[("h", b"x")])
+    producer.send("t", None, partition=1, timestamp_ms=7)
+    assert taken == []
+    producer.flush()
+    ((partition, data),) = taken
+    (batch,) = iter_batches(data)
+    assert partition == 1
+    assert batch.records() == [(0, 5, b"k", b"one", [("h", b"x")]), (1, 7, None, None, [])]
+    assert [Delivery("t", 1, 40, 2)] == deliveries
+
+
+def test_full_batch_is_sent_unasked(broker, cluster):
+    """What has gathered goes out before it grows over batch_size_bytes; the rest waits for flush."""
+    taken = take(broker, iter(()))
+    with Producer(cluster, batch_size_bytes=250) as producer:
+        for _ in range(5):
+            producer.send("t", bytes(100), partition=0)
+        assert [next(iter_batches(data)).record_count for _, data in taken] == [2, 2]
+    assert [next(iter_batches(data)).record_count for _, data in taken] == [2, 2, 1]
+
+
+def test_records_without_key_change_partition_with_each_batch(broker, cluster):
+    """Keyless records fill one batch, and the next batch goes to the next partition."""
+    taken = take(broker, iter(()))
+    producer = Producer(cluster)
+    for _ in range(3):
+        producer.send("t", b"a")
+        producer.send("t", b"b")
+        producer.flush()
+    assert [(partition, next(iter_batches(data)).record_count) for partition, data in taken] == [(0, 2), (1, 2), (0, 2)]
+
+
+def test_retriable_refusal_is_sent_again_unchanged(broker, cluster, fake_time):
+    """The same bytes go out again after a retriable code; the partition that was taken does not."""
+    taken = take(broker, iter([0, 6]))
+    with Producer(cluster) as producer:
+        producer.send("t", b"a", partition=0)
+        producer.send("t", b"b", partition=1)
+    assert [partition for partition, _ in taken] == [0, 1, 1]
+    assert taken[1] == taken[2]
+
+
+def test_final_refusal_names_the_partition(broker, cluster, fake_time):
+    """A refused batch raises with the partition and code, without a second attempt."""
+    taken = take(broker, iter([10]))
+    producer = Producer(cluster)
+    producer.send("t", b"a", partition=1)
+    with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE: partition t-1"):
+        producer.flush()
+    assert len(taken) == 1
+    producer.flush()
+    assert len(taken) == 1
+
+
+def test_idempotent_batches_count_their_sequence(broker, cluster):
+    """Sequences go on per partition; a failure takes a new producer id and begins at 0."""
+    taken = take(broker, iter([0, 0, 87]))
+    ids = iter([11, 12])
+    broker.handlers[INIT_PRODUCER_ID] = lambda version, body: {
+        "ErrorCode": 0,
+        "ProducerId": next(ids),
+        "ProducerEpoch": 0,
+    }
+    producer = Producer(cluster, idempotent=True)
+    for fails in (False, False, True, False):
+        producer.send("t", b"x", partition=0)
+        producer.send("t", b"y", partition=0)
+        with pytest.raises(KafkaError) if fails else contextlib.nullcontext():
+            producer.flush()
+    seen = [next(iter_batches(data)) for _, data in taken]
+    assert [(b.producer_id, b.base_sequence) for b in seen] == [(11, 0), (11, 2), (11, 4), (12, 0)]
+
+
+def test_acks_0_waits_for_nothing(broker, cluster):
+    """With acks=0 there is no answer to wait for, and no offset to tell."""
+    received = threading.Event()
+
+    def produce(version: int, body: Body) -> bytes:
+        received.set()
+        return b""
+
+    broker.handlers[PRODUCE] = produce
+    deliveries: list[Delivery] = []
+    with Producer(cluster, acks=0, on_delivery=deliveries.append) as producer:
+        producer.send("t", b"a", partition=0)
+    assert [Delivery("t", 0, -1, 1)] == deliveries
+    assert received.wait(5)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"acks": 2}, {"acks": 1, "idempotent": True}, {"codec": "rar"}, {"batch_size_bytes": 0}], ids=str
+)
+def test_wrong_producer_arguments(cluster, wrong):
+    """Arguments that do not fit are refused before anything is sent."""
+    with pytest.raises(ValueError):
+        Producer(cluster, **wrong)
+
+
+def test_partition_out_of_range_is_refused_before_sending(broker, cluster):
+    """A partition that the topic does not have is a ValueError with the range."""
+    with pytest.raises(ValueError, match="partitions 0 to 1, there is no 2"):
+        Producer(cluster).send("t", b"", partition=2)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536),
+     (b"a-little-bit-longer-string", -1486304829), (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+     (b"abc", 479470107)],
+)  # fmt: skip
+def test_keys_hash_as_in_java(key, expected):
+    """Keys go where Java's producer would put them (the vectors of Kafka's UtilsTest)."""
+    assert expected & 0xFFFFFFFF == murmur2(key)
+    assert (expected & 0x7FFFFFFF) % 7 == partition_of_key(key, 7)
+
+
+def test_records_without_key_stay_until_a_batch_is_sent():
+    """The sticky partition changes with each batch, and comes round."""
+    sticky, seen = StickyPartitions(), []
+    for _ in range(4):
+        seen += [sticky.partition("t", 3), sticky.partition("t", 3)]
+        sticky.rotate()
+    assert seen == [0, 0, 1, 1, 2, 2, 0, 0]
