@@ -6,10 +6,7 @@ import pytest
 
 from kbroker.client.admin import Admin, NewTopic, ResourceType
 from kbroker.client.cluster import Cluster
-from kbroker.client.connection import (
-    BrokerConnectionError,
-    format_address,
-)
+from kbroker.client.connection import BrokerConnectionError, format_address
 from kbroker.common.errors import Errors, KafkaError
 
 METADATA, CREATE_TOPICS = 3, 19
