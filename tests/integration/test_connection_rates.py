@@ -6,7 +6,7 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,17 +21,7 @@ from kbroker.network.socket_server import ListenerLimits, SocketServer, SocketSe
 from kbroker.server.broker import Broker
 from kbroker.server.dynamic_configs import ConfigChange, Operation, ResourceType
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
-
-PAUSE = threading.Event()
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for a condition, not for a time."""
-    for _ in range(5000):
-        if condition():
-            return
-        PAUSE.wait(0.002)
-    raise AssertionError(f"never happened: {what}")
+from tests.support.socket_rig import PAUSE, until
 
 
 class Rig:

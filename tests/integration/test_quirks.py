@@ -88,7 +88,7 @@ QUIRKS: dict[int, tuple[str, list[tuple[str, str]]]] = {
     14: (
         "throttled: the answer first, then no reading",
         [
-            ("integration/test_socket_server", "test_throttle_outlasts_the_answer"),
+            ("integration/socket_server/test_socket_server", "test_throttle_outlasts_the_answer"),
             ("integration/test_throttling", "test_produce_is_answered_at_once_and_muted_to_the_millisecond"),
         ],
     ),

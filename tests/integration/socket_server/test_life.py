@@ -1,0 +1,110 @@
+"""Start and stop of a socket server: names, addresses, what was answered, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+
+import pytest
+
+from kbroker._core.request_queue import Queue
+from kbroker.common.listeners import Listener
+from kbroker.network._processor import Processor
+from kbroker.network.authentication import ListenerSecurity
+from kbroker.network.request_channel import RequestChannel
+from kbroker.network.socket_server import SocketServer
+from tests.support.socket_rig import Rig, answer, assert_closed, frame, until
+
+
+def test_connection_ids_count_per_processor(rig: Rig) -> None:
+    """SS-3: the processor is 0, the index of each new connection one higher; the addresses are the client's."""
+    for index in range(5):
+        client = rig.connect()
+        client.sendall(frame(b"id"))
+        request = rig.receive()
+        local, remote, processor, number = request.connection_id.split("-")
+        assert (processor, number) == ("0", str(index))
+        assert remote == "{}:{}".format(*client.getsockname())
+        assert local == "{}:{}".format(*client.getpeername())
+        assert (request.listener_name, request.principal) == ("PLAINTEXT", "User:ANONYMOUS")
+        request.respond_nothing()
+
+
+def test_stop_sends_what_was_answered(rig: Rig) -> None:
+    """begin_stop reads nothing more and still sends; finish_stop closes; requests out then are harmless."""
+    client, other = rig.connect(), rig.connect()
+    client.sendall(frame(b"1"))
+    request = rig.receive()
+    other.sendall(frame(b"o"))
+    never = rig.receive()
+    rig.server.begin_stop()
+    with pytest.raises(OSError):
+        socket.create_connection(client.getpeername(), 1)
+    request.respond(b"done")
+    assert answer(client) == b"done"
+    rig.channel.close()
+    assert rig.server.finish_stop()
+    assert_closed(client)
+    assert_closed(other)
+    never.respond(b"too late")
+
+
+def serve_and_drop(rig: Rig) -> None:
+    """Fifty connections, a third of them gone and half of them inside a frame, then a stop."""
+    rig.serve()
+    for i in range(50):
+        client = rig.connect()
+        client.sendall(frame(b"x") if i % 2 else b"\0")
+        if i % 3 == 0:
+            client.close()
+    until(lambda: rig.count("connections_created") == 50, "all accepted")
+    rig.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts /proc/self/fd")
+def test_descriptors_and_threads_come_back(backend: object) -> None:
+    """After connections, resets and a stop the process has the descriptors and threads it had before."""
+
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    Rig(backend).close()
+    before, threads = descriptors(), threading.active_count()
+    serve_and_drop(Rig(backend))
+    assert (descriptors(), threading.active_count()) == (before, threads)
+
+
+def test_thread_names_are_kafkas(rig: Rig) -> None:
+    """Thread dumps read like Kafka's."""
+    names = {thread.name for thread in threading.enumerate()}
+    assert "data-plane-kafka-network-thread-0-ListenerName(PLAINTEXT)-PLAINTEXT-0" in names
+    port = rig.server.port("PLAINTEXT")
+    assert f"data-plane-kafka-socket-acceptor-ListenerName(PLAINTEXT)-PLAINTEXT-{port}" in names
+
+
+def test_address_in_use_is_named() -> None:
+    """A listener that cannot be bound is named, and the ones bound before it are released."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = SocketServer(
+            [Listener("A", "PLAINTEXT", "127.0.0.1", 0), Listener("B", "PLAINTEXT", "127.0.0.1", port)],
+            RequestChannel().queue,
+        )
+        with pytest.raises(OSError, match=f"cannot listen on B://127.0.0.1:{port}"):
+            server.start()
+        assert server.listeners == []
+
+
+def test_security_that_cannot_be() -> None:
+    """Of a listener that is not there, or no ListenerSecurity; refused before anything is bound."""
+    listener = Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)
+    with pytest.raises(ValueError, match="security names 'OTHER', the listeners are PLAINTEXT"):
+        SocketServer([listener], Queue(5), security={"OTHER": ListenerSecurity()})
+    with pytest.raises(TypeError, match="must be a ListenerSecurity, not int"):
+        SocketServer([listener], Queue(5), security={"PLAINTEXT": 5})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="authentication must be an Authentication, not int"):
+        Processor("PLAINTEXT", 0, Queue(5), authentication=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="TlsServer"):
+        Processor("PLAINTEXT", 0, Queue(5), tls=5)  # type: ignore[arg-type]

@@ -1,0 +1,135 @@
+"""Limits of a socket server: idle time, time of a frame, memory, connections in all and of one address."""
+
+from __future__ import annotations
+
+import struct
+
+from kbroker._core.clock import VirtualClock
+from kbroker._core.memory_pool import MemoryPool
+from tests.support.socket_rig import Rig, answer, assert_closed, frame, until
+
+
+def test_idle_connections_expire(backend: object) -> None:
+    """SS-4, SS-5: an answered connection and one whose request is in progress expire; a late answer does no harm."""
+    clock = VirtualClock()
+    rig = Rig(backend, clock)
+    answered, busy = rig.connect(), rig.connect()
+    answered.sendall(frame(b"a"))
+    rig.receive().respond(b"a")
+    assert answer(answered) == b"a"
+    busy.sendall(frame(b"b") + frame(b"c"))
+    late = rig.receive()
+    clock.advance_ms(60001)
+    until(lambda: rig.count("connections_expired") == 1, "one expired")
+    clock.advance_ms(1)
+    until(lambda: rig.count("connections_expired") == 2, "both expired")
+    assert_closed(answered)
+    assert_closed(busy)
+    late.respond(b"late")  # SS-6: and "c" is never delivered
+    fresh = rig.connect()
+    fresh.sendall(frame(b"fresh"))
+    request = rig.receive()
+    assert bytes(request.payload) == b"fresh"
+    request.respond(b"ok")
+    assert answer(fresh) == b"ok"
+    rig.close()
+
+
+def test_frame_that_never_completes(backend: object) -> None:
+    """A frame begun and not finished within its time ends the connection; the pool gets its bytes back."""
+    clock = VirtualClock()
+    pool = MemoryPool(1000, 100, clock=clock)
+    rig = Rig(backend, clock, pool, frame_timeout_ms=30000)
+    client = rig.connect()
+    client.sendall(struct.pack(">i", 100) + b"half")
+    until(lambda: rig.count("bytes_received") == 8, "read")
+    until(lambda: pool.available_bytes == 900, "charged")
+    clock.advance_ms(30001)
+    until(lambda: rig.count("frames_expired") == 1, "expired")
+    assert_closed(client)
+    assert pool.available_bytes == 1000
+    rig.close()
+
+
+def test_pool_limits_what_is_in_progress(backend: object) -> None:
+    """Requests beyond the pool wait in their sockets until answers give memory back."""
+    pool = MemoryPool(100, 100)
+    rig = Rig(backend, pool=pool)
+    clients = [rig.connect() for _ in range(3)]
+    for client in clients:
+        client.sendall(frame(b"p" * 100))
+    for left in range(3, 0, -1):
+        request = rig.receive()
+        assert (pool.available_bytes, len(rig.channel)) == (0, 0)
+        request.respond(b"%d" % left)
+    assert sorted(answer(client) for client in clients) == [b"1", b"2", b"3"]
+    until(lambda: pool.available_bytes == 100, "all back")
+    rig.close()
+
+
+def test_excess_connections_close_the_least_active(backend: object) -> None:
+    """When max.connections is lowered the least recently active connections go, one per pass."""
+    rig = Rig(backend, max_connections=3)
+    first, second, third = rig.connect(), rig.connect(), rig.connect()
+    for client in (second, first, third):
+        client.sendall(frame(b"1"))
+        rig.receive().respond(b"1")
+        assert answer(client) == b"1"
+    rig.server.connection_quotas.update(2, 100)
+    assert_closed(second)
+    third.sendall(frame(b"3"))
+    rig.receive().respond(b"3")
+    assert answer(third) == b"3"
+    assert rig.server.connection_quotas.count() == 2
+    rig.close()
+
+
+def test_a_connection_above_the_limit_waits(backend: object) -> None:
+    """With max.connections open ones the next is served once another has gone."""
+    rig = Rig(backend, max_connections=1)
+    rig.serve()
+    first = rig.connect()
+    first.sendall(frame(b"1"))
+    assert answer(first) == b"1"
+    second = rig.connect()
+    second.sendall(frame(b"2"))
+    (acceptor,) = rig.server.acceptors
+    until(lambda: acceptor.accepted == 2, "the second was accepted")
+    assert rig.server.connection_quotas.count() == 1
+    first.close()
+    assert answer(second) == b"2"
+    rig.close()
+
+
+def test_one_address_above_its_limit_is_closed(backend: object) -> None:
+    """SS-2: the sixth of five connections reads the end of the stream; after one of them has gone a new one works."""
+    rig = Rig(backend, max_connections_per_ip=5)
+    rig.serve()
+    clients = [rig.connect() for _ in range(5)]
+    for client in clients:
+        client.sendall(frame(b"1"))
+        assert answer(client) == b"1"
+    assert_closed(rig.connect())
+    assert (rig.server.connection_quotas.count("127.0.0.1"), rig.server.connection_quotas.refused) == (5, 1)
+    clients[0].close()
+    until(lambda: rig.server.connection_quotas.count() == 4, "the closed connection is not counted any more")
+    again = rig.connect()
+    again.sendall(frame(b"2"))
+    assert answer(again) == b"2"
+    rig.close()
+    assert rig.server.connection_quotas.count() == 0
+
+
+def test_an_address_with_a_limit_of_its_own(backend: object) -> None:
+    """The override of an address wins over the limit of all, also when it comes while the server runs."""
+    rig = Rig(backend, max_connections_per_ip=0, max_connections_per_ip_overrides={"127.0.0.1": 1, "::1": 7})
+    rig.serve()
+    first = rig.connect()
+    first.sendall(frame(b"1"))
+    assert answer(first) == b"1"
+    assert_closed(rig.connect())
+    rig.server.connection_quotas.update(100, 0, {"127.0.0.1": 2})
+    second = rig.connect()
+    second.sendall(frame(b"2"))
+    assert answer(second) == b"2"
+    rig.close()

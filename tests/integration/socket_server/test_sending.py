@@ -1,0 +1,101 @@
+"""What a socket server sends: file regions, to slow readers, in other framings."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+
+from kbroker._core._echo import run_files
+from kbroker.network._processor import Processor
+from kbroker.network.request_channel import RequestChannel
+from tests.support.socket_rig import Rig, answer, assert_closed, frame, read_exactly
+
+
+@pytest.mark.parametrize("send_files", [True, False])
+@pytest.mark.parametrize("size", [1, 70000, 5_000_000])
+def test_file_regions_between_bytes(tmp_path: Path, send_files: bool, size: int) -> None:
+    """An answer of bytes, a file region and bytes arrives whole, by sendfile and by copying, also to a slow reader."""
+    content = bytes(range(256)) * (size // 256 + 2)
+    path = tmp_path / "segment"
+    path.write_bytes(content)
+    channel = RequestChannel()
+    processor = Processor("P", 0, channel.queue, send_files=send_files)
+    loop = threading.Thread(target=processor.run)
+    handler = threading.Thread(target=run_files, args=(channel.queue, os.open(path, os.O_RDONLY), 7, size))
+    loop.start()
+    handler.start()
+    ours, theirs = socket.socketpair()
+    with ours:
+        assert processor.offer(theirs.detach())
+        ours.settimeout(10)
+        ours.sendall(frame(b"<>") * 3)
+        for _ in range(3):
+            assert answer(ours) == b"<>" + content[7 : 7 + size] + b"<>"
+    processor.finish_stop()
+    channel.close()
+    loop.join(10)
+    handler.join(10)
+    assert not loop.is_alive()
+
+
+@pytest.mark.parametrize("send_files", [True, False])
+def test_file_shorter_than_promised_closes(tmp_path: Path, send_files: bool) -> None:
+    """A region that ends before its length closes the connection: what follows would be read as file content."""
+    path = tmp_path / "segment"
+    path.write_bytes(b"short")
+    channel = RequestChannel()
+    processor = Processor("P", 0, channel.queue, send_files=send_files)
+    loop = threading.Thread(target=processor.run)
+    handler = threading.Thread(target=run_files, args=(channel.queue, os.open(path, os.O_RDONLY), 0, 10))
+    loop.start()
+    handler.start()
+    ours, theirs = socket.socketpair()
+    with ours:
+        assert processor.offer(theirs.detach())
+        ours.settimeout(10)
+        ours.sendall(frame(b"<>"))
+        assert read_exactly(ours, 11) == struct.pack(">i", 14) + b"<>short"
+        assert_closed(ours)
+    processor.finish_stop()
+    channel.close()
+    loop.join(10)
+    handler.join(10)
+
+
+def test_slow_reader_holds_up_nobody(backend: object) -> None:
+    """A client that reads nothing fills its own socket and no memory; others are served meanwhile."""
+    rig = Rig(backend, max_request_bytes=100000)
+    rig.serve()
+    slow, quick = rig.connect(), rig.connect()
+    slow.settimeout(0.3)
+    big, sent = frame(b"s" * 90000), 0
+    with contextlib.suppress(TimeoutError):
+        while sent < 1000:
+            slow.sendall(big)
+            sent += 1
+    assert sent < 1000
+    for i in range(100):
+        quick.sendall(frame(b"%d" % i))
+        assert answer(quick) == b"%d" % i
+    assert rig.count("requests") < sent + 200
+    rig.close()
+
+
+def test_other_framings(backend: object) -> None:
+    """Framing is a parameter: lines in, bytes out."""
+    rig = Rig(backend, framing="delimiter", delimiter=b"\r\n")
+    client = rig.connect()
+    client.sendall(b"PING\r\nPO")
+    request = rig.receive()
+    request.respond(b"+" + bytes(request.payload) + b"\r\n")
+    client.sendall(b"NG\r\n")
+    request = rig.receive()
+    request.respond(b"+" + bytes(request.payload) + b"\r\n")
+    assert read_exactly(client, 14) == b"+PING\r\n+PONG\r\n"
+    rig.close()

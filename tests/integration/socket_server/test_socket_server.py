@@ -1,0 +1,217 @@
+"""Requests and answers over real sockets: hostile clients, order, throttles, resets; on each back end."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+
+import pytest
+
+from kbroker._core._echo import run_echo
+from tests.support.socket_rig import Rig, answer, assert_closed, frame, read_exactly, until
+
+
+@pytest.mark.parametrize("size", [101, 2**31 - 1, -1, -(2**31)])
+def test_impossible_sizes_close_the_connection(rig: Rig, size: int) -> None:
+    """SS-1: a size above the limit or below zero ends that connection, and no other."""
+    rig.serve()
+    good, bad = rig.connect(), rig.connect()
+    bad.sendall(struct.pack(">i", size) + b"x" * 50)
+    assert_closed(bad)
+    good.sendall(frame(b"still here"))
+    assert answer(good) == b"still here"
+
+
+def test_empty_frame_is_a_request(rig: Rig) -> None:
+    """A frame of no bytes reaches the handler, and an answer of no bytes the client."""
+    client = rig.connect()
+    client.sendall(frame(b""))
+    request = rig.receive()
+    assert bytes(request.payload) == b""
+    request.respond(b"")
+    assert answer(client) == b""
+
+
+def test_requests_of_a_closed_client_are_delivered(rig: Rig) -> None:
+    """SS-7: ten pipelined requests whose client is gone are all delivered."""
+    client = rig.connect()
+    client.sendall(b"".join(frame(b"%d" % i) for i in range(10)))
+    client.close()
+    for i in range(10):
+        request = rig.receive()
+        assert bytes(request.payload) == b"%d" % i
+        request.respond_nothing()
+    until(lambda: rig.open_connections() == 0, "closed")
+
+
+def test_no_op_goes_on_with_the_next_request(rig: Rig) -> None:
+    """SS-8: requests without an answer follow each other, one at a time."""
+    client = rig.connect()
+    client.sendall(b"".join(frame(b"%d" % i) for i in range(3)))
+    for i in range(3):
+        request = rig.receive()
+        assert rig.channel.receive(0) is None
+        assert bytes(request.payload) == b"%d" % i
+        request.respond_nothing()
+
+
+def test_throttle_outlasts_the_answer(rig: Rig) -> None:
+    """SS-9, SS-10: the answer goes out at once; the next request is read only when the throttle has ended."""
+    client = rig.connect()
+    client.sendall(frame(b"1") + frame(b"2"))
+    request = rig.receive()
+    throttle = request.start_throttle()
+    request.respond(b"one")
+    assert answer(client) == b"one"
+    assert rig.channel.receive(0.05) is None
+    throttle.end()
+    throttle.end()
+    second = rig.receive()
+    assert bytes(second.payload) == b"2"
+    ended = second.start_throttle()
+    ended.end()
+    second.respond(b"two")
+    assert answer(client) == b"two"
+    client.sendall(frame(b"3"))
+    rig.receive().respond(b"three")
+    assert answer(client) == b"three"
+    assert rig.count("illegal_states") == 0
+
+
+def test_throttle_of_a_closed_connection(rig: Rig) -> None:
+    """A throttle that ends after its connection is gone is dropped."""
+    client = rig.connect()
+    client.sendall(frame(b"1"))
+    request = rig.receive()
+    throttle = request.start_throttle()
+    request.close()
+    assert_closed(client)
+    until(lambda: rig.open_connections() == 0, "closed")
+    throttle.end()
+
+
+def test_forgotten_request_closes_its_connection(rig: Rig) -> None:
+    """A handler that drops a request does not leave its client waiting; answering twice is an error."""
+    client = rig.connect()
+    client.sendall(frame(b"1"))
+    request = rig.receive()
+    del request
+    assert_closed(client)
+    client = rig.connect()
+    client.sendall(frame(b"2"))
+    request = rig.receive()
+    view = request.payload
+    request.respond(b"x")
+    for again in (request.close, request.respond_nothing, lambda: request.respond(b"y"), request.start_throttle):
+        with pytest.raises(ValueError, match="was answered"):
+            again()
+    assert bytes(view) == b"2"
+
+
+def test_wrong_answer_type_leaves_the_request_open(rig: Rig) -> None:
+    """A TypeError in the answer is the handler's to repair."""
+    client = rig.connect()
+    client.sendall(frame(b"1"))
+    request = rig.receive()
+    with pytest.raises(TypeError):
+        request.respond("text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        request.respond([b"part", 3])  # type: ignore[list-item]
+    with pytest.raises(TypeError):
+        request.respond([b"part", memoryview(b"every other")[::2]])
+    request.respond([b"part", bytearray(b"ial"), memoryview(b"")])
+    assert answer(client) == b"partial"
+
+
+@pytest.mark.parametrize("run_length", [1, 16])
+def test_pipelined_requests_are_answered_in_order(backend: object, run_length: int) -> None:
+    """10,000 requests sent without reading an answer come back complete and in order, in any run length."""
+    rig = Rig(backend, run_length=run_length)
+    rig.serve()
+    client = rig.connect()
+    stream = b"".join(frame(b"%09d" % i) for i in range(10000))
+    sender = threading.Thread(target=client.sendall, args=(stream,))
+    sender.start()
+    assert read_exactly(client, len(stream)) == stream
+    sender.join(10)
+    rig.close()
+
+
+def test_answers_given_backwards_go_out_in_order(backend: object) -> None:
+    """Answers of one run that come back last first are sent in the order of their requests."""
+    rig = Rig(backend)
+    handler = threading.Thread(target=run_echo, args=(rig.channel.queue,), kwargs={"backwards": True})
+    handler.start()
+    client = rig.connect()
+    stream = b"".join(frame(b"%09d" % i) for i in range(1000))
+    client.sendall(stream)
+    assert read_exactly(client, len(stream)) == stream
+    rig.close()
+    handler.join(10)
+
+
+def test_reset_in_the_middle_of_a_request(rig: Rig) -> None:
+    """A connection reset inside a frame, or before its answer is read, costs only itself."""
+    for payload in (b"\0\0", struct.pack(">i", 50) + b"half", frame(b"whole")):
+        client = rig.connect()
+        client.sendall(payload)
+        if payload == frame(b"whole"):
+            request = rig.receive()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+    request.respond(b"x" * 50)
+    until(lambda: rig.open_connections() == 0, "closed")
+    rig.serve()
+    client = rig.connect()
+    client.sendall(frame(b"fine"))
+    assert answer(client) == b"fine"
+
+
+def test_reset_while_a_request_is_out(rig: Rig) -> None:
+    """A connection that is reset while its request waits for an answer is closed at once, not when it is answered."""
+    client = rig.connect()
+    client.sendall(frame(b"whole"))
+    request = rig.receive()
+    assert rig.open_connections() == 1
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    until(lambda: rig.open_connections() == 0, "closed")
+    request.respond(b"for nobody")
+
+
+def test_reset_while_more_requests_are_out(rig: Rig) -> None:
+    """Complete requests that were read before a reset are delivered all the same."""
+    client = rig.connect()
+    client.sendall(b"".join(frame(b"%d" % i) for i in range(10)))
+    first = rig.receive()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    first.respond_nothing()
+    for i in range(1, 10):
+        request = rig.receive()
+        assert bytes(request.payload) == b"%d" % i
+        request.respond_nothing()
+    until(lambda: rig.open_connections() == 0, "closed")
+
+
+def test_half_closed_client_gets_its_answers(rig: Rig) -> None:
+    """A client that has sent everything and shut that direction still reads its answers, then the end."""
+    client = rig.connect()
+    client.sendall(frame(b"1") + frame(b"2"))
+    client.shutdown(socket.SHUT_WR)
+    for _ in range(2):
+        request = rig.receive()
+        request.respond(bytes(request.payload))
+    assert (answer(client), answer(client), client.recv(1)) == (b"1", b"2", b"")
+
+
+def test_close_follows_earlier_answers(rig: Rig) -> None:
+    """ACTION_CLOSE ends the connection behind the answers before it; what was pipelined behind is dropped."""
+    client = rig.connect()
+    client.sendall(frame(b"1") + frame(b"2") + frame(b"3"))
+    rig.receive().respond(b"one")
+    rig.receive().close()
+    assert answer(client) == b"one"
+    assert_closed(client)
+    assert rig.channel.receive(0.02) is None

@@ -1,0 +1,110 @@
+"""A socket server with a queue the test reads itself, and clients over real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable
+
+from kbroker._core._echo import run_echo
+from kbroker._core.clock import BaseClock
+from kbroker._core.memory_pool import MemoryPool
+from kbroker.common.listeners import Listener
+from kbroker.network.request_channel import InboundRequest, RequestChannel
+from kbroker.network.socket_server import SocketServer, SocketServerOptions
+
+PAUSE = threading.Event()
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for a condition, not for a time."""
+    for _ in range(5000):
+        if condition():
+            return
+        PAUSE.wait(0.002)
+    raise AssertionError(f"never happened: {what}")
+
+
+def frame(payload: bytes) -> bytes:
+    """A payload behind its length."""
+    return struct.pack(">i", len(payload)) + payload
+
+
+def read_exactly(client: socket.socket, size: int) -> bytes:
+    """Bytes of an answer; fails when the server closes first."""
+    got = b""
+    while len(got) < size:
+        piece = client.recv(size - len(got))
+        assert piece, f"closed after {len(got)} of {size} bytes"
+        got += piece
+    return got
+
+
+def answer(client: socket.socket) -> bytes:
+    """The next answer."""
+    (size,) = struct.unpack(">i", read_exactly(client, 4))
+    return read_exactly(client, size)
+
+
+def assert_closed(client: socket.socket) -> None:
+    """The server ends the connection."""
+    with contextlib.suppress(ConnectionResetError):
+        assert client.recv(1) == b""
+
+
+class Rig:
+    """A server with one network thread, a queue of 50 and requests up to 100 bytes, unless told otherwise."""
+
+    def __init__(
+        self, backend: object, clock: BaseClock | None = None, pool: MemoryPool | None = None, **options: object
+    ):
+        settings: dict[str, object] = {
+            "network_threads": 1,
+            "max_request_bytes": 100,
+            "idle_ms": 60000,
+            "backend": backend,
+            **options,
+        }
+        self.channel = RequestChannel(capacity=50, clock=clock)
+        self.server = SocketServer(
+            [Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)],
+            self.channel.queue,
+            SocketServerOptions(**settings),  # type: ignore[arg-type]
+            pool=pool,
+            clock=clock,
+        )
+        self.server.start()
+        self.clients: list[socket.socket] = []
+        self.echo: threading.Thread | None = None
+
+    def connect(self) -> socket.socket:
+        client = socket.create_connection(("127.0.0.1", self.server.port("PLAINTEXT")), 10)
+        self.clients.append(client)
+        return client
+
+    def receive(self) -> InboundRequest:
+        request = self.channel.receive(None)
+        assert request is not None
+        return request
+
+    def serve(self) -> None:
+        """Echo every request natively from now on."""
+        self.echo = threading.Thread(target=run_echo, args=(self.channel.queue,))
+        self.echo.start()
+
+    def count(self, name: str) -> int:
+        return sum(p.counters()[name] for p in self.server.processors)
+
+    def open_connections(self) -> int:
+        return self.count("connections_created") - self.count("connections_closed")
+
+    def close(self) -> None:
+        self.server.begin_stop()
+        self.channel.close()
+        if self.echo is not None:
+            self.echo.join(10)
+        assert self.server.finish_stop()
+        for client in self.clients:
+            client.close()
