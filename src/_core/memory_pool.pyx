@@ -6,6 +6,7 @@ from libc.stdlib cimport calloc, free, malloc
 
 from kbroker._core.arguments cimport integer
 from kbroker._core.clock cimport Clock, borrow_clock, clock_epoch_ms, clock_now_ns, clock_release, clock_retain
+from kbroker._core.guarded cimport guarded_value
 from kbroker._core.sensor cimport borrow_sensor
 from kbroker._core.sensor_core cimport sensor_record, sensor_release, sensor_retain
 from kbroker._core.sync cimport (
@@ -256,22 +257,12 @@ cdef class MemoryPool:
     @property
     def depleted_ns(self):
         """Nanoseconds of all closed dry spells: from a refusal to the next success or release."""
-        cdef int64_t n
-        with nogil:
-            mutex_lock(&self.pool.lock)
-            n = self.pool.dry_total_ns
-            mutex_unlock(&self.pool.lock)
-        return n
+        return guarded_value(&self.pool.lock, &self.pool.dry_total_ns)
 
     @property
     def depleted_spells(self):
         """How many dry spells have ended."""
-        cdef int64_t n
-        with nogil:
-            mutex_lock(&self.pool.lock)
-            n = self.pool.dry_spells
-            mutex_unlock(&self.pool.lock)
-        return n
+        return guarded_value(&self.pool.lock, &self.pool.dry_spells)
 
 
 @cython.final

@@ -8,6 +8,7 @@ from kbroker._core.clock cimport (
     Clock, borrow_clock, clock_add_waker, clock_now_ns, clock_release, clock_remove_waker, clock_retain,
     clock_wait_until,
 )
+from kbroker._core.guarded cimport guarded_value
 from kbroker._core.request cimport ACTION_CLOSE, Request, request_free
 from kbroker._core.sync cimport (
     atomic_add, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, cond_signal, cond_wait,
@@ -298,9 +299,4 @@ cdef class Queue:
     @property
     def put_blocked_ns(self):
         """Nanoseconds that network threads have waited for room."""
-        cdef int64_t n
-        with nogil:
-            mutex_lock(&self.queue.lock)
-            n = self.queue.put_blocked_ns
-            mutex_unlock(&self.queue.lock)
-        return n
+        return guarded_value(&self.queue.lock, &self.queue.put_blocked_ns)

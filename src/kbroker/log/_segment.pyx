@@ -6,6 +6,7 @@ cimport cython
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport strdup
+from kbroker._core.guarded cimport guarded_value
 from kbroker._core.request cimport OpenFile, open_file_new, open_file_release, open_file_retain
 from kbroker._core.sync cimport (
     atomic_add, atomic_load, atomic_load_relaxed, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
@@ -481,12 +482,7 @@ cdef class OpenFileCache:
 
     @property
     def open_files(self):
-        cdef int64_t count
-        with nogil:
-            mutex_lock(&self.files.lock)
-            count = self.files.open_files
-            mutex_unlock(&self.files.lock)
-        return count
+        return guarded_value(&self.files.lock, &self.files.open_files)
 
 
 process_cache = file_cache_new(0)

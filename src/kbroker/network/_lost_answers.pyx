@@ -1,8 +1,8 @@
 """A network that breaks after the broker has acted, for tests of retries and idempotence."""
 cimport cython
-from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
+from kbroker._core.guarded cimport guarded_value
 from kbroker._core.request cimport ACTION_CLOSE, Request, request_clear_answer
 from kbroker._core.sync cimport (
     atomic_add, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
@@ -84,22 +84,12 @@ cdef class LostAnswers:
     @property
     def kept(self):
         """Requests that were executed and whose connections are kept mute."""
-        cdef int64_t count
-        with nogil:
-            mutex_lock(&self.core.lock)
-            count = self.core.kept_count
-            mutex_unlock(&self.core.lock)
-        return count
+        return guarded_value(&self.core.lock, &self.core.kept_count)
 
     @property
     def lost(self):
         """Answers that were lost so far."""
-        cdef int64_t count
-        with nogil:
-            mutex_lock(&self.core.lock)
-            count = self.core.lost_count
-            mutex_unlock(&self.core.lock)
-        return count
+        return guarded_value(&self.core.lock, &self.core.lost_count)
 
     def close(self):
         """Close the connections that are kept, and from now on each at its lost answer. Idempotent."""
