@@ -12,8 +12,8 @@ import pytest
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.groups import Groups
-from tests.integration.test_kill import PARTITIONS, ROOT, AckLog, check_partition, create_topic, read_all
 from tests.support.broker import BrokerProcess, wait_for
+from tests.support.kill import PARTITIONS, ROOT, AckLog, MemberLog, check_partition, create_topic, read_all
 
 TOPIC, GROUP = "killed", "readers"
 SETTINGS = {
@@ -21,40 +21,6 @@ SETTINGS = {
     "group__min__session__timeout__ms": "1000",
     "offsets__topic__segment__bytes": str(1 << 20),
 }
-
-
-class MemberLog:
-    """Reads what the members wrote down, as it grows."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.commits = 0
-        self.committed: dict[int, int] = {}  # the highest acknowledged
-        self.delivered: dict[int, list[tuple[int, int]]] = {}
-        self.trouble: list[str] = []
-        self._at = 0
-        self._rest = ""
-
-    def read(self) -> "MemberLog":
-        if not self.path.exists():
-            return self
-        with self.path.open(encoding="utf-8") as file:
-            file.seek(self._at)
-            data = self._rest + file.read()
-            self._at = file.tell()
-        *lines, self._rest = data.split("\n")
-        for line in lines:
-            kind, _, rest = line.partition(" ")
-            if kind == "commit":
-                partition, offset = map(int, rest.split())
-                self.commits += 1
-                self.committed[partition] = max(offset, self.committed.get(partition, 0))
-            elif kind == "read":
-                partition, first, last = map(int, rest.split())
-                self.delivered.setdefault(partition, []).append((first, last))
-            else:
-                self.trouble.append(line)
-        return self
 
 
 def fetch_committed(bootstrap: str) -> dict[int, int]:

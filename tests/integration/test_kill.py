@@ -1,6 +1,5 @@
 """kill -9 under produce: what was acknowledged is there afterwards, once and in order."""
 
-import itertools
 import os
 import random
 import subprocess
@@ -10,103 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support import wire
 from tests.support.broker import BrokerProcess, wait_for
-
-ROOT = Path(__file__).resolve().parents[2]
-PARTITIONS = 4
-
-
-class AckLog:
-    """Reads what the producer wrote down, as it grows."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.acks: list[tuple[int, int, int]] = []
-        self.trouble: list[str] = []
-        self.sent: dict[int, int] = {}
-        self._at = 0
-        self._rest = ""
-
-    def read(self) -> "AckLog":
-        if not self.path.exists():
-            return self
-        with self.path.open(encoding="utf-8") as file:
-            file.seek(self._at)
-            data = self._rest + file.read()
-            self._at = file.tell()
-        *lines, self._rest = data.split("\n")
-        for line in lines:
-            kind, _, rest = line.partition(" ")
-            if kind == "ack":
-                partition, number, offset = map(int, rest.split())
-                self.acks.append((partition, number, offset))
-            elif kind == "sent":
-                partition, count = map(int, rest.split())
-                self.sent[partition] = count
-            else:
-                self.trouble.append(line)
-        return self
-
-
-def create_topic(bootstrap: str, topic: str, partitions: int, **config: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    new = NewTopic(topic, partitions, 1, config={k.replace("_", "."): v for k, v in config.items()})
-    admin.create_topics([new])[topic].result(20)
-
-
-def read_all(bootstrap: str, topic: str, partition: int, seconds: float = 60) -> list[tuple[int, bytes]]:
-    """Everything in a partition, as (offset, value)."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "reader",
-            "enable.auto.commit": False,
-            "check.crcs": True,
-            "enable.partition.eof": False,
-            "auto.offset.reset": "error",
-            "log_level": 0,
-        }
-    )
-    found: list[tuple[int, bytes]] = []
-    try:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=20)
-        consumer.assign([TopicPartition(topic, partition, low)])
-        deadline = time.monotonic() + seconds
-        while (not found or found[-1][0] < high - 1) and high > low:
-            assert time.monotonic() < deadline, f"read {len(found)} of {high - low} records of {topic}-{partition}"
-            for message in consumer.consume(1000, 1.0):
-                assert message.error() is None, message.error()
-                offset, value = message.offset(), message.value()
-                assert offset is not None
-                assert value is not None
-                found.append((offset, value))
-    finally:
-        consumer.close()
-    return found
-
-
-def check_partition(partition: int, records: list[tuple[int, bytes]], log: AckLog) -> None:
-    """Acknowledged records are there, at the offset of their acknowledgement; nothing twice; order kept; no hole."""
-    numbers = []
-    for expected, (offset, value) in enumerate(records):
-        assert offset == expected, f"offset {offset} where {expected} was due"
-        owner, number, _ = value.split(b":", 2)
-        assert int(owner) == partition
-        numbers.append(int(number))
-    wrong = [(i, a, b) for i, (a, b) in enumerate(itertools.pairwise(numbers)) if b != a + 1]
-    assert not wrong, f"order broken, first at offset {wrong[0][0] + 1}: {wrong[0][2]} after {wrong[0][1]}"
-    assert numbers[:1] in ([], [0])
-    assert len(numbers) == log.sent[partition]
-    for owner, number, offset in log.acks:
-        if owner == partition:
-            assert offset < len(numbers), (
-                f"record {number} acknowledged at {offset}, the partition ends at {len(numbers)}"
-            )
-            assert numbers[offset] == number, f"offset {offset} was acknowledged for {number}, holds {numbers[offset]}"
+from tests.support.kill import PARTITIONS, ROOT, AckLog, check_partition, create_topic, read_all
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from kbroker.log import checkpoints
-from tests.integration.test_kill import create_topic, read_all
 from tests.support.broker import BrokerProcess, wait_for
+from tests.support.kill import create_topic, read_all
 
 TOPIC = "compacted"
 KEYS = 300

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.cli.options import bootstrap_option, connect, json_option
-from kbroker.cli.output import print_json, print_table
+from kbroker.cli.output import print_deleted, print_json, print_table
 from kbroker.cli.reset import reset
 
 if TYPE_CHECKING:
@@ -148,19 +148,8 @@ def _describe(cluster: "Cluster", names: tuple[str, ...]) -> list[dict[str, Any]
 def delete(names: tuple[str, ...], bootstrap_server: str, if_exists: bool, as_json: bool) -> None:
     """Delete groups without members, with their offsets, without asking."""
     from kbroker.client.groups import Groups
-    from kbroker.common.errors import Errors, KafkaError
+    from kbroker.common.errors import Errors
 
-    rows = []
     with connect(bootstrap_server) as cluster:
-        for name in names:
-            try:
-                Groups(cluster).delete(name)
-                rows.append({"group": name, "deleted": True})
-            except KafkaError as failure:
-                if not (if_exists and failure.error is Errors.GROUP_ID_NOT_FOUND):
-                    raise
-                rows.append({"group": name, "deleted": False})
-            if not as_json:
-                click.echo(f"deleted {name}" if rows[-1]["deleted"] else f"{name} does not exist")
-    if as_json:
-        print_json(rows)
+        missing = Errors.GROUP_ID_NOT_FOUND if if_exists else None
+        print_deleted("group", names, Groups(cluster).delete, missing, as_json=as_json)

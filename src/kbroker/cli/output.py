@@ -1,11 +1,17 @@
 """How results look: tables for people, JSON for programs, bytes as they are."""
 
+from __future__ import annotations
+
 import json
 import sys
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from kbroker.common.errors import Errors
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, right: Collection[int] = ()) -> None:
@@ -24,6 +30,30 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, righ
 def print_json(value: object) -> None:
     """One document, indented."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_deleted(
+    key: str, names: Iterable[str], delete: Callable[[str], object], missing: Errors | None, *, as_json: bool
+) -> None:
+    """Delete by name, and say of each whether it was there; ``missing``: the error that is none, None: each is one.
+
+    Raises: KafkaError, at the first that cannot be deleted.
+    """
+    from kbroker.common.errors import KafkaError
+
+    rows = []
+    for name in names:
+        try:
+            delete(name)
+            rows.append({key: name, "deleted": True})
+        except KafkaError as failure:
+            if missing is None or failure.error is not missing:
+                raise
+            rows.append({key: name, "deleted": False})
+        if not as_json:
+            click.echo(f"deleted {name}" if rows[-1]["deleted"] else f"{name} does not exist")
+    if as_json:
+        print_json(rows)
 
 
 def json_line(value: object) -> bytes:

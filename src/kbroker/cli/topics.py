@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from kbroker.cli.options import bootstrap_option, connect, json_option, key_values
-from kbroker.cli.output import note, print_json, print_table
+from kbroker.cli.output import note, print_deleted, print_json, print_table
 
 T = TypeVar("T")
 
@@ -237,19 +237,13 @@ def alter(
 def delete(names: tuple[str, ...], bootstrap_server: str, if_exists: bool, wait: bool, as_json: bool) -> None:
     """Delete topics with all their data, without asking."""
     from kbroker.client.admin import Admin
-    from kbroker.common.errors import Errors, KafkaError
+    from kbroker.common.errors import Errors
 
-    rows = []
     with connect(bootstrap_server) as cluster:
-        for name in names:
-            try:
-                patiently(wait, cluster.sleep, partial(Admin(cluster).delete_topics, [name]))
-                rows.append({"name": name, "deleted": True})
-            except KafkaError as failure:
-                if not (if_exists and failure.error is Errors.UNKNOWN_TOPIC_OR_PARTITION):
-                    raise
-                rows.append({"name": name, "deleted": False})
-            if not as_json:
-                click.echo(f"deleted {name}" if rows[-1]["deleted"] else f"{name} does not exist")
-    if as_json:
-        print_json(rows)
+        admin = Admin(cluster)
+        missing = Errors.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None
+
+        def delete_one(name: str) -> None:
+            patiently(wait, cluster.sleep, partial(admin.delete_topics, [name]))
+
+        print_deleted("name", names, delete_one, missing, as_json=as_json)

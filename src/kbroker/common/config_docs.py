@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 from kbroker.common.config import BROKER_TABLE, FALLBACKS, TOPIC_TABLE
 from kbroker.common.config_def import INT32_MAX, INT64_MAX, ConfigKey, ConfigValue, Dynamic, to_text
 from kbroker.common.config_resources import CLIENT_METRICS_TABLE, GROUP_TABLE
+from kbroker.common.generated_page import write_page
 
 _HEAD = """# Configuration
 
@@ -89,14 +89,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write the page to the file named, or print it."""
-    if len(arguments) > 1:
-        print("usage: python -m kbroker.common.config_docs [FILE]", file=sys.stderr)
-        return 2
-    if arguments:
-        Path(arguments[0]).write_text(page(), encoding="utf-8")
-    else:
-        print(page(), end="")
-    return 0
+    return write_page("kbroker.common.config_docs", page, arguments)
 
 
 if __name__ == "__main__":

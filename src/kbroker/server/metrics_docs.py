@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
+from kbroker.common.generated_page import write_page
 from kbroker.metrics.exposition import family_of
 from kbroker.metrics.families import Family, label_name
 from kbroker.metrics.registry import Metrics
@@ -60,14 +60,7 @@ def _row(family: Family) -> tuple[str, ...]:
 
 def main(arguments: list[str]) -> int:
     """Write the page to the file named, or print it."""
-    if len(arguments) > 1:
-        print("usage: python -m kbroker.server.metrics_docs [FILE]", file=sys.stderr)
-        return 2
-    if arguments:
-        Path(arguments[0]).write_text(page(), encoding="utf-8")
-    else:
-        print(page(), end="")
-    return 0
+    return write_page("kbroker.server.metrics_docs", page, arguments)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,136 @@
+"""What the tests of kill -9 share: the notes of the processes that worked meanwhile, and what is there afterwards."""
+
+import itertools
+import time
+from pathlib import Path
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from typing_extensions import Self
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTITIONS = 4
+
+
+class Notes:
+    """A file that another process writes its notes into, line by line, read as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.trouble: list[str] = []  # lines of no kind we know
+        self._at = 0
+        self._rest = ""
+
+    def read(self) -> Self:
+        """Take in what has been written since the last time."""
+        if not self.path.exists():
+            return self
+        with self.path.open(encoding="utf-8") as file:
+            file.seek(self._at)
+            data = self._rest + file.read()
+            self._at = file.tell()
+        *lines, self._rest = data.split("\n")
+        for line in lines:
+            kind, _, numbers = line.partition(" ")
+            if not self.note(kind, numbers.split()):
+                self.trouble.append(line)
+        return self
+
+    def note(self, kind: str, numbers: list[str]) -> bool:
+        """Take in one line; False if it is no note."""
+        raise NotImplementedError
+
+
+class AckLog(Notes):
+    """What the producer wrote down."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.acks: list[tuple[int, int, int]] = []
+        self.sent: dict[int, int] = {}
+
+    def note(self, kind: str, numbers: list[str]) -> bool:
+        if kind == "ack":
+            partition, number, offset = map(int, numbers)
+            self.acks.append((partition, number, offset))
+        elif kind == "sent":
+            partition, count = map(int, numbers)
+            self.sent[partition] = count
+        return kind in ("ack", "sent")
+
+
+class MemberLog(Notes):
+    """What the members of a group wrote down."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.commits = 0
+        self.committed: dict[int, int] = {}  # the highest acknowledged
+        self.delivered: dict[int, list[tuple[int, int]]] = {}
+
+    def note(self, kind: str, numbers: list[str]) -> bool:
+        if kind == "commit":
+            partition, offset = map(int, numbers)
+            self.commits += 1
+            self.committed[partition] = max(offset, self.committed.get(partition, 0))
+        elif kind == "read":
+            partition, first, last = map(int, numbers)
+            self.delivered.setdefault(partition, []).append((first, last))
+        return kind in ("commit", "read")
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    new = NewTopic(topic, partitions, 1, config={k.replace("_", "."): v for k, v in config.items()})
+    admin.create_topics([new])[topic].result(20)
+
+
+def read_all(bootstrap: str, topic: str, partition: int, seconds: float = 60) -> list[tuple[int, bytes]]:
+    """Everything in a partition, as (offset, value)."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "check.crcs": True,
+            "enable.partition.eof": False,
+            "auto.offset.reset": "error",
+            "log_level": 0,
+        }
+    )
+    found: list[tuple[int, bytes]] = []
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=20)
+        consumer.assign([TopicPartition(topic, partition, low)])
+        deadline = time.monotonic() + seconds
+        while (not found or found[-1][0] < high - 1) and high > low:
+            assert time.monotonic() < deadline, f"read {len(found)} of {high - low} records of {topic}-{partition}"
+            for message in consumer.consume(1000, 1.0):
+                assert message.error() is None, message.error()
+                offset, value = message.offset(), message.value()
+                assert offset is not None
+                assert value is not None
+                found.append((offset, value))
+    finally:
+        consumer.close()
+    return found
+
+
+def check_partition(partition: int, records: list[tuple[int, bytes]], log: AckLog) -> None:
+    """Acknowledged records are there, at the offset of their acknowledgement; nothing twice; order kept; no hole."""
+    numbers = []
+    for expected, (offset, value) in enumerate(records):
+        assert offset == expected, f"offset {offset} where {expected} was due"
+        owner, number, _ = value.split(b":", 2)
+        assert int(owner) == partition
+        numbers.append(int(number))
+    wrong = [(i, a, b) for i, (a, b) in enumerate(itertools.pairwise(numbers)) if b != a + 1]
+    assert not wrong, f"order broken, first at offset {wrong[0][0] + 1}: {wrong[0][2]} after {wrong[0][1]}"
+    assert numbers[:1] in ([], [0])
+    assert len(numbers) == log.sent[partition]
+    for owner, number, offset in log.acks:
+        if owner == partition:
+            assert offset < len(numbers), (
+                f"record {number} acknowledged at {offset}, the partition ends at {len(numbers)}"
+            )
+            assert numbers[offset] == number, f"offset {offset} was acknowledged for {number}, holds {numbers[offset]}"
