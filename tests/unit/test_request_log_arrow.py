@@ -12,7 +12,7 @@ from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import ConfigError
 from kbroker.common.request_log import COLUMNS, LIST, TIMESTAMP_US, Column
 from kbroker.common.request_log_names import ARROW_END
-from kbroker.log._partition import PartitionLog
+from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import iter_batches
 from kbroker.server.request_log import settings
 from kbroker.server.request_log._drain import RecordDrain

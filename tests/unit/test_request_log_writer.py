@@ -13,7 +13,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.request_log_names import file_name, is_file_name
-from kbroker.log._partition import PartitionLog
+from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import columns
 from kbroker.server.request_log._json_lines import JsonLines
 from kbroker.server.request_log.files import RollingFiles

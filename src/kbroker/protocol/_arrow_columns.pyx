@@ -10,9 +10,9 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 from kbroker.protocol._columns cimport Vector, array_of, vector_room
+from kbroker.protocol._compression cimport batch_decompress
 from kbroker.protocol._records cimport (
-    BATCH_HEADER_BYTES, BatchHeader, HeaderView, RecordView, batch_crc_ok, batch_decompress, batch_parse, header_next,
-    record_next)
+    BATCH_HEADER_BYTES, BatchHeader, HeaderView, RecordView, batch_crc_ok, batch_parse, header_next, record_next)
 
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.protocol._records import DEFAULT_CAP_BYTES, corrupt

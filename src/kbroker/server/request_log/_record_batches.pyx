@@ -7,7 +7,8 @@ from libc.string cimport memset
 from kbroker._core.crc32c cimport crc32c
 from kbroker.log._append cimport partition_append
 from kbroker.log._maintenance cimport call_hook
-from kbroker.log._partition cimport AppendResult, Partition, PartitionLog, partition_release, partition_retain
+from kbroker.log._partition cimport AppendResult, Partition, partition_release, partition_retain
+from kbroker.log._partition_log cimport PartitionLog
 from kbroker.protocol._records cimport BATCH_HEADER_BYTES
 from kbroker.server.request_log._text cimport buffer_free, buffer_room, put_raw
 
