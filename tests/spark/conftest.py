@@ -31,6 +31,7 @@ SETTINGS = {
     "spark.sql.adaptive.enabled": "false",  # partition counts as planned
     "spark.sql.streaming.pollingDelay": "20ms",
 }
+TIMEOUT_S = 900
 # Less start-up, less memory: tests run short programs.
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
@@ -69,6 +70,13 @@ class Sessions:
 
 
 _sessions = Sessions()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A JVM beside other work takes minutes to start, and whichever test is the first waits for it."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.hookimpl(trylast=True)
