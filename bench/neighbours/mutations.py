@@ -117,14 +117,14 @@ def main() -> None:
     results |= {"topics": given.topics, "cores": os.cpu_count(), "python": platform.python_version()}
     for name in given.runs.split(","):
         rate = given.rate if name == "on" else None
-        results["rate"] = given.rate
         with served({}) as broker:
             if rate is not None:
                 set_quota(broker.bootstrap, "storm", "controller_mutation_rate", rate)
             for kind, body in (("create", create_all), ("delete", delete_all)):
                 if rate is not None:
                     time.sleep(11)  # the bucket is full again
-                found = results["runs"][f"{kind} {name}"] = experiment(broker.bootstrap, body, topics)
+                found = experiment(broker.bootstrap, body, topics)
+                results["runs"][f"{kind} {name}"] = {"rate": rate, **found}
                 print(
                     f"{kind}, quota {name}: drained in {found['drain_s']:.1f} s, {found['refusals']} refusals; another "
                     f"client median {found['median_ms']:.2f} ms, p99 {found['p99_ms']:.1f} ms, "

@@ -29,11 +29,12 @@ def main() -> None:
         above, below = grid[0][column], grid[1][column]
         for quota, colour in COLOURS.items():
             run = document["runs"][f"{kind} {quota}"]
-            label = f"quota {quota}: {run['drain_s']:.0f} s"
+            name = "no quota" if run["rate"] is None else f"{run['rate']:g} partitions a second"
+            label = f"{name}: {run['drain_s']:.0f} s"
             above.plot([0, *(at for at, _ in run["progress"])], [0, *(n for _, n in run["progress"])],
                        color=colour, label=label, drawstyle="steps-post")  # fmt: skip
             below.plot(*zip(*run["latencies"], strict=True), ".", markersize=2, color=colour, rasterized=True,
-                       label=f"quota {quota}: p99 {run['p99_ms']:.1f} ms")  # fmt: skip
+                       label=f"{name}: p99 {run['p99_ms']:.1f} ms")  # fmt: skip
         above.set_title(title.format(**document), fontsize=9, loc="left")
         above.set_ylabel("partitions done", fontsize=8)
         below.set_ylabel("another client's Produce, ms", fontsize=8)
@@ -43,8 +44,8 @@ def main() -> None:
             axes.legend(fontsize=7, frameon=False, markerscale=4)
             axes.tick_params(labelsize=8)
             axes.spines[["top", "right"]].set_visible(False)
-    rate = f"controller_mutation_rate {document['rate']:g} partitions a second"
-    figure.suptitle(f"KIP-599's experiments: {rate}, {document['cores']} cores", fontsize=10)
+    text = f"KIP-599's experiments with and without controller_mutation_rate, {document['cores']} cores"
+    figure.suptitle(text, fontsize=10)
     for suffix in (".png", ".svg"):
         figure.savefig(out.with_suffix(suffix), dpi=130, metadata={"Date": None} if suffix == ".svg" else None)
 
