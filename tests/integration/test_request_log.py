@@ -300,6 +300,19 @@ def test_nothing_is_recorded_where_nothing_is_set() -> None:
         assert broker.context.topics.get(LOG) is None
 
 
+def test_limits_for_clients_are_not_the_logs() -> None:
+    """A small message.max.bytes refuses no batch of the log, and LZ4 is the topic's own."""
+    settings = {**SETTINGS, "message.max.bytes": "300", "kbroker.request.log.compression": "lz4"}
+    with VirtualBroker(settings) as broker, QuotaClient(broker.bootstrap_servers, "app") as client:
+        for _ in range(20):
+            client.call("ListGroups", 0, {})
+        of_client(broker, count=20)
+        assert broker.request_log.figures.dropped == 0
+        view = broker.context.topics.get(LOG)
+        assert view is not None
+        assert view.configs["compression.type"] == "lz4"
+
+
 def test_a_deleted_topic_is_made_again(broker: VirtualBroker, client: QuotaClient) -> None:
     """Whoever deletes it gets rid of its records, not of the log."""
     client.call("ListGroups", 0, {})

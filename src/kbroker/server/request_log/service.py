@@ -26,6 +26,8 @@ from kbroker.server.topics import TopicRegistry
 
 logger = logging.getLogger(__name__)
 
+LARGEST_BATCH_BYTES = 8 * 1024 * 1024  # one record of the most hostile names; else half a megabyte
+
 
 class RequestLogFigures(NamedTuple):
     """What has become of records so far; bytes in files and topic, and of records that wait."""
@@ -155,7 +157,11 @@ class RequestLog:
             # Arrow packs its own columns
             packs = self.settings.compression == "lz4" and not self.settings.is_arrow
             compression = "lz4" if packs else "producer"
-            configs = {"cleanup.policy": "delete", "compression.type": compression}
+            configs = {
+                "cleanup.policy": "delete",
+                "compression.type": compression,
+                "max.message.bytes": str(LARGEST_BATCH_BYTES),  # a smaller message.max.bytes is for clients
+            }
             try:
                 self._topics.create(NewTopic(name, self.settings.partitions, configs=configs))
             except KafkaError as error:
