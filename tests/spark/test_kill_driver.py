@@ -1,0 +1,138 @@
+"""The driver ends in each phase of a batch and of a compaction: after the restart each row is there once.
+
+By a failure at each phase, in one session; and by `kill -9` of a process, which takes a JVM per phase.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.ingest import ingest
+from kbroker.spark.log_reader import LogSource
+from kbroker.spark.manifest import Table
+from kbroker.spark.session import require_spark
+from kbroker.spark.table_stream import StreamOptions
+from tests.spark.conftest import JVM
+from tests.spark.day import START_US, make_day
+from tests.support import need
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+#: In the order of a run, so that each restart has the work of a run before to take up. The first five meet batch 0;
+#: "manifest" is after the first of several; at "done" all is written and Spark has not committed the batch.
+PHASES = ("staged", "renamed", "manifest", "rejected", "done", "compact staged", "compact renamed", "compact manifest")
+NO_WORKER = "Python worker failed to connect back"  # Spark gives one ten seconds to start, however busy the machine
+KEY = ["time", "connection", "correlation_id", "address"]
+
+
+def rows_of(table: Path) -> Counter[tuple[Any, ...]]:
+    """Live rows by what tells them apart, read without Spark; none of a table that is not there yet."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    for files in Table(table).live_files().values():
+        for file in files:
+            found.update(tuple(row.values()) for row in pq.ParquetFile(file).read(KEY).to_pylist())
+    return found
+
+
+def end_in_each_phase(folder: Path, run: Callable[[Path, Path, int, str], None]) -> None:
+    """Call run(logs, table, bytes per batch, phase to end in) for each phase and once to the end; check the rows."""
+    day = make_day(1_000)
+    lines = [(line, row) for line, row in zip(day.lines(), day.rows.select(KEY).to_pylist(), strict=True)]
+    early = [pair for pair in lines if pair[1]["time"].hour < 2]
+    closing = next(pair for pair in lines if pair[1]["time"].hour == 12)
+    half = len(early) * 5 // 8
+    parts = [[*early[:half], closing], early[half:-5], early[-5:]]  # the last ones come when their hours are compacted
+    logs, table = folder / "logs", folder / "table"
+    logs.mkdir()
+
+    def put(number: int, more: str = "") -> int:
+        file = logs / f"requests-{number}.jsonl"
+        file.write_text("".join(f"{line}\n" for line, _ in parts[number]) + more)
+        os.utime(file, (number, number))
+        return file.stat().st_size
+
+    def known(upto: int) -> Counter[tuple[Any, ...]]:
+        return Counter(tuple(row.values()) for part in parts[:upto] for _, row in part)
+
+    budget = put(0, "{no record\n")
+    put(1)
+    for phase in PHASES:
+        run(logs, table, budget, phase)
+        seen = rows_of(table)
+        assert seen <= known(2), f"a row was doubled by an end at {phase}"
+        if phase in ("done", *PHASES[5:]):
+            assert seen >= known(1), f"a row of a finished batch was lost by an end at {phase}"
+    put(2)
+    run(logs, table, budget, "")
+    assert rows_of(table) == known(3)
+    assert sum(file.read_text().count("\n") for file in (table / "_rejected").glob("*.jsonl")) == 1
+    hours = list(Table(table).hours())
+    assert [hour.compacted_through >= 0 for hour in hours] == [True, True, False]
+    named = {file.path for hour in hours for file in hour.files} | {old.path for hour in hours for old in hour.retired}
+    present = {file.relative_to(table).as_posix() for file in table.glob("date=*/hour=*/bucket=*/*.parquet")}
+    assert present == named  # what the runs before left lying is gone
+    assert list((table / "_staging").glob("*")) == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_no_failure_loses_or_doubles_a_row(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing after the failure happens, nothing is cleaned up: what a kill leaves, but for the process."""
+
+    def run(logs: Path, table: Path, budget: int, phase: str) -> None:
+        def fail(reached: str) -> None:
+            if reached == phase:
+                raise RuntimeError(f"ended at {phase}")
+
+        options = StreamOptions(buckets=2, max_per_batch=budget)
+        clock = VirtualClock(START_US // 1000 + 48 * 3_600_000)
+        source = LogSource.of_files(logs, format="json")
+        for _ in range(4):
+            ended = ""
+            try:
+                ingest(spark, source, table, options, clock=clock, at=fail)
+            except (PipelineError, RuntimeError) as error:
+                ended = str(error)
+            if NO_WORKER not in ended:
+                break
+        assert (f"ended at {phase}" in ended) if phase else not ended, ended
+
+    end_in_each_phase(tmp_path, run)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_no_kill_loses_or_doubles_a_row(tmp_path: Path) -> None:
+    try:
+        require_spark()
+    except PipelineError as error:
+        need.lack(str(error))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        "SPARK_SUBMIT_OPTS": " ".join(JVM),
+    }
+
+    def run(logs: Path, table: Path, budget: int, phase: str) -> None:
+        command = [sys.executable, "-m", "tests.spark.killed_ingest", str(logs), str(table), str(budget), phase]
+        for _ in range(4):
+            done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+            if NO_WORKER not in done.stderr:
+                break
+        assert done.returncode == (-signal.SIGKILL if phase else 0), f"{phase}:\n{done.stdout}{done.stderr}"
+
+    end_in_each_phase(tmp_path, run)
