@@ -6,28 +6,35 @@ Why a table and not generated code: one interpreter serves every message in 100 
 function per message version does, because its working set stays in the cache. The two stand together because a plan
 holds its fields' defaults encoded.
 """
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Copy, PyDict_SetItem
 from cpython.float cimport PyFloat_AsDouble
 from cpython.list cimport PyList_GET_SIZE
+from cpython.long cimport PyLong_Check
+from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_XDECREF
-from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memmove
+from libc.string cimport memcpy, memmove, memset
+
+import uuid as _uuid
 
 from kbroker.protocol._field cimport (
     BOOL, BYTES, FLOAT64, INT8, INT16, INT32, INT64, RECORDS, STRING, STRUCT, UINT16, UUID, Field,
     has_mutable_default)
-from kbroker.protocol._field_writer cimport (
-    Writer, finish_writer, room, start_writer, uuid_is_zero, write_bytes, write_integer, write_length, write_null,
-    write_string, write_uuid, write_varint, wrong_type)
-from kbroker.protocol._primitives cimport put_varint, store_32, store_64, varint_bytes
+from kbroker.protocol._primitives cimport put_varint, store_16, store_32, store_64, varint_bytes
+from kbroker.protocol._writer cimport Writer, finish_writer, room, start_writer, write_varint
 
 from kbroker.common.errors import ProtocolError
 
 cdef extern from "Python.h":
     PyObject *PyDict_GetItemWithError(object mapping, object key) except? NULL
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+
+cdef object UUID_TYPE = _uuid.UUID
+cdef object ZERO_UUID = _uuid.UUID(int=0)
 
 KINDS = {
     "bool": BOOL, "int8": INT8, "int16": INT16, "uint16": UINT16, "int32": INT32, "int64": INT64, "float64": FLOAT64,
@@ -157,6 +164,123 @@ cdef bytes encode_default(Field *f):
 
 # ---------------------------------------------------------------------------------------------- encoding
 
+cdef int write_length(Writer *w, Field *f, int64_t length, int prefix_bytes) except -1:
+    if length > (INT32_MAX - 1 if f.compact or prefix_bytes == 4 else 32767):
+        raise ProtocolError(f"{<object>f.name}: length {length} is too large")
+    if f.compact:
+        return write_varint(w, length + 1)
+    if prefix_bytes == 2:
+        store_16(room(w, 2), <uint64_t>length)
+    else:
+        store_32(room(w, 4), <uint64_t>length)
+    return 0
+
+
+cdef int wrong_type(Field *f, object value, str expected) except -1:
+    raise ProtocolError(f"{<object>f.name}: expected {expected}, got {type(value).__name__}")
+
+
+cdef int64_t integer(Field *f, object value, int64_t low, int64_t high) except? -1:
+    cdef int64_t number
+    if not PyLong_Check(value):  # else a float would lose its fraction in silence
+        try:
+            value = PyNumber_Index(value)
+        except TypeError:
+            wrong_type(f, value, "int")
+    try:
+        number = value
+    except OverflowError:
+        number, low, high = 0, 1, 0
+    if number < low or number > high:
+        raise ProtocolError(f"{<object>f.name}: {value!r} does not fit")
+    return number
+
+
+cdef int write_integer(Writer *w, Field *f, object value, int size, int64_t low, int64_t high) except -1:
+    cdef int64_t number = integer(f, value, low, high)
+    cdef uint8_t *at = room(w, size)
+    if size == 4:
+        store_32(at, <uint64_t>number)
+    elif size == 8:
+        store_64(at, <uint64_t>number)
+    elif size == 2:
+        store_16(at, <uint64_t>number)
+    else:
+        at[0] = <uint8_t>number
+    return 0
+
+
+cdef int write_uuid(Writer *w, Field *f, object value) except -1:
+    cdef uint8_t *at
+    cdef object number
+    if value is ZERO_UUID:
+        memset(room(w, 16), 0, 16)
+        return 0
+    if PyBytes_CheckExact(value) and PyBytes_GET_SIZE(value) == 16:
+        memcpy(room(w, 16), PyBytes_AS_STRING(value), 16)
+        return 0
+    if not isinstance(value, UUID_TYPE):
+        wrong_type(f, value, "uuid.UUID or 16 bytes")
+    number = value.int
+    at = room(w, 16)
+    store_64(at, <uint64_t>(number >> 64))
+    store_64(at + 8, <uint64_t>(number & 0xffffffffffffffff))
+    return 0
+
+
+cdef int write_string(Writer *w, Field *f, object value) except -1:
+    cdef Py_ssize_t size = 0
+    cdef const char *text
+    cdef bytes escaped
+    if not isinstance(value, str):
+        wrong_type(f, value, "str")
+    try:
+        text = PyUnicode_AsUTF8AndSize(value, &size)
+    except UnicodeEncodeError:  # came from bytes that were no UTF-8: those bytes go back
+        try:
+            escaped = value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as e:
+            raise ProtocolError(f"{<object>f.name}: {e}") from None
+        text, size = PyBytes_AS_STRING(escaped), PyBytes_GET_SIZE(escaped)
+    write_length(w, f, size, 2)
+    memcpy(room(w, size), text, size)
+    return 0
+
+
+cdef int write_bytes(Writer *w, Field *f, object value) except -1:
+    cdef Py_buffer buffer
+    if PyBytes_CheckExact(value):
+        write_length(w, f, PyBytes_GET_SIZE(value), 4)
+        memcpy(room(w, PyBytes_GET_SIZE(value)), PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+        return 0
+    try:
+        PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
+    except TypeError:
+        wrong_type(f, value, "bytes")
+    try:
+        write_length(w, f, buffer.len, 4)
+        memcpy(room(w, buffer.len), buffer.buf, buffer.len)
+    finally:
+        PyBuffer_Release(&buffer)
+    return 0
+
+
+cdef int write_null(Writer *w, Field *f, bint nullable) except -1:
+    if not nullable:
+        raise ProtocolError(f"{<object>f.name}: None is not allowed in this version")
+    if f.kind == STRUCT and not f.is_array:
+        room(w, 1)[0] = 0xff
+    elif f.compact:
+        room(w, 1)[0] = 0
+    elif f.kind == STRING and not f.is_array:
+        memset(room(w, 2), 0xff, 2)
+    elif f.is_array or f.kind == BYTES or f.kind == RECORDS:
+        memset(room(w, 4), 0xff, 4)
+    else:
+        raise ProtocolError(f"{<object>f.name}: None is not allowed in this version")
+    return 0
+
+
 cdef int write_value(Writer *w, Field *f, object value, bint nullable) except -1:
     cdef uint8_t kind = f.kind
     cdef double number = 0
@@ -223,7 +347,7 @@ cdef bint is_default(Field *f, object value) except -1:
     if f.kind == STRUCT:
         return struct_is_default(<Plan>f.child, value)
     if f.kind == UUID:
-        return uuid_is_zero(value)
+        return (value.int == 0) if isinstance(value, UUID_TYPE) else value == bytes(16)
     return value == default
 
 

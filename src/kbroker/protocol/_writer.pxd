@@ -1,7 +1,6 @@
-"""The growing buffer of an encoder, and the values of single fields in it. Each Writer has one owner at a time."""
+"""The growing buffer of an encoder. Each Writer has one owner at a time."""
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from kbroker.protocol._field cimport Field
 from kbroker.protocol._primitives cimport put_varint, varint_bytes
 
 cdef struct Writer:
@@ -28,13 +27,3 @@ cdef inline uint8_t *room(Writer *w, int64_t size) except NULL:
 cdef inline int write_varint(Writer *w, uint64_t value) except -1:
     put_varint(room(w, varint_bytes(value)), value)
     return 0
-
-
-cdef int write_length(Writer *w, Field *f, int64_t length, int prefix_bytes) except -1
-cdef int write_integer(Writer *w, Field *f, object value, int size, int64_t low, int64_t high) except -1
-cdef int write_uuid(Writer *w, Field *f, object value) except -1
-cdef int write_string(Writer *w, Field *f, object value) except -1
-cdef int write_bytes(Writer *w, Field *f, object value) except -1
-cdef int write_null(Writer *w, Field *f, bint nullable) except -1
-cdef int wrong_type(Field *f, object value, str expected) except -1
-cdef bint uuid_is_zero(object value) except -1
