@@ -54,8 +54,8 @@ def end_in_each_phase(folder: Path, run: Callable[[Path, Path, int, str], None])
     lines = [(line, row) for line, row in zip(day.lines(), day.rows.select(KEY).to_pylist(), strict=True)]
     early = [pair for pair in lines if pair[1]["time"].hour < 2]
     closing = next(pair for pair in lines if pair[1]["time"].hour == 12)
-    half = len(early) * 5 // 8
-    parts = [[*early[:half], closing], early[half:-5], early[-5:]]  # the last ones come when their hours are compacted
+    rest = early[1::2]  # two batches over the same hours; the last rows come when these are compacted
+    parts = [[*early[::2], closing], rest[:-5], rest[-5:]]
     logs, table = folder / "logs", folder / "table"
     logs.mkdir()
 
