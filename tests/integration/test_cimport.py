@@ -145,7 +145,7 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     kinds = {Path(n).suffix for n in names if n.startswith("kbroker/")}
-    assert kinds == {".py", ".pyi", ".pxd", ".h", ".so", ".json", ".typed"}
+    assert kinds == {".py", ".pyi", ".pxd", ".h", ".so", ".json", ".properties", ".typed"}
     for wanted in (
         "py.typed",
         "_core/py.typed",
@@ -154,5 +154,6 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
         "_core/__init__.pxd",
     ):
         assert f"kbroker/{wanted}" in names
-    outside = {n.split("/")[0] for n in names} - {"kbroker"}
+    assert "pyspark_kbroker.py" in names  # where Spark finds format("kbroker") by itself
+    outside = {n.split("/")[0] for n in names} - {"kbroker", "pyspark_kbroker.py"}
     assert [n for n in outside if not n.endswith(".dist-info")] == []

@@ -87,6 +87,13 @@ def test_requests_are_counted_where_their_time_went(broker: Broker) -> None:
     assert total == pytest.approx(sum(found[f'{name}{part}_sum{{request="Produce"}}'] for part in parts), abs=0.1)
 
 
+def test_an_accept_header_that_makes_no_sense(broker: Broker) -> None:
+    """It is answered as none is."""
+    status, text, kind = get(broker, "/metrics", "application/openmetrics-text;version=x")
+    assert (status, kind.partition(";")[0]) == (200, "text/plain")
+    assert "kafka_" in text
+
+
 def test_state_of_the_parts(broker: Broker) -> None:
     """Connections, idle shares, queues, pool, purgatories and logs; what clients name is bounded."""
     with wire.Connection(broker.bootstrap_servers) as client, wire.Connection(broker.bootstrap_servers) as waiting:

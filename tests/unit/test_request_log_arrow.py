@@ -136,3 +136,16 @@ def test_a_missing_arrow_stops_the_start_with_one_sentence(monkeypatch):
     with pytest.raises(ConfigError, match=r"pip install 'kbroker\[arrow\]'"):
         request_log_settings(config)
     assert request_log_settings(BrokerConfig({"kbroker.request.log.format": "arrow"})).is_on is False
+
+
+@pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
+def test_a_topic_that_others_write_is_refused(topic):
+    """Records of requests among committed offsets would cost the offsets."""
+    with pytest.raises(ConfigError, match="another part"):
+        request_log_settings(BrokerConfig({"kbroker.request.log.topic": topic}))
+
+
+def test_a_buffer_beyond_reason_is_refused():
+    """Its size is doubled on the way to a power of two."""
+    with pytest.raises(ConfigError, match=r"kbroker\.request\.log\.buffer\.bytes"):
+        BrokerConfig({"kbroker.request.log.buffer.bytes": 2**62})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -178,10 +180,8 @@ def test_a_full_buffer_is_told(caplog):
     assert "the buffer was full (kbroker.request.log.buffer.bytes)" in caplog.text
 
 
-def test_a_write_that_tore_a_line_is_followed_by_a_new_file(tmp_path, monkeypatch):
-    """A reader drops the last line of a file where it is no object; nothing is written behind it."""
-    files = rolling(tmp_path)
-    files.write(b"whole\n")
+def tear_the_next_write(monkeypatch):
+    """Three bytes go to the disk, then it is full; returns what mends it."""
     real = os.write
     calls = []
 
@@ -192,12 +192,72 @@ def test_a_write_that_tore_a_line_is_followed_by_a_new_file(tmp_path, monkeypatc
         return real(fd, bytes(data)[:3])
 
     monkeypatch.setattr(os, "write", torn)
+    return lambda: monkeypatch.setattr(os, "write", real)
+
+
+def test_a_write_that_failed_leaves_nothing(tmp_path, monkeypatch):
+    """What is counted as dropped is not in the file, and the file goes on."""
+    files = rolling(tmp_path)
+    files.write(b"whole\n")
+    mend = tear_the_next_write(monkeypatch)
     with pytest.raises(OSError, match="No space"):
         files.write(b"torn line\n")
-    monkeypatch.setattr(os, "write", real)
+    mend()
+    files.write(b"next\n")
+    assert [(tmp_path / name).read_bytes() for name in files_in(tmp_path)] == [b"whole\nnext\n"]
+
+
+def test_a_write_that_tore_a_line_is_followed_by_a_new_file(tmp_path, monkeypatch):
+    """Where the file cannot be cut: a reader drops a last line that is no object; nothing is written behind it."""
+    files = rolling(tmp_path)
+    files.write(b"whole\n")
+    mend = tear_the_next_write(monkeypatch)
+
+    def cannot(fd: int, size: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "ftruncate", cannot)
+    with pytest.raises(OSError, match="No space"):
+        files.write(b"torn line\n")
+    mend()
     files.write(b"next\n")
     contents = [(tmp_path / name).read_bytes() for name in files_in(tmp_path)]
     assert contents == [b"whole\ntor", b"next\n"]
+
+
+def test_a_disk_that_fails_costs_no_older_file(tmp_path, monkeypatch):
+    """However often it is tried again: the oldest goes when the newest holds something, and there is one new file."""
+    for number in range(3):
+        earlier = rolling(tmp_path)
+        earlier.write(b"history %d\n" % number)
+        earlier.close()
+    before = files_in(tmp_path)
+    files = rolling(tmp_path, file_count=len(before))
+    real = os.write
+
+    def full(fd: int, data: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    for _ in range(5):
+        with pytest.raises(OSError, match="No space"):
+            files.write(b"record\n")
+    assert files_in(tmp_path)[:-1] == before
+    monkeypatch.setattr(os, "write", real)
+    files.write(b"record\n")
+    assert [(tmp_path / name).read_bytes() for name in files_in(tmp_path)] == [
+        b"history 1\n", b"history 2\n", b"record\n",
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be deleted there")
+def test_a_deleted_folder_is_made_again(tmp_path):
+    """Else records would go to a file that nobody finds."""
+    files = rolling(tmp_path / "log")
+    files.write(b"lost\n")
+    shutil.rmtree(tmp_path / "log")
+    files.write(b"kept\n")
+    assert [(tmp_path / "log" / name).read_bytes() for name in files_in(tmp_path / "log")] == [b"kept\n"]
 
 
 def test_a_stop_writes_what_is_there():

@@ -185,7 +185,7 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
          "json: an object a request; arrow: Arrow IPC streams of many, for volume. Needs kbroker[arrow]."),
     _key("kbroker.request.log.sampling", DOUBLE, 1.0, between(0, 1),
          "Share of requests that is recorded; those that a quota delayed or refused always are."),
-    _key("kbroker.request.log.buffer.bytes", LONG, 16_777_216, between(65_536),
+    _key("kbroker.request.log.buffer.bytes", LONG, 16_777_216, between(65_536, 1 << 30),
          "Memory for records that wait to be written, of all network threads; what finds no room is dropped, counted "
          "and told."),
     _key("kbroker.request.log.file.bytes", LONG, 134_217_728, between(65_536),

@@ -99,7 +99,10 @@ class Exposition:
         registry: CollectorRegistry = CollectorRegistry(auto_describe=False)
         registry.register(_Collector(self))
         ProcessCollector(registry=registry)
-        encoder, content_type = choose_encoder(accept)
+        try:
+            encoder, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # a version that is none: what a scraper gets that says nothing
+            encoder, content_type = choose_encoder("")
         return encoder(registry), content_type
 
 

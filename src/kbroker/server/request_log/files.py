@@ -41,16 +41,23 @@ class RollingFiles:
         self._number = max((self._number_of(name) for name in os.listdir(self._folder)), default=0)
 
     def write(self, data: bytes) -> None:
-        """Write whole records. After a failure the next write begins a new file: this one may end in a torn record."""
+        """Write whole records: all of them, or none. A file or folder that somebody deleted is made again."""
         if not data:
             return
+        if self._fd >= 0 and os.fstat(self._fd).st_nlink == 0:
+            self._close_file()
+        if self._fd < 0:
+            self._open()
+        whole = self._size
         try:
-            if self._fd < 0:
-                self._open()
+            if whole == 0:
+                self._write_all(self._begin)
             self._write_all(data)
         except OSError:
-            self._close_file()
+            self._take_back(whole)
             raise
+        if whole == 0:
+            self._delete_oldest()  # not before the new one holds something: a failing disk must not cost the old ones
         if self._size >= self._file_bytes:
             self.close()
 
@@ -71,13 +78,21 @@ class RollingFiles:
             view = view[done:]
 
     def _open(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._number += 1
         name = file_name(self._clock.wall_ms(), self._number, self._suffix)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         self._fd = os.open(self._folder / name, flags, 0o640)
         self._size = 0
-        self._delete_oldest()
-        self._write_all(self._begin)
+
+    def _take_back(self, whole: int) -> None:
+        """Cut off what a failed write has left; a file that cannot be cut is ended, torn."""
+        try:
+            os.ftruncate(self._fd, whole)
+            os.lseek(self._fd, whole, os.SEEK_SET)
+            self._size = whole
+        except OSError:
+            self._close_file()
 
     def _close_file(self) -> None:
         fd, self._fd = self._fd, -1

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import ConfigError
+from kbroker.server.topic_rules import INTERNAL_TOPICS
 
 
 class RequestLogSettings(NamedTuple):
@@ -29,7 +30,7 @@ class RequestLogSettings(NamedTuple):
 
 
 def request_log_settings(config: BrokerConfig) -> RequestLogSettings:
-    """Raises: ConfigError where Arrow is wanted and not installed."""
+    """Raises: ConfigError for a topic that others write, and where Arrow is wanted and not installed."""
     prefix = "kbroker.request.log."
     sampling = config.value(prefix + "sampling")
     assert isinstance(sampling, (int, float))
@@ -44,6 +45,8 @@ def request_log_settings(config: BrokerConfig) -> RequestLogSettings:
         file_bytes=config.integer(prefix + "file.bytes"),
         file_count=config.integer(prefix + "file.count"),
     )
+    if settings.topic in INTERNAL_TOPICS:
+        raise ConfigError(prefix + "topic", settings.topic, "it is another part's", "__request_log")
     if settings.is_on and settings.is_arrow and importlib.util.find_spec("pyarrow") is None:
         reason = "pyarrow is not installed: pip install 'kbroker[arrow]', or use json"
         raise ConfigError(prefix + "format", "arrow", reason, "json")
