@@ -432,6 +432,8 @@ def join_and_wait(broker: VirtualBroker, client: QuotaClient) -> None:
             "Protocols": [{"Name": "range", "Metadata": b""}],
         },
     )
+    # The clock moves only when the handler is done with it: what it moved meanwhile would be the handler's time.
+    wait_until(lambda: bool(broker.context.groups.list_groups()) and broker.is_quiet)
     waited_ms = 0
     while not client.has_answer:
         broker.advance_ms(500)
