@@ -9,7 +9,6 @@ import pytest
 from bench.neighbours.throttled import measure
 
 
-@pytest.mark.soak  # latencies, and minutes beside other work; tests/integration/test_throttling.py is exact
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_throttled_channels_cost_others_nothing() -> None:

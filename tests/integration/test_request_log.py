@@ -156,11 +156,11 @@ def test_a_replay_gives_the_brokers_delays(broker: VirtualBroker, client: QuotaC
         else:
             client.produce("t", 300 * (turn % 7))
         told.append(client.end()["ThrottleTimeMs"])
+        of_client(broker, count=turn + 1)  # the network thread is done with it: what the clock moves is nobody's time
         broker.advance_ms(told[-1] + 137 * (turn % 5))
     found = of_client(broker, count=30)
     assert [r["throttleTimeMs"] for r in found] == told
-    # Request as well, when the clock is moved before the network thread is done with an answer
-    assert {v["quotaType"] for r in found for v in r["quota"]["verdicts"]} >= {"Produce", "Fetch"}
+    assert {v["quotaType"] for r in found for v in r["quota"]["verdicts"]} == {"Produce", "Fetch"}
     assert any(u["value"] < 0 for r in found for u in r["quota"]["updates"]), "no fetch was given back"
     assert_replay_agrees(found, told, ClientQuotaManagers(VirtualClock(0), Metrics()), quotas)
 
