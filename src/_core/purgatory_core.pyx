@@ -89,7 +89,7 @@ cdef void leave_all_lists(Operation *op) noexcept nogil:
     cdef int64_t left
     if block is NULL:
         return
-    left = leave_lists(&(<Purgatory *>block.home).lists, block)
+    leave_lists(&(<Purgatory *>block.home).lists, &block, 1, &left)
     if left > 0:
         atomic_add(&op.refs, -left)     # never the last: the caller has one
 
@@ -105,15 +105,58 @@ cdef bint operation_force_complete(Operation *op) noexcept nogil:
     return True
 
 
+cdef inline bint expire(Operation *op) noexcept nogil:
+    atomic_add(&purgatory_of(op).delayed, -1)
+    if not win_completion(op):
+        return False
+    op.table.on_complete(op)
+    if op.table.on_expiration is not NULL:
+        op.table.on_expiration(op)
+    return True
+
+
 cdef void fire_operation(TimerEntry *entry) noexcept nogil:
     cdef Operation *op = operation_of(entry)
-    atomic_add(&purgatory_of(op).delayed, -1)
-    if win_completion(op):
-        op.table.on_complete(op)
-        if op.table.on_expiration is not NULL:
-            op.table.on_expiration(op)
+    if expire(op):
         leave_all_lists(op)
     operation_release(op)           # the timer's
+
+
+cdef void leave_lists_together(Operation **ops, int32_t count) noexcept nogil:
+    """leave_all_lists of several, which may be of more than one purgatory."""
+    cdef WatcherBlock *blocks[FIRE_BATCH]
+    cdef int64_t left[FIRE_BATCH]
+    cdef int32_t first = 0, end, i
+    for i in range(count):
+        blocks[i] = block_of(ops[i])
+    while first < count:
+        end = first + 1
+        while end < count and blocks[end].home is blocks[first].home:
+            end += 1
+        leave_lists(&(<Purgatory *>blocks[first].home).lists, &blocks[first], end - first, &left[first])
+        first = end
+    for i in range(count):
+        if left[i] > 0:
+            atomic_add(&ops[i].refs, -left[i])      # never the last: the timer's is left
+
+
+cdef void fire_batch(TimerEntry **entries, int32_t count) noexcept nogil:
+    """All callbacks in order, then the lists: a lock that all others want too is taken once, not for each operation."""
+    cdef Operation *won[FIRE_BATCH]
+    cdef int32_t i, wins = 0
+    for i in range(count):
+        if i + PREFETCH_AHEAD < count and entries[i + PREFETCH_AHEAD].fire is fire_operation:
+            prefetch(operation_of(entries[i + PREFETCH_AHEAD]).room)
+        if entries[i].fire is not fire_operation:
+            entries[i].fire(entries[i])
+        elif expire(operation_of(entries[i])):
+            won[wins] = operation_of(entries[i])
+            wins += 1
+        else:
+            operation_release(operation_of(entries[i]))
+    leave_lists_together(won, wins)
+    for i in range(wins):
+        operation_release(won[i])   # the timer's
 
 
 cdef bint try_under_lock(Operation *op) noexcept nogil:
@@ -328,14 +371,11 @@ cdef void maybe_purge(Purgatory *purgatory) noexcept nogil:
 
 cdef bint purgatory_advance(Purgatory *purgatory, int64_t timeout_ms) noexcept nogil:
     cdef TimerEntry *entries[FIRE_BATCH]
-    cdef int32_t count, i
+    cdef int32_t count
     cdef bint polled = timer_collect(purgatory.timer, timeout_ms)
     while polled:
         count = timer_take_due_batch(purgatory.timer, entries, FIRE_BATCH)
-        for i in range(count):
-            if i + PREFETCH_AHEAD < count and entries[i + PREFETCH_AHEAD].fire is fire_operation:
-                prefetch(operation_of(entries[i + PREFETCH_AHEAD]).room)
-            entries[i].fire(entries[i])
+        fire_batch(entries, count)
         if count < FIRE_BATCH:
             break
     maybe_purge(purgatory)

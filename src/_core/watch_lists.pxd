@@ -53,7 +53,8 @@ cdef void watcher_block_init(
     WatchTable *table, WatcherBlock *block, void *owner, Key *keys, int32_t count) noexcept nogil
 cdef bint watch(Shard *shard, Key *key, Watcher *watcher) noexcept nogil           # false: no memory
 cdef bint leave_trace(Shard *shard, Key *key) noexcept nogil                       # as if watched and completed
-cdef int64_t leave_lists(WatchTable *table, WatcherBlock *block) noexcept nogil    # how many it was in; takes the locks
+# Takes the locks, each once for neighbours in `blocks` that are under one key; `left` gets how many lists each was in.
+cdef void leave_lists(WatchTable *table, WatcherBlock **blocks, int32_t count, int64_t *left) noexcept nogil
 cdef WatchList *find_list(Shard *shard, Key *key) noexcept nogil
 # Takes the key's traces away, and the list if it is empty then.
 cdef void clear_traces(Shard *shard, Key *key) noexcept nogil

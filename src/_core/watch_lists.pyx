@@ -155,24 +155,41 @@ cdef bint leave_trace(Shard *shard, Key *key) noexcept nogil:
     return True
 
 
-cdef int64_t leave_lists(WatchTable *table, WatcherBlock *block) noexcept nogil:
-    cdef int64_t left = 0
-    cdef int32_t i
+cdef inline bint leave_list(Shard *shard, Watcher *watcher) noexcept nogil:
+    if watcher.list is NULL:
+        return False
+    watcher.prev.next = watcher.next
+    watcher.next.prev = watcher.prev
+    watcher.list.length -= 1
+    add_trace(shard, watcher.list)
+    watcher.list = NULL
+    return True
+
+
+cdef void leave_lists(WatchTable *table, WatcherBlock **blocks, int32_t count, int64_t *left) noexcept nogil:
+    cdef int32_t i, index = 0
     cdef Shard *shard
-    cdef Watcher *watcher
-    for i in range(block.count):
-        watcher = &block.watchers[i]
-        shard = &table.shards[watcher.shard]
-        mutex_lock_spinning(&shard.lock)
-        if watcher.list is not NULL:
-            watcher.prev.next = watcher.next
-            watcher.next.prev = watcher.prev
-            watcher.list.length -= 1
-            add_trace(shard, watcher.list)
-            watcher.list = NULL
-            left += 1
-        mutex_unlock(&shard.lock)
-    return left
+    cdef Shard *held
+    cdef bint more = True
+    for i in range(count):
+        left[i] = 0
+    while more:                     # the first key of each, then the second of each
+        more = False
+        held = NULL
+        for i in range(count):
+            if index >= blocks[i].count:
+                continue
+            more = True
+            shard = &table.shards[blocks[i].watchers[index].shard]
+            if shard is not held:
+                if held is not NULL:
+                    mutex_unlock(&held.lock)
+                mutex_lock_spinning(&shard.lock)
+                held = shard
+            left[i] += leave_list(shard, &blocks[i].watchers[index])
+        if held is not NULL:
+            mutex_unlock(&held.lock)
+        index += 1
 
 
 cdef void clear_traces(Shard *shard, Key *key) noexcept nogil:
