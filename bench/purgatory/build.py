@@ -1,20 +1,22 @@
-"""Compile the native part of the study against the installed kbroker: python bench/purgatory/build.py
+"""Compile the old design against the installed kbroker: python bench/purgatory/build.py
 
-It goes to build/purgatory, one folder for each state of the sources, and is no part of any wheel. Needs Cython and a
-C++ compiler. Linux only: the driver reads /proc and the counters of a thread.
+It goes to build/purgatory, one folder for each state of the sources, and is no part of any wheel; all else that the
+study runs is in kbroker.spark.purgatory. Needs Cython and a C++ compiler.
 """
 
 import hashlib
+import importlib
 import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path(__file__).with_name("native")
-PACKAGE = "purgatory_study"
+PACKAGE = "purgatory_old_design"
 SANITIZE = os.environ.get("KBROKER_SANITIZED", "")  # set by tests/lint/sanitize.sh: the study is built as kbroker was
 COMPILE_ARGS = ["-std=c++17", "-O2", "-g1", "-Wno-unused-function"]
 if SANITIZE:
@@ -75,16 +77,25 @@ def compile_into(folder: Path, root: Path) -> None:
 
 
 def built() -> Path:
-    """The folder to put on `sys.path` for `purgatory_study`; compiles in a process of its own if need be."""
+    """The folder to put on `sys.path` for PACKAGE; compiles in a process of its own if need be."""
     root = kbroker_root()
-    folder = ROOT / "build" / "purgatory" / digest(NATIVE, root / "kbroker" / "_core")
+    package = root / "kbroker"
+    folder = ROOT / "build" / "purgatory" / digest(NATIVE, package / "_core", package / "spark" / "purgatory")
     if not (folder / "done").exists():
         clean = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         command = [sys.executable, str(Path(__file__).resolve()), str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean)
         if done.returncode != 0:
-            raise RuntimeError(f"the study's native part does not compile:\n{done.stdout}\n{done.stderr}")
+            raise RuntimeError(f"the old design does not compile:\n{done.stdout}\n{done.stderr}")
     return folder
+
+
+def old_design() -> Any:
+    """The old design, as `StudyRun` takes it."""
+    folder = str(built())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return importlib.import_module(f"{PACKAGE}.old_design").OldDesign()
 
 
 def main() -> None:

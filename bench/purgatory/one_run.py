@@ -9,24 +9,14 @@ offers_per_request, queue_items and live_buckets (of the delay queue, sampled), 
 """
 
 import argparse
-import gc
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
+from kbroker.spark.purgatory.point import MIXES, run_once
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-MIXES = {"low": (20.0, 60.0), "high": (200.0, 400.0)}
-
-
-def machine_cpu_s() -> float:
-    """CPU seconds of the whole machine: user, nice, system, irq, softirq."""
-    try:
-        fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
-    except OSError:
-        return 0.0
-    return sum(int(fields[i]) for i in (1, 2, 3, 6, 7)) / 100
 
 
 def arguments() -> argparse.Namespace:
@@ -53,11 +43,6 @@ def arguments() -> argparse.Namespace:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    from bench.purgatory.build import built
-
-    sys.path.insert(0, str(built()))
-    from purgatory_study.driver import StudyRun, held, trim
-
     p50, p75 = MIXES[options.mix]
     settings: dict[str, Any] = {
         "p50": options.p50 or p50,
@@ -74,22 +59,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "tick_ms": options.tick,
         "wheel_size": options.wheel_size,
     }
-    if options.warmup:
-        warm = StudyRun(options.design, options.warmup, **settings)
-        warm.go()
-        del warm
-    gc.collect()
-    trim()
-    run = StudyRun(options.design, options.n, rate=options.rate, **settings)
-    before = machine_cpu_s()
-    run.go()
-    other = machine_cpu_s() - before
+    design: Any = options.design
+    if design == "heap":
+        from bench.purgatory.build import old_design
+
+        design = old_design()
     figures: dict[str, Any] = {"design": options.design, "mix": options.mix, "n": options.n, "warmup": options.warmup}
     figures |= {name: settings[name] for name in ("p50", "p75", "timeout_ms", "size", "keys", "purge_interval", "seed")}
-    figures |= run.figures()
-    figures["other_cpus"] = max(0.0, other - figures["cpu_s"]) / figures["elapsed_s"]
-    figures["held_at_end"] = held(run)
-    return figures
+    return figures | run_once(design, options.n, options.rate, options.warmup, **settings)
 
 
 if __name__ == "__main__":

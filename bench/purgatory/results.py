@@ -5,29 +5,19 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from kbroker.spark.purgatory.point import MOST_OTHER_CPUS, drawn_expired_share, expired_share
+
 MIXES = {"low": "20 ms median, 60 ms 75th percentile", "high": "200 ms median, 400 ms 75th percentile"}
 GOAL_RATE = 400_000
-KEPT_UP = 0.95  # of the drawn rate
-MOST_OTHER_CPUS = 0.3  # that other programs may use; beyond it, what depends on when a thread runs is not judged
 Point = dict[str, Any]
 
 
-def saturation(point: Point) -> str:
-    """Why the design could not follow: "memory", "time", "rate"; empty if it did. At full speed there is no target."""
-    if point.get("given_up"):
-        return str(point["given_up"])
-    if point["rate_target"] and point["rate_enqueue"] < KEPT_UP * point["rate_drawn"]:
-        return "rate"
-    return ""
+def drawn_expired_percent(point: Point) -> float:
+    return 100 * drawn_expired_share(point)
 
 
-def drawn_expired_share(point: Point) -> float:
-    """Percent of the requests that were drawn with a latency not below the time-out."""
-    return 100 * (1 - float(point["drawn_to_complete"]) / float(point["n"]))
-
-
-def expired_share(point: Point) -> float:
-    return 100 * float(point["expired"]) / float(point.get("made") or point["n"])
+def expired_percent(point: Point) -> float:
+    return 100 * expired_share(point)
 
 
 def expiry_p99(point: Point) -> float:
@@ -44,7 +34,7 @@ def line(point: Point) -> str:
     saturated = f"  SATURATED: {point['saturated']}" if point["saturated"] else ""
     return (
         f"{head} -> {point['rate_enqueue']:>9,.0f}/s  {point['cpu_us_per_request']:6.2f} us  {memory:6.1f} MB"
-        f"  late p99 {expiry_p99(point):6.2f} ms  expired {expired_share(point):5.2f} %"
+        f"  late p99 {expiry_p99(point):6.2f} ms  expired {expired_percent(point):5.2f} %"
         f"  others {point.get('other_cpus', 0):.2f} CPU{saturated}"
     )
 
@@ -129,7 +119,7 @@ def goal_rows(document: dict[str, Any]) -> list[tuple[str, str, str, str, str, s
             lambda p: p.get("rss_peak_mb") or p["heap_peak_mb"], "{:.1f}", "-", lambda middle, _: True)  # fmt: skip
     for mix in MIXES:
         add("expired share off the drawn one at 400,000/s, points", mix, GOAL_RATE,
-            lambda p: abs(expired_share(p) - drawn_expired_share(p)), "{:.3f}",
+            lambda p: abs(expired_percent(p) - drawn_expired_percent(p)), "{:.3f}",
             "<= 0.2", lambda middle, _: middle <= 0.2)  # fmt: skip
     return rows
 
@@ -159,7 +149,7 @@ def sweep_row(point: Point) -> list[str]:
         f"{point['peak_pending']:,}",
         pauses,
         f"{late['p50']:.2f} / {late['p99']:.2f}",
-        f"{expired_share(point):.2f}",
+        f"{expired_percent(point):.2f}",
         f"{point['offers_per_request']:.5f}" if "offers_per_request" in point else "-",
         point["saturated"] + (" (others busy)" if point.get("other_cpus", 0) > MOST_OTHER_CPUS else ""),
     ]

@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 from bench.loads.report import machine  # noqa: E402
 from bench.purgatory import results  # noqa: E402
 from bench.purgatory.build import built  # noqa: E402
+from kbroker.spark.purgatory.point import MOST_OTHER_CPUS, saturation, schedule_limit_s  # noqa: E402
 
 ONE_RUN = Path(__file__).with_name("one_run.py")
 MEMORY_MB = 200  # as the article's heap
@@ -114,9 +115,7 @@ class Study:
         mine = [sys.executable, str(ONE_RUN), *common]
         if series == "bare":
             return [*mine, "--design", "bare", "--warmup", str(self.plan.warmup)]
-        # A run may take as long as its schedule and two seconds more: what needs longer has long been overtaken.
-        limit_s = 2 * (n / rate if rate else n / 50_000) + 2
-        mine += ["--memory-mb", str(MEMORY_MB), "--limit-s", str(limit_s)]
+        mine += ["--memory-mb", str(MEMORY_MB), "--limit-s", str(schedule_limit_s(n, rate, 2))]
         if series == "kbroker":
             return [*mine, "--design", "wheel", "--warmup", str(self.plan.warmup)]
         return [*mine, "--design", "heap", "--purge-interval", str(THRESHOLDS[series])]
@@ -129,10 +128,10 @@ class Study:
             found = run_json(self.command(series, mix, rate, n), "memory")
             if not best or found.get("other_cpus", 0) < best.get("other_cpus", 0):
                 best = found
-            if best.get("other_cpus", 0) <= results.MOST_OTHER_CPUS:
+            if best.get("other_cpus", 0) <= MOST_OTHER_CPUS:
                 break
         point = {"part": part, "series": series, "mix": mix, "rate_target": rate, **best}
-        point["saturated"] = results.saturation(point)
+        point["saturated"] = saturation(point)
         self.points.append(point)
         print(results.line(point), file=sys.stderr, flush=True)
         return point

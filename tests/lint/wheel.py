@@ -25,6 +25,8 @@ NEEDED = (
     "kbroker/_core/timing_wheel.pxd",
     "kbroker/_core/timing_wheel.pyi",
     "kbroker/_core/py.typed",
+    "kbroker/spark/purgatory/driver.pyi",
+    "kbroker/spark/purgatory/driver.pxd",
     "pyspark_kbroker.py",
 )
 

@@ -1,67 +1,49 @@
-"""The purgatory study: the drawn workload, the old design written for it, and what counts as saturated."""
+"""The purgatory study in one process: what is drawn, what becomes of it, and which points and plans there can be."""
 
-import importlib
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from bench.purgatory import results
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.purgatory.driver import StudyRun, held, rss_mb
+from kbroker.spark.purgatory.point import MIXES, Point, measure, mix_of, point_of, run_once, saturation
+from kbroker.spark.purgatory.study import points_of
+from kbroker.spark.purgatory.workload import drawn
 
-needs_native = pytest.mark.slow  # the first test that needs it compiles the native part
-
-
-@pytest.fixture(scope="module")
-def native() -> Iterator[Any]:
-    """The compiled part, as the study itself builds it."""
-    pytest.importorskip("Cython", reason="Cython is not installed")
-    if not sys.platform.startswith("linux"):
-        pytest.skip("the study's driver reads /proc")
-    from bench.purgatory.build import built
-
-    folder = str(built())
-    sys.path.insert(0, folder)
-    try:
-        yield importlib.import_module("purgatory_study.driver"), importlib.import_module("purgatory_study.workload")
-    finally:
-        sys.path.remove(folder)
+SHORT = {"p50": 2.0, "p75": 6.0, "timeout_ms": 20}
+POINT = Point("short", 2.0, 6.0, 200_000.0, n=20_000, timeout_ms=20, memory_mb=0, limit_s=3600.0)
 
 
-@needs_native
+@pytest.mark.slow
 @pytest.mark.parametrize(("p50", "p75", "below"), [(20, 60, 921_342), (200, 400, 499_650)])
-def test_the_drawn_requests_are_kafkas(native: Any, p50: float, p75: float, below: int) -> None:
+def test_the_drawn_requests_are_kafkas(p50: float, p75: float, below: int) -> None:
     """Seed 1 gives the number of latencies below the time-out that the program for Kafka's purgatory states."""
-    _, workload = native
-    _, latencies, to_complete = workload.drawn(1_000_000, 0, p50, p75, show=5)
+    _, latencies, to_complete = drawn(1_000_000, 0, p50, p75, show=5)
     assert to_complete == below
     if p50 == 20:
         assert latencies == [283, 23, 12, 5, 3]
 
 
-@needs_native
-def test_due_times_carry_the_fraction(native: Any) -> None:
+def test_due_times_carry_the_fraction() -> None:
     """Arrivals are added up in double and cut to whole milliseconds afterwards."""
-    _, workload = native
-    assert workload.drawn(1000, 1000, 20, 60, show=5)[0] == [0, 1, 3, 5, 5]
+    assert drawn(1000, 1000, 20, 60, show=5)[0] == [0, 1, 3, 5, 5]
 
 
-@needs_native
 @pytest.mark.parametrize("settings", [(0, 1, 2), (10, 0, 2), (10, 5, 5)])
-def test_a_workload_that_cannot_be_drawn(native: Any, settings: tuple[int, float, float]) -> None:
+def test_a_workload_that_cannot_be_drawn(settings: tuple[int, float, float]) -> None:
     """n below 1, and percentiles that are not in order, are refused."""
-    _, workload = native
     with pytest.raises(ValueError, match="0 < p50 < p75"):
-        workload.drawn(settings[0], 0, *settings[1:])
+        drawn(settings[0], 0, *settings[1:])
 
 
-@needs_native
-@pytest.mark.parametrize(("design", "interval"), [("wheel", 1000), ("heap", 1000), ("heap", 10**9)])
-def test_every_request_ends_once(native: Any, design: str, interval: int) -> None:
+@pytest.mark.slow
+def test_every_request_ends_once() -> None:
     """Completed, expired or done at once: together they are all; and those drawn below the time-out do not expire."""
-    driver, _ = native
-    run = driver.StudyRun(design, 20_000, rate=200_000, p50=2, p75=6, timeout_ms=20, purge_interval=interval)
+    run = StudyRun("wheel", 20_000, rate=200_000, **SHORT)
+    with pytest.raises(RuntimeError, match="no figures"):
+        run.figures()
     run.go()
     figures = run.figures()
     assert figures["given_up"] == ""
@@ -72,79 +54,149 @@ def test_every_request_ends_once(native: Any, design: str, interval: int) -> Non
         run.go()
 
 
-@needs_native
-def test_the_new_design_holds_nothing_at_the_end(native: Any) -> None:
-    """A completed request's memory is given back at once, purge or not; the old design holds it until a purge."""
-    driver, _ = native
-    held = []
-    for design in ("wheel", "heap"):
-        run = driver.StudyRun(design, 5_000, rate=500_000, p50=2, p75=6, timeout_ms=20, purge_interval=10**9)
-        run.go()
-        figures = run.figures()
-        held.append((driver.held(run), figures["completed"] + figures["expired"]))
-    assert held[0][0] == 0
-    assert held[1][0] >= held[1][1] > 0
-
-
-@needs_native
-def test_the_old_design_purges_by_the_number_of_entries(native: Any) -> None:
-    """With a low threshold it scans its lists and lets the completed go."""
-    driver, _ = native
-    run = driver.StudyRun("heap", 20_000, rate=200_000, p50=2, p75=6, timeout_ms=20, purge_interval=100)
+@pytest.mark.slow
+def test_nothing_is_held_at_the_end() -> None:
+    """A completed request's memory is given back at once, purge or not."""
+    run = StudyRun("wheel", 5_000, rate=500_000, purge_interval=10**9, **SHORT)
     run.go()
-    assert driver.held(run) < 18_000  # all, had it not purged
+    assert held(run) == 0
 
 
-@needs_native
-def test_a_run_over_its_memory_gives_up(native: Any) -> None:
-    """The cap ends a run; its figures are those until then."""
-    driver, _ = native
-    run = driver.StudyRun("heap", 100_000, rate=100_000, timeout_ms=200, purge_interval=10**9, memory_mb=1)
+@pytest.mark.slow
+def test_a_run_that_never_went_or_gave_up_leaves_nothing() -> None:
+    """Neither a run without `go` nor one that ends before its schedule keeps a thread or waits for it."""
+    del_me = StudyRun("wheel", 1_000, rate=1, **SHORT)
+    del del_me
+    run = StudyRun("wheel", 1_000, rate=0.01, limit_s=0.05, **SHORT)  # the second request is due in minutes
+    run.go()
+    assert run.figures()["given_up"] == "time"
+    assert run.figures()["made"] < 1_000
+
+
+@pytest.mark.slow
+def test_the_harness_alone() -> None:
+    """Without a purgatory what is due completes, and nothing expires."""
+    run = StudyRun("bare", 2_000, rate=200_000, **SHORT)
     run.go()
     figures = run.figures()
-    assert figures["given_up"] == "memory"
-    assert figures["made"] < 100_000
+    assert (figures["completed"], figures["expired"]) == (figures["drawn_to_complete"], 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("n", 0), ("n", 10**9), ("rate", -1.0), ("rate", math.nan), ("p50", 60.0), ("p75", math.inf), ("keys", 65),
+     ("keys", 0), ("timeout_ms", 0), ("size", -1), ("size", 1 << 40), ("tick_ms", 0), ("wheel_size", 1),
+     ("wheel_size", 1 << 40), ("key_space", 0), ("memory_mb", 1 << 60), ("limit_s", 0.0), ("limit_s", math.inf)],
+)  # fmt: skip
+def test_a_run_that_cannot_be(name: str, value: Any) -> None:
+    """Each argument has its range, and is named when it is out of it."""
+    with pytest.raises(ValueError, match=name):
+        StudyRun("wheel", **{"n": 10, name: value})
+
+
+def test_a_design_that_there_is_not() -> None:
+    """The old design is an object that bench brings, not a name here."""
+    with pytest.raises(ValueError, match="must be wheel, bare or a StudyDesign"):
+        StudyRun("heap", 10)
+    with pytest.raises(TypeError, match="n must be an integer"):
+        StudyRun("wheel", 10.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_point_gives_a_row() -> None:
+    """What was asked for, every request accounted for, shares of one, and what the machine did meanwhile."""
+    row = measure(POINT)
+    assert {name: row[name] for name in ("mix", "rate", "seed", "n", "timeout_ms")} == {
+        "mix": "short",
+        "rate": 200_000.0,
+        "seed": 1,
+        "n": 20_000,
+        "timeout_ms": 20,
+    }
+    assert row["made"] == row["immediate"] + row["completed"] + row["expired"] == 20_000
+    assert row["drawn_share"] == pytest.approx(1 - drawn(20_000, 200_000, 2, 6, timeout_ms=20)[2] / 20_000)
+    assert row["expired_share"] == row["expired"] / 20_000
+    assert row["error"] is None
+    assert row["rss_peak_mb"] >= row["rss_start_mb"] > 0
+    assert row["other_cpus"] >= 0
+    again = measure(replace(POINT, repetition=2))
+    assert again["drawn_share"] == row["drawn_share"]
+    assert measure(replace(POINT, seed=2))["drawn_share"] != row["drawn_share"]
+
+
+@pytest.mark.slow
+def test_memory_counts_from_what_the_process_held() -> None:
+    """A large process may run a point: only its growth is capped; more than that and the point gives up."""
+    assert rss_mb() > 5
+    row = measure(replace(POINT, memory_mb=1000))
+    assert row["saturated"] in ("", "rate")
+    grown = measure(replace(POINT, n=300_000, rate=0.0, timeout_ms=1000, p50_ms=900.0, p75_ms=950.0, memory_mb=1))
+    assert grown["saturated"] == "memory"
+    assert grown["made"] < 300_000
+
+
+@pytest.mark.slow
+def test_a_warm_up_is_not_counted() -> None:
+    """The figures are those of the run after it."""
+    found = run_once("wheel", 1_000, 100_000.0, 5_000, **SHORT)
+    assert found["made"] == 1_000
+    assert found["held_at_end"] == 0
 
 
 def test_saturation_is_named() -> None:
     """A run that gave up is saturated by what ended it; one that fell 5 % behind, by its rate; full speed never."""
     kept = {"rate_target": 100.0, "rate_drawn": 100.0, "rate_enqueue": 96.0, "given_up": ""}
-    assert results.saturation(kept) == ""
-    assert results.saturation({**kept, "rate_enqueue": 94.0}) == "rate"
-    assert results.saturation({**kept, "given_up": "memory"}) == "memory"
-    assert results.saturation({**kept, "rate_target": 0, "rate_drawn": 0, "rate_enqueue": 5.0}) == ""
+    assert saturation(kept) == ""
+    assert saturation({**kept, "rate_enqueue": 94.0}) == "rate"
+    assert saturation({**kept, "given_up": "memory"}) == "memory"
+    assert saturation({**kept, "rate_target": 0, "rate_drawn": 0, "rate_enqueue": 5.0}) == ""
 
 
-def goal_document(rate: float, late_ms: float, other_cpus: float) -> dict[str, Any]:
-    """Two rounds of one point, kbroker twice as fast as Kafka."""
-    common = {"part": "goals", "mix": "low", "rate_target": rate, "n": 1000, "drawn_to_complete": 900, "expired": 101}
-    common |= {"expiry_late_ms": {"p99": late_ms}, "other_cpus": other_cpus, "rss_peak_mb": 50.0}
-    kbroker = {**common, "series": "kbroker", "rate_enqueue": 2e6, "cpu_us_per_request": 1.0}
-    kafka = {**common, "series": "kafka", "rate_enqueue": 1e6, "cpu_us_per_request": 3.0}
-    return {"points": [kbroker, kafka, kbroker, kafka]}
+def test_a_sweep_has_every_point_once() -> None:
+    """Mixes, rates, seeds and repetitions, the repetitions of a point as far apart as can be."""
+    points = points_of(["low", "5/9.5"], [100, 0], seeds=(1, 7), repetitions=3, n=50)
+    assert len(set(points)) == len(points) == 24
+    assert [p.repetition for p in points[:8]] == [1] * 8
+    assert {(p.mix, p.p50_ms, p.p75_ms) for p in points} == {("low", 20.0, 60.0), ("5/9.5", 5.0, 9.5)}
+    assert {p.n for p in points} == {50}
+    assert str(points[0]) == "low mix at 100/s, seed 1, repetition 1"
+    assert "full speed" in str(points[1])
 
 
-def test_goals_are_judged_by_the_rounds_ratios() -> None:
-    """Twice Kafka's rate reaches the goal of 1.5; without Kafka nothing is said about it."""
-    document = goal_document(0, 1.0, 0.0)
-    assert results.goal_rows(document)[0][1:] == ("2,000,000", "1,000,000", "2.00", ">= 1.5 of Kafka", "reached")
-    document["points"] = document["points"][::2]
-    assert results.goal_rows(document)[0][-1] == "Kafka was not run"
+@pytest.mark.parametrize("text", ["", "medium", "20", "60/20", "20/20", "0/5", "a/b", "20/60/80", "1/inf", "nan/2"])
+def test_a_mix_that_there_is_not(text: str) -> None:
+    """What a mix may be is said."""
+    with pytest.raises(PipelineError, match="a mix is low, high, or its median"):
+        mix_of(text)
 
 
 @pytest.mark.parametrize(
-    ("late_ms", "other_cpus", "verdict"),
-    [(2.9, 1.5, "reached"), (3.1, 0.0, "**missed**"), (3.1, 1.5, "not judged: others used 1.50 CPU")],
+    ("row", "said"),
+    [
+        ({}, "needs the column 'rate'"),
+        ({"rate": 1, "speed": 2}, "no column 'speed'"),
+        ({"rate": 1, "p50_ms": 2.0}, "both percentiles"),
+        ({"rate": 1, "mix": "medium"}, "a mix is low, high"),
+        ({"rate": -1}, r"low mix at -1/s, seed 1, repetition 1: the rate"),
+        ({"rate": math.nan}, "the rate must be"),
+        ({"rate": "fast"}, "holds what cannot be"),
+        ({"rate": 1, "n": 0}, "low mix at 1/s, seed 1, repetition 1: n must be between 1 and 100,000,000, not 0"),
+        ({"rate": 1, "n": 1.5}, "n must be a whole number"),
+        ({"rate": 1, "seed": -1}, "seed must be"),
+        ({"rate": 1, "wheel_size": 1}, "wheel_size must be"),
+        ({"rate": 1, "p50_ms": 9.0, "p75_ms": 3.0}, "75th percentile above it"),
+        ({"rate": 1, "limit_s": math.inf}, "limit_s"),
+    ],
 )
-def test_lateness_is_not_judged_on_a_busy_machine(late_ms: float, other_cpus: float, verdict: str) -> None:
-    """A late expiry counts against the design only if nobody else had the CPUs."""
-    rows = results.goal_rows(goal_document(results.GOAL_RATE, late_ms, other_cpus))
-    assert [row[-1] for row in rows if "late" in row[0]] == [verdict]
+def test_a_row_that_is_no_point(row: dict[str, Any], said: str) -> None:
+    """The point or the column is named, and what is wrong with it."""
+    with pytest.raises(PipelineError, match=said):
+        point_of(row)
 
 
-def test_figures_replace_what_is_between_the_marks(tmp_path: Path) -> None:
-    """The text of the page around the figures stays."""
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{results.MARKS[0]}\nold\n{results.MARKS[1]}\nafter\n", encoding="utf-8")
-    results.write_markdown(page, "new\n")
-    assert page.read_text(encoding="utf-8") == f"before\n{results.MARKS[0]}\nnew\n{results.MARKS[1]}\nafter\n"
+def test_a_row_with_what_it_has() -> None:
+    """Columns that are left out or null are as the article has them; percentiles without a mix name themselves."""
+    assert point_of({"rate": 10, "seed": None}) == Point("low", *MIXES["low"], 10.0)
+    assert point_of({"rate": 10, "mix": "high"}) == Point("high", 200.0, 400.0, 10.0)
+    assert point_of({"rate": 10, "p50_ms": 1, "p75_ms": 2}).mix == "1/2"
+    assert point_of({"rate": 10, "p50_ms": 1, "p75_ms": 2, "mix": "mine"}).mix == "mine"

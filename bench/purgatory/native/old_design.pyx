@@ -1,4 +1,4 @@
-"""Purgatory as it was before the timing wheel, for comparison only.
+"""Purgatory as it was before the timing wheel, for comparison only: no wheel has it, and nothing of kbroker imports it.
 
 A request sits in a heap ordered by its time-out and in a watch list of each key. Completing marks it: it stays in the
 heap and the lists until the reaper meets it. When the lists hold more entries than the purge interval, pending and
@@ -13,11 +13,12 @@ from kbroker._core.sync cimport (
     AtomicI64, Mutex, atomic_add, atomic_cas, atomic_load, atomic_load_seq, atomic_store, mutex_destroy, mutex_init,
     mutex_lock, mutex_lock_spinning, mutex_unlock, prefetch,
 )
-from purgatory_study.deadline_queue cimport (
+from kbroker.spark.purgatory.deadline_queue cimport (
     DeadlineQueue, deadline_queue_add, deadline_queue_close, deadline_queue_destroy, deadline_queue_init,
     deadline_queue_poll, deadline_queue_purge, deadline_queue_take_any,
 )
-from purgatory_study.study_request cimport (
+from kbroker.spark.purgatory.driver cimport StudyDesign
+from kbroker.spark.purgatory.study_request cimport (
     Design, StudyRequest, request_completed, request_expired, request_free, request_is_due,
 )
 
@@ -236,3 +237,11 @@ cdef bint old_design_init(
     design.stop = stop
     design.free = free_design
     return True
+
+
+cdef class OldDesign(StudyDesign):
+    """For StudyRun of kbroker.spark.purgatory.driver."""
+
+    cdef bint set_up(
+            self, Design *design, Clock *clock, int64_t keys, int64_t key_space, int64_t purge_interval) noexcept nogil:
+        return old_design_init(design, clock, keys, key_space, purge_interval)

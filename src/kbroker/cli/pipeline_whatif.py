@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-table_options = options(
-    click.argument("table", type=FOLDER),
-    click.option("--date", "dates", multiple=True, metavar="YYYY-MM-DD", help="Only this day. Repeatable."),
-)
+date_option = click.option("--date", "dates", multiple=True, metavar="YYYY-MM-DD", help="Only this day. Repeatable.")
+table_options = options(click.argument("table", type=FOLDER), date_option)
 window_options = options(
     click.option("--samples", type=click.IntRange(1), default=11, show_default=True, help="quota.window.num."),
     click.option(
@@ -172,7 +170,8 @@ def recommend(
 
 
 @click.command()
-@table_options
+@click.argument("source", type=click.Path(path_type=Path), metavar="TABLE|STUDY")
+@date_option
 @click.option("--output", "-o", type=FILE, required=True, metavar="FILE.html", help="The page.")
 @click.option("--quotas", "path", type=FILE, metavar="FILE.yaml", help="What to try; else what is recommended.")
 @click.option("--current", type=FILE, metavar="FILE.yaml", help="The quotas in force, to stand beside it.")
@@ -181,7 +180,7 @@ def recommend(
 @window_options
 @spark_options
 def report(
-    table: Path,
+    source: Path,
     dates: tuple[str, ...],
     output: Path,
     path: Path | None,
@@ -194,18 +193,25 @@ def report(
     """Write a page with plots of a request log.
 
     Usage over time, throttles, recommended against current quotas, what if. One HTML file that needs nothing else.
+
+    Or of a STUDY, a file that `purgatory-study` has written: its curves. That needs no Spark.
     """
+    if source.is_file():
+        from kbroker.spark.report.study_page import write_study_report
+
+        _told(output, write_study_report(source, output, datetime.now(timezone.utc)), common)
+        return
     in_force = _in_force(current, bootstrap_server)
     wanted = _read(path) if path is not None else None
     with _spark(common) as spark:
         from kbroker.spark.report.write import write_report
 
         windows = _windows(samples, window_seconds)
-        found = _recommended(spark, table, dates, windows, common)
+        found = _recommended(spark, source, dates, windows, common)
         progress(common)("replaying")
         done = write_report(
             spark,
-            table,
+            source,
             output,
             wanted or found.quotas(),
             datetime.now(timezone.utc),
@@ -214,10 +220,14 @@ def report(
             dates=dates or None,
             windows=windows,
         )
+    _told(output, done, common)
+
+
+def _told(output: Path, size_bytes: int, common: dict[str, Any]) -> None:
     if common["as_json"]:
-        print_json({"report": str(output), "size_bytes": done})
+        print_json({"report": str(output), "size_bytes": size_bytes})
     else:
-        click.echo(f"{output} ({done:,} bytes)")
+        click.echo(f"{output} ({size_bytes:,} bytes)")
 
 
 def _read(path: Path) -> dict[QuotaEntity, dict[str, float]]:

@@ -1,4 +1,4 @@
-"""The page itself: HTML with its style inside, readable in light and dark, no request to anywhere."""
+"""The page about a request log: usage, throttles, recommended quotas, what if."""
 
 from __future__ import annotations
 
@@ -12,42 +12,8 @@ from kbroker.spark.quota_set import KEY_OF, TYPE_OF, QuotaSet
 from kbroker.spark.recommend import Need
 from kbroker.spark.replay_core import OPEN_LOOP
 from kbroker.spark.report.data import ReportData
+from kbroker.spark.report.document import LINES, cards, document, legend, table
 from kbroker.spark.report.plots import Line, byte_ticks, heat_map, line_plot, paired_bars
-
-LINES = 6  # colours that can be told apart
-STYLE = """
-:root { color-scheme: light dark; --bg: #ffffff; --fg: #1c2430; --soft: #5b6675; --edge: #d9dee5;
-  --empty: #f1f4f7; --heat: #c2410c; --c0: #8a94a3; --c1: #1d6fd1; --c2: #d97706; --c3: #0f8a6d; --c4: #b83280;
-  --c5: #6d4fc4; --c6: #4d7c0f; }
-@media (prefers-color-scheme: dark) { :root { --bg: #14181e; --fg: #e6eaf0; --soft: #9aa6b6; --edge: #323a45;
-  --empty: #1e242c; --heat: #fb923c; --c0: #8792a2; --c1: #5aa9ff; --c2: #f5a524; --c3: #3ecf9f; --c4: #f08cc4;
-  --c5: #a78bfa;
-  --c6: #a3d155; } }
-* { box-sizing: border-box }
-body { margin: 0 auto; max-width: 1000px; padding: 24px 20px 60px; background: var(--bg); color: var(--fg);
-  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif }
-h1 { font-size: 26px; margin: 0 0 4px } h2 { font-size: 19px; margin: 40px 0 6px }
-h3 { font-size: 15px; margin: 18px 0 4px }
-p { margin: 4px 0 10px } .soft, figcaption { color: var(--soft) }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; margin: 18px 0 }
-.cards div { border: 1px solid var(--edge); border-radius: 8px; padding: 10px 12px }
-.cards b { display: block; font-size: 19px; font-weight: 600; white-space: nowrap }
-.cards span { color: var(--soft); font-size: 13px }
-svg { width: 100%; height: auto; display: block } svg text { fill: var(--soft); font-size: 12px }
-.grid { stroke: var(--edge); stroke-width: 1 } .line { fill: none; stroke-width: 1.8; stroke-linejoin: round }
-.empty { fill: var(--empty) } .heat { fill: var(--heat) }
-.legend { font-size: 13px; color: var(--soft) } .legend span { margin-right: 16px; white-space: nowrap }
-.legend i { display: inline-block; width: 14px; height: 3px; margin-right: 6px; vertical-align: middle }
-.scroll { overflow-x: auto } table { border-collapse: collapse; width: 100%; font-size: 14px }
-th { text-align: left; color: var(--soft);
-  font-weight: 600 }
-th, td { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--edge) }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
-.note { border-left: 3px solid var(--c1); padding: 6px 12px; background: var(--empty); border-radius: 0 6px 6px 0 }
-""" + "".join(
-    f".c{i} {{ stroke: var(--c{i}) }} .f{i}, .b{i} {{ fill: var(--c{i}); background: var(--c{i}) }}\n"
-    for i in range(LINES + 1)
-)  # fmt: skip
 
 
 def render(data: ReportData, made_at: datetime) -> str:
@@ -64,24 +30,21 @@ def render(data: ReportData, made_at: datetime) -> str:
         *_what_if(data),
         *_clients(data),
     ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>\n" + "\n".join(body) + "\n</body></html>\n"
-    )
+    return document(title, body)
 
 
 def _cards(data: ReportData) -> str:
     total = data.totals
-    cards = [
-        (jobs.count(total["requests"]), "requests"),
-        (jobs.count(total["clients"]), "clients"),
-        (jobs.size(total["request_bytes"]), "received"),
-        (jobs.size(total["response_bytes"]), "sent"),
-        (jobs.duration(total["logged_delay_ms"]), "of delay in the log"),
-        (jobs.duration(total["delay_ms"]), "of delay under the proposed quotas"),
-    ]
-    return '<div class="cards">' + "".join(f"<div><b>{v}</b><span>{w}</span></div>" for v, w in cards) + "</div>"
+    return cards(
+        [
+            (jobs.count(total["requests"]), "requests"),
+            (jobs.count(total["clients"]), "clients"),
+            (jobs.size(total["request_bytes"]), "received"),
+            (jobs.size(total["response_bytes"]), "sent"),
+            (jobs.duration(total["logged_delay_ms"]), "of delay in the log"),
+            (jobs.duration(total["delay_ms"]), "of delay under the proposed quotas"),
+        ]
+    )
 
 
 def _usage(data: ReportData) -> Iterable[str]:
@@ -157,8 +120,8 @@ def _recommended(data: ReportData) -> Iterable[str]:
             lambda v, key=key: _limit(key, v),  # type: ignore[misc]
             f"{kind}: current and recommended quota",
         )
-    yield _legend(("current", "recommended"))
-    yield _table(["Entity", "Quota", "Current", "Recommended", "Peak rate", "Seconds throttled"], rows, numbers=2)
+    yield legend(("current", "recommended"))
+    yield table(["Entity", "Quota", "Current", "Recommended", "Peak rate", "Seconds throttled"], rows, numbers=2)
     if found.headroom is not None:
         room = found.headroom
         yield (
@@ -206,7 +169,7 @@ def _what_if(data: ReportData) -> Iterable[str]:
         lambda v: f"{v:,.0f} s",
         "Seconds with a delay by client, before and after",
     )
-    yield _legend(("in the log", "under the proposed quotas"))
+    yield legend(("in the log", "under the proposed quotas"))
 
 
 def _clients(data: ReportData) -> Iterable[str]:
@@ -228,7 +191,7 @@ def _clients(data: ReportData) -> Iterable[str]:
             ]
         )
     header = ["Client", "Requests", "In", "Out", "Delay, log", "Delay, proposed", "Delayed", "Longest", "Seconds"]
-    yield _table(header, rows, numbers=1)
+    yield table(header, rows, numbers=1)
     if data.others:
         yield f'<p class="soft">{data.others:,} more clients are in the sums.</p>'
 
@@ -269,17 +232,3 @@ def _cost(need: Need | None, key: str, data: ReportData) -> list[str]:
     if need is None:
         return ["", "default: below the share for each"]
     return [_limit(key, round(need.peak, 2)), f"{need.throttled_seconds:,} of {need.seconds:,} ({need.share:.2%})"]
-
-
-def _legend(names: Sequence[str]) -> str:
-    return '<p class="legend">' + "".join(f'<span><i class="b{i}"></i>{n}</span>' for i, n in enumerate(names)) + "</p>"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> str:
-    """Columns from `numbers` on stand right."""
-
-    def line(tag: str, cells: Sequence[str]) -> str:
-        marked = (f"<{tag}{' class=n' if i >= numbers else ''}>{escape(c)}</{tag}>" for i, c in enumerate(cells))
-        return f"<tr>{''.join(marked)}</tr>"
-
-    return f'<div class="scroll"><table>{line("th", header)}{"".join(line("td", row) for row in rows)}</table></div>'

@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from html import escape
 from typing import NamedTuple
 
-WIDTH, LEFT, RIGHT, BOTTOM, TOP = 920, 74, 12, 26, 10
+WIDE, NARROW = 920, 440  # of a page on a desk, and on a phone
+LEFT, RIGHT, BOTTOM, TOP = 74, 12, 26, 10
 Text = Callable[[float], str]
 Scale = Callable[[float], list[float]]
 
@@ -57,16 +58,28 @@ def clock_text(second: float, span_s: float) -> str:
     return f"{moment:%H:%M}" if span_s > 1_800 else f"{moment:%H:%M:%S}"
 
 
-def _time_axis(start: float, end: float, height: int, left: int) -> list[str]:
-    inner = WIDTH - left - RIGHT
+def _time_axis(start: float, end: float, height: int, left: int, width: int) -> list[str]:
+    inner = width - left - RIGHT
     parts = []
-    for tick in time_ticks(start, end):
+    for tick in time_ticks(start, end, 7 if width == WIDE else 4):
         x = left + inner * (tick - start) / (end - start)
-        anchor = "end" if x > WIDTH - RIGHT - 24 else "start" if x < left + 8 else "middle"
+        anchor = "end" if x > width - RIGHT - 24 else "start" if x < left + 8 else "middle"
         parts.append(
             f'<text x="{x:.1f}" y="{height - 8}" text-anchor="{anchor}">{clock_text(tick, end - start)}</text>'
         )
     return parts
+
+
+def value_axis(scale: Sequence[tuple[float, str]], width: int) -> list[str]:
+    """Grid lines with their texts. Args: `scale`: place and text of each."""
+    return [
+        part
+        for y, text in scale
+        for part in (
+            f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>',
+            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>',
+        )
+    ]
 
 
 def line_plot(
@@ -75,28 +88,30 @@ def line_plot(
     """Values over time, all lines of one length. Args: `start`, `end`: seconds since 1970; `text`: of a value."""
     scale = scale_of(max((max(line.values, default=0) for line in lines), default=0))
     top, bottom = TOP, height - BOTTOM
-    inner = WIDTH - LEFT - RIGHT
-    parts = []
-    for tick in scale:
-        y = bottom - (bottom - top) * tick / scale[-1]
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(text(tick))}</text>')
-    for line in lines:
-        count = max(len(line.values) - 1, 1)
-        points = " ".join(
-            f"{LEFT + inner * i / count:.1f},{bottom - (bottom - top) * value / scale[-1]:.1f}"
-            for i, value in enumerate(line.values)
-        )
-        dash = ' stroke-dasharray="5 4"' if line.dashed else ""
-        parts.append(
-            f'<polyline class="line c{line.colour}" points="{points}"{dash}>'
-            f"<title>{escape(line.name)}</title></polyline>"
-        )
+
+    def place(value: float) -> float:
+        return bottom - (bottom - top) * value / scale[-1]
+
+    def draw(width: int) -> tuple[list[str], int]:
+        inner = width - LEFT - RIGHT
+        parts = value_axis([(place(tick), text(tick)) for tick in scale], width)
+        for line in lines:
+            count = max(len(line.values) - 1, 1)
+            points = " ".join(
+                f"{LEFT + inner * i / count:.1f},{place(value):.1f}" for i, value in enumerate(line.values)
+            )
+            dash = ' stroke-dasharray="5 4"' if line.dashed else ""
+            parts.append(
+                f'<polyline class="line c{line.colour}" points="{points}"{dash}>'
+                f"<title>{escape(line.name)}</title></polyline>"
+            )
+        return parts + _time_axis(start, end, height, LEFT, width), height
+
     legend = "".join(
         f'<span><i class="b{line.colour}{" dashed" if line.dashed else ""}"></i>{escape(line.name)}</span>'
         for line in lines
     )
-    return _svg(parts + _time_axis(start, end, height, LEFT), height, title) + f'<p class="legend">{legend}</p>'
+    return for_both_widths(draw, title) + f'<p class="legend">{legend}</p>'
 
 
 def heat_map(
@@ -108,26 +123,32 @@ def heat_map(
     Args: `highest`: what is darkest, by default the highest value; give it where two maps are compared.
     """
     high = highest if highest is not None else max((max(row, default=0) for row in rows), default=0)
-    cell, left = 20, 190
-    height = TOP + cell * len(names) + BOTTOM
-    inner = WIDTH - left - RIGHT
-    parts = []
-    for number, (name, row) in enumerate(zip(names, rows, strict=True)):
-        y = TOP + cell * number
-        shown = name if len(name) <= 27 else name[:26] + "…"
-        parts.append(f'<text x="{left - 6}" y="{y + 14}" text-anchor="end">{escape(shown)}</text>')
-        parts.append(f'<rect class="empty" x="{left}" y="{y + 1}" width="{inner}" height="{cell - 2}"/>')
-        width = inner / max(len(row), 1)
-        for i, value in enumerate(row):
-            if value > 0:
-                share = 0.15 + 0.85 * math.sqrt(min(value / high, 1)) if high > 0 else 0
-                when = clock_text(start + (end - start) * i / len(row), 0)
-                parts.append(
-                    f'<rect class="heat" x="{left + i * width:.1f}" y="{y + 1}" width="{width + 0.3:.1f}" '
-                    f'height="{cell - 2}" opacity="{share:.2f}"><title>{escape(name)}, {when}: '
-                    f"{escape(text(value))}</title></rect>"
-                )
-    return _svg(parts + _time_axis(start, end, height, left), height, title)
+    cell = 20
+
+    def draw(width: int) -> tuple[list[str], int]:
+        # where there is no room beside the cells, a name stands above its own
+        left, above = (190, 0) if width == WIDE else (RIGHT, 18)
+        height = TOP + (cell + above) * len(names) + BOTTOM
+        inner = width - left - RIGHT
+        parts = []
+        for number, (name, row) in enumerate(zip(names, rows, strict=True)):
+            y = TOP + (cell + above) * number
+            parts.append(_name(name, 27, 190 - 6, y + 14) if not above else _name(name, 48, left, y + 13, "start"))
+            y += above
+            parts.append(f'<rect class="empty" x="{left}" y="{y + 1}" width="{inner}" height="{cell - 2}"/>')
+            step = inner / max(len(row), 1)
+            for i, value in enumerate(row):
+                if value > 0:
+                    share = 0.15 + 0.85 * math.sqrt(min(value / high, 1)) if high > 0 else 0
+                    when = clock_text(start + (end - start) * i / len(row), 0)
+                    parts.append(
+                        f'<rect class="heat" x="{left + i * step:.1f}" y="{y + 1}" width="{step + 0.3:.1f}" '
+                        f'height="{cell - 2}" opacity="{share:.2f}"><title>{escape(name)}, {when}: '
+                        f"{escape(text(value))}</title></rect>"
+                    )
+        return parts + _time_axis(start, end, height, left, width), height
+
+    return for_both_widths(draw, title)
 
 
 def paired_bars(
@@ -137,33 +158,44 @@ def paired_bars(
     known = [v for v in [*before, *after] if v]
     high, low = max(known, default=1.0), min(known, default=1.0)
     is_log = low > 0 and high / low > 100
-    row, left = 40, 250
-    inner = WIDTH - left - 110
-    height = TOP + row * len(names) + 6
+    row = 40
 
-    def length(value: float) -> float:
+    def share(value: float) -> float:
         if value <= 0:
             return 0.0
-        if not is_log:
-            return inner * value / high
-        return inner * (0.08 + 0.92 * math.log(value / low) / math.log(high / low))
+        return 0.08 + 0.92 * math.log(value / low) / math.log(high / low) if is_log else value / high
 
-    parts = []
-    for number, name in enumerate(names):
-        y = TOP + row * number
-        shown = name if len(name) <= 38 else name[:37] + "…"
-        parts.append(f'<text x="{left - 8}" y="{y + 21}" text-anchor="end">{escape(shown)}</text>')
-        for place, (value, colour) in enumerate(((before[number], 0), (after[number], 1))):
-            at = y + 3 + 16 * place
-            size = length(value) if value else 0
-            parts.append(f'<rect class="f{colour}" x="{left}" y="{at}" width="{size:.1f}" height="13" rx="2"/>')
-            label = "no quota" if value is None else text(value)
-            parts.append(f'<text x="{left + size + 6:.1f}" y="{at + 11}">{escape(label)}</text>')
-    return _svg(parts, height, title + (" (logarithmic)" if is_log else ""))
+    def draw(width: int) -> tuple[list[str], int]:
+        left, above = (250, 0) if width == WIDE else (RIGHT, 18)
+        inner = width - left - 110
+        parts = []
+        for number, name in enumerate(names):
+            y = TOP + (row + above) * number
+            parts.append(_name(name, 38, left - 8, y + 21) if not above else _name(name, 48, left, y + 13, "start"))
+            for place, (value, colour) in enumerate(((before[number], 0), (after[number], 1))):
+                at = y + above + 3 + 16 * place
+                size = inner * share(value) if value else 0
+                parts.append(f'<rect class="f{colour}" x="{left}" y="{at}" width="{size:.1f}" height="13" rx="2"/>')
+                label = "no quota" if value is None else text(value)
+                parts.append(f'<text x="{left + size + 6:.1f}" y="{at + 11}">{escape(label)}</text>')
+        return parts, TOP + (row + above) * len(names) + 6
+
+    return for_both_widths(draw, title + (" (logarithmic)" if is_log else ""))
 
 
-def _svg(parts: Sequence[str], height: int, title: str) -> str:
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">'
-        f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
-    )
+def _name(name: str, most: int, x: float, y: float, anchor: str = "end") -> str:
+    """A name that stands beside or above what belongs to it, cut to `most` characters."""
+    shown = name if len(name) <= most else name[: most - 1] + "…"
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escape(shown)}</text>'
+
+
+def for_both_widths(draw: Callable[[int], tuple[list[str], int]], title: str) -> str:
+    """A plot twice, for desks and for phones; the page's style shows one of them. Args: `draw`: parts and height."""
+    found = []
+    for width, name in ((WIDE, "wide"), (NARROW, "narrow")):
+        parts, height = draw(width)
+        found.append(
+            f'<svg class="{name}" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">'
+            f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
+        )
+    return "".join(found)

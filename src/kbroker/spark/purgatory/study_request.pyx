@@ -1,12 +1,10 @@
+# cython: freethreading_compatible=True
 """The fake request of the study, and its memory."""
-from libc.stdint cimport int32_t, int64_t, intptr_t
-from libc.stdlib cimport free, realloc
+from libc.stdint cimport int32_t, int64_t, intptr_t, uintptr_t
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 from kbroker._core.clock cimport clock_now_ms, clock_now_ns
 from kbroker._core.sync cimport atomic_add, atomic_cas, atomic_load, atomic_swap, prefetch
-
-cdef extern from "<stdlib.h>" nogil:
-    int posix_memalign(void **memory, size_t alignment, size_t size)
 
 cdef enum:
     NS_PER_MS = 1000000
@@ -27,8 +25,9 @@ cdef inline int64_t piece_bytes(RunState *run, Design *design) noexcept nogil:
 
 
 cdef bint add_slab(RunState *run, int64_t size) noexcept nogil:
-    cdef void *slab = NULL
+    cdef void *slab
     cdef void *slabs
+    cdef char *first
     cdef Piece *piece
     cdef int64_t i
     if run.slab_count % SLAB == 0:
@@ -36,12 +35,14 @@ cdef bint add_slab(RunState *run, int64_t size) noexcept nogil:
         if slabs is NULL:
             return False
         run.slabs = <void **>slabs
-    if posix_memalign(&slab, LINE, SLAB * size) != 0:
+    slab = malloc(SLAB * size + LINE - 1)
+    if slab is NULL:
         return False
+    first = <char *>((<uintptr_t>slab + LINE - 1) // LINE * LINE)
     run.slabs[run.slab_count] = slab
     run.slab_count += 1
     for i in range(SLAB - 1, -1, -1):
-        piece = <Piece *>(<char *>slab + i * size)
+        piece = <Piece *>(first + i * size)
         piece.next = run.free_pieces
         run.free_pieces = piece
     return True

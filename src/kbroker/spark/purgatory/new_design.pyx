@@ -1,3 +1,4 @@
+# cython: freethreading_compatible=True
 """kbroker's own purgatory behind the study's table of functions."""
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.purgatory cimport (
@@ -8,7 +9,7 @@ from kbroker._core.purgatory cimport (
 from kbroker._core.sync cimport atomic_add
 from kbroker._core.timer_core cimport Timer
 from kbroker._core.watch_lists cimport WatcherBlock, watcher_block_bytes
-from purgatory_study.study_request cimport (
+from kbroker.spark.purgatory.study_request cimport (
     Design, StudyRequest, request_completed, request_expired, request_free, request_is_due,
 )
 

@@ -1,70 +1,45 @@
+# cython: freethreading_compatible=True
 """One run of the study: a generator, a completer, a reaper and a sampler thread, none of which holds the GIL."""
 import threading
 
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, qsort
-from kbroker._core.clock cimport borrow_clock, clock_now_ms, clock_now_ns
-from kbroker._core.sync cimport atomic_load, atomic_store
+from kbroker._core.arguments cimport integer
+from kbroker._core.clock cimport Clock, borrow_clock, clock_now_ms, clock_now_ns, clock_wait_until
+from kbroker._core.process_usage cimport (
+    kb_process_cpu_ns, kb_release_free_memory, kb_resident_bytes, kb_thread_cpu_ns, kb_thread_waits,
+)
+from kbroker._core.sync cimport (
+    Cond, Mutex, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, mutex_destroy, mutex_init,
+    mutex_lock, mutex_unlock,
+)
 from kbroker._core.thread_setup cimport kb_short_slice
 from kbroker._core.timer_core cimport Timer, TimerFigures, timer_close, timer_figures, timer_new, timer_release
-from purgatory_study.deadline_queue cimport (
+from kbroker.spark.purgatory.deadline_queue cimport (
     DeadlineQueue, deadline_queue_add, deadline_queue_close, deadline_queue_destroy, deadline_queue_init,
     deadline_queue_poll, deadline_queue_take_any,
 )
-from purgatory_study.new_design cimport new_design_init
-from purgatory_study.old_design cimport old_design_init
-from purgatory_study.study_request cimport (
+from kbroker.spark.purgatory.new_design cimport new_design_init
+from kbroker.spark.purgatory.study_request cimport (
     Design, RunState, StudyRequest, prefetch_lines, request_new, requests_destroy, requests_held,
 )
-from purgatory_study.workload cimport (
+from kbroker.spark.purgatory.workload cimport (
     SplitMix64, Workload, draw_key_numbers, key_seed, workload_draw, workload_free,
 )
 
-cdef extern from *:
-    """
-    #include <cstdint>
-    #include <cstdio>
-    #include <ctime>
-    #include <malloc.h>
-    #include <sys/resource.h>
-    #include <unistd.h>
-    static inline int64_t study_cpu_ns(int whole_process) {
-        struct timespec t;
-        clock_gettime(whole_process ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_THREAD_CPUTIME_ID, &t);
-        return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-    }
-    static inline void study_sleep_ms(int64_t ms) {
-        struct timespec t = { (time_t)(ms / 1000), (long)(ms % 1000) * 1000000 };
-        nanosleep(&t, NULL);
-    }
-    static inline int64_t study_waits() {           /* of this thread: voluntary context switches */
-        struct rusage u;
-        getrusage(RUSAGE_THREAD, &u);
-        return u.ru_nvcsw;
-    }
-    static inline int64_t study_rss_bytes() {
-        char text[128];
-        long pages = 0;
-        FILE *f = fopen("/proc/self/statm", "r");
-        if (f == NULL) return 0;
-        if (fgets(text, sizeof text, f) == NULL || sscanf(text, "%*d %ld", &pages) != 1) pages = 0;
-        fclose(f);
-        return (int64_t)pages * sysconf(_SC_PAGESIZE);
-    }
-    static inline void study_trim() { malloc_trim(0); }
-    """
-    int64_t study_cpu_ns(bint whole_process) nogil
-    void study_sleep_ms(int64_t ms) nogil
-    int64_t study_waits() nogil
-    int64_t study_rss_bytes() nogil
-    void study_trim() nogil
-
 cdef enum:
     NS_PER_MS = 1000000
-    MOST_KEYS = 64
     POLL_MS = 100
     REAPER_TURN_MS = 200
     SAMPLE_MS = 10
+    # limits: what a run may ask for
+    MOST_REQUESTS = 100000000       # 16 bytes each in the harness alone
+    MOST_KEYS = 64
+    MOST_KEY_SPACE = 1000000
+    MOST_PAYLOAD = 1 << 20
+    MOST_MS = 1000000000
+    MOST_SLOTS = 1000000
+    MOST_MEMORY_MB = 1 << 30
 
 WHOLE, OUT_OF_MEMORY, OUT_OF_TIME = "", "memory", "time"
 
@@ -89,16 +64,27 @@ cdef dict percentiles(int32_t *late_us, int64_t count):
     return found
 
 
+cdef class StudyDesign:
+    """A design from elsewhere, for ``StudyRun``; written in Cython, on driver.pxd."""
+
+    cdef bint set_up(
+            self, Design *design, Clock *clock, int64_t keys, int64_t key_space, int64_t purge_interval) noexcept nogil:
+        return False
+
+
 cdef class StudyRun:
-    """One run; ``go`` once, then ``figures``.
+    """One run in real time; ``go`` once, then ``figures``.
 
     Args:
-        design: "wheel" (kbroker's), "heap" (the old one) or "bare" (no purgatory: what the harness costs).
-        n, rate, p50, p75, timeout_ms, seed: the drawn workload; rate 0 is as fast as possible.
+        design: "wheel" (kbroker's), "bare" (no purgatory: what the harness costs) or a StudyDesign.
+        n, rate, p50, p75, timeout_ms, seed: the drawn workload; percentiles in milliseconds, rate in requests per
+            second, 0 is as fast as possible.
         size: payload bytes of a request. keys, key_space, fresh_keys: as Kafka's program.
-        purge_interval: of the design.
+        purge_interval: of the design. tick_ms, wheel_size: of kbroker's timing wheel.
         memory_mb: resident memory of the process at which the run gives up; 0: no limit.
         limit_s: time at which it gives up.
+    Raises: TypeError, ValueError for arguments that cannot be; MemoryError.
+    Threads: one; it starts its own.
     """
     cdef RunState state
     cdef Design design
@@ -106,6 +92,8 @@ cdef class StudyRun:
     cdef char apart[64]
     cdef Workload work
     cdef Timer *timer
+    cdef Mutex idle_lock                                    # guards nothing: it belongs to the condition
+    cdef Cond over                                          # `state.stop` was set
     cdef object clock_owner
     cdef bint bare, fresh_keys, ready
     cdef double rate
@@ -118,43 +106,56 @@ cdef class StudyRun:
     cdef int64_t generator_cpu_ns, completer_cpu_ns, reaper_cpu_ns, sampler_cpu_ns, reaper_waits, reaper_turns
     cdef int64_t longest_stall_ns, stalled_ns, rss_start, rss_peak, peak_pending, given_up
     cdef int64_t samples, queued_sum, live_sum, queued_peak, live_peak
+    cdef bint no_memory                                     # the generator's
     cdef TimerFigures at_start, at_end
 
     def __cinit__(
-            self, str design, int64_t n, double rate=0, double p50=20, double p75=60, int64_t timeout_ms=200,
-            int64_t size=100, int32_t keys=3, int64_t key_space=100, bint fresh_keys=False,
-            int64_t purge_interval=1000, uint64_t seed=1, int64_t memory_mb=0, double limit_s=3600,
-            int64_t tick_ms=1, int32_t wheel_size=20):
-        cdef bint made_it = True
-        if design not in ("wheel", "heap", "bare"):
-            raise ValueError(f"design must be wheel, heap or bare, not {design!r}")
-        if n < 1 or rate < 0 or p50 <= 0 or p75 <= p50 or timeout_ms < 1 or size < 0 or key_space < 1:
-            raise ValueError("out of range: n, rate, p50, p75, timeout_ms, size or key_space")
-        if not 1 <= keys <= MOST_KEYS:
-            raise ValueError(f"keys must be between 1 and {MOST_KEYS}, got {keys}")
+            self, design, n, double rate=0, double p50=20, double p75=60, timeout_ms=200, size=100, keys=3,
+            key_space=100, bint fresh_keys=False, purge_interval=1000, uint64_t seed=1, memory_mb=0,
+            double limit_s=3600, tick_ms=1, wheel_size=20):
         from kbroker._core.clock import SystemClock
+        cdef int32_t slots
+        cdef int64_t tick, interval
+        cdef bint made_it
         self.clock_owner = SystemClock()
         self.state.clock = borrow_clock(self.clock_owner)
-        self.state.timeout_ms = timeout_ms
-        self.state.payload_bytes = size
-        self.bare = design == "bare"
-        self.fresh_keys, self.rate, self.key_count, self.n, self.key_space = fresh_keys, rate, keys, n, key_space
-        self.seed, self.memory_bytes, self.limit_ns = seed, memory_mb << 20, <int64_t>(limit_s * 1e9)
         deadline_queue_init(&self.completions, self.state.clock)
-        if design == "heap":
-            made_it = old_design_init(&self.design, self.state.clock, keys, key_space, purge_interval)
+        mutex_init(&self.idle_lock)
+        cond_init(&self.over)
+        if not isinstance(design, StudyDesign) and design not in ("wheel", "bare"):
+            raise ValueError(f"design must be wheel, bare or a StudyDesign, not {design!r}")
+        self.n = integer(n, "n", 1, MOST_REQUESTS)
+        self.state.timeout_ms = integer(timeout_ms, "timeout_ms", 1, MOST_MS)
+        self.state.payload_bytes = integer(size, "size", 0, MOST_PAYLOAD)
+        self.key_count = <int32_t>integer(keys, "keys", 1, MOST_KEYS)
+        self.key_space = integer(key_space, "key_space", 1, MOST_KEY_SPACE)
+        self.memory_bytes = integer(memory_mb, "memory_mb", 0, MOST_MEMORY_MB) << 20
+        interval = integer(purge_interval, "purge_interval", 0, INT64_MAX)
+        tick = integer(tick_ms, "tick_ms", 1, MOST_MS)
+        slots = <int32_t>integer(wheel_size, "wheel_size", 2, MOST_SLOTS)
+        if not 0 <= rate <= 1e9:
+            raise ValueError(f"rate must be between 0 and 1e9 requests a second, got {rate}")
+        if not 0 < p50 < p75 <= MOST_MS:
+            raise ValueError(f"0 < p50 < p75 <= {MOST_MS} ms is needed, got {p50} and {p75}")
+        if not 0 < limit_s <= MOST_MS:
+            raise ValueError(f"limit_s must be above 0 and at most {MOST_MS}, got {limit_s}")
+        self.bare, self.fresh_keys, self.rate = design == "bare", fresh_keys, rate
+        self.seed, self.limit_ns = seed, <int64_t>(limit_s * 1e9)
+        if isinstance(design, StudyDesign):
+            made_it = (<StudyDesign>design).set_up(
+                &self.design, self.state.clock, self.key_count, self.key_space, interval)
         else:
-            self.timer = timer_new(self.state.clock, tick_ms, wheel_size)
-            made_it = self.timer is not NULL and new_design_init(&self.design, self.timer, keys, purge_interval)
+            self.timer = timer_new(self.state.clock, tick, slots)
+            made_it = self.timer is not NULL and new_design_init(&self.design, self.timer, self.key_count, interval)
         self.ready = made_it
         if made_it:
-            made_it = workload_draw(&self.work, n, rate, p50, p75, timeout_ms, seed)
-        self.state.expiry_late_us = <int32_t *>calloc(n, sizeof(int32_t))
-        self.completion_late_us = <int32_t *>calloc(n, sizeof(int32_t))
-        self.state.room = n
+            made_it = workload_draw(&self.work, self.n, rate, p50, p75, self.state.timeout_ms, seed)
+        self.state.expiry_late_us = <int32_t *>calloc(self.n, sizeof(int32_t))
+        self.completion_late_us = <int32_t *>calloc(self.n, sizeof(int32_t))
+        self.state.room = self.n
         if not made_it or self.state.expiry_late_us is NULL or self.completion_late_us is NULL:
             raise MemoryError
-        atomic_store(&self.state.left, self.work.to_complete if self.bare else n)
+        atomic_store(&self.state.left, self.work.to_complete if self.bare else self.n)
 
     def __dealloc__(self):
         if self.ready:
@@ -164,8 +165,26 @@ cdef class StudyRun:
         deadline_queue_destroy(&self.completions)
         timer_release(self.timer)
         workload_free(&self.work)
+        cond_destroy(&self.over)
+        mutex_destroy(&self.idle_lock)
         free(self.state.expiry_late_us)
         free(self.completion_late_us)
+
+    cdef void sleep_ms(self, int64_t ms) noexcept nogil:
+        """Until the time has passed or the run is over."""
+        cdef int64_t until_ns = clock_now_ns(self.state.clock) + ms * NS_PER_MS
+        mutex_lock(&self.idle_lock)
+        while not atomic_load(&self.state.stop):
+            if not clock_wait_until(self.state.clock, &self.over, &self.idle_lock, until_ns):
+                break
+        mutex_unlock(&self.idle_lock)
+
+    cdef void end(self) noexcept nogil:
+        """All threads end soon."""
+        mutex_lock(&self.idle_lock)
+        atomic_store(&self.state.stop, 1)
+        mutex_unlock(&self.idle_lock)
+        cond_broadcast(&self.over)
 
     cdef void generate(self) noexcept nogil:
         cdef int64_t keys[MOST_KEYS]
@@ -182,13 +201,12 @@ cdef class StudyRun:
                 break
             wait_ms = start_ms + self.work.due_ms[i] - clock_now_ms(self.state.clock)
             if wait_ms > 0 and timed:
-                study_sleep_ms(wait_ms)
+                self.sleep_ms(wait_ms)
                 slept = True
             latency_ms = self.work.latency_ms[i]
             request = request_new(&self.state, &self.design, latency_ms)
             if request is NULL:
-                self.given_up = 1
-                atomic_store(&self.state.stop, 1)
+                self.no_memory = True
                 break
             gap_ns = request.made_ns - before_ns
             before_ns = request.made_ns
@@ -198,7 +216,11 @@ cdef class StudyRun:
             slept = False
             if latency_ms < self.state.timeout_ms:
                 self.design.retain(request)
-                deadline_queue_add(&self.completions, request.completes_at_ms, request)
+                if not deadline_queue_add(&self.completions, request.completes_at_ms, request):
+                    self.no_memory = True
+                    self.design.release(request)
+                    self.design.release(request)
+                    break
             if not bare:
                 if fresh_keys:
                     draw_key_numbers(&random, keys, key_count, self.key_space)
@@ -206,10 +228,12 @@ cdef class StudyRun:
                     immediate += 1
             self.design.release(request)
             made += 1
+        if self.no_memory:
+            self.end()
         self.enqueue_ns = clock_now_ns(self.state.clock) - self.start_ns
         self.made, self.immediate = made, immediate
         self.longest_stall_ns, self.stalled_ns = longest_stall_ns, stalled_ns
-        self.generator_cpu_ns = study_cpu_ns(False)
+        self.generator_cpu_ns = kb_thread_cpu_ns()
 
     cdef void complete(self) noexcept nogil:
         cdef StudyRequest *request
@@ -226,22 +250,22 @@ cdef class StudyRun:
                 completed += 1
             self.design.release(request)
         self.completed = completed
-        self.completer_cpu_ns = study_cpu_ns(False)
+        self.completer_cpu_ns = kb_thread_cpu_ns()
 
     cdef void reap(self) noexcept nogil:
-        cdef int64_t waits = study_waits()
+        cdef int64_t waits = kb_thread_waits()
         kb_short_slice()            # as the broker's reapers
         while not atomic_load(&self.state.stop):
             self.design.turn(&self.design, REAPER_TURN_MS)
             self.reaper_turns += 1
-        self.reaper_waits = study_waits() - waits
-        self.reaper_cpu_ns = study_cpu_ns(False)
+        self.reaper_waits = kb_thread_waits() - waits
+        self.reaper_cpu_ns = kb_thread_cpu_ns()
 
     cdef void sample(self) noexcept nogil:
         cdef TimerFigures figures
         while not atomic_load(&self.state.stop):
             self.peak_pending = max(self.peak_pending, self.design.pending(&self.design))
-            self.rss_peak = max(self.rss_peak, study_rss_bytes())
+            self.rss_peak = max(self.rss_peak, kb_resident_bytes())
             if self.timer is not NULL:
                 timer_figures(self.timer, &figures)
                 self.samples += 1
@@ -254,9 +278,9 @@ cdef class StudyRun:
             elif clock_now_ns(self.state.clock) - self.start_ns > self.limit_ns:
                 self.given_up = 2
             if self.given_up:
-                atomic_store(&self.state.stop, 1)
-            study_sleep_ms(SAMPLE_MS)
-        self.sampler_cpu_ns = study_cpu_ns(False)
+                self.end()
+            self.sleep_ms(SAMPLE_MS)
+        self.sampler_cpu_ns = kb_thread_cpu_ns()
 
     cdef void drain(self) noexcept nogil:
         """What was to be completed and was done otherwise."""
@@ -267,7 +291,7 @@ cdef class StudyRun:
 
     cdef void wait(self) noexcept nogil:
         while atomic_load(&self.state.left) > 0 and not atomic_load(&self.state.stop):
-            study_sleep_ms(1)
+            self.sleep_ms(1)
         self.elapsed_ns = clock_now_ns(self.state.clock) - self.start_ns
 
     def _generate(self):
@@ -288,7 +312,8 @@ cdef class StudyRun:
 
     def go(self) -> None:
         """Run until all are completed or expired, or it gives up."""
-        cdef int64_t cpu_ns
+        cdef int64_t cpu_ns, rss_end = 0
+        cdef list started = []
         if self.start_ns:
             raise RuntimeError("a run goes once")
         helpers = [threading.Thread(target=self._complete, name="completion"),
@@ -298,25 +323,30 @@ cdef class StudyRun:
         generator = threading.Thread(target=self._generate, name="generator")
         if self.timer is not NULL:
             timer_figures(self.timer, &self.at_start)
-        self.rss_start = self.rss_peak = study_rss_bytes()
-        cpu_ns = study_cpu_ns(True)
+        self.rss_start = self.rss_peak = kb_resident_bytes()
+        cpu_ns = kb_process_cpu_ns()
         self.start_ns = clock_now_ns(self.state.clock)
-        for helper in helpers:
-            helper.start()
-        generator.start()
-        generator.join()
-        with nogil:
-            self.wait()
-        self.cpu_ns = study_cpu_ns(True) - cpu_ns
-        self.rss_peak = max(self.rss_peak, study_rss_bytes())
-        if self.timer is not NULL:
-            timer_figures(self.timer, &self.at_end)
-        atomic_store(&self.state.stop, 1)
-        with nogil:
-            deadline_queue_close(&self.completions)
-            self.design.stop(&self.design)
-        for helper in helpers:
-            helper.join()
+        try:
+            for thread in (*helpers, generator):
+                thread.start()
+                started.append(thread)
+            generator.join()
+            with nogil:
+                self.wait()
+            self.cpu_ns = kb_process_cpu_ns() - cpu_ns
+            rss_end = kb_resident_bytes()
+            if self.timer is not NULL:
+                timer_figures(self.timer, &self.at_end)
+        finally:                        # no thread may outlive what it works on
+            with nogil:
+                self.end()
+                deadline_queue_close(&self.completions)
+                self.design.stop(&self.design)
+            for thread in started:
+                thread.join()
+        self.rss_peak = max(self.rss_peak, rss_end)
+        if self.no_memory:
+            self.given_up = 1
         with nogil:
             self.drain()
             if self.timer is not NULL:
@@ -326,9 +356,14 @@ cdef class StudyRun:
                 f"lost requests: {self.immediate} + {self.completed} + {self.state.expired} of {self.n}")
 
     def figures(self) -> dict:
-        """What the run gave, by the names that the program for Kafka's purgatory uses where it has the figure."""
+        """What the run gave, by the names that the program for Kafka's purgatory uses where it has the figure.
+
+        Raises: RuntimeError before ``go``.
+        """
         cdef double made = max(self.made, 1), samples = max(self.samples, 1)
         cdef double enqueue_s, elapsed_s, cpu_s, last_due_ms
+        if not self.elapsed_ns:
+            raise RuntimeError("no figures before the run")
         enqueue_s, elapsed_s, cpu_s = self.enqueue_ns / 1e9, self.elapsed_ns / 1e9, self.cpu_ns / 1e9
         last_due_ms = max(1, self.work.due_ms[self.n - 1])
         found = {
@@ -371,12 +406,17 @@ cdef class StudyRun:
         return found
 
 
+def rss_mb() -> float:
+    """Resident memory of this process, in MiB; 0 where the system does not tell."""
+    return kb_resident_bytes() / 1048576.0
+
+
 def trim() -> None:
     """Give free memory back to the system, so that a run starts small."""
     with nogil:
-        study_trim()
+        kb_release_free_memory()
 
 
-def held(StudyRun run) -> int:
+def held(StudyRun run not None) -> int:
     """Requests whose memory was not given back by the end of the run."""
     return requests_held(&run.state)

@@ -1,0 +1,227 @@
+"""One point of the purgatory study, and one run of it in this process. Nothing here needs Spark or Arrow."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kbroker.spark.errors import PipelineError
+
+if TYPE_CHECKING:
+    from kbroker.spark.purgatory.driver import StudyDesign
+
+#: Mixes of completion times by name: median and 75th percentile in milliseconds, as the article's.
+MIXES: dict[str, tuple[float, float]] = {"low": (20.0, 60.0), "high": (200.0, 400.0)}
+KEPT_UP = 0.95  # of the drawn rate
+MOST_OTHER_CPUS = 0.3  # beyond it, what depends on when a thread runs says more about the machine than about a design
+_FULL_SPEED_AT_LEAST = 50_000  # requests a second: what a run without a target may count on for its time limit
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run: what is drawn, and the timing wheel it meets.
+
+    Args:
+        mix: a name for the two percentiles of the completion times (log-normal).
+        rate: requests a second, at exponential intervals; 0: as fast as possible.
+        seed: of all that is drawn. repetition: tells runs of one seed apart.
+        n: requests. timeout_ms: of each. keys: under which each is watched. payload_bytes: of each.
+        tick_ms, wheel_size: of the timing wheel.
+        warmup: requests at full speed before, not counted.
+        memory_mb: resident memory, beyond what the process held before, at which the run gives up; 0: no limit.
+        limit_s: time after which it gives up; 0: twice its schedule and 10 s.
+    """
+
+    mix: str
+    p50_ms: float
+    p75_ms: float
+    rate: float
+    seed: int = 1
+    repetition: int = 1
+    n: int = 1_000_000
+    timeout_ms: int = 200
+    keys: int = 3
+    payload_bytes: int = 100
+    tick_ms: int = 1
+    wheel_size: int = 20
+    warmup: int = 0
+    memory_mb: int = 200
+    limit_s: float = 0.0
+
+    def __str__(self) -> str:
+        speed = f"{self.rate:,.10g}/s" if self.rate else "full speed"
+        return f"{self.mix} mix at {speed}, seed {self.seed}, repetition {self.repetition}"
+
+    def check(self) -> Point:
+        """Return it. Raises: PipelineError that names the point and what of it cannot be."""
+        at_least = {"seed": 0, "repetition": 1, "n": 1, "timeout_ms": 1, "keys": 1, "payload_bytes": 0, "tick_ms": 1}
+        at_least |= {"wheel_size": 2, "warmup": 0, "memory_mb": 0}
+        at_most = {"n": 100_000_000, "warmup": 100_000_000, "keys": 64, "payload_bytes": 1 << 20, "seed": (1 << 63) - 1}
+        at_most |= {"wheel_size": 1_000_000, "timeout_ms": 10**9, "tick_ms": 10**9, "memory_mb": 1 << 30}
+        for name, least in at_least.items():
+            value, most = getattr(self, name), at_most.get(name, (1 << 31) - 1)
+            if not least <= value <= most:
+                raise PipelineError(f"{self}: {name} must be between {least:,} and {most:,}, not {value:,}")
+        if not 0 < self.p50_ms < self.p75_ms <= 10**9:
+            raise PipelineError(
+                f"{self}: the median must be above 0 and the 75th percentile above it, not {self.p50_ms:g} and "
+                f"{self.p75_ms:g} ms"
+            )
+        if not 0 <= self.rate <= 1e9:
+            raise PipelineError(f"{self}: the rate must be between 0 (full speed) and 1e9 a second")
+        if not 0 <= self.limit_s <= 1e6:
+            raise PipelineError(f"{self}: limit_s must be between 0 and 1,000,000, not {self.limit_s:g}")
+        return self
+
+
+def mix_of(text: str) -> tuple[str, float, float]:
+    """A mix by its name ("low"), or by its percentiles in milliseconds ("20/60"). Raises: PipelineError."""
+    if text in MIXES:
+        return (text, *MIXES[text])
+    first, slash, second = text.partition("/")
+    try:
+        p50_ms, p75_ms = float(first), float(second)
+    except ValueError:
+        slash = ""
+    if not slash or not 0 < p50_ms < p75_ms < math.inf:
+        raise PipelineError(
+            f"a mix is {', '.join(MIXES)}, or its median and 75th percentile in ms, as 20/60; not {text!r}"
+        )
+    return f"{p50_ms:g}/{p75_ms:g}", p50_ms, p75_ms
+
+
+def point_of(row: Mapping[str, Any]) -> Point:
+    """A point from the columns of a plan; what is left out or null is as the class says, percentiles as their mix.
+
+    Raises: PipelineError for columns that a plan has not, and for values that cannot be.
+    """
+    kinds = {field.name: {"str": str, "int": int, "float": float}[str(field.type)] for field in fields(Point)}
+    unknown = sorted(set(row) - set(kinds))
+    if unknown:
+        raise PipelineError(f"a plan of the study has no column {unknown[0]!r}; it may have {', '.join(kinds)}")
+    given = {name: value for name, value in row.items() if value is not None}
+    if "rate" not in given:
+        raise PipelineError("a plan of the study needs the column 'rate' in each row")
+    if "p50_ms" not in given and "p75_ms" not in given:
+        mix, p50_ms, p75_ms = mix_of(str(given.get("mix", "low")))
+        given |= {"mix": mix, "p50_ms": p50_ms, "p75_ms": p75_ms}
+    elif not {"p50_ms", "p75_ms"} <= set(given):
+        raise PipelineError("a plan of the study names both percentiles, p50_ms and p75_ms, or none")
+    given.setdefault("mix", f"{given['p50_ms']:g}/{given['p75_ms']:g}")
+    try:
+        cast = {name: kinds[name](value) for name, value in given.items()}
+        cut = [name for name, value in given.items() if kinds[name] is int and cast[name] != value]
+        if cut:
+            raise ValueError(f"{cut[0]} must be a whole number, not {given[cut[0]]!r}")
+        return Point(**cast).check()
+    except (TypeError, ValueError, OverflowError) as error:
+        raise PipelineError(f"a row of the plan holds what cannot be: {error}") from None
+
+
+def schedule_limit_s(n: int, rate: float, more_s: float) -> float:
+    """Seconds that a run may take: twice its schedule, and some more. What needs longer has long been overtaken."""
+    return 2 * n / (rate or _FULL_SPEED_AT_LEAST) + more_s
+
+
+def run_once(design: str | StudyDesign, n: int, rate: float, warmup: int = 0, **settings: Any) -> dict[str, Any]:
+    """Run a design once in this process, after a warm-up at full speed.
+
+    Args: `design`, `settings`: as StudyRun takes them.
+    Returns: StudyRun's figures, with `other_cpus` (CPUs that all other processes of the machine used meanwhile) and
+    `held_at_end` (requests whose memory was not given back).
+    Raises: ValueError, TypeError for arguments that cannot be; MemoryError; RuntimeError for a request that was lost.
+    """
+    from kbroker.spark.purgatory.driver import StudyRun, held, trim
+
+    if warmup:
+        StudyRun(design, warmup, **settings).go()
+    gc.collect()
+    trim()
+    run = StudyRun(design, n, rate=rate, **settings)
+    before = machine_cpu_s()
+    run.go()
+    used = machine_cpu_s() - before
+    found = run.figures()
+    found["other_cpus"] = max(0.0, used - found["cpu_s"]) / found["elapsed_s"]
+    found["held_at_end"] = held(run)
+    return found
+
+
+def measure(point: Point) -> dict[str, Any]:
+    """Run a point here with kbroker's own purgatory; its row: the point's columns, then FIGURES.
+
+    Raises: as `run_once`.
+    """
+    from kbroker.spark.purgatory.driver import rss_mb
+
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    found = run_once(
+        "wheel",
+        point.n,
+        point.rate,
+        point.warmup,
+        p50=point.p50_ms,
+        p75=point.p75_ms,
+        timeout_ms=point.timeout_ms,
+        size=point.payload_bytes,
+        keys=point.keys,
+        seed=point.seed,
+        tick_ms=point.tick_ms,
+        wheel_size=point.wheel_size,
+        memory_mb=math.ceil(rss_mb()) + point.memory_mb if point.memory_mb else 0,
+        limit_s=point.limit_s or schedule_limit_s(point.n, point.rate, 10),
+    )
+    late = found["expiry_late_ms"] or {}
+    names = [
+        *("made", "immediate", "completed", "expired", "peak_pending", "rate_drawn", "elapsed_s", "cpu_s"),
+        *("cpu_us_per_request", "rss_start_mb", "rss_peak_mb", "offers_per_request", "other_cpus"),
+    ]
+    return {
+        **asdict(point),
+        **{name: found[name] for name in names},
+        "rate_enqueued": found["rate_enqueue"],
+        "pause_max_ms": found["stall_max_ms"],
+        "paused_ms": found["stalled_ms"],
+        **{f"expiry_late_{name}_ms": late.get(name) for name in ("p50", "p99", "max")},
+        "expired_share": expired_share(found),
+        "drawn_share": drawn_expired_share({**found, "n": point.n}),
+        "saturated": saturation(found),
+        "load_1m": load,
+        "cores": os.cpu_count(),
+        "host": platform.node(),
+        "error": None,
+    }
+
+
+def saturation(figures: Mapping[str, Any]) -> str:
+    """Why a design could not follow: "memory", "time", "rate"; empty if it did. At full speed there is no target."""
+    if figures.get("given_up"):
+        return str(figures["given_up"])
+    if figures["rate_target"] and figures["rate_enqueue"] < KEPT_UP * figures["rate_drawn"]:
+        return "rate"
+    return ""
+
+
+def drawn_expired_share(figures: Mapping[str, Any]) -> float:
+    """Of the requests, how many were drawn with a completion time not below the time-out; 0..1."""
+    return (float(figures["n"]) - float(figures["drawn_to_complete"])) / float(figures["n"])
+
+
+def expired_share(figures: Mapping[str, Any]) -> float:
+    """Of the requests that were made, how many expired; 0..1."""
+    return float(figures["expired"]) / max(1.0, float(figures.get("made") or figures["n"]))
+
+
+def machine_cpu_s() -> float:
+    """CPU seconds of the whole machine so far: user, nice, system, irq, softirq; 0 where /proc does not tell."""
+    try:
+        words = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
+    except OSError:
+        return 0.0
+    return sum(int(words[i]) for i in (1, 2, 3, 6, 7)) / 100

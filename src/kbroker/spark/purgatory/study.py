@@ -1,0 +1,171 @@
+"""The purgatory study on Spark: each point of a plan is one task, each task one run in the executor's own process.
+
+A plan is a DataFrame with the columns of `point.Point`, or a list of points; what comes back has a row for each, with
+what the run gave (`figures.FIGURES`), or what it failed with. It is the purgatory of the kbroker that the executors
+have installed; a broker plays no part.
+
+A run uses up to four threads in real time. Runs that share a machine disturb each other, and its other programs disturb
+them all: each row says what others used meanwhile (`other_cpus`, in CPUs, other runs counted). `local[1]` runs one
+point at a time; on a cluster `spark.task.cpus` says how many cores a run has.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.jobs import Progress, silent
+from kbroker.spark.purgatory import figures
+from kbroker.spark.purgatory.point import Point, measure, mix_of, point_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+Measure = Callable[[Point], dict[str, Any]]
+MOST_POINTS = 100_000
+_ASK_AGAIN_S = 0.5
+_TASK = re.compile(r"Task (\d+) in stage")
+
+
+def points_of(
+    mixes: Sequence[str], rates: Sequence[float], *, seeds: Sequence[int] = (1,), repetitions: int = 1, **same: Any
+) -> list[Point]:
+    """Every mix at every rate with every seed, again and again.
+
+    Repetitions of a point are far apart, so that what slows a machine for a while does not slow all of them.
+
+    Args: `mixes`: as `mix_of` takes them; `same`: the other fields of all points.
+    Raises: PipelineError for values that cannot be.
+    """
+    chosen = [mix_of(text) for text in mixes]
+    return [
+        point_of({"mix": mix, "p50_ms": p50_ms, "p75_ms": p75_ms, "rate": rate, "seed": seed, "repetition": n, **same})
+        for n in range(1, repetitions + 1)
+        for seed in seeds
+        for mix, p50_ms, p75_ms in chosen
+        for rate in rates
+    ]
+
+
+def plan(spark: SparkSession, points: Sequence[Point]) -> DataFrame:
+    """Points as a DataFrame, one in each partition, in their order.
+
+    Raises: PipelineError for a point that cannot be or is there twice, and for none or more than MOST_POINTS.
+    """
+    if not 0 < len(points) <= MOST_POINTS:
+        raise PipelineError(f"a plan of the study has 1 to {MOST_POINTS:,} points, not {len(points):,}")
+    whole = [point_of(asdict(point)) for point in points]
+    seen: set[Point] = set()
+    for point in whole:
+        if point in seen:
+            raise PipelineError(f"{point}: the plan has it twice; give it another repetition")
+        seen.add(point)
+    rows = [tuple(asdict(point).values()) for point in whole]
+    return spark.createDataFrame(spark.sparkContext.parallelize(rows, len(rows)), _ddl(figures.plan_schema()))
+
+
+def run_points(points: DataFrame, measure: Measure = measure) -> DataFrame:
+    """Run each row of a plan in a task of its own; a row of `figures.COLUMNS` for each.
+
+    Every action on the result runs all of it again: write it, or cache it, before looking at it twice.
+
+    Args: `points`: some columns of Point, at least `rate`; it is brought here and spread anew. `measure`: what runs
+        a point in an executor and returns its row; another design may be run so.
+    Raises: PipelineError for a plan that cannot be. A run that fails is a row with an `error`.
+    """
+    rows = points.limit(MOST_POINTS + 1).collect()
+    spread = plan(points.sparkSession, [point_of(row.asDict()) for row in rows])
+    return spread.mapInArrow(_task(measure), _ddl(figures.row_schema()))
+
+
+def run_study(
+    spark: SparkSession, points: Sequence[Point], *, progress: Progress = silent, measure: Measure = measure
+) -> list[dict[str, Any]]:
+    """Run a plan and return its rows, in its order.
+
+    Args: `progress`: told how many points are done.
+    Raises: PipelineError for a plan that cannot be, and one that names the point whose executor's process ended.
+    """
+    frame = plan(spark, points).mapInArrow(_task(measure), _ddl(figures.row_schema()))
+    from pyspark.errors import PythonException
+
+    with _told(spark, len(points), progress):
+        try:
+            found = frame.collect()
+        except Exception as error:
+            lost = _TASK.search(str(error))
+            if isinstance(error, PythonException) or lost is None or not int(lost[1]) < len(points):
+                raise
+            raise PipelineError(
+                f"{points[int(lost[1])]}: its executor's process ended during the run; is there memory for it?"
+            ) from error
+    return [row.asDict() for row in found]
+
+
+def _task(measure: Measure) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for row in batch.to_pylist():
+                yield pa.RecordBatch.from_pylist([_row(Point(**row), measure)], schema=figures.row_schema())
+
+    return run
+
+
+def _row(point: Point, measure: Measure) -> dict[str, Any]:
+    try:
+        return measure(point)
+    except Exception as error:  # a row says what its run failed with, and the other runs go on
+        said = str(error)
+        what = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        return {**dict.fromkeys(figures.COLUMNS), **asdict(point), "error": what}
+
+
+@contextmanager
+def _told(spark: SparkSession, count: int, progress: Progress) -> Iterator[None]:
+    """Tell how many tasks of the session's next job are done, from a thread of its own."""
+    if progress is silent:
+        yield
+        return
+    context, over = spark.sparkContext, threading.Event()
+    group = "kbroker purgatory study"
+    tracker = context.statusTracker()
+    before = set(tracker.getJobIdsForGroup(group))
+    context.setJobGroup(group, group, interruptOnCancel=True)
+
+    def done() -> int:
+        jobs = [tracker.getJobInfo(number) for number in set(tracker.getJobIdsForGroup(group)) - before]
+        stages = [tracker.getStageInfo(number) for job in jobs if job is not None for number in job.stageIds]
+        return sum(stage.numCompletedTasks for stage in stages if stage is not None)
+
+    def ask() -> None:
+        told = 0
+        while not over.wait(_ASK_AGAIN_S):
+            now = done()
+            if now > told:
+                told = now
+                progress(f"{now:,} of {count:,} points done")
+
+    asker = threading.Thread(target=ask, name="study-progress", daemon=True)
+    asker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        asker.join()
+        for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+            context.setLocalProperty(name, None)  # type: ignore[arg-type]
+
+
+def _ddl(schema: pa.Schema) -> Any:
+    """An Arrow schema as Spark's."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)

@@ -1,0 +1,123 @@
+"""The page about a purgatory study: what kbroker's purgatory costs and holds at each rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from kbroker.spark import jobs
+from kbroker.spark.purgatory import figures
+from kbroker.spark.purgatory.figures import Row
+from kbroker.spark.purgatory.tables import DISTURBED, HEADER, cells, target
+from kbroker.spark.report.curves import Curve, Run, curve_plot
+from kbroker.spark.report.document import LINES, cards, document, legend, table
+from kbroker.spark.report.plots import Text
+
+PLOTS: tuple[tuple[str, str, Text], ...] = (
+    ("Requests enqueued per second", "rate_enqueued", lambda v: jobs.count(v)),
+    ("CPU per request, microseconds", "cpu_us_per_request", lambda v: f"{v:,.10g}"),
+    ("Memory: growth of the process, MB", "memory_mb", lambda v: f"{v:,.10g}"),
+    ("Longest pause of the generator, ms", "pause_max_ms", lambda v: f"{v:,.10g}"),
+    ("Expiry late, 99th percentile, ms", "expiry_late_p99_ms", lambda v: f"{v:,.10g}"),
+    ("Expired beside drawn: points apart", "off", lambda v: f"{v:,.10g}"),
+    ("CPUs that others used meanwhile", "other_cpus", lambda v: f"{v:,.10g}"),
+)
+
+
+def write_study_report(source: str | Path, output: str | Path, made_at: datetime) -> int:
+    """Write the page of a study's output. Args: `made_at`: what it says of its own time.
+
+    Returns: its size in bytes.
+
+    Raises: PipelineError when `source` is no output of the study; OSError.
+    """
+    page = render_study(figures.read_rows(source), str(source), made_at).encode()
+    Path(output).write_bytes(page)
+    return len(page)
+
+
+def render_study(rows: Sequence[Row], source: str, made_at: datetime) -> str:
+    """The whole page."""
+    done = [row for row in rows if row["error"] is None]
+    title = f"Purgatory study, {len(rows):,} runs"
+    hosts = sorted({str(row["host"]) for row in done})
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="soft">{escape(source)} · made {made_at:%Y-%m-%d %H:%M} UTC by kbroker</p>',
+        cards(_cards(done, hosts)),
+        *_notes(rows),
+        *_plots(done),
+        "<h2>Medians</h2>",
+        table([word.capitalize() for word in HEADER], [cells(one) for one in figures.summed(rows)], numbers=1),
+        '<p class="soft">Memory is by how much the process grew; lateness is of requests that expired. At full speed '
+        "there is no target to fall behind.</p>",
+    ]
+    return document(title, body)
+
+
+def _cards(done: Sequence[Row], hosts: Sequence[str]) -> Iterable[tuple[str, str]]:
+    kept = [row["rate"] for row in done if row["rate"] and not row["saturated"]]
+    full = [row["rate_enqueued"] for row in done if not row["rate"] and not row["saturated"]]
+    yield jobs.count(sum(row["made"] for row in done)), "requests in all"
+    yield (f"{jobs.count(max(kept))}/s" if kept else "-"), "highest rate that was kept up"
+    if full:
+        yield f"{jobs.count(max(full))}/s", "best at full speed"
+    yield jobs.duration(1000 * sum(row["cpu_s"] for row in done)), "of CPU"
+    yield f"{len(hosts):,}", "machine" if len(hosts) == 1 else "machines"
+
+
+def _notes(rows: Sequence[Row]) -> Iterable[str]:
+    disturbed = figures.disturbed(rows)
+    if disturbed:
+        yield f'<p class="note">{disturbed:,} of {len(rows):,} runs {escape(DISTURBED)}.</p>'
+    for failure in figures.failures(rows):
+        yield f'<p class="note">Failed: {escape(failure)}</p>'
+
+
+def _plots(done: Sequence[Row]) -> Iterable[str]:
+    groups: dict[str, list[Row]] = {}
+    for row in done:
+        if row["rate"]:
+            groups.setdefault(_name(row, done), []).append(row)
+    if not groups:
+        return
+    names = list(groups)
+    yield (
+        "<p>By target rate, requests per second. A dot is a run, the line goes through medians; a run that could not "
+        "follow is crossed.</p>"
+    )
+    yield legend(names, first=1)
+    for title, figure, text in PLOTS:
+        curves = [
+            Curve(name, [run for row in groups[name] if (run := _run(row, figure)) is not None], 1 + i % LINES)
+            for i, name in enumerate(names)
+        ]
+        if any(curve.runs for curve in curves):
+            yield f"<h3>{title}</h3>" + curve_plot(curves, target, text, f"{title}, by target rate")
+
+
+def _run(row: Row, figure: str) -> Run | None:
+    value = _value(row, figure)
+    note = f"{target(row['rate'])}/s, seed {row['seed']}, repetition {row['repetition']}"
+    if row["saturated"]:
+        note += f", saturated by {row['saturated']}"
+    return None if value is None else Run(row["rate"], value, bool(row["saturated"]), note)
+
+
+def _value(row: Row, figure: str) -> float | None:
+    if figure == "memory_mb":
+        return float(row["rss_peak_mb"] - row["rss_start_mb"])
+    if figure == "off":
+        return 100 * abs(float(row["expired_share"] - row["drawn_share"]))
+    found = row[figure]
+    return None if found is None else float(found)
+
+
+def _name(row: Row, done: Sequence[Row]) -> str:
+    """Of a curve: the mix, and whatever else differs in this study."""
+    alike = [name for name in figures.GROUP if name not in ("mix", "p50_ms", "p75_ms", "rate", "limit_s", "warmup")]
+    more: list[Any] = [f"{name} {row[name]:,}" for name in alike if len({other[name] for other in done}) > 1]
+    return ", ".join([f"{row['mix']} mix ({row['p50_ms']:g} ms median, {row['p75_ms']:g} ms 75th percentile)", *more])
