@@ -1,63 +1,30 @@
-"""The broker: assembles the parts in order, and takes them apart in order.
+"""The broker: starts its parts, stops them, and tells about them.
 
-    with Broker() as broker:
-        print(broker.bootstrap_servers)
-
-Start: configuration, log folder, metadata, topics, native lane, groups, handlers, network. Stop: acceptors, network
-threads stop reading, handlers, waiting requests, groups, network threads, log, metadata.
+with Broker() as broker:
+    print(broker.bootstrap_servers)
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock, SystemClock
-from kbroker._core.memory_pool import MemoryPool
-from kbroker._core.request_queue import Queue
 from kbroker.common.config import BrokerConfig
-from kbroker.common.config_broker import usable_cores
-from kbroker.common.config_def import INT32_MAX, ConfigError
-from kbroker.common.listeners import Listener
+from kbroker.common.config_def import ConfigError
 from kbroker.common.removed_settings import instead_of
-from kbroker.log.manager import LogManager
 from kbroker.metrics.exposition import Exposition
-from kbroker.network.authentication import ListenerSecurity
-from kbroker.network.request_channel import InboundRequest, RequestChannel
-from kbroker.network.socket_server import SocketServer
-from kbroker.server._lane import NativeLane
-from kbroker.server.apis import api18_api_versions
-from kbroker.server.broker_metrics import Observed
-from kbroker.server.connection_limits import ConnectionLimits
+from kbroker.network.request_channel import InboundRequest
+from kbroker.server.broker_parts import BrokerParts, Interception, Interceptor
 from kbroker.server.context import ApiContext
-from kbroker.server.group_service import GROUP_KEYS, GroupService
-from kbroker.server.handler_threads import HandlerThreads
 from kbroker.server.kafka_apis import KafkaApis
-from kbroker.server.metadata_store import BROKER, MetadataStore
-from kbroker.server.metrics_service import MetricsService, memory_pool
-from kbroker.server.quota.service import QuotaService
 from kbroker.server.quota.verdict import Verdict
-from kbroker.server.request_handler import RequestHandlerPool
 from kbroker.server.request_log.service import RequestLog
-from kbroker.server.security.credentials import ScramCredentials
-from kbroker.server.socket_options import endpoints_of, socket_options
-from kbroker.server.topics import TopicRegistry
 
 logger = logging.getLogger(__name__)
-
-#: Native handlers kept awake under load; more wake for a backlog. On two cores a second one only takes turns with the
-#: network thread (ApiVersions/s 0.8 times).
-AWAKE_HANDLERS = min(2, max(1, usable_cores() // 2))
-
-
-#: Sees a request before it is served; True: it has taken it over, and answers, closes or hands it to Broker.resume.
-Interceptor = Callable[[InboundRequest], bool]
 
 
 class BrokerStartError(RuntimeError):
@@ -83,8 +50,8 @@ class Broker:
         self.clock = SystemClock() if clock is None else clock
         self.apis = KafkaApis()
         self._state_lock = threading.Lock()
-        self._parts: _Parts | None = None
-        self._interception = _Interception()
+        self._parts: BrokerParts | None = None
+        self._interception = Interception()
 
     def __enter__(self) -> Broker:
         self.start()
@@ -109,7 +76,7 @@ class Broker:
                 instead = instead_of(name, str(value))
                 logger.warning("unknown setting %s is ignored%s", name, "" if instead is None else f"; {instead}")
             raise_open_files_limit(self.config.integer("kbroker.nofile.limit"))
-            parts = _Parts(self.config, self.clock, self.apis, self._interception)
+            parts = BrokerParts(self.config, self.clock, self.apis, self._interception)
             try:
                 parts.start()
             except ConfigError:
@@ -141,7 +108,7 @@ class Broker:
         Threads: any; a request under way may still be seen by the previous one.
         """
         with self._state_lock:
-            self._interception = _Interception(interceptor, frozenset(keys) if interceptor is not None else frozenset())
+            self._interception = Interception(interceptor, frozenset(keys) if interceptor is not None else frozenset())
             if self._parts is not None:
                 self._parts.set_interception(self._interception)
 
@@ -220,276 +187,11 @@ class Broker:
         metrics = f", metrics at {parts.metrics.url}/metrics" if parts.metrics.url is not None else ""
         return f"{addresses}, node {self.config.node_id}, cluster {parts.ctx.cluster_id}, {data}{metrics}"
 
-    def _running(self) -> _Parts:
+    def _running(self) -> BrokerParts:
         parts = self._parts
         if parts is None:
             raise RuntimeError("this broker does not run")
         return parts
-
-
-class _Interception(NamedTuple):
-    """Who sees requests first, and which natively served APIs go through Python for it."""
-
-    interceptor: Interceptor | None = None
-    keys: frozenset[int] = frozenset()
-
-
-class _Parts:
-    """One life of a broker: what start has built so far, taken apart by stop."""
-
-    def __init__(self, config: BrokerConfig, clock: BaseClock, apis: KafkaApis, interception: _Interception) -> None:
-        self.config = config
-        self.clock = clock
-        self.apis = apis
-        self.in_memory = config.boolean("kbroker.in.memory")
-        self.ctx: ApiContext
-        self.listeners: list[Listener] = []
-        self._interception = interception
-        self._timeout_s = config.integer("kbroker.shutdown.timeout.ms") / 1000
-        self._pid = os.getpid()
-        self._undo: list[tuple[str, Callable[[], object]]] = []
-
-    # ------------------------------------------------------------ start
-
-    def start(self) -> None:
-        """Build everything, each part with the step that takes it apart; stop runs those steps in reverse."""
-        config = self.config
-        atexit.register(self.stop)
-        logs = LogManager([] if self.in_memory else [config.log_dir], self.clock, config, self.in_memory)
-        self._logs = logs
-        self._then("log", logs.close)
-        store = MetadataStore(None if self.in_memory else config.log_dir, config.node_id, logs.cluster_id)
-        self._undo.insert(0, ("metadata", store.close))  # the last thing to go
-        config.set_dynamic(store.configs(BROKER, str(config.node_id)), store.configs(BROKER, ""))
-
-        requests = Queue(config.integer("queued.max.requests"), self.clock, awake_target=AWAKE_HANDLERS)
-        python_requests = Queue(INT32_MAX, self.clock)
-        self._requests, self._python_requests = requests, python_requests
-        credentials = ScramCredentials(store)
-        quotas = self._quotas = QuotaService(config, self.clock)
-        self.metrics = MetricsService(config, quotas.metrics)
-        pool = memory_pool(config, self.clock, quotas.metrics)
-        request_log = self.request_log = self._request_log()
-        self._then("request log", lambda: request_log.stop(self._timeout_s))
-        server = self.server = SocketServer(
-            config.listeners,
-            requests,
-            socket_options(config),
-            pool=pool,
-            clock=self.clock,
-            security=self._security(credentials),
-            record=request_log.recorder,
-        )
-        request_log.observe(quotas.managers, server.connection_quotas)
-        self._then("network threads", lambda: server.finish_stop(self._timeout_s))
-        self._then("quotas", self._stop_quotas)
-        quotas.start(logs.scheduler)
-
-        limits = ConnectionLimits(config, server.connection_quotas)
-        self.listeners = server.bind()
-        endpoints = endpoints_of(config, self.listeners)
-
-        lane = self.lane = self._start_lane(requests, python_requests)
-        lane.intercept(self._interception.keys)
-        topics = TopicRegistry(config, store, logs, lane.publish_topics)
-        self.ctx = ApiContext(
-            config,
-            store,
-            topics,
-            endpoints,
-            self.apis.ranges,
-            self.clock,
-            connection_quotas=server.connection_quotas,
-            quotas=quotas.managers,
-        )
-        self.ctx.credentials = credentials
-        self.ctx.dynamic.on_broker_change(logs.reconfigure)
-        self.ctx.dynamic.on_broker_change(limits.on_config_change)
-        topics.load()
-        self.ctx.quota_entities.on_change(limits.on_quota_change)
-        self.ctx.quota_entities.on_change(quotas.on_quota_change)
-        self.ctx.quota_entities.load()
-        request_log.start(topics)
-        self._start_groups(logs, topics)
-        self._start_handlers(lane, requests, python_requests)
-        self._then("acceptors", server.begin_stop)
-        server.start()
-        self._start_metrics(pool)
-
-    def _security(self, credentials: ScramCredentials) -> dict[str, ListenerSecurity]:
-        """What protects the listeners; Python's ssl and hashlib are not loaded where nothing does."""
-        if not any(listener.has_tls or listener.has_sasl for listener in self.config.listeners):
-            return {}
-        from kbroker.server.security.listener_security import listener_security
-
-        return listener_security(self.config, self.apis, credentials, self.clock)
-
-    def _request_log(self) -> RequestLog:
-        names = {entry.key: entry.name for entry in self.apis.entries.values()}
-        threads = len(self.config.listeners) * self.config.integer("num.network.threads")
-        return RequestLog(self.config, self.clock, names, threads)
-
-    def _start_lane(self, requests: Queue, python_requests: Queue) -> NativeLane:
-        config = self.config
-        lane = NativeLane(
-            self.clock,
-            requests,
-            python_requests,
-            config.node_id,
-            max_fetch_sessions=config.integer("max.incremental.fetch.session.cache.slots"),
-            fetch_max_bytes=config.integer("fetch.max.bytes"),
-            fetch_purge_interval=config.integer("fetch.purgatory.purge.interval.requests"),
-            produce_purge_interval=config.integer("producer.purgatory.purge.interval.requests"),
-            quotas=self._quotas.managers,
-        )
-        for entry in self.apis.entries.values():
-            lane.set_api(entry.key, entry.served_from, entry.max_version, entry.first_flexible)
-        ranges = self.apis.ranges()
-        lane.set_api_versions(*api18_api_versions.encode_bodies(ranges), api18_api_versions.unsupported(ranges))
-        reapers = [
-            _thread("executor-Fetch-reaper", lane.run_fetch_reaper),
-            _thread("executor-Produce-reaper", lane.run_produce_reaper),
-        ]
-        self._then("reapers", lambda: self._join(reapers))
-        self._then("lane", lane.close)
-        for thread in reapers:
-            thread.start()
-        return lane
-
-    def _start_groups(self, logs: LogManager, topics: TopicRegistry) -> None:
-        groups = GroupService(self.config, self.clock, topics, logs.scheduler)
-        self._then("groups", lambda: groups.close(self._timeout_s))
-        groups.start()
-        self.ctx.group_coordinator = groups.coordinator
-        self.ctx.coordinators.add(GROUP_KEYS)
-
-    def _start_metrics(self, pool: MemoryPool | None) -> None:
-        names = {entry.key: entry.name for entry in self.apis.entries.values()}
-        self._then("metrics port", self.metrics.stop)
-        self.metrics.start(
-            Observed(
-                self.clock,
-                self.server,
-                pool,
-                self._requests,
-                self._python_requests,
-                self.lane,
-                self._handlers,
-                self.ctx.topics,
-                names,
-                self.ctx.quotas,
-                self.request_log,
-            )
-        )
-        self._then("readiness", self.metrics.not_ready)
-        self.metrics.ready()
-
-    def _start_handlers(self, lane: NativeLane, requests: Queue, python_requests: Queue) -> None:
-        config = self.config
-        channel = RequestChannel(python_requests)
-        pool = RequestHandlerPool(
-            self.ctx, self.apis, channel.receive, config.integer("kbroker.python.threads"), self._intercept
-        )
-        handlers = self._handlers = HandlerThreads(lane.run_handler, lane.retire_handlers)
-
-        def stop_native() -> None:
-            requests.close()
-            self._join(handlers.threads)
-
-        def stop_python() -> None:
-            channel.close()
-            if not pool.stop(self._timeout_s):
-                logger.error("a Python request handler did not end within %.1f s", self._timeout_s)
-
-        self._then("waiting requests", lambda: self._complete_waiting(lane))
-        self._then("Python handlers", stop_python)
-        self._then("handlers", stop_native)
-        pool.start()
-        handlers.resize(config.integer("num.io.threads"))
-        self.ctx.dynamic.on_broker_change(lambda changed: handlers.resize(config.integer("num.io.threads")))
-
-    # ------------------------------------------------------------ interception
-
-    def set_interception(self, interception: _Interception) -> None:
-        self._interception = interception
-        self.lane.intercept(interception.keys)
-
-    def _intercept(self, request: InboundRequest) -> bool:
-        """Show a request to the interceptor; true if a Python handler has nothing to do with it any more."""
-        interceptor = self._interception.interceptor
-        if request.was_examined:
-            return False
-        try:
-            if interceptor is not None and interceptor(request):
-                return True
-        except Exception:  # not the client's fault
-            logger.exception("the interceptor failed on api key %d", request.api_key)
-        entry = self.apis.entries.get(request.api_key)
-        if request.answered or entry is None or not entry.is_native:
-            return request.answered
-        request.hand_over(self._requests)  # it came here only to be seen
-        return True
-
-    def resume(self, request: InboundRequest) -> None:
-        entry = self.apis.entries.get(request.api_key)
-        request.hand_over(self._requests if entry is not None and entry.is_native else self._python_requests)
-
-    def is_quiet(self) -> bool:
-        # A request may be declined to Python, be handed back and be declined once more: four looks, in this order.
-        return all(self._is_idle(python) for python in (False, True, False, True)) and (
-            self.lane.is_quiet
-            and self._logs.scheduler.is_quiet
-            and self.ctx.groups.is_quiet
-            and self.ctx.quotas.is_quiet
-        )
-
-    def _is_idle(self, python: bool) -> bool:
-        queue = self._python_requests if python else self._requests
-        threads = self.config.integer("kbroker.python.threads") if python else len(self._handlers.threads)
-        return len(queue) == 0 and queue.sleepers == threads
-
-    def _then(self, what: str, undo: Callable[[], object]) -> None:
-        self._undo.append((what, undo))
-
-    # ------------------------------------------------------------ stop
-
-    def stop(self) -> None:
-        """Take apart what was built, in reverse; a step that fails is told, and the others still run. Idempotent."""
-        atexit.unregister(self.stop)
-        if os.getpid() != self._pid:  # a child made by fork owns no thread and no file of ours
-            return
-        while self._undo:
-            what, undo = self._undo.pop()
-            try:
-                undo()
-            except Exception:
-                logger.exception("stopping the %s failed", what)
-
-    def _complete_waiting(self, lane: NativeLane) -> None:
-        """Produces that wait for the disk get the time a stop may take; waiting fetches are answered at once."""
-        real = SystemClock()  # a stop takes real time, whatever the broker's clock says
-        end_ms = real.now_ms() + self._timeout_s * 1000
-        while lane.waiting_produces and real.now_ms() < end_ms:
-            time.sleep(0.005)
-        lane.complete_waiting()
-
-    def _stop_quotas(self) -> None:
-        if not self._quotas.close(self._timeout_s):
-            logger.error("the thread of throttled channels did not end within %.1f s", self._timeout_s)
-
-    def _join(self, threads: list[threading.Thread]) -> None:
-        real = SystemClock()
-        end_ms = real.now_ms() + self._timeout_s * 1000
-        for thread in threads:
-            if thread.ident is None:
-                continue
-            thread.join(max(0.0, (end_ms - real.now_ms()) / 1000))
-            if thread.is_alive():
-                logger.error("thread %s did not end within %.1f s", thread.name, self._timeout_s)
-
-
-def _thread(name: str, body: Callable[[], None]) -> threading.Thread:
-    return threading.Thread(target=body, name=name, daemon=True)
 
 
 def raise_open_files_limit(wanted: int) -> None:
