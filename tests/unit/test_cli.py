@@ -1,5 +1,6 @@
 """The command line: what it parses, what it refuses in one line, what it never imports."""
 
+import importlib
 import json
 import signal
 import subprocess
@@ -334,3 +335,17 @@ def test_help_imports_nothing_heavy():
     loaded = modules_of("--help")
     assert not {m for m in loaded if m.startswith("kbroker.") and not m.startswith("kbroker.cli")}
     assert not loaded & {"numpy", "cramjam", "asyncio", "socket", "sqlite3", "dataclasses", "importlib.metadata"}
+
+
+@pytest.mark.parametrize(("platform", "warns"), [("linux", False), ("darwin", False), ("win32", True)])
+def test_serve_says_what_the_system_cannot_do(fake_broker, monkeypatch, platform, warns):
+    """On Windows one line of warning before the ready line, elsewhere none."""
+    serve = importlib.import_module("kbroker.cli.serve")  # the package gives the command that name
+    unsupported = serve.unsupported_on(platform)
+    assert (unsupported is not None) == warns
+    monkeypatch.setattr(serve, "unsupported_on", lambda _: unsupported)
+    result = run("serve", "--in-memory")
+    assert result.exit_code == 0
+    lines = result.stderr.splitlines()
+    assert lines == ([f"Warning: {unsupported}"] if warns else [])
+    assert not warns or "Windows" in lines[0]

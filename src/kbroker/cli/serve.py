@@ -107,6 +107,9 @@ def _run(properties: dict[str, str]) -> None:
     broker: Broker
     control: ControlServer | None = None
     try:
+        unsupported = unsupported_on(sys.platform)
+        if unsupported is not None:
+            click.echo(f"Warning: {unsupported}", err=True)
         try:
             if properties.get("kbroker.control.listener"):
                 from kbroker.testing.control import controlled_broker
@@ -140,6 +143,16 @@ def _run(properties: dict[str, str]) -> None:
             signal.signal(number, handler)
         os.close(wake_read)
         os.close(wake_write)
+
+
+def unsupported_on(platform: str) -> str | None:
+    """Return what a broker cannot do on a system (``sys.platform``), in one line; None where nothing is known."""
+    if platform == "win32":
+        return (
+            "on Windows a segment that is open can be neither rolled nor deleted, so retention, compaction and "
+            "deleting topics fail; keep what matters on Linux"
+        )
+    return None
 
 
 def _stop_signals() -> list[signal.Signals]:
