@@ -89,7 +89,7 @@ QUIRKS: dict[int, tuple[str, list[tuple[str, str]]]] = {
         "throttled: the answer first, then no reading",
         [
             ("integration/socket_server/test_socket_server", "test_throttle_outlasts_the_answer"),
-            ("integration/test_throttling", "test_produce_is_answered_at_once_and_muted_to_the_millisecond"),
+            ("integration/throttling/test_produce", "test_produce_is_answered_at_once_and_muted_to_the_millisecond"),
         ],
     ),
     15: (

@@ -1,13 +1,16 @@
 """Compacted logs for tests: keyed batches, and what is left of them."""
 
+from pathlib import Path
+
 from kbroker.log._cleaner import Cleaner
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.facts import CleanResult
-from kbroker.protocol.records import RecordBatchBuilder, iter_batches
+from kbroker.protocol.records import RecordBatch, RecordBatchBuilder, iter_batches
 from tests.support.log_files import NOW_MS, read_all
 
 Kept = tuple[int, bytes | None, bytes | None]
 DAY_MS = 86_400_000
+CONFIG = {"cleanup.policy": "compact"}
 
 
 def keyed(*pairs: tuple[bytes | None, bytes | None], codec: int = 0, time_ms: int = NOW_MS, **options: object) -> bytes:
@@ -40,3 +43,18 @@ def compact(
     result = Cleaner(memory_bytes).clean(log, first_dirty, log.segments()[-1].base_offset, now_ms=now_ms)
     assert result is not None
     return result
+
+
+def only_batch(log: PartitionLog, at: int = 0) -> RecordBatch:
+    return next(iter_batches(read_all(log)[at]))
+
+
+def suffixes(log: PartitionLog) -> set[str]:
+    assert log.directory is not None
+    return {p.suffix for p in Path(log.directory).iterdir()}
+
+
+def transaction(log: PartitionLog, producer_id: int, *pairs: tuple[bytes, bytes | None], commit: bool) -> None:
+    options = {"producer_id": producer_id, "producer_epoch": 0, "transactional": True}
+    assert log.append(keyed(*pairs, **options), is_client=False).error == 0
+    assert log.append(marker(producer_id, commit=commit), is_client=False).error == 0

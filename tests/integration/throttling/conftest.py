@@ -1,0 +1,26 @@
+"""A broker whose clock stands still, and a client of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker.testing import VirtualBroker
+from tests.support.quota_client import QuotaClient
+from tests.support.throttling import SETTINGS
+from tests.support.wire import Connection, create_topic
+
+
+@pytest.fixture
+def broker() -> Iterator[VirtualBroker]:
+    with VirtualBroker(SETTINGS) as running:
+        with Connection(running.bootstrap_servers) as admin:
+            admin.ask(create_topic("t", 2))
+        yield running
+
+
+@pytest.fixture
+def client(broker: VirtualBroker) -> Iterator[QuotaClient]:
+    with QuotaClient(broker.bootstrap_servers) as connection:
+        yield connection

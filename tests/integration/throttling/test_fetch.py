@@ -1,0 +1,160 @@
+"""Fetch over its quota: an empty answer, bytes that are given back, and sessions that go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.protocol import codec
+from kbroker.testing import VirtualBroker
+from tests.support.quota_client import QuotaClient, fetch_body
+from tests.support.throttling import FETCH, REQUEST, USER, assert_muted_for, charge_time, fill, metric
+
+FETCH_VERSIONS = (4, 7, 11, 12)
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_a_throttled_fetch_is_empty_and_gives_its_bytes_back(
+    broker: VirtualBroker, client: QuotaClient, version: int
+) -> None:
+    """The delay without any data; the bytes that were not sent do not count."""
+    quotas = broker.context.quotas
+    fill(broker, 5000)
+    quotas.update(None, "other", FETCH, 1)
+    client.fetch("t", version=version)
+    answer = client.end()
+    size = len(client.answer) - (version >= 12)  # Kafka counts the header as four bytes in every version
+    assert answer["Responses"][0]["Partitions"][0]["Records"] is not None
+    assert metric(broker, "byte-rate", "Fetch", user="", client_id="client") == size / 10
+    quotas.fetch.unrecord(USER, "client", size)
+    quotas.update(None, "client", FETCH, 501)  # room for 5010 bytes, and the answer is a little longer
+    client.fetch("t", version=version)
+    answer = client.end()
+    assert answer["ThrottleTimeMs"] == round((size / 10 - 501) / 501 * 10_000)
+    assert answer["Responses"] == []
+    assert metric(broker, "byte-rate", "Fetch", user="", client_id="client") == 0
+    assert_muted_for(broker, client, answer["ThrottleTimeMs"])
+
+
+def test_bytes_are_given_back_even_where_time_decided(broker: VirtualBroker, client: QuotaClient) -> None:
+    """The answer is empty whichever manager throttles: the bytes go back, and are credit without a fetch quota."""
+    quotas = broker.context.quotas
+    fill(broker, 5000)
+    quotas.update(None, "client", REQUEST, 1)
+    charge_time(broker, 1000)
+    client.fetch("t")
+    answer = client.end()
+    assert (answer["ThrottleTimeMs"], answer["Responses"]) == (1000, [])
+    assert quotas.request.queue_size == 1
+    assert metric(broker, "byte-rate", "Fetch", user="", client_id="client") < -500
+
+
+def test_a_throttled_full_fetch_opens_no_session(broker: VirtualBroker, client: QuotaClient) -> None:
+    """Session id 0; the client's next full fetch opens one."""
+    fill(broker, 5000)
+    broker.context.quotas.update(None, "client", FETCH, 501)
+    client.fetch("t", session=(0, 0))
+    answer = client.end()
+    assert (answer["ThrottleTimeMs"] > 0, answer["SessionId"], answer["ErrorCode"]) == (True, 0, 0)
+    assert broker.context.quotas.fetch.queue_size == 1
+    broker.context.quotas.update(None, "client", FETCH, None)
+    broker.advance_ms(answer["ThrottleTimeMs"])
+    client.fetch("t", session=(0, 0))
+    answer = client.end()
+    assert answer["SessionId"] != 0
+    assert answer["Responses"][0]["Partitions"][0]["Records"] is not None
+
+
+@pytest.mark.parametrize("version", [7, 11, 12])
+def test_a_throttled_incremental_fetch_moves_the_epoch_only(
+    broker: VirtualBroker, client: QuotaClient, version: int
+) -> None:
+    """Same session, no partitions; the next epoch follows, and the dropped data comes then."""
+    quotas = broker.context.quotas
+    quotas.update(None, "other", FETCH, 1)
+    client.fetch("t", session=(0, 0), version=version)
+    session_id = client.end()["SessionId"]
+    assert session_id != 0
+    fill(broker, 5000)
+    quotas.update(None, "client", FETCH, 501)
+    client.fetch("t", session=(session_id, 1), version=version)
+    answer = client.end()
+    assert answer["ThrottleTimeMs"] > 0
+    assert (answer["SessionId"], answer["ErrorCode"], answer["Responses"]) == (session_id, 0, [])
+    quotas.update(None, "client", FETCH, 10_000)
+    broker.advance_ms(answer["ThrottleTimeMs"])
+    client.fetch("t", session=(session_id, 2), version=version)
+    answer = client.end()
+    assert (answer["ThrottleTimeMs"], answer["SessionId"]) == (0, session_id)
+    assert len(answer["Responses"][0]["Partitions"][0]["Records"]) > 5000
+    client.fetch("t", session=(session_id, 3), version=version)
+    assert client.end()["ErrorCode"] == 0
+
+
+@pytest.mark.parametrize(("session", "error"), [((123, 5), 70), ((None, 9), 71)])
+def test_refused_sessions_are_told_only_where_nothing_throttles(
+    broker: VirtualBroker, client: QuotaClient, session: tuple[int | None, int], error: int
+) -> None:
+    """An unknown session or a wrong epoch: 70 and 71, but throttled error 0 and session 0."""
+    quotas = broker.context.quotas
+    client.fetch("t", session=(0, 0))
+    opened = client.end()["SessionId"]
+    asked = (opened if session[0] is None else session[0], session[1])
+    client.fetch("t", session=asked)
+    assert (client.end()["ErrorCode"]) == error
+    quotas.update(None, "client", REQUEST, 1)
+    charge_time(broker, 1000)
+    client.fetch("t", session=asked)
+    answer = client.end()
+    assert (answer["ThrottleTimeMs"], answer["ErrorCode"], answer["SessionId"], answer["Responses"]) == (1000, 0, 0, [])
+
+
+def test_no_more_is_fetched_at_once_than_fits_the_window(broker: VirtualBroker, client: QuotaClient) -> None:
+    """max_bytes is capped by the quota's window: from an idle counter first an empty answer, then the data."""
+    fill(broker, 49_900)
+    fill(broker, 49_900)
+    quotas = broker.context.quotas
+    quotas.update(None, "client", FETCH, 5000)
+    client.fetch("t")
+    answer = client.end()
+    assert answer["Responses"] == []
+    throttle_ms = answer["ThrottleTimeMs"]
+    assert 0 < throttle_ms < 50  # of the overhead only: one batch was read, not both
+    broker.advance_ms(throttle_ms + 100)
+    client.fetch("t")
+    answer = client.end()
+    assert answer["ThrottleTimeMs"] == 0
+    assert 49_900 < len(answer["Responses"][0]["Partitions"][0]["Records"]) < 50_100
+
+
+def test_min_bytes_is_capped_too(broker: VirtualBroker, client: QuotaClient) -> None:
+    """A fetch never waits for more than it may be handed."""
+    fill(broker, 2000)
+    broker.context.quotas.update(None, "client", FETCH, 150)
+    client.fetch("t", max_wait_ms=30_000, min_bytes=1 << 19)
+    assert client.end()["ThrottleTimeMs"] > 0  # 1500 bytes would do, and more than that is there
+    assert broker.waiting_fetches == 0
+
+
+def test_a_fetch_that_waited_is_judged_when_it_is_answered(broker: VirtualBroker, client: QuotaClient) -> None:
+    """The thread that completes a waiting fetch charges it, and throttles it."""
+    quotas = broker.context.quotas
+    quotas.update(None, "client", FETCH, 100)
+    client.fetch("t", max_wait_ms=30_000, min_bytes=500)
+    broker.wait_for_fetches()
+    fill(broker, 5000)
+    answer = client.end()
+    assert answer["ThrottleTimeMs"] > 0
+    assert answer["Responses"] == []
+    assert_muted_for(broker, client, answer["ThrottleTimeMs"])
+    quotas.update(None, "client", FETCH, 10_000)
+    client.fetch("t", max_wait_ms=20, offset=1)
+    broker.wait_for_fetches()
+    broker.advance_ms(20)
+    assert client.end()["ThrottleTimeMs"] == 0
+
+
+def test_request_bodies_are_what_the_codec_says() -> None:
+    """The helper's fetch asks for one partition, and an incremental one for none."""
+    assert codec.encode_request(1, 11, fetch_body("t", 0, (0, -1))) != codec.encode_request(
+        1, 11, fetch_body("t", 0, (1, 1))
+    )

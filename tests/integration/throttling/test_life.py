@@ -1,0 +1,106 @@
+"""Throttles of many, of those who leave, and at the end; counters that are shared and forgotten."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from kbroker.server.quota._client_quotas import DEFAULT_ENTITY
+from kbroker.testing import VirtualBroker
+from tests.support.quota_client import QuotaClient
+from tests.support.throttling import PRODUCE, SETTINGS, USER, assert_muted_for, pass_by
+from tests.support.wire import Connection, create_topic
+
+
+def test_idle_counters_are_forgotten_after_an_hour(broker: VirtualBroker, client: QuotaClient) -> None:
+    """The scheduler removes them every 30 s."""
+    broker.context.quotas.update(USER, None, PRODUCE, 1_000_000)
+    client.produce("t", 10)
+    client.end()
+    assert broker.context.metrics.get_sensor(f"Produce-{USER}:") is not None
+    client.close()
+    for _ in range(12):
+        broker.advance_ms(300_000)
+    broker.advance_ms(1)
+    assert broker.context.metrics.get_sensor(f"Produce-{USER}:") is not None
+    broker.advance_ms(30_000)
+    assert broker.context.metrics.get_sensor(f"Produce-{USER}:") is None
+
+
+def test_a_changed_quota_does_not_end_a_throttle(broker: VirtualBroker, client: QuotaClient) -> None:
+    """Removed meanwhile: the time that was told is still served."""
+    broker.context.quotas.update(USER, None, PRODUCE, 1000)
+    client.produce("t", 20_000)
+    throttle_ms = client.end()["ThrottleTimeMs"]
+    broker.context.quotas.update(USER, None, PRODUCE, None)
+    assert_muted_for(broker, client, throttle_ms)
+
+
+def test_a_client_that_leaves_while_muted_is_let_go(broker: VirtualBroker) -> None:
+    """Its throttle ends by itself; nothing is left over, and the counter still holds what it held."""
+    quotas = broker.context.quotas
+    quotas.update(USER, None, PRODUCE, 1000)
+    with QuotaClient(broker.bootstrap_servers) as client:
+        client.produce("t", 20_000)
+        throttle_ms = client.end()["ThrottleTimeMs"]
+    pass_by(broker)
+    assert quotas.produce.queue_size == 1
+    broker.advance_ms(throttle_ms)
+    assert quotas.produce.queue_size == 0
+
+
+def test_a_broker_stops_with_throttled_channels() -> None:
+    """A stop does not wait for throttles."""
+    with VirtualBroker(SETTINGS) as broker, ExitStack() as stack:
+        with Connection(broker.bootstrap_servers) as admin:
+            admin.ask(create_topic("t", 1))
+        broker.context.quotas.update(USER, None, PRODUCE, 1)
+        for _ in range(20):
+            client = stack.enter_context(QuotaClient(broker.bootstrap_servers))
+            client.produce("t", 1000)
+            assert client.end()["ThrottleTimeMs"] > 0
+        assert broker.context.quotas.produce.queue_size == 20
+
+
+@pytest.mark.slow
+def test_thousands_of_throttled_channels_end_in_their_millisecond(broker: VirtualBroker) -> None:
+    """3,000 connections muted at once: none is read a millisecond early, and all are at their time."""
+    count = 3000
+    quotas = broker.context.quotas
+    quotas.update(None, DEFAULT_ENTITY, PRODUCE, 100)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(QuotaClient(broker.bootstrap_servers, f"c{n}", 60)) for n in range(count)]
+        for client in clients:
+            client.produce("t", 2000)
+        delays = {client.end()["ThrottleTimeMs"] for client in clients}
+        assert quotas.produce.queue_size == count
+        for client in clients:
+            client.begin("ApiVersions", 0, {})
+        broker.advance_ms(min(delays) - 1, 60)
+        pass_by(broker)
+        assert not any(client.has_answer for client in clients)
+        broker.advance_ms(max(delays) - min(delays) + 1, 60)
+        assert all(client.end()["ErrorCode"] == 0 for client in clients)
+        assert quotas.produce.queue_size == 0
+
+
+def test_clients_share_the_counter_that_their_quota_names(broker: VirtualBroker) -> None:
+    """One user's client ids draw on one counter; a default client-id quota gives each id its own."""
+    quotas = broker.context.quotas
+    with QuotaClient(broker.bootstrap_servers, "a") as a, QuotaClient(broker.bootstrap_servers, "b") as b:
+        quotas.update(USER, None, PRODUCE, 1000)
+        a.produce("t", 8000)
+        assert a.end()["ThrottleTimeMs"] == 0
+        b.produce("t", 8000)
+        assert b.end()["ThrottleTimeMs"] > 0
+    quotas.update(USER, None, PRODUCE, None)
+    quotas.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
+    with QuotaClient(broker.bootstrap_servers, "c") as c, QuotaClient(broker.bootstrap_servers, "d" * 200) as d:
+        for client in (c, d):
+            client.produce("t", 8000)
+            assert client.end()["ThrottleTimeMs"] == 0
+        assert quotas.produce.resolve(USER, "c").client_id_tag == "c"
+    with QuotaClient(broker.bootstrap_servers, None) as nameless:
+        nameless.produce("t", 100_000)
+        assert nameless.end()["ThrottleTimeMs"] == 0

@@ -1,0 +1,138 @@
+"""Requests without bytes of their own: judged by time, mutations by their own quota as well."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.testing import VirtualBroker
+from kbroker.testing.waiting import wait_until
+from tests.support.quota_client import QuotaClient
+from tests.support.throttling import MUTATION, REQUEST, SETTINGS, USER, assert_muted_for, charge_time, metric, pass_by
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_tells_its_delay(broker: VirtualBroker, client: QuotaClient, version: int) -> None:
+    """Natively served requests without bytes of their own are judged by time; version 0 is muted without a word."""
+    broker.context.quotas.update(None, "client", REQUEST, 1)
+    charge_time(broker, 1000)
+    body = {"ClientSoftwareName": "a", "ClientSoftwareVersion": "b"} if version >= 3 else {}
+    answer = client.call("ApiVersions", version, body)
+    assert len(answer["ApiKeys"]) > 20
+    assert answer.get("ThrottleTimeMs", 0) == (1000 if version else 0)
+    broker.context.quotas.update(None, "client", REQUEST, None)
+    assert_muted_for(broker, client, 1000)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 8, 12])
+def test_cold_requests_are_judged_by_time(broker: VirtualBroker, client: QuotaClient, version: int) -> None:
+    """What Python serves is muted in every version, and told where the version has the field."""
+    broker.context.quotas.update(None, "client", REQUEST, 1)
+    charge_time(broker, 1000)
+    answer = client.call("Metadata", version, {"Topics": [], "AllowAutoTopicCreation": True})
+    assert answer.get("ThrottleTimeMs", 0) == (1000 if version >= 3 else 0)
+    broker.context.quotas.update(None, "client", REQUEST, None)
+    assert_muted_for(broker, client, 1000)
+
+
+def test_a_handshake_outside_of_authentication_is_throttled(broker: VirtualBroker, client: QuotaClient) -> None:
+    """P7: SaslHandshake is charged and mutes like any request, though its answer has no field to tell it."""
+    broker.context.quotas.update(None, "client", REQUEST, 1)
+    charge_time(broker, 1000)
+    assert client.call("SaslHandshake", 1, {"Mechanism": "PLAIN"})["ErrorCode"] != 0
+    assert broker.context.quotas.request.queue_size == 1
+    broker.context.quotas.update(None, "client", REQUEST, None)
+    assert_muted_for(broker, client, 1000)
+
+
+def test_mutations_throttle_by_their_own_manager_iff_they_ask_for_more(
+    broker: VirtualBroker, client: QuotaClient
+) -> None:
+    """Of the controller's delay and the request's the larger one is told; a tie is the request's."""
+    quotas = broker.context.quotas
+    topic = {"NumPartitions": 1, "ReplicationFactor": 1}
+    quotas.update(None, "client", MUTATION, 1)
+    quotas.controller_mutation.record_and_get_throttle(USER, "client", 21)  # burst 11: 10 below zero
+    answer = client.call("CreateTopics", 6, {"Topics": [{**topic, "Name": "late"}], "timeoutMs": 1000})
+    assert (answer["ThrottleTimeMs"], answer["Topics"][0]["ErrorCode"]) == (10_000, 89)
+    assert (quotas.controller_mutation.queue_size, quotas.request.queue_size) == (1, 0)
+    assert metric(broker, "throttle-time", "ControllerMutation", user="", client_id="client") == 10_000
+    assert_muted_for(broker, client, 10_000)
+    quotas.update(None, "client", REQUEST, 1)
+    charge_time(broker, 1000)
+    quotas.controller_mutation.record_and_get_throttle(USER, "client", 1)  # 1 below zero: 1,000 ms for both
+    answer = client.call("CreateTopics", 6, {"Topics": [{**topic, "Name": "late"}], "timeoutMs": 1000})
+    assert (answer["ThrottleTimeMs"], answer["Topics"][0]["ErrorCode"]) == (1000, 89)
+    assert (quotas.controller_mutation.queue_size, quotas.request.queue_size) == (0, 1)
+
+
+def test_an_old_client_is_muted_for_its_mutations(broker: VirtualBroker, client: QuotaClient) -> None:
+    """Permissive: CreateTopics 5 makes the topic, and pays for it afterwards."""
+    broker.context.quotas.update(None, "client", MUTATION, 1)
+    topic = {"Name": "many", "NumPartitions": 20, "ReplicationFactor": 1}
+    answer = client.call("CreateTopics", 5, {"Topics": [topic], "timeoutMs": 1000})
+    assert (answer["ThrottleTimeMs"], answer["Topics"][0]["ErrorCode"]) == (9000, 0)
+    assert_muted_for(broker, client, 9000)
+
+
+def test_an_error_is_throttled_like_any_answer(broker: VirtualBroker, client: QuotaClient) -> None:
+    """A refused request costs its time as well."""
+    broker.context.quotas.update(None, "client", REQUEST, 1)
+    charge_time(broker, 1000)
+    answer = client.call("DescribeConfigs", 1, {"Resources": [{"ResourceType": 99, "ResourceName": "x"}]})
+    assert answer["ThrottleTimeMs"] == 1000
+    broker.context.quotas.update(None, "client", REQUEST, None)
+    assert_muted_for(broker, client, 1000)
+
+
+@pytest.mark.parametrize(("version", "told"), [(1, 0), (3, 0), (4, 1000)])
+def test_find_coordinator_hides_its_delay_while_there_is_none(
+    broker: VirtualBroker, client: QuotaClient, version: int, told: int
+) -> None:
+    """Below version 4 COORDINATOR_NOT_AVAILABLE says 0, and the connection is muted all the same."""
+    broker.context.coordinators.clear()
+    broker.context.quotas.update(None, "client", REQUEST, 1)
+    charge_time(broker, 1000)
+    body = {"KeyType": 0, "CoordinatorKeys": ["g"]} if version >= 4 else {"KeyType": 0, "Key": "g"}
+    answer = client.call("FindCoordinator", version, body)
+    assert answer["ThrottleTimeMs"] == told
+    broker.context.quotas.update(None, "client", REQUEST, None)
+    assert_muted_for(broker, client, 1000)
+
+
+def test_a_join_that_waits_is_not_charged_for_waiting() -> None:
+    """An answer that comes later counts its handler's time, not the three seconds it was waiting for others."""
+    settings = {**SETTINGS, "group.initial.rebalance.delay.ms": "3000"}
+    with VirtualBroker(settings) as broker, QuotaClient(broker.bootstrap_servers) as client:
+        join_and_wait(broker, client)
+
+
+def join_and_wait(broker: VirtualBroker, client: QuotaClient) -> None:
+    quotas = broker.context.quotas
+    client.begin("FindCoordinator", 1, {"KeyType": 0, "Key": "g"})
+    while client.end()["ErrorCode"] != 0:
+        broker.advance_ms(100)
+        client.begin("FindCoordinator", 1, {"KeyType": 0, "Key": "g"})
+    quotas.update(None, "client", REQUEST, 1)
+    client.begin(
+        "JoinGroup",
+        2,
+        {
+            "GroupId": "g",
+            "SessionTimeoutMs": 30_000,
+            "RebalanceTimeoutMs": 30_000,
+            "MemberId": "",
+            "ProtocolType": "consumer",
+            "Protocols": [{"Name": "range", "Metadata": b""}],
+        },
+    )
+    # The clock moves only when the handler is done with it: what it moved meanwhile would be the handler's time.
+    wait_until(lambda: bool(broker.context.groups.list_groups()) and broker.is_quiet)
+    waited_ms = 0
+    while not client.has_answer:
+        broker.advance_ms(500)
+        waited_ms += 500
+        pass_by(broker)
+    answer = client.end()
+    assert waited_ms >= 3000
+    assert (answer["ErrorCode"], answer["ThrottleTimeMs"]) == (0, 0)
+    assert metric(broker, "request-time", "Request", user="", client_id="client") == 0

@@ -1,0 +1,112 @@
+"""Produce over its quota: what the answer tells, and until when the connection is muted."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.testing import VirtualBroker
+from kbroker.testing.waiting import wait_until
+from tests.support.quota_client import QuotaClient
+from tests.support.throttling import (
+    PRODUCE,
+    REQUEST,
+    SETTINGS,
+    USER,
+    assert_muted_for,
+    charge_time,
+    metric,
+    pass_by,
+)
+from tests.support.wire import create_topic
+
+
+def test_produce_is_answered_at_once_and_muted_to_the_millisecond(broker: VirtualBroker, client: QuotaClient) -> None:
+    """KIP-219: the answer with its delay comes without time passing, then the connection is not read for that long."""
+    quotas = broker.context.quotas
+    quotas.update(USER, None, PRODUCE, 1000)
+    size = client.produce("t", 20_000)
+    answer = client.end()
+    expected = round((size / 10 - 1000) / 1000 * 10_000)
+    assert answer["ThrottleTimeMs"] == expected
+    assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0
+    assert quotas.produce.queue_size == 1
+    assert metric(broker, "throttle-time", "Produce", user=USER, client_id="") == expected
+    assert_muted_for(broker, client, expected)
+    assert quotas.produce.queue_size == 0
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+def test_every_version_of_produce_tells_the_delay(broker: VirtualBroker, client: QuotaClient, version: int) -> None:
+    """throttle_time_ms stands where each version has it."""
+    broker.context.quotas.update(None, "client", PRODUCE, 100)
+    size = client.produce("t", 500 * version, version=version)
+    assert client.end()["ThrottleTimeMs"] == round((size / 10 - 100) / 100 * 10_000)
+
+
+def test_the_whole_request_is_charged_even_where_it_failed(broker: VirtualBroker, client: QuotaClient) -> None:
+    """Header and body count, without the length before them, whatever became of the partitions."""
+    broker.context.quotas.update(USER, None, PRODUCE, 10_000_000)
+    size = client.produce("no-such-topic", 700)
+    assert client.end()["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 3
+    assert metric(broker, "byte-rate", "Produce", user=USER, client_id="") == size / 10
+
+
+def test_pipelined_requests_wait_for_the_end_each(broker: VirtualBroker, client: QuotaClient) -> None:
+    """A throttle ends a run: what was sent behind it is served when the time is over, with a throttle of its own."""
+    broker.context.quotas.update(USER, None, PRODUCE, 1000)
+    for _ in range(3):
+        client.produce("t", 20_000)
+    first = client.end(0)["ThrottleTimeMs"]
+    pass_by(broker)
+    assert not client.has_answer
+    broker.advance_ms(first - 1)
+    pass_by(broker)
+    assert not client.has_answer
+    broker.advance_ms(1)
+    assert client.end(1)["ThrottleTimeMs"] > 0
+    pass_by(broker)
+    assert not client.has_answer
+
+
+def test_without_acks_only_bytes_are_judged(broker: VirtualBroker, client: QuotaClient) -> None:
+    """acks=0: no answer, handler time is exempt, and bytes still mute the connection."""
+    quotas = broker.context.quotas
+    quotas.update(USER, None, PRODUCE, 1000)
+    quotas.update(USER, None, REQUEST, 1)
+    charge_time(broker, 1000)
+    size = client.produce("t", 20_000, acks=0)
+    wait_until(lambda: quotas.produce.queue_size == 1)
+    assert quotas.request.queue_size == 0
+    assert_muted_for(broker, client, round((size / 10 - 1000) / 1000 * 10_000))
+
+
+@pytest.mark.parametrize(
+    ("rate", "percent", "by_bytes"), [(1000, 10, True), (5_000_000, 10, False), (1800, 1000, True)]
+)
+def test_the_larger_delay_counts_once(
+    broker: VirtualBroker, client: QuotaClient, rate: int, percent: float, by_bytes: bool
+) -> None:
+    """Of bytes and time the larger delay is told and served, by its manager; they do not add up."""
+    quotas = broker.context.quotas
+    quotas.update(USER, None, PRODUCE, rate)
+    quotas.update(USER, None, REQUEST, 1)
+    charge_time(broker, percent * 10)
+    size = client.produce("t", 20_000)
+    bytes_ms = max(0, round((size / 10 - rate) / rate * 10_000))
+    time_ms = min(1000, round((percent - 1) / 1 * 10_000))
+    assert client.end()["ThrottleTimeMs"] == max(bytes_ms, time_ms)
+    assert (quotas.produce.queue_size, quotas.request.queue_size) == (by_bytes, not by_bytes)
+    assert_muted_for(broker, client, max(bytes_ms, time_ms))
+
+
+def test_produce_that_waited_for_the_disk_is_judged_when_it_is_answered() -> None:
+    """acks=all with a flush per message: the thread that completes it judges and answers, large frames too."""
+    settings = {**SETTINGS, "log.flush.interval.messages": "1"}
+    with VirtualBroker(settings) as broker, QuotaClient(broker.bootstrap_servers, "durable") as client:
+        client.send(create_topic("t", 1))
+        client.receive()
+        broker.context.quotas.update(None, "durable", PRODUCE, 1000)
+        size = client.produce("t", 300_000, acks=-1, version=9)
+        throttle_ms = client.end()["ThrottleTimeMs"]
+        assert throttle_ms == round((size / 10 - 1000) / 1000 * 10_000)
+        assert_muted_for(broker, client, throttle_ms)

@@ -1,0 +1,51 @@
+"""Steps of the throttling tests: a client over its quota, and when its connection is read again."""
+
+from __future__ import annotations
+
+from kbroker._core.metric import Metric
+from kbroker.metrics.registry import MetricName
+from kbroker.testing import VirtualBroker
+from tests.support import wire
+from tests.support.quota_client import QuotaClient
+
+USER = "ANONYMOUS"
+PRODUCE, FETCH, REQUEST, MUTATION = (
+    "producer_byte_rate",
+    "consumer_byte_rate",
+    "request_percentage",
+    "controller_mutation_rate",
+)
+SETTINGS = {"num.network.threads": "1", "log.flush.interval.messages": "9223372036854775807"}
+
+
+def pass_by(broker: VirtualBroker) -> None:
+    """Return when the network thread has been around: whoever may be read has been."""
+    for _ in range(2):
+        assert wire.answers(broker.bootstrap_servers, within=10)
+
+
+def metric(broker: VirtualBroker, name: str, group: str, **tags: str) -> float:
+    found = broker.context.metrics.get(MetricName.of(name, group, {k.replace("_", "-"): v for k, v in tags.items()}))
+    assert isinstance(found, Metric), (name, group, tags)
+    return found.measure()
+
+
+def assert_muted_for(broker: VirtualBroker, client: QuotaClient, throttle_ms: int) -> None:
+    """The next request is not read one millisecond early, and is at its time."""
+    client.begin("ApiVersions", 0, {})
+    broker.advance_ms(throttle_ms - 1)
+    pass_by(broker)
+    assert not client.has_answer
+    broker.advance_ms(1)
+    assert client.end()["ErrorCode"] == 0
+
+
+def charge_time(broker: VirtualBroker, percent: float, client_id: str = "client") -> None:
+    """Let a client have used so much time: on this clock handlers take none."""
+    broker.context.quotas.request.record_no_throttle(USER, client_id, percent)
+
+
+def fill(broker: VirtualBroker, value_bytes: int) -> None:
+    with QuotaClient(broker.bootstrap_servers, "filler") as filler:
+        filler.produce("t", value_bytes)
+        assert filler.end()["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0
