@@ -9,6 +9,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCK := tests/requirements.txt
 ARGS ?=
+# Tests wait more than they compute, so more of them than cores; WORKERS=0: one after the other, as plain pytest does
+WORKERS ?= 3
+PARALLEL = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 SOURCES := $(shell find src -path src/kbroker/_core -prune -o \( -name '*.pyx' -o -name '*.pxd' -o -name '*.h' \) -print)
@@ -28,7 +31,7 @@ build: $(VENV)/.built ## compile into .venv
 
 .PHONY: test
 test: $(VENV)/.built $(VENV)/.locked ## the whole suite: what any change can break
-	$(BIN)/python -m pytest -m "not soak" --benchmark-disable $(ARGS)
+	$(BIN)/python -m pytest -m "not soak" --benchmark-disable $(PARALLEL) $(ARGS)
 
 .PHONY: soak
 soak: $(VENV)/.built $(VENV)/.locked ## the long tests: 200 kills, long fuzzing

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.support import poller
+from tests.support import parallel, poller
 from tests.support.broker import BrokerProcess
 
 # A change gate gives the same verdict twice; new examples are for whoever runs the suite by hand, and for `make soak`.
@@ -17,6 +17,16 @@ if os.environ.get("CI"):
 
 SOAK = os.environ.get("KBROKER_SOAK") == "1"
 poller.apply()
+
+
+@pytest.hookimpl(trylast=True)  # the temporary folder is known by then
+def pytest_configure(config: pytest.Config) -> None:
+    parallel.apply(config)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        parallel.spread(items)
 
 
 @pytest.fixture(scope="session")
