@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from kbroker.spark.purgatory.point import MOST_OTHER_CPUS, drawn_expired_share, expired_share
+from kbroker.spark.purgatory.point import drawn_expired_share, expired_share, is_disturbed
 
 MIXES = {"low": "20 ms median, 60 ms 75th percentile", "high": "200 ms median, 400 ms 75th percentile"}
 GOAL_RATE = 400_000
@@ -35,7 +35,7 @@ def line(point: Point) -> str:
     return (
         f"{head} -> {point['rate_enqueue']:>9,.0f}/s  {point['cpu_us_per_request']:6.2f} us  {memory:6.1f} MB"
         f"  late p99 {expiry_p99(point):6.2f} ms  expired {expired_percent(point):5.2f} %"
-        f"  others {point.get('other_cpus', 0):.2f} CPU{saturated}"
+        f"  others {point.get('other_cpus', 0):.2f}, host {point.get('stolen_cpus', 0):.2f} CPU{saturated}"
     )
 
 
@@ -55,17 +55,22 @@ def median_ratio(ours: list[float], theirs: list[float]) -> float | None:
     return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
+def taken(points: list[Point]) -> dict[str, float]:
+    """CPUs that others used in the machine, and those that its host withheld: medians."""
+    names = ("other_cpus", "stolen_cpus")
+    return {name: statistics.median([p.get(name, 0) for p in points]) if points else 0 for name in names}
+
+
 def disturbance(document: dict[str, Any]) -> str:
-    """Whether other programs used the machine meanwhile."""
-    others = [p["other_cpus"] for p in document["points"] if p["part"] == "goals" and "other_cpus" in p]
-    if not others:
-        return ""
-    middle = statistics.median(others)
-    if middle <= MOST_OTHER_CPUS:
-        return f"Other programs used {middle:.2f} CPU meanwhile (median)."
+    """Whether others had the processors meanwhile."""
+    middle = taken([p for p in document["points"] if p["part"] == "goals" and "other_cpus" in p])
+    used, withheld = middle["other_cpus"], middle["stolen_cpus"]
+    said = f"ther programs used {used:.2f} CPU meanwhile, and the host withheld {withheld:.2f}"
+    if not is_disturbed(middle):
+        return f"O{said} (medians of the goals' runs)."
     return (
-        f"**Other programs used {middle:.2f} CPU meanwhile (median of the goals' runs). The ratios stand, as both had"
-        " the same share; lateness, expired share and saturation say more about that share than about a design.**"
+        f"**O{said} (medians of the goals' runs). The ratios stand, as both had the same share; lateness, expired share"
+        " and saturation say more about that share than about a design.**"
     )
 
 
@@ -83,9 +88,9 @@ def goal_rows(document: dict[str, Any]) -> list[tuple[str, str, str, str, str, s
         middle, ratio = statistics.median(ours), median_ratio(ours, theirs)
         verdict = "reached" if reached(middle, ratio) else "**missed**"
         of = {"part": "goals", "series": "kbroker", "mix": mix, "rate_target": rate}
-        others = statistics.median(p.get("other_cpus", 0) for p in chosen(document, **of))
-        if verdict != "reached" and ("late" in name or "share" in name) and others > MOST_OTHER_CPUS:
-            verdict = f"not judged: others used {others:.2f} CPU"
+        others = taken(chosen(document, **of))
+        if verdict != "reached" and ("late" in name or "share" in name) and is_disturbed(others):
+            verdict = f"not judged: others had {sum(others.values()):.2f} CPU"
         if bound == "-":
             verdict = ""
         elif "Kafka" in bound and ratio is None:
@@ -151,7 +156,7 @@ def sweep_row(point: Point) -> list[str]:
         f"{late['p50']:.2f} / {late['p99']:.2f}",
         f"{expired_percent(point):.2f}",
         f"{point['offers_per_request']:.5f}" if "offers_per_request" in point else "-",
-        point["saturated"] + (" (others busy)" if point.get("other_cpus", 0) > MOST_OTHER_CPUS else ""),
+        point["saturated"] + (" (others busy)" if is_disturbed(point) else ""),
     ]
 
 

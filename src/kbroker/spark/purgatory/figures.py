@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.purgatory.point import MOST_OTHER_CPUS, Point
+from kbroker.spark.purgatory.point import Point, is_disturbed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +43,7 @@ FIGURES = {
     "offers_per_request": "float64",
     "saturated": "string",
     "other_cpus": "float64",
+    "stolen_cpus": "float64",
     "load_1m": "float64",
     "cores": "int64",
     "host": "string",
@@ -53,7 +54,8 @@ COLUMNS = {**PLAN, **FIGURES}
 GROUP = tuple(name for name in PLAN if name not in ("seed", "repetition"))
 MEDIANS = (
     *("rate_enqueued", "cpu_s", "cpu_us_per_request", "pause_max_ms", "expiry_late_p50_ms", "expiry_late_p99_ms"),
-    *("expiry_late_max_ms", "expired_share", "drawn_share", "other_cpus", "load_1m", "offers_per_request"),
+    *("expiry_late_max_ms", "expired_share", "drawn_share", "other_cpus", "stolen_cpus", "load_1m"),
+    "offers_per_request",
 )
 
 
@@ -105,8 +107,8 @@ def summed(rows: Iterable[Row]) -> list[Summary]:
 
 
 def disturbed(rows: Iterable[Row]) -> int:
-    """How many runs others disturbed: they used more than MOST_OTHER_CPUS meanwhile."""
-    return sum(row["error"] is None and row["other_cpus"] > MOST_OTHER_CPUS for row in rows)
+    """How many runs others disturbed, in the machine or on its host."""
+    return sum(row["error"] is None and is_disturbed(row) for row in rows)
 
 
 def failures(rows: Iterable[Row]) -> list[str]:

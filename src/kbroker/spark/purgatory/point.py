@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MIXES: dict[str, tuple[float, float]] = {"low": (20.0, 60.0), "high": (200.0, 400.0)}
 KEPT_UP = 0.95  # of the drawn rate
 MOST_OTHER_CPUS = 0.3  # beyond it, what depends on when a thread runs says more about the machine than about a design
+MOST_STOLEN_CPUS = 0.1  # a virtual machine without a processor for 10 ms makes all of these 10 ms late
 _FULL_SPEED_AT_LEAST = 50_000  # requests a second: what a run without a target may count on for its time limit
 
 
@@ -133,8 +134,9 @@ def run_once(design: str | StudyDesign, n: int, rate: float, warmup: int = 0, **
     """Run a design once in this process, after a warm-up at full speed.
 
     Args: `design`, `settings`: as StudyRun takes them.
-    Returns: StudyRun's figures, with `other_cpus` (CPUs that all other processes of the machine used meanwhile) and
-    `held_at_end` (requests whose memory was not given back).
+    Returns: StudyRun's figures, with `other_cpus` (CPUs that all other processes of the machine used meanwhile),
+    `stolen_cpus` (CPUs that the host of a virtual machine withheld although there was work here) and `held_at_end`
+    (requests whose memory was not given back).
     Raises: ValueError, TypeError for arguments that cannot be; MemoryError; RuntimeError for a request that was lost.
     """
     from kbroker.spark.purgatory.driver import StudyRun, held, trim
@@ -144,11 +146,12 @@ def run_once(design: str | StudyDesign, n: int, rate: float, warmup: int = 0, **
     gc.collect()
     trim()
     run = StudyRun(design, n, rate=rate, **settings)
-    before = machine_cpu_s()
+    used_s, stolen_s = machine_cpu_s(), stolen_cpu_s()
     run.go()
-    used = machine_cpu_s() - before
+    used_s, stolen_s = machine_cpu_s() - used_s, stolen_cpu_s() - stolen_s
     found = run.figures()
-    found["other_cpus"] = max(0.0, used - found["cpu_s"]) / found["elapsed_s"]
+    found["other_cpus"] = max(0.0, used_s - found["cpu_s"]) / found["elapsed_s"]
+    found["stolen_cpus"] = stolen_s / found["elapsed_s"]
     found["held_at_end"] = held(run)
     return found
 
@@ -180,7 +183,7 @@ def measure(point: Point) -> dict[str, Any]:
     late = found["expiry_late_ms"] or {}
     names = [
         *("made", "immediate", "completed", "expired", "peak_pending", "rate_drawn", "elapsed_s", "cpu_s"),
-        *("cpu_us_per_request", "rss_start_mb", "rss_peak_mb", "offers_per_request", "other_cpus"),
+        *("cpu_us_per_request", "rss_start_mb", "rss_peak_mb", "offers_per_request", "other_cpus", "stolen_cpus"),
     ]
     return {
         **asdict(point),
@@ -197,6 +200,13 @@ def measure(point: Point) -> dict[str, Any]:
         "host": platform.node(),
         "error": None,
     }
+
+
+def is_disturbed(figures: Mapping[str, Any]) -> bool:
+    """Whether others, in the machine or beside it on its host, had so much of the processors that lateness tells of
+    them; a run without these figures (Kafka's) is not said to be."""
+    used, withheld = figures.get("other_cpus", 0), figures.get("stolen_cpus", 0)
+    return bool(used > MOST_OTHER_CPUS or withheld > MOST_STOLEN_CPUS)
 
 
 def saturation(figures: Mapping[str, Any]) -> str:
@@ -220,8 +230,17 @@ def expired_share(figures: Mapping[str, Any]) -> float:
 
 def machine_cpu_s() -> float:
     """CPU seconds of the whole machine so far: user, nice, system, irq, softirq; 0 where /proc does not tell."""
+    return _processor_s(1, 2, 3, 6, 7)
+
+
+def stolen_cpu_s() -> float:
+    """CPU seconds so far in which there was work and the host ran something else; 0 where /proc does not tell."""
+    return _processor_s(8)
+
+
+def _processor_s(*fields: int) -> float:
     try:
         words = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
     except OSError:
         return 0.0
-    return sum(int(words[i]) for i in (1, 2, 3, 6, 7)) / 100
+    return sum(int(words[field]) for field in fields) / 100

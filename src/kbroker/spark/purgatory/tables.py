@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from kbroker.spark import jobs
 from kbroker.spark.purgatory.figures import Summary
-from kbroker.spark.purgatory.point import MOST_OTHER_CPUS
+from kbroker.spark.purgatory.point import MOST_OTHER_CPUS, MOST_STOLEN_CPUS
 
 HEADER = (
     *("MIX", "TARGET/S", "RUNS", "ENQUEUED/S", "CPU US", "MEMORY", "PAUSE", "LATE P50", "P99", "MAX", "EXPIRED"),
-    *("DRAWN", "OTHERS", "SATURATED"),
+    *("DRAWN", "OTHERS", "HOST", "SATURATED"),
 )
 DISTURBED = (
-    f"shared their machine: others used more than {MOST_OTHER_CPUS} CPU meanwhile; lateness, pauses, expired share and "
-    "saturation then say more about that than about the purgatory"
+    f"shared their machine: others used more than {MOST_OTHER_CPUS} CPU meanwhile, or a virtual machine's host "
+    f"withheld {MOST_STOLEN_CPUS}; lateness, pauses, expired share and saturation then say more about that than "
+    "about the purgatory"
 )
 
 
@@ -36,6 +37,7 @@ def cells(one: Summary) -> list[str]:
         _with(found["expiry_late_max_ms"], 1, " ms"),
         *(_share(found[name]) for name in ("expired_share", "drawn_share")),
         _number(found["other_cpus"], 2),
+        _number(found["stolen_cpus"], 2),
         one.saturated,
     ]
 

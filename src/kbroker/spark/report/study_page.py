@@ -24,6 +24,7 @@ PLOTS: tuple[tuple[str, str, Text], ...] = (
     ("Expiry late, 99th percentile, ms", "expiry_late_p99_ms", lambda v: f"{v:,.10g}"),
     ("Expired beside drawn: points apart", "off", lambda v: f"{v:,.10g}"),
     ("CPUs that others used meanwhile", "other_cpus", lambda v: f"{v:,.10g}"),
+    ("CPUs that the host withheld", "stolen_cpus", lambda v: f"{v:,.10g}"),
 )
 
 
