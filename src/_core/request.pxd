@@ -14,6 +14,7 @@ cdef enum:
     INLINE_SEGMENTS = 4
     THROTTLE_KINDS = 6
     ERROR_KINDS = 4             # different error codes of one answer that are told apart
+    TRAIL_ROOM_BYTES = 480
 
 cdef enum RequestAction:
     ACTION_SEND = 0             # send the answer, then the channel may read on
@@ -134,6 +135,9 @@ cdef struct Request:
     bint (*divert)(Request *request) noexcept nogil
     void *diverted_to           # a count of it
     void (*release_diverted)(void *diverted_to) noexcept nogil
+    # For what `trail` points at: a piece of memory that goes from one thread to another with each request costs more
+    # than what is written into it. The only part that is not zeroed; the payload lies behind it.
+    char trail_room[TRAIL_ROOM_BYTES]
 
 cdef inline void request_mark_error(Request *request, int32_t code, int32_t times) noexcept nogil:
     """Notes an error code of the answer; one kind too many is counted with the last."""

@@ -75,7 +75,7 @@ cdef Request *request_new(int64_t payload_bytes) noexcept nogil:
     request = <Request *>malloc(sizeof(Request) + <size_t>payload_bytes)
     if request is NULL:
         return NULL
-    memset(request, 0, sizeof(Request))
+    memset(request, 0, <size_t>(request.trail_room - <char *>request))
     request.payload = <char *>request + sizeof(Request)
     request.size_bytes = payload_bytes
     request.capacity_bytes = payload_bytes

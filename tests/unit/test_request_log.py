@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pytest
 
 from kbroker.common.request_log import COLUMNS, QUOTA_TYPES, UPDATE, VERDICT, Column
 from kbroker.server.request_log.service import kafka_api_name
-from tests.support.request_log import Bench
+from tests.support.request_log import START_MS, Bench
 
 PRODUCE, FETCH, REQUEST, MUTATION, CONNECTION = range(5)
 
@@ -120,6 +121,34 @@ def test_values_read_back_as_the_same_number(value):
     assert record["quota"]["updates"][0]["value"] == value
 
 
+EDGES = [0, 9, 10, 99, 100, 999, 1000, 999_999, 10**6, 10**9 - 1, 10**9, 10**12, 10**18 + 7, 2**63 - 1]
+
+
+@pytest.mark.parametrize("value", [*EDGES, -1, -1000, -(2**63)])
+def test_whole_numbers_have_all_their_digits(value):
+    """None more, none less, no zero in front."""
+    bench = Bench()
+    bench.connect().record(updates=[(REQUEST, b"a", b"b", value, value, 1.0, False)], request_bytes=value)
+    (record,) = bench.lines()
+    (update,) = record["quota"]["updates"]
+    assert (update["sequence"], update["timeMs"], record["requestBytes"]) == (value, value, value)
+
+
+@pytest.mark.parametrize("us", [0, 1, 10, 999, 1000, 1001, 59_999, 60_000, 999_999, 1_000_000, 86_399_999_999])
+def test_a_time_is_its_own_second_and_fraction(us):
+    """Records of different seconds, also of an earlier one than the last."""
+    bench = Bench()
+    start = bench.now_ns()
+    one = bench.connect()
+    for after in (us, 5, us):
+        one.record(start_ns=start, dequeue_ns=start, response_sent_ns=start + after * 1000)
+    begin = datetime.datetime.fromtimestamp(START_MS // 1000, datetime.timezone.utc).replace(microsecond=123_000)
+    times = [(begin + datetime.timedelta(microseconds=after)) for after in (us, 5, us)]
+    found = bench.lines()
+    assert [r["time"] for r in found] == [f"{time:%Y-%m-%dT%H:%M:%S.%f}Z" for time in times]
+    assert [r["totalTimeMs"] for r in found] == [us / 1000, 0.005, us / 1000]
+
+
 def test_what_is_no_number_is_null():
     """JSON has neither infinity nor NaN."""
     bench = Bench()
@@ -150,6 +179,17 @@ def test_hostile_names_stay_names(name):
     assert record["principal"] == "User:" + text.replace("\0", "")
     for note in (*record["quota"]["updates"], *record["quota"]["verdicts"]):
         assert (note["user"], note["clientId"]) == (text, text)
+
+
+def test_every_byte_at_every_place_of_a_name():
+    """Names are copied by eights where nothing is to be escaped."""
+    bench = Bench()
+    one = bench.connect()
+    for byte in range(256):
+        names = [b"a" * place + bytes([byte]) + b"z" * (17 - place) for place in range(18)]
+        for name in names:
+            one.record(client_id=name)
+        assert [r["requestHeader"]["clientId"] for r in bench.lines()] == [n.decode("utf-8", "replace") for n in names]
 
 
 def test_software_is_known_from_its_request_on():

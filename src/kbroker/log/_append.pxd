@@ -7,3 +7,7 @@ from kbroker.log._partition cimport AppendResult, Partition
 # writers).
 cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes, int16_t acks, int16_t api_version,
                            bint is_client, AppendResult *out) noexcept nogil
+# One batch that the broker has just built and summed itself, without a producer: it is stored as it is, unless the
+# topic wants another codec or time stamp.
+cdef void partition_append_built(Partition *partition, char *batch, int64_t size_bytes,
+                                 AppendResult *out) noexcept nogil

@@ -20,7 +20,7 @@ from kbroker.log._segment cimport LogSegment, segment_note_append, segment_open
 from kbroker.log._txn_index cimport txn_index_append
 from kbroker.log._validate cimport (
     CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR,
-    UNKNOWN_TOPIC_OR_PARTITION, BatchCheck, validate_batch, whole_batch_bytes,
+    UNKNOWN_TOPIC_OR_PARTITION, BatchCheck, trust_batch, validate_batch, whole_batch_bytes,
 )
 
 cdef enum:
@@ -190,27 +190,61 @@ cdef char *join_rebuilt(char *data, BatchCheck *checks, int32_t count, int64_t *
     return joined
 
 
-cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes, int16_t acks, int16_t api_version,
-                           bint is_client, AppendResult *out) noexcept nogil:
-    cdef BatchCheck single
-    cdef BatchCheck *checks = &single
-    cdef BatchCheck *grown = NULL
-    cdef LogConfig config
-    cdef PendingSnapshot snapshot
-    cdef int64_t now_ms = clock_wall_ms(partition.clock), at = 0, total
-    cdef int32_t count = 0
-    cdef bint rolled
-    cdef int64_t active_base
+cdef int64_t begin_append(Partition *partition, LogConfig *config, AppendResult *out) noexcept nogil:
+    """Nothing is known of it yet; a copy of the settings, and the time in milliseconds."""
     memset(out, 0, sizeof(AppendResult))
-    memset(&snapshot, 0, sizeof(snapshot))
     out.base_offset = -1
     out.last_offset = -1
     out.log_append_time_ms = -1
     out.bad_record = -1
     out.log_start_offset = atomic_load(&partition.log_start)
     mutex_lock(&partition.view_lock)
-    config = partition.config
+    config[0] = partition.config
     mutex_unlock(&partition.view_lock)
+    return clock_wall_ms(partition.clock)
+
+
+cdef void refuse_checked(BatchCheck *check, AppendResult *out) noexcept nogil:
+    refuse(out, check.error, check.message)
+    out.bad_record = check.bad_record
+    out.bad_records = check.bad_records
+    out.bad_count = check.bad_count
+    hide_log_start(out, check.before_log)
+
+
+cdef void append_good(Partition *partition, char *batch, BatchCheck *checks, int32_t count, int64_t now_ms,
+                      const LogConfig *config, AppendResult *out) noexcept nogil:
+    """Batches that have been judged, by their checks."""
+    cdef PendingSnapshot snapshot
+    cdef int64_t size_bytes, active_base
+    cdef bint rolled
+    memset(&snapshot, 0, sizeof(snapshot))
+    batch = join_rebuilt(batch, checks, count, &size_bytes)
+    if batch is NULL:
+        refuse(out, UNKNOWN_SERVER_ERROR, b"Out of memory")
+        return
+    mutex_lock(&partition.append_lock)
+    active_base = partition.active.base_offset
+    append_checked(partition, batch, size_bytes, checks, count, now_ms, &snapshot, out)
+    rolled = partition.active.base_offset != active_base
+    out.log_start_offset = atomic_load(&partition.log_start)
+    mutex_unlock(&partition.append_lock)
+    hide_log_start(out, False)
+    if out.error == 0 and not out.is_duplicate and config.log_append_time:
+        out.log_append_time_ms = now_ms
+    store_snapshot(partition, &snapshot)
+    if rolled or out.flush_offset > 0:
+        call_hook(partition, True)
+
+
+cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes, int16_t acks, int16_t api_version,
+                           bint is_client, AppendResult *out) noexcept nogil:
+    cdef BatchCheck single
+    cdef BatchCheck *checks = &single
+    cdef BatchCheck *grown = NULL
+    cdef LogConfig config
+    cdef int64_t now_ms = begin_append(partition, &config, out), at = 0, total
+    cdef int32_t count = 0
     if not is_client and whole_batch_bytes(batch, size_bytes) not in (0, -1, size_bytes):
         grown = <BatchCheck *>malloc(MAX_BATCHES * sizeof(BatchCheck))
         if grown is NULL:
@@ -220,11 +254,7 @@ cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes
     while True:
         validate_batch(batch + at, size_bytes - at, now_ms, &config, api_version, is_client, &checks[count])
         if checks[count].error != 0:
-            refuse(out, checks[count].error, checks[count].message)
-            out.bad_record = checks[count].bad_record
-            out.bad_records = checks[count].bad_records
-            out.bad_count = checks[count].bad_count
-            hide_log_start(out, checks[count].before_log)
+            refuse_checked(&checks[count], out)
             release_checks(checks, count, grown)
             return
         at += checks[count].taken_bytes
@@ -238,21 +268,18 @@ cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes
             refuse(out, MESSAGE_TOO_LARGE, b"Too many batches in one append")
             release_checks(checks, count, grown)
             return
-    batch = join_rebuilt(batch, checks, count, &at)
-    if batch is NULL:
-        refuse(out, UNKNOWN_SERVER_ERROR, b"Out of memory")
-        release_checks(checks, count, grown)
-        return
-    mutex_lock(&partition.append_lock)
-    active_base = partition.active.base_offset
-    append_checked(partition, batch, at, checks, count, now_ms, &snapshot, out)
-    rolled = partition.active.base_offset != active_base
-    out.log_start_offset = atomic_load(&partition.log_start)
-    mutex_unlock(&partition.append_lock)
-    hide_log_start(out, False)
+    append_good(partition, batch, checks, count, now_ms, &config, out)
     release_checks(checks, count, grown)
-    if out.error == 0 and not out.is_duplicate and config.log_append_time:
-        out.log_append_time_ms = now_ms
-    store_snapshot(partition, &snapshot)
-    if rolled or out.flush_offset > 0:
-        call_hook(partition, True)
+
+
+cdef void partition_append_built(Partition *partition, char *batch, int64_t size_bytes,
+                                 AppendResult *out) noexcept nogil:
+    cdef BatchCheck check
+    cdef LogConfig config
+    cdef int64_t now_ms = begin_append(partition, &config, out)
+    trust_batch(batch, size_bytes, now_ms, &config, &check)
+    if check.error != 0:
+        refuse_checked(&check, out)
+        return
+    append_good(partition, batch, &check, 1, now_ms, &config, out)
+    release_checks(&check, 1, NULL)

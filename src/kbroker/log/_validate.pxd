@@ -35,6 +35,10 @@ cdef struct BatchCheck:
 # A batch of another codec than compression.type's is built anew. May take the GIL: never call it under a lock.
 cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const LogConfig *config, int16_t api_version,
                          bint is_client, BatchCheck *out) noexcept nogil
+# The same for one whole batch that the broker has just built and summed itself: neither its checksum nor its records
+# are looked at.
+cdef void trust_batch(char *data, int64_t size_bytes, int64_t now_ms, const LogConfig *config,
+                      BatchCheck *out) noexcept nogil
 cdef void batch_facts(const char *data, const BatchHeader *header, bint from_client, BatchFacts *out) noexcept nogil
 # One whole batch at data? Its size, 0 when the bytes end too early, -1 when they are no batch
 cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept nogil

@@ -158,14 +158,45 @@ cdef void recompress(const char *data, const char *unpacked, int64_t unpacked_by
         refuse(out, MESSAGE_TOO_LARGE, b"The record batch is larger than max.message.bytes in the topic's codec")
 
 
+cdef inline int32_t codec_in_log(const BatchHeader *header, const LogConfig *config) noexcept nogil:
+    """Kafka never packs control records."""
+    if config.target_codec < 0 or header.attributes & CONTROL_BIT:
+        return header.attributes & CODEC_MASK
+    return config.target_codec
+
+
+cdef void make_storable(char *data, BatchHeader *header, const char *unpacked, int64_t unpacked_bytes,
+                        int64_t max_timestamp, int64_t now_ms, const LogConfig *config, bint is_client,
+                        BatchCheck *out) noexcept nogil:
+    """Codec and time stamps as the topic wants them, of a batch that is good; its facts."""
+    cdef int16_t attributes
+    if codec_in_log(header, config) != header.attributes & CODEC_MASK:
+        recompress(data, unpacked, unpacked_bytes, header, config, out)
+        if out.error != 0:
+            return
+    if out.rebuilt is not NULL:
+        data = out.rebuilt
+        batch_parse(data, out.size_bytes, header)
+    attributes = header.attributes & ~LOG_APPEND_TIME_BIT
+    if config.log_append_time:
+        attributes |= LOG_APPEND_TIME_BIT
+        max_timestamp = now_ms
+    if attributes != header.attributes or max_timestamp != header.max_timestamp_ms:
+        put_int16(data + 21, attributes)
+        put_int64(data + 35, max_timestamp)
+        header.attributes = attributes
+        header.max_timestamp_ms = max_timestamp
+        put_int32(data + 17, <int32_t>crc32c(0, data + 21, out.size_bytes - 21))
+    out.max_timestamp_ms = max_timestamp
+    batch_facts(data, header, is_client, &out.facts)
+
+
 cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const LogConfig *config, int16_t api_version,
                          bint is_client, BatchCheck *out) noexcept nogil:
     cdef BatchHeader header
     cdef int64_t total, after, unpacked_bytes = 0, max_timestamp = -1
-    cdef int32_t codec, rc
-    cdef int16_t attributes
+    cdef int32_t codec, rc, target
     cdef char *unpacked = NULL
-    cdef int32_t target
     memset(out, 0, sizeof(BatchCheck))
     out.bad_record = -1
     out.max_timestamp_ms = -1
@@ -222,8 +253,7 @@ cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const L
     elif header.last_offset_delta < 0 or header.record_count < 0:
         refuse(out, INVALID_RECORD, b"Record count and last offset delta of the batch do not match")
         return
-    # Kafka never packs control records
-    target = codec if config.target_codec < 0 or header.attributes & CONTROL_BIT else config.target_codec
+    target = codec_in_log(&header, config)
     if header.attributes & CONTROL_BIT:
         max_timestamp = header.max_timestamp_ms
     elif codec == 0:
@@ -237,24 +267,18 @@ cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const L
             refuse(out, UNKNOWN_SERVER_ERROR, b"The records cannot be decompressed")
         else:
             check_records(unpacked, unpacked_bytes, &header, now_ms, config, True, &max_timestamp, out)
-    if out.error == 0 and target != codec:
-        recompress(data, unpacked, unpacked_bytes, &header, config, out)
+    if out.error == 0:
+        make_storable(data, &header, unpacked, unpacked_bytes, max_timestamp, now_ms, config, is_client, out)
     free(unpacked)
-    if out.error != 0:
+
+
+cdef void trust_batch(char *data, int64_t size_bytes, int64_t now_ms, const LogConfig *config,
+                      BatchCheck *out) noexcept nogil:
+    cdef BatchHeader header
+    memset(out, 0, sizeof(BatchCheck))
+    out.bad_record = -1
+    out.taken_bytes = out.size_bytes = size_bytes
+    if size_bytes > config.max_message_bytes or not batch_parse(data, size_bytes, &header):
+        refuse(out, MESSAGE_TOO_LARGE, b"The record batch is larger than max.message.bytes")
         return
-    if out.rebuilt is not NULL:
-        data = out.rebuilt
-        total = out.size_bytes
-        batch_parse(data, total, &header)
-    attributes = header.attributes & ~LOG_APPEND_TIME_BIT
-    if config.log_append_time:
-        attributes |= LOG_APPEND_TIME_BIT
-        max_timestamp = now_ms
-    if attributes != header.attributes or max_timestamp != header.max_timestamp_ms:
-        put_int16(data + 21, attributes)
-        put_int64(data + 35, max_timestamp)
-        header.attributes = attributes
-        header.max_timestamp_ms = max_timestamp
-        put_int32(data + 17, <int32_t>crc32c(0, data + 21, total - 21))
-    out.max_timestamp_ms = max_timestamp
-    batch_facts(data, &header, is_client, &out.facts)
+    make_storable(data, &header, NULL, 0, header.max_timestamp_ms, now_ms, config, False, out)

@@ -33,7 +33,7 @@ cdef struct VerdictNote:
     int64_t asked_ms
     int64_t served_ms
 
-cdef struct Trail:
+cdef struct Trail:              # lies in its Request (trail_room)
     int32_t size_bytes
     int32_t capacity
     int32_t note_count

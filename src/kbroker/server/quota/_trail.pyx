@@ -4,23 +4,23 @@ from libc.stdint cimport int8_t, int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
-from kbroker._core.request cimport Request
+from kbroker._core.request cimport TRAIL_ROOM_BYTES, Request
 from kbroker.server.quota._entities cimport Text
+
+if sizeof(Trail) > TRAIL_ROOM_BYTES:
+    raise ImportError("a trail has no room in its request")
 
 
 cdef void trail_release(void *given) noexcept nogil:
     cdef Trail *trail = <Trail *>given
     if trail.data != trail.inline_data:
         free(trail.data)
-    free(trail)
 
 
 cdef Trail *trail_of(Request *request) noexcept nogil:
     cdef Trail *trail = <Trail *>request.trail
     if trail == NULL:
-        trail = <Trail *>malloc(sizeof(Trail))
-        if trail == NULL:
-            return NULL
+        trail = <Trail *>request.trail_room
         trail.size_bytes = trail.note_count = trail.verdict_count = trail.published_bytes = 0
         trail.capacity = TRAIL_INLINE_BYTES
         trail.data = trail.inline_data
@@ -54,8 +54,6 @@ cdef Note *trail_add(Request *request, int kind, Text user, Text client_id) noex
     cdef size_t head = sizeof(VerdictNote) if kind == NOTE_VERDICT else sizeof(Note)
     cdef size_t text_bytes = <size_t>user.size_bytes + <size_t>client_id.size_bytes
     cdef int32_t size_bytes = <int32_t>((head + text_bytes + 7) & ~<size_t>7)
-    if trail == NULL:
-        return NULL
     if trail.size_bytes + size_bytes > trail.capacity and not make_room(trail, size_bytes):
         return NULL
     note = <Note *>(trail.data + trail.size_bytes)

@@ -5,11 +5,18 @@ from kbroker.server.request_log._log_core cimport KNOWN_APIS
 from kbroker.server.request_log._record_batches cimport TopicBatches
 from kbroker.server.request_log._text cimport Buffer
 
+cdef struct Words:              # a beginning that is written as it stands
+    int64_t size_bytes
+    char data[60]
+
 cdef struct JsonCore:
     RecordSink sink             # first
-    int32_t broker
     bint wants_lines
-    char *api_names[KNOWN_APIS]     # owned; NULL: unknown
+    int64_t second              # since 1970: that of begun
+    Words begun                 # an object up to the fraction of its second
+    Words numbered              # what stands between its time and its number
+    char *api_names[KNOWN_APIS]     # owned, as they stand in an object; NULL: unknown
+    int64_t api_name_bytes[KNOWN_APIS]
     Buffer lines
     Buffer object               # the object that is being written
     Buffer key

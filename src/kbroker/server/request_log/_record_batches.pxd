@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t
 from kbroker.server.request_log._text cimport Buffer
 
 cdef enum:
-    BATCH_BYTES = 524288        # below message.max.bytes; a batch that has so many is ended
+    BATCH_BYTES = 262144        # below message.max.bytes; a batch that has so many is ended
 
 cdef struct PartitionBatch:     # batches one behind the other, of which the last one is being filled
     Buffer data

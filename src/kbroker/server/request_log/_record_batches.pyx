@@ -5,7 +5,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from kbroker._core.crc32c cimport crc32c
-from kbroker.log._append cimport partition_append
+from kbroker.log._append cimport partition_append_built
 from kbroker.log._maintenance cimport call_hook
 from kbroker.log._partition cimport AppendResult, Partition, partition_release, partition_retain
 from kbroker.log._partition_log cimport PartitionLog
@@ -13,7 +13,6 @@ from kbroker.protocol._records cimport BATCH_HEADER_BYTES
 from kbroker.server.request_log._text cimport buffer_free, buffer_room, put_raw
 
 cdef enum:
-    API_VERSION = 11            # of Produce: what an append of the broker's own counts as
     RECORD_OVERHEAD = 40        # of a record: six numbers of variable length
 
 
@@ -139,7 +138,7 @@ cdef void append_batches(PartitionBatch *batch, Partition *partition, Appended *
             sum.error = -2
             sum.unwritten += values
             continue
-        partition_append(partition, at, size, -1, API_VERSION, False, &result)
+        partition_append_built(partition, at, size, &result)
         free(result.bad_records)
         if result.error != 0:
             sum.error = result.error

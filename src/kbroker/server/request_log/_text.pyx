@@ -42,11 +42,6 @@ cdef void buffer_free(Buffer *buffer) noexcept nogil:
     buffer.size_bytes = buffer.capacity = 0
 
 
-cdef inline char *put_three(char *to, int64_t value) noexcept nogil:
-    to[0] = <char>(c'0' + value // 100)
-    return put_two(to + 1, value % 100)
-
-
 cdef char *put_double(char *to, double value) noexcept nogil:
     if value != value or value - value != 0:
         return put_raw(to, b"null", 4)
@@ -164,12 +159,17 @@ cdef inline char *put_escape(char *to, uint8_t c) noexcept nogil:
 
 cdef char *put_json(char *to, const char *data, int64_t size_bytes) noexcept nogil:
     cdef const uint8_t *at = <const uint8_t *>data
-    cdef int64_t i = 0
+    cdef int64_t i = 0, plain
     cdef uint8_t c
     cdef int taken
     to[0] = c'"'
     to += 1
-    while i < size_bytes:
+    while True:
+        plain = put_plain(to, data + i, size_bytes - i)
+        to += plain
+        i += plain
+        if i == size_bytes:
+            break
         c = at[i]
         if 0x20 <= c < 0x80 and c != c'"' and c != c'\\':
             to[0] = <char>c
