@@ -247,6 +247,15 @@ def test_a_body_of_the_wrong_size(call, headers, status):
     assert "error" in json.loads(answer.partition(b"\r\n\r\n")[2])
 
 
+def test_a_target_that_is_no_url(call):
+    """A client's mistake, not ours."""
+    with socket.create_connection((call.address[0], int(call.address[1])), timeout=20) as one:
+        one.sendall(f"GET http://[::1/topics HTTP/1.1\r\nAuthorization: Bearer {call.token}\r\n\r\n".encode())
+        answer = one.makefile("rb").read()
+    assert answer.split(b" ", 2)[1] == b"400"
+    assert "no such target" in json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+
+
 def test_a_client_that_says_nothing(call):
     """Keeps only its own connection; garbage is answered in JSON."""
     with socket.create_connection((call.address[0], int(call.address[1])), timeout=20) as silent:

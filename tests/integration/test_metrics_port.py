@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -210,3 +212,33 @@ def test_page_in_the_docs_is_up_to_date() -> None:
     """docs/metrics.md shows what a broker shows."""
     written = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
     assert written == page(), "run: python -m kbroker.server.metrics_docs docs/metrics.md"
+
+
+def test_a_thousand_connections_take_nothing_for_good(broker: Broker) -> None:
+    """Silent ones, half a request, no reader: health is answered meanwhile, and nothing is left of them."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard == resource.RLIM_INFINITY else min(hard, 8192), hard))
+    assert broker.metrics_url is not None
+    host, _, port = broker.metrics_url.removeprefix("http://").partition(":")
+    said = (b"", b"GET /metr", b"GET /metrics HTTP/1.0\r\n\r\n", b"GET /ready HTTP/1.0\r\n\r\n", b"\0\xff" * 40)
+    crowd: list[socket.socket] = []
+    try:
+        for number in range(1000):
+            one = socket.create_connection((host, int(port)), 20)
+            crowd.append(one)
+            with contextlib.suppress(OSError):  # its place may be another's by now
+                one.sendall(said[number % len(said)])
+            if number % 100 == 0:
+                assert get(broker, "/health")[0] == 200
+        assert get(broker, "/ready")[0] == 200
+        assert get(broker, "/metrics")[0] == 200
+    finally:
+        for one in crowd:
+            one.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    wait_for(
+        "their threads are gone",
+        lambda: not [t for t in threading.enumerate() if "process_request_thread" in t.name],
+    )
+    assert get(broker, "/health")[0] == 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.http_server import DEADLINE_MS, MAX_CONNECTIONS, HttpHandler, HttpServer
-from kbroker.server.metrics_server import MetricsServer
+from kbroker.server.metrics_server import MOST_SCRAPES, MetricsServer
 
 QUESTION = b"GET /health HTTP/1.0\r\n\r\n"
 
@@ -30,9 +31,9 @@ def connected(url: str) -> socket.socket:
     return socket.create_connection((host, int(port)), 20)
 
 
-def ask(url: str) -> bytes:
+def ask(url: str, target: bytes = b"/health") -> bytes:
     with connected(url) as connection:
-        connection.sendall(QUESTION)
+        connection.sendall(b"GET %s HTTP/1.0\r\n\r\n" % target)
         return connection.recv(100)
 
 
@@ -112,3 +113,48 @@ def test_those_that_are_served_are_not_interrupted(server: tuple[HttpServer, Vir
         while data := first.recv(1 << 20):
             total += len(data)
         assert total > 50_000_000
+
+
+@pytest.mark.parametrize("target", [b"http://[::1/metrics", b"http://[/ready", b"x://]/"])
+def test_a_target_that_is_no_url_is_answered(target: bytes) -> None:
+    """It ended the connection without a word."""
+    exposition: Any = SimpleNamespace(text=lambda accept="": (b"", ""))
+    server = MetricsServer(exposition, lambda: True, "127.0.0.1", 0)
+    server.start()
+    try:
+        assert ask(server.url, target).startswith(b"HTTP/1.0 400")
+        assert ask(server.url).startswith(b"HTTP/1.0 200")
+    finally:
+        server.stop()
+
+
+def test_scrapes_that_hang_leave_health_checks_alone() -> None:
+    """Every place was a scrape's: whoever watched over the process got no answer and ended it."""
+    go_on = threading.Event()
+    begun = threading.Semaphore(0)
+
+    def text(accept: str | None = None) -> tuple[bytes, str]:
+        if accept is not None:  # a scrape; the start asks without
+            begun.release()
+            go_on.wait(30)
+        return b"", "text/plain"
+
+    exposition: Any = SimpleNamespace(text=text)
+    server = MetricsServer(exposition, lambda: False, "127.0.0.1", 0)
+    server.start()
+    try:
+        with contextlib.ExitStack() as stack:
+            scrapes = [stack.enter_context(connected(server.url)) for _ in range(MOST_SCRAPES)]
+            for scrape in scrapes:
+                scrape.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+                assert begun.acquire(timeout=20)
+            assert ask(server.url, b"/metrics").startswith(b"HTTP/1.0 503")
+            for _ in range(3 * MAX_CONNECTIONS):
+                assert ask(server.url).startswith(b"HTTP/1.0 200")
+                assert ask(server.url, b"/ready").startswith(b"HTTP/1.0 503 ")
+            go_on.set()
+            for scrape in scrapes:
+                assert scrape.recv(100).startswith(b"HTTP/1.0 200")
+    finally:
+        go_on.set()
+        server.stop()

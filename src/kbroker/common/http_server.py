@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 DEADLINE_MS = 10_000
 MAX_CONNECTIONS = 32
+SHORT_BYTES = 4096  # of an answer that the socket takes at once
 _POLL_S = 0.1
 
 
@@ -136,6 +137,10 @@ class _Server(ThreadingHTTPServer):
             if found is not None:
                 found.due_ms, found.is_reading = due_ms, False
 
+    def answered(self, connection: socket.socket) -> None:
+        """What is left to send fits the socket's own buffer: its place is free before the client can ask again."""
+        self._forget(connection)
+
     # -------------------------------------------------- the serving thread
 
     def service_actions(self) -> None:
@@ -204,7 +209,10 @@ class HttpHandler(BaseHTTPRequestHandler):
 
     def send_answer(self, status: int, body: bytes, content_type: str) -> None:
         """Send an answer; of HEAD only what is said about it."""
-        self.server.answering(self.connection)
+        if len(body) <= SHORT_BYTES:
+            self.server.answered(self.connection)
+        else:
+            self.server.answering(self.connection)
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from kbroker.common.http_server import HttpHandler, HttpServer
+from kbroker.common.http_server import MAX_CONNECTIONS, HttpHandler, HttpServer
 from kbroker.metrics.exposition import Exposition
 
 logger = logging.getLogger(__name__)
 
+MOST_SCRAPES = MAX_CONNECTIONS - 4  # at once: what is left answers who watches over the process
 PLAIN = "text/plain; charset=utf-8"
 
 
 class _Served(NamedTuple):
     exposition: Exposition
     is_ready: Callable[[], bool]
+    scrapes: threading.Semaphore
 
 
 class MetricsServer:
     """Serves one broker's metrics and state over HTTP, GET and HEAD only.
 
     ``/metrics``: the exposition. ``/health``: 200 while the process can answer. ``/ready``: 200 while clients are
-    served, else 503. Anything else: 404.
+    served, else 503. Anything else: 404. Where ``MOST_SCRAPES`` are served a further one is answered 503, so that the
+    other two are always answered.
 
     Args: ``exposition``; ``is_ready`` tells whether clients are served; ``host``, ``port``: 0 takes a free one.
     Threads: start and stop from one thread; each connection has a thread of its own.
@@ -33,7 +37,8 @@ class MetricsServer:
     def __init__(self, exposition: Exposition, is_ready: Callable[[], bool], host: str, port: int) -> None:
         self._exposition = exposition
         self._address = f"{host}:{port}"
-        self._server = HttpServer(host, port, _Handler, _Served(exposition, is_ready), name="metrics")
+        served = _Served(exposition, is_ready, threading.Semaphore(MOST_SCRAPES))
+        self._server = HttpServer(host, port, _Handler, served, name="metrics")
 
     def start(self) -> None:
         """Bind and serve.
@@ -60,9 +65,19 @@ class _Handler(HttpHandler):
     def do_GET(self) -> None:
         self.request_is_read()
         served: _Served = self.server.served
-        path = urlsplit(self.path).path.rstrip("/")
+        try:
+            path = urlsplit(self.path).path.rstrip("/")
+        except ValueError as error:
+            self.send_answer(400, f"no such target: {error}\n".encode(), PLAIN)
+            return
         if path == "/metrics":
-            self._metrics(served.exposition)
+            if not served.scrapes.acquire(blocking=False):
+                self.send_answer(503, b"too many scrapes at once\n", PLAIN)
+                return
+            try:
+                self._metrics(served.exposition)
+            finally:
+                served.scrapes.release()
         elif path == "/health":
             self.send_answer(200, b"ok\n", PLAIN)
         elif path == "/ready":

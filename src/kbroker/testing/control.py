@@ -116,7 +116,7 @@ class _Handler(HttpHandler):
             self._check_token()
             body = self._read_body()
             self.request_is_read()
-            parts = [unquote(part) for part in urlsplit(self.path).path.split("/") if part]
+            parts = [unquote(part) for part in self._path().split("/") if part]
             status, answer = 200, self.server.served.routes.serve(self.command, parts, body)
         except ControlError as error:
             status, answer = error.status, error.document()
@@ -124,6 +124,12 @@ class _Handler(HttpHandler):
             logger.exception("%s %s failed", self.command, self.path)
             status, answer = 500, {"error": f"{type(error).__name__}: {error}"}
         self._send(status, answer)
+
+    def _path(self) -> str:
+        try:
+            return urlsplit(self.path).path
+        except ValueError as error:
+            raise ControlError(400, f"no such target: {error}") from None
 
     def _check_token(self) -> None:
         scheme, _, token = self.headers.get("Authorization", "").partition(" ")
