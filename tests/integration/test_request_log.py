@@ -12,10 +12,10 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker._core.sensor import QuotaViolationError
+from kbroker.common.config_def import ConfigError
 from kbroker.common.request_log import QUOTA_TYPES
 from kbroker.metrics.registry import Metrics
 from kbroker.protocol.records import columns
-from kbroker.server.broker import BrokerStartError
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
 from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
@@ -357,10 +357,37 @@ def test_a_name_that_no_topic_can_have_stops_the_start(name: str) -> None:
 
 
 def test_a_folder_that_cannot_be_made_stops_the_start(tmp_path: Path) -> None:
-    """With its name."""
+    """With the setting, its value, and what is allowed."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(BrokerStartError, match="file"):
-        EmbeddedBroker({"kbroker.request.log.dir": str(tmp_path / "file" / "inside")}).start()
+    for folder in (tmp_path / "file" / "inside", tmp_path / "file", f"{tmp_path}/a\0b"):
+        broker = EmbeddedBroker({"kbroker.request.log.dir": str(folder)})
+        with pytest.raises(ConfigError, match=r"kbroker\.request\.log\.dir") as refused:
+            broker.start()
+        assert str(folder) in refused.value.explain()
+        assert "a folder in which the broker can make files" in refused.value.explain()
+        assert not broker.is_running
+
+
+def test_a_topic_with_other_records_stops_the_start(tmp_path: Path) -> None:
+    """Its clients could produce no more, and its readers would find what they cannot read."""
+    settings = {"log.dirs": str(tmp_path), "kbroker.in.memory": "false"}
+    with EmbeddedBroker(settings) as broker, QuotaClient(broker.bootstrap_servers) as client:
+        broker.create_topic("orders")
+        broker.create_topic("empty", 2)
+        client.produce("orders", 100)
+        client.end()
+    with pytest.raises(ConfigError, match=r"orders.*holds other records") as refused:
+        EmbeddedBroker({**settings, "kbroker.request.log.topic": "orders"}).start()
+    assert "a topic of its own" in refused.value.explain()
+    for _ in range(2):  # one that an operator has made, and then the log's own
+        with EmbeddedBroker({**settings, "kbroker.request.log.topic": "empty"}) as broker:
+            with QuotaClient(broker.bootstrap_servers) as client:
+                client.call("ListGroups", 0, {})
+            wait_until(lambda: any(r["requestHeader"]["clientId"] for r in records(broker, "empty")))
+            assert len(broker.context.topics.get("empty").partitions) == 2  # type: ignore[union-attr]
+    with EmbeddedBroker(settings) as broker, QuotaClient(broker.bootstrap_servers) as client:
+        client.produce("orders", 100)
+        assert client.end()["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0
 
 
 def test_the_log_counts_itself(broker: VirtualBroker, client: QuotaClient, caplog: pytest.LogCaptureFixture) -> None:

@@ -189,6 +189,15 @@ def test_properties_file():
     }
 
 
+@pytest.mark.parametrize("key", ["kbroker.request.log.sampling", "log.cleaner.min.cleanable.ratio"])
+def test_a_share_that_is_no_number_is_refused_with_its_name(key):
+    """NaN is neither below nor above a limit."""
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig({key: "nan"})
+    assert refused.value.explain().startswith(f"Invalid value nan for configuration {key}: ")
+    assert "0 to 1" in refused.value.explain()
+
+
 @pytest.mark.parametrize("word", ["num.partitions", "=1", ""])
 def test_set_needs_key_and_value(word):
     """A --set without key=value is refused, not guessed at."""

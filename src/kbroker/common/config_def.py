@@ -84,7 +84,7 @@ def between(low: float, high: float | None = None) -> Validator:
 
     def check(value: bool | int | float | str) -> str | None:
         assert isinstance(value, (int, float))
-        if value < low:
+        if not value >= low:  # NaN is neither below nor above
             return f"Value must be at least {low}"
         if high is not None and value > high:
             return f"Value must be no more than {high}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -38,6 +39,8 @@ class RollingFiles:
         self._fd = -1
         self._size = 0
         self._folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(self._folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
         self._number = max((self._number_of(name) for name in os.listdir(self._folder)), default=0)
 
     def write(self, data: bytes) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.config import BrokerConfig
+from kbroker.common.config_def import ConfigError
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.listeners import Listener
 from kbroker.common.request_log_names import ARROW_END, ARROW_SUFFIX, JSON_SUFFIX
@@ -20,13 +21,12 @@ from kbroker.server.request_log._json_lines import JsonLines
 from kbroker.server.request_log._log_core import RequestLogCore, RequestLogRecorder
 from kbroker.server.request_log.files import RollingFiles
 from kbroker.server.request_log.settings import RequestLogSettings, request_log_settings
+from kbroker.server.request_log.topic_check import LARGEST_BATCH_BYTES, holds_other_records
 from kbroker.server.request_log.writer import Format, RequestLogWriter
 from kbroker.server.topic_rules import NewTopic
 from kbroker.server.topics import TopicRegistry
 
 logger = logging.getLogger(__name__)
-
-LARGEST_BATCH_BYTES = 8 * 1024 * 1024  # one record of the most hostile names; else half a megabyte
 
 
 class RequestLogFigures(NamedTuple):
@@ -43,7 +43,7 @@ class RequestLog:
 
     Args: ``api_names``: of what is served, by key, as ``Produce``; ``network_threads``: of all listeners, who share the
     buffer.
-    Raises: ConfigError, OSError if the folder cannot be made.
+    Raises: ConfigError.
     Threads: built, started and stopped from one thread; ``flush`` and ``figures`` from any.
     """
 
@@ -76,13 +76,17 @@ class RequestLog:
     def start(self, topics: TopicRegistry) -> None:
         """Make the topic if it is not there, and begin to write; once topics are loaded.
 
-        Raises: KafkaError if the topic cannot be made; OSError.
+        Raises: KafkaError if the topic cannot be made; ConfigError if no file can be made, or the topic is another's.
         """
         if self._core is None:
             return
         self._topics = topics
         settings = self.settings
-        partitions = len(self._logs()) if settings.topic else 0
+        logs = self._logs() if settings.topic else ()
+        if holds_other_records(logs):
+            reason = "the topic is there already and holds other records"
+            raise ConfigError("kbroker.request.log.topic", settings.topic, reason, "a topic of its own, or a new one")
+        partitions = len(logs)
         form, sink = self._form(partitions)
         files = self._files(getattr(form, "begin", b"")) if settings.folder else None
         self._writer = RequestLogWriter(
@@ -138,15 +142,20 @@ class RequestLog:
     def _files(self, begin: bytes) -> RollingFiles:
         """Args: ``begin``: of each file; of Arrow a stream's schema, and then its end too."""
         settings = self.settings
-        return RollingFiles(
-            settings.folder,
-            ARROW_SUFFIX if settings.is_arrow else JSON_SUFFIX,
-            self._clock,
-            file_bytes=settings.file_bytes,
-            file_count=settings.file_count,
-            begin=begin,
-            end=ARROW_END if settings.is_arrow else b"",
-        )
+        try:
+            return RollingFiles(
+                settings.folder,
+                ARROW_SUFFIX if settings.is_arrow else JSON_SUFFIX,
+                self._clock,
+                file_bytes=settings.file_bytes,
+                file_count=settings.file_count,
+                begin=begin,
+                end=ARROW_END if settings.is_arrow else b"",
+            )
+        except (OSError, ValueError) as error:  # ValueError: a zero byte
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            allowed = "a folder in which the broker can make files"
+            raise ConfigError("kbroker.request.log.dir", settings.folder, reason, allowed) from error
 
     def _logs(self) -> Sequence[Any]:
         """The topic's logs; it is made if it is not there, also when somebody has deleted it meanwhile."""
