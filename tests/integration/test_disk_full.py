@@ -1,5 +1,6 @@
 """A disk that takes no more: produce is refused with KAFKA_STORAGE_ERROR, everything else goes on."""
 
+import json
 import os
 import resource
 import subprocess
@@ -112,6 +113,41 @@ def test_full_disk(small_disk: Path, start_broker: Callable[..., BrokerProcess])
     assert broker.stop() == 0
     broker.start()
     assert read_count(broker, "kept") >= 6
+
+
+def test_full_disk_and_the_request_log(small_disk: Path, start_broker: Callable[..., BrokerProcess]) -> None:
+    """Records that find no room are counted and told, clients are served, whole lines stay; with room it goes on."""
+    folder = small_disk / "log"
+    broker = start_broker(
+        folder=small_disk / "data", log__segment__delete__delay__ms="0", kbroker__request__log__topic="__request_log",
+        kbroker__request__log__dir=str(folder),
+    )  # fmt: skip
+    make_topic(broker, "ballast")
+    produce_until_refused(broker, "ballast")
+    with Connection(broker.bootstrap) as client:
+
+        def is_told() -> bool:
+            assert client.ask(wire.header(wire.API_VERSIONS, 0))
+            return any("the request log has dropped" in line for line in broker.output)
+
+        wait_for("the drops are told", is_told, 60, 0)
+        delete = wire.header(wire.DELETE_TOPICS, 1) + b"\0\0\0\1" + wire.text("ballast") + b"\0\0\x27\x10"
+        assert wire.first_topic_error(client.ask(delete)) == 0
+
+        def is_written() -> bool:
+            assert client.ask(wire.header(wire.API_VERSIONS, 0, client_id="after"))
+            return any(b'"clientId":"after"' in file.read_bytes() for file in folder.iterdir())
+
+        wait_for("the log goes on", is_written, 60, 0.05)
+    written = read_count(broker, "__request_log")
+    assert broker.stop() == 0
+    numbers = [
+        json.loads(line)["sequence"] for file in sorted(folder.iterdir()) for line in file.read_bytes().splitlines()
+    ]
+    assert numbers == sorted(set(numbers))
+    assert 0 < len(numbers) < numbers[-1], "nothing was dropped, or nothing written"
+    assert written > 0
+    assert "Traceback" not in "".join(broker.output)
 
 
 def refused_start(broker: BrokerProcess) -> str:

@@ -1,0 +1,228 @@
+"""The request log and quotas under clients that mean harm: the log stays whole, and nobody else suffers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.common.request_log import COLUMNS
+from kbroker.protocol import codec
+from kbroker.protocol.records import columns, iter_batches
+from kbroker.testing import EmbeddedBroker, VirtualBroker
+from kbroker.testing.waiting import wait_until
+from tests.support import wire
+from tests.support.quota_client import QuotaClient, fetch_body, produce_body
+from tests.support.wire import Connection
+from tests.support.wire_bodies import message_of, random_body
+
+LOG = "__request_log"
+USER = "ANONYMOUS"
+TARGET = "target"  # no name that a random body has
+SETTINGS = {
+    "num.network.threads": "1",
+    "log.flush.interval.messages": "9223372036854775807",
+    "kbroker.request.log.topic": LOG,
+}
+HUGE = {"producer_byte_rate": 1e12, "consumer_byte_rate": 1e12, "request_percentage": 1e9}
+Record = dict[str, Any]
+
+
+def in_topic(broker: EmbeddedBroker) -> list[Record]:
+    """Every record of the log's topic, whichever its form, in the order of its numbers."""
+    broker.request_log.flush()
+    view = broker.context.topics.get(LOG)
+    assert view is not None
+    found: list[Record] = []
+    for log in view.partitions:
+        data = log.read(0, 1 << 28).records
+        if data:
+            found += [json.loads(value) for value in columns(data).values]
+    return sorted(found, key=lambda record: int(record["sequence"]))
+
+
+def mutated(rng: random.Random, frame: bytes) -> bytes:
+    """Flip, cut, stretch, double, or lie about a length; the frame's own length is made true again, mostly."""
+    body = bytearray(frame[4:])
+    for _ in range(rng.choice([1, 1, 2, 5])):
+        at = rng.randrange(len(body) + 1) if body else 0
+        match rng.randrange(6):
+            case 0 if body:
+                body[at % len(body)] ^= 1 << rng.randrange(8)
+            case 1 if body:
+                body[at % len(body)] = rng.choice([0, 1, 127, 128, 255])
+            case 2:
+                del body[at:]
+            case 3:
+                body[at:at] = rng.randbytes(rng.choice([1, 2, 4, 100, 5000]))
+            case 4:
+                body[at:at] = body[at : at + rng.randrange(1, 40)]
+            case _:
+                body[at : at + 4] = rng.choice([b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00"])
+    size = len(body) if rng.random() < 0.97 else rng.choice([0, len(body) // 2, len(body) + 7])
+    return size.to_bytes(4, "big") + bytes(body)
+
+
+def valid_frames(rng: random.Random, ranges: dict[int, tuple[int, int]]) -> list[bytes]:
+    """One frame of each version of each API, and Produce and Fetch as clients really send them."""
+    found = []
+    for key, (first, last) in sorted(ranges.items()):
+        served = codec.api(key).request_versions  # Produce 0 to 2 is advertised for old clients, and refused
+        message = message_of(codec.api(key), "request")
+        for version in range(max(first, served[0]), min(last, served[1]) + 1):
+            body = random_body(rng, message, version)
+            if key == wire.PRODUCE:
+                body = produce_body(TARGET, wire.batch([rng.randbytes(50)]), rng.choice([0, 1, -1]))
+            elif key == wire.FETCH and 4 <= version <= 11:
+                body = fetch_body(TARGET, 0, (0, -1))
+            client_id = rng.choice(["app", "", None, "ünï 🎉", '"}]', "a\0b"])
+            found.append(codec.encode_request_frame(key, version, rng.randrange(1 << 31), client_id, body))
+    return found
+
+
+def send_all(broker: EmbeddedBroker, frames: list[bytes]) -> None:
+    """Each on a connection of its own; some are answered, some closed, some wait."""
+    connections = []
+    for frame in frames:
+        one = Connection(broker.bootstrap_servers)
+        one.send_raw(frame)
+        connections.append(one)
+    assert wire.answers(broker.bootstrap_servers)
+    for one in connections:
+        one.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_mutated_requests_leave_a_whole_log(tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Each API's requests, damaged in every way: a neighbour is served, lines are whole, no number is lost."""
+    rng = random.Random(seed)
+    folder = tmp_path / "files"
+    settings = {**SETTINGS, "kbroker.request.log.dir": str(folder)}
+    with caplog.at_level(logging.WARNING), EmbeddedBroker(settings) as broker:
+        broker.create_topic(TARGET)
+        for name, value in HUGE.items():
+            broker.context.quotas.update(USER, None, name, value)
+        with QuotaClient(broker.bootstrap_servers, "neighbour") as neighbour:
+            ranges = wire.ranges(broker.bootstrap_servers)
+            for _ in range(4):
+                frames = [mutated(rng, frame) for frame in valid_frames(rng, ranges)]
+                for begin in range(0, len(frames), 64):
+                    send_all(broker, frames[begin : begin + 64])
+                    neighbour.produce(TARGET, 10)
+                    assert neighbour.end()["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0
+        assert broker.request_log.figures.dropped == 0
+    found = []
+    for file in sorted(folder.iterdir()):
+        found += [json.loads(line) for line in file.read_bytes().splitlines()]
+    assert [record["sequence"] for record in found] == list(range(1, len(found) + 1))
+    assert len({record["requestHeader"]["requestApiKey"] for record in found}) > 20
+    names = {column.json.partition(".")[0] for column in COLUMNS}
+    assert all(record.keys() - {"version"} <= names for record in found)
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
+
+
+HOSTILE = [
+    "grüße 🎉", '"quoted"', "back\\slash", "per%cent%20%00", "line\nbreak\r\t", "\u2028\u2029\x85", "nul\0inside", " ",
+    "<default>", "x" * 30_000, "\x7f\x1b[31m", "a\0b\0c", "../../etc", "{}[]:,", "é" * 10_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["json", "arrow"])
+def test_hostile_entities_keep_their_names(form: str) -> None:
+    """A client whose name is any text: its verdicts and updates name it, in both forms, letter for letter."""
+    with VirtualBroker({**SETTINGS, "kbroker.request.log.format": form}) as broker:
+        broker.create_topic("t")
+        for name in HOSTILE:
+            broker.context.quotas.update(USER, name, "producer_byte_rate", 10.0)
+        for name in HOSTILE:
+            with QuotaClient(broker.bootstrap_servers, name) as client:
+                client.produce("t", 1000)
+                assert client.end()["ThrottleTimeMs"] > 0
+        wait_until(lambda: (broker.request_log.flush() or broker.request_log.figures.written) >= len(HOSTILE))
+        found = names_of(broker) if form == "json" else names_in_arrow(broker)
+    produced = [row for row in found if row[0] == "PRODUCE"]
+    assert sorted(produced) == sorted(("PRODUCE", name, [(USER, name)], [(USER, name)]) for name in HOSTILE)
+
+
+def names_of(broker: EmbeddedBroker) -> list[tuple[str, str, list[tuple[str, str]], list[tuple[str, str]]]]:
+    return [
+        (
+            r["requestHeader"]["requestApiKeyName"],
+            r["requestHeader"]["clientId"],
+            [(v["user"], v["clientId"]) for v in r["quota"]["verdicts"]],
+            [(u["user"], u["clientId"]) for u in r["quota"]["updates"]],
+        )
+        for r in in_topic(broker)
+    ]
+
+
+def names_in_arrow(broker: EmbeddedBroker) -> list[tuple[str, str, list[tuple[str, str]], list[tuple[str, str]]]]:
+    pa = pytest.importorskip("pyarrow")
+    view = broker.context.topics.get(LOG)
+    assert view is not None
+    rows: list[Record] = []
+    for log in view.partitions:
+        for batch in iter_batches(log.read(0, 1 << 28).records):
+            for _, _, _, value, _ in batch.records():
+                table = pa.ipc.open_stream(value).read_all()
+                table.validate(full=True)
+                rows += table.to_pylist()
+    return [
+        (
+            r["api_name"],
+            r["client_id"],
+            [(v["user"], v["client_id"]) for v in r["verdicts"]],
+            [(u["user"], u["client_id"]) for u in r["updates"]],
+        )
+        for r in rows
+    ]
+
+
+def test_live_quota_changes_under_load_keep_log_and_clients_agreed() -> None:
+    """Quotas come, change and go while clients produce: every delay told is served by one verdict of the log."""
+    told: list[int] = []
+    lock = threading.Lock()
+    with EmbeddedBroker(SETTINGS) as broker:
+        broker.create_topic("t")
+
+        def produce(number: int) -> None:
+            with QuotaClient(broker.bootstrap_servers, f"app{number % 2}", timeout=60) as client:
+                for _ in range(150):
+                    client.produce("t", 500)
+                    delay = client.end()["ThrottleTimeMs"]
+                    with lock:
+                        told.append(delay)
+
+        threads = [threading.Thread(target=produce, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        rng = random.Random(1)
+        quotas = broker.context.quotas
+        try:
+            while any(thread.is_alive() for thread in threads):
+                user, client = rng.choice([(USER, None), (USER, "app0"), (None, "app1"), (USER, "app1")])
+                name, high, low = rng.choice(
+                    [("producer_byte_rate", 1e9, 100_000.0), ("request_percentage", 1e6, 50.0)]
+                )
+                quotas.update(user, client, name, rng.choice([None, high, low]))
+        finally:
+            for thread in threads:
+                thread.join()
+        wait_until(lambda: len([r for r in in_topic(broker) if r["requestHeader"]["clientId"] != ""]) >= 600)
+        found = in_topic(broker)
+        assert broker.request_log.figures.dropped == 0
+    assert len(told) == 600
+    assert sum(r["throttleTimeMs"] for r in found) == sum(told)
+    assert sum(v["delayServedMs"] for r in found for v in r["quota"]["verdicts"]) == sum(told)
+    assert [r["sequence"] for r in found] == list(range(1, len(found) + 1))
+    taken = Counter(
+        (u["quotaType"], u["user"], u["clientId"], u["sequence"]) for r in found for u in r["quota"]["updates"]
+    )
+    assert taken, "no quota was set while somebody produced"
+    assert max(taken.values()) == 1, "a counter gave the same number twice"
