@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from typing import Any
 
 import pytest
@@ -147,6 +148,23 @@ def test_a_time_is_its_own_second_and_fraction(us):
     found = bench.lines()
     assert [r["time"] for r in found] == [f"{time:%Y-%m-%dT%H:%M:%S.%f}Z" for time in times]
     assert [r["totalTimeMs"] for r in found] == [us / 1000, 0.005, us / 1000]
+
+
+def test_percents_of_time_read_back_as_the_same_number():
+    """Any number of nanoseconds, as a share of a thread; in as few characters as there can be."""
+    bench = Bench()
+    one = bench.connect()
+    spans_ns = [*range(1, 400, 7), *range(999, 60_000, 613), 10**6, 10**7 + 1, 123_456_789, 10**12 + 7, 10**15 - 1]
+    for ns in spans_ns:
+        one.record(updates=[(REQUEST, b"a", b"b", 1, 2, ns * (100.0 / 10**9), False)])
+    while not bench.drain.drain(bench.form, 1 << 20, True):
+        pass
+    lines = bench.form.take_lines().decode().splitlines()
+    assert [json.loads(line)["quota"]["updates"][0]["value"] for line in lines] == [
+        n * (100.0 / 10**9) for n in spans_ns
+    ]
+    texts = [line.partition('"value":')[2].partition(",")[0] for line in lines]
+    assert all(len(text) <= len(repr(float(text))) for text in texts)
 
 
 def test_what_is_no_number_is_null():
