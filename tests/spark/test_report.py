@@ -12,7 +12,9 @@ import pytest
 
 from kbroker.common.quotas import QuotaEntity
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.recommend import Need, needs_of_table, recommend
+from kbroker.spark.recommend import Need, Recommendation, needs_of_table, recommend
+from kbroker.spark.report.data import MEASURES, Client, ReportData
+from kbroker.spark.report.page import render
 from kbroker.spark.report.plots import byte_ticks, heat_map, paired_bars, ticks, time_ticks
 from kbroker.spark.report.write import write_report
 from kbroker.spark.table import write_table
@@ -84,8 +86,66 @@ def test_scales() -> None:
     assert len(time_ticks(0, 30 * 86_400)) <= 9
     assert "svg" in heat_map(["a"], [[0, 0]], 0, 10, str, "t")
     assert "no quota" in paired_bars(["a"], [None], [1.0], str, "t")
+    assert "logarithmic" in paired_bars(["a"], [1.0], [1000.0], str, "t")
+    assert "logarithmic" not in paired_bars(["a"], [1.0], [2.0], str, "t")
 
 
 def test_a_share_of_nothing() -> None:
     """An entity that sent nothing has no share to divide."""
     assert Need("u", None, "Produce", 1.0, 0, 0, 0.0).share == 0
+
+
+def page_of(start_s: int, clients: list[Client], current: dict[QuotaEntity, dict[str, float]]) -> str:
+    """A page of two seconds, with quotas recommended for all and for one."""
+    sums = dict.fromkeys(MEASURES, 0)
+    found = Recommendation("client-id", 0.01, {"Produce": 50.0}, [Need(None, "a", "Produce", 90.0, 9, 0, 80.0)], [])
+    data = ReportData(
+        "s", start_s, start_s + 2, 1, clients, 0, {key: [9.0, 9.0] for key in MEASURES}, {**sums, "clients": 2}, found,
+        current, found.quotas(),
+    )  # fmt: skip
+    return render(data, NOW)
+
+
+def client(name: str, received: float, sent: float) -> Client:
+    over = {**{key: [0.0, 0.0] for key in MEASURES}, "request_bytes": [received, 0.0], "response_bytes": [sent, 0.0]}
+    times = dict.fromkeys(("delayed_seconds", "logged_delayed_seconds", "active_seconds", "longest_delay_ms"), 0)
+    return Client(name, {**dict.fromkeys(MEASURES, 0), **times}, over)
+
+
+def test_a_client_has_one_colour() -> None:
+    """In every plot over time, whatever its rank there."""
+    text = page_of(0, [client("first", 9, 1), client("second", 8, 2), client("third", 0, 3)], {})
+    named = re.findall(r'class="line c(\d)" points="[^"]*"><title>(\w+)</title>', text)
+    assert {name: {colour for colour, other in named if other == name} for _, name in named} == {
+        "first": {"1"},
+        "second": {"2"},
+        "third": {"3"},
+    }
+
+
+def test_who_has_a_quota_now_is_compared() -> None:
+    """One that gets none of its own any more comes under the default; entities of another kind have no counterpart."""
+    ids = {name: QuotaEntity.of({"client-id": name}) for name in ("a", "b")}
+    current = {
+        ids["b"]: {"producer_byte_rate": 30.0, "consumer_byte_rate": 7.0},
+        QuotaEntity.of({"user": "u"}): {"producer_byte_rate": 2.0},
+    }
+    text = page_of(0, [], current)
+    rows = [re.sub(r"<.*?>", "|", row) for row in re.findall(r"<tr>(.*?)</tr>", text)]
+    assert "|client-id b||producer_byte_rate||30 B/s||50 B/s||||by the default|" in rows
+    assert "|client-id b||consumer_byte_rate||7 B/s||no quota||||by the default|" in rows
+    assert "|client-id a||producer_byte_rate||no quota||90 B/s||" in "".join(rows)
+    assert "user u" not in text
+
+
+def test_a_short_log_has_its_seconds() -> None:
+    """Two seconds are not from a minute to the same; a log over midnight names both days."""
+    assert "<h1>Quotas and usage, 1970-01-01 00:00:00 to 00:00:02 UTC</h1>" in page_of(0, [], {})
+    assert "1970-01-01 23:59:59 to 1970-01-02 00:00:01 UTC" in page_of(86_399, [], {})
+
+
+def test_phones_have_plots_of_their_own() -> None:
+    """Each plot is there for a desk and for a phone, and the style shows one of them."""
+    text = page_of(0, [client("first", 9, 1)], {})
+    assert text.count('<svg class="wide"') == text.count('<svg class="narrow"') > 2
+    assert re.search(r"@media \(max-width: \d+px\) \{ \.wide \{ display: none \} \.narrow \{ display: block \}", text)

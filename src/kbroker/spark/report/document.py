@@ -34,9 +34,9 @@ svg { width: 100%; height: auto } svg text { fill: var(--soft); font-size: 12px 
 th { text-align: left; color: var(--soft); font-weight: 600; vertical-align: bottom }
 th, td { padding: 5px 0 5px 10px; border-bottom: 1px solid var(--edge) }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
-.wide { display: block } .narrow { display: none } svg.narrow text { font-size: 14px }
+.wide { display: block } .narrow { display: none } svg.narrow text { font-size: 13px }
 .dot { opacity: .35 } .cross { stroke-width: 1.8 }
-th:first-child, td:first-child { padding-left: 0 }
+th:first-child, td:first-child { padding-left: 0; white-space: nowrap }
 @media (max-width: 640px) { .wide { display: none } .narrow { display: block } body { padding: 16px 14px 40px }
   h1 { font-size: 21px } .cards { grid-template-columns: 1fr 1fr } }
 .note { border-left: 3px solid var(--c1); padding: 6px 12px; background: var(--empty); border-radius: 0 6px 6px 0 }

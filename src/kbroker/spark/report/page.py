@@ -9,17 +9,17 @@ from html import escape
 from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
 from kbroker.spark import jobs
 from kbroker.spark.quota_set import KEY_OF, TYPE_OF, QuotaSet
-from kbroker.spark.recommend import Need
+from kbroker.spark.recommend import Need, Recommendation
 from kbroker.spark.replay_core import OPEN_LOOP
 from kbroker.spark.report.data import ReportData
 from kbroker.spark.report.document import LINES, cards, document, legend, table
-from kbroker.spark.report.plots import Line, byte_ticks, heat_map, line_plot, paired_bars
+from kbroker.spark.report.plots import Line, Text, byte_ticks, heat_map, line_plot, paired_bars
 
 
 def render(data: ReportData, made_at: datetime) -> str:
     """The whole page. Args: `made_at`: what it says of its own time."""
     start, end = (datetime.fromtimestamp(s, timezone.utc) for s in (data.start_s, data.end_s))
-    title = f"Quotas and usage, {start:%Y-%m-%d %H:%M} to {end:%H:%M} UTC"
+    title = f"Quotas and usage, {_span(start, end)} UTC"
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(data.source)} · made {made_at:%Y-%m-%d %H:%M} UTC by kbroker</p>',
@@ -49,7 +49,7 @@ def _cards(data: ReportData) -> str:
 
 def _usage(data: ReportData) -> Iterable[str]:
     yield "<h2>Usage over time</h2>"
-    per_bin = f"averages over {jobs.duration(data.bin_s * 1000)}"
+    colours: dict[str, int] = {}  # a client has one colour in both plots
     for measure, what in (("request_bytes", "Bytes received per second"), ("response_bytes", "Bytes sent per second")):
         ranked = sorted(data.clients, key=lambda c: -sum(c.over_time[measure]))[: LINES - 1]
         ranked = [client for client in ranked if sum(client.over_time[measure]) > 0]
@@ -62,13 +62,16 @@ def _usage(data: ReportData) -> Iterable[str]:
                 strict=True,
             )
         ]
-        lines = [Line(c.name, values, i + 1) for i, (c, values) in enumerate(zip(ranked, named, strict=True))]
+        taken = {colours[client.name] for client in ranked if client.name in colours}
+        free = iter(colour for colour in range(1, LINES + 1) if colour not in taken)
+        colours |= {client.name: next(free) for client in ranked if client.name not in colours}
+        lines = [Line(c.name, values, colours[c.name]) for c, values in zip(ranked, named, strict=True)]
         if any(value > 0.5 for value in rest):
             lines.append(Line("all others", rest, 0, dashed=True))
         yield f"<h3>{what}</h3>" + line_plot(
-            lines, data.start_s, data.end_s, lambda v: jobs.size(v) + "/s", what, byte_ticks
+            lines, data.start_s, data.end_s, _short(lambda v: jobs.size(v) + "/s"), what, byte_ticks
         )
-    yield f'<p class="soft">Of the clients with the most; {per_bin}.</p>'
+    yield f'<p class="soft">Of the clients with the most; averages over {_bin(data)}.</p>'
 
 
 def _throttled(data: ReportData) -> Iterable[str]:
@@ -86,7 +89,10 @@ def _throttled(data: ReportData) -> Iterable[str]:
         "Delay in the log, by client and time",
         _highest(data),
     )
-    yield f'<p class="soft">Delay that clients were told, per {jobs.duration(data.bin_s * 1000)}; stronger is more.</p>'
+    yield (
+        f'<p class="soft">Delay that clients were told, per {_bin(data)}; stronger is more, the strongest is '
+        f"{jobs.duration(_highest(data))}.</p>"
+    )
 
 
 def _recommended(data: ReportData) -> Iterable[str]:
@@ -101,14 +107,13 @@ def _recommended(data: ReportData) -> Iterable[str]:
     )
     needs = {(need.entity, need.quota_type): need for need in found.needs}
     rows, names, now, then = [], [], [], []
-    for entity, values in found.quotas().items():
-        for key, value in values.items():
-            need = needs.get((entity, TYPE_OF[key]))
-            had = _current(data, entity, key)
-            names.append(f"{_entity(entity)} · {TYPE_OF[key]}")
-            now.append(had)
-            then.append(value)
-            rows.append([_entity(entity), key, _limit(key, had), _limit(key, value), *_cost(need, key, data)])
+    for entity, key, value, is_own in _compared(data, found):
+        need = needs.get((entity, TYPE_OF[key]))
+        had = _current(data, entity, key)
+        names.append(f"{_entity(entity)} · {TYPE_OF[key]}")
+        now.append(had)
+        then.append(value)
+        rows.append([_entity(entity), key, _limit(key, had), _limit(key, value), *_cost(need, key, is_own)])
     kinds = {TYPE_OF[key] for values in found.quotas().values() for key in values}
     for kind in (kind for kind in KEY_OF if kind in kinds):
         at = [i for i, name in enumerate(names) if name.endswith(f" · {kind}")]
@@ -130,6 +135,24 @@ def _recommended(data: ReportData) -> Iterable[str]:
             f"second, so {room.free:,.1f} % were free; all recommended "
             f"request quotas together allow {room.recommended:,.1f} %.</p>"
         )
+
+
+def _compared(data: ReportData, found: Recommendation) -> Iterable[tuple[QuotaEntity, str, float | None, bool]]:
+    """Entity, key, recommended quota, and whether it is its own: what is recommended, and whoever has a quota now.
+
+    Those of the current ones that have none of their own recommended come under the default.
+    """
+    recommended = found.quotas()
+    for entity, values in recommended.items():
+        for key, value in values.items():
+            yield entity, key, value, True
+    kinds = found.by.split(",")
+    default = recommended.get(QuotaEntity.of(dict.fromkeys(kinds)), {})
+    for entity, held in (data.current or {}).items():
+        if sorted(entity.names) == sorted(kinds) and None not in entity.names.values():
+            for key in held:
+                if key in TYPE_OF and key not in recommended.get(entity, {}):
+                    yield entity, key, default.get(key), False
 
 
 def _what_if(data: ReportData) -> Iterable[str]:
@@ -196,6 +219,23 @@ def _clients(data: ReportData) -> Iterable[str]:
         yield f'<p class="soft">{data.others:,} more clients are in the sums.</p>'
 
 
+def _span(start: datetime, end: datetime) -> str:
+    """From when to when, as exact as a short log needs."""
+    clock = "%H:%M:%S" if (end - start).total_seconds() < 1800 else "%H:%M"
+    other_day = "%Y-%m-%d " if end.date() != start.date() else ""
+    return f"{start:%Y-%m-%d} {start:{clock}} to {end:{other_day + clock}}"
+
+
+def _bin(data: ReportData) -> str:
+    """How long a bin of time is."""
+    return _short(jobs.duration)(data.bin_s * 1000)
+
+
+def _short(text: Text) -> Text:
+    """The same without a fraction of nothing: 2 MiB/s for 2.0 MiB/s."""
+    return lambda value: text(value).replace(".0 ", " ")
+
+
 def _by_bin(rows: Sequence[Sequence[float]], bins: int) -> list[tuple[float, ...]]:
     """The values of all rows, bin by bin."""
     return list(zip(*rows, strict=True)) if rows else [()] * bins
@@ -228,7 +268,9 @@ def _limit(key: str, value: float | None) -> str:
     return f"{value:,.10g} %" if key == "request_percentage" else f"{value:,.10g}/s"
 
 
-def _cost(need: Need | None, key: str, data: ReportData) -> list[str]:
+def _cost(need: Need | None, key: str, is_own: bool) -> list[str]:
+    if not is_own:
+        return [_limit(key, round(need.peak, 2)) if need else "", "by the default"]
     if need is None:
         return ["", "default: below the share for each"]
     return [_limit(key, round(need.peak, 2)), f"{need.throttled_seconds:,} of {need.seconds:,} ({need.share:.2%})"]

@@ -9,7 +9,7 @@ from html import escape
 from typing import NamedTuple
 
 WIDE, NARROW = 920, 440  # of a page on a desk, and on a phone
-LEFT, RIGHT, BOTTOM, TOP = 74, 12, 26, 10
+LEFT, RIGHT, BOTTOM, TOP = 78, 12, 26, 10
 Text = Callable[[float], str]
 Scale = Callable[[float], list[float]]
 
@@ -180,7 +180,8 @@ def paired_bars(
                 parts.append(f'<text x="{left + size + 6:.1f}" y="{at + 11}">{escape(label)}</text>')
         return parts, TOP + (row + above) * len(names) + 6
 
-    return for_both_widths(draw, title + (" (logarithmic)" if is_log else ""))
+    said = '<p class="soft">Lengths are logarithmic.</p>' if is_log else ""  # a bar must not look as half of another
+    return for_both_widths(draw, title) + said
 
 
 def _name(name: str, most: int, x: float, y: float, anchor: str = "end") -> str:
