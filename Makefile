@@ -54,8 +54,12 @@ format: $(VENV)/.locked ## rewrite Python sources in the one format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+.PHONY: java
+java: # before minutes of building, not after
+	@command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" > /dev/null || { echo "this needs Java 17 or later, on the PATH or named by JAVA_HOME; on Debian: apt-get install openjdk-17-jre-headless" >&2; exit 1; }
+
 .PHONY: demo
-demo: $(VENV)/.built $(VENV)/.locked ## a broker, three clients of which one misbehaves, the Spark pipeline, an HTML report; needs Java 17
+demo: java $(VENV)/.built $(VENV)/.locked ## a broker, three clients of which one misbehaves, the Spark pipeline, an HTML report; needs Java 17
 	$(BIN)/python examples/demo/demo.py $(ARGS)
 
 .PHONY: bench

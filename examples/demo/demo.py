@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import random
 import shutil
 import subprocess
@@ -25,8 +26,10 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.connection import BrokerConnectionError
 from kbroker.client.consumer import Consumer
 from kbroker.client.producer import Producer
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.session import require_spark
 
-HERE = Path(__file__).parent
+HERE = Path(os.path.relpath(Path(__file__).parent))  # as a user would type it
 TOPIC, PARTITIONS = "orders", 3
 
 
@@ -104,6 +107,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20, help="how long the clients run")
     parser.add_argument("--folder", type=Path, default=Path("build/demo"), help="emptied first")
     options = parser.parse_args()
+    try:
+        require_spark()  # before twenty seconds of traffic, not after
+    except PipelineError as missing:
+        raise SystemExit(f"the demo needs Spark: {missing}") from None
     folder: Path = options.folder
     if folder.exists() and not (folder / ".kbroker-demo").exists():
         raise SystemExit(f"{folder} is not the folder of a demo: delete it first")
@@ -127,6 +134,7 @@ def main() -> None:
         broker.wait()
     table, found, page = folder / "table", folder / "recommended.yaml", folder / "report.html"
     quiet = ("--quiet",)
+    print("\n# Spark: its first command takes longest", flush=True)
     run("pipeline", "ingest", table, folder / "request-log", *quiet)
     run("pipeline", "usage", table, *quiet)
     run("pipeline", "throttles", table, *quiet)
@@ -135,6 +143,8 @@ def main() -> None:
     run("pipeline", "replay", table, "--quotas", found, *quiet)
     run("pipeline", "report", table, "-o", page, "--current", HERE / "quotas.yaml", *wanted, *quiet)
     print(f"\nThe report: {page.absolute().as_uri()}")
+    if shutil.which("kbroker") is None:
+        print(f"To run a command yourself: {os.path.relpath(Path(sys.executable).with_name('kbroker'))}")
 
 
 if __name__ == "__main__":
