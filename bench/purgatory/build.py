@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +82,18 @@ def built() -> Path:
     root = kbroker_root()
     package = root / "kbroker"
     folder = ROOT / "build" / "purgatory" / digest(NATIVE, package / "_core", package / "spark" / "purgatory")
-    if not (folder / "done").exists():
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staged = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
         clean = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-        command = [sys.executable, str(Path(__file__).resolve()), str(folder)]
+        command = [sys.executable, str(Path(__file__).resolve()), str(staged)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean)
         if done.returncode != 0:
             raise RuntimeError(f"the old design does not compile:\n{done.stdout}\n{done.stderr}")
+        try:
+            staged.rename(folder)
+        except OSError:  # another process was faster
+            shutil.rmtree(staged)
     return folder
 
 
@@ -102,9 +109,7 @@ def main() -> None:
     if len(sys.argv) < 2:
         print(built())
         return
-    folder = Path(sys.argv[1]).resolve()
-    compile_into(folder, kbroker_root())
-    (folder / "done").touch()
+    compile_into(Path(sys.argv[1]).resolve(), kbroker_root())
 
 
 if __name__ == "__main__":
