@@ -11,7 +11,7 @@ LOCK := tests/requirements.txt
 ARGS ?=
 # Tests wait more than they compute, so more of them than cores; WORKERS=0: one after the other, as plain pytest does
 WORKERS ?= 3
-PARALLEL = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PARALLEL = -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 SOURCES := $(shell find src -path src/kbroker/_core -prune -o \( -name '*.pyx' -o -name '*.pxd' -o -name '*.h' \) -print)

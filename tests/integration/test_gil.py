@@ -14,8 +14,6 @@ import pytest
 from tests.support import wire
 from tests.support.wire import Connection
 
-pytestmark = pytest.mark.alone
-
 ROOT = Path(__file__).resolve().parents[2]
 HELD_S = 2.0
 

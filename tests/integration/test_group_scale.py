@@ -11,7 +11,7 @@ from kbroker.protocol import codec
 from tests.support import wire
 from tests.support.broker import BrokerProcess, rss_bytes, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 MEMBERS, PARTITIONS = 1000, 5000
 REBALANCE_S, MAKE_S, CLEAN_START_S, START_AFTER_KILL_S, RSS_MIB = 5.0, 5.0, 2.0, 5.0, 60

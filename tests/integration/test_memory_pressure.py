@@ -9,8 +9,6 @@ import pytest
 from bench.bench_memory_pressure import MIB, run
 from tests.support.certificates import Certificates
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.mark.slow
 def test_memory_stays_within_the_pool_and_everyone_is_served(tmp_path: Path) -> None:

@@ -19,8 +19,6 @@ from kbroker.testing.waiting import wait_until
 from tests.support.quota_client import QuotaClient
 from tests.support.wire import create_topic
 
-pytestmark = pytest.mark.alone
-
 PRODUCE_KEY, FETCH_KEY = 0, 1
 LIMIT = 20_000
 VALUE_BYTES = 19_000

@@ -21,7 +21,7 @@ MOST = 500
 IDS, AT_ONCE = 30_000, 200
 API_VERSIONS = 18
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 def set_quota(client: QuotaClient, client_id: str | None, key: str, value: float) -> None:

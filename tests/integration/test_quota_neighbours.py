@@ -8,8 +8,6 @@ import pytest
 
 from bench.neighbours.throttled import measure
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)

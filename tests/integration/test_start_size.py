@@ -10,8 +10,6 @@ import pytest
 
 from tests.support import poller
 
-pytestmark = pytest.mark.alone
-
 SETTINGS = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
     "kbroker.in.memory": True,

@@ -22,7 +22,7 @@ from kbroker._core.timing_wheel import Timer
 PENDING = 1_000_000
 TICK_MS = 1
 ROUNDS = 9
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 
 def nothing() -> None:

@@ -1,43 +1,56 @@
 """Several workers of pytest-xdist: what stays together on one of them, and what runs while no other test does.
 
-A worker takes a group at a time. Tests marked ``alone`` measure time or memory: they are one group, the first, and hold
-a lock of the run against all others. Tests that share a JVM or a Kafka are one group; else a file is one.
+A worker takes a group at a time. Files that measure time or memory are one group, the first, and hold a lock of the run
+against all others. Tests that share a JVM or a Kafka are one group; else a file is one. (Not by xdist's own marks for
+groups: it writes them into node ids, which pytest 9.2 no longer lets it.)
 """
 
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 try:
     import fcntl
 except ImportError:  # Windows: the suite runs on one worker there
     fcntl = None  # type: ignore[assignment]
 
-TESTS = Path(__file__).resolve().parents[1]
+# These measure time or memory: no other test runs meanwhile.
+ALONE = (
+    *("test_gil.py", "test_group_scale.py", "test_memory_pressure.py", "test_quota_clients.py", "test_quota_flood.py"),
+    *("test_quota_neighbours.py", "test_start_size.py", "test_timer_promises.py"),
+)
 FOREIGN = ("test_client_against_kafka.py", "test_cli_groups.py")  # each starts an Apache Kafka for itself
 
 
-def group_of(item: pytest.Item) -> str:
-    """The group of a test."""
-    inside = item.path.relative_to(TESTS)
-    if item.get_closest_marker("alone"):
+def group_of(nodeid: str) -> str:
+    """The group of a test: of its file, relative to the root of the project."""
+    path = PurePosixPath(nodeid.partition("::")[0])
+    if path.name in ALONE:
         return "alone"
-    if inside.parts[0] == "spark":
+    if path.parts[:2] == ("tests", "spark"):
         return "spark"
-    if inside.name in FOREIGN:
-        return "kafka"
-    return str(inside)
+    return "kafka" if path.name in FOREIGN else str(path)
 
 
-def spread(items: list[pytest.Item]) -> None:
-    """Name each test's group; those that take longest begin first."""
+class Groups(LoadScopeScheduling):
+    """The scheduler of pytest-xdist that hands out groups."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def sort(items: list[pytest.Item]) -> None:
+    """What takes longest begins first; the order of a group's tests stays."""
     order = {"alone": 0, "spark": 1, "kafka": 2}
-    groups = {item: group_of(item) for item in items}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    slow = {group for item, group in groups.items() if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (order.get(groups[item], 3 if groups[item] in slow else 4), groups[item]))
+    slow = {group_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
+
+    def place(item: pytest.Item) -> tuple[int, str]:
+        group = group_of(item.nodeid)
+        return order.get(group, 3 if group in slow else 4), group
+
+    items.sort(key=place)
 
 
 class Turns:
@@ -86,11 +99,11 @@ class TakeTurns:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-        self._turns.enter(item.get_closest_marker("alone") is not None)
+        self._turns.enter(group_of(item.nodeid) == "alone")
         try:
             return (yield)
         finally:
-            self._turns.end(nextitem is not None and nextitem.get_closest_marker("alone") is not None)
+            self._turns.end(nextitem is not None and group_of(nextitem.nodeid) == "alone")
 
 
 def apply(config: pytest.Config) -> None:
