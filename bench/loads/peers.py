@@ -12,12 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support import wire
-from tests.support.broker import BrokerProcess, wait_for
+from tests.support.broker import BrokerProcess, rss_bytes, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS, KFAKE = ROOT / "build" / "peers", Path(__file__).with_name("kfake")
@@ -73,9 +73,13 @@ def compiled(name: str, folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def kbroker(settings: dict[str, str] | None = None) -> Iterator[Server]:
+def kbroker(settings: Mapping[str, str] | None = None, listener: str | None = None) -> Iterator[Server]:
+    """Our broker; `listener` is one beside PLAINTEXT, as PROTOCOL://HOST:PORT."""
     folder = Path(tempfile.mkdtemp(prefix="kbroker-load-"))
-    broker = BrokerProcess(folder / "data", settings or {})
+    port = free_port()  # a fixed one: who starts it again finds it there
+    both = {"listeners": f"PLAINTEXT://127.0.0.1:{port},{listener}"} if listener else {}
+    broker = BrokerProcess(folder / "data", {**(settings or {}), **both})
+    broker.port = port
     try:
         broker.start()
         yield Server("kbroker", broker.port, broker.pid)
@@ -99,13 +103,18 @@ def bare_loop(program: Path, answer_bytes: int) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def kafka() -> Iterator[Server]:
+def kafka(settings: Mapping[str, str] | None = None, listener: str | None = None) -> Iterator[Server]:
+    """Apache Kafka; `listener` is one beside PLAINTEXT, as PROTOCOL://HOST:PORT."""
     script = oracles() / "tools" / "kafka.sh"
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             raise MissingPeer(f"Apache Kafka needs {program}")
     port = free_port(pair=True)
-    said = subprocess.run([str(script), "start", str(port)], capture_output=True, text=True, check=False)
+    plain = f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}"
+    protocols = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
+    both = {"listeners": f"{plain},{listener}", "listener.security.protocol.map": protocols} if listener else {}
+    pairs = [f"{name}={value}" for name, value in {**(settings or {}), **both}.items()]
+    said = subprocess.run([str(script), "start", str(port), *pairs], capture_output=True, text=True, check=False)
     if said.returncode != 0:
         raise MissingPeer(f"Apache Kafka did not start: {said.stderr[-500:]}")
     try:
@@ -169,11 +178,11 @@ def version(package: str) -> str:
 
 
 @contextlib.contextmanager
-def tansu() -> Iterator[Server]:
+def tansu(options: Sequence[str] = ()) -> Iterator[Server]:
     program, port = installed(TANSU, "tansu"), free_port()
     address = f"tcp://127.0.0.1:{port}"
     command = [str(program), "broker", "--listener-url", address, "--advertised-listener-url", address]
-    command += ["--storage-engine", "memory://tansu/"]
+    command += ["--storage-engine", "memory://tansu/", *options]
     with (
         tempfile.TemporaryDirectory(prefix="tansu-") as folder,
         _process("Tansu", command, port, Path(folder)) as server,
@@ -191,9 +200,10 @@ def noida() -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def kfake() -> Iterator[Server]:
+def kfake(options: Sequence[str] = ()) -> Iterator[Server]:
+    """franz-go's fake cluster; `options` are those of its program in this folder."""
     program, port = ROOT / "build" / "loads" / "kfake", free_port()
-    if not program.exists():
+    if not program.exists() or program.stat().st_mtime < max(one.stat().st_mtime for one in KFAKE.iterdir()):
         if shutil.which("go") is None:
             raise MissingPeer("kfake needs go")
         done = subprocess.run(["go", "build", "-o", str(program), "."], cwd=KFAKE, capture_output=True, check=False)
@@ -201,25 +211,46 @@ def kfake() -> Iterator[Server]:
             raise MissingPeer(f"go build of kfake: {done.stderr.decode(errors='replace').strip()[-200:]}")
     with (
         tempfile.TemporaryDirectory(prefix="kfake-") as folder,
-        _process("kfake", [str(program), str(port)], port, Path(folder)) as server,
+        _process("kfake", [str(program), *options, str(port)], port, Path(folder)) as server,
     ):
         yield server
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU time of a process and of all it started that still run."""
-    ticks = 0
-    wanted, parents = {pid}, {}
+def _processes() -> dict[int, tuple[int, int, str]]:
+    """Of each process its parent, the ticks of CPU it has used, and its state."""
+    found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                parents[int(entry.name)] = (int(fields[1]), int(fields[11]) + int(fields[12]))
-    for child, (parent, _) in sorted(parents.items()):
+                found[int(entry.name)] = (int(fields[1]), int(fields[11]) + int(fields[12]), fields[0])
+    return found
+
+
+def family(pid: int) -> list[int]:
+    """A process and all it started that still run."""
+    wanted = {pid}
+    processes = _processes()
+    for child, (parent, _, _) in sorted(processes.items()):
         if parent in wanted:
             wanted.add(child)
-    ticks = sum(parents[one][1] for one in wanted if one in parents)
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return sorted(wanted & processes.keys())
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and has not ended."""
+    return pid in (found := _processes()) and found[pid][2] != "Z"
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process and of all it started that still run."""
+    processes = _processes()
+    return sum(processes[one][1] for one in family(pid) if one in processes) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process and of all it started."""
+    return sum(rss_bytes(one) for one in family(pid))
 
 
 def can_connect(port: int) -> bool:
@@ -241,8 +272,6 @@ def start_to_metadata_ms() -> tuple[float, int]:
 
     Modules may be compiled beforehand, as pip does when it installs them.
     """
-    from tests.support.broker import rss_bytes
-
     folder = Path(tempfile.mkdtemp(prefix="kbroker-start-"))
     broker = BrokerProcess(folder / "data")
     broker.port = free_port()

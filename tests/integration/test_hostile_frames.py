@@ -4,62 +4,22 @@ KBROKER_TEST_BOOTSTRAP=host:port runs this against any broker (memory is then no
 """
 
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.support import hostile, wire
 from tests.support.broker import BrokerProcess, rss_bytes, socket_count, wait_for
+from tests.support.steady_producer import SteadyProducer
 from tests.support.wire import Closed, Connection
 
 MAX_GROWTH_BYTES = 32 << 20
 TOPIC, STEADY_TOPIC = "hostile", "steady"
 COORDINATOR_LOAD_IN_PROGRESS = 14  # Kafka, when its block of ids is used up
 FRAME_TIMEOUT_S = 30  # a started frame must be complete by then
-
-
-@dataclass
-class SteadyProducer:
-    """A well-behaved client on one connection: its records must keep being acknowledged, each at the next offset."""
-
-    bootstrap: str
-    acknowledged: int = 0
-    failures: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="steady-producer", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        request = wire.produce(STEADY_TOPIC, 0, wire.batch([b"steady"]))
-        try:
-            with Connection(self.bootstrap) as connection:
-                expected = wire.end_offset(self.bootstrap, STEADY_TOPIC)
-                while not self._stop.wait(0.005):
-                    answer = wire.produced(connection.ask(request))
-                    if answer != wire.Produced(0, expected):
-                        self.failures.append(f"expected offset {expected}, got {answer}")
-                        return
-                    expected += 1
-                    self.acknowledged += 1
-        except (OSError, Closed, AssertionError) as error:
-            self.failures.append(repr(error))
-
-    def is_unharmed(self) -> bool:
-        """True once ten more records are acknowledged."""
-        assert self.failures == []
-        goal = self.acknowledged + 10
-        wait_for("the steady producer goes on", lambda: self.failures or self.acknowledged >= goal, 5, 0.005)
-        return self.failures == []
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(15)
 
 
 @dataclass
@@ -89,7 +49,7 @@ def target(bootstrap: str, session_broker: BrokerProcess | None) -> Iterator[Tar
         with Connection(bootstrap) as connection:
             assert wire.first_topic_error(connection.ask(wire.create_topic(topic, 1))) in (0, 36)
         wait_for(f"{topic} has its leader", lambda topic=topic: wire.is_ready(bootstrap, topic))
-    producer = SteadyProducer(bootstrap)
+    producer = SteadyProducer(bootstrap, STEADY_TOPIC)
     try:
         wait_for("the steady producer runs", lambda: producer.failures or producer.acknowledged > 200)
         found = Target(bootstrap, session_broker.pid if session_broker else None, producer, wire.ranges(bootstrap))

@@ -14,7 +14,10 @@ NO_SUCH_KIND = (
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Answer one key, or from v4 each of several; a kind nobody coordinates yet is COORDINATOR_NOT_AVAILABLE."""
+    """Answer one key, or from v4 each of several.
+
+    A transactional id gets the error that its producer ends with: one that is retriable would leave it waiting.
+    """
     kind = body["KeyType"]
     if kind in ctx.coordinators:
         if kind == GROUP:
@@ -25,8 +28,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             rows = [{**place, "Key": key, "ErrorMessage": ""} for key in body["CoordinatorKeys"]]
             return {"Coordinators": rows}
         return {**place, "ErrorMessage": "NONE"}
-    if kind in (GROUP, TRANSACTION):
+    if kind == GROUP:
         return failure(body, Errors.COORDINATOR_NOT_AVAILABLE, request)
+    if kind == TRANSACTION:
+        return failure(body, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, request)
     text = "" if kind == SHARE and request.api_version >= 4 else NO_SUCH_KIND
     return _nowhere(body, Errors.INVALID_REQUEST, text, request)
 

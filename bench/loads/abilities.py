@@ -1,0 +1,188 @@
+"""What kbroker does and does not do beside its peers: the same probes, with real clients, against each of them.
+
+    python bench/loads/abilities.py [--only NAME ...] [--probe TEXT ...] [--json FILE] [--markdown FILE] [--short]
+
+Every probe acts as a client does and has a time limit; nothing is taken from anybody's documentation. A server that
+cannot be had is named, and so is the reason of each "no". KBROKER_ORACLES names the folder with tools/kafka.sh, which
+starts Apache Kafka.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from bench.loads import report  # noqa: E402
+from bench.loads.contenders import CONTENDERS, Contender, Mode, Skipped  # noqa: E402
+from bench.loads.peers import MissingPeer, Server  # noqa: E402
+from bench.loads.probes import configs, groups, quotas, records, robustness, security, transactions  # noqa: E402
+from bench.loads.probes.place import Place, Probe  # noqa: E402
+from tests.support import wire  # noqa: E402
+
+FIRST, *REST = configs.PROBES
+PROBES: list[Probe] = [
+    FIRST,
+    *records.PROBES,
+    *groups.PROBES,
+    *REST,
+    *transactions.PROBES,
+    *security.PROBES,
+    *quotas.PROBES,
+    *records.CLEANING,
+    *robustness.PROBES,
+]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of one probe: the cell of the table, why it is a "no", and how long it took."""
+
+    cell: str
+    reason: str = ""
+    seconds: float = 0.0
+
+
+def reason_of(failure: BaseException) -> str:
+    """One line; an assertion without a text is shown by its source."""
+    text = " ".join(str(failure).split())
+    if not text and (frames := traceback.extract_tb(failure.__traceback__)):
+        text = frames[-1].line or ""
+    return f"{text or type(failure).__name__}"[:200]
+
+
+def judged(probe: Probe, place: Place) -> Result:
+    """Run a probe in a thread of its own, for one that hangs is left behind."""
+    outcome: list[Result] = []
+
+    def run() -> None:
+        try:
+            outcome.append(Result(probe.run(place) or "yes"))
+        except Skipped as missing:
+            outcome.append(Result("-", reason_of(missing)))
+        except Exception as failure:
+            outcome.append(Result("no", reason_of(failure)))
+
+    begun = time.monotonic()
+    thread = threading.Thread(target=run, name=probe.name, daemon=True)
+    thread.start()
+    thread.join(probe.seconds)
+    taken = round(time.monotonic() - begun, 1)
+    found = outcome[0] if outcome else Result("no", f"not done within {probe.seconds:g} s")
+    return Result(found.cell, found.reason, taken)
+
+
+class Running:
+    """A contender's server, started again when a probe has left it unable to answer."""
+
+    def __init__(self, contender: Contender, stack: contextlib.ExitStack) -> None:
+        self.contender = contender
+        self._outer = stack
+        self._inner = stack.enter_context(contextlib.ExitStack())
+        self.server = self._inner.enter_context(contender.start(Mode.PLAIN))
+
+    def answering(self) -> tuple[Server, bool]:
+        """The server, and whether it had to be started again."""
+        if any(wire.answers(self.server.bootstrap, 5) for _ in range(3)):
+            return self.server, False
+        with contextlib.suppress(Exception):
+            self._inner.close()
+        self._inner = self._outer.enter_context(contextlib.ExitStack())
+        self.server = self._inner.enter_context(self.contender.start(Mode.PLAIN))
+        return self.server, True
+
+
+def results(contender: Contender, probes: Sequence[Probe]) -> Iterator[tuple[Probe, Result]]:
+    """Run probes one after the other. Raises: MissingPeer when the server cannot be had."""
+    with contextlib.ExitStack() as stack:
+        running = Running(contender, stack)
+        for probe in probes:
+            server, _ = running.answering()
+            result = judged(probe, Place(contender, server))
+            _, was_ended = running.answering()
+            if was_ended:
+                result = Result("no", f"the server answers nobody any more ({result.reason or result.cell})")
+            yield probe, result
+
+
+Table = Mapping[str, Mapping[str, Result]]
+HEAD = "| what a client finds |"
+
+
+def markdown(table: Table, probes: Sequence[Probe]) -> str:
+    """A row for each probe, a column for each server."""
+    lines = [f"{HEAD} " + " | ".join(table) + " |", "|---" * (len(table) + 1) + "|"]
+    for probe in probes:
+        cells = [found[probe.name].cell if probe.name in found else "?" for found in table.values()]
+        lines.append(f"| {probe.name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def reasons(table: Table, probes: Sequence[Probe]) -> str:
+    """Why each cell is not a "yes"."""
+    lines = ["| server | what | found |", "|---|---|---|"]
+    for server, found in table.items():
+        for probe in probes:
+            result = found.get(probe.name)
+            if result is not None and result.reason:
+                lines.append(f"| {server} | {probe.name} | {result.reason.replace('|', '/')} |")
+    return "\n".join(lines)
+
+
+def chosen(words: Sequence[str]) -> list[Probe]:
+    """The probes whose names hold one of these words; all, figures included, when there are none."""
+    every = [*PROBES, *robustness.COSTS]
+    return [probe for probe in every if not words or any(word.lower() in probe.name.lower() for word in words)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS), metavar="NAME")
+    parser.add_argument("--probe", nargs="+", default=[], metavar="TEXT", help="only rows whose names hold this")
+    parser.add_argument("--json", type=Path, default=ROOT / "build" / "loads" / "abilities.json")
+    parser.add_argument("--markdown", type=Path, help="where to write the tables too")
+    parser.add_argument("--short", action="store_true", help="only the rows that stand in the README")
+    options = parser.parse_args()
+    probes = [probe for probe in chosen(options.probe) if probe.short or not options.short]
+    facts, table, missing = report.machine(), {}, {}
+    for name in options.only:
+        contender = CONTENDERS[name]()
+        found: dict[str, Result] = {}
+        try:
+            for probe, result in results(contender, probes):
+                found[probe.name] = result
+                note = f" ({result.reason})" if result.reason else ""
+                print(f"{contender.name}: {probe.name}: {result.cell}{note}, {result.seconds} s", file=sys.stderr)
+        except MissingPeer as absent:
+            missing[contender.name] = reason_of(absent)
+            continue
+        table[contender.name] = found
+    text = f"{markdown(table, probes)}\n\n{reasons(table, probes)}"
+    text += "".join(f"\n\nskipped: {name}: {why}" for name, why in missing.items())
+    print(text)
+    save(options.json, facts, table, missing)
+    if options.markdown:
+        options.markdown.write_text(text + "\n", encoding="utf-8")
+    sys.stdout.flush()
+    os._exit(0)  # a probe that hangs may have left a thread behind that no exit ends
+
+
+def save(path: Path, facts: Mapping[str, Any], table: Table, missing: Mapping[str, str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    servers = {name: {row: asdict(result) for row, result in found.items()} for name, found in table.items()}
+    document = {"machine": facts, "servers": servers, "skipped": missing}
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Probes of consumer groups."""
+
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+
+from bench.loads.probes.place import Config, Lacking, Place, Probe, expect
+from tests.clients.everyday import Lines
+from tests.clients.everyday_python import GROUP_PARTITIONS, ConfluentEveryday
+
+MEMBER: Config = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 10_000}
+
+
+def take(consumer: Consumer, count: int, seconds: float = 25) -> list[bytes]:
+    """The next records of a member, as many as asked for."""
+    found: list[bytes] = []
+    deadline = time.monotonic() + seconds
+    while len(found) < count:
+        expect(time.monotonic() < deadline, f"{len(found)} of {count} records in {seconds:g} s")
+        for message in consumer.consume(count - len(found), 0.2):
+            if message.error() is not None:
+                raise KafkaException(message.error())
+            found.append(message.value() or b"")
+    return found
+
+
+def half_by_half(place: Place) -> str:
+    """A member reads half and commits, another one the other half; return the name of topic and group."""
+    topic = place.create("resume")
+    values = [b"%d" % n for n in range(20)]
+    place.send(topic, values)
+    config = place.config({"group.id": topic, **MEMBER})
+    for half in (values[:10], values[10:]):
+        consumer = Consumer(config)
+        try:
+            consumer.subscribe([topic])
+            found = take(consumer, 10)
+            expect(found == half, f"read from {found[0]!r} where {half[0]!r} was next")
+            consumer.commit(asynchronous=False)
+        finally:
+            consumer.close()
+    return topic
+
+
+def resume(place: Place) -> None:
+    half_by_half(place)
+
+
+def new_protocol(place: Place) -> None:
+    """The same by the group protocol of KIP-848."""
+    config = {"group.protocol": "consumer", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    topic = place.create("new-protocol")
+    place.send(topic, [b"%d" % n for n in range(10)])
+    consumer = Consumer(place.config({"group.id": topic, **config}))
+    try:
+        consumer.subscribe([topic])
+        take(consumer, 10, 15)
+        consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+
+
+def two_members(place: Place) -> None:
+    """One reads alone, another joins and they share, the first leaves; each record is read once and committed."""
+    topic = place.topic("share")
+    everyday = ConfluentEveryday(place.bootstrap, topic, 0)
+    everyday.client.create(f"{topic}-group", GROUP_PARTITIONS)
+    Lines(place.bootstrap, topic).judge_group(everyday.group())
+
+
+class Static:
+    """A static member that remembers what was given to it and taken away."""
+
+    def __init__(self, place: Place, topic: str, instance: str) -> None:
+        strategy = {"partition.assignment.strategy": "range", "heartbeat.interval.ms": 300}
+        config = {"group.id": topic, "group.instance.id": instance, **MEMBER, **strategy}
+        self.held: list[int] = []
+        self.changes = 0
+        self.consumer = Consumer(place.config(config))
+        self.consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked)
+
+    def _assigned(self, consumer: Any, partitions: list[Any]) -> None:
+        self.held = sorted(one.partition for one in partitions)
+        self.changes += 1
+
+    def _revoked(self, consumer: Any, partitions: list[Any]) -> None:
+        self.held = []
+        self.changes += 1
+
+    def poll(self) -> None:
+        message = self.consumer.poll(0.1)
+        if message is not None and message.error() is not None and message.error().code() == KafkaError._FATAL:
+            raise KafkaException(message.error())
+
+
+def static_member(place: Place) -> None:
+    """A member with an instance id goes and comes back: it holds what it held, and the other one notices nothing."""
+    topic = place.create("static", 4)
+    members = [Static(place, topic, name) for name in ("one", "two")]
+    try:
+        deadline = time.monotonic() + 30
+        while [len(member.held) for member in members] != [2, 2]:
+            expect(time.monotonic() < deadline, f"the members hold {[member.held for member in members]}")
+            for member in members:
+                member.poll()
+        one, two = members
+        held, changes = one.held, two.changes
+        one.consumer.close()
+        members[0] = one = Static(place, topic, "one")
+        until = time.monotonic() + 20
+        while not one.held and time.monotonic() < until:
+            one.poll()
+            two.poll()
+        settled = time.monotonic() + 2  # several heartbeats
+        while time.monotonic() < settled:
+            one.poll()
+            two.poll()
+        if two.changes != changes:
+            raise Lacking("the group was rebalanced when the member came back")
+        expect(one.held == held, f"it came back to {one.held} instead of {held}")
+    finally:
+        for member in members:
+            member.consumer.close()
+
+
+PROBES = [
+    Probe("a group commits; the next member goes on there", resume, 80),
+    Probe("two members share, one leaves; each record once", two_members, 200),
+    Probe("a static member comes back without a rebalance", static_member, 80),
+    Probe("the group protocol of KIP-848", new_protocol, 40),
+]

@@ -1,0 +1,63 @@
+"""The table of what kbroker does and does not do: each probe run against kbroker, and what the README says of it.
+
+The other columns come from `python bench/loads/abilities.py`, which asks the other servers the same.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.loads.abilities import HEAD, PROBES, Running, judged
+from bench.loads.contenders import kbroker
+from bench.loads.probes.place import Place, Probe
+from bench.loads.probes.robustness import COSTS
+from tests.support.need import lack
+
+ROOT = Path(__file__).resolve().parents[2]
+FIGURE = re.compile(r" \(.*\)$")  # what was measured besides
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    with contextlib.ExitStack() as stack:
+        yield Running(kbroker(), stack)
+
+
+def cell(page: str, row: str) -> str:
+    """Kbroker's cell of a row."""
+    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
+        if line.startswith(f"| {row} |"):
+            return FIGURE.sub("", line.split("|")[2].strip())
+    raise AssertionError(f"{page} has no row '{row}'")
+
+
+@pytest.mark.parametrize("probe", [*PROBES, *COSTS], ids=lambda probe: probe.name)
+def test_ability(running: Running, probe: Probe) -> None:
+    """What the pages say of kbroker is what a client finds; figures differ from run to run, and are there."""
+    server, was_ended = running.answering()
+    assert not was_ended, "the probe before this one has ended the broker"
+    result = judged(probe, Place(running.contender, server))
+    if result.cell == "-":
+        lack(result.reason)
+    for page in ("docs/compatibility.md", *(["README.md"] if probe.short else [])):
+        said = cell(page, probe.name)
+        if probe.figure:
+            assert re.fullmatch(r"[\d,]+ (ms|MiB)", said), page
+            assert re.fullmatch(r"[\d,]+ (ms|MiB)", result.cell), result
+        else:
+            assert FIGURE.sub("", result.cell) == said, f"{page}: {result}"
+
+
+def test_the_same_rows() -> None:
+    """The README has the short rows in the program's order, the page all of them."""
+    for page, probes in (("docs/compatibility.md", [*PROBES, *COSTS]), ("README.md", [*PROBES, *COSTS])):
+        wanted = [p.name for p in probes if p.short or page != "README.md"]
+        lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+        start = next(at for at, line in enumerate(lines) if line.startswith(f"{HEAD} kbroker |"))
+        assert [line.split("|")[1].strip() for line in lines[start + 2 : start + 2 + len(wanted)]] == wanted, page
+        assert not lines[start + 2 + len(wanted)].startswith("|"), f"{page} has more rows than the program"
