@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import KafkaException
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
@@ -27,7 +29,7 @@ from bench.loads import report  # noqa: E402
 from bench.loads.contenders import CONTENDERS, Contender, Mode, Skipped  # noqa: E402
 from bench.loads.peers import MissingPeer, Server  # noqa: E402
 from bench.loads.probes import configs, groups, quotas, records, robustness, security, transactions  # noqa: E402
-from bench.loads.probes.place import Place, Probe  # noqa: E402
+from bench.loads.probes.place import Lacking, Place, Probe  # noqa: E402
 from tests.support import wire  # noqa: E402
 
 FIRST, *REST = configs.PROBES
@@ -56,9 +58,12 @@ class Result:
 def reason_of(failure: BaseException) -> str:
     """One line; an assertion without a text is shown by its source."""
     text = " ".join(str(failure).split())
-    if not text and (frames := traceback.extract_tb(failure.__traceback__)):
+    frames = traceback.extract_tb(failure.__traceback__)
+    if not text and frames and isinstance(failure, AssertionError):
         text = frames[-1].line or ""
-    return f"{text or type(failure).__name__}"[:200]
+    if not isinstance(failure, AssertionError | KafkaException | Lacking | MissingPeer | Skipped):
+        text = f"{type(failure).__name__}: {text}".removesuffix(": ")
+    return text[:200]
 
 
 def judged(probe: Probe, place: Place) -> Result:
@@ -166,6 +171,8 @@ def main() -> int:
         except MissingPeer as absent:
             missing[contender.name] = reason_of(absent)
             continue
+        except Exception as failure:  # what is known stays known: the others are still to come
+            print(f"{contender.name}: {reason_of(failure)}", file=sys.stderr)
         table[contender.name] = found
     text = f"{markdown(table, probes)}\n\n{reasons(table, probes)}"
     text += "".join(f"\n\nskipped: {name}: {why}" for name, why in missing.items())

@@ -75,7 +75,7 @@ class Contender:
 def certificates() -> Iterator[Certificates]:
     if shutil.which("openssl") is None:
         raise Skipped("needs openssl; on Debian: apt-get install openssl")
-    with tempfile.TemporaryDirectory(prefix="certificates-") as folder:
+    with tempfile.TemporaryDirectory(prefix="certificates-", ignore_cleanup_errors=True) as folder:
         yield Certificates(Path(folder))
 
 
@@ -131,7 +131,7 @@ def kfake() -> Contender:
 
     @contextlib.contextmanager
     def start(mode: Mode) -> Iterator[Server]:
-        with tempfile.TemporaryDirectory(prefix="kfake-data-") as folder:
+        with tempfile.TemporaryDirectory(prefix="kfake-data-", ignore_cleanup_errors=True) as folder:
             disk = ["-data", folder] if mode is Mode.DISK else []
             with peers.kfake([*quick, *disk]) as server:
                 yield server

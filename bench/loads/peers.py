@@ -156,8 +156,8 @@ def _process(name: str, command: list[str], port: int, folder: Path) -> Iterator
             except AssertionError as late:
                 raise MissingPeer(str(late)) from None
             if process.poll() is not None:
-                last = (folder / "log").read_text(errors="replace").strip().splitlines()[-1:]
-                raise MissingPeer(f"{name} ended with {process.returncode}: {' '.join(last)[:200]}")
+                last = (folder / "log").read_text(errors="replace").split()
+                raise MissingPeer(f"{name} ended with {process.returncode}: {' '.join(last)[-200:]}")
             yield Server(name, port, process.pid)
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -184,7 +184,7 @@ def tansu(options: Sequence[str] = ()) -> Iterator[Server]:
     command = [str(program), "broker", "--listener-url", address, "--advertised-listener-url", address]
     command += ["--storage-engine", "memory://tansu/", *options]
     with (
-        tempfile.TemporaryDirectory(prefix="tansu-") as folder,
+        tempfile.TemporaryDirectory(prefix="tansu-", ignore_cleanup_errors=True) as folder,
         _process("Tansu", command, port, Path(folder)) as server,
     ):
         yield server
@@ -193,7 +193,7 @@ def tansu(options: Sequence[str] = ()) -> Iterator[Server]:
 @contextlib.contextmanager
 def noida() -> Iterator[Server]:
     program, port = installed(NOIDA, "noida-db"), free_port()
-    with tempfile.TemporaryDirectory(prefix="noida-") as folder:
+    with tempfile.TemporaryDirectory(prefix="noida-", ignore_cleanup_errors=True) as folder:
         command = [str(program), "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", folder]
         with _process(f"noida-db {version(NOIDA)}".strip(), command, port, Path(folder)) as server:
             yield server
@@ -210,7 +210,7 @@ def kfake(options: Sequence[str] = ()) -> Iterator[Server]:
         if done.returncode != 0:
             raise MissingPeer(f"go build of kfake: {done.stderr.decode(errors='replace').strip()[-200:]}")
     with (
-        tempfile.TemporaryDirectory(prefix="kfake-") as folder,
+        tempfile.TemporaryDirectory(prefix="kfake-", ignore_cleanup_errors=True) as folder,
         _process("kfake", [str(program), *options, str(port)], port, Path(folder)) as server,
     ):
         yield server

@@ -126,7 +126,7 @@ def static_member(place: Place) -> None:
 
 PROBES = [
     Probe("a group commits; the next member goes on there", resume, 80),
-    Probe("two members share, one leaves; each record once", two_members, 200),
+    Probe("two members share (cooperative), one leaves; each record once", two_members, 200),
     Probe("a static member comes back without a rebalance", static_member, 80),
     Probe("the group protocol of KIP-848", new_protocol, 40),
 ]

@@ -95,9 +95,9 @@ def idle_memory(place: Place) -> str:
 PROBES = [
     Probe("fetch sessions (KIP-227)", fetch_session, short=False),
     Probe("garbage, lying lengths and bodies leave other clients alone", hostile_frames, 90),
-    Probe("acknowledged records, configs, offsets after kill -9", killed, 120),
+    Probe("acknowledged records, configs, offsets after kill -9", killed, 240),
 ]
 COSTS = [
-    Probe("start to the first Metadata answer", start_time, 150, figure=True),
-    Probe("idle memory", idle_memory, 60, figure=True),
+    Probe("start to the first Metadata answer", start_time, 240, figure=True),
+    Probe("idle memory", idle_memory, 120, figure=True),
 ]

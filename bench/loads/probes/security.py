@@ -116,7 +116,7 @@ def refused_with(place: Place, topic: str) -> KafkaError | None:
 
 
 PROBES = [
-    Probe("TLS", tls, 90),
-    Probe("SASL/SCRAM: users added at run time, wrong password refused", scram, 120),
-    Probe("ACLs: allowed here, refused there", acls, 120),
+    Probe("TLS", tls, 200),
+    Probe("SASL/SCRAM: users added at run time, wrong password refused", scram, 200),
+    Probe("ACLs: allowed here, refused there", acls, 200),
 ]
