@@ -159,7 +159,7 @@ def tansu() -> Contender:
                 with peers.tansu(["--cert", str(made.server), "--key", str(made.server)]) as server:
                     yield Secured(server, trusting(made), trusting(made))
                 return
-            with peers.tansu(["--authentication"]) as server:
+            with peers.tansu() as server:  # with --authentication nobody gets in who could add the first user
                 yield Secured(server, {"security.protocol": "SASL_PLAINTEXT"})
 
     return Contender("Tansu", False, lambda mode: peers.tansu(), start_secured)

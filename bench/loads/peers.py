@@ -157,7 +157,7 @@ def _process(name: str, command: list[str], port: int, folder: Path) -> Iterator
                 raise MissingPeer(str(late)) from None
             if process.poll() is not None:
                 last = (folder / "log").read_text(errors="replace").split()
-                raise MissingPeer(f"{name} ended with {process.returncode}: {' '.join(last)[-200:]}")
+                raise MissingPeer(f"{name} ended with {process.returncode}: {' '.join(last)[:200]}")
             yield Server(name, port, process.pid)
         finally:
             with contextlib.suppress(ProcessLookupError):
