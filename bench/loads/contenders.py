@@ -206,10 +206,10 @@ def again(server: Server, how: signal.Signals) -> Iterator[tuple[Server, float]]
     folder = os.readlink(process / "cwd")
     end(server.pid, how)
     wait_for("the server is gone", lambda: not can_connect(server.port), 30)
+    surroundings = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    quiet = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     begun = time.monotonic()
-    started = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder
-    )
+    started = subprocess.Popen(command, cwd=folder, env=surroundings, **quiet)
     try:
         wait_for("the server answers again", lambda: answers_metadata(server.port), 60, 0.001)
         yield Server(server.name, server.port, started.pid), time.monotonic() - begun

@@ -98,6 +98,6 @@ PROBES = [
     Probe("acknowledged records, configs, offsets after kill -9", killed, 240),
 ]
 COSTS = [
-    Probe("start to the first Metadata answer", start_time, 240, figure=True),
+    Probe("start to the first Metadata answer", start_time, 240, figure=True, short=False),
     Probe("idle memory", idle_memory, 120, figure=True),
 ]
