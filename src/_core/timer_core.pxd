@@ -5,6 +5,7 @@ a cancelled entry is unlinked at once. Never early: a due time between two ticks
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.clock cimport Clock, Waker
+from kbroker._core.heap cimport Heap, HeapEntry
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 
 cdef enum:
@@ -19,8 +20,8 @@ cdef struct TimerEntry:         # embedded in its owner (zeroed before first use
 
 # The layout is for this module and for Python's view of it.
 cdef struct Bucket:
+    HeapEntry expiration            # in the delay queue by the start of its slot in ms; -1: not queued
     TimerEntry root                 # sentinel of a circular list, in order of insertion
-    int64_t expiration_ms           # start of its slot while queued; -1: not queued
     int32_t level
     int32_t slot
 
@@ -45,8 +46,7 @@ cdef struct Timer:                  # counted
     int64_t offers                  # buckets put in the queue
     Bucket fresh                    # due when added; joins `due` at the next collect: a callback that adds ends
     Bucket due                      # expired, not yet taken
-    Bucket **heap                   # the delay queue; room for every bucket there is
-    int64_t queued
+    Heap queue                      # the delay queue of buckets; room for every bucket there is
     Wheel wheels[LARGEST_LEVELS]
 
 cdef struct TimerFigures:

@@ -4,11 +4,12 @@
 Source: ``SystemTimer``, ``TimingWheel``, ``TimerTaskList``, ``TimerTask``.
 """
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free
 from kbroker._core.clock cimport (
     Clock, clock_add_waker, clock_now_ms, clock_now_ns, clock_release, clock_remove_waker, clock_retain,
     clock_wait_until,
 )
+from kbroker._core.heap cimport heap_add, heap_clear, heap_reserve, heap_take_top, heap_top
 from kbroker._core.sync cimport (
     atomic_add, atomic_store, cond_broadcast, cond_destroy, cond_init, mutex_destroy, mutex_init, mutex_lock,
     mutex_lock_spinning, mutex_try_lock, mutex_unlock,
@@ -24,7 +25,7 @@ cdef int64_t LARGEST_MS = INT64_MAX // NS_PER_MS    # 292 years: the end of the 
 
 cdef inline void bucket_init(Bucket *bucket, int32_t level, int32_t slot) noexcept nogil:
     bucket.root.next = bucket.root.prev = &bucket.root
-    bucket.expiration_ms = -1
+    bucket.expiration.key = -1
     bucket.level = level
     bucket.slot = slot
 
@@ -52,42 +53,6 @@ cdef void splice_due(Timer *timer, Bucket *bucket) noexcept nogil:
     root.prev = last
 
 
-# --- the delay queue: a binary heap of buckets by expiration
-
-cdef void heap_push(Timer *timer, Bucket *bucket) noexcept nogil:
-    cdef int64_t i = timer.queued
-    cdef int64_t parent
-    timer.queued += 1
-    timer.offers += 1
-    while i > 0:
-        parent = (i - 1) // 2
-        if timer.heap[parent].expiration_ms <= bucket.expiration_ms:
-            break
-        timer.heap[i] = timer.heap[parent]
-        i = parent
-    timer.heap[i] = bucket
-
-
-cdef Bucket *heap_pop(Timer *timer) noexcept nogil:
-    cdef Bucket *top = timer.heap[0]
-    cdef Bucket *last
-    cdef int64_t i = 0, child
-    timer.queued -= 1
-    last = timer.heap[timer.queued]
-    while True:
-        child = 2 * i + 1
-        if child >= timer.queued:
-            break
-        if child + 1 < timer.queued and timer.heap[child + 1].expiration_ms < timer.heap[child].expiration_ms:
-            child += 1
-        if last.expiration_ms <= timer.heap[child].expiration_ms:
-            break
-        timer.heap[i] = timer.heap[child]
-        i = child
-    timer.heap[i] = last
-    return top
-
-
 # --- the wheels
 
 cdef bint add_wheel(Timer *timer) noexcept nogil:
@@ -95,7 +60,6 @@ cdef bint add_wheel(Timer *timer) noexcept nogil:
     cdef int32_t level = timer.levels, slot
     cdef Wheel *wheel = &timer.wheels[level]
     cdef Wheel *below
-    cdef void *heap
     cdef int64_t buckets = <int64_t>(level + 1) * timer.wheel_size
     if level == LARGEST_LEVELS:
         return False
@@ -103,10 +67,8 @@ cdef bint add_wheel(Timer *timer) noexcept nogil:
         below = &timer.wheels[level - 1]
         wheel.tick_ms = below.interval_ms
         wheel.current_ms = timer.wheels[0].current_ms
-    heap = realloc(timer.heap, buckets * sizeof(Bucket *))
-    if heap is NULL:
+    if not heap_reserve(&timer.queue, buckets):
         return False
-    timer.heap = <Bucket **>heap
     wheel.buckets = <Bucket *>calloc(timer.wheel_size, sizeof(Bucket))
     if wheel.buckets is NULL:
         return False
@@ -143,17 +105,18 @@ cdef bint place(Timer *timer, TimerEntry *entry, Bucket *fresh) noexcept nogil:
     bucket = &wheel.buckets[slot_number % timer.wheel_size]
     append(bucket, entry)
     slot_number *= wheel.tick_ms
-    if bucket.expiration_ms == slot_number:
+    if bucket.expiration.key == slot_number:
         return False
-    bucket.expiration_ms = slot_number      # it was -1: the clock passes a slot only by taking its bucket
-    heap_push(timer, bucket)
-    return timer.heap[0] is bucket
+    # It was -1: the clock passes a slot only by taking its bucket. There is room for all buckets.
+    heap_add(&timer.queue, &bucket.expiration, slot_number)
+    timer.offers += 1
+    return heap_top(&timer.queue) is &bucket.expiration
 
 
 cdef void expire(Timer *timer, Bucket *bucket) noexcept nogil:
     """Move the clocks of the wheels to a bucket's time and empty it: into finer buckets, or to what is due."""
     cdef int32_t level
-    cdef int64_t now_ms = bucket.expiration_ms
+    cdef int64_t now_ms = bucket.expiration.key
     cdef Wheel *wheel
     cdef TimerEntry *entry
     for level in range(timer.levels):
@@ -168,7 +131,7 @@ cdef void expire(Timer *timer, Bucket *bucket) noexcept nogil:
             entry = bucket.root.next
             unlink_entry(entry)
             place(timer, entry, &timer.due)
-    bucket.expiration_ms = -1
+    bucket.expiration.key = -1
 
 
 cdef int64_t due_after(Timer *timer, int64_t delay_ms) noexcept nogil:
@@ -233,7 +196,7 @@ cdef Timer *timer_new(Clock *clock, int64_t tick_ms, int32_t wheel_size) noexcep
     bucket_init(&timer.due, 0, 0)
     bucket_init(&timer.fresh, 0, 0)
     if not add_wheel(timer):
-        free(timer.heap)
+        heap_clear(&timer.queue)
         free(timer)
         return NULL
     mutex_init(&timer.lock)
@@ -259,7 +222,7 @@ cdef void timer_release(Timer *timer) noexcept nogil:
     clock_release(timer.clock)
     for level in range(timer.levels):
         free(timer.wheels[level].buckets)
-    free(timer.heap)
+    heap_clear(&timer.queue)
     cond_destroy(&timer.changed)
     mutex_destroy(&timer.lock)
     free(timer)
@@ -310,9 +273,9 @@ cdef bint timer_collect(Timer *timer, int64_t timeout_ms) noexcept nogil:
             break
         now_ns = clock_now_ns(timer.clock)
         wake_ns = deadline_ns
-        if timer.queued > 0:
-            wake_ns = min(wake_ns, timer.heap[0].expiration_ms * NS_PER_MS)
-            if now_ns >= timer.heap[0].expiration_ms * NS_PER_MS:
+        if timer.queue.count > 0:
+            wake_ns = min(wake_ns, heap_top(&timer.queue).key * NS_PER_MS)
+            if now_ns >= heap_top(&timer.queue).key * NS_PER_MS:
                 break
         if now_ns >= deadline_ns or timer.wake_calls != wake_calls:
             mutex_unlock(&timer.lock)
@@ -321,8 +284,8 @@ cdef bint timer_collect(Timer *timer, int64_t timeout_ms) noexcept nogil:
         clock_wait_until(timer.clock, &timer.changed, &timer.lock, wake_ns)
         timer.waiters -= 1
     now_ns = clock_now_ns(timer.clock)
-    while timer.queued > 0 and timer.heap[0].expiration_ms * NS_PER_MS <= now_ns:
-        expire(timer, heap_pop(timer))
+    while timer.queue.count > 0 and heap_top(&timer.queue).key * NS_PER_MS <= now_ns:
+        expire(timer, <Bucket *>heap_take_top(&timer.queue))
     splice_due(timer, &timer.fresh)
     mutex_unlock(&timer.lock)
     return True
@@ -401,7 +364,7 @@ cdef bint timer_is_quiet(Timer *timer) noexcept nogil:
         timer.waiters > 0
         and timer.due.root.next is &timer.due.root
         and timer.fresh.root.next is &timer.fresh.root
-        and (timer.queued == 0 or timer.heap[0].expiration_ms * NS_PER_MS > clock_now_ns(timer.clock)))
+        and (timer.queue.count == 0 or heap_top(&timer.queue).key * NS_PER_MS > clock_now_ns(timer.clock)))
     mutex_unlock(&timer.lock)
     return quiet
 
@@ -423,7 +386,7 @@ cdef void timer_figures(Timer *timer, TimerFigures *figures) noexcept nogil:
     mutex_lock(&timer.lock)
     figures.pending = timer.pending
     figures.offers = timer.offers
-    figures.queued_buckets = timer.queued
+    figures.queued_buckets = timer.queue.count
     figures.live_buckets = 0
     for level in range(timer.levels):
         for slot in range(timer.wheel_size):

@@ -14,6 +14,7 @@ from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from kbroker._core.clock cimport Clock, borrow_clock, clock_now_ms
+from kbroker._core.heap cimport heap_top
 from kbroker._core.sync cimport cond_broadcast, mutex_lock, mutex_try_lock, mutex_unlock
 from kbroker._core.timer_core cimport (
     Bucket, Timer, TimerEntry, add_locked, bucket_at, cancel_locked, due_after, timer_cancel, timer_close,
@@ -297,14 +298,14 @@ cdef class TimerHandle:
     @property
     def _queued_buckets(self) -> int:
         """For tests: buckets in the delay queue now."""
-        return self.timer.queued
+        return self.timer.queue.count
 
     @property
     def _next_delay_ms(self):
         """For tests: time until the first bucket of the delay queue is due, 0 if it is; None if the queue is empty."""
-        if self.timer.queued == 0:
+        if self.timer.queue.count == 0:
             return None
-        return max(self.timer.heap[0].expiration_ms - clock_now_ms(self.timer.clock), 0)
+        return max(heap_top(&self.timer.queue).key - clock_now_ms(self.timer.clock), 0)
 
     @property
     def _clocks(self) -> list:
@@ -361,7 +362,7 @@ cdef list described(Timer *timer):
             bucket = bucket_at(timer, level, slot)
             entry = bucket.root.next
             while entry is not &bucket.root:
-                rows.append((bucket.level, bucket.slot, bucket.expiration_ms, entry.due_ms))
+                rows.append((bucket.level, bucket.slot, bucket.expiration.key, entry.due_ms))
                 entry = entry.next
     return rows
 

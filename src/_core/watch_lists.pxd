@@ -7,6 +7,7 @@ the completed and no search for them.
 Lock: one per shard of the keys, a leaf. Functions with a Shard argument want it held.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
+from kbroker._core.hashing cimport mix_hash
 from kbroker._core.sync cimport AtomicI64, Mutex
 
 cdef struct Key:                # 128-bit watch key, made by the caller (for example topic id hash and partition)
@@ -70,10 +71,7 @@ cdef inline size_t watcher_block_bytes(int64_t count) noexcept nogil:
 
 
 cdef inline uint64_t key_hash(Key *key) noexcept nogil:
-    cdef uint64_t h = <uint64_t>key.high * <uint64_t>0x9E3779B97F4A7C15 + <uint64_t>key.low
-    h = (h ^ (h >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
-    h = (h ^ (h >> 27)) * <uint64_t>0x94D049BB133111EB
-    return h ^ (h >> 31)
+    return mix_hash(<uint64_t>key.high * <uint64_t>0x9E3779B97F4A7C15 + <uint64_t>key.low)
 
 
 cdef inline int32_t shard_number(WatchTable *table, Key *key) noexcept nogil:

@@ -4,6 +4,7 @@ Linear probing, deletion by shifting back; pointers keyed by producer id. The tr
 the ongoing ones, and those that ended but whose marker the high watermark has not passed yet. Nothing waits or locks.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from kbroker._core.hashing cimport mix_hash
 
 cdef enum:
     REMEMBERED_BATCHES = 5
@@ -44,17 +45,10 @@ cdef struct ProducerState:
     Entry *spare_entry              # made by a check, used by the apply that follows
     Txn *spare_txn
 
-cdef inline uint64_t mix(int64_t producer_id) noexcept nogil:
-    cdef uint64_t x = <uint64_t>producer_id     # splitmix64: ids are counted up in blocks
-    x = (x ^ (x >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
-    x = (x ^ (x >> 27)) * <uint64_t>0x94D049BB133111EB
-    return x ^ (x >> 31)
-
-
 cdef inline int64_t find_slot(Entry **slots, int64_t capacity, int64_t producer_id) noexcept nogil:
     """The slot that holds the producer, or the free one where it belongs."""
     cdef int64_t mask = capacity - 1
-    cdef int64_t i = <int64_t>(mix(producer_id) & <uint64_t>mask)
+    cdef int64_t i = <int64_t>(mix_hash(<uint64_t>producer_id) & <uint64_t>mask)
     while slots[i] != NULL and slots[i].producer_id != producer_id:
         i = (i + 1) & mask
     return i

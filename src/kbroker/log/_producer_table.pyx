@@ -3,6 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memmove, memset
+from kbroker._core.hashing cimport mix_hash
 
 cdef enum:
     FIRST_CAPACITY = 16             # slots; always a power of two
@@ -58,7 +59,7 @@ cdef void remove_slot(ProducerState *state, int64_t hole) noexcept nogil:
         i = (i + 1) & mask
         if state.slots[i] == NULL:
             break
-        home = <int64_t>(mix(state.slots[i].producer_id) & <uint64_t>mask)
+        home = <int64_t>(mix_hash(<uint64_t>state.slots[i].producer_id) & <uint64_t>mask)
         if ((i - home) & mask) >= ((i - hole) & mask):
             state.slots[hole] = state.slots[i]
             hole = i

@@ -14,7 +14,7 @@ from kbroker._core.clock cimport Clock, borrow_clock, clock_epoch_ms
 from kbroker._core.sensor_core cimport sensor_release, sensor_retain
 from kbroker._core.sync cimport atomic_load, cond_broadcast, mutex_lock, mutex_unlock
 from kbroker.network._address_table cimport (
-    ADDRESS_BYTES, AddressEntry, addresses_drop_if_empty, addresses_find, addresses_take,
+    ADDRESS_BYTES, AddressEntry, addresses_after, addresses_drop_if_empty, addresses_find, addresses_take,
 )
 from kbroker.network._gauge cimport Gauge, gauge_measure, gauge_set_limit
 from kbroker.network._quota_core cimport (
@@ -387,20 +387,19 @@ cdef class ConnectionQuotas:
         cdef AddressEntry *entry
         cdef AddressEntry *copies
         cdef int64_t found = 0
-        cdef int64_t slot, i
+        cdef int64_t i
         with nogil:
             mutex_lock(&core.lock)
             sweep_addresses(core)
-            copies = <AddressEntry *>malloc(<size_t>(core.addresses.entry_count + 1) * sizeof(AddressEntry))
+            copies = <AddressEntry *>malloc(<size_t>(core.addresses.entries.count + 1) * sizeof(AddressEntry))
             if copies is not NULL:
-                for slot in range(core.addresses.bucket_count):
-                    entry = core.addresses.buckets[slot]
-                    while entry is not NULL:
-                        if entry.rate.sensor is not NULL:
-                            copies[found] = entry[0]
-                            sensor_retain(entry.rate.sensor)
-                            found += 1
-                        entry = entry.next
+                entry = addresses_after(&core.addresses, NULL)
+                while entry is not NULL:
+                    if entry.rate.sensor is not NULL:
+                        copies[found] = entry[0]
+                        sensor_retain(entry.rate.sensor)
+                        found += 1
+                    entry = addresses_after(&core.addresses, entry)
             mutex_unlock(&core.lock)
         if copies is NULL:
             raise MemoryError

@@ -18,7 +18,7 @@ from kbroker._core.sync cimport (
     mutex_init, mutex_lock, mutex_unlock,
 )
 from kbroker.network._address_table cimport (
-    AddressEntry, addresses_destroy, addresses_drop_if_empty, addresses_find, addresses_init, addresses_take,
+    AddressEntry, addresses_after, addresses_destroy, addresses_drop_if_empty, addresses_find, addresses_take,
 )
 from kbroker.network._gauge cimport (
     gauge_clear, gauge_config, gauge_count_one, gauge_make_avg, gauge_make_rate, gauge_record, gauge_set_limit,
@@ -50,8 +50,7 @@ cdef bint quotas_init(QuotaCore *core, Clock *clock, int32_t samples, int64_t wi
     core.waker.arg = core
     clock_add_waker(clock, &core.waker)
     gauge_config(&config, samples, window_ms, <double>core.max_rate)
-    if not addresses_init(&core.addresses, seed):
-        return False
+    core.addresses.seed = seed
     return gauge_make_rate(&core.rate, &config, INT64_MAX, clock_epoch_ms(clock))
 
 
@@ -241,20 +240,17 @@ cdef QuotaVerdict admit_locked(QuotaCore *core, ListenerQuota *listener, const c
 cdef void sweep_addresses(QuotaCore *core) noexcept nogil:
     """Every 30 s: forget the rates of addresses that did not come for an hour."""
     cdef int64_t now_ms = clock_epoch_ms(core.clock)
-    cdef AddressEntry *entry
+    cdef AddressEntry *entry = addresses_after(&core.addresses, NULL)
     cdef AddressEntry *following
-    cdef int64_t slot
     if now_ms < core.next_sweep_ms:
         return
     core.next_sweep_ms = now_ms + SWEEP_MS
-    for slot in range(core.addresses.bucket_count):
-        entry = core.addresses.buckets[slot]
-        while entry is not NULL:
-            following = entry.next
-            if entry.rate.sensor is not NULL and sensor_has_expired(entry.rate.sensor, now_ms):
-                gauge_clear(&entry.rate)
-                addresses_drop_if_empty(&core.addresses, entry)
-            entry = following
+    while entry is not NULL:
+        following = addresses_after(&core.addresses, entry)
+        if entry.rate.sensor is not NULL and sensor_has_expired(entry.rate.sensor, now_ms):
+            gauge_clear(&entry.rate)
+            addresses_drop_if_empty(&core.addresses, entry)
+        entry = following
 
 
 # ---- for acceptors and network threads
@@ -306,32 +302,26 @@ cdef bint quotas_exceeded(QuotaCore *core, ListenerQuota *listener) noexcept nog
 cdef bint apply_rates(QuotaCore *core) noexcept nogil:
     """Give every sensor its limit of the moment; false when memory ran out (some keep the old one)."""
     cdef ListenerQuota *listener = core.listeners
-    cdef AddressEntry *entry
-    cdef int64_t slot
+    cdef AddressEntry *entry = addresses_after(&core.addresses, NULL)
     cdef bint done = gauge_set_limit(&core.rate, <double>core.max_rate)
     while listener is not NULL:
         done = gauge_set_limit(&listener.rate, <double>listener_max_rate(core, listener)) and done
         listener = listener.next
-    for slot in range(core.addresses.bucket_count):
-        entry = core.addresses.buckets[slot]
-        while entry is not NULL:
-            if entry.rate.sensor is not NULL:
-                done = gauge_set_limit(&entry.rate, <double>address_max_rate(core, entry)) and done
-            entry = entry.next
+    while entry is not NULL:
+        if entry.rate.sensor is not NULL:
+            done = gauge_set_limit(&entry.rate, <double>address_max_rate(core, entry)) and done
+        entry = addresses_after(&core.addresses, entry)
     return done
 
 
 cdef void forget_own_limits(QuotaCore *core) noexcept nogil:
-    cdef AddressEntry *entry
+    cdef AddressEntry *entry = addresses_after(&core.addresses, NULL)
     cdef AddressEntry *following
-    cdef int64_t slot
-    for slot in range(core.addresses.bucket_count):
-        entry = core.addresses.buckets[slot]
-        while entry is not NULL:
-            following = entry.next
-            entry.max_count = -1
-            addresses_drop_if_empty(&core.addresses, entry)
-            entry = following
+    while entry is not NULL:
+        following = addresses_after(&core.addresses, entry)
+        entry.max_count = -1
+        addresses_drop_if_empty(&core.addresses, entry)
+        entry = following
 
 
 cdef void protect_listener(QuotaCore *core) noexcept nogil:
