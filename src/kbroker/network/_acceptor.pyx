@@ -18,7 +18,9 @@ from kbroker._core.sync cimport AtomicI64, atomic_add, atomic_load, atomic_load_
 from kbroker.network._address_table cimport ADDRESS_BYTES, AddressEntry
 from kbroker.network._connection_quotas cimport ConnectionQuotas
 from kbroker.network._held_sockets cimport HeldSockets, close_held, held_free, hold_socket
-from kbroker.network._processor cimport Processor, ProcessorCore, core_release, processor_offer, processor_wake
+from kbroker.network._processor cimport Processor
+from kbroker.network._processor_connections cimport processor_offer, processor_wake
+from kbroker.network._processor_core cimport ProcessorCore, core_release
 from kbroker.network._quota_core cimport (
     QUOTA_ADMITTED, QUOTA_THROTTLED, Admission, ListenerQuota, QuotaCore, QuotaVerdict, quotas_enter, quotas_leave,
     quotas_release, quotas_retain, quotas_wake,
