@@ -14,7 +14,8 @@ from kbroker._core.clock import VirtualClock
 from kbroker._core.sensor import QuotaViolationError
 from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
 from kbroker.metrics.registry import Metrics
-from kbroker.server.quota._client_quotas import DEFAULT_ENTITY, ClientQuotaManagers
+from kbroker.server.quota._client_quotas import ClientQuotaManagers
+from kbroker.server.quota._entity_names import DEFAULT_ENTITY
 from kbroker.spark.log_schema import arrow_schema
 
 START_MS = 1_767_312_000_000  # 2026-01-02

@@ -10,7 +10,9 @@ from kbroker._core.clock import VirtualClock
 from kbroker._core.metric import Metric
 from kbroker._core.metric_config import Quota
 from kbroker.metrics.registry import MetricName, Metrics
-from kbroker.server.quota._client_quotas import DEFAULT_ENTITY, ClientQuotaManagers, Resolution, sanitize
+from kbroker.server.quota._client_quota_manager import Resolution
+from kbroker.server.quota._client_quotas import ClientQuotaManagers
+from kbroker.server.quota._entity_names import DEFAULT_ENTITY, sanitize
 
 NO_LIMIT = float(2**63 - 1)
 PRODUCE, FETCH, REQUEST, MUTATION = (

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.common.errors import Errors
+
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src"
 
@@ -213,3 +215,11 @@ def test_locked_versions_are_exact_and_name_no_host() -> None:
     for line in (ROOT / "tests" / "requirements.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             assert re.fullmatch(r"[\w.-]+==[\w.]+(; python_version [<>]=? \"3\.\d+\")?", line), line
+
+
+def test_native_error_codes_are_those_of_the_protocol() -> None:
+    """A code that native code answers has the number that Errors gives its name."""
+    text = (SRC / "kbroker" / "common" / "_errors.pxd").read_text(encoding="utf-8")
+    named = {name: int(code) for name, code in re.findall(r"^    ([A-Z_]+) = (-?\d+)$", text, re.MULTILINE)}
+    assert len(named) > 20
+    assert named == {name: Errors[name].value for name in named}

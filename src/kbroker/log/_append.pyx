@@ -6,6 +6,10 @@ from libc.string cimport memcpy, memset
 from kbroker._core.clock cimport clock_wall_ms
 from kbroker._core.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
+from kbroker.common._errors cimport (
+    CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from kbroker.log._config cimport LogConfig
 from kbroker.log._maintenance cimport (
     PendingSnapshot, advance_watermarks, call_hook, note_leader_epoch, roll_segment, should_roll, store_snapshot,
@@ -18,10 +22,7 @@ from kbroker.log._producer_state cimport (
 )
 from kbroker.log._segment cimport LogSegment, segment_note_append, segment_open
 from kbroker.log._txn_index cimport txn_index_append
-from kbroker.log._validate cimport (
-    CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR,
-    UNKNOWN_TOPIC_OR_PARTITION, BatchCheck, trust_batch, validate_batch, whole_batch_bytes,
-)
+from kbroker.log._validate cimport BatchCheck, trust_batch, validate_batch, whole_batch_bytes
 
 cdef enum:
     MAX_BATCHES = 1024          # of one internal append

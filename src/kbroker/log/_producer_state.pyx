@@ -6,6 +6,10 @@ cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
+from kbroker.common._errors cimport (
+    INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, OUT_OF_ORDER_SEQUENCE_NUMBER,
+    TRANSACTION_COORDINATOR_FENCED,
+)
 from kbroker.log._producer_snapshot cimport (
     SNAPSHOT_CORRUPT, producer_state_encode_snapshot, producer_state_load_snapshot, producer_state_store_snapshot,
 )
@@ -16,13 +20,6 @@ from kbroker.log._producer_table cimport (
 
 import os
 
-
-cdef enum:
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-    INVALID_PRODUCER_EPOCH = 47
-    INVALID_TXN_STATE = 48
-    TRANSACTION_COORDINATOR_FENCED = 52
-    KAFKA_STORAGE_ERROR = 56
 
 cdef int32_t INT32_MAX = 0x7FFFFFFF
 

@@ -4,6 +4,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
 from libc.string cimport memset
 from kbroker._core.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, mutex_lock, mutex_unlock
+from kbroker.common._errors cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from kbroker.log._index cimport offset_index_offset_after
 from kbroker.log._maintenance cimport view_acquire
 from kbroker.log._partition cimport RECENT_APPENDS, Partition, ReadProbe, ReadResult, RecentAppend
@@ -13,7 +14,6 @@ from kbroker.log._segment cimport (
     segment_list_retain, segment_open, segment_release, segment_retain,
 )
 from kbroker.log._txn_index cimport txn_index_collect
-from kbroker.log._validate cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from kbroker.protocol._records cimport BatchHeader
 
 cdef enum:

@@ -6,18 +6,6 @@ from kbroker.log._config cimport LogConfig
 from kbroker.log._producer_state cimport BatchFacts
 from kbroker.protocol._records cimport BatchHeader
 
-cdef enum:
-    UNKNOWN_SERVER_ERROR = -1
-    OFFSET_OUT_OF_RANGE = 1
-    CORRUPT_MESSAGE = 2
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    MESSAGE_TOO_LARGE = 10
-    RECORD_LIST_TOO_LARGE = 18
-    INVALID_TIMESTAMP = 32
-    KAFKA_STORAGE_ERROR = 56
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    INVALID_RECORD = 87
-
 cdef struct BatchCheck:
     int16_t error
     const char *message         # static

@@ -6,6 +6,10 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 from kbroker._core.crc32c cimport crc32c
+from kbroker.common._errors cimport (
+    CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNKNOWN_SERVER_ERROR,
+    UNSUPPORTED_COMPRESSION_TYPE,
+)
 from kbroker.log._config cimport LogConfig
 from kbroker.log._posix cimport get_int32, put_int16, put_int32, put_int64
 from kbroker.log._producer_state cimport BatchFacts

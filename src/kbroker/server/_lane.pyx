@@ -1,291 +1,39 @@
-"""The native lane: handler threads that take runs from the request queue and answer without the GIL.
-
-Per request: parse the header, look (key, version) up, call the native handler; what has none, or declines, goes to
-the Python handlers' queue. Answers of a run go back together; a request that parks or is declined ends the run, and
-the frames behind it return to their channel (design: "The native lane").
-"""
-
+"""The native lane as Python sees it: what handlers share is set up here, and their threads' bodies begin here."""
 import os
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
-from kbroker._core.clock cimport borrow_clock, clock_now_ns, clock_release, clock_retain
+from kbroker._core.clock cimport borrow_clock, clock_release, clock_retain
 from kbroker._core.purgatory cimport (
     Key, purgatory_advance, purgatory_check_and_complete, purgatory_close, purgatory_delayed, purgatory_new,
     purgatory_release, purgatory_watched,
 )
-from kbroker._core.request cimport (
-    ACTION_CLOSE, ACTION_RETURN, ACTION_SEND, Request, request_add_memory, request_mark_error, request_release_payload,
-)
-from kbroker._core.request_queue cimport (
-    Queue, request_queue_is_closed, request_queue_put, request_queue_release, request_queue_retain, request_queue_take,
-)
+from kbroker._core.request_queue cimport Queue, request_queue_release, request_queue_retain
 from kbroker._core.sync cimport (
-    atomic_add, atomic_cas, atomic_load, atomic_load_relaxed, atomic_store, mutex_destroy, mutex_init, mutex_lock,
-    mutex_unlock,
+    atomic_add, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
 from kbroker._core.thread_setup cimport kb_block_signals, kb_short_slice
 from kbroker._core.timing_wheel cimport timer_close, timer_is_quiet, timer_new, timer_release
-from kbroker._core.wire cimport (
-    Reader, Writer, read_bytes, read_i16, read_i32, read_length, reader_init, skip_tags, write_i32, write_raw,
-    writer_free, writer_init,
-)
 from kbroker.log._partition cimport Partition, partition_hook, partition_set_high_watermark_hook
-from kbroker.server._fetch cimport complete_gone, complete_parked, handle_fetch
+from kbroker.server._api_versions cimport handle_api_versions
+from kbroker.server._delayed_fetch cimport complete_gone, complete_parked
+from kbroker.server._fetch cimport handle_fetch
 from kbroker.server._fetch_session cimport (
     SessionCache, session_cache_count, session_cache_free, session_cache_new,
 )
 from kbroker.server._lane_types cimport (
-    API_SLOTS, API_WORDS, MAX_VERSIONS, Api, Body, Handler, Lane, Outcome, OUTCOME_ANSWERED, OUTCOME_DECLINED,
-    OUTCOME_PARKED,
+    API_SLOTS, API_VERSIONS, API_WORDS, FETCH, MAX_VERSIONS, PRODUCE, Api, Body, Lane,
 )
-from kbroker.server._produce cimport handle_produce, run_deferred
-from kbroker.server._topics cimport TopicTable, topic_table_build, topic_table_release, topic_table_retain
+from kbroker.server._native_handler cimport handler_loop
+from kbroker.server._produce cimport handle_produce
+from kbroker.server._topics cimport TopicTable, topic_table_build, topic_table_release
 from kbroker.server.quota._client_quotas cimport ClientQuotaManagers
-from kbroker.server.quota._counters cimport (
-    THROTTLE_SERVED, client_cache_free, client_cache_new, quotas_release, quotas_retain,
-)
-from kbroker.server.quota._entities cimport Text
-from kbroker.server.quota._gate cimport gate_request, store_throttle
-from kbroker.server.quota._trail cimport NOTE_SOFTWARE, trail_add
-
+from kbroker.server.quota._counters cimport quotas_release, quotas_retain
 
 cdef enum:
-    PRODUCE = 0
-    FETCH = 1
-    API_VERSIONS = 18
-    TAKE_NS = 300000000         # Kafka's receiveRequest(300 ms)
     REAP_MS = 200
-    SOFTWARE_BYTES = 4096
-
-
-# ---------------------------------------------------------------- header and ApiVersions
-
-cdef Api *parse_header(Lane *lane, Request *request) noexcept nogil:
-    """Fills the header fields; NULL when the key or version is not enabled, or the header is malformed (then: close).
-
-    An unknown version of ApiVersions is let through with header_bytes 0: it is answered without a look at its body.
-    """
-    cdef Reader r
-    cdef Api *api
-    cdef int64_t n
-    reader_init(&r, request.payload, request.size_bytes)
-    request.api_key = read_i16(&r)
-    request.api_version = read_i16(&r)
-    request.correlation_id = read_i32(&r)
-    if r.bad or request.api_key < 0 or request.api_key >= API_SLOTS:
-        return NULL
-    api = &lane.apis[request.api_key]
-    if not api.is_enabled:
-        return NULL
-    if request.api_version < api.min_version or request.api_version > api.max_version:
-        if request.api_key != API_VERSIONS:
-            return NULL
-        n = read_length(&r, False, False)       # every header has its client id here; what follows is not known
-        if n > 0:
-            request.client_id = <char *>read_bytes(&r, n)
-        request.client_id_bytes = <int32_t>(n if n > 0 and not r.bad else 0)
-        request.header_bytes = 0
-        return api
-    n = read_length(&r, False, False)
-    if n > 0:
-        request.client_id = <char *>read_bytes(&r, n)
-    request.client_id_bytes = <int32_t>(n if n > 0 else 0)
-    if request.api_version >= api.first_flexible:
-        skip_tags(&r)
-    if r.bad:
-        return NULL
-    request.header_bytes = <int32_t>(r.at - request.payload)
-    return api
-
-
-cdef bint is_alphanumeric(char c) noexcept nogil:
-    return (c >= c'a' and c <= c'z') or (c >= c'A' and c <= c'Z') or (c >= c'0' and c <= c'9')
-
-
-cdef bint is_software_name(const char *text, int64_t size_bytes) noexcept nogil:
-    """Matches [a-zA-Z0-9](?:[a-zA-Z0-9-.]*[a-zA-Z0-9])? of KIP-511."""
-    cdef int64_t i
-    if size_bytes < 1 or not is_alphanumeric(text[0]) or not is_alphanumeric(text[size_bytes - 1]):
-        return False
-    for i in range(size_bytes):
-        if not is_alphanumeric(text[i]) and text[i] != c'-' and text[i] != c'.':
-            return False
-    return True
-
-
-cdef void note_software(Request *request, const char *name, int64_t name_bytes, const char *version,
-                        int64_t version_bytes) noexcept nogil:
-    """What the client is, for the records of its connection."""
-    cdef Text name_text, version_text
-    if name_bytes > SOFTWARE_BYTES or version_bytes > SOFTWARE_BYTES:
-        return
-    name_text.data = name
-    name_text.size_bytes = <int32_t>name_bytes
-    version_text.data = version
-    version_text.size_bytes = <int32_t>version_bytes
-    trail_add(request, NOTE_SOFTWARE, name_text, version_text)
-
-
-cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept nogil:
-    """Answers from bodies encoded at start; the answer's header is version 0, whatever the version (KIP-511)."""
-    cdef Lane *lane = handler.lane
-    cdef Body *body = &lane.unsupported_versions
-    cdef Reader r
-    cdef Writer w
-    cdef const char *name
-    cdef const char *version
-    cdef int64_t name_bytes, version_bytes
-    cdef int32_t throttle_ms
-    cdef int32_t error = 35
-    if request.header_bytes > 0:
-        error = 0
-        body = &lane.versions[request.api_version]
-        if request.api_version >= 3:
-            reader_init(&r, request.payload + request.header_bytes, request.size_bytes - request.header_bytes)
-            name_bytes = read_length(&r, True, False)
-            name = read_bytes(&r, name_bytes)
-            version_bytes = read_length(&r, True, False)
-            version = read_bytes(&r, version_bytes)
-            skip_tags(&r)
-            if r.bad:
-                request.action = ACTION_CLOSE
-                return OUTCOME_ANSWERED
-            if not is_software_name(name, name_bytes) or not is_software_name(version, version_bytes):
-                body = &lane.invalid_versions[request.api_version]
-                error = 42
-            elif lane.quotas != NULL and atomic_load_relaxed(&lane.quotas.notes_updates):
-                note_software(request, name, name_bytes, version, version_bytes)
-    request_mark_error(request, error, 1)
-    writer_init(&w, request.inline_out, sizeof(request.inline_out))
-    write_i32(&w, request.correlation_id)
-    write_raw(&w, body.data, body.size_bytes)
-    request.action = ACTION_SEND
-    if w.failed or not request_add_memory(request, w.data, w.size_bytes, w.data if w.is_owned else NULL):
-        writer_free(&w)
-        request.action = ACTION_CLOSE
-    request.local_done_ns = clock_now_ns(lane.clock)
-    throttle_ms = gate_request(lane.quotas, handler.clients, request, request.local_done_ns)
-    if throttle_ms > 0 and body.throttle_at >= 0 and request.action == ACTION_SEND:
-        store_throttle(w.data + 4 + body.throttle_at, throttle_ms)
-    return OUTCOME_ANSWERED
-
-
-# ---------------------------------------------------------------- the handler thread
-
-cdef void refresh_topics(Handler *handler) noexcept nogil:
-    """Brings the handler's cached table up to the published one; one atomic load when nothing changed."""
-    cdef Lane *lane = handler.lane
-    cdef int64_t generation = atomic_load(&lane.generation)
-    if generation == handler.generation and handler.topics != NULL:
-        return
-    topic_table_release(handler.topics)
-    mutex_lock(&lane.topics_lock)
-    handler.topics = topic_table_retain(lane.topics)
-    handler.generation = atomic_load(&lane.generation)
-    mutex_unlock(&lane.topics_lock)
-
-
-cdef inline bint is_intercepted(Lane *lane, Request *request) noexcept nogil:
-    """Whether Python wants to see this request before it is served; one atomic load where nobody does.
-
-    A request without a parsed header (ApiVersions of an unknown version) is never shown.
-    """
-    cdef int64_t bits = atomic_load(&lane.intercepted[request.api_key >> 6])
-    if bits == 0 or request.was_examined or request.header_bytes == 0:
-        return False
-    return (bits >> (request.api_key & 63)) & 1 != 0
-
-
-cdef Outcome dispatch(Handler *handler, Request *request) noexcept nogil:
-    cdef Api *api = parse_header(handler.lane, request)
-    if api == NULL:
-        request.action = ACTION_CLOSE
-        return OUTCOME_ANSWERED
-    if api.handle == NULL or is_intercepted(handler.lane, request):
-        return OUTCOME_DECLINED
-    return api.handle(handler, request)
-
-
-cdef void run_one(Handler *handler, Request *head) noexcept nogil:
-    """Executes a run in order and gives its answers back together."""
-    cdef Lane *lane = handler.lane
-    cdef Request *request = head
-    cdef Request *following
-    cdef Request *declined = NULL
-    cdef Request *answers = NULL
-    cdef Request **link = &answers
-    cdef Outcome outcome = OUTCOME_ANSWERED
-    cdef int64_t answered = 0
-    refresh_topics(handler)
-    while request != NULL:
-        following = request.run_next
-        request.run_next = NULL
-        request.next = NULL
-        if outcome != OUTCOME_ANSWERED:
-            request.action = ACTION_RETURN
-            link[0] = request
-            link = &request.next
-            request = following
-            continue
-        request.dequeue_ns = clock_now_ns(lane.clock)
-        outcome = dispatch(handler, request)
-        if outcome == OUTCOME_ANSWERED:
-            request.response_ready_ns = request.local_done_ns
-            request_release_payload(request)    # its bytes go back to the pool before the answer is sent
-            answered += 1
-            if request.action == ACTION_CLOSE or request.throttle_ms[THROTTLE_SERVED] > 0:
-                outcome = OUTCOME_PARKED        # the frames behind it have nobody to answer to, or wait for the end
-            link[0] = request
-            link = &request.next
-        elif outcome == OUTCOME_DECLINED:
-            declined = request
-        request = following
-    atomic_add(&lane.handled, answered)
-    if answers != NULL:
-        head = answers
-        # All frames of a run come from one channel, so from one network thread.
-        head.responder.respond(head.responder, head)
-    if declined != NULL:
-        atomic_add(&lane.declined, 1)
-        if not request_queue_put(lane.python_requests, &declined):
-            declined.action = ACTION_CLOSE
-            declined.responder.respond(declined.responder, declined)
-    if handler.deferred_count > 0:
-        run_deferred(handler)
-
-
-cdef bint leaves(Lane *lane) noexcept nogil:
-    """Whether the calling handler is one of those that are to end."""
-    cdef int64_t surplus = atomic_load(&lane.surplus_handlers)
-    while surplus > 0:
-        if atomic_cas(&lane.surplus_handlers, surplus, surplus - 1):
-            return True
-        surplus = atomic_load(&lane.surplus_handlers)
-    return False
-
-
-cdef void handler_loop(Lane *lane) noexcept nogil:
-    cdef Handler handler
-    cdef Request *head
-    memset(&handler, 0, sizeof(handler))
-    handler.lane = lane
-    handler.generation = -1
-    if lane.quotas != NULL:
-        handler.clients = client_cache_new()
-    kb_block_signals()
-    while True:
-        head = request_queue_take(lane.requests, TAKE_NS)
-        if head != NULL:
-            run_one(&handler, head)
-        elif request_queue_is_closed(lane.requests):
-            break
-        if atomic_load(&lane.surplus_handlers) > 0 and leaves(lane):
-            break
-    client_cache_free(handler.clients)
-    topic_table_release(handler.topics)
 
 
 cdef void flush_moved(void *arg, Partition *partition) noexcept nogil:
@@ -309,8 +57,6 @@ cdef void hook_partitions(Lane *lane, TopicTable *table, bint connect) noexcept 
             if table.topics[i].partitions[k] != NULL:
                 partition_set_high_watermark_hook(table.topics[i].partitions[k], hook, lane)
 
-
-# ---------------------------------------------------------------- Python's view
 
 cdef void set_body(Body *body, bytes data, object throttle_at) except *:
     cdef char *copy = <char *>malloc(<size_t>(len(data) or 1))

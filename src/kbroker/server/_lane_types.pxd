@@ -12,13 +12,19 @@ from kbroker._core.sync cimport AtomicI64, Mutex
 from kbroker._core.timing_wheel cimport Timer
 from kbroker.log._partition cimport Partition
 from kbroker.server._topics cimport TopicTable
-from kbroker.server.quota._counters cimport ClientCache, ClientQuotas
+from kbroker.server.quota._client_cache cimport ClientCache
+from kbroker.server.quota._counters cimport ClientQuotas
 
 cdef enum:
     API_SLOTS = 128
     API_WORDS = 2               # 64 keys each
     MAX_VERSIONS = 32
     DEFERRED_SLOTS = 32
+
+cdef enum:                      # API keys that are served natively
+    PRODUCE = 0
+    FETCH = 1
+    API_VERSIONS = 18
 
 cdef enum Outcome:
     OUTCOME_ANSWERED = 0        # the request carries its answer (or NO_OP, or CLOSE)

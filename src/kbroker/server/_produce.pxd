@@ -1,8 +1,5 @@
 """Native Produce handler (API key 0, versions 3 to 13)."""
 from kbroker._core.request cimport Request
-from kbroker.log._partition cimport Partition
 from kbroker.server._lane_types cimport Handler, Outcome
 
 cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil
-cdef void defer_check(Handler *handler, Partition *partition) noexcept nogil
-cdef void run_deferred(Handler *handler) noexcept nogil

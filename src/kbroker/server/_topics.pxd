@@ -29,13 +29,6 @@ cdef void topic_table_release(TopicTable *table) noexcept nogil
 cdef Topic *topic_by_name(TopicTable *table, const char *name, int64_t name_bytes) noexcept nogil
 cdef Topic *topic_by_id(TopicTable *table, const char *id16) noexcept nogil
 cdef uint64_t hash_bytes(const char *data, int64_t size_bytes) noexcept nogil
-# For tables that a request fills: without the seed nobody can choose keys that meet in one slot.
-cdef uint64_t hash_seeded(const char *data, int64_t size_bytes, uint64_t seed) noexcept nogil
-
-cdef inline uint64_t mix_hash(uint64_t h) noexcept nogil:
-    h = (h ^ (h >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
-    h = (h ^ (h >> 27)) * <uint64_t>0x94D049BB133111EB
-    return h ^ (h >> 31)
 
 # from objects with name, topic_id, partitions, is_internal and maybe is_unrecorded
 cdef TopicTable *topic_table_build(object views) except NULL

@@ -19,20 +19,6 @@ cdef uint64_t hash_bytes(const char *data, int64_t size_bytes) noexcept nogil:
     return h
 
 
-cdef uint64_t hash_seeded(const char *data, int64_t size_bytes, uint64_t seed) noexcept nogil:
-    """Mixed after each eight bytes: names that collide under one seed do not under another."""
-    cdef uint64_t h = mix_hash(seed ^ <uint64_t>size_bytes)
-    cdef uint64_t word
-    cdef int64_t at = 0, n
-    while at < size_bytes:
-        word = 0
-        n = size_bytes - at if size_bytes - at < 8 else 8
-        memcpy(&word, data + at, <size_t>n)
-        h = mix_hash(h ^ word) + seed
-        at += n
-    return h
-
-
 cdef TopicTable *topic_table_retain(TopicTable *table) noexcept nogil:
     atomic_add(&table.refs, 1)
     return table

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from kbroker.server.quota._client_quotas import DEFAULT_ENTITY
+from kbroker.server.quota._entity_names import DEFAULT_ENTITY
 from kbroker.testing import VirtualBroker
 from tests.support.quota_client import QuotaClient
 from tests.support.throttling import PRODUCE, SETTINGS, USER, assert_muted_for, pass_by

@@ -1,27 +1,16 @@
-from typing import Final, NamedTuple, final
+from typing import Final
 
 from kbroker._core.clock import BaseClock
-from kbroker._core.sensor import Sensor
 from kbroker.metrics.registry import Metrics
 from kbroker.network._connection_quotas import ConnectionQuotas
+from kbroker.server.quota._client_quota_manager import ClientQuotaManager
+from kbroker.server.quota._counter_metrics import TYPES as TYPES
+from kbroker.server.quota._entity_names import _DefaultEntity
 from kbroker.server.quota.verdict import Verdict
 
-class _DefaultEntity: ...
-
-TYPES: Final[tuple[str, ...]]
 VERDICT_TYPES: Final[tuple[str, ...]]
 KEYS: Final[tuple[str, ...]]
-RATES: Final[tuple[str, ...]]
-DEFAULT_ENTITY: Final[_DefaultEntity]
 MAX_COUNTERS: Final[int]
-
-class Resolution(NamedTuple):
-    limit: float
-    level: int
-    user_tag: str
-    client_id_tag: str
-
-def sanitize(name: str) -> str: ...
 
 class ClientQuotaManagers:
     def __new__(
@@ -66,33 +55,3 @@ class ClientQuotaManagers:
     def close(self) -> None: ...
     @property
     def is_quiet(self) -> bool: ...
-
-class ClientQuotaManager:
-    @property
-    def name(self) -> str: ...
-    @property
-    def is_enabled(self) -> bool: ...
-    @property
-    def queue_size(self) -> int: ...
-    def resolve(self, user: str, client_id: str | None = None) -> Resolution: ...
-    def record_and_get_throttle(
-        self, user: str, client_id: str | None, value: float, time_ms: int | None = None
-    ) -> int: ...
-    def record_no_throttle(
-        self, user: str, client_id: str | None, value: float, time_ms: int | None = None
-    ) -> None: ...
-    def unrecord(self, user: str, client_id: str | None, value: float, time_ms: int | None = None) -> None: ...
-    def max_value_in_window(self, user: str, client_id: str | None) -> float: ...
-    def sensor(self, user: str, client_id: str | None = None) -> Sensor: ...
-    def noted(self, request: object) -> NotedManager: ...
-
-@final
-class NotedManager:
-    @property
-    def is_enabled(self) -> bool: ...
-    def sensor(self, user: str, client_id: str | None = None) -> NotedCounter: ...
-
-@final
-class NotedCounter:
-    def record(self, value: float, time_ms: int) -> None: ...
-    def record_strict(self, value: float, time_ms: int) -> None: ...

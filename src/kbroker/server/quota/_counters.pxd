@@ -13,8 +13,9 @@ Counters of client ids that a default quota reaches are made up by whoever conne
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from kbroker._core.clock cimport Clock
+from kbroker._core.hash_table cimport HashNode, HashTable
+from kbroker._core.heap cimport Heap, HeapEntry
 from kbroker._core.metric_config cimport StatConfig
-from kbroker._core.request cimport Request, Session
 from kbroker._core.sensor_core cimport MetricCore, SensorCore
 from kbroker._core.sync cimport AtomicI64, Mutex, atomic_load
 from kbroker._core.timing_wheel cimport Timer
@@ -22,26 +23,20 @@ from kbroker.common._quota_counter cimport (
     KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, KINDS, Judgement,
 )
 from kbroker.server.quota._entities cimport EntityTable, Text
-from kbroker.server.quota._recency cimport Recency, RecencyEntry
 from kbroker.server.quota._verdict cimport VerdictRing
 
 cdef enum:
     THROTTLE_SERVED = 4         # in Request.throttle_ms, behind what each type asked for: what the client is told
 
-cdef enum:
-    CACHED_CLIENTS = 64         # per handler thread, a power of two
-    CACHED_ID_BYTES = 64        # a longer client id is looked up each time
-    COUNTS_AT_ONCE = 1024       # of a counter taken by a handler thread, to be given to its requests one by one
-
 cdef double PERCENT_PER_NS
 
 cdef struct ClientSensors:      # a counter, named by its tags, and the throttle times it caused
-    RecencyEntry recency        # first; in QuotaManager.made_up where a default client id's quota made it
-    ClientSensors *next         # QuotaManager.lock, and so are the following three
+    HashNode node               # first; QuotaManager.lock, and so are the following five
+    HeapEntry recency           # second; in QuotaManager.made_up where a default client id's quota made it
+    ClientSensors *next         # of a list of those that were taken out
     ClientSensors *untold_next
     ClientSensors *untold_prev
     bint is_untold
-    uint64_t hash
     Text user                   # behind the struct
     Text client_id
     SensorCore *quota           # owned count
@@ -60,13 +55,11 @@ cdef struct QuotaManager:
     Clock *clock                # of its ClientQuotas
     Mutex lock
     EntityTable entities
-    ClientSensors **buckets
-    int64_t mask
-    int64_t count
+    HashTable counters
     ClientSensors *untold       # counted each; the oldest first
     ClientSensors *last_untold
     ClientSensors *evicted      # counted each; known to the metrics registry still
-    Recency made_up
+    Heap made_up                # by a time no later than that of the latest record, brought up where it is looked at
     int64_t most_made_up
     StatConfig limited          # samples and their length; the bound is each counter's own
     StatConfig unlimited        # the registry's default
@@ -87,18 +80,6 @@ cdef struct ClientQuotas:
     AtomicI64 notes_updates     # 1: what is recorded into counters is noted on the requests, for a request log
     VerdictRing verdicts
 
-cdef struct CachedClient:       # of one handler thread
-    Session *session            # counted; NULL: free
-    int32_t client_id_bytes
-    char client_id[CACHED_ID_BYTES]
-    int64_t generation[KINDS]
-    ClientSensors *sensors[KINDS]    # counted
-    int64_t spare_counts[KINDS]      # more counts on them
-
-cdef struct ClientCache:
-    CachedClient *latest             # what sensors_of_request has found last
-    CachedClient clients[CACHED_CLIENTS]
-
 cdef inline int64_t epoch_ms_of(Clock *clock, int64_t ns) noexcept nogil:
     """The quota time of a reading of the clock: monotonic, offset to the epoch."""
     return (ns + clock.epoch_offset_ns) // 1000000
@@ -106,22 +87,17 @@ cdef inline int64_t epoch_ms_of(Clock *clock, int64_t ns) noexcept nogil:
 cdef inline bint is_enabled(QuotaManager *manager) noexcept nogil:
     return atomic_load(&manager.enabled) != 0
 
+# Unlimited yet. ``unlimited``: the registry's default; ``client``, ``controller``: samples and their length; ``seed``:
+# secret. NULL: memory is out.
+cdef ClientQuotas *quotas_new(Clock *clock, const StatConfig *unlimited, const StatConfig *client,
+                              const StatConfig *controller, int64_t most_made_up, uint64_t seed) noexcept nogil
 cdef ClientQuotas *quotas_retain(ClientQuotas *quotas) noexcept nogil
 cdef void quotas_release(ClientQuotas *quotas) noexcept nogil
 cdef ClientSensors *sensors_retain(ClientSensors *sensors) noexcept nogil
 cdef void sensors_release(ClientSensors *sensors) noexcept nogil
+cdef void give_counts(ClientSensors *sensors, int64_t counts) noexcept nogil     # several at once
 # The counter of a user and a client id, made if there is none; counted, NULL: memory is out.
 cdef ClientSensors *client_sensors(QuotaManager *manager, Text user, Text client_id, int64_t now_ms) noexcept nogil
-# The same for the client of a request; `cache` (NULL: none) is the calling thread's own. Borrowed from the cache where
-# it is kept there, for as long as no other client is looked up; is_counted: the count is the caller's.
-cdef ClientSensors *sensors_of_request(QuotaManager *manager, ClientCache *cache, Request *request, int64_t now_ms,
-                                       bint *is_counted) noexcept nogil
-# A count on what sensors_of_request has just returned, for the request: from the cache's own where it is kept there.
-cdef void count_for_request(QuotaManager *manager, ClientCache *cache, ClientSensors *sensors,
-                            bint is_counted) noexcept nogil
-cdef ClientCache *client_cache_new() noexcept nogil
-cdef void client_cache_free(ClientCache *cache) noexcept nogil
-cdef Text user_of(const Session *session) noexcept nogil        # its principal without "User:"
 # Record with check; a delay in milliseconds as an int32 of Java's, so a huge one may be negative. A mutation is checked
 # first, and not recorded where its quota is violated.
 cdef int32_t record_and_judge(QuotaManager *manager, ClientSensors *sensors, double value, int64_t now_ms,

@@ -5,37 +5,42 @@ Where there are too many of made-up client ids, the one whose latest record is t
 its quota, unless all are. Nobody gains by that: a stranger who changes his client id has a new counter anyway, and a
 connection that is throttled stays so. Counters that name a user or client id of the settings are never evicted.
 
-A handler thread keeps the counters of its latest clients (``ClientCache``), so that an enforced quota takes no lock but
-the sensor's. Source: ``ClientQuotaManager``, ``SensorAccess``, ``QuotaUtils``.
+Who was recorded to the longest ago is asked of a heap that a record does not touch: its key is no later than the true
+time, and is brought up where it is looked at, so each correction is paid for by a record.
+
+Source: ``ClientQuotaManager``, ``QuotaUtils``.
 """
 from libc.float cimport DBL_MAX
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy, strlen
+from libc.string cimport memcpy
 
-from kbroker._core.clock cimport clock_release, clock_retain
-from kbroker._core.metric_config cimport StatConfig
-from kbroker._core.request cimport Request, Session, session_release, session_retain
+from kbroker._core.clock cimport Clock, clock_release, clock_retain
+from kbroker._core.hash_table cimport (
+    HashNode, hash_add, hash_after, hash_clear, hash_first, hash_next, hash_remove, hash_reserve,
+)
+from kbroker._core.hashing cimport hash_seeded, mix_hash
+from kbroker._core.heap cimport HeapEntry, heap_add, heap_clear, heap_raise, heap_remove, heap_top
+from kbroker._core.metric_config cimport QUOTA_NONE, StatConfig
 from kbroker._core.sample_window cimport SAMPLE_AVG
 from kbroker._core.sensor_core cimport (
     RECORD_ACCEPTED, metric_get_config, sensor_check, sensor_has_expired, sensor_is_removed, sensor_new,
     sensor_release,
 )
 from kbroker._core.stats cimport FORM_SAMPLED
-from kbroker._core.sync cimport atomic_add, atomic_load, atomic_store, mutex_destroy, mutex_lock, mutex_unlock
-from kbroker._core.timing_wheel cimport timer_release
-from kbroker.common._quota_counter cimport (
-    NO_LIMIT, Judgement, add_metric, counter_judge, counter_sensor_new, counter_throttle_ms, set_limit,
+from kbroker._core.sync cimport (
+    atomic_add, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
-from kbroker.server._topics cimport hash_seeded, mix_hash
+from kbroker._core.timing_wheel cimport timer_new, timer_release
+from kbroker.common._quota_counter cimport (
+    NO_LIMIT, Judgement, add_metric, counter_judge, counter_sensor_new, counter_throttle_ms, limited_config,
+    set_limit,
+)
 from kbroker.server.quota._entities cimport (
     PART_DEFAULT, Match, Text, entities_bits, entities_clear, entities_limit, entities_match,
     entities_remove, entities_set, entity_level, is_default_client_id, same_text,
 )
-from kbroker.server.quota._recency cimport (
-    RecencyEntry, recency_add, recency_clear, recency_oldest, recency_remove, recency_renew,
-)
-from kbroker.server.quota._verdict cimport verdicts_destroy
+from kbroker.server.quota._verdict cimport verdicts_destroy, verdicts_init
 
 cdef enum:
     RECHECK_MS = 1000           # a counter over its quota is not looked at for eviction again so soon
@@ -44,6 +49,35 @@ cdef double PERCENT_PER_NS = 100.0 / 1000000000
 
 
 # ---------------------------------------------------------------- life
+
+cdef ClientQuotas *quotas_new(Clock *clock, const StatConfig *unlimited, const StatConfig *client,
+                              const StatConfig *controller, int64_t most_made_up, uint64_t seed) noexcept nogil:
+    cdef ClientQuotas *quotas = <ClientQuotas *>calloc(1, sizeof(ClientQuotas))
+    cdef QuotaManager *manager
+    cdef int kind
+    if quotas == NULL:
+        return NULL
+    atomic_store(&quotas.refs, 1)
+    mutex_init(&quotas.throttled_lock)
+    verdicts_init(&quotas.verdicts)
+    quotas.clock = clock_retain(clock)
+    for kind in range(KINDS):
+        manager = &quotas.managers[kind]
+        mutex_init(&manager.lock)
+        manager.kind = kind
+        manager.clock = quotas.clock
+        manager.most_made_up = most_made_up
+        manager.entities.seed = seed
+        limited_config(kind, controller if kind == KIND_MUTATION else client, &manager.limited, &manager.cap_ms)
+        manager.unlimited = unlimited[0]
+        manager.unlimited.quota_kind = QUOTA_NONE
+        manager.window_s = (manager.limited.samples - 1) * (<double>manager.limited.window_ms / 1000)
+    quotas.timer = timer_new(quotas.clock, 1, 20)
+    if quotas.timer == NULL:
+        quotas_release(quotas)
+        return NULL
+    return quotas
+
 
 cdef ClientQuotas *quotas_retain(ClientQuotas *quotas) noexcept nogil:
     atomic_add(&quotas.refs, 1)
@@ -75,18 +109,20 @@ cdef void release_all(ClientSensors *sensors) noexcept nogil:
 
 cdef void clear_manager(QuotaManager *manager) noexcept nogil:
     cdef ClientSensors *sensors
-    cdef int64_t i
+    cdef HashNode *node = hash_after(&manager.counters, NULL)
+    cdef HashNode *following
     while True:
         sensors = take_untold(manager)
         if sensors == NULL:
             break
         sensors_release(sensors)
     release_all(manager.evicted)
-    recency_clear(&manager.made_up)
-    if manager.buckets != NULL:
-        for i in range(manager.mask + 1):
-            release_all(manager.buckets[i])
-    free(manager.buckets)
+    heap_clear(&manager.made_up)
+    while node != NULL:
+        following = hash_after(&manager.counters, node)
+        sensors_release(<ClientSensors *>node)
+        node = following
+    hash_clear(&manager.counters)
     entities_clear(&manager.entities)
     sensor_release(manager.delay_queue)
     mutex_destroy(&manager.lock)
@@ -151,49 +187,23 @@ cdef uint64_t hash_of(const QuotaManager *manager, Text user, Text client_id) no
         client_id.data, client_id.size_bytes, ~seed))
 
 
-cdef ClientSensors **find_link(QuotaManager *manager, uint64_t h, Text user, Text client_id) noexcept nogil:
-    """Where the counter of these tags hangs; what it points at is NULL if there is none."""
-    cdef ClientSensors **link = &manager.buckets[h & <uint64_t>manager.mask]
-    while link[0] != NULL and not (
-            link[0].hash == h and same_text(link[0].user, user) and same_text(link[0].client_id, client_id)):
-        link = &link[0].next
-    return link
+cdef ClientSensors *find(QuotaManager *manager, uint64_t h, Text user, Text client_id) noexcept nogil:
+    """The counter of these tags, borrowed; NULL if there is none."""
+    cdef HashNode *node = hash_first(&manager.counters, h)
+    while node != NULL and not (same_text((<ClientSensors *>node).user, user)
+                                and same_text((<ClientSensors *>node).client_id, client_id)):
+        node = hash_next(node)
+    return <ClientSensors *>node
 
 
-cdef bint make_room(QuotaManager *manager) noexcept nogil:
-    cdef int64_t size = 64, i
-    cdef ClientSensors **buckets
-    cdef ClientSensors *sensors
-    cdef ClientSensors *following
-    if manager.buckets != NULL and manager.count <= manager.mask:
-        return True
-    while size <= manager.count * 2:
-        size *= 2
-    buckets = <ClientSensors **>calloc(<size_t>size, sizeof(ClientSensors *))
-    if buckets == NULL:
-        return manager.buckets != NULL
-    if manager.buckets != NULL:
-        for i in range(manager.mask + 1):
-            sensors = manager.buckets[i]
-            while sensors != NULL:
-                following = sensors.next
-                sensors.next = buckets[sensors.hash & <uint64_t>(size - 1)]
-                buckets[sensors.hash & <uint64_t>(size - 1)] = sensors
-                sensors = following
-    free(manager.buckets)
-    manager.buckets = buckets
-    manager.mask = size - 1
-    return True
-
-
-cdef ClientSensors *take_out(QuotaManager *manager, ClientSensors **link) noexcept nogil:
+cdef void take_out(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
     """Take a counter out of the table; its count is the caller's."""
-    cdef ClientSensors *sensors = link[0]
-    link[0] = sensors.next
-    sensors.next = NULL
-    manager.count -= 1
-    recency_remove(&manager.made_up, &sensors.recency)
-    return sensors
+    hash_remove(&manager.counters, &sensors.node)
+    heap_remove(&manager.made_up, &sensors.recency)
+
+
+cdef inline ClientSensors *of_recency(HeapEntry *entry) noexcept nogil:
+    return <ClientSensors *>(<char *>entry - sizeof(HashNode))
 
 
 cdef inline void mark_removed(ClientSensors *sensors) noexcept nogil:
@@ -203,22 +213,22 @@ cdef inline void mark_removed(ClientSensors *sensors) noexcept nogil:
 
 cdef void evict_one(QuotaManager *manager, int64_t now_ms) noexcept nogil:
     """Make room among the counters of made-up client ids."""
-    cdef RecencyEntry *oldest
+    cdef HeapEntry *oldest
     cdef ClientSensors *sensors
     cdef int64_t used_ms
     while True:
-        oldest = recency_oldest(&manager.made_up)
-        sensors = <ClientSensors *>oldest
-        if oldest.used_ms > now_ms:
+        oldest = heap_top(&manager.made_up)
+        sensors = of_recency(oldest)
+        if oldest.key > now_ms:
             break                                   # all others too: each was over its quota a moment ago
         used_ms = min(<int64_t>atomic_load(&sensors.quota.last_record_ms), now_ms)
-        if used_ms > oldest.used_ms:
-            recency_renew(&manager.made_up, oldest, used_ms)
+        if used_ms > oldest.key:
+            heap_raise(&manager.made_up, oldest, used_ms)
             continue
         if sensor_check(sensors.quota, now_ms, NULL) == RECORD_ACCEPTED:
             break
-        recency_renew(&manager.made_up, oldest, now_ms + RECHECK_MS)
-    take_out(manager, find_link(manager, sensors.hash, sensors.user, sensors.client_id))
+        heap_raise(&manager.made_up, oldest, now_ms + RECHECK_MS)
+    take_out(manager, sensors)
     mark_removed(sensors)
     if sensors.is_untold:
         unlink_untold(manager, sensors)
@@ -258,18 +268,13 @@ cdef ClientSensors *make_counter(QuotaManager *manager, const Match *match, uint
     """Make a counter and put it into the table, which has room; borrowed. NULL: memory is out."""
     cdef bint is_made_up = is_default_client_id(match.level)
     cdef ClientSensors *made
-    cdef ClientSensors **link
     if is_made_up and manager.made_up.count >= manager.most_made_up:
         evict_one(manager, now_ms)
     made = new_sensors(manager, match, now_ms)
-    if made == NULL or is_made_up and not recency_add(&manager.made_up, &made.recency, now_ms):
+    if made == NULL or is_made_up and not heap_add(&manager.made_up, &made.recency, now_ms):
         sensors_release(made)
         return NULL
-    made.hash = h
-    link = &manager.buckets[h & <uint64_t>manager.mask]
-    made.next = link[0]
-    link[0] = made
-    manager.count += 1
+    hash_add(&manager.counters, &made.node, h)
     link_untold(manager, made)
     return made
 
@@ -277,122 +282,22 @@ cdef ClientSensors *make_counter(QuotaManager *manager, const Match *match, uint
 cdef ClientSensors *client_sensors(QuotaManager *manager, Text user, Text client_id, int64_t now_ms) noexcept nogil:
     cdef Match match
     cdef ClientSensors *found = NULL
-    cdef ClientSensors **link
     cdef uint64_t h
     mutex_lock(&manager.lock)
     entities_match(&manager.entities, user, client_id, &match)
     h = hash_of(manager, match.user, match.client_id)
-    if make_room(manager):
-        link = find_link(manager, h, match.user, match.client_id)
-        if link[0] != NULL and sensor_is_removed(link[0].quota):
-            sensors_release(take_out(manager, link))
-            link = find_link(manager, h, match.user, match.client_id)
-        found = link[0]
+    if hash_reserve(&manager.counters):
+        found = find(manager, h, match.user, match.client_id)
+        if found != NULL and sensor_is_removed(found.quota):
+            take_out(manager, found)
+            sensors_release(found)
+            found = NULL
         if found == NULL:
             found = make_counter(manager, &match, h, now_ms)
         if found != NULL:
             sensors_retain(found)
     mutex_unlock(&manager.lock)
     return found
-
-
-# ---------------------------------------------------------------- the client of a request
-
-cdef Text user_of(const Session *session) noexcept nogil:
-    cdef Text user
-    cdef const char *at
-    user.data = NULL
-    user.size_bytes = 0
-    if session == NULL:
-        return user
-    at = session.principal
-    while at[0] != 0 and at[0] != c':':
-        at += 1
-    user.data = at + 1 if at[0] != 0 else session.principal
-    user.size_bytes = <int32_t>strlen(user.data)
-    return user
-
-
-cdef ClientCache *client_cache_new() noexcept nogil:
-    return <ClientCache *>calloc(1, sizeof(ClientCache))
-
-
-cdef void client_cache_free(ClientCache *cache) noexcept nogil:
-    cdef int i
-    if cache == NULL:
-        return
-    for i in range(CACHED_CLIENTS):
-        forget(&cache.clients[i])
-    free(cache)
-
-
-cdef void forget(CachedClient *client) noexcept nogil:
-    cdef int kind
-    for kind in range(KINDS):
-        forget_sensors(client, kind)
-    session_release(client.session)
-    client.session = NULL
-
-
-cdef inline void forget_sensors(CachedClient *client, int kind) noexcept nogil:
-    give_counts(client.sensors[kind], 1 + client.spare_counts[kind])
-    client.sensors[kind] = NULL
-    client.spare_counts[kind] = 0
-
-
-cdef inline uint64_t small_hash(const char *data, int32_t size_bytes) noexcept nogil:
-    """Good enough for 64 slots: the first and the last eight bytes."""
-    cdef uint64_t first = 0, last = 0
-    cdef size_t n = <size_t>(size_bytes if size_bytes < 8 else 8)
-    if size_bytes > 0:
-        memcpy(&first, data, n)
-        memcpy(&last, data + size_bytes - n, n)
-    return ((first * <uint64_t>0x9E3779B97F4A7C15) ^ last) * <uint64_t>0xBF58476D1CE4E5B9 >> 40
-
-
-cdef ClientSensors *sensors_of_request(QuotaManager *manager, ClientCache *cache, Request *request, int64_t now_ms,
-                                       bint *is_counted) noexcept nogil:
-    cdef Text client_id
-    cdef CachedClient *client
-    cdef ClientSensors *sensors
-    cdef int64_t generation
-    client_id.data = request.client_id
-    client_id.size_bytes = request.client_id_bytes if request.client_id != NULL else 0
-    is_counted[0] = cache == NULL or client_id.size_bytes > CACHED_ID_BYTES or request.session == NULL
-    if is_counted[0]:
-        return client_sensors(manager, user_of(request.session), client_id, now_ms)
-    client = &cache.clients[small_hash(client_id.data, client_id.size_bytes) & (CACHED_CLIENTS - 1)]
-    cache.latest = client
-    if client.session != request.session or client.client_id_bytes != client_id.size_bytes or (
-            client_id.size_bytes > 0 and memcmp(client.client_id, client_id.data, <size_t>client_id.size_bytes) != 0):
-        forget(client)
-        client.session = session_retain(request.session)
-        client.client_id_bytes = client_id.size_bytes
-        if client_id.size_bytes > 0:
-            memcpy(client.client_id, client_id.data, <size_t>client_id.size_bytes)
-    generation = atomic_load(&manager.generation)       # first: what is looked up is of this one or a later one
-    sensors = client.sensors[manager.kind]
-    if sensors != NULL and (client.generation[manager.kind] != generation or sensor_is_removed(sensors.quota)):
-        forget_sensors(client, manager.kind)
-        sensors = NULL
-    if sensors == NULL:
-        sensors = client_sensors(manager, user_of(request.session), client_id, now_ms)
-        client.sensors[manager.kind] = sensors
-        client.generation[manager.kind] = generation
-    return sensors
-
-
-cdef void count_for_request(QuotaManager *manager, ClientCache *cache, ClientSensors *sensors,
-                            bint is_counted) noexcept nogil:
-    cdef int64_t *spare
-    if is_counted:
-        sensors_retain(sensors)
-        return
-    spare = &cache.latest.spare_counts[manager.kind]
-    if spare[0] == 0:
-        atomic_add(&sensors.refs, COUNTS_AT_ONCE)
-        spare[0] = COUNTS_AT_ONCE
-    spare[0] -= 1
 
 
 # ---------------------------------------------------------------- judging
@@ -425,8 +330,9 @@ cdef inline void follow_limit(QuotaManager *manager, ClientSensors *sensors) noe
 cdef bint update_quota(ClientQuotas *quotas, QuotaManager *manager, int user_part, int client_part, Text user,
                        Text client_id, double limit, bint removes) noexcept nogil:
     cdef int32_t level = entity_level(user_part, client_part)
-    cdef int64_t before, after, i
+    cdef int64_t before, after
     cdef ClientSensors *sensors
+    cdef HashNode *node
     cdef bint done = True
     mutex_lock(&manager.lock)
     before = entities_bits(&manager.entities)
@@ -438,17 +344,15 @@ cdef bint update_quota(ClientQuotas *quotas, QuotaManager *manager, int user_par
     atomic_store(&manager.enabled, after)
     if manager.kind != KIND_MUTATION and (before == 0) != (after == 0):
         atomic_add(&quotas.enabled_types, 1 if after else -1)
-    if manager.buckets != NULL:
-        if user_part != PART_DEFAULT and client_part != PART_DEFAULT:   # only the counter with these very tags
-            sensors = find_link(manager, hash_of(manager, user, client_id), user, client_id)[0]
-            if sensors != NULL:
-                follow_limit(manager, sensors)
-        else:
-            for i in range(manager.mask + 1):
-                sensors = manager.buckets[i]
-                while sensors != NULL:
-                    follow_limit(manager, sensors)
-                    sensors = sensors.next
+    if user_part != PART_DEFAULT and client_part != PART_DEFAULT:       # only the counter with these very tags
+        sensors = find(manager, hash_of(manager, user, client_id), user, client_id)
+        if sensors != NULL:
+            follow_limit(manager, sensors)
+    else:
+        node = hash_after(&manager.counters, NULL)
+        while node != NULL:
+            follow_limit(manager, <ClientSensors *>node)
+            node = hash_after(&manager.counters, node)
     atomic_add(&manager.generation, 1)
     mutex_unlock(&manager.lock)
     return done
@@ -457,20 +361,17 @@ cdef bint update_quota(ClientQuotas *quotas, QuotaManager *manager, int user_par
 cdef ClientSensors *take_expired(QuotaManager *manager, int64_t now_ms) noexcept nogil:
     cdef ClientSensors *expired = NULL
     cdef ClientSensors *sensors
-    cdef ClientSensors **link
-    cdef int64_t i
+    cdef HashNode *node
     mutex_lock(&manager.lock)
-    if manager.buckets != NULL:
-        for i in range(manager.mask + 1):
-            link = &manager.buckets[i]
-            while link[0] != NULL:
-                sensors = link[0]
-                if not sensor_has_expired(sensors.quota, now_ms):
-                    link = &sensors.next
-                    continue
-                mark_removed(take_out(manager, link))
-                sensors.next = expired
-                expired = sensors
+    node = hash_after(&manager.counters, NULL)
+    while node != NULL:
+        sensors = <ClientSensors *>node
+        node = hash_after(&manager.counters, node)
+        if sensor_has_expired(sensors.quota, now_ms):
+            take_out(manager, sensors)
+            mark_removed(sensors)
+            sensors.next = expired
+            expired = sensors
     mutex_unlock(&manager.lock)
     return expired
 

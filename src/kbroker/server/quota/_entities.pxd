@@ -3,6 +3,7 @@
 Threads: no lock inside; a table belongs to its manager and is guarded by ``QuotaManager.lock``.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
+from kbroker._core.hash_table cimport HashTable
 
 cdef enum:
     LEVELS = 8                  # of precedence, 1 the most specific: see entity_level
@@ -21,12 +22,8 @@ cdef struct Text:               # bytes, not terminated, borrowed
     const char *data
     int32_t size_bytes
 
-cdef struct Entity
-
 cdef struct EntityTable:
-    Entity **buckets
-    int64_t mask
-    int64_t count
+    HashTable entities
     int64_t at_level[LEVELS + 1]
     uint64_t seed
 

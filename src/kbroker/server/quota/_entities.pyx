@@ -7,13 +7,15 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
+from kbroker._core.hash_table cimport (
+    HashNode, hash_add, hash_after, hash_clear, hash_first, hash_next, hash_remove, hash_reserve,
+)
+from kbroker._core.hashing cimport hash_seeded, mix_hash
 from kbroker.common._quota_counter cimport NO_LIMIT
-from kbroker.server._topics cimport hash_seeded, mix_hash
 
 
 cdef struct Entity:
-    Entity *next
-    uint64_t hash
+    HashNode node               # first
     double limit
     int32_t level
     Text user                   # behind the struct
@@ -40,54 +42,26 @@ cdef uint64_t hash_of(uint64_t seed, int32_t level, Text user, Text client_id) n
 
 
 cdef Entity *find(const EntityTable *table, int32_t level, Text user, Text client_id) noexcept nogil:
-    cdef uint64_t h
+    cdef HashNode *node
     cdef Entity *entity
     if table.at_level[level] == 0:
         return NULL
-    h = hash_of(table.seed, level, user, client_id)
-    entity = table.buckets[h & <uint64_t>table.mask]
-    while entity != NULL:
-        if (entity.hash == h and entity.level == level and same_text(entity.user, user)
-                and same_text(entity.client_id, client_id)):
+    node = hash_first(&table.entities, hash_of(table.seed, level, user, client_id))
+    while node != NULL:
+        entity = <Entity *>node
+        if entity.level == level and same_text(entity.user, user) and same_text(entity.client_id, client_id):
             return entity
-        entity = entity.next
+        node = hash_next(node)
     return NULL
-
-
-cdef bint grow(EntityTable *table) noexcept nogil:
-    cdef int64_t size = 16, i
-    cdef Entity **buckets
-    cdef Entity *entity
-    cdef Entity *following
-    if table.buckets != NULL and table.count <= table.mask:
-        return True
-    while size <= table.count * 2:
-        size *= 2
-    buckets = <Entity **>calloc(<size_t>size, sizeof(Entity *))
-    if buckets == NULL:
-        return table.buckets != NULL        # it goes on with longer chains
-    if table.buckets != NULL:
-        for i in range(table.mask + 1):
-            entity = table.buckets[i]
-            while entity != NULL:
-                following = entity.next
-                entity.next = buckets[entity.hash & <uint64_t>(size - 1)]
-                buckets[entity.hash & <uint64_t>(size - 1)] = entity
-                entity = following
-    free(table.buckets)
-    table.buckets = buckets
-    table.mask = size - 1
-    return True
 
 
 cdef bint entities_set(EntityTable *table, int32_t level, Text user, Text client_id, double limit) noexcept nogil:
     cdef Entity *entity = find(table, level, user, client_id)
     cdef char *behind
-    cdef uint64_t slot
     if entity != NULL:
         entity.limit = limit
         return True
-    if not grow(table):
+    if not hash_reserve(&table.entities):
         return False
     entity = <Entity *>calloc(1, sizeof(Entity) + <size_t>user.size_bytes + <size_t>client_id.size_bytes)
     if entity == NULL:
@@ -103,44 +77,29 @@ cdef bint entities_set(EntityTable *table, int32_t level, Text user, Text client
     entity.client_id.size_bytes = client_id.size_bytes
     entity.level = level
     entity.limit = limit
-    entity.hash = hash_of(table.seed, level, user, client_id)
-    slot = entity.hash & <uint64_t>table.mask
-    entity.next = table.buckets[slot]
-    table.buckets[slot] = entity
-    table.count += 1
+    hash_add(&table.entities, &entity.node, hash_of(table.seed, level, user, client_id))
     table.at_level[level] += 1
     return True
 
 
 cdef void entities_remove(EntityTable *table, int32_t level, Text user, Text client_id) noexcept nogil:
     cdef Entity *entity = find(table, level, user, client_id)
-    cdef Entity **link
     if entity == NULL:
         return
-    link = &table.buckets[entity.hash & <uint64_t>table.mask]
-    while link[0] != entity:
-        link = &link[0].next
-    link[0] = entity.next
+    hash_remove(&table.entities, &entity.node)
     free(entity)
-    table.count -= 1
     table.at_level[level] -= 1
 
 
 cdef void entities_clear(EntityTable *table) noexcept nogil:
-    cdef Entity *entity
-    cdef Entity *following
+    cdef HashNode *node = hash_after(&table.entities, NULL)
+    cdef HashNode *following
     cdef int64_t i
-    if table.buckets == NULL:
-        return
-    for i in range(table.mask + 1):
-        entity = table.buckets[i]
-        while entity != NULL:
-            following = entity.next
-            free(entity)
-            entity = following
-    free(table.buckets)
-    table.buckets = NULL
-    table.count = table.mask = 0
+    while node != NULL:
+        following = hash_after(&table.entities, node)
+        free(node)
+        node = following
+    hash_clear(&table.entities)
     for i in range(LEVELS + 1):
         table.at_level[i] = 0
 

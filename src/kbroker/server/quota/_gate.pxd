@@ -8,7 +8,8 @@ from libc.stdint cimport int32_t, int64_t
 from kbroker._core.request cimport Request
 from kbroker._core.sensor_core cimport Violation
 from kbroker._core.sync cimport atomic_load
-from kbroker.server.quota._counters cimport ClientCache, ClientQuotas, ClientSensors, QuotaManager
+from kbroker.server.quota._client_cache cimport ClientCache
+from kbroker.server.quota._counters cimport ClientQuotas, ClientSensors, QuotaManager
 
 cdef inline bint quotas_are_set(ClientQuotas *quotas) noexcept nogil:
     return quotas != NULL and atomic_load(&quotas.enabled_types) != 0

@@ -12,10 +12,11 @@ from kbroker._core.sensor_core cimport (
 )
 from kbroker._core.sync cimport atomic_load_relaxed
 from kbroker.common._quota_counter cimport judge
+from kbroker.server.quota._client_cache cimport count_for_request, sensors_of_request
 from kbroker.server.quota._counters cimport (
     KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, PERCENT_PER_NS, THROTTLE_SERVED, ClientSensors, Judgement,
-    QuotaManager, count_for_request, epoch_ms_of, is_enabled, max_value_in_window, quotas_release, quotas_retain,
-    record_and_judge, sensors_of_request, sensors_release,
+    QuotaManager, epoch_ms_of, is_enabled, max_value_in_window, quotas_release, quotas_retain, record_and_judge,
+    sensors_release,
 )
 from kbroker.server.quota._throttled cimport throttle_channel
 from kbroker.server.quota._trail cimport (

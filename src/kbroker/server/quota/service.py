@@ -10,7 +10,8 @@ from kbroker.common.config import BrokerConfig
 from kbroker.common.quotas import CLIENT_ID, CLIENT_KEYS, IP, USER, QuotaEntity
 from kbroker.log.scheduler import ScheduledTask, Scheduler
 from kbroker.metrics.registry import EXPIRY_INTERVAL_MS, Metrics
-from kbroker.server.quota._client_quotas import DEFAULT_ENTITY, ClientQuotaManagers
+from kbroker.server.quota._client_quotas import ClientQuotaManagers
+from kbroker.server.quota._entity_names import DEFAULT_ENTITY
 
 
 class QuotaService:

@@ -1,0 +1,202 @@
+"""The partitions of a fetch session; see the .pxd. Source: ``FetchSession``, ``CachedPartition``."""
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy
+
+from kbroker._core.hash_table cimport (
+    HashNode, hash_add, hash_clear, hash_first, hash_next, hash_remove, hash_reserve,
+)
+from kbroker._core.hashing cimport hash_seeded, mix_hash
+from kbroker._core.sync cimport AtomicI64, atomic_add, atomic_load, atomic_store, mutex_destroy, mutex_init
+from kbroker._core.wire cimport Reader, read_bytes, read_count, read_i32, read_length, reader_init, skip_tags
+from kbroker.server._fetch_types cimport FetchPart, FetchState
+
+
+cdef FetchSession *fetch_session_new(AtomicI64 *bytes, uint64_t hash_seed, bint by_id) noexcept nogil:
+    cdef FetchSession *session = <FetchSession *>calloc(1, sizeof(FetchSession))
+    if session == NULL:
+        return NULL
+    mutex_init(&session.lock)
+    session.bytes = bytes
+    session.hash_seed = hash_seed
+    session.by_id = by_id
+    session.epoch = 1
+    atomic_store(&session.refs, 1)
+    return session
+
+
+cdef void fetch_session_release(FetchSession *session) noexcept nogil:
+    cdef SessionPart *part
+    cdef SessionPart *following
+    if session == NULL or atomic_add(&session.refs, -1) > 0:
+        return
+    part = session.first
+    while part != NULL:
+        following = part.next
+        atomic_add(session.bytes, -part_bytes(part.name_bytes))
+        free(part)
+        part = following
+    hash_clear(&session.parts)
+    mutex_destroy(&session.lock)
+    free(session)
+
+
+cdef uint64_t part_hash(FetchSession *session, const char *name, int32_t name_bytes, const char *topic_id,
+                        int32_t index) noexcept nogil:
+    cdef uint64_t seed = session.hash_seed
+    cdef uint64_t h = hash_seeded(topic_id, 16, seed) if topic_id != NULL else hash_seeded(name, name_bytes, seed)
+    return mix_hash(h ^ <uint64_t><int64_t>index)
+
+
+cdef int64_t part_bytes(int64_t name_bytes) noexcept nogil:
+    """What a partition of a session is charged: itself and its share of the buckets."""
+    return <int64_t>sizeof(SessionPart) + name_bytes + 2 * <int64_t>sizeof(SessionPart *)
+
+
+cdef SessionPart *find_part(FetchSession *session, const char *name, int32_t name_bytes, const char *topic_id,
+                            int32_t index) noexcept nogil:
+    cdef HashNode *node = hash_first(&session.parts, part_hash(session, name, name_bytes, topic_id, index))
+    cdef SessionPart *part
+    while node != NULL:
+        part = <SessionPart *>node
+        if part.index == index:
+            if topic_id != NULL:
+                if memcmp(part.id, topic_id, 16) == 0:
+                    return part
+            elif part.name_bytes == name_bytes and memcmp(part.name, name, <size_t>name_bytes) == 0:
+                return part
+        node = hash_next(node)
+    return NULL
+
+
+cdef void append_last(FetchSession *session, SessionPart *part) noexcept nogil:
+    part.prev = session.last
+    part.next = NULL
+    if session.last != NULL:
+        session.last.next = part
+    else:
+        session.first = part
+    session.last = part
+
+
+cdef void take_out(FetchSession *session, SessionPart *part) noexcept nogil:
+    if part.prev != NULL:
+        part.prev.next = part.next
+    else:
+        session.first = part.next
+    if part.next != NULL:
+        part.next.prev = part.prev
+    else:
+        session.last = part.prev
+
+
+cdef void serve_last(FetchSession *session, SessionPart *part) noexcept nogil:
+    take_out(session, part)
+    append_last(session, part)
+
+
+cdef bint put_part(FetchSession *session, FetchPart *asked) noexcept nogil:
+    cdef SessionPart *part = find_part(session, asked.name, asked.name_bytes, asked.id, asked.index)
+    if part == NULL:
+        if atomic_load(session.bytes) > MOST_SESSION_BYTES or not hash_reserve(&session.parts):
+            return False
+        part = <SessionPart *>calloc(1, sizeof(SessionPart) + <size_t>asked.name_bytes)
+        if part == NULL:
+            return False
+        part.name = <char *>part + sizeof(SessionPart)
+        part.name_bytes = asked.name_bytes
+        if asked.name_bytes > 0:
+            memcpy(part.name, asked.name, <size_t>asked.name_bytes)
+        part.by_id = asked.id != NULL
+        if part.by_id:
+            memcpy(part.id, asked.id, 16)
+        part.index = asked.index
+        hash_add(&session.parts, &part.node, part_hash(
+            session, asked.name, asked.name_bytes, asked.id, asked.index))
+        part.told_high_watermark = part.told_log_start = -1
+        append_last(session, part)
+        session.name_total += part.name_bytes + 16
+        atomic_add(session.bytes, part_bytes(part.name_bytes))
+    part.leader_epoch = asked.leader_epoch
+    part.last_fetched_epoch = asked.last_fetched_epoch
+    part.max_bytes = asked.max_bytes
+    part.offset = asked.offset
+    return True
+
+
+cdef void remove_part(FetchSession *session, SessionPart *part) noexcept nogil:
+    hash_remove(&session.parts, &part.node)
+    take_out(session, part)
+    session.name_total -= part.name_bytes + 16
+    atomic_add(session.bytes, -part_bytes(part.name_bytes))
+    free(part)
+
+
+cdef void forget_parts(FetchSession *session, FetchState *state) noexcept nogil:
+    cdef Reader r
+    cdef bint flexible = state.version >= 12
+    cdef int64_t topics, indexes, name_bytes, _i, _k
+    cdef const char *name
+    cdef const char *topic_id
+    cdef SessionPart *part
+    reader_init(&r, state.forgotten, state.forgotten_bytes)
+    topics = read_count(&r, flexible, 1)
+    for _i in range(topics):
+        name = topic_id = NULL
+        name_bytes = 0
+        if state.version >= 13:
+            topic_id = read_bytes(&r, 16)
+        else:
+            name_bytes = read_length(&r, flexible, False)
+            name = read_bytes(&r, name_bytes)
+        indexes = read_count(&r, flexible, 4)
+        for _k in range(indexes):
+            part = find_part(session, name, <int32_t>name_bytes, topic_id, read_i32(&r))
+            if part != NULL:
+                remove_part(session, part)
+        if flexible:
+            skip_tags(&r)
+        if r.bad:
+            return
+
+
+cdef bint fill_state(FetchSession *session, FetchState *state) noexcept nogil:
+    cdef FetchPart *parts
+    cdef char *names
+    cdef char *at
+    cdef SessionPart *part = session.first
+    cdef int64_t charge = <int64_t>session.parts.count * <int64_t>sizeof(FetchPart) + session.name_total
+    cdef int32_t i = 0
+    if atomic_load(session.bytes) + charge > 2 * <int64_t>MOST_SESSION_BYTES:
+        return False
+    parts = <FetchPart *>calloc(<size_t>(session.parts.count or 1), sizeof(FetchPart))
+    names = <char *>malloc(<size_t>(session.name_total or 1))
+    at = names
+    if parts == NULL or names == NULL:
+        free(parts)
+        free(names)
+        return False
+    while part != NULL:
+        parts[i].name_bytes = part.name_bytes
+        parts[i].name = at
+        memcpy(at, part.name, <size_t>part.name_bytes)
+        at += part.name_bytes
+        if part.by_id:
+            memcpy(at, part.id, 16)
+            parts[i].id = at
+            at += 16
+        parts[i].index = part.index
+        parts[i].leader_epoch = part.leader_epoch
+        parts[i].last_fetched_epoch = part.last_fetched_epoch
+        parts[i].max_bytes = part.max_bytes
+        parts[i].offset = part.offset
+        part = part.next
+        i += 1
+    free(state.parts)
+    free(state.names)
+    state.parts = parts
+    state.part_count = i
+    state.names = names
+    state.charge = charge
+    atomic_add(session.bytes, charge)
+    return True

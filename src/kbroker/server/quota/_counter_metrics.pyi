@@ -1,0 +1,11 @@
+from typing import Final
+
+from kbroker.metrics.registry import Metrics
+
+TYPES: Final[tuple[str, ...]]
+RATES: Final[tuple[str, ...]]
+
+class CounterMetrics:
+    @property
+    def registry(self) -> Metrics: ...
+    def tell_registry(self) -> None: ...

@@ -1,0 +1,145 @@
+# cython: freethreading_compatible=True
+"""Makes the counters that native code has made known to the metrics registry, and those that went unknown.
+
+Source: ``ClientQuotaManager.getOrCreateQuotaSensors``, ``getOrCreateSensor``.
+"""
+import threading
+
+from libc.stdint cimport int64_t
+
+from kbroker._core.metric_config cimport Quota, StatConfig
+from kbroker._core.sensor cimport Sensor, sensor_handle
+from kbroker._core.sensor_core cimport metric_get_config
+from kbroker.server.quota._counters cimport (
+    KIND_MUTATION, KINDS, ClientQuotas, ClientSensors, QuotaManager, forget_untold, quotas_release,
+    quotas_retain, sensors_release, take_evicted, take_expired, take_untold,
+)
+from kbroker.server.quota._entity_names cimport decoded
+from kbroker.server.quota._entity_names import sanitize
+
+TYPES = ("Produce", "Fetch", "Request", "ControllerMutation")
+RATES = ("byte-rate", "byte-rate", "request-time", "tokens")
+
+cdef enum:
+    TOLD_AT_ONCE = 500          # counters made known to the registry by one look into it, some 50 ms
+
+
+cdef class CounterMetrics:
+    """The counters of all types in one registry. Made by ``ClientQuotaManagers``. Threads: any."""
+
+    def __dealloc__(self):
+        cdef ClientQuotas *quotas = self.quotas
+        if quotas != NULL:
+            with nogil:
+                quotas_release(quotas)
+
+    def tell_registry(self) -> None:
+        """Make counters of clients that came and went since the last call known to the registry (which calls this).
+
+        At most some hundreds of those that came, the oldest first: the rest at the next call.
+        """
+        cdef QuotaManager *manager
+        cdef ClientSensors *sensors
+        cdef int kind, left = TOLD_AT_ONCE
+        with self._lock:
+            for kind in range(KINDS):
+                manager = &self.quotas.managers[kind]
+                with nogil:
+                    sensors = take_evicted(manager)
+                self.untell(kind, sensors)
+                while left > 0:
+                    with nogil:
+                        sensors = take_untold(manager)
+                    if sensors == NULL:
+                        break
+                    left -= 1
+                    try:
+                        self.tell(kind, sensors)
+                    finally:
+                        with nogil:
+                            sensors_release(sensors)
+
+    cdef list untell(self, int kind, ClientSensors *gone):
+        """Have the registry forget a list of removed counters, which is given back; returns their sensors' names."""
+        cdef ClientSensors *following
+        names = []
+        while gone != NULL:
+            following = gone.next
+            for name in sensor_names(kind, gone):
+                names.append(name)
+                self.registry.discard_removed(name)
+            with nogil:
+                sensors_release(gone)
+            gone = following
+        return names
+
+    cdef object tell(self, int kind, ClientSensors *sensors):
+        """Register the two sensors of a counter; returns the first's handle, None if it is gone or its name taken."""
+        cdef StatConfig config
+        cdef Sensor quota, throttle
+        tags = {"user": sanitize(decoded(sensors.user)), "client-id": decoded(sensors.client_id)}
+        name = self.registry.metric_name
+        with nogil:
+            metric_get_config(sensors.limited, &config)
+        limited = self._limited[kind].replace(quota=Quota.upper(config.bound))
+        metrics = [(name(RATES[kind], TYPES[kind], tags, f"Tracking {RATES[kind]} per user/client-id"), limited)]
+        if kind == KIND_MUTATION:
+            metrics.insert(0, (name("mutation-rate", TYPES[kind], tags, "Tracking mutation-rate per user/client-id"),
+                               self.registry.config))
+        quota_name, throttle_name = sensor_names(kind, sensors)
+        quota = sensor_handle(sensors.quota, quota_name, self._clock, metrics)
+        metrics = [(name("throttle-time", TYPES[kind], tags, "Tracking average throttle-time per user/client-id"),
+                    self.registry.config)]
+        throttle = sensor_handle(sensors.throttle_time, throttle_name, self._clock, metrics)
+        for handle in (quota, throttle):
+            if handle.is_removed:
+                return None
+            try:
+                self.registry.adopt(handle)
+            except ValueError:      # two client ids that are no text may read the same
+                return None
+            if handle.is_removed:   # meanwhile
+                self.registry.discard(handle)
+                return None
+        return quota
+
+    cdef object find(self, int kind, ClientSensors *sensors):
+        """The registry's Sensor of a counter, made known if it is not."""
+        found = self.registry.get_sensor(sensor_names(kind, sensors)[0])
+        if found is not None and (<Sensor>found).sensor == sensors.quota:
+            return found
+        with self._lock:
+            with nogil:
+                forget_untold(&self.quotas.managers[kind], sensors)
+            return self.tell(kind, sensors)
+
+    cdef list expire(self, int64_t now_ms):
+        """Forget the counters without a record for more than an hour; return their sensors' names."""
+        cdef QuotaManager *manager
+        cdef ClientSensors *expired
+        cdef int kind
+        names = []
+        with self._lock:
+            self.tell_registry()
+            for kind in range(KINDS):
+                manager = &self.quotas.managers[kind]
+                with nogil:
+                    expired = take_expired(manager, now_ms)
+                names += self.untell(kind, expired)
+        return names
+
+
+cdef tuple sensor_names(int kind, ClientSensors *sensors):
+    """Those of a counter and of its throttle times."""
+    suffix = f"{sanitize(decoded(sensors.user))}:{decoded(sensors.client_id)}"
+    return f"{TYPES[kind]}-{suffix}", f"{TYPES[kind]}ThrottleTime-{suffix}"
+
+
+cdef CounterMetrics new_counter_metrics(ClientQuotas *quotas, object clock, object registry, list limited):
+    cdef CounterMetrics made = CounterMetrics.__new__(CounterMetrics)
+    made.quotas = quotas_retain(quotas)
+    made._clock = clock
+    made.registry = registry
+    made._limited = limited
+    made._lock = threading.RLock()
+    return made

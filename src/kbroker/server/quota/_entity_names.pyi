@@ -1,0 +1,7 @@
+from typing import Final
+
+class _DefaultEntity: ...
+
+DEFAULT_ENTITY: Final[_DefaultEntity]
+
+def sanitize(name: str) -> str: ...
