@@ -231,16 +231,16 @@ cdef int sensor_check(SensorCore *sensor, int64_t now_ms, Violation *violation) 
 cdef int sensor_record_strict(SensorCore *sensor, double value, int64_t now_ms, Violation *violation,
                               int64_t *number) noexcept nogil:
     cdef int result
-    cdef int64_t recorded = 0
+    cdef int64_t latest
     mutex_lock(&sensor.lock)
     result = sensor_check_locked(sensor, now_ms, violation)
     if result == RECORD_ACCEPTED and sensor.records:
         atomic_store(&sensor.last_record_ms, now_ms)
         sensor_record_locked(sensor, value, now_ms)
-        recorded = sensor.record_count
+    latest = sensor.record_count
     mutex_unlock(&sensor.lock)
     if number is not NULL:
-        number[0] = recorded
+        number[0] = latest
     if result == RECORD_ACCEPTED and sensor.records:
         sensor_record_parents(sensor, value, now_ms, False, NULL)
     return result

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.jars import CONNECTOR, fetch_jars
+from kbroker.spark.jars import CONNECTOR, DELTA, fetch_jars
 from kbroker.spark.session import build_session, require_packages, require_spark, stop_session
+from tests.spark.source_support import WORKER_STARTS
 from tests.support import need
 from tests.support.broker import BrokerProcess
 
@@ -44,6 +45,7 @@ class Sessions:
         self._session: SparkSession | None = None
         self._jars: list[Path] = []
         self.no_connector: str | None = None  # why the session goes without
+        self.no_delta: str | None = None
 
     def get(self) -> SparkSession:
         """Return the session; the test lacks something if it cannot start."""
@@ -57,9 +59,19 @@ class Sessions:
                 self._jars = fetch_jars(CONNECTOR)
             except (PipelineError, OSError) as error:
                 self.no_connector = str(error)
+            from kbroker.spark import table_stream  # PySpark is here by now
+            from kbroker.spark.delta import SETTINGS as DELTA_SETTINGS
+
+            settings = SETTINGS
+            try:
+                self._jars = [*self._jars, *fetch_jars(DELTA)]
+                settings = {**SETTINGS, **DELTA_SETTINGS}
+            except (PipelineError, OSError) as error:
+                self.no_delta = str(error)
             os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JVM))
             self._interrupt = signal.getsignal(signal.SIGINT)
-            self._session = build_session("kbroker tests", master="local[2]", more_jars=self._jars, settings=SETTINGS)
+            table_stream.WORKER_STARTS = WORKER_STARTS
+            self._session = build_session("kbroker tests", master="local[2]", more_jars=self._jars, settings=settings)
         return self._session
 
     def close(self) -> None:
@@ -97,6 +109,14 @@ def connector(spark: SparkSession) -> SparkSession:
     """The session, with the official Kafka connector in it."""
     if _sessions.no_connector is not None:
         need.lack(_sessions.no_connector)
+    return spark
+
+
+@pytest.fixture(scope="module")
+def delta(spark: SparkSession) -> SparkSession:
+    """The session, with Delta Lake in it."""
+    if _sessions.no_delta is not None:
+        need.lack(_sessions.no_delta)
     return spark
 
 

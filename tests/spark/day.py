@@ -248,6 +248,8 @@ def verdict(
         "delay_asked_ms": asked,
         "delay_served_ms": served,
         "refused": refused,
+        "sequence": None if ip else asked + 1,
+        "time_ms": START_US // 1000 + asked,
     }
 
 

@@ -90,10 +90,12 @@ class LoggedBroker:
             if recorded:
                 self._sequences[who] = self._sequences.get(who, 0) + 1
                 place = {"quota_type": kind, "user": who[1], "client_id": who[2], "sequence": self._sequences[who]}
-                updates.append({**place, "time_ms": at, "value": value, "checked": checked and not strict})
+                updates.append({**place, "time_ms": at, "value": value, "checked": checked})
             if delay:
                 self.delays.append((row, *who, delay))
-                verdicts.append({"quota_type": kind, "user": who[1], "client_id": who[2], "refused": refused})
+                judged = {"sequence": self._sequences.get(who, 0), "time_ms": at, "delay_asked_ms": delay}
+                names = {"quota_type": kind, "user": who[1], "client_id": who[2]}
+                verdicts.append({**names, **judged, "refused": refused})
             return delay
 
         size = float(request.size_bytes)
@@ -135,6 +137,11 @@ class LoggedBroker:
         """Answers that are away by then are charged their network time."""
         while self._sending and self._sending[0][0] <= until_ms:
             self._sending.pop(0)[1]()
+
+    def forget(self, now_ms: int) -> None:
+        """All counters were idle for an hour by now, so the broker forgets them."""
+        self.managers.expire_inactive(now_ms)
+        self._sequences.clear()
 
     def table(self) -> pa.Table:
         return pa.Table.from_pylist(self.rows, arrow_schema())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import pytest
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
+from kbroker.spark.errors import NO_WORKER
+
+WORKER_STARTS = 60  # beside other tests it takes more than the few that a job tries
 
 
 def create(cluster: Cluster, topic: str, partitions: int = 1) -> None:
@@ -37,6 +41,26 @@ def values(frame: Any) -> list[int]:
     return sorted(int(bytes(row.value)) for row in frame.select("value").collect())
 
 
+def run_to_its_end(start: Callable[[], Any]) -> Any:
+    """Start a query and wait for its end; again if Spark waits in vain for its Python worker. Return the query.
+
+    Raises: StreamingQueryException.
+    """
+    from pyspark.errors import StreamingQueryException
+
+    for left in reversed(range(WORKER_STARTS)):
+        query = start()
+        try:
+            assert query.awaitTermination(120), "not done within two minutes"
+            break
+        except StreamingQueryException as error:
+            if not left or NO_WORKER not in str(error):
+                raise
+        finally:
+            query.stop()
+    return query
+
+
 class Stream:
     """A streaming query that can be run again and again from one checkpoint; `seen` is what its batches held."""
 
@@ -57,6 +81,15 @@ class Stream:
         self.seen.append(found)
 
     def start(self, **trigger: Any) -> Any:
+        """Start it and wait for its first batch; once more if Spark waits in vain for its Python worker."""
+        query = self._start(**trigger)
+        while query.isActive and not self.seen:
+            time.sleep(0.02)
+            if not query.isActive and NO_WORKER in str(query.exception()):
+                query = self._start(**trigger)
+        return query
+
+    def _start(self, **trigger: Any) -> Any:
         return (
             self.spark.readStream.format("kbroker")
             .options(**self.options)
@@ -69,13 +102,7 @@ class Stream:
 
     def run(self) -> Any:
         """Read what is there; return the query. Raises: StreamingQueryException."""
-        query = self.start(availableNow=True)
-        try:
-            query.awaitTermination(120)
-            assert not query.isActive, "not done within two minutes"
-        finally:
-            query.stop()
-        return query
+        return run_to_its_end(lambda: self._start(availableNow=True))
 
     def rows(self) -> list[int]:
         return sorted(value for batch in self.seen for value in batch)

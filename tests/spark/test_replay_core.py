@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from kbroker.common.quotas import QuotaEntity
+from kbroker.spark.counter_lives import lives_of
 from kbroker.spark.quota_set import QuotaSet, Tags
-from kbroker.spark.replay_core import Change, Outcome, Replay, replay_updates
+from kbroker.spark.replay_core import Outcome, Replay
+from kbroker.spark.replay_updates import Change, replay_updates
 from tests.spark.logged import LoggedBroker, logged, traffic
 
 
@@ -150,3 +153,103 @@ def test_whose_counter_it_is() -> None:
     assert quotas.limit_of(Tags("Request", "bob", "")) == 2.0
     assert quotas.limit_of(Tags("Request", "", "x")) == 3.0
     assert quotas.limit_of(Tags("Request", "", "")) is None
+
+
+def delays_of(found: list[dict[str, Any]]) -> list[Any]:
+    return sorted((r["sequence"], r["quota_type"], r["user"], r["client_id"], r["delay_ms"]) for r in found)
+
+
+@pytest.mark.parametrize("name", ["each client", "mixed"])
+def test_a_counter_that_was_forgotten_begins_anew(name: str) -> None:
+    """After an hour without a value, and after a restart, its numbers begin at 1: these are other, cold counters."""
+    requests, later, last = traffic(1_000, 21), traffic(1_000, 22), traffic(1_000, 23)
+    hours = 3_600_000
+    for request in later:
+        request.time_ms += 3 * hours
+    for request in last:
+        request.time_ms += 3 * hours + later[-1].time_ms - requests[0].time_ms + 10  # a restart: no hour between
+    broker = logged(requests, SETS[name])
+    broker.forget(later[0].time_ms - hours // 2)
+    for request in later:
+        broker.judge(request)
+    broker.send(later[-1].time_ms + 1)
+    restarted = logged(last, SETS[name])
+    table = pa.concat_tables([restarted.table(), broker.table()])
+    found = replay_updates(table, QuotaSet(SETS[name])).to_pylist()
+    assert delays_of(found) == sorted([*broker.delays, *restarted.delays])
+    assert all(r["delay_ms"] == r["logged_ms"] and not r["unknown"] for r in found)
+
+
+def test_brokers_have_counters_of_their_own() -> None:
+    """The logs of two brokers in one table."""
+    parts = []
+    for number in (1, 2):
+        table = logged(traffic(1_000, 30 + number), SETS["users"]).table()
+        at = table.schema.get_field_index("broker")
+        parts.append(table.set_column(at, table.schema.field(at), pa.array([number] * len(table), pa.int32())))
+    found = replay_updates(pa.concat_tables(parts), QuotaSet(SETS["users"])).to_pylist()
+    assert {r["broker"] for r in found} == {1, 2}
+    assert all(r["delay_ms"] == r["logged_ms"] for r in found)
+
+
+def test_verdicts_after_values_that_are_missing_are_unknown() -> None:
+    """Which counters lack how many is told; all other verdicts are equal, and no verdict is taken for a wrong one."""
+    broker = logged(traffic(2_000, 24), SETS["each client"])
+    whole = broker.table()
+    dropped = range(900, 905)
+    kept = pa.concat_tables([whole.slice(0, 900), whole.slice(905)])
+    found = replay_updates(kept, QuotaSet(SETS["each client"])).to_pylist()
+    lost: dict[tuple[str, str, str], int] = {}
+    for row in dropped:
+        for update in broker.rows[row]["updates"]:
+            who = (update["quota_type"], update["user"], update["client_id"])
+            lost[who] = lost.get(who, 0) + 1
+    assert {(r["quota_type"], r["user"], r["client_id"]): r["missing"] for r in found if r["missing"]} == lost
+    verdicts = [r for r in found if not r["missing"]]
+    assert all(r["delay_ms"] == r["logged_ms"] for r in verdicts if not r["unknown"])
+    unknown = {(r["sequence"], r["quota_type"], r["user"], r["client_id"]) for r in verdicts if r["unknown"]}
+    assert {who[1:] for who in unknown} <= set(lost)
+    assert min(who[0] for who in unknown) >= 900
+    logged_late = {d[:4] for d in broker.delays if d[1:4] in lost and d[0] > 904}
+    assert logged_late <= unknown
+    assert len(verdicts) - len(unknown) > 50
+
+
+def test_a_refusal_by_a_counter_that_the_log_does_not_know_is_unknown() -> None:
+    """Its values were in records that are not there; and a log without numbers of verdicts is read by their times."""
+    broker = logged(traffic(3_000, 25), SETS["each client"])
+    refusals = [row for row, kind, *_ in broker.delays if kind == "ControllerMutation"]
+    alone = broker.table().take(pa.array([refusals[0]]))
+    rows = alone.to_pylist()
+    rows[0]["updates"] = []
+    (refusal, lack) = replay_updates(
+        pa.Table.from_pylist(rows, alone.schema), QuotaSet(SETS["each client"])
+    ).to_pylist()
+    assert (refusal["refused"], refusal["unknown"], refusal["missing"]) == (True, True, 0)
+    assert lack["missing"] >= 1
+    for row in broker.rows:
+        for verdict in row["verdicts"]:
+            verdict["sequence"] = verdict["time_ms"] = None
+    found = replay_updates(broker.table(), QuotaSet(SETS["each client"])).to_pylist()
+    assert delays_of(found) == sorted(broker.delays)
+
+
+@pytest.mark.parametrize(
+    ("values", "lives"),
+    [
+        ([(1, 0), (2, 0), (3, 1)], [0, 0, 0]),
+        ([(2, 1), (1, 2), (3, 3)], [0, 0, 0]),  # a clock that was read before the lock was taken
+        ([(1, 0), (2, 1), (1, 5), (2, 6), (3, 7)], [0, 0, 1, 1, 1]),
+        ([(1, 0), (2, 1), (1, 5), (3, 6), (2, 7), (3, 8)], [0, 0, 1, 0, 1, 1]),  # an answer that was late away
+        ([(1, 0), (2, 1), (1, 5), (2, 5), (1, 9)], [0, 0, 1, 1, 2]),
+        ([(4, 0), (5, 1), (4, 5), (5, 6), (7, 7)], [0, 0, 1, 1, 1]),  # neither begins at 1, and one has a gap
+    ],
+)
+def test_lives_of_a_counter(values: list[tuple[int, int]], lives: list[int]) -> None:
+    """By number and time; a second counter beside it is not touched."""
+    mixed = [(0, *value) for value in values] + [(1, number, number) for number in range(1, 9)]
+    order = sorted(range(len(mixed)), key=lambda i: (mixed[i][1], mixed[i][2]))
+    counter, sequence, times = (np.array([mixed[i][part] for i in order]) for part in range(3))
+    found = lives_of(counter, sequence, times)
+    expected = [*lives, *[0] * 8]
+    assert found.tolist() == [expected[i] for i in order]

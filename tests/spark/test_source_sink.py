@@ -12,7 +12,7 @@ from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import Consumer, Record
 from kbroker.client.partitioner import partition_of_key
-from tests.spark.source_support import Stream, create, fill, refusal
+from tests.spark.source_support import Stream, create, fill, refusal, run_to_its_end
 from tests.support.broker import BrokerProcess
 
 pytest.importorskip("pyspark")
@@ -82,16 +82,15 @@ def test_a_stream_goes_from_topic_to_topic(spark: Any, broker: BrokerProcess, cl
         fill(cluster, "t", 500, first=first)
         source = Stream(spark, broker.bootstrap, tmp_path / "c", subscribe="t", startingOffsets="earliest")
         frame = spark.readStream.format("kbroker").options(**source.options, maxOffsetsPerTrigger="200").load()
-        query = (
+        writer = (
             frame.select("value")
             .writeStream.format("kbroker")
             .option("kafka.bootstrap.servers", broker.bootstrap)
             .option("topic", "out")
             .option("checkpointLocation", str(tmp_path / "c"))
             .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination(120)
+        run_to_its_end(writer.start)
     assert sorted(int(r.value or b"") for r in records(cluster)) == list(range(1000))
 
 
@@ -123,7 +122,7 @@ def test_mistakes_end_in_one_sentence(spark: Any, broker: BrokerProcess, cluster
         ("there is no column value to write", one.select("number"), {"topic": "out"}),
         ("column value is int; cast it to binary or string", one.selectExpr("number AS value"), {"topic": "out"}),
         ("a row has no topic", one.selectExpr("value", "CAST(NULL AS string) AS topic"), {}),
-        ("has partitions 0 to 2, there is no 9", one.selectExpr("value", "9 AS partition"), {"topic": "out"}),
+        ("of partitions 0 to 2 there is no 9", one.selectExpr("value", "9 AS partition"), {"topic": "out"}),
         ("the sink is at least once", one, {"topic": "out", "kafka__transactional__id": "x"}),
         ("connection refused", one, {"topic": "out", "kafka__bootstrap__servers": "127.0.0.1:1"}),
     ):

@@ -73,6 +73,7 @@ def test_every_field_of_a_record_is_what_happened():
             "verdicts": [{
                 "quotaType": "Produce", "user": "alice", "clientId": "app", "level": 1, "observed": 12.5,
                 "limit": 10.0, "windowMs": 11000, "delayAskedMs": 2750, "delayServedMs": 12, "refused": False,
+                "sequence": 0, "timeMs": 1_767_323_045_127,
             }],
             "updates": [{
                 "quotaType": "Produce", "user": "alice", "clientId": "app", "sequence": 5,

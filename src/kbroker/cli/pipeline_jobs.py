@@ -153,9 +153,9 @@ def compact(table: Path, grace: float, **common: Any) -> None:
 
     Deletes the files it replaces; not while a job writes the table.
     """
-    from kbroker.spark.manifest import Table
+    from kbroker.spark.manifest import DELTA, Table
 
-    Table(table).info()
+    common["delta"] = Table(table).info().table_format == DELTA
     spark = session(common)
     try:
         from kbroker.spark.table_stream import compact_table

@@ -81,7 +81,7 @@ def replay(
     react, as real ones would.
     """
     wanted = _read(path)
-    with _spark(common) as spark:
+    with _spark(table, common) as spark:
         from kbroker.spark import jobs
         from kbroker.spark.quota_set import QuotaSet
         from kbroker.spark.replay import by_client, replay_table
@@ -153,7 +153,7 @@ def recommend(
     that would have throttled less than a share of its seconds, found through the sensors
     of the broker and stated with that cost.
     """
-    with _spark(common) as spark:
+    with _spark(table, common) as spark:
         from kbroker.spark.recommend import yaml_text
 
         found = _recommended(spark, table, dates, _windows(samples, window_seconds), common)
@@ -203,7 +203,7 @@ def report(
         return
     in_force = _in_force(current, bootstrap_server)
     wanted = _read(path) if path is not None else None
-    with _spark(common) as spark:
+    with _spark(table, common) as spark:
         from kbroker.spark.report.write import write_report
 
         windows = _windows(samples, window_seconds)
@@ -256,7 +256,10 @@ def _windows(samples: int, window_seconds: int) -> Windows:
 
 
 @contextmanager
-def _spark(common: dict[str, Any]) -> Iterator[SparkSession]:
+def _spark(table: Path, common: dict[str, Any]) -> Iterator[SparkSession]:
+    from kbroker.spark.manifest import DELTA, Table
+
+    common["delta"] = Table(table).info().table_format == DELTA
     spark = session(common)
     try:
         yield spark
@@ -271,11 +274,16 @@ def _check(
     from kbroker.spark.table import read_table
 
     rows = read_table(spark, table, dates=dates or None)
-    found = check(rows, replay_exact(rows, quotas, windows=windows), windows.seconds * 1000)
+    found = check(replay_exact(rows, quotas, windows=windows))
     if common["as_json"]:
         print_json(found._asdict())
-    else:
-        print_table(["EQUAL", "DIFFERENT", "ONLY IN THE LOG", "ONLY IN THE REPLAY"], [list(found)])
+        return
+    print_table(["EQUAL", "DIFFERENT", "ONLY IN THE LOG", "ONLY IN THE REPLAY", "UNKNOWN"], [list(found[:5])])
+    if found.incomplete:
+        click.echo(
+            f"The log lacks {found.missing:,} values of {found.incomplete:,} counters: it was sampled, or records were "
+            "dropped, or it does not begin with the broker. Verdicts after them are unknown."
+        )
 
 
 def _recommended(

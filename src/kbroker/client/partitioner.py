@@ -3,27 +3,9 @@
 import itertools
 from collections.abc import Iterator
 
-MASK = 0xFFFFFFFF
-SEED, M = 0x9747B28C, 0x5BD1E995
+from kbroker.protocol._murmur2 import murmur2, partition_of_key
 
-
-def murmur2(data: bytes) -> int:
-    """32-bit MurmurHash2 with Kafka's seed, unsigned. Source: ``Utils.murmur2``."""
-    length = len(data)
-    h = SEED ^ length
-    whole = length & ~3
-    for i in range(0, whole, 4):
-        k = int.from_bytes(data[i : i + 4], "little") * M & MASK
-        h = (h * M & MASK) ^ ((k ^ k >> 24) * M & MASK)
-    if length & 3:
-        h = (h ^ int.from_bytes(data[whole:], "little")) * M & MASK
-    h = (h ^ h >> 13) * M & MASK
-    return h ^ h >> 15
-
-
-def partition_of_key(key: bytes, partition_count: int) -> int:
-    """The partition of a keyed record, as Java and kafka-python choose it; librdkafka's default (crc32) differs."""
-    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+__all__ = ["StickyPartitions", "murmur2", "partition_of_key"]
 
 
 class StickyPartitions:

@@ -9,6 +9,7 @@ from kbroker.client.cluster import Cluster, check, to_error
 from kbroker.client.connection import Body
 from kbroker.client.partitioner import StickyPartitions, partition_of_key
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.protocol._arrow_rows import ArrowRows
 from kbroker.protocol.records import RecordBatchBuilder
 
 PRODUCE, INIT_PRODUCER_ID = 0, 22
@@ -132,12 +133,37 @@ class Producer:
             timestamp_ms = int(self._wall_clock() * 1000)
         if self._pending_bytes and self._pending_bytes + len(key or b"") + len(value or b"") > self.batch_size_bytes:
             self.flush()
-        batch = self._pending.get((topic, partition))
-        if batch is None:
-            batch = self._pending[topic, partition] = self._new_batch(topic, partition)
+        batch = self._pending[topic, partition] = self._builder(topic, partition)
         before = batch.size_bytes
         batch.append(key, value, timestamp_ms, headers)
         self._pending_bytes += batch.size_bytes - before
+
+    def send_rows(self, topic: str, rows: ArrowRows) -> None:
+        """Add the rows of an Arrow batch, each as `send` does, with one time for all that gather together.
+
+        Args:
+            topic: as for `send`.
+            rows: with partitions and keys that decide as there.
+
+        Raises: KafkaError, BrokerConnectionError as `flush`; ValueError for a partition the topic does not have, and
+            for a header without a key.
+        """
+        count = len(self.cluster.topic(topic, allow_auto_topic_creation=True).partitions)
+        try:
+            used = rows.assign(count)
+        except ValueError as error:
+            raise ValueError(f"topic {topic!r}: {error}") from None
+        done = 0
+        while done < len(rows):
+            sticky = self._sticky.partition(topic, count) if -1 in used else -1
+            builders = {p: self._builder(topic, p) for p in (sticky if p < 0 else p for p in used)}
+            before = sum(builder.size_bytes for builder in builders.values())
+            now_ms = int(self._wall_clock() * 1000)
+            done = rows.append(builders, sticky, done, now_ms, self._pending_bytes, self.batch_size_bytes)
+            self._pending_bytes += sum(builder.size_bytes for builder in builders.values()) - before
+            self._pending.update({(topic, p): builder for p, builder in builders.items() if len(builder)})
+            if done < len(rows):
+                self.flush()
 
     def flush(self) -> None:
         """Send all that has gathered and wait until every batch is taken.
@@ -160,6 +186,10 @@ class Producer:
         except BaseException:
             self._producer_id = -1  # the broker may or may not have what was lost: a new id starts at sequence 0
             raise
+
+    def _builder(self, topic: str, partition: int) -> RecordBatchBuilder:
+        """What gathers for a partition; a new one is not yet among the pending."""
+        return self._pending.get((topic, partition)) or self._new_batch(topic, partition)
 
     def _new_batch(self, topic: str, partition: int) -> RecordBatchBuilder:
         if self.idempotent and self._producer_id < 0:

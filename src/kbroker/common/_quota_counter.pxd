@@ -17,7 +17,7 @@ cdef enum:
     SENSOR_EXPIRATION_MS = 3600000
 
 cdef struct Judgement:          # what recording a value into a counter came to
-    int64_t sequence            # the value's place in its counter, 0: not recorded
+    int64_t sequence            # the value's place in its counter; not recorded: that of the last one before
     int64_t asked_ms            # delay by the formula, uncapped; 0: the quota is kept
     double observed             # this and the rest where it is not kept
     double limit

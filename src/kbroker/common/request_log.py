@@ -45,6 +45,8 @@ VERDICT = (
     Column("delay_asked_ms", INT64, "delayAskedMs"),  # by the formula, before any cap
     Column("delay_served_ms", INT64, "delayServedMs"),  # the longest of a request's carries all of it, the others 0
     Column("refused", BOOL, "refused"),
+    Column("sequence", INT64, "sequence"),  # of the value judged; refused: of the last one recorded before
+    Column("time_ms", INT64, "timeMs"),  # since 1970, as given to the counter
 )
 
 #: A value recorded into a client's quota counter.

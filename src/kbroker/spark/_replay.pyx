@@ -47,6 +47,7 @@ cdef class Counters:
     Args:
         samples, window_ms: quota.window.num, and quota.window.size.seconds as milliseconds.
         controller_samples, controller_window_ms: the same with controller.quota.
+        expires: a counter that was idle for an hour becomes cold, as at the broker.
     Raises: ValueError for settings that cannot be.
     Threads: one at a time.
     """
@@ -57,13 +58,16 @@ cdef class Counters:
     cdef StatConfig limited[KINDS]
     cdef int64_t cap_ms[KINDS]
     cdef StatConfig unlimited
+    cdef bint expires
 
-    def __cinit__(self, *, samples=11, window_ms=1000, controller_samples=11, controller_window_ms=1000):
+    def __cinit__(self, *, samples=11, window_ms=1000, controller_samples=11, controller_window_ms=1000,
+                  bint expires=True):
         client, controller = MetricConfig(samples, window_ms), MetricConfig(controller_samples, controller_window_ms)
         cdef int kind
         for kind in range(KINDS):
             limited_config(kind, borrow_config(controller if kind == KIND_MUTATION else client), &self.limited[kind],
                            &self.cap_ms[kind])
+        self.expires = expires
         self.unlimited = borrow_config(MetricConfig())[0]
         self.unlimited.quota_kind = QUOTA_NONE
 
@@ -181,8 +185,8 @@ cdef class Counters:
         return True
 
     cdef inline bint wake(self, Counter *counter, int64_t now_ms) noexcept nogil:
-        """The counter has a sensor; one that was idle for an hour gets a new one, as at the broker."""
-        if counter.sensor != NULL and sensor_has_expired(counter.sensor, now_ms):
+        """The counter has a sensor; one that was idle for an hour may get a new one."""
+        if self.expires and counter.sensor != NULL and sensor_has_expired(counter.sensor, now_ms):
             sensor_release(counter.sensor)
             counter.sensor = NULL
         if counter.sensor == NULL:

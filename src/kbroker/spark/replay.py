@@ -10,15 +10,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.spark.quota_set import QuotaSet
-from kbroker.spark.replay_core import (
-    Change,
-    Replay,
-    Windows,
-    replay_updates,
-    seconds_schema,
-    updates_schema,
-    verdict_schema,
-)
+from kbroker.spark.replay_core import Replay, Windows, seconds_schema, verdict_schema
+from kbroker.spark.replay_updates import Change, replay_updates, updates_schema
 from kbroker.spark.units import Shared, Work, work_on_rows, work_on_table
 
 if TYPE_CHECKING:
@@ -91,72 +84,69 @@ def by_client(seconds: DataFrame) -> DataFrame:
 
 
 class Checked(NamedTuple):
-    """A log beside the replay of its own updates: verdicts that agree, differ, and that only one of the two has."""
+    """A log beside the replay of its own values: verdicts that agree, that differ, and that only one of the two has.
+
+    Left out of these are the verdicts that are `unknown`, because their counters lack values before them;
+    `incomplete`: lives of counters that lack some, `missing`: how many values that are.
+    """
 
     equal: int
     different: int
     only_logged: int
     only_replayed: int
+    unknown: int
+    incomplete: int
+    missing: int
 
 
 def replay_exact(
     rows: DataFrame, quotas: QuotaSet, changes: Sequence[Change] = (), windows: Windows | None = None
 ) -> DataFrame:
-    """The delays that follow from the updates in the log, in the broker's own order: the columns of `updates_schema`.
+    """The delays that follow from the values in the log, in the broker's own order, beside the log's own verdicts.
 
-    Args: `rows`: from the start of the broker on, none left out; `quotas`: those in force then; `changes`: later ones.
+    Args: `rows`: from the start of the broker on, of several brokers too; `quotas`: those in force then; `changes`:
+    later ones.
+    Returns: the columns of `updates_schema`.
     """
     from pyspark.sql import functions as F
 
+    groups = 4 * rows.sparkSession.sparkContext.defaultParallelism
     plain = ("time", "broker", "sequence", "api_key", "api_version", "send_time_us", "response_queue_time_us")
-    recorded = rows.select(*plain, F.explode("updates").alias("u")).select(
-        *plain,
-        F.array("u").alias("updates"),
-        F.lit(None).cast(rows.schema["verdicts"].dataType).alias("verdicts"),
-        F.xxhash64("u.quota_type", "u.user", "u.client_id").alias("counter"),
-    )
-    refused = rows.select(*plain, F.explode("verdicts").alias("v")).where("v.refused")
-    refused = refused.select(
-        *plain,
-        F.lit(None).cast(rows.schema["updates"].dataType).alias("updates"),
-        F.array("v").alias("verdicts"),
-        F.xxhash64("v.quota_type", "v.user", "v.client_id").alias("counter"),
-    )
+    parts = []
+    for name, other in (("updates", "verdicts"), ("verdicts", "updates")):
+        one = rows.select(*plain, F.explode(name).alias("one"))
+        counter = F.xxhash64("broker", "one.quota_type", "one.user", "one.client_id")
+        columns = {
+            name: F.array("one").alias(name),
+            other: F.lit(None).cast(rows.schema[other].dataType).alias(other),
+        }
+        group = F.pmod(counter, F.lit(groups)).alias("group")
+        parts.append(one.select(*plain, columns["updates"], columns["verdicts"], group))
 
     def work(table: pa.Table) -> pa.Table:
         return replay_updates(table, quotas, changes, windows)
 
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    groups = 4 * rows.sparkSession.sparkContext.defaultParallelism
-    keyed = recorded.unionByName(refused).groupBy(F.pmod("counter", F.lit(groups)))
-    return keyed.applyInArrow(work, from_arrow_schema(updates_schema()))
+    return parts[0].unionByName(parts[1]).groupBy("group").applyInArrow(work, from_arrow_schema(updates_schema()))
 
 
-def check(rows: DataFrame, replayed: DataFrame, cap_ms: int = 1000) -> Checked:
-    """Compare a log's verdicts with `replay_exact`. Args: `cap_ms`: the longest delay of a request quota."""
+def check(replayed: DataFrame) -> Checked:
+    """Count what `replay_exact` has found."""
     from pyspark.sql import functions as F
 
-    keys = ("broker", "sequence", "quota_type", "user", "client_id", "refused")
-    logged = rows.select("broker", "sequence", F.explode("verdicts").alias("v")).where(
-        "v.quota_type <> 'ConnectionRate'"
-    )
-    asked = F.when(F.col("v.quota_type") == "Request", F.least("v.delay_asked_ms", F.lit(cap_ms))).otherwise(
-        F.col("v.delay_asked_ms")
-    )
-    names = [F.coalesce(f"v.{key}", F.lit(False if key == "refused" else "")).alias(key) for key in keys[2:]]
-    logged = logged.select(F.col("broker").cast("bigint"), "sequence", *names, asked.alias("asked_ms"))
-    # a request may be refused or delayed by one counter more than once: the longest stands for all
-    one = logged.groupBy(*keys).agg(F.max("asked_ms").alias("asked_ms"))
-    other = replayed.groupBy(*keys).agg(F.max("delay_ms").alias("delay_ms"))
-    row = one.join(other, list(keys), "full").agg(
-        F.count_if(F.col("asked_ms") == F.col("delay_ms")).alias("equal"),
-        F.count_if(F.col("asked_ms") != F.col("delay_ms")).alias("different"),
-        F.count_if(F.col("delay_ms").isNull()).alias("only_logged"),
-        F.count_if(F.col("asked_ms").isNull()).alias("only_replayed"),
-    )
-    found = row.collect()[0]
-    return Checked(found["equal"], found["different"], found["only_logged"], found["only_replayed"])
+    delay, logged = F.col("delay_ms"), F.col("logged_ms")
+    is_known, is_verdict = ~F.col("unknown"), F.col("missing") == 0
+    row = replayed.agg(
+        F.count_if(is_known & (delay == logged)),
+        F.count_if(is_known & (delay != logged)),
+        F.count_if(is_known & delay.isNull()),
+        F.count_if(is_known & logged.isNull()),
+        F.count_if(~is_known & is_verdict),
+        F.count_if(~is_verdict),
+        F.sum("missing"),
+    ).collect()[0]
+    return Checked(*(count or 0 for count in row))
 
 
 def _shared(quotas: QuotaSet) -> Shared:

@@ -6,13 +6,12 @@ what the log says, so delays come out too many rather than too few. Counters beg
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kbroker.spark._replay import COUNTED, JUDGED, LIMIT, STRICT, Counters
+from kbroker.spark._replay import STRICT, Counters
 from kbroker.spark.quota_set import Judge, QuotaSet, Tags
-from kbroker.spark.replay_events import LAST, Events, Log, Updates, flattened, numbered, numbers
+from kbroker.spark.replay_events import Events, Log, numbered, numbers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,13 +31,14 @@ class Windows:
     controller_samples: int = 11
     controller_seconds: int = 1
 
-    def counters(self) -> Counters:
-        """Cold counters with these windows."""
+    def counters(self, *, expires: bool = True) -> Counters:
+        """Cold counters with these windows. Args: `expires`: those idle for an hour become cold again."""
         return Counters(
             samples=self.samples,
             window_ms=self.seconds * 1000,
             controller_samples=self.controller_samples,
             controller_window_ms=self.controller_seconds * 1000,
+            expires=expires,
         )
 
 
@@ -223,119 +223,3 @@ def pairs_of(table: pa.Table) -> tuple[np.ndarray[Any, Any], list[tuple[str | No
     """The (principal, client id) of each row, as a number, and the list of them."""
     number, names = numbered([table.column("principal"), table.column("client_id")])
     return number, [(principal, client_id) for principal, client_id in names]
-
-
-# ---------------------------------------------------------------- what the broker itself has recorded
-
-
-@dataclass(frozen=True)
-class Change:
-    """Quotas that were in force from a time on, milliseconds since 1970."""
-
-    from_ms: int
-    quotas: QuotaSet
-
-
-def replay_updates(
-    table: pa.Table, quotas: QuotaSet, changes: Sequence[Change] = (), windows: Windows | None = None
-) -> pa.Table:
-    """Feed the updates of a log to cold counters, exactly as the broker recorded them: the delays it decided on.
-
-    Args: `quotas`: those in force at the log's beginning; `changes`: later ones. `table` has the whole life of each of
-        its counters.
-    Returns: a row for each delay, as `updates_schema`; `delay_ms` is what the quota put on the client, after the cap of
-        the request quota.
-    """
-    import numpy as np
-    import pyarrow as pa
-
-    updates = Updates.of(table)
-    if updates is None:
-        return updates_schema().empty_table()
-    counters = (windows or Windows()).counters()
-    refusals = _refusals(table, Log(table))
-    known = {tag: i for i, tag in enumerate(dict.fromkeys([*updates.tags, *(tag for tag, _, _ in refusals)]))}
-    for tag in known:
-        counters.add(tag.quota_type, quotas.limit_of(tag))
-    n = len(updates.row)
-    action = np.where(updates.checked, JUDGED, COUNTED).astype(np.int8)
-    counter = np.concatenate([updates.tag, np.array([known[tag] for tag, _, _ in refusals], np.int32)]).astype(np.int32)
-    events = Events(
-        np.concatenate([updates.row, np.array([row for _, row, _ in refusals], np.int32)]).astype(np.int32),
-        np.concatenate([updates.time_ms, np.array([at for _, _, at in refusals], np.int64)]),
-        np.concatenate([updates.value, np.ones(len(refusals))]),
-        np.concatenate([action, np.full(len(refusals), STRICT, np.int8)]),
-        np.concatenate([updates.sequence.astype(np.int64), np.full(len(refusals), LAST)]),
-    )
-    order = np.lexsort((events.sequence, events.time_ms, counter))
-    logged = order[order < n]  # a counter's own order is that of its sequence, whatever the clock said
-    order[order < n] = logged[np.lexsort((events.sequence[logged], counter[logged]))]
-    events, counter = events.taken(order), counter[order]
-    counter, events = _with_changes(counter, events, list(known), changes)
-    delay, served = np.zeros(len(events), np.int32), np.zeros(table.num_rows, np.int32)
-    counters.run(counter, events.time_ms, events.value, events.action, events.row, delay, served)
-    at = np.flatnonzero((delay != 0) & (events.action != LIMIT))
-    names = [list(known)[i] for i in counter[at]]
-    columns = {
-        "sequence": pa.array(numbers(table, "sequence")[events.row[at]], pa.int64()),
-        "broker": pa.array(numbers(table, "broker")[events.row[at]], pa.int64()),
-        "quota_type": pa.array([tag.quota_type for tag in names], pa.string()),
-        "user": pa.array([tag.user for tag in names], pa.string()),
-        "client_id": pa.array([tag.client_id for tag in names], pa.string()),
-        "time_ms": pa.array(events.time_ms[at], pa.int64()),
-        "delay_ms": pa.array(delay[at], pa.int64()),
-        "refused": pa.array(events.action[at] == STRICT, pa.bool_()),
-    }
-    return pa.table(columns, schema=updates_schema())
-
-
-def updates_schema() -> pa.Schema:
-    """Columns of `replay_updates`."""
-    import pyarrow as pa
-
-    text, number = pa.string(), pa.int64()
-    names = [("sequence", number), ("broker", number), ("quota_type", text), ("user", text), ("client_id", text)]
-    return pa.schema([*names, ("time_ms", number), ("delay_ms", number), ("refused", pa.bool_())])
-
-
-def _refusals(table: pa.Table, log: Log) -> list[tuple[Tags, int, int]]:
-    """Counter, row and time of the mutations that were refused: judged, and not recorded."""
-    found = flattened(table, "verdicts")
-    if found is None:
-        return []
-    rows, field = found
-    columns = zip(
-        rows, *(field(name).to_pylist() for name in ("quota_type", "user", "client_id", "refused")), strict=True
-    )
-    return [
-        (Tags(kind, user or "", client_id or ""), int(row), int(log.answered_us[row] // 1000))
-        for row, kind, user, client_id, refused in columns
-        if refused and kind == "ControllerMutation"
-    ]
-
-
-def _with_changes(
-    counter: np.ndarray[Any, Any], events: Events, tags: list[Tags], changes: Sequence[Change]
-) -> tuple[np.ndarray[Any, Any], Events]:
-    """The events with each counter's new limit where it came into force."""
-    import numpy as np
-
-    for change in changes:
-        limits = np.array([change.quotas.limit_of(tag) or 2.0**63 for tag in tags])
-        first = np.searchsorted(counter, np.arange(len(tags)))
-        places = []
-        for number, start in enumerate(first):
-            end = first[number + 1] if number + 1 < len(tags) else len(counter)
-            later = np.flatnonzero(events.time_ms[start:end] >= change.from_ms)
-            places.append(start + later[0] if len(later) else end)
-        new = Events(
-            np.zeros(len(tags), np.int32),
-            np.full(len(tags), change.from_ms, np.int64),
-            limits,
-            np.full(len(tags), LIMIT, np.int8),
-            np.zeros(len(tags), np.int64),
-        )
-        counter = np.insert(counter, places, np.arange(len(tags), dtype=np.int32))
-        names = Events.__dataclass_fields__
-        events = Events(*(np.insert(getattr(events, n), places, getattr(new, n)) for n in names))
-    return counter, events

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 PRODUCE, FETCH, METADATA, CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 0, 1, 3, 19, 20, 37
 NOT_JUDGED = (17, 36)  # the exchange of SASL comes before quotas
 PERCENT_PER_US = 100 / 1e6
-LAST = 2**62  # behind every number that a broker has given
 
 #: What is read of a log, whatever the quotas are; `updates` where they are wanted.
 COLUMNS = (
@@ -231,7 +230,7 @@ class Log:
         row, value = updates.row[at], updates.value[at]
         action = np.where(updates.checked[at], JUDGED, COUNTED).astype(np.int8)
         if quota_type == "ControllerMutation":
-            action[self._knows_error_89()[row]] = STRICT
+            action[self.knows_error_89()[row]] = STRICT
         elif quota_type == "Fetch":
             action[value < 0] = GIVEN_BACK
             value = np.abs(value)
@@ -248,7 +247,7 @@ class Log:
         more.sequence += 1
         return joined([found, more])
 
-    def _knows_error_89(self) -> np.ndarray[Any, Any]:
+    def knows_error_89(self) -> np.ndarray[Any, Any]:
         """Rows whose mutations are refused, not delayed, where the quota is overdrawn."""
         import numpy as np
 

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.spark import compaction, jobs
 from kbroker.spark.compaction import Compacted
-from kbroker.spark.errors import PipelineError
+from kbroker.spark.errors import NO_WORKER, PipelineError
 from kbroker.spark.log_reader import REASON, good, rejected
 from kbroker.spark.manifest import DEFAULT_BUCKETS, DELTA, PARQUET, REJECTED, STAGING, Table, TableError, TableInfo
 from kbroker.spark.table import SPLIT_ROWS, Hook, Written, open_table, write_batch
@@ -32,6 +32,7 @@ from kbroker.spark.table_lock import lock_table
 CHECKPOINT = "_checkpoint"
 MINUTE_MS = 60_000
 STOP_POLL_S = 1
+WORKER_STARTS = 5  # how often a stream is begun again for want of a Python worker; each time took ten seconds
 
 #: Takes a micro-batch apart, into the table's columns and REASON, RAW, SOURCE, POSITION.
 Parse = Callable[[DataFrame], DataFrame]
@@ -95,6 +96,7 @@ class TableStream:
         self._info = self.wanted
         self._writing = threading.Lock()  # held for a whole batch, so that none is cut short by a stop
         self._stopped = False  # under _writing
+        self._starts_left = WORKER_STARTS
 
     @property
     def checkpoint(self) -> Path:
@@ -110,7 +112,8 @@ class TableStream:
                 self._clean()
             query = self._start(load(), parse)
             try:
-                self._await(query, stopping)
+                while self._await(query, stopping):
+                    query = self._start(load(), parse)
             finally:
                 with self._writing:
                     self._stopped = True
@@ -161,12 +164,18 @@ class TableStream:
             writer = writer.trigger(availableNow=True)
         return writer.start()
 
-    def _await(self, query: StreamingQuery, stopping: Callable[[], bool]) -> None:
+    def _await(self, query: StreamingQuery, stopping: Callable[[], bool]) -> bool:
+        """Wait for the end; whether to start again from the checkpoint."""
         try:
             while not query.awaitTermination(STOP_POLL_S):
                 if stopping():
-                    return
+                    break
+            return False
         except StreamingQueryException as error:
+            if NO_WORKER in str(error) and self._starts_left > 0:
+                self._starts_left -= 1
+                self.progress("Spark waited in vain for a Python worker to start; trying again")
+                return True
             raise PipelineError(f"the stream ended: {_cause(str(error))}") from error
 
     def write(self, batch: DataFrame, number: int, parse: Parse) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbroker.spark.replay_events import COLUMNS, numbered
@@ -39,8 +40,11 @@ def work_on_table(
         COLUMNS, in no order, and returns rows of `schema`. It runs in the executors, which must see the files.
     Raises: TableError when the folder is no table.
     """
-    from kbroker.spark.manifest import live_files
+    from kbroker.spark.manifest import DELTA, Table, live_files
+    from kbroker.spark.table import read_table
 
+    if Table(Path(path)).info().table_format == DELTA:  # its files are Delta's own: which are live it alone knows
+        return work_on_rows(read_table(spark, path, dates=dates), shared, work, schema)
     buckets: dict[int, list[str]] = {}
     for (_, _, bucket), files in live_files(path, dates).items():
         buckets.setdefault(bucket, []).extend(str(file.absolute()) for file in files)

@@ -93,6 +93,8 @@ def send_rows(batches: Iterator[Any], options: WriteOptions) -> Written:
 
     Raises: KafkaError, BrokerConnectionError; PipelineError for a row without a topic.
     """
+    from kbroker.spark.arrow_rows import by_topic, rows_of
+
     producer: Producer | None = None
     count = 0
     for batch in batches:
@@ -100,12 +102,11 @@ def send_rows(batches: Iterator[Any], options: WriteOptions) -> Written:
             continue
         if producer is None:
             producer = open_producer(cluster_for(options.client), options)
-        for topic, partition, key, value, headers in zip(*_columns(batch, options), strict=True):
+        for topic, part in [(options.topic, batch)] if options.topic is not None else by_topic(batch):
             if topic is None:
                 raise PipelineError("a row has no topic: set the option topic, or leave no null in the column topic")
-            pairs = () if not headers else [(one["key"], one["value"]) for one in headers]
             try:
-                producer.send(topic, value, key, partition=partition, headers=pairs)
+                producer.send_rows(topic, rows_of(part))
             except ValueError as error:
                 raise PipelineError(str(error)) from None
         count += batch.num_rows
@@ -137,20 +138,3 @@ def open_producer(cluster: Cluster, options: WriteOptions) -> Producer:
             raise
         return make(False)
     return producer
-
-
-def _columns(batch: Any, options: WriteOptions) -> list[list[Any]]:
-    """Topic, partition, key, value and headers of each row."""
-    names = batch.schema.names
-
-    def column(name: str) -> list[Any]:
-        if name not in names:
-            return [None] * batch.num_rows
-        found = batch.column(names.index(name))
-        if name in ("key", "value"):
-            found = found.cast("binary")  # text is its UTF-8
-        listed: list[Any] = found.to_pylist()
-        return listed
-
-    topics = column("topic") if options.topic is None else [options.topic] * batch.num_rows
-    return [topics, column("partition"), column("key"), column("value"), column("headers")]

@@ -62,6 +62,7 @@ cdef void note_verdict(Request *request, int kind, ClientSensors *sensors, const
     verdict.note.quota_type = <int8_t>kind
     verdict.note.level = <int8_t>atomic_load_relaxed(&sensors.level)
     verdict.note.flag = refuses
+    verdict.note.sequence = judgement.sequence
     verdict.note.time_ms = now_ms
     verdict.note.value = judgement.observed
     verdict.limit = judgement.limit
@@ -285,7 +286,7 @@ cdef int32_t charge_mutation(ClientQuotas *quotas, ClientSensors *sensors, Reque
         result = sensor_record_strict(sensors.quota, value, now_ms, violation, &judgement.sequence)
     else:
         result = sensor_record_numbered(sensors.quota, value, now_ms, True, violation, &judgement.sequence)
-    if judgement.sequence > 0 and notes_updates(quotas):
+    if (result == RECORD_ACCEPTED or not is_strict) and notes_updates(quotas):
         note_update(request, KIND_MUTATION, sensors, judgement.sequence, now_ms, value, True)
     if result != RECORD_ACCEPTED:
         throttle_ms = judge(&judgement, violation, NO_CAP)

@@ -30,7 +30,7 @@ FILLED = (
 )
 FILLED_VERDICT = (
     "quota_type", "user", "client_id", "ip", "level", "observed", "limit", "window_ms", "delay_asked_ms",
-    "delay_served_ms", "refused",
+    "delay_served_ms", "refused", "sequence", "time_ms",
 )
 FILLED_UPDATE = ("quota_type", "user", "client_id", "sequence", "time_ms", "value", "checked")
 assert tuple(column.name for column in COLUMNS) == FILLED
@@ -159,6 +159,8 @@ cdef void put_verdict(RowSet *rows, const VerdictNote *verdict) noexcept nogil:
     put_whole(&at, verdict.asked_ms, True)
     put_whole(&at, verdict.served_ms, True)
     put_whole(&at, note.flag, True)
+    put_whole(&at, note.sequence, not is_connection)
+    put_whole(&at, note.time_ms, True)
     rows.verdict_count += 1
 
 

@@ -25,7 +25,7 @@ from kbroker.server.request_log._text cimport (
 
 cdef enum:
     HEAD_BYTES = 1400           # of a record without its texts, at most
-    NOTE_BYTES = 420            # of a note without its texts
+    NOTE_BYTES = 480            # of a note without its texts
     BUDGET_BYTES = 262144
 
 cdef Words START                    # of an object, up to its time
@@ -98,7 +98,10 @@ cdef char *put_verdict(char *to, const VerdictNote *verdict) noexcept nogil:
     to = put_number(to, b',"windowMs":', verdict.window_ms)
     to = put_number(to, b',"delayAskedMs":', verdict.asked_ms)
     to = put_number(to, b',"delayServedMs":', verdict.served_ms)
-    return put(to, b',"refused":true}' if note.flag else b',"refused":false}')
+    to = put(to, b',"refused":true' if note.flag else b',"refused":false')
+    if note.quota_type != QUOTA_CONNECTION_RATE:
+        to = put_number(to, b',"sequence":', note.sequence)
+    return put(put_number(to, b',"timeMs":', note.time_ms), b"}")
 
 
 cdef char *put_update(char *to, const Note *note) noexcept nogil:

@@ -1,0 +1,48 @@
+"""Rows in Arrow's layout on their way into record batches."""
+from cpython.buffer cimport Py_buffer
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from kbroker.protocol._batch_builder cimport BatchDraft
+from kbroker.protocol._columns cimport Vector
+
+cdef struct Part:               # one buffer of a column
+    const char *data            # NULL: there is none
+    int64_t size
+
+cdef struct ByteStrings:        # Arrow's binary or string
+    bint given
+    int64_t offset              # of the first row in the buffers
+    Part valid                  # bitmap; without data nothing is null
+    Part ends                   # int32
+    Part data
+
+cdef struct Rows:
+    int64_t count
+    ByteStrings key
+    ByteStrings value
+    int64_t partition_offset
+    Part partition_valid
+    Part partition_values       # int32; without data nobody chooses
+    bint has_headers
+    int64_t headers_offset
+    Part headers_valid
+    Part header_ends            # int32
+    int64_t header_count
+    int64_t header_offset       # of the structs
+    Part header_valid
+    ByteStrings header_key
+    ByteStrings header_value
+    int32_t *target             # owned: the partition of each row, ANY where the sticky one is taken
+    int64_t bad_row             # that was refused
+    int32_t bad_partition
+
+cdef class ArrowRows:           # one thread at a time
+    cdef:
+        Rows rows
+        Py_buffer *held         # owned: views of the buffers
+        int held_count
+        object given            # what the views are of
+        list used               # partitions that rows go to; None: not known yet
+        int32_t partition_count
+    cdef int take(self, Part *to, object buffer) except -1
+    cdef int take_strings(self, ByteStrings *to, tuple column) except -1
+    cdef int explain(self, int status) except -1

@@ -1,0 +1,293 @@
+# cython: freethreading_compatible=True
+"""Arrow's buffers straight into record batches: one pass without the GIL, no Python object per record.
+
+The way back of ``_arrow_columns``. What offsets say is checked against the buffers, row by row.
+Source: Arrow columnar format, "Variable-size Binary Layout", "List Layout", "Validity bitmaps".
+"""
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+
+from kbroker.protocol._batch_builder cimport (
+    DRAFT_NO_MEMORY, DRAFT_OK, BatchDraft, RecordBatchBuilder, draft_add, put_header)
+from kbroker.protocol._columns cimport Vector
+from kbroker.protocol._murmur2 cimport partition_of
+
+cdef enum:
+    MOST_BUFFERS = 24
+    MOST_ROWS = 1073741824
+    ANY = -1
+    NO_SUCH = -2                # of a string: its offsets lie outside
+    OK = 0
+    NO_MEMORY = 1
+    OUTSIDE = 2                 # an offset points outside of its buffer
+    BAD_PARTITION = 3
+    NO_HEADER_KEY = 4
+    TOO_LARGE = 5
+
+
+cdef inline bint is_valid(const Part *bitmap, int64_t at) noexcept nogil:
+    if bitmap.data is NULL:
+        return True
+    return (at >> 3) < bitmap.size and (<uint8_t>bitmap.data[at >> 3] >> (at & 7)) & 1
+
+
+cdef inline int32_t int_at(const Part *values, int64_t at) noexcept nogil:
+    cdef int32_t value
+    memcpy(&value, values.data + 4 * at, 4)
+    return value
+
+
+cdef inline int64_t string_at(const ByteStrings *column, int64_t row, const char **data) noexcept nogil:
+    """The size of a row's bytes; ANY: null; NO_SUCH."""
+    cdef int64_t at = column.offset + row
+    cdef int32_t begin, end
+    data[0] = NULL
+    if not column.given or not is_valid(&column.valid, at):
+        return ANY
+    if at < 0 or 4 * (at + 2) > column.ends.size:
+        return NO_SUCH
+    begin, end = int_at(&column.ends, at), int_at(&column.ends, at + 1)
+    if begin < 0 or end < begin or end > column.data.size:
+        return NO_SUCH
+    data[0] = column.data.data + begin
+    return end - begin
+
+
+cdef int assign_rows(Rows *rows, int32_t partition_count, uint8_t *used) noexcept nogil:
+    cdef const char *key
+    cdef int64_t row, size
+    cdef int32_t partition
+    for row in range(rows.count):
+        rows.bad_row = row
+        partition = ANY
+        if rows.partition_values.data is not NULL and is_valid(&rows.partition_valid, rows.partition_offset + row):
+            if 4 * (rows.partition_offset + row + 1) > rows.partition_values.size:
+                return OUTSIDE
+            partition = int_at(&rows.partition_values, rows.partition_offset + row)
+            if not 0 <= partition < partition_count:
+                rows.bad_partition = partition
+                return BAD_PARTITION
+        else:
+            size = string_at(&rows.key, row, &key)
+            if size == NO_SUCH:
+                return OUTSIDE
+            if size >= 0:
+                partition = partition_of(key, size, partition_count)
+        rows.target[row] = partition
+        used[partition if partition >= 0 else partition_count] = 1
+    return OK
+
+
+cdef int gather_headers(const Rows *rows, int64_t row, Vector *to, int64_t *count) noexcept nogil:
+    cdef int64_t at = rows.headers_offset + row, one
+    cdef int32_t begin, end
+    cdef const char *key
+    cdef const char *value
+    cdef int64_t key_bytes, value_bytes
+    to.size = count[0] = 0
+    if not rows.has_headers or not is_valid(&rows.headers_valid, at):
+        return OK
+    if 4 * (at + 2) > rows.header_ends.size:
+        return OUTSIDE
+    begin, end = int_at(&rows.header_ends, at), int_at(&rows.header_ends, at + 1)
+    if begin < 0 or end < begin or end > rows.header_count:
+        return OUTSIDE
+    for one in range(begin, end):
+        if not is_valid(&rows.header_valid, rows.header_offset + one):
+            return NO_HEADER_KEY
+        key_bytes = string_at(&rows.header_key, one, &key)
+        value_bytes = string_at(&rows.header_value, one, &value)
+        if key_bytes == NO_SUCH or value_bytes == NO_SUCH:
+            return OUTSIDE
+        if key_bytes < 0:
+            return NO_HEADER_KEY
+        if not put_header(to, key, key_bytes, value, value_bytes):
+            return NO_MEMORY
+    count[0] = end - begin
+    return OK
+
+
+cdef int append_rows(Rows *rows, BatchDraft **drafts, int32_t sticky, int64_t now_ms, int64_t *pending, int64_t limit,
+                     int64_t *row, Vector *headers) noexcept nogil:
+    """From *row on, until the next one would bring *pending above the limit."""
+    cdef const char *key
+    cdef const char *value
+    cdef int64_t key_bytes, value_bytes, count, before
+    cdef BatchDraft *draft
+    cdef int status
+    while row[0] < rows.count:
+        rows.bad_row = row[0]
+        key_bytes, value_bytes = string_at(&rows.key, row[0], &key), string_at(&rows.value, row[0], &value)
+        if key_bytes == NO_SUCH or value_bytes == NO_SUCH:
+            return OUTSIDE
+        if pending[0] > 0 and pending[0] + max(key_bytes, 0) + max(value_bytes, 0) > limit:
+            return OK
+        status = gather_headers(rows, row[0], headers, &count)
+        if status != OK:
+            return status
+        draft = drafts[rows.target[row[0]] if rows.target[row[0]] >= 0 else sticky]
+        before = draft.size
+        status = draft_add(draft, now_ms, draft.header.last_offset_delta + <int64_t>1, key, key_bytes, value,
+                           value_bytes, count, headers)
+        if status != DRAFT_OK:
+            return NO_MEMORY if status == DRAFT_NO_MEMORY else TOO_LARGE
+        pending[0] += draft.size - before
+        row[0] += 1
+    return OK
+
+
+cdef class ArrowRows:
+    """The rows of an Arrow batch as records to be.
+
+    Args:
+        count: how many.
+        key, value: (offset, bitmap or None, ends, data) of a binary or string array, or None for a column of nulls.
+        partition: (offset, bitmap or None, values) of an int32 array, or None where nobody chooses.
+        headers: (offset, bitmap or None, ends, count, offset of structs, bitmap of structs or None, key, value) of a
+            list of structs, or None.
+
+    Buffers are bytes-like, and held until the object goes. Threads: one at a time.
+    """
+
+    def __cinit__(self, int64_t count, tuple key, tuple value, tuple partition=None, tuple headers=None):
+        if not 0 <= count <= MOST_ROWS:
+            raise ValueError(f"count must be 0 to {MOST_ROWS}, got {count}")
+        self.held = <Py_buffer *>calloc(MOST_BUFFERS, sizeof(Py_buffer))
+        self.rows.target = <int32_t *>malloc(<size_t>(count + 1) * 4)
+        if self.held is NULL or self.rows.target is NULL:
+            raise MemoryError
+        self.given = (key, value, partition, headers)
+        self.rows.count = count
+        self.take_strings(&self.rows.key, key)
+        self.take_strings(&self.rows.value, value)
+        if partition is not None:
+            self.rows.partition_offset, valid, values = partition
+            self.take(&self.rows.partition_valid, valid)
+            self.take(&self.rows.partition_values, values)
+        if headers is not None:
+            self.rows.has_headers = True
+            self.rows.headers_offset, valid, ends, self.rows.header_count, self.rows.header_offset = headers[:5]
+            valids, keys, values = headers[5:]
+            self.take(&self.rows.headers_valid, valid)
+            self.take(&self.rows.header_ends, ends)
+            self.take(&self.rows.header_valid, valids)
+            self.take_strings(&self.rows.header_key, keys)
+            self.take_strings(&self.rows.header_value, values)
+        offsets = (self.rows.partition_offset, self.rows.headers_offset, self.rows.header_offset, self.rows.key.offset,
+                   self.rows.value.offset, self.rows.header_key.offset, self.rows.header_value.offset, count)
+        if min(offsets) < 0 or max(offsets) > MOST_ROWS:
+            raise ValueError(f"offsets must be 0 to {MOST_ROWS}, got {offsets}")
+
+    def __dealloc__(self):
+        cdef int i
+        if self.held is not NULL:
+            for i in range(self.held_count):
+                PyBuffer_Release(&self.held[i])
+        free(self.held)
+        free(self.rows.target)
+
+    def __len__(self):
+        return self.rows.count
+
+    cdef int take(self, Part *to, object buffer) except -1:
+        if buffer is None:
+            return 0
+        PyObject_GetBuffer(buffer, &self.held[self.held_count], PyBUF_SIMPLE)
+        to.data, to.size = <const char *>self.held[self.held_count].buf, self.held[self.held_count].len
+        if to.data is NULL:
+            to.data = b""       # of no bytes, which is not the same as none given
+        self.held_count += 1
+        return 0
+
+    cdef int take_strings(self, ByteStrings *to, tuple column) except -1:
+        if column is None:
+            return 0
+        to.given = True
+        to.offset, valid, ends, data = column
+        self.take(&to.valid, valid)
+        self.take(&to.ends, ends)
+        self.take(&to.data, data)
+        return 0
+
+    def assign(self, int32_t partition_count) -> list:
+        """Choose a partition for each row: the one it names, else that of its key, else any.
+
+        Returns: the partitions that rows will go to; -1 among them where some may go to any.
+        Raises: ValueError for a partition that does not exist, and for buffers that do not fit together.
+        """
+        cdef uint8_t *used
+        cdef int status
+        if partition_count < 1:
+            raise ValueError(f"partition_count must be >= 1, got {partition_count}")
+        used = <uint8_t *>calloc(<size_t>partition_count + 1, 1)
+        if used is NULL:
+            raise MemoryError
+        try:
+            self.partition_count = partition_count
+            with nogil:
+                status = assign_rows(&self.rows, partition_count, used)
+            self.explain(status)
+            self.used = [p if p < partition_count else ANY for p in range(partition_count + 1) if used[p]]
+            return list(self.used)
+        finally:
+            free(used)
+
+    def append(self, dict builders not None, int32_t sticky, int64_t position, int64_t now_ms, int64_t pending_bytes,
+               int64_t limit_bytes) -> int:
+        """Add the rows from ``position`` on to the builders of their partitions; return where it stopped.
+
+        It stops at the end, and before a row that would bring what is pending above the limit; a row alone may.
+
+        Args:
+            builders: RecordBatchBuilder by partition: of all that `assign` returned, and of ``sticky``.
+            sticky: where rows go that may go anywhere; -1 where there are none.
+            now_ms: their time.
+            pending_bytes: gathered by others.
+            limit_bytes: of all that is pending.
+        Raises: ValueError for a header without a key, and for buffers that do not fit together; OverflowError for a
+            batch above 2 GiB; KeyError for a builder that is missing.
+        """
+        cdef RecordBatchBuilder builder
+        cdef BatchDraft **drafts
+        cdef Vector scratch
+        cdef int64_t row = position
+        cdef int32_t partition
+        cdef int status
+        if self.used is None or position < 0:
+            raise ValueError("rows are assigned to partitions first, and their places are >= 0")
+        memset(&scratch, 0, sizeof(Vector))
+        drafts = <BatchDraft **>calloc(<size_t>self.partition_count, sizeof(BatchDraft *))
+        if drafts is NULL:
+            raise MemoryError
+        try:
+            for one in self.used:
+                partition = one if one >= 0 else sticky
+                builder = builders[partition]
+                if not 0 <= partition < self.partition_count or builder is None:
+                    raise KeyError(partition)
+                drafts[partition] = &builder.draft
+            with nogil:
+                status = append_rows(&self.rows, drafts, sticky, now_ms, &pending_bytes, limit_bytes, &row, &scratch)
+            self.explain(status)
+            return row
+        finally:
+            free(drafts)
+            free(scratch.data)
+
+    cdef int explain(self, int status) except -1:
+        """Raise what a status stands for."""
+        cdef int64_t row = self.rows.bad_row
+        if status == NO_MEMORY:
+            raise MemoryError
+        if status == OUTSIDE:
+            raise ValueError(f"row {row}: an offset points outside of its buffer")
+        if status == BAD_PARTITION:
+            raise ValueError(
+                f"row {row}: of partitions 0 to {self.partition_count - 1} there is no {self.rows.bad_partition}")
+        if status == NO_HEADER_KEY:
+            raise ValueError(f"row {row}: a header has no key")
+        if status == TOO_LARGE:
+            raise OverflowError("batch above 2 GiB")
+        return 0

@@ -1,0 +1,253 @@
+"""The pipeline on the log of a real broker: what clients and broker know themselves, the jobs say exactly."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kbroker.client.cluster import Cluster
+from kbroker.server.quota._client_quotas import DEFAULT_ENTITY
+from kbroker.spark.ingest import ingest
+from kbroker.spark.lag import checkpoint_lag
+from kbroker.spark.log_reader import LogSource, good, read_log
+from kbroker.spark.quota_set import QuotaSet
+from kbroker.spark.recommend import needs_of_table, recommend
+from kbroker.spark.replay import by_client, check, replay_exact, replay_table
+from kbroker.spark.replay_core import Windows
+from kbroker.spark.table import read_table
+from kbroker.spark.table_stream import Ingested, StreamOptions
+from kbroker.spark.throttles import throttles
+from kbroker.spark.usage import usage
+from kbroker.testing import EmbeddedBroker, VirtualBroker
+from kbroker.testing.waiting import wait_until
+from tests.spark.real_traffic import LOG, QUOTAS, SAMPLES, SETTINGS, Traffic, entity, make_traffic
+from tests.support.quota_client import QuotaClient
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WINDOWS = Windows(samples=SAMPLES, controller_samples=SAMPLES)
+RAW = ("raw-writer", "raw-reader", "busy", "strict", "old", "last")
+
+
+@dataclass
+class Scene:
+    """A broker whose log was ingested, as JSON or Arrow, and what is known of its clients."""
+
+    form: str
+    broker: EmbeddedBroker
+    traffic: Traffic
+    files: Path
+    table: Path
+    first: Ingested
+
+    @property
+    def source(self) -> LogSource:
+        return LogSource.of_topic(self.broker.bootstrap_servers, LOG)
+
+
+@pytest.fixture(scope="module", params=["json", "arrow"])
+def scene(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp(request.param)
+    settings = {
+        **SETTINGS,
+        "kbroker.request.log.format": request.param,
+        "kbroker.request.log.dir": str(folder / "files"),
+    }
+    with EmbeddedBroker(settings) as broker:
+        traffic = make_traffic(broker)
+        source = LogSource.of_topic(broker.bootstrap_servers, LOG)
+        done = ingest(spark, source, folder / "table", StreamOptions(buckets=2))
+        yield Scene(request.param, broker, traffic, folder / "files", folder / "table", done)
+
+
+@pytest.fixture
+def rows(spark: SparkSession, scene: Scene) -> DataFrame:
+    return read_table(spark, scene.table)
+
+
+def test_usage_is_what_the_clients_have_counted(scene: Scene, rows: DataFrame) -> None:
+    """Requests, bytes of requests and answers, mutations: of raw clients and of librdkafka, by its own statistics."""
+    assert scene.first.rejected == 0
+    found = {row.client_id: row for row in usage(rows).collect()}
+    for client_id, known in scene.traffic.known.items():
+        row = found[client_id]
+        assert (row.requests, row.request_bytes, row.response_bytes, row.mutations) == (
+            known.requests, known.request_bytes, known.response_bytes, known.mutations,
+        ), client_id  # fmt: skip
+    assert all(found[client_id].connections == 1 for client_id in RAW)
+    assert all(row.principal == "User:ANONYMOUS" for row in found.values())
+    assert found["reader"].response_bytes > 60_000
+
+
+def test_throttles_are_the_brokers_verdicts(scene: Scene, rows: DataFrame) -> None:
+    """How many, how many refused, asked and served, by quota and counter; clients were told the sum of the served."""
+    expected: dict[Any, Counter[str]] = {}
+    for v in scene.traffic.verdicts:
+        ip = v.address if v.quota_type == "ConnectionRate" else None
+        sums = expected.setdefault((v.quota_type, v.user, v.client_tag, ip), Counter())
+        sums.update(n=1, refused=v.refused, asked=v.delay_asked_ms, served=v.delay_served_ms)
+    found = {
+        (r.quota_type, r.user, r.client_id, r.ip): Counter(
+            n=r.verdicts, refused=r.refused, asked=r.delay_asked_ms, served=r.delay_served_ms
+        )
+        for r in throttles(rows).collect()
+    }
+    assert found == expected
+    assert {key[0] for key in found} == {"Produce", "Fetch", "Request", "ControllerMutation", "ConnectionRate"}
+    told = {
+        r.client_id: r.told
+        for r in rows.groupBy("client_id").agg({"throttle_time_ms": "sum"}).toDF("client_id", "told").collect()
+    }
+    for client_id in RAW:
+        assert told[client_id] == scene.traffic.known[client_id].told_ms, client_id
+    assert sum(told[client_id] for client_id in RAW) > 0
+
+
+def test_a_replay_gives_the_verdicts_to_the_millisecond(scene: Scene, rows: DataFrame) -> None:
+    """From cold counters: bytes, request time, and mutations of clients that know error 89 and that do not."""
+    judged = [v for v in scene.traffic.verdicts if v.quota_type != "ConnectionRate"]
+    exact = replay_exact(rows, QuotaSet(QUOTAS), windows=WINDOWS).cache()
+    assert check(exact) == (len(judged), 0, 0, 0, 0, 0, 0)
+    found = exact.select("quota_type", "refused", "delay_ms").collect()
+    kinds = {(r.quota_type, r.refused) for r in found}
+    mutation = "ControllerMutation"
+    assert kinds == {("Produce", False), ("Fetch", False), ("Request", False), (mutation, False), (mutation, True)}
+    assert Counter(r.delay_ms for r in found if r.quota_type != "Request") == Counter(
+        v.delay_asked_ms for v in judged if v.quota_type != "Request"
+    )
+    exact.unpersist()
+    other = check(
+        replay_exact(rows, QuotaSet({entity(client_id=None): {"producer_byte_rate": 5_000.0}}), windows=WINDOWS)
+    )
+    assert other.equal < len(judged)
+
+
+def test_what_if_and_recommendation(spark: SparkSession, scene: Scene, rows: DataFrame) -> None:
+    """The log's own requests and delays by client; without quotas nobody waits, with those recommended few."""
+    freed = by_client(replay_table(spark, scene.table, QuotaSet({}), windows=WINDOWS)).collect()
+    by_name = {row.client_id: row for row in freed}
+    for client_id in RAW:
+        known = scene.traffic.known[client_id]
+        row = by_name[client_id]
+        assert (row.requests, row.request_bytes, row.response_bytes, row.logged_delay_ms, row.delay_ms) == (
+            known.requests, known.request_bytes, known.response_bytes, known.told_ms, 0,
+        ), client_id  # fmt: skip
+    needs = needs_of_table(spark, scene.table, share=0.3, windows=WINDOWS)
+    found = recommend(needs, share=0.3, top=100)
+    assert {(n.quota_type, n.client_id) for n in needs} >= {
+        ("Produce", "writer"), ("Produce", "raw-writer"), ("Fetch", "raw-reader"), ("Request", "busy"),
+        ("ControllerMutation", "strict"),
+    }  # fmt: skip
+    after = by_client(replay_table(spark, scene.table, QuotaSet(found.quotas()), windows=WINDOWS)).collect()
+    allowed: Counter[str | None] = Counter()
+    for need in needs:
+        assert need.share < 0.3
+        allowed[need.client_id] += need.throttled_seconds
+    assert all(row.delayed_seconds <= allowed[row.client_id] for row in after)
+
+
+def test_the_next_run_goes_on_and_lag_says_how_far(spark: SparkSession, scene: Scene, rows: DataFrame) -> None:
+    """What Spark's own reading added to the log since is read once, nothing twice; then no partition is behind."""
+    with Cluster(scene.broker.bootstrap_servers) as cluster:
+        before = checkpoint_lag(cluster, scene.table)
+        assert {(lag.topic, lag.partition) for lag in before} == {(LOG, 0), (LOG, 1)}
+        if scene.form == "json":  # a Kafka record each
+            assert sum(lag.offset or 0 for lag in before) == scene.first.rows
+        scene.broker.request_log.flush()
+        done = ingest(spark, scene.source, scene.table, StreamOptions(buckets=2))
+        after = checkpoint_lag(cluster, scene.table)
+    assert sum(lag.offset or 0 for lag in after) > sum(lag.offset or 0 for lag in before)
+    everything = read_table(spark, scene.table)
+    numbers = everything.selectExpr("count(*)", "count(distinct sequence)", "min(sequence)").first()
+    assert numbers is not None
+    assert (numbers[0], numbers[1], numbers[2]) == (scene.first.rows + done.rows,) * 2 + (1,)
+
+
+def test_files_hold_what_the_topic_holds(spark: SparkSession, scene: Scene, rows: DataFrame, tmp_path: Path) -> None:
+    """The rolling files, ingested while the broker writes them, give the same rows, to the last column."""
+    scene.broker.request_log.flush()
+    done = ingest(spark, LogSource.of_files(scene.files), tmp_path / "table", StreamOptions(buckets=2))
+    assert done.rejected == 0
+    last = rows.selectExpr("max(sequence)").first()
+    assert last is not None
+    of_files = read_table(spark, tmp_path / "table").where(f"sequence <= {last[0]}")
+    both = [frame.orderBy("sequence").toArrow() for frame in (rows, of_files)]
+    assert both[0].num_rows > 100
+    assert both[0].equals(both[1])
+
+
+def test_a_record_that_was_dropped_makes_verdicts_unknown_not_wrong(
+    spark: SparkSession, scene: Scene, tmp_path: Path
+) -> None:
+    """One line less: its counter's later verdicts are left out, the others agree."""
+    if scene.form != "json":
+        return  # lines are for JSON
+    (file,) = scene.files.iterdir()
+    lines = file.read_text(encoding="utf-8").splitlines()
+    of_writer = [n for n, line in enumerate(lines) if '"raw-writer"' in line]
+    gone = json.loads(lines.pop(of_writer[10]))["quota"]["updates"]
+    less = tmp_path / "requests-1.jsonl"
+    less.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    kept = good(read_log(spark, LogSource.of_files(less, format="json")))
+    found = check(replay_exact(kept, QuotaSet(QUOTAS), windows=WINDOWS))
+    assert (found.different, found.only_logged, found.only_replayed) == (0, 0, 0)
+    assert (found.missing, found.incomplete) == (len(gone), len({u["quotaType"] for u in gone}))
+    assert min(found.equal, found.unknown) > 0
+
+
+def is_written(broker: EmbeddedBroker, count: int) -> bool:
+    broker.request_log.flush()
+    return broker.request_log.figures.written >= count
+
+
+def test_counters_that_expire_or_are_evicted_begin_anew(spark: SparkSession, tmp_path: Path) -> None:
+    """Where a counter's numbers begin at 1 again, the replay has a cold one too."""
+    settings = {"num.network.threads": 1, "kbroker.request.log.dir": str(tmp_path), "kbroker.quota.max.counters": 2}
+    names, requests = ("a", "b", "c"), 0
+    with VirtualBroker(settings) as broker:
+        broker.create_topic("t")
+        broker.context.quotas.update(None, DEFAULT_ENTITY, "producer_byte_rate", 100)
+        broker.context.quotas.update(None, "m", "controller_mutation_rate", 0.001)
+        for turn in range(4):
+            with QuotaClient(broker.bootstrap_servers, "m") as client:
+                topic = {
+                    "Name": f"m{turn}",
+                    "NumPartitions": 90,
+                    "ReplicationFactor": 1,
+                    "Assignments": [],
+                    "Configs": [],
+                }
+                client.call("CreateTopics", 6, {"Topics": [topic], "timeoutMs": 1000, "validateOnly": False})
+                requests += 1
+            for size in (400, 800, 1200):
+                for name in names:
+                    with QuotaClient(broker.bootstrap_servers, name) as client:
+                        client.produce("t", size)
+                        told = client.end()["ThrottleTimeMs"]
+                        requests += 1
+                    wait_until(partial(is_written, broker, requests))
+                    broker.advance_ms(told + 7)
+            broker.advance_ms(3 * 3_600_000 if turn == 1 else 1000)
+        verdicts = len(broker.take_verdicts())
+    log = good(read_log(spark, LogSource.of_files(tmp_path, format="json")))
+    quotas = QuotaSet(
+        {
+            entity(client_id=None): {"producer_byte_rate": 100.0},
+            entity(client_id="m"): {"controller_mutation_rate": 0.001},
+        }
+    )
+    firsts = log.selectExpr("inline(updates)").where("sequence = 1").groupBy("quota_type", "client_id").count()
+    lives = {(r.quota_type, r.client_id): r["count"] for r in firsts.collect()}
+    assert lives["ControllerMutation", "m"] == 2  # it expired, overdrawn as it was
+    assert max(lives["Produce", name] for name in names) > 2  # others were evicted too
+    assert check(replay_exact(log, quotas)) == (verdicts, 0, 0, 0, 0, 0, 0)
