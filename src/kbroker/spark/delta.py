@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kbroker.spark import log_schema
@@ -23,12 +23,10 @@ SETTINGS = {
 
 
 def write_delta(rows: DataFrame, table: Table, info: TableInfo, batch: int) -> Written:
-    """Append a batch; one that was written before is left out by Delta."""
-    counted = Observation()
+    """Append a batch; one that was written before is left out by Delta. Args: `rows`: kept, for they are read twice."""
     youngest = F.max(F.unix_micros(TIME[info.kind]))
-    placed = with_place(rows, info.kind, info.buckets).observe(
-        counted, F.count(F.lit(1)).alias("rows"), youngest.alias("to")
-    )
+    found = rows.agg(F.count(F.lit(1)).alias("rows"), youngest.alias("to")).collect()[0]
+    placed = with_place(rows, info.kind, info.buckets)
     (
         placed.repartition(info.buckets, *log_schema.PLACE)
         .sortWithinPartitions(*log_schema.PLACE, *ORDER[info.kind])
@@ -40,7 +38,6 @@ def write_delta(rows: DataFrame, table: Table, info: TableInfo, batch: int) -> W
         .partitionBy(*log_schema.PLACE)
         .save(str(table.path))
     )
-    found = counted.get
     return Written(int(found["rows"]), 0, (), found["to"], {})
 
 

@@ -185,12 +185,18 @@ class TableStream:
             self._info = replace(self._info, stream=_stream_id(self.checkpoint))
             self.table.store_info(self._info)
         parsed = parse(batch)
-        counted = Observation()
-        bad = F.count(F.when(F.col(REASON).isNotNull(), F.lit(1)))
-        written = self._write(good(parsed.observe(counted, bad.alias("rejected"))), number)
-        refused = int(counted.get["rejected"])
+        bad = F.count(F.when(F.col(REASON).isNotNull(), F.lit(1))).alias("rejected")
+        if self.options.table_format == DELTA:  # writes by a plan of its own, in which nothing is observed
+            parsed = parsed.persist()
+            refused = int(parsed.agg(bad).collect()[0]["rejected"])
+            written = self._write(good(parsed), number)
+        else:
+            counted = Observation()
+            written = self._write(good(parsed.observe(counted, bad)), number)
+            refused = int(counted.get["rejected"])
         if refused:
             self._keep_rejected(rejected(parsed), number)
+        parsed.unpersist()
         self._at("rejected")
         self._hot = dict(written.rows_by_bucket)
         self._max_time_us = max(filter(None, [self._max_time_us, written.max_time_us]), default=None)
