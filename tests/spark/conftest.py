@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.jars import CONNECTOR, DELTA, fetch_jars
+from kbroker.spark.jars import CONNECTOR, fetch_jars
 from kbroker.spark.session import build_session, require_packages, require_spark, stop_session
 from tests.spark.source_support import WORKER_STARTS
 from tests.support import need
@@ -45,7 +45,6 @@ class Sessions:
         self._session: SparkSession | None = None
         self._jars: list[Path] = []
         self.no_connector: str | None = None  # why the session goes without
-        self.no_delta: str | None = None
 
     def get(self) -> SparkSession:
         """Return the session; the test lacks something if it cannot start."""
@@ -60,18 +59,11 @@ class Sessions:
             except (PipelineError, OSError) as error:
                 self.no_connector = str(error)
             from kbroker.spark import table_stream  # PySpark is here by now
-            from kbroker.spark.delta import SETTINGS as DELTA_SETTINGS
 
-            settings = SETTINGS
-            try:
-                self._jars = [*self._jars, *fetch_jars(DELTA)]
-                settings = {**SETTINGS, **DELTA_SETTINGS}
-            except (PipelineError, OSError) as error:
-                self.no_delta = str(error)
             os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JVM))
             self._interrupt = signal.getsignal(signal.SIGINT)
             table_stream.WORKER_STARTS = WORKER_STARTS
-            self._session = build_session("kbroker tests", master="local[2]", more_jars=self._jars, settings=settings)
+            self._session = build_session("kbroker tests", master="local[2]", more_jars=self._jars, settings=SETTINGS)
         return self._session
 
     def close(self) -> None:
@@ -109,14 +101,6 @@ def connector(spark: SparkSession) -> SparkSession:
     """The session, with the official Kafka connector in it."""
     if _sessions.no_connector is not None:
         need.lack(_sessions.no_connector)
-    return spark
-
-
-@pytest.fixture(scope="module")
-def delta(spark: SparkSession) -> SparkSession:
-    """The session, with Delta Lake in it."""
-    if _sessions.no_delta is not None:
-        need.lack(_sessions.no_delta)
     return spark
 
 

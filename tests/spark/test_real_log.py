@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -191,28 +190,6 @@ def test_files_hold_what_the_topic_holds(spark: SparkSession, scene: Scene, rows
     both = [frame.orderBy("sequence").toArrow() for frame in (rows, of_files)]
     assert both[0].num_rows > 100
     assert both[0].equals(both[1])
-
-
-def test_a_record_that_was_dropped_makes_verdicts_unknown_not_wrong(
-    spark: SparkSession, scene: Scene, tmp_path: Path
-) -> None:
-    """One line less: its counter's later verdicts are left out, the others agree."""
-    if scene.form != "json":
-        return  # lines are for JSON
-    (file,) = scene.files.iterdir()
-    lines = file.read_text(encoding="utf-8").splitlines()
-    of_writer = [n for n, line in enumerate(lines) if '"raw-writer"' in line]
-    gone = json.loads(lines.pop(of_writer[10]))["quota"]["updates"]
-    less = tmp_path / "requests-1.jsonl"
-    less.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    kept = good(read_log(spark, LogSource.of_files(less, format="json")))
-    exact = replay_exact(kept, QuotaSet(QUOTAS), windows=WINDOWS).cache()
-    lacking = {(r.quota_type, r.user, r.client_id): r.missing for r in exact.where("missing > 0").collect()}
-    assert lacking == Counter((u["quotaType"], u["user"], u["clientId"]) for u in gone)
-    found = check(exact)
-    exact.unpersist()
-    assert (found.different, found.only_logged, found.only_replayed) == (0, 0, 0)
-    assert min(found.equal, found.unknown) > 0
 
 
 def is_written(broker: EmbeddedBroker, count: int) -> bool:

@@ -203,7 +203,7 @@ def report(
         return
     in_force = _in_force(current, bootstrap_server)
     wanted = _read(path) if path is not None else None
-    with _spark(table, common) as spark:
+    with _spark(source, common) as spark:
         from kbroker.spark.report.write import write_report
 
         windows = _windows(samples, window_seconds)

@@ -196,7 +196,8 @@ class TableStream:
             refused = int(counted.get["rejected"])
         if refused:
             self._keep_rejected(rejected(parsed), number)
-        parsed.unpersist()
+        if self.options.table_format == DELTA:
+            parsed.unpersist()
         self._at("rejected")
         self._hot = dict(written.rows_by_bucket)
         self._max_time_us = max(filter(None, [self._max_time_us, written.max_time_us]), default=None)
