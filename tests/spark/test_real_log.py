@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kbroker.client.cluster import Cluster
-from kbroker.server.quota._client_quotas import DEFAULT_ENTITY
+from kbroker.server.quota._entity_names import DEFAULT_ENTITY
 from kbroker.spark.ingest import ingest
 from kbroker.spark.lag import checkpoint_lag
 from kbroker.spark.log_reader import LogSource, good, read_log
