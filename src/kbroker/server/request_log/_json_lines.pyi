@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from typing import Any, final
 
+from kbroker.common.request_log import QUOTA_TYPES as QUOTA_TYPES
 from kbroker.common.request_log import VERSION as VERSION
 from kbroker.server.request_log._drain import RecordFormat
 
