@@ -14,6 +14,7 @@ from kbroker.cli import cli
 from kbroker.client.producer import Producer
 from tests.support import need
 from tests.support.broker import BrokerProcess, wait_for
+from tests.support.ports import free_pair
 
 pytestmark = pytest.mark.slow
 
@@ -23,20 +24,6 @@ RESET_RULES = {
     "back": (["--shift-by", "-30"], ["--topic", "{topic}:0"]),
     "time": (["--to-datetime", "2023-11-14T22:13:20.010"], ["--topic", "{topic}"]),  # the tenth ms after START_MS
 }
-
-
-@pytest.fixture(scope="module")
-def free_ports() -> int:
-    """A pair of ports that are free now: broker and controller."""
-    import socket
-
-    for port in range(39_500, 39_700, 2):
-        try:
-            with socket.create_server(("127.0.0.1", port)), socket.create_server(("127.0.0.1", port + 1)):
-                return port
-        except OSError:
-            continue
-    pytest.fail("no free port")
 
 
 @pytest.fixture(scope="module", params=["kbroker", "kafka"])
@@ -52,7 +39,7 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         return
     script = need.oracle("tools/kafka.sh")
     need.program("java", "mvn")
-    port = request.getfixturevalue("free_ports")
+    port = free_pair()
     started = subprocess.run([script, "start", str(port)], capture_output=True, text=True, timeout=120)
     if started.returncode:
         pytest.fail(f"Kafka did not start: {started.stderr[-2000:]}", pytrace=False)

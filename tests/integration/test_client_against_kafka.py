@@ -24,35 +24,21 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import QuotaEntity
 from tests.support import need
 from tests.support.broker import wait_for
+from tests.support.ports import free_pair
 
 pytestmark = pytest.mark.slow
 
-PORT = 39094
-
 
 @pytest.fixture(scope="module")
-def kafka(worker_port: int) -> Iterator[str]:
+def kafka() -> Iterator[str]:
     script = need.oracle("tools/kafka.sh")
     need.program("java", "mvn")
-    started = subprocess.run([script, "start", str(worker_port)], capture_output=True, text=True, timeout=240)
+    port = free_pair()
+    started = subprocess.run([script, "start", str(port)], capture_output=True, text=True, timeout=240)
     if started.returncode:
         pytest.fail(f"Kafka did not start: {started.stderr[-2000:]}", pytrace=False)
-    yield f"127.0.0.1:{worker_port}"
-    subprocess.run([script, "stop", str(worker_port)], capture_output=True, timeout=60)
-
-
-@pytest.fixture(scope="module")
-def worker_port() -> int:
-    """A pair of ports that are free now: broker and controller."""
-    import socket
-
-    for port in range(PORT, PORT + 200, 2):
-        try:
-            with socket.create_server(("127.0.0.1", port)), socket.create_server(("127.0.0.1", port + 1)):
-                return port
-        except OSError:
-            continue
-    pytest.fail("no free port")
+    yield f"127.0.0.1:{port}"
+    subprocess.run([script, "stop", str(port)], capture_output=True, timeout=60)
 
 
 @pytest.fixture
