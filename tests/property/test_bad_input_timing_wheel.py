@@ -8,7 +8,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker._core.timing_wheel import Timer, TimerTask
 from tests.support.bad_input import JUNK, NO_TIME, at_any_pace, attempt, refused, storm
 
-# What a callback raises is told to sys.unraisablehook, and is no matter of the arguments: these can be called without any.
+# What a callback raises is told to sys.unraisablehook, and is no matter of the arguments: these can be called.
 CALLBACKS = st.one_of(st.just(int), JUNK.filter(lambda value: value is not len))
 CALLS = {
     "add": [JUNK, CALLBACKS],
