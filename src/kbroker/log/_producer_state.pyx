@@ -6,6 +6,7 @@ cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
+from kbroker._core.chain cimport chain_remove
 from kbroker.common._errors cimport (
     INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, OUT_OF_ORDER_SEQUENCE_NUMBER,
     TRANSACTION_COORDINATOR_FENCED,
@@ -15,7 +16,7 @@ from kbroker.log._producer_snapshot cimport (
 )
 from kbroker.log._producer_table cimport (
     Entry, ProducerState, RememberedBatch, Txn, add_entry, find, is_expired, remember, remove_slot, reserve,
-    table_clear, table_free, table_new, txn_insert, txn_open, txn_remove, txn_unlink,
+    table_clear, table_free, table_new, txn_insert, txn_open, txn_remove,
 )
 
 import os
@@ -118,12 +119,12 @@ cdef bint apply_marker(ProducerState *state, Entry *entry, const BatchFacts *fac
     if txn == NULL:
         return False                # an empty transaction: nothing to index
     entry.txn = NULL
-    txn_unlink(&state.ongoing, txn)
+    chain_remove(&state.ongoing, &txn.node)
     txn.last_offset = facts.base_offset
     txn_insert(&state.unreplicated, txn)
     if facts.control_type != 0:
         return False
-    other = state.ongoing.head      # a producer has one transaction at most, so these are all others'
+    other = <Txn *>state.ongoing.first  # a producer has one transaction at most, so these are all others'
     aborted.producer_id = entry.producer_id
     aborted.first_offset = txn.first_offset
     aborted.last_offset = facts.base_offset
@@ -153,18 +154,18 @@ cdef bint producer_state_apply(ProducerState *state, const BatchFacts *facts, Ab
 
 
 cdef void producer_state_set_high_watermark(ProducerState *state, int64_t high_watermark) noexcept nogil:
-    cdef Txn *txn = state.unreplicated.head
+    cdef Txn *txn = <Txn *>state.unreplicated.first
     cdef Txn *following
     while txn != NULL:
-        following = txn.next
+        following = <Txn *>txn.node.next
         if txn.last_offset < high_watermark:
             txn_remove(&state.unreplicated, txn)
         txn = following
 
 
 cdef int64_t producer_state_first_unstable_offset(ProducerState *state) noexcept nogil:
-    cdef Txn *ongoing = state.ongoing.head
-    cdef Txn *ended = state.unreplicated.head
+    cdef Txn *ongoing = <Txn *>state.ongoing.first
+    cdef Txn *ended = <Txn *>state.unreplicated.first
     if ongoing == NULL:
         return ended.first_offset if ended != NULL else -1
     if ended != NULL and ended.first_offset < ongoing.first_offset:
@@ -223,17 +224,17 @@ cdef void producer_state_truncate(ProducerState *state, int64_t end_offset) noex
     cdef int64_t i = 0
     cdef int32_t kept
     cdef Entry *entry
-    cdef Txn *txn = state.unreplicated.head
+    cdef Txn *txn = <Txn *>state.unreplicated.first
     cdef Txn *following
     while txn != NULL:              # ended at or after the cut: open again, or never begun
-        following = txn.next
+        following = <Txn *>txn.node.next
         if txn.last_offset >= end_offset:
             entry = find(state, txn.producer_id)
             if txn.first_offset < end_offset and entry != NULL and (
                     entry.txn == NULL or entry.txn.first_offset >= end_offset):
                 if entry.txn != NULL:
                     txn_remove(&state.ongoing, entry.txn)
-                txn_unlink(&state.unreplicated, txn)
+                chain_remove(&state.unreplicated, &txn.node)
                 txn.last_offset = -1
                 txn_insert(&state.ongoing, txn)
                 entry.txn = txn

@@ -4,6 +4,7 @@ Linear probing, deletion by shifting back; pointers keyed by producer id. The tr
 the ongoing ones, and those that ended but whose marker the high watermark has not passed yet. Nothing waits or locks.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from kbroker._core.chain cimport Chain, ChainNode
 from kbroker._core.hashing cimport mix_hash
 
 cdef enum:
@@ -16,15 +17,10 @@ cdef struct RememberedBatch:
     int64_t timestamp_ms
 
 cdef struct Txn:                    # in one of the two lists; owned by the list
-    Txn *next
-    Txn *prev
+    ChainNode node                  # first
     int64_t producer_id
     int64_t first_offset
     int64_t last_offset             # the marker's; -1 while ongoing
-
-cdef struct TxnList:                # sorted by first_offset
-    Txn *head
-    Txn *tail
 
 cdef struct Entry:
     int64_t producer_id
@@ -40,8 +36,8 @@ cdef struct ProducerState:
     Entry **slots
     int64_t capacity                # power of two
     int64_t count
-    TxnList ongoing
-    TxnList unreplicated
+    Chain ongoing                   # of Txn, sorted by first_offset; so is the next
+    Chain unreplicated
     Entry *spare_entry              # made by a check, used by the apply that follows
     Txn *spare_txn
 
@@ -76,9 +72,8 @@ cdef Entry *add_entry(ProducerState *state, int64_t producer_id) noexcept nogil 
 cdef void remove_slot(ProducerState *state, int64_t hole) noexcept nogil
 cdef void remember(Entry *entry, int32_t last_sequence, int64_t last_offset, int32_t offset_delta,
                    int64_t timestamp_ms) noexcept nogil
-cdef void txn_insert(TxnList *txns, Txn *txn) noexcept nogil
-cdef void txn_unlink(TxnList *txns, Txn *txn) noexcept nogil
-cdef void txn_remove(TxnList *txns, Txn *txn) noexcept nogil     # and free it
+cdef void txn_insert(Chain *txns, Txn *txn) noexcept nogil
+cdef void txn_remove(Chain *txns, Txn *txn) noexcept nogil       # and free it
 # After a reserve with is_transactional.
 cdef void txn_open(ProducerState *state, Entry *entry, int64_t first_offset) noexcept nogil
 cdef ProducerState *table_new() noexcept nogil

@@ -3,6 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memmove, memset
+from kbroker._core.chain cimport Chain, ChainNode, chain_insert, chain_remove
 from kbroker._core.hashing cimport mix_hash
 
 cdef enum:
@@ -68,37 +69,16 @@ cdef void remove_slot(ProducerState *state, int64_t hole) noexcept nogil:
 
 # -- transactions ------------------------------------------------------------------------------------------------------
 
-cdef void txn_insert(TxnList *txns, Txn *txn) noexcept nogil:
+cdef void txn_insert(Chain *txns, Txn *txn) noexcept nogil:
     """Sorted; nearly always at the end, since offsets rise."""
-    cdef Txn *after = txns.tail
-    while after != NULL and after.first_offset > txn.first_offset:
+    cdef ChainNode *after = txns.last
+    while after != NULL and (<Txn *>after).first_offset > txn.first_offset:
         after = after.prev
-    txn.prev = after
-    txn.next = after.next if after != NULL else txns.head
-    if after != NULL:
-        after.next = txn
-    else:
-        txns.head = txn
-    if txn.next != NULL:
-        txn.next.prev = txn
-    else:
-        txns.tail = txn
+    chain_insert(txns, &txn.node, after)
 
 
-cdef void txn_unlink(TxnList *txns, Txn *txn) noexcept nogil:
-    if txn.prev != NULL:
-        txn.prev.next = txn.next
-    else:
-        txns.head = txn.next
-    if txn.next != NULL:
-        txn.next.prev = txn.prev
-    else:
-        txns.tail = txn.prev
-    txn.next = txn.prev = NULL
-
-
-cdef void txn_remove(TxnList *txns, Txn *txn) noexcept nogil:
-    txn_unlink(txns, txn)
+cdef void txn_remove(Chain *txns, Txn *txn) noexcept nogil:
+    chain_remove(txns, &txn.node)
     free(txn)
 
 
@@ -143,10 +123,10 @@ cdef ProducerState *table_new() noexcept nogil:
 
 cdef void table_clear(ProducerState *state) noexcept nogil:
     cdef int64_t i
-    while state.ongoing.head != NULL:
-        txn_remove(&state.ongoing, state.ongoing.head)
-    while state.unreplicated.head != NULL:
-        txn_remove(&state.unreplicated, state.unreplicated.head)
+    while state.ongoing.first != NULL:
+        txn_remove(&state.ongoing, <Txn *>state.ongoing.first)
+    while state.unreplicated.first != NULL:
+        txn_remove(&state.unreplicated, <Txn *>state.unreplicated.first)
     for i in range(state.capacity):
         free(state.slots[i])
         state.slots[i] = NULL

@@ -3,6 +3,7 @@
 Lock: ``FetchSession.lock``, held by the caller of everything here but ``session_release``.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
+from kbroker._core.chain cimport Chain, ChainNode
 from kbroker._core.hash_table cimport HashNode, HashTable
 from kbroker._core.sync cimport AtomicI64, Mutex
 from kbroker.server._fetch_types cimport FetchPart, FetchState
@@ -12,8 +13,7 @@ cdef enum:
 
 cdef struct SessionPart:
     HashNode node               # first
-    SessionPart *prev           # order of service: what returned data goes to the end
-    SessionPart *next
+    ChainNode in_order          # second: order of service, what returned data goes to the end
     char *name                  # behind the struct
     int32_t name_bytes
     bint by_id
@@ -38,8 +38,7 @@ cdef struct FetchSession:
     int32_t epoch
     HashTable parts
     int64_t name_total          # bytes of all names and ids
-    SessionPart *first
-    SessionPart *last
+    Chain in_order              # of parts
 
 # Without an id and partitions; one count. NULL: memory is out.
 cdef FetchSession *fetch_session_new(AtomicI64 *bytes, uint64_t hash_seed, bint by_id) noexcept nogil

@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
+from kbroker._core.chain cimport ChainNode, chain_append, chain_remove
 from kbroker._core.hash_table cimport (
     HashNode, hash_add, hash_clear, hash_first, hash_next, hash_remove, hash_reserve,
 )
@@ -10,6 +11,11 @@ from kbroker._core.hashing cimport hash_seeded, mix_hash
 from kbroker._core.sync cimport AtomicI64, atomic_add, atomic_load, atomic_store, mutex_destroy, mutex_init
 from kbroker._core.wire cimport Reader, read_bytes, read_count, read_i32, read_length, reader_init, skip_tags
 from kbroker.server._fetch_types cimport FetchPart, FetchState
+
+
+cdef inline SessionPart *part_of(ChainNode *node) noexcept nogil:
+    """The part that has a node; NULL for NULL."""
+    return <SessionPart *>(<char *>node - sizeof(HashNode)) if node != NULL else NULL
 
 
 cdef FetchSession *fetch_session_new(AtomicI64 *bytes, uint64_t hash_seed, bint by_id) noexcept nogil:
@@ -27,15 +33,13 @@ cdef FetchSession *fetch_session_new(AtomicI64 *bytes, uint64_t hash_seed, bint 
 
 cdef void fetch_session_release(FetchSession *session) noexcept nogil:
     cdef SessionPart *part
-    cdef SessionPart *following
     if session == NULL or atomic_add(&session.refs, -1) > 0:
         return
-    part = session.first
-    while part != NULL:
-        following = part.next
+    while session.in_order.first != NULL:
+        part = part_of(session.in_order.first)
+        chain_remove(&session.in_order, &part.in_order)
         atomic_add(session.bytes, -part_bytes(part.name_bytes))
         free(part)
-        part = following
     hash_clear(&session.parts)
     mutex_destroy(&session.lock)
     free(session)
@@ -69,30 +73,9 @@ cdef SessionPart *find_part(FetchSession *session, const char *name, int32_t nam
     return NULL
 
 
-cdef void append_last(FetchSession *session, SessionPart *part) noexcept nogil:
-    part.prev = session.last
-    part.next = NULL
-    if session.last != NULL:
-        session.last.next = part
-    else:
-        session.first = part
-    session.last = part
-
-
-cdef void take_out(FetchSession *session, SessionPart *part) noexcept nogil:
-    if part.prev != NULL:
-        part.prev.next = part.next
-    else:
-        session.first = part.next
-    if part.next != NULL:
-        part.next.prev = part.prev
-    else:
-        session.last = part.prev
-
-
 cdef void serve_last(FetchSession *session, SessionPart *part) noexcept nogil:
-    take_out(session, part)
-    append_last(session, part)
+    chain_remove(&session.in_order, &part.in_order)
+    chain_append(&session.in_order, &part.in_order)
 
 
 cdef bint put_part(FetchSession *session, FetchPart *asked) noexcept nogil:
@@ -114,7 +97,7 @@ cdef bint put_part(FetchSession *session, FetchPart *asked) noexcept nogil:
         hash_add(&session.parts, &part.node, part_hash(
             session, asked.name, asked.name_bytes, asked.id, asked.index))
         part.told_high_watermark = part.told_log_start = -1
-        append_last(session, part)
+        chain_append(&session.in_order, &part.in_order)
         session.name_total += part.name_bytes + 16
         atomic_add(session.bytes, part_bytes(part.name_bytes))
     part.leader_epoch = asked.leader_epoch
@@ -126,7 +109,7 @@ cdef bint put_part(FetchSession *session, FetchPart *asked) noexcept nogil:
 
 cdef void remove_part(FetchSession *session, SessionPart *part) noexcept nogil:
     hash_remove(&session.parts, &part.node)
-    take_out(session, part)
+    chain_remove(&session.in_order, &part.in_order)
     session.name_total -= part.name_bytes + 16
     atomic_add(session.bytes, -part_bytes(part.name_bytes))
     free(part)
@@ -164,7 +147,7 @@ cdef bint fill_state(FetchSession *session, FetchState *state) noexcept nogil:
     cdef FetchPart *parts
     cdef char *names
     cdef char *at
-    cdef SessionPart *part = session.first
+    cdef SessionPart *part = part_of(session.in_order.first)
     cdef int64_t charge = <int64_t>session.parts.count * <int64_t>sizeof(FetchPart) + session.name_total
     cdef int32_t i = 0
     if atomic_load(session.bytes) + charge > 2 * <int64_t>MOST_SESSION_BYTES:
@@ -190,7 +173,7 @@ cdef bint fill_state(FetchSession *session, FetchState *state) noexcept nogil:
         parts[i].last_fetched_epoch = part.last_fetched_epoch
         parts[i].max_bytes = part.max_bytes
         parts[i].offset = part.offset
-        part = part.next
+        part = part_of(part.in_order.next)
         i += 1
     free(state.parts)
     free(state.names)

@@ -12,6 +12,7 @@ Counters of client ids that a default quota reaches are made up by whoever conne
 ``QuotaManager.most_made_up``: a further one takes the place of the one that was recorded to the longest ago.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
+from kbroker._core.chain cimport Chain, ChainNode
 from kbroker._core.clock cimport Clock
 from kbroker._core.hash_table cimport HashNode, HashTable
 from kbroker._core.heap cimport Heap, HeapEntry
@@ -33,10 +34,9 @@ cdef double PERCENT_PER_NS
 cdef struct ClientSensors:      # a counter, named by its tags, and the throttle times it caused
     HashNode node               # first; QuotaManager.lock, and so are the following five
     HeapEntry recency           # second; in QuotaManager.made_up where a default client id's quota made it
-    ClientSensors *next         # of a list of those that were taken out
-    ClientSensors *untold_next
-    ClientSensors *untold_prev
+    ChainNode untold            # third; in QuotaManager.untold
     bint is_untold
+    ClientSensors *next         # of a list of those that were taken out
     Text user                   # behind the struct
     Text client_id
     SensorCore *quota           # owned count
@@ -56,8 +56,7 @@ cdef struct QuotaManager:
     Mutex lock
     EntityTable entities
     HashTable counters
-    ClientSensors *untold       # counted each; the oldest first
-    ClientSensors *last_untold
+    Chain untold                # counted each; the oldest first
     ClientSensors *evicted      # counted each; known to the metrics registry still
     Heap made_up                # by a time no later than that of the latest record, brought up where it is looked at
     int64_t most_made_up

@@ -15,6 +15,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
+from kbroker._core.chain cimport ChainNode, chain_append, chain_remove
 from kbroker._core.clock cimport Clock, clock_release, clock_retain
 from kbroker._core.hash_table cimport (
     HashNode, hash_add, hash_after, hash_clear, hash_first, hash_next, hash_remove, hash_reserve,
@@ -239,28 +240,19 @@ cdef void evict_one(QuotaManager *manager, int64_t now_ms) noexcept nogil:
         manager.evicted = sensors
 
 
+cdef inline ClientSensors *of_untold(ChainNode *node) noexcept nogil:
+    return <ClientSensors *>(<char *>node - sizeof(HashNode) - sizeof(HeapEntry))
+
+
 cdef void link_untold(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
     sensors_retain(sensors)
     sensors.is_untold = True
-    sensors.untold_prev = manager.last_untold
-    if manager.last_untold != NULL:
-        manager.last_untold.untold_next = sensors
-    else:
-        manager.untold = sensors
-    manager.last_untold = sensors
+    chain_append(&manager.untold, &sensors.untold)
 
 
 cdef void unlink_untold(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
     """Its count is the caller's."""
-    if sensors.untold_prev != NULL:
-        sensors.untold_prev.untold_next = sensors.untold_next
-    else:
-        manager.untold = sensors.untold_next
-    if sensors.untold_next != NULL:
-        sensors.untold_next.untold_prev = sensors.untold_prev
-    else:
-        manager.last_untold = sensors.untold_prev
-    sensors.untold_next = sensors.untold_prev = NULL
+    chain_remove(&manager.untold, &sensors.untold)
     sensors.is_untold = False
 
 
@@ -377,10 +369,10 @@ cdef ClientSensors *take_expired(QuotaManager *manager, int64_t now_ms) noexcept
 
 
 cdef ClientSensors *take_untold(QuotaManager *manager) noexcept nogil:
-    cdef ClientSensors *sensors
+    cdef ClientSensors *sensors = NULL
     mutex_lock(&manager.lock)
-    sensors = manager.untold
-    if sensors != NULL:
+    if manager.untold.first != NULL:
+        sensors = of_untold(manager.untold.first)
         unlink_untold(manager, sensors)
     mutex_unlock(&manager.lock)
     return sensors

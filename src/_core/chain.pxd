@@ -1,0 +1,43 @@
+"""Things in a row that carry their own links, header only: each operation O(1), no memory of its own.
+
+The thing says where its node is, and finds itself by it. No lock inside: guarded by its owner's.
+"""
+
+cdef struct ChainNode:
+    ChainNode *next
+    ChainNode *prev
+
+cdef struct Chain:              # zeroed: empty
+    ChainNode *first
+    ChainNode *last
+
+
+cdef inline void chain_insert(Chain *chain, ChainNode *node, ChainNode *after) noexcept nogil:
+    """Behind a node of the chain; in front of all for NULL."""
+    node.prev = after
+    node.next = after.next if after != NULL else chain.first
+    if after != NULL:
+        after.next = node
+    else:
+        chain.first = node
+    if node.next != NULL:
+        node.next.prev = node
+    else:
+        chain.last = node
+
+
+cdef inline void chain_append(Chain *chain, ChainNode *node) noexcept nogil:
+    chain_insert(chain, node, chain.last)
+
+
+cdef inline void chain_remove(Chain *chain, ChainNode *node) noexcept nogil:
+    """Takes a node out that is in it."""
+    if node.prev != NULL:
+        node.prev.next = node.next
+    else:
+        chain.first = node.next
+    if node.next != NULL:
+        node.next.prev = node.prev
+    else:
+        chain.last = node.prev
+    node.next = node.prev = NULL
