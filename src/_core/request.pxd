@@ -95,6 +95,7 @@ cdef struct Request:
     int64_t response_dequeue_ns
     int64_t response_sent_ns
     int64_t network_ns          # network-thread time of its channel since the last request
+    int64_t conversion_ns       # within local time: data brought into another form
     int64_t throttle_ms[THROTTLE_KINDS]
     ErrorCount errors[ERROR_KINDS]      # of the answer, for metrics; 0 counts too. Forgotten with the answer
     int32_t error_kinds
@@ -129,6 +130,7 @@ cdef struct Request:
     void *network_account
     void *trail                 # what its handlers have noted for a record; NULL: nothing
     void (*release_trail)(void *trail) noexcept nogil
+    void *announced             # owned, malloc'ed: what its client says of itself, for the network thread; or NULL
     int32_t record_flags        # RecordFlags
     char *client_id_owned       # copy that client_id points at once the payload is gone
     # asked with the answer, before the network thread has it; true: it keeps the request and responds later (or never)

@@ -97,6 +97,7 @@ cdef void request_free(Request *request) noexcept nogil:
     request_clear_answer(request)
     drop_payload(request)
     free(request.client_id_owned)
+    free(request.announced)
     session_release(request.session)
     free(request)
 

@@ -218,6 +218,7 @@ cdef void append_good(Partition *partition, char *batch, BatchCheck *checks, int
     """Batches that have been judged, by their checks."""
     cdef PendingSnapshot snapshot
     cdef int64_t size_bytes, active_base
+    cdef int32_t slot
     cdef bint rolled
     memset(&snapshot, 0, sizeof(snapshot))
     batch = join_rebuilt(batch, checks, count, &size_bytes)
@@ -233,6 +234,9 @@ cdef void append_good(Partition *partition, char *batch, BatchCheck *checks, int
     hide_log_start(out, False)
     if out.error == 0 and not out.is_duplicate and config.log_append_time:
         out.log_append_time_ms = now_ms
+    if out.error == 0:
+        for slot in range(count):
+            out.conversion_ns += checks[slot].conversion_ns
     store_snapshot(partition, &snapshot)
     if rolled or out.flush_offset > 0:
         call_hook(partition, True)
@@ -253,7 +257,8 @@ cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes
             return
         checks = grown
     while True:
-        validate_batch(batch + at, size_bytes - at, now_ms, &config, api_version, is_client, &checks[count])
+        validate_batch(batch + at, size_bytes - at, partition.clock, now_ms, &config, api_version, is_client,
+                       &checks[count])
         if checks[count].error != 0:
             refuse_checked(&checks[count], out)
             release_checks(checks, count, grown)
@@ -278,7 +283,7 @@ cdef void partition_append_built(Partition *partition, char *batch, int64_t size
     cdef BatchCheck check
     cdef LogConfig config
     cdef int64_t now_ms = begin_append(partition, &config, out)
-    trust_batch(batch, size_bytes, now_ms, &config, &check)
+    trust_batch(batch, size_bytes, partition.clock, now_ms, &config, &check)
     if check.error != 0:
         refuse_checked(&check, out)
         return

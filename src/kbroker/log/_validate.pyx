@@ -5,6 +5,7 @@ order.
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
+from kbroker._core.clock cimport Clock, clock_now_ns
 from kbroker._core.crc32c cimport crc32c
 from kbroker.common._errors cimport (
     CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNKNOWN_SERVER_ERROR,
@@ -146,10 +147,10 @@ cdef void check_records(const char *records, int64_t size_bytes, const BatchHead
 
 
 cdef void recompress(const char *data, const char *unpacked, int64_t unpacked_bytes, const BatchHeader *header,
-                     const LogConfig *config, BatchCheck *out) noexcept nogil:
+                     Clock *clock, const LogConfig *config, BatchCheck *out) noexcept nogil:
     """The batch in the codec the topic wants; the size counts again. unpacked is NULL if data is not compressed."""
     cdef const char *records = unpacked
-    cdef int64_t records_bytes = unpacked_bytes
+    cdef int64_t records_bytes = unpacked_bytes, started_ns = clock_now_ns(clock)
     if unpacked is NULL:
         records = data + BATCH_HEADER_BYTES
         records_bytes = <int64_t>header.batch_length + 12 - BATCH_HEADER_BYTES
@@ -160,6 +161,7 @@ cdef void recompress(const char *data, const char *unpacked, int64_t unpacked_by
         free(out.rebuilt)
         out.rebuilt = NULL
         refuse(out, MESSAGE_TOO_LARGE, b"The record batch is larger than max.message.bytes in the topic's codec")
+    out.conversion_ns = clock_now_ns(clock) - started_ns
 
 
 cdef inline int32_t codec_in_log(const BatchHeader *header, const LogConfig *config) noexcept nogil:
@@ -170,12 +172,12 @@ cdef inline int32_t codec_in_log(const BatchHeader *header, const LogConfig *con
 
 
 cdef void make_storable(char *data, BatchHeader *header, const char *unpacked, int64_t unpacked_bytes,
-                        int64_t max_timestamp, int64_t now_ms, const LogConfig *config, bint is_client,
-                        BatchCheck *out) noexcept nogil:
+                        int64_t max_timestamp, Clock *clock, int64_t now_ms, const LogConfig *config,
+                        bint is_client, BatchCheck *out) noexcept nogil:
     """Codec and time stamps as the topic wants them, of a batch that is good; its facts."""
     cdef int16_t attributes
     if codec_in_log(header, config) != header.attributes & CODEC_MASK:
-        recompress(data, unpacked, unpacked_bytes, header, config, out)
+        recompress(data, unpacked, unpacked_bytes, header, clock, config, out)
         if out.error != 0:
             return
     if out.rebuilt is not NULL:
@@ -195,8 +197,8 @@ cdef void make_storable(char *data, BatchHeader *header, const char *unpacked, i
     batch_facts(data, header, is_client, &out.facts)
 
 
-cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const LogConfig *config, int16_t api_version,
-                         bint is_client, BatchCheck *out) noexcept nogil:
+cdef void validate_batch(char *data, int64_t size_bytes, Clock *clock, int64_t now_ms, const LogConfig *config,
+                         int16_t api_version, bint is_client, BatchCheck *out) noexcept nogil:
     cdef BatchHeader header
     cdef int64_t total, after, unpacked_bytes = 0, max_timestamp = -1
     cdef int32_t codec, rc, target
@@ -272,11 +274,11 @@ cdef void validate_batch(char *data, int64_t size_bytes, int64_t now_ms, const L
         else:
             check_records(unpacked, unpacked_bytes, &header, now_ms, config, True, &max_timestamp, out)
     if out.error == 0:
-        make_storable(data, &header, unpacked, unpacked_bytes, max_timestamp, now_ms, config, is_client, out)
+        make_storable(data, &header, unpacked, unpacked_bytes, max_timestamp, clock, now_ms, config, is_client, out)
     free(unpacked)
 
 
-cdef void trust_batch(char *data, int64_t size_bytes, int64_t now_ms, const LogConfig *config,
+cdef void trust_batch(char *data, int64_t size_bytes, Clock *clock, int64_t now_ms, const LogConfig *config,
                       BatchCheck *out) noexcept nogil:
     cdef BatchHeader header
     memset(out, 0, sizeof(BatchCheck))
@@ -285,4 +287,4 @@ cdef void trust_batch(char *data, int64_t size_bytes, int64_t now_ms, const LogC
     if size_bytes > config.max_message_bytes or not batch_parse(data, size_bytes, &header):
         refuse(out, MESSAGE_TOO_LARGE, b"The record batch is larger than max.message.bytes")
         return
-    make_storable(data, &header, NULL, 0, header.max_timestamp_ms, now_ms, config, False, out)
+    make_storable(data, &header, NULL, 0, header.max_timestamp_ms, clock, now_ms, config, False, out)

@@ -23,7 +23,8 @@ cdef enum:                      # kinds of time
     TIME_RESPONSE_QUEUE = 4
     TIME_RESPONSE_SEND = 5
     TIME_TOTAL = 6
-    TIME_KINDS = 7
+    TIME_MESSAGE_CONVERSIONS = 7    # only of requests that have it
+    TIME_KINDS = 8
 
 cdef struct ApiMetrics:
     AtomicI64 count

@@ -16,7 +16,7 @@ BOUNDS_US[:] = [
 
 TIMES = (
     "RequestQueueTimeMs", "LocalTimeMs", "RemoteTimeMs", "ThrottleTimeMs", "ResponseQueueTimeMs", "ResponseSendTimeMs",
-    "TotalTimeMs")
+    "TotalTimeMs", "MessageConversionsTimeMs")
 BOUNDS_MS = tuple(<double>BOUNDS_US[i] / 1000 for i in range(TIME_BUCKETS - 1))
 FETCH_CONSUMER, FETCH_FOLLOWER = SLOT_FETCH_CONSUMER, SLOT_FETCH_FOLLOWER
 
@@ -69,8 +69,10 @@ cdef void record_into(MetricsTable *table, int32_t slot, Request *request, const
     if request.action != ACTION_NO_OP:
         for i in range(request.error_kinds):
             count(&api.errors[error_slot(request.errors[i].code)], request.errors[i].count)
-    for i in range(TIME_KINDS):
+    for i in range(TIME_MESSAGE_CONVERSIONS):
         note_time(api, i, us[i])
+    if us[TIME_MESSAGE_CONVERSIONS] > 0:
+        note_time(api, TIME_MESSAGE_CONVERSIONS, us[TIME_MESSAGE_CONVERSIONS])
 
 
 cdef inline int32_t error_slot(int32_t code) noexcept nogil:
@@ -98,6 +100,7 @@ cdef void metrics_record(MetricsTable *table, Request *request) noexcept nogil:
     us[TIME_RESPONSE_QUEUE] = (picked - ready) // 1000
     us[TIME_RESPONSE_SEND] = (request.response_sent_ns - picked) // 1000
     us[TIME_TOTAL] = (request.response_sent_ns - request.start_ns) // 1000
+    us[TIME_MESSAGE_CONVERSIONS] = (request.conversion_ns + 999) // 1000
     record_into(table, request.api_key, request, us)
     if request.metric_slot != 0:
         record_into(table, request.metric_slot, request, us)

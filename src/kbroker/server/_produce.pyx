@@ -134,6 +134,7 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
                 continue
             append_one(handler, parsed, topic, version >= 13, &parsed.parts[at - 1], version, &result, &partition)
             any_error = any_error or result.error != NONE
+            request.conversion_ns += result.conversion_ns
             if partition != NULL and result.high_watermark_moved:
                 defer_check(handler, partition)
             if partition != NULL and result.error == NONE and result.flush_offset > 0 and parsed.acks != 0 and (
