@@ -81,6 +81,7 @@ cdef struct Channel:
     Transport *transport
     void *transport_state
     void *owner                 # a handle's own
+    void *software              # the owner's own: what its client said it is
     Session *session            # counted
     int64_t session_expires_ns  # 0: never
     void *authenticator         # the owner's own

@@ -15,6 +15,8 @@ import pytest
 
 from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import ConfigError
+from kbroker.common.errors import Errors
+from kbroker.protocol import codec
 from kbroker.server.broker import Broker, BrokerStartError
 from kbroker.server.metrics_docs import page
 from tests.support import wire
@@ -28,6 +30,11 @@ CONFIG = {
     "socket.request.max.bytes": 1000,
     "queued.max.request.bytes": 1000,
 }
+
+PACKED = {
+    "Name": "packed", "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [],
+    "Configs": [{"Name": "compression.type", "Value": "zstd"}],
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -89,6 +96,25 @@ def test_requests_are_counted_where_their_time_went(broker: Broker) -> None:
     assert total == pytest.approx(sum(found[f'{name}{part}_sum{{request="Produce"}}'] for part in parts), abs=0.1)
 
 
+def test_time_of_conversions(broker: Broker) -> None:
+    """Counted of requests whose batches are built anew in the topic's codec, as a part of the local time; no others."""
+    with wire.Connection(broker.bootstrap_servers) as client:
+        client.ask(wire.create_topic("t", 1))
+        made = codec.encode_request_frame(
+            19, 2, 7, "raw", {"Topics": [PACKED], "timeoutMs": 10_000, "validateOnly": False}
+        )
+        client.ask(made[4:])
+        client.ask(wire.produce("t", 0, wire.batch([b"value"])))
+        assert not [name for name in series(broker) if "message_conversions" in name and "Produce" in name]
+        for _ in range(2):
+            client.ask(wire.produce("packed", 0, wire.batch([b"value" * 100])))
+        found = series(broker)
+    name = 'kafka_network_request_{}{{request="Produce"}}'
+    assert found[name.format("message_conversions_time_ms_count")] == 2
+    assert 0 < found[name.format("message_conversions_time_ms_sum")] <= found[name.format("local_time_ms_sum")]
+    assert found[name.format("total_time_ms_count")] == 3
+
+
 def test_an_accept_header_that_makes_no_sense(broker: Broker) -> None:
     """It is answered as none is."""
     status, text, kind = get(broker, "/metrics", "application/openmetrics-text;version=x")
@@ -126,6 +152,60 @@ def test_state_of_the_parts(broker: Broker) -> None:
     assert found["kbroker_logs_size_bytes"] > 0
     assert found["kafka_server_replica_manager_partition_count"] == 5
     assert found["process_resident_memory_bytes"] > 1e6
+
+
+def software(broker: Broker) -> dict[tuple[str, str], float]:
+    """Open connections by what the metrics say of their clients' software."""
+    found: dict[tuple[str, str], float] = {}
+    for name, value in series(broker).items():
+        if name.startswith("kafka_socket_server_connections{"):
+            labels = dict(part.split("=") for part in name[name.index("{") + 1 : -1].split(","))
+            key = (labels["client_software_name"].strip('"'), labels["client_software_version"].strip('"'))
+            found[key] = found.get(key, 0) + value
+    return found
+
+
+def tell(client: wire.Connection, name: str, version: str) -> int:
+    """Send ApiVersions 3; its error code."""
+    body = {"ClientSoftwareName": name, "ClientSoftwareVersion": version}
+    answer = client.ask(codec.encode_request_frame(18, 3, 7, "raw", body)[4:])
+    return codec.decode_response_frame(18, 3, bytearray(answer))[1]["ErrorCode"]
+
+
+def test_connections_by_software(broker: Broker) -> None:
+    """Unknown until told; told again it moves; a name that cannot be changes nothing; the end takes it away.
+
+    The two names are the same text, cut at another place.
+    """
+    with wire.Connection(broker.bootstrap_servers) as one, wire.Connection(broker.bootstrap_servers) as other:
+        wait_for("both are there", lambda: software(broker) == {("unknown", "unknown"): 2})
+        assert tell(one, "librdkafka", "210.0") == 0
+        assert tell(other, "librdkafka", "210.0") == 0
+        assert software(broker) == {("librdkafka", "210.0"): 2}
+        assert tell(other, "no name", "1") == Errors.INVALID_REQUEST
+        assert tell(other, "librdkafka", "210.0") == 0
+        assert software(broker) == {("librdkafka", "210.0"): 2}
+        assert tell(other, "librdkafka2", "10.0") == 0
+        assert software(broker) == {("librdkafka", "210.0"): 1, ("librdkafka2", "10.0"): 1}
+    wait_for("nobody is there", lambda: software(broker) == {})
+
+
+def test_software_that_clients_make_up_is_bounded(broker: Broker) -> None:
+    """Two thousand names: the largest are shown, the others together; with their connections the names go."""
+    clients = [wire.Connection(broker.bootstrap_servers) for _ in range(100)]
+    try:
+        for i, client in enumerate(clients):
+            for again in range(20):
+                assert tell(client, f"made-up-{i}-{again}", "1") == 0
+        found = software(broker)
+        assert sum(found.values()) == 100
+        assert len(found) == 4
+        assert found["other", "other"] == 97
+        assert len({name for p in broker._running().server.processors for name in p.client_software()}) == 100
+    finally:
+        for client in clients:
+            client.close()
+    wait_for("they are gone", lambda: software(broker) == {})
 
 
 def test_answers_that_wait_for_a_network_thread() -> None:

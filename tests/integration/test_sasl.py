@@ -100,6 +100,17 @@ def test_after_success_there_is_nothing_to_authenticate(secured: SecuredBroker) 
         assert ask(connection, METADATA, 1, Topics=[])["Brokers"]
 
 
+def test_software_told_before_the_login(secured: SecuredBroker) -> None:
+    """A client that asks for ApiVersions before its handshake, and never after, is known by its software."""
+    with secured.connect("SASL") as connection:
+        told = {"ClientSoftwareName": "before-login", "ClientSoftwareVersion": "1.0"}
+        assert ask(connection, API_VERSIONS, 3, **told)["ErrorCode"] == 0
+        log_in(connection)
+        processors = secured.broker._running().server.processors
+        known = [p.listener_name for p in processors if p.client_software().get(("before-login", "1.0")) == 1]
+        assert known == ["SASL"]
+
+
 def test_api_versions_before_and_after(secured: SecuredBroker) -> None:
     """The same ranges, whoever asks on whatever listener."""
     with secured.connect("PLAINTEXT") as plain, secured.connect("SASL") as connection:

@@ -14,7 +14,9 @@ from typing import Literal, NamedTuple
 Kind = Literal["gauge", "counter", "histogram"]
 
 #: Labels that clients or users make up: their series are bounded.
-ENTITY_LABELS = frozenset({"user", "client_id", "ip", "topic", "partition", "group"})
+ENTITY_LABELS = frozenset(
+    {"user", "client_id", "ip", "topic", "partition", "group", "client_software_name", "client_software_version"}
+)
 OTHER = "other"
 
 

@@ -3,12 +3,13 @@ import logging
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
 from kbroker._core.arguments cimport integer, ms_to_ns
 from kbroker._core.channel cimport Channel
 from kbroker._core.request cimport Request, Session, request_clear_answer, request_reserve, session_new, session_release
+from kbroker.network._client_software cimport software_announce
 
 cdef enum:
     SASL_HANDSHAKE = 17
@@ -53,7 +54,7 @@ cdef AuthenticationOutcome judge(Channel *channel, Request *request, int64_t now
         PyBytes_FromStringAndSize(request.payload, <Py_ssize_t>request.size_bytes))
     cdef AuthenticationOutcome outcome = <AuthenticationOutcome><int>step.outcome
     cdef bytes answer = step.answer
-    cdef bytes principal
+    cdef bytes principal, name, version
     cdef char *into
     cdef Session *session
     cdef int64_t lifetime_ms
@@ -62,6 +63,10 @@ cdef AuthenticationOutcome judge(Channel *channel, Request *request, int64_t now
         if into is NULL:
             raise MemoryError
         memcpy(into, PyBytes_AS_STRING(answer), len(answer))
+    if step.client_software is not None:
+        name, version = (text.encode() for text in step.client_software)
+        if not software_announce(request, name, <int32_t>len(name), version, <int32_t>len(version)):
+            raise MemoryError
     if outcome == AUTHENTICATION_COMPLETE:
         principal = step.principal.encode()
         lifetime_ms = integer(step.session_lifetime_ms, "session_lifetime_ms", 0, MAX_LIFETIME_MS)

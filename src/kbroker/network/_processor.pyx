@@ -3,9 +3,10 @@
 Source: ``SocketServer.Processor``.
 """
 cimport cython
+import os
 import threading
 
-from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
@@ -23,6 +24,7 @@ from kbroker._core.sync cimport (
     atomic_load, atomic_load_relaxed, atomic_load_seq, atomic_store, cond_init, mutex_init,
 )
 from kbroker._core.thread_setup cimport kb_block_signals
+from kbroker.network._client_software cimport software_counts, software_init
 from kbroker.network._connection_quotas cimport ConnectionQuotas
 from kbroker.network._processor_connections cimport (
     close_excess_connections, close_offered, configure_new_connections, has_offers, process_disconnected,
@@ -156,6 +158,7 @@ cdef class Processor:
         cdef int64_t frame_timeout = integer(frame_timeout_ms, "frame_timeout_ms", 0, INT64_MAX)
         cdef int64_t connections = integer(max_connections, "max_connections", 1, INT64_MAX)
         cdef int64_t max_receive = 0, refusal_delay = 0
+        cdef uint64_t seed = int.from_bytes(os.urandom(8), "little")
         if authentication is not None:
             if not callable(getattr(authentication, "begin", None)):
                 raise TypeError(f"authentication must be an Authentication, not {type(authentication).__name__}")
@@ -188,6 +191,7 @@ cdef class Processor:
         memcpy(core.listener_name, <const char *>name, len(name))
         atomic_store(&core.refs, 1)
         mutex_init(&core.offer_lock)
+        software_init(&core.software, seed)
         cond_init(&core.offer_room)
         list_init(&core.zombies)
         list_init(&core.refused)
@@ -274,6 +278,11 @@ cdef class Processor:
             if taken:
                 loop_wake(&self.core.loop)
         return taken
+
+    def client_software(self):
+        """Open connections by the software of their clients: {(name, version): number}; ("unknown", "unknown") until
+        one tells (KIP-511)."""
+        return software_counts(&self.core.software)
 
     def counters(self):
         """What happened so far, by name (bytes, counts and nanoseconds since the start)."""

@@ -8,6 +8,7 @@ from kbroker._core.request cimport session_retain
 from kbroker._core.sync cimport cond_broadcast, cond_wait_ns, mutex_lock, mutex_unlock
 from kbroker.network._address_table cimport AddressEntry
 from kbroker.network._authentication cimport authentication_end, authentication_open
+from kbroker.network._client_software cimport software_enter, software_leave
 from kbroker.network._processor_core cimport NEW_CONNECTIONS, ProcessorCore, free_if_done
 from kbroker.network._quota_core cimport quotas_exceeded, quotas_leave
 from kbroker.network._tls cimport tls_open
@@ -68,6 +69,7 @@ cdef void configure_new_connections(ProcessorCore *core) noexcept nogil:
         channel.owner = admissions[i]
         channel.session = session_retain(core.session)
         channel.facts.listener_name = core.listener_name
+        software_enter(&core.software, channel)
         channel.facts.index = core.next_index
         core.next_index = 0 if core.next_index == INT32_MAX else core.next_index + 1
         if core.tls is not NULL:
@@ -87,6 +89,7 @@ cdef void process_disconnected(ProcessorCore *core) noexcept nogil:
         quotas_leave(core.quotas, core.listener_quota, <AddressEntry *>channel.owner)
         channel.owner = NULL
         authentication_end(channel)
+        software_leave(&core.software, channel)
         list_append(&core.zombies, &channel.by_activity)
         free_if_done(channel)
 

@@ -10,6 +10,7 @@ from kbroker._core.request cimport Request, Responder, Session
 from kbroker._core.request_queue cimport RequestQueue
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 from kbroker.network._address_table cimport AddressEntry
+from kbroker.network._client_software cimport SoftwareTable
 from kbroker.network._quota_core cimport ListenerQuota, QuotaCore
 from kbroker.network._recorder cimport Recorder
 from kbroker.network._request_metrics cimport MetricsTable
@@ -47,6 +48,7 @@ cdef struct ProcessorCore:
     int64_t max_connections     # of this processor; excess closes the lowest priority channel, one per pass
     QuotaCore *quotas           # counted; NULL: nothing is counted. A channel's owner is its AddressEntry
     ListenerQuota *listener_quota   # borrowed from quotas
+    SoftwareTable software      # open connections by their clients' software
     MetricsTable *metrics       # counted; written by this thread only; NULL: none are kept
     Recorder *recorder          # counted; NULL: finished requests are not recorded
     Link zombies                # closed channels with requests still out

@@ -9,6 +9,7 @@ from kbroker._core.mute cimport mute_next
 from kbroker._core.request cimport Request, request_charge_network, request_free, session_release
 from kbroker._core.request_queue cimport request_queue_release
 from kbroker._core.sync cimport atomic_add, cond_destroy, mutex_destroy
+from kbroker.network._client_software cimport software_destroy, software_settle
 from kbroker.network._quota_core cimport quotas_release
 from kbroker.network._request_metrics cimport metrics_record, metrics_release
 
@@ -22,6 +23,7 @@ cdef void core_release(ProcessorCore *core) noexcept nogil:
         list_remove(&channel.by_activity)
         channel_free(channel)
     loop_destroy(&core.loop)
+    software_destroy(&core.software)
     request_queue_release(core.queue)
     session_release(core.session)
     quotas_release(core.quotas)
@@ -50,6 +52,8 @@ cdef void complete(ProcessorCore *core, Channel *channel, Request *request) noex
     if request.dequeue_ns != 0:         # else an authenticator's: its time counts for the first request of the client
         request.network_ns = channel.network_ns
         channel.network_ns = 0
+    if request.announced is not NULL:
+        software_settle(&core.software, channel, request)
     channel.outstanding -= 1
     core.outstanding -= 1
     if core.metrics is not NULL:

@@ -21,13 +21,15 @@ class Step(NamedTuple):
     """What one frame led to.
 
     ``answer``: without its length; None sends nothing. When COMPLETE: ``principal`` as ``User:name``, and how long it
-    counts in ``session_lifetime_ms`` (0: as long as the connection).
+    counts in ``session_lifetime_ms`` (0: as long as the connection). ``client_software``: name and version, where the
+    frame told them (KIP-511).
     """
 
     outcome: Outcome
     answer: bytes | None = None
     principal: str = ""
     session_lifetime_ms: int = 0
+    client_software: tuple[str, str] | None = None
 
 
 class Authenticator(Protocol):

@@ -3,15 +3,13 @@ from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.clock cimport clock_now_ns
 from kbroker._core.request cimport ACTION_CLOSE, ACTION_SEND, Request, request_add_memory, request_mark_error
-from kbroker._core.sync cimport atomic_load_relaxed
 from kbroker._core.wire cimport (
     Reader, Writer, read_bytes, read_length, reader_init, skip_tags, write_i32, write_raw, writer_free, writer_init,
 )
 from kbroker.common._errors cimport INVALID_REQUEST, NONE, UNSUPPORTED_VERSION
+from kbroker.network._client_software cimport software_announce
 from kbroker.server._lane_types cimport Body, Handler, Lane, Outcome, OUTCOME_ANSWERED
-from kbroker.server.quota._entities cimport Text
 from kbroker.server.quota._gate cimport gate_request, store_throttle
-from kbroker.server.quota._trail cimport NOTE_SOFTWARE, trail_add
 
 cdef enum:
     SOFTWARE_BYTES = 4096
@@ -30,19 +28,6 @@ cdef bint is_software_name(const char *text, int64_t size_bytes) noexcept nogil:
         if not is_alphanumeric(text[i]) and text[i] != c'-' and text[i] != c'.':
             return False
     return True
-
-
-cdef void note_software(Request *request, const char *name, int64_t name_bytes, const char *version,
-                        int64_t version_bytes) noexcept nogil:
-    """What the client is, for the records of its connection."""
-    cdef Text name_text, version_text
-    if name_bytes > SOFTWARE_BYTES or version_bytes > SOFTWARE_BYTES:
-        return
-    name_text.data = name
-    name_text.size_bytes = <int32_t>name_bytes
-    version_text.data = version
-    version_text.size_bytes = <int32_t>version_bytes
-    trail_add(request, NOTE_SOFTWARE, name_text, version_text)
 
 
 cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept nogil:
@@ -72,8 +57,8 @@ cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept no
             if not is_software_name(name, name_bytes) or not is_software_name(version, version_bytes):
                 body = &lane.invalid_versions[request.api_version]
                 error = INVALID_REQUEST
-            elif lane.quotas != NULL and atomic_load_relaxed(&lane.quotas.notes_updates):
-                note_software(request, name, name_bytes, version, version_bytes)
+            elif name_bytes <= SOFTWARE_BYTES and version_bytes <= SOFTWARE_BYTES:
+                software_announce(request, name, <int32_t>name_bytes, version, <int32_t>version_bytes)
     request_mark_error(request, error, 1)
     writer_init(&w, request.inline_out, sizeof(request.inline_out))
     write_i32(&w, request.correlation_id)

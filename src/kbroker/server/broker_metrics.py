@@ -36,6 +36,8 @@ _TIME_HELP = {
     "ThrottleTimeMs": "delay that quotas asked for; not part of TotalTimeMs",
     "ResponseQueueTimeMs": "the answer waiting for its network thread",
     "ResponseSendTimeMs": "sending the answer",
+    "MessageConversionsTimeMs": "batches built anew in the topic's codec, within LocalTimeMs; requests without any are "
+    "not counted",
     "TotalTimeMs": "from the last byte of the request to the last byte of the answer",
 }
 
@@ -126,6 +128,8 @@ class RequestFigures:
         found: dict[str, tuple[list[int], float]] = {}
         for name, figures in self._all(kind):
             spent, counts = figures["times"][kind]
+            if kind == "MessageConversionsTimeMs" and not any(counts):
+                continue
             before, total = found.get(name, ([0] * len(counts), 0.0))
             found[name] = ([a + b for a, b in zip(before, counts, strict=True)], total + spent)
         return [((name,), Buckets(counts, spent)) for name, (counts, spent) in sorted(found.items())]
@@ -264,6 +268,11 @@ def _connections(parts: Observed) -> Iterable[Family]:
             there = counters["connections_created"] - counters["connections_closed"]
             yield (p.listener_name, str(p.processor_id)), there
 
+    def by_software() -> Series:
+        for p in server.processors:
+            for software, number in p.client_software().items():
+                yield (*software, p.listener_name, str(p.processor_id)), number
+
     def counter(key: str) -> Series:
         return [((p.listener_name, str(p.processor_id)), p.counters()[key]) for p in server.processors]
 
@@ -274,6 +283,10 @@ def _connections(parts: Observed) -> Iterable[Family]:
             yield ("", address), rate
 
     yield Family(SOCKETS, "connection-count", "gauge", by_processor, "open connections", open_connections)
+    yield Family(
+        SOCKETS, "connections", "gauge", ("clientSoftwareName", "clientSoftwareVersion", *by_processor),
+        "open connections by what the clients say they are; unknown until they do", by_software,
+    )  # fmt: skip
     for group, rows in ((SOCKETS, _OF_PROCESSORS), ("kbroker:network", _OWN_OF_PROCESSORS)):
         for name, kind, key, text in rows:
             yield Family(group, name, kind, by_processor, text, lambda key=key: counter(key))  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What a request's handlers note for its record: values recorded into quota counters, verdicts, the client's software.
+"""What a request's handlers note for its record: values recorded into quota counters, and verdicts.
 
 A trail hangs on its Request (``Request.trail``), belongs to whoever owns that, and goes with it. Notes lie one behind
 the other in one piece of memory, so that a record takes them over by one copy.
@@ -10,7 +10,6 @@ from kbroker.server.quota._entities cimport Text
 cdef enum:
     NOTE_UPDATE = 1
     NOTE_VERDICT = 2
-    NOTE_SOFTWARE = 3           # name and version, instead of user and client id
     QUOTA_CONNECTION_RATE = 4   # a type of quota beside the kinds of _counters; its user is an address
     TRAIL_INLINE_BYTES = 448
 

@@ -17,13 +17,12 @@ from kbroker._core.sync cimport (
     atomic_add, atomic_load, atomic_load_relaxed, atomic_store, cond_broadcast, cond_destroy, cond_init,
     mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
+from kbroker.network._client_software cimport ClientSoftware, software_texts
 from kbroker.network._connection_quotas cimport ConnectionQuotas
 from kbroker.server.quota._client_quotas cimport ClientQuotaManagers
 from kbroker.server.quota._connection_verdicts cimport observe_verdicts
 from kbroker.server.quota._counters cimport THROTTLE_SERVED
-from kbroker.server.quota._trail cimport (
-    NOTE_SOFTWARE, NOTE_VERDICT, Note, Trail, VerdictNote, note_texts, trail_note,
-)
+from kbroker.server.quota._trail cimport NOTE_VERDICT, Trail, VerdictNote
 from kbroker.server.request_log._record_ring cimport (
     FACTS_ADDRESS, FACTS_CONNECTION, FACTS_LISTENER, FACTS_PRINCIPAL, FACTS_PROTOCOL, FACTS_SOFTWARE_NAME,
     FACTS_SOFTWARE_VERSION, FACTS_TEXTS, RECORD_REQUEST, RECORD_VERDICT, Facts, Record, RecordRing, facts_new,
@@ -99,13 +98,13 @@ cdef void release_observed(void *given) noexcept nogil:
     free(observed)
 
 
-cdef Facts *make_facts(ThreadRecorder *self, Channel *channel, Request *request, const Facts *before) noexcept nogil:
-    """Facts of the request's session; the client's software from its own note, or as it was known before."""
+cdef Facts *make_facts(ThreadRecorder *self, Channel *channel, Request *request) noexcept nogil:
+    """Facts of the request's session, and of its client's software as far as it is known."""
     cdef const char *texts[FACTS_TEXTS]
     cdef int32_t sizes[FACTS_TEXTS]
     cdef char connection[256]
-    cdef Note *note
-    cdef int32_t at = 0, i
+    cdef const ClientSoftware *software = <const ClientSoftware *>channel.software
+    cdef int32_t i
     snprintf(connection, sizeof(connection), b"%s:%d-%s:%d-%d-%d", channel.facts.local_host,
              <int>channel.facts.local_port, channel.facts.remote_host, <int>channel.facts.remote_port,
              <int>request.responder.processor_id, <int>channel.facts.index)
@@ -120,19 +119,11 @@ cdef Facts *make_facts(ThreadRecorder *self, Channel *channel, Request *request,
         texts[FACTS_LISTENER] = channel.facts.listener_name
     for i in range(FACTS_TEXTS):
         sizes[i] = <int32_t>strlen(texts[i])
-    if before != NULL:
-        for i in range(FACTS_SOFTWARE_NAME, FACTS_TEXTS):
-            texts[i] = before.texts + before.starts[i]
-            sizes[i] = before.starts[i + 1] - before.starts[i]
-    note = trail_note(<Trail *>request.trail, 0)
-    while note != NULL:
-        if note.kind == NOTE_SOFTWARE:
-            texts[FACTS_SOFTWARE_NAME] = note_texts(note)
-            sizes[FACTS_SOFTWARE_NAME] = note.user_bytes
-            texts[FACTS_SOFTWARE_VERSION] = note_texts(note) + note.user_bytes
-            sizes[FACTS_SOFTWARE_VERSION] = note.client_id_bytes
-        at += note.size_bytes
-        note = trail_note(<Trail *>request.trail, at)
+    if software != NULL:
+        texts[FACTS_SOFTWARE_NAME] = software_texts(software)
+        sizes[FACTS_SOFTWARE_NAME] = software.name_bytes
+        texts[FACTS_SOFTWARE_VERSION] = software_texts(software) + software.name_bytes
+        sizes[FACTS_SOFTWARE_VERSION] = software.version_bytes
     return facts_new(request.session, texts, sizes)
 
 
@@ -141,19 +132,23 @@ cdef Facts *facts_of(ThreadRecorder *self, Request *request) noexcept nogil:
     cdef Channel *channel = <Channel *>request.channel
     cdef Observed *observed = <Observed *>channel.observed
     cdef Facts *facts
+    cdef int64_t software = observed.software if observed != NULL else 0
     if observed == NULL:
         observed = <Observed *>calloc(1, sizeof(Observed))
         if observed == NULL:
             return NULL
         channel.observed = observed
         channel.release_observed = release_observed
-    if observed.facts == NULL or observed.facts.session != request.session or (
-            request.api_key == API_VERSIONS and request.trail != NULL):
-        facts = make_facts(self, channel, request, observed.facts)
+    # A closed channel has no software any more: what is left of its requests keeps the facts there are.
+    if channel.software != NULL:
+        software = (<ClientSoftware *>channel.software).number
+    if observed.facts == NULL or observed.facts.session != request.session or software != observed.software:
+        facts = make_facts(self, channel, request)
         if facts == NULL:
             return NULL
         facts_release(observed.facts, observed.spare + 1)
         observed.facts = facts
+        observed.software = software
         observed.spare = 0
     if observed.spare == 0:
         facts_retain(observed.facts, COUNTS_AT_ONCE)

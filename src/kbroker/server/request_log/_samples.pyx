@@ -10,9 +10,12 @@ from kbroker._core.request cimport (
     RECORD_BROUGHT_NOTHING, RECORD_LEAVE_OUT, Request, Responder, Session, request_free, request_mark_error,
     request_new, session_new, session_release, session_retain,
 )
+from kbroker.network._client_software cimport (
+    SoftwareTable, software_announce, software_destroy, software_enter, software_init, software_leave, software_settle,
+)
 from kbroker.server.quota._counters cimport THROTTLE_SERVED
 from kbroker.server.quota._entities cimport Text
-from kbroker.server.quota._trail cimport NOTE_SOFTWARE, NOTE_UPDATE, NOTE_VERDICT, Note, VerdictNote, trail_add
+from kbroker.server.quota._trail cimport NOTE_UPDATE, NOTE_VERDICT, Note, VerdictNote, trail_add
 from kbroker.server.request_log._log_core cimport RequestLogRecorder
 
 
@@ -41,6 +44,7 @@ cdef class SampleConnection:
     cdef Channel *channel       # owned
     cdef Session *session       # counted
     cdef Responder responder
+    cdef SoftwareTable software
     cdef bytes listener
 
     def __cinit__(self, RequestLogRecorder recorder not None, bytes principal not None=b"User:ANONYMOUS", *,
@@ -61,10 +65,14 @@ cdef class SampleConnection:
         self.channel.facts.index = index
         self.channel.facts.listener_name = self.listener
         self.responder.processor_id = processor_id
+        software_init(&self.software, 0)
+        software_enter(&self.software, self.channel)
 
     def __dealloc__(self):
         if self.channel != NULL:
+            software_leave(&self.software, self.channel)
             channel_free(self.channel)
+        software_destroy(&self.software)
         session_release(self.session)
 
     def log_in(self, bytes principal not None) -> None:
@@ -79,8 +87,8 @@ cdef class SampleConnection:
                bytes client_id=b"client", int64_t start_ns=1, int64_t dequeue_ns=2, int64_t local_done_ns=0,
                int64_t response_ready_ns=0, int64_t response_dequeue_ns=0, int64_t response_sent_ns=3,
                int64_t network_ns=0, int64_t request_bytes=0, int64_t response_bytes=0, int32_t throttle_ms=0,
-               errors=(), software=None, updates=(), verdicts=(), bint brought_nothing=False, bint leave_out=False,
-               bint is_late=False) -> None:
+               errors=(), tuple software=None, updates=(), verdicts=(), bint brought_nothing=False,
+               bint leave_out=False, bint is_late=False) -> None:
         """Let ``count`` equal requests end.
 
         Args: times of the broker's clock. errors: pairs of code and number. software: a pair of bytes. updates:
@@ -120,7 +128,9 @@ cdef class SampleConnection:
                 for code, times in errors:
                     request_mark_error(request, code, times)
                 if software is not None:
-                    trail_add(request, NOTE_SOFTWARE, text_of(software[0]), text_of(software[1]))
+                    name, version = software
+                    software_announce(request, name, <int32_t>len(name), version, <int32_t>len(version))
+                    software_settle(&self.software, self.channel, request)
                 for kind, user, client, sequence, time_ms, value, checked in updates:
                     note = trail_add(request, NOTE_UPDATE, text_of(user), text_of(client))
                     note.quota_type = <int8_t><int>kind

@@ -148,9 +148,12 @@ class SaslAuthenticator:
         body_in = codec.decode_request(key, version, frame, at, max_elements=MAX_ELEMENTS)
         if key == api18_api_versions.KEY:
             answer = api18_api_versions.respond(self._listener.api_versions(), body_in, version)
+            software = None
             if answer["ErrorCode"] == 0:
                 self._state = _State.HANDSHAKE
-            return Step(Outcome.CONTINUE, _encode(key, version, correlation_id, answer))
+                if version >= 3:
+                    software = body_in["ClientSoftwareName"], body_in["ClientSoftwareVersion"]
+            return Step(Outcome.CONTINUE, _encode(key, version, correlation_id, answer), client_software=software)
         return self._handshake(version, header.correlation_id, body_in["Mechanism"])
 
     def _handshake(self, version: int, correlation_id: int, name: str) -> Step:
