@@ -36,7 +36,7 @@ def test_help_of_every_command() -> None:
     program = """
 from click.testing import CliRunner
 from kbroker.cli import cli
-pipeline = cli.commands["pipeline"]
+pipeline = cli.get_command(None, "pipeline")
 for name in sorted(pipeline.commands):
     result = CliRunner().invoke(cli, ["pipeline", name, "--help"], prog_name="kbroker")
     assert result.exit_code == 0, result.output

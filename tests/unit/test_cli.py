@@ -44,6 +44,13 @@ def run(*args: str, **settings: Any) -> Result:
     return CliRunner().invoke(cli, args, prog_name="kbroker", **settings)
 
 
+def subcommands(group: click.Group) -> dict[str, click.Command]:
+    """All of a group, by name."""
+    ctx = click.Context(group)
+    found = {name: group.get_command(ctx, name) for name in group.list_commands(ctx)}
+    return {name: command for name, command in found.items() if command is not None}
+
+
 def refusal(result: Result, status: int) -> str:
     """The one line of a failure."""
     assert (status, "") == (result.exit_code, result.stdout)
@@ -74,14 +81,15 @@ def test_every_command_has_help(command):
     found: click.Command = cli
     for word in command.split():
         assert isinstance(found, click.Group)
-        found = found.commands[word]
+        found = subcommands(found)[word]
     assert [p.name for p in found.params if isinstance(p, click.Option) and not p.help] == []
 
 
 def test_every_answer_can_be_json():
     """--json is everywhere but on `serve`."""
-    leaves = [c for name, c in cli.commands.items() if not isinstance(c, click.Group) and name != "serve"]
-    leaves += [c for g in cli.commands.values() if isinstance(g, click.Group) for c in g.commands.values()]
+    commands = subcommands(cli)
+    leaves = [c for name, c in commands.items() if not isinstance(c, click.Group) and name != "serve"]
+    leaves += [c for g in commands.values() if isinstance(g, click.Group) for c in g.commands.values()]
     assert len(leaves) >= 26
     assert [c.name for c in leaves if "as_json" not in [p.name for p in c.params]] == []
 
@@ -337,10 +345,17 @@ def test_help_imports_nothing_heavy():
     assert not loaded & {"numpy", "cramjam", "asyncio", "socket", "sqlite3", "dataclasses", "importlib.metadata"}
 
 
+def test_a_command_loads_no_other():
+    """Each is imported when it is asked for; what the package imports is click's."""
+    loaded = modules_of("serve", "--help")
+    commands = {m for m in loaded if m.startswith("kbroker.cli.")}
+    assert commands == {"kbroker.cli.serve", "kbroker.cli.options"}
+
+
 @pytest.mark.parametrize(("platform", "warns"), [("linux", False), ("darwin", False), ("win32", True)])
 def test_serve_says_what_the_system_cannot_do(fake_broker, monkeypatch, platform, warns):
     """On Windows one line of warning before the ready line, elsewhere none."""
-    serve = importlib.import_module("kbroker.cli.serve")  # the package gives the command that name
+    serve = importlib.import_module("kbroker.cli.serve")
     unsupported = serve.unsupported_on(platform)
     assert (unsupported is not None) == warns
     monkeypatch.setattr(serve, "unsupported_on", lambda _: unsupported)

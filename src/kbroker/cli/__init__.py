@@ -1,32 +1,37 @@
 """The `kbroker` command: parse and print only.
 
-Nothing heavy is imported until a command runs, so that `--help` answers at once and `serve` loads no client.
+A command's module is imported when that command is asked for, and nothing heavy before it runs: `--help` answers at
+once, and `serve` loads neither the other commands nor a client.
 """
 
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import click
 
 import kbroker
-from kbroker.cli.configs import configs
-from kbroker.cli.consume import consume
-from kbroker.cli.groups import groups
-from kbroker.cli.log import log
-from kbroker.cli.pipeline import pipeline
-from kbroker.cli.produce import produce
-from kbroker.cli.quotas import quotas
-from kbroker.cli.serve import serve
-from kbroker.cli.topics import topics
-from kbroker.cli.users import users
 
+#: Each is the command of its name in the module of its name.
+COMMANDS = ("configs", "consume", "groups", "log", "pipeline", "produce", "quotas", "serve", "topics", "users")
 EXIT_FAILURE, EXIT_TRY_LATER, EXIT_INTERRUPTED = 1, 75, 130
 
 
 class OneLineErrors(click.Group):
     """A group whose failures are one line on stderr and an exit code: 2 wrong usage, 75 try later, 1 the rest."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now; None: there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = getattr(import_module(f"kbroker.cli.{cmd_name}"), cmd_name)
+        return found
 
     def main(
         self,
@@ -89,7 +94,3 @@ def fail(message: str, status: int) -> None:
 @click.version_option(kbroker.__version__, prog_name="kbroker", message="%(prog)s %(version)s")
 def cli() -> None:
     """A small Kafka-compatible broker, and tools for any Kafka."""
-
-
-for command in (serve, topics, groups, configs, quotas, users, produce, consume, log, pipeline):
-    cli.add_command(command)
