@@ -15,6 +15,7 @@ from kbroker.spark.lookup import Lookup
 from kbroker.spark.options import KEEP_ON, ReadOptions
 from kbroker.spark.planning import OffsetRange, split
 from kbroker.spark.range_reader import RangeReader
+from kbroker.spark.worker_memory import freeze_modules
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -35,6 +36,7 @@ def read_partition(partition: InputPartition, options: ReadOptions, columns: Seq
 
     def batches() -> Iterator[Any]:
         cluster = cluster_for(options.client)
+        freeze_modules()
         yield from RangeReader(cluster, wanted, columns, options.fetch, options.fail_on_data_loss)
 
     return plain_items(batches())
@@ -55,6 +57,7 @@ class KbrokerReader(DataSourceReader):
         """Ranges of offsets, looked up now."""
         with self.options.client.connect() as cluster:
             ranges = plan(Lookup(cluster, self.options), self.options)
+        freeze_modules()
         return [RangePartition(one) for one in split(ranges, self.options.min_partitions, self.options.max_records)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:

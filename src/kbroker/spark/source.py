@@ -17,6 +17,7 @@ from kbroker.spark.failures import plainly
 from kbroker.spark.options import COLUMNS, WriteOptions, read_columns, read_options, write_options
 from kbroker.spark.reader import KbrokerReader
 from kbroker.spark.stream import KbrokerStreamReader
+from kbroker.spark.worker_memory import freeze_modules
 from kbroker.spark.writer import KbrokerStreamWriter, KbrokerWriter, check_schema
 
 
@@ -34,6 +35,7 @@ class KbrokerDataSource(DataSource):
     @plainly
     def schema(self) -> StructType:
         """The official connector's columns, or those that the option ``columns`` names."""
+        freeze_modules()
         columns = read_columns(self.options)  # Spark does not say yet which kind of query it is to be
         return StructType([StructField(name, TYPES[name]) for name in columns])
 
