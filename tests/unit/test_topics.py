@@ -64,6 +64,7 @@ def test_topics_come_back_with_their_ids():
     known = [(view.name, view.topic_id, len(view.partitions)) for view in first.all()]
     assert [(view.name, view.topic_id, len(view.partitions)) for view in second.all()] == known
     assert len(published) == 1
+    store.close()
 
 
 def test_a_recreated_topic_has_another_id():
