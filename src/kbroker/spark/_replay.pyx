@@ -63,12 +63,13 @@ cdef class Counters:
     def __cinit__(self, *, samples=11, window_ms=1000, controller_samples=11, controller_window_ms=1000,
                   bint expires=True):
         client, controller = MetricConfig(samples, window_ms), MetricConfig(controller_samples, controller_window_ms)
+        default = MetricConfig()        # has a name: what is borrowed from it lives as long as it does
         cdef int kind
         for kind in range(KINDS):
             limited_config(kind, borrow_config(controller if kind == KIND_MUTATION else client), &self.limited[kind],
                            &self.cap_ms[kind])
         self.expires = expires
-        self.unlimited = borrow_config(MetricConfig())[0]
+        self.unlimited = borrow_config(default)[0]
         self.unlimited.quota_kind = QUOTA_NONE
 
     def __dealloc__(self):

@@ -126,7 +126,7 @@ cdef tuple row_of(const VerdictSlot *slot):
 
 cdef list verdict_rows(VerdictRing *ring, bint takes):
     cdef VerdictSlot *copies
-    cdef int64_t count, i
+    cdef int64_t count = 0, i
     with nogil:
         copies = <VerdictSlot *>malloc(VERDICT_SLOTS * sizeof(VerdictSlot))
         if copies != NULL:
