@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kbroker._core.clock import VirtualClock
 from kbroker._core.sensor import QuotaViolationError
@@ -175,3 +176,18 @@ def logged(requests: Sequence[Request], quotas: Quotas, later: Mapping[int, Quot
         broker.judge(request)
     broker.send(requests[-1].time_ms + 1)
     return broker
+
+
+def lacking(log: pa.Table, dropped: Sequence[int]) -> pa.Table:
+    """The log of as many brokers, numbered from 0, each without one of the records (by `sequence`)."""
+    place = log.schema.get_field_index("broker")
+    parts = []
+    for number, sequence in enumerate(dropped):
+        kept = log.filter(pc.not_equal(log["sequence"], sequence))
+        parts.append(kept.set_column(place, log.schema.field(place), pa.array([number] * len(kept), pa.int32())))
+    return pa.concat_tables(parts)
+
+
+def in_order(found: pa.Table) -> list[dict[str, Any]]:
+    """Rows in an order that is the same however they came."""
+    return sorted(found.to_pylist(), key=lambda row: [str(value) for value in row.values()])

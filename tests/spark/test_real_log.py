@@ -20,12 +20,14 @@ from kbroker.spark.quota_set import QuotaSet
 from kbroker.spark.recommend import needs_of_table, recommend
 from kbroker.spark.replay import by_client, check, replay_exact, replay_table
 from kbroker.spark.replay_core import Windows
+from kbroker.spark.replay_updates import replay_updates
 from kbroker.spark.table import read_table
 from kbroker.spark.table_stream import Ingested, StreamOptions
 from kbroker.spark.throttles import throttles
 from kbroker.spark.usage import usage
 from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
+from tests.spark.logged import in_order, lacking
 from tests.spark.real_traffic import LOG, QUOTAS, SAMPLES, SETTINGS, Traffic, entity, make_traffic
 from tests.support.quota_client import QuotaClient
 
@@ -136,6 +138,15 @@ def test_a_replay_gives_the_verdicts_to_the_millisecond(scene: Scene, rows: Data
         replay_exact(rows, QuotaSet({entity(client_id=None): {"producer_byte_rate": 5_000.0}}), windows=WINDOWS)
     )
     assert other.equal < len(judged)
+
+
+def test_a_replay_without_any_one_record(spark: SparkSession, rows: DataFrame) -> None:
+    """As many brokers as records, each without another one: values that are missing, row by row as without Spark."""
+    log = rows.toArrow()
+    logs = lacking(log, log["sequence"].to_pylist())
+    exact = replay_exact(spark.createDataFrame(logs), QuotaSet(QUOTAS), windows=WINDOWS).toArrow()
+    assert {row["missing"] for row in exact.to_pylist()} >= {0, 1, 2}
+    assert in_order(exact) == in_order(replay_updates(logs, QuotaSet(QUOTAS), windows=WINDOWS))
 
 
 def test_what_if_and_recommendation(spark: SparkSession, scene: Scene, rows: DataFrame) -> None:

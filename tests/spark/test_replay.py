@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from kbroker.spark.quota_set import QuotaSet
@@ -18,9 +21,10 @@ from kbroker.spark.replay import (
     verdicts_of_table,
 )
 from kbroker.spark.replay_core import Replay
+from kbroker.spark.replay_updates import replay_updates
 from kbroker.spark.table import read_table, write_table
 from kbroker.spark.units import spread_clients, units_of
-from tests.spark.logged import LoggedBroker, logged, traffic
+from tests.spark.logged import LoggedBroker, in_order, lacking, logged, traffic
 from tests.spark.test_replay_core import SETS, verdicts_of
 
 if TYPE_CHECKING:
@@ -83,6 +87,48 @@ def test_a_log_against_its_own_verdicts(spark: SparkSession, broker: LoggedBroke
     assert check(replay_exact(rows, QuotaSet(SETS["users"]))) == (len(broker.delays), 0, 0, 0, 0, 0, 0)
     other = check(replay_exact(rows, QuotaSet(SETS["each client"])))
     assert other.different + other.only_logged + other.only_replayed > 0
+
+
+def test_logs_that_lack_a_record(spark: SparkSession, broker: LoggedBroker) -> None:
+    """Of many brokers, each without another record, with verdicts or several values: as without Spark, row by row."""
+    told = [row for row in broker.rows if len(row["updates"]) > 2 or row["verdicts"]]
+    refused = [row for row in told if any(verdict["refused"] for verdict in row["verdicts"])]
+    dropped = [row["sequence"] for row in (*told[:3], *refused[:3], *told[-200::40], refused[-1])]
+    logs = lacking(broker.table(), dropped)
+    quotas = QuotaSet(SETS["users"])
+    exact = replay_exact(spark.createDataFrame(logs), quotas).toArrow()
+    assert len({row["broker"] for row in exact.to_pylist() if row["missing"]}) == len(dropped)
+    assert in_order(exact) == in_order(replay_updates(logs, quotas))
+
+
+def test_a_name_that_is_missing_is_empty(spark: SparkSession) -> None:
+    """Whether a log says null or nothing at all: a verdict belongs to the values of the same counter."""
+    broker = logged(traffic(2_000, 12), SETS["client ids"])
+    assert {delay[2] for delay in broker.delays} == {""}
+    for row in broker.rows:
+        row["broker"] = None if row["sequence"] % 2 else 0
+        for verdict in row["verdicts"]:
+            verdict["user"] = None
+    found = check(replay_exact(spark.createDataFrame(broker.table()), QuotaSet(SETS["client ids"])))
+    assert found == (len(broker.delays), 0, 0, 0, 0, 0, 0)
+
+
+def test_a_log_is_read_once(spark: SparkSession, tmp_path: Path) -> None:
+    """One that grows has no verdicts yet on values that are not there yet: nothing is missing."""
+    broker = logged(traffic(2_000, 11), SETS["users"])
+    refusals = [row for row, kind, *_ in broker.delays if kind == "ControllerMutation"]
+    assert refusals[-1] > 1_000
+    readings, now_there = tmp_path / "readings", 1_000
+
+    def growing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        is_first = not readings.exists()
+        readings.touch()
+        for batch in batches:
+            yield batch.filter(pc.less(batch["sequence"], now_there)) if is_first else batch
+
+    whole = spark.createDataFrame(broker.table()).coalesce(1)
+    found = check(replay_exact(whole.mapInArrow(growing, whole.schema), QuotaSet(SETS["users"])))
+    assert found == (sum(delay[0] < now_there for delay in broker.delays), 0, 0, 0, 0, 0, 0)
 
 
 def test_who_belongs_together() -> None:

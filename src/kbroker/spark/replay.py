@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from kbroker.spark.quota_set import QuotaSet
 from kbroker.spark.replay_core import Replay, Windows, seconds_schema, verdict_schema
@@ -16,7 +16,7 @@ from kbroker.spark.units import Shared, Work, work_on_rows, work_on_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 COUNTS = (*("requests", "request_bytes", "response_bytes", "logged_delayed", "logged_delay_ms", "delayed", "delay_ms"),)
 
@@ -112,23 +112,47 @@ def replay_exact(
 
     groups = 4 * rows.sparkSession.sparkContext.defaultParallelism
     plain = ("time", "broker", "sequence", "api_key", "api_version", "send_time_us", "response_queue_time_us")
-    parts = []
-    for name, other in (("updates", "verdicts"), ("verdicts", "updates")):
-        one = rows.select(*plain, F.explode(name).alias("one"))
-        counter = F.xxhash64("broker", "one.quota_type", "one.user", "one.client_id")
-        columns = {
-            name: F.array("one").alias(name),
-            other: F.lit(None).cast(rows.schema[other].dataType).alias(other),
-        }
-        group = F.pmod(counter, F.lit(groups)).alias("group")
-        parts.append(one.select(*plain, columns["updates"], columns["verdicts"], group))
+    # Values and verdicts of one reading: of two the second would see more of a log that grows, and take for missing
+    # what the first has not seen.
+    one = rows.select(*plain, F.explode(_values_and_verdicts(rows)).alias("one"))
+    update, verdict = F.col("one.updates"), F.col("one.verdicts")
+    # Where a name is missing it is empty, as in `replay_updates`: a counter must not lie in two groups.
+    names = [
+        F.coalesce(update[name], verdict[name], F.lit("")) for name in ("quota_type", "user", "client_id")
+    ]  # fmt: skip
+    counter = F.xxhash64(F.coalesce("broker", F.lit(0)), *names)
+    values = one.select(
+        *plain,
+        F.when(update.isNotNull(), F.array(update)).alias("updates"),
+        F.when(verdict.isNotNull(), F.array(verdict)).alias("verdicts"),
+        F.pmod(counter, F.lit(groups)).alias("group"),
+    )
 
     def work(table: pa.Table) -> pa.Table:
         return replay_updates(table, quotas, changes, windows)
 
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return parts[0].unionByName(parts[1]).groupBy("group").applyInArrow(work, from_arrow_schema(updates_schema()))
+    return values.groupBy("group").applyInArrow(work, from_arrow_schema(updates_schema()))
+
+
+def _values_and_verdicts(rows: DataFrame) -> Column:
+    """By row the elements of both lists in one; of the two fields of each, updates and verdicts, one is null."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, StructField, StructType
+
+    names = ("updates", "verdicts")
+    element = StructType([StructField(name, cast(ArrayType, rows.schema[name].dataType).elementType) for name in names])
+
+    def tagged(name: str) -> Column:
+        def element_of(one: Column) -> Column:
+            return F.struct(
+                *((one if kind.name == name else F.lit(None).cast(kind.dataType)).alias(kind.name) for kind in element)
+            )
+
+        return F.coalesce(F.transform(name, element_of), F.array().cast(ArrayType(element)))
+
+    return F.concat(*map(tagged, names))
 
 
 def check(replayed: DataFrame) -> Checked:
