@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.jars import CONNECTOR, fetch_jars
+from kbroker.spark.jars import CONNECTOR, DELTA, Jar, fetch_jars
 from kbroker.spark.session import build_session, require_packages, require_spark, stop_session
 from tests.spark.source_support import WORKER_STARTS
 from tests.support import need
@@ -38,13 +38,14 @@ JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class Sessions:
-    """Starts the session when it is first asked for. Jars count at its start only, so the connector's are given to it
-    whenever they can be had."""
+    """Starts the session when it is first asked for. Jars count at its start only, so those of the connector and of
+    Delta Lake are given to it whenever they can be had."""
 
     def __init__(self) -> None:
         self._session: SparkSession | None = None
         self._jars: list[Path] = []
         self.no_connector: str | None = None  # why the session goes without
+        self.no_delta: str | None = None
 
     def get(self) -> SparkSession:
         """Return the session; the test lacks something if it cannot start."""
@@ -54,17 +55,29 @@ class Sessions:
                 require_spark()
             except PipelineError as error:
                 need.lack(str(error))
-            try:
-                self._jars = fetch_jars(CONNECTOR)
-            except (PipelineError, OSError) as error:
-                self.no_connector = str(error)
+            self.no_connector, self.no_delta = self._fetch(CONNECTOR, self._jars), self._fetch(DELTA, [])
             from kbroker.spark import table_stream  # PySpark is here by now
 
             os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JVM))
             self._interrupt = signal.getsignal(signal.SIGINT)
             table_stream.WORKER_STARTS = WORKER_STARTS
-            self._session = build_session("kbroker tests", master="local[2]", more_jars=self._jars, settings=SETTINGS)
+            self._session = build_session(
+                "kbroker tests",
+                master="local[2]",
+                delta=self.no_delta is None,
+                more_jars=self._jars,
+                settings=SETTINGS,
+            )
         return self._session
+
+    @staticmethod
+    def _fetch(jars: Sequence[Jar], into: list[Path]) -> str | None:
+        """Why they cannot be had; None: they are in `into`."""
+        try:
+            into += fetch_jars(jars)
+        except (PipelineError, OSError) as error:
+            return str(error)
+        return None
 
     def close(self) -> None:
         if self._session is not None:
@@ -101,6 +114,14 @@ def connector(spark: SparkSession) -> SparkSession:
     """The session, with the official Kafka connector in it."""
     if _sessions.no_connector is not None:
         need.lack(_sessions.no_connector)
+    return spark
+
+
+@pytest.fixture(scope="module")
+def delta(spark: SparkSession) -> SparkSession:
+    """The session, with Delta Lake in it."""
+    if _sessions.no_delta is not None:
+        need.lack(_sessions.no_delta)
     return spark
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +21,13 @@ from kbroker.spark.errors import PipelineError
 from kbroker.spark.ingest import ingest
 from kbroker.spark.log_reader import LogSource
 from kbroker.spark.manifest import Table
-from kbroker.spark.session import require_spark
 from kbroker.spark.table_stream import StreamOptions
-from tests.spark.conftest import JVM
 from tests.spark.day import START_US, make_day
-from tests.support import need
+from tests.spark.killing import kill_ingest, wait_for_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).resolve().parents[2]
 #: In the order of a run, so that each restart has the work of a run before to take up. The first five meet batch 0;
 #: "manifest" is after the first of several; at "done" all is written and Spark has not committed the batch.
 PHASES = ("staged", "renamed", "manifest", "rejected", "done", "compact staged", "compact renamed", "compact manifest")
@@ -47,7 +43,9 @@ def rows_of(table: Path) -> Counter[tuple[Any, ...]]:
     return found
 
 
-def end_in_each_phase(folder: Path, run: Callable[[Path, Path, int, str], None]) -> None:
+def end_in_each_phase(
+    folder: Path, run: Callable[[Path, Path, int, str], None], phases: Sequence[str] = PHASES
+) -> None:
     """Call run(logs, table, bytes per batch, phase to end in) for each phase and once to the end; check the rows."""
     day = make_day(1_000)
     lines = [(line, row) for line, row in zip(day.lines(), day.rows.select(KEY).to_pylist(), strict=True)]
@@ -69,7 +67,7 @@ def end_in_each_phase(folder: Path, run: Callable[[Path, Path, int, str], None])
 
     budget = put(0, "{no record\n")
     put(1)
-    for phase in PHASES:
+    for phase in phases:
         run(logs, table, budget, phase)
         seen = rows_of(table)
         assert seen <= known(2), f"a row was doubled by an end at {phase}"
@@ -87,45 +85,49 @@ def end_in_each_phase(folder: Path, run: Callable[[Path, Path, int, str], None])
     assert list((table / "_staging").glob("*")) == []
 
 
+def fail_in(spark: SparkSession, logs: Path, table: Path, budget: int, phase: str) -> None:
+    """Nothing after the failure happens, nothing is cleaned up: what a kill leaves, but for the process."""
+
+    def fail(reached: str) -> None:
+        if reached == phase:
+            raise RuntimeError(f"ended at {phase}")
+
+    options = StreamOptions(buckets=2, max_per_batch=budget)
+    clock = VirtualClock(START_US // 1000 + 48 * 3_600_000)
+    source = LogSource.of_files(logs, format="json")
+    ended = ""
+    try:
+        ingest(spark, source, table, options, clock=clock, at=fail)
+    except (PipelineError, RuntimeError) as error:
+        ended = str(error)
+    assert (f"ended at {phase}" in ended) if phase else not ended, ended
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_no_failure_loses_or_doubles_a_row(spark: SparkSession, tmp_path: Path) -> None:
-    """Nothing after the failure happens, nothing is cleaned up: what a kill leaves, but for the process."""
+    """In every phase."""
+    end_in_each_phase(tmp_path, partial(fail_in, spark))
+
+
+@pytest.mark.slow
+def test_a_kill_and_a_failure_lose_and_double_no_row(spark: SparkSession, tmp_path: Path) -> None:
+    """The short form of the two soak tests: a kill between two manifests, a failure in the compaction."""
 
     def run(logs: Path, table: Path, budget: int, phase: str) -> None:
-        def fail(reached: str) -> None:
-            if reached == phase:
-                raise RuntimeError(f"ended at {phase}")
+        if phase == "manifest":
+            assert kill_ingest(logs, table, budget, phase) == -signal.SIGKILL
+            wait_for_jvm(table)
+        else:
+            fail_in(spark, logs, table, budget, phase)
 
-        options = StreamOptions(buckets=2, max_per_batch=budget)
-        clock = VirtualClock(START_US // 1000 + 48 * 3_600_000)
-        source = LogSource.of_files(logs, format="json")
-        ended = ""
-        try:
-            ingest(spark, source, table, options, clock=clock, at=fail)
-        except (PipelineError, RuntimeError) as error:
-            ended = str(error)
-        assert (f"ended at {phase}" in ended) if phase else not ended, ended
-
-    end_in_each_phase(tmp_path, run)
+    end_in_each_phase(tmp_path, run, ("manifest", "compact renamed"))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_no_kill_loses_or_doubles_a_row(tmp_path: Path) -> None:
-    try:
-        require_spark()
-    except PipelineError as error:
-        need.lack(str(error))
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-        "SPARK_SUBMIT_OPTS": " ".join(JVM),
-    }
-
     def run(logs: Path, table: Path, budget: int, phase: str) -> None:
-        command = [sys.executable, "-m", "tests.spark.killed_ingest", str(logs), str(table), str(budget), phase]
-        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == (-signal.SIGKILL if phase else 0), f"{phase}:\n{done.stdout}{done.stderr}"
+        assert kill_ingest(logs, table, budget, phase) == (-signal.SIGKILL if phase else 0)
 
     end_in_each_phase(tmp_path, run)

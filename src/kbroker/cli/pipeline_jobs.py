@@ -170,7 +170,7 @@ def compact(table: Path, grace: float, **common: Any) -> None:
         "rows": done.rows,
         "deleted": done.deleted,
     }
-    _summary({"compacted": rows, "table": _described(table)}, common)
+    _summary({"compacted": rows, **_described(table)}, common)
 
 
 def session(common: dict[str, Any]) -> SparkSession:
@@ -178,20 +178,13 @@ def session(common: dict[str, Any]) -> SparkSession:
     from kbroker.spark.session import build_session, require_spark
 
     require_spark()
-    delta = common.get("table_format") == "delta" or common.get("delta", False)
-    settings: dict[str, str] = {}
-    if delta:
-        from kbroker.spark.delta import SETTINGS
-
-        settings = SETTINGS
     progress(common)("starting Spark")
     return build_session(
         "kbroker pipeline",
         master=common["master"],
         driver_memory=common["driver_memory"],
         connector=common.get("connector") == "kafka",
-        delta=delta,
-        settings=settings,
+        delta=common.get("table_format") == "delta" or common.get("delta", False),
     )
 
 
@@ -265,13 +258,14 @@ def _run_stream(run: Callable[..., Ingested], table: Path, common: dict[str, Any
         "compacted_hours": done.compacted.hours,
         "elapsed_ms": done.elapsed_ms,
     }
-    _summary({"run": rows, "table": _described(table)}, common)
+    _summary({"run": rows, **_described(table)}, common)
 
 
-def _described(table: Path) -> dict[str, Any]:
-    from kbroker.spark.manifest import describe_table
+def _described(table: Path) -> dict[str, dict[str, Any]]:
+    """What is in a table, as far as it is known without Spark: nothing of one that Delta keeps."""
+    from kbroker.spark.manifest import DELTA, Table, describe_table
 
-    return describe_table(table)
+    return {} if Table(table).info().table_format == DELTA else {"table": describe_table(table)}
 
 
 def _summary(found: dict[str, dict[str, Any]], common: dict[str, Any]) -> None:

@@ -217,8 +217,9 @@ def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any])
         from kbroker.spark.table import read_table
 
         if tables:
-            known = describe_table(tables[0], dates or None)
-            say(f"reading {jobs.count(known['rows'])} rows of {known['hours']} hours in {known['files']} files")
+            if not common["delta"]:
+                known = describe_table(tables[0], dates or None)
+                say(f"reading {jobs.count(known['rows'])} rows of {known['hours']} hours in {known['files']} files")
             yield read_table(spark, tables[0], dates=dates or None)
         else:
             parsed = read_log(spark, LogSource.of_files(*logs)).cache()

@@ -74,6 +74,11 @@ def build_session(
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
+    more: dict[str, str] = {}
+    if delta:
+        from kbroker.spark.delta import SETTINGS
+
+        more = SETTINGS
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     chosen = {
         **({} if submitted and master is None else {"spark.master": master or "local[*]"}),
@@ -88,6 +93,7 @@ def build_session(
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 1)),  # Spark's 200 are tasks of nothing here
         "spark.sql.streaming.pollingDelay": "100ms",  # of 10 ms an idle stream asks the broker 219 times a second
         **({"spark.jars": ",".join(map(str, files))} if files else {}),
+        **more,
         **(settings or {}),
     }
     builder = SparkSession.builder

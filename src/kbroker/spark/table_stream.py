@@ -108,8 +108,7 @@ class TableStream:
         started = self.clock.now_ms()
         with lock_table(self.spark, self.table.path):
             self._info = self._open()
-            if self.options.table_format == PARQUET:
-                self._clean()
+            self._clean()
             query = self._start(load(), parse)
             try:
                 while self._await(query, stopping):
@@ -118,13 +117,17 @@ class TableStream:
                 with self._writing:
                     self._stopped = True
                 query.stop()
-            if self.options.table_format == PARQUET:
+            if self._is_parquet:
                 self._compact(self.spark)
         self.done.elapsed_ms = self.clock.now_ms() - started
         return self.done
 
     def _open(self) -> TableInfo:
         """Check that the table is ours: made by this checkpoint, from this source."""
+        if not self._is_parquet:
+            from kbroker.spark.delta import require_delta
+
+            require_delta(self.spark)
         info = open_table(self.table, self.wanted)
         if info.source != self.wanted.source:
             raise TableError(
@@ -140,13 +143,15 @@ class TableStream:
 
     def _clean(self) -> None:
         shutil.rmtree(self.table.path / STAGING, ignore_errors=True)
-        dropped = self.table.drop_orphans()
-        if dropped:
-            self.progress(f"removed {dropped} files of a run that was killed")
         now_ms = self.clock.wall_ms()
         for file in (self.table.path / REJECTED).glob("batch-*"):
             if now_ms - file.stat().st_mtime * 1000 > self.options.rejected_keep_ms:
                 file.unlink()
+        if not self._is_parquet:
+            return  # which of its files are live Delta alone knows
+        dropped = self.table.drop_orphans()
+        if dropped:
+            self.progress(f"removed {dropped} files of a run that was killed")
         self._max_time_us = self.table.max_time_us()
         self._unsettled = {hour.key for hour in self.table.hours()}
 
@@ -184,20 +189,7 @@ class TableStream:
         if self._info.stream is None:
             self._info = replace(self._info, stream=_stream_id(self.checkpoint))
             self.table.store_info(self._info)
-        parsed = parse(batch)
-        bad = F.count(F.when(F.col(REASON).isNotNull(), F.lit(1))).alias("rejected")
-        if self.options.table_format == DELTA:  # writes by a plan of its own, in which nothing is observed
-            parsed = parsed.persist()
-            refused = int(parsed.agg(bad).collect()[0]["rejected"])
-            written = self._write(good(parsed), number)
-        else:
-            counted = Observation()
-            written = self._write(good(parsed.observe(counted, bad)), number)
-            refused = int(counted.get["rejected"])
-        if refused:
-            self._keep_rejected(rejected(parsed), number)
-        if self.options.table_format == DELTA:
-            parsed.unpersist()
+        written, refused = self._take(parse(batch), number)
         self._at("rejected")
         self._hot = dict(written.rows_by_bucket)
         self._max_time_us = max(filter(None, [self._max_time_us, written.max_time_us]), default=None)
@@ -206,23 +198,45 @@ class TableStream:
         self.done.rejected += refused
         self.done.files += written.files
         took = self.clock.now_ms() - started
+        where = f" into {written.files} files of {len(written.hours)} hours" if self._is_parquet else ""
         self.progress(
-            f"batch {number}: {jobs.count(written.rows)} rows into {written.files} files of {len(written.hours)} hours"
+            f"batch {number}: {jobs.count(written.rows)} rows{where}"
             + (f", {jobs.count(refused)} rejected" if refused else "")
             + f", {jobs.duration(took)}, {jobs.rate(written.rows, took)}"
         )
-        if self.options.table_format == PARQUET:
+        if self._is_parquet:
             self._compact(batch.sparkSession, written.hours)
         self._at("done")
 
-    def _write(self, rows: DataFrame, number: int) -> Written:
-        if self.options.table_format == DELTA:
-            from kbroker.spark.delta import write_delta
+    @property
+    def _is_parquet(self) -> bool:
+        return self.options.table_format == PARQUET
 
-            return write_delta(rows, self.table, self._info, number)
-        return write_batch(
-            rows, self.table, self._info, number, hot=self._hot, split_rows=self.options.split_rows, at=self._at
-        )
+    def _take(self, parsed: DataFrame, number: int) -> tuple[Written, int]:
+        """Write what is good into the table and keep the rest; what was written, and how much was not."""
+        bad = F.count(F.when(F.col(REASON).isNotNull(), F.lit(1))).alias("rejected")
+        if self._is_parquet:
+            counted = Observation()
+            rows = good(parsed.observe(counted, bad))
+            written = write_batch(
+                rows, self.table, self._info, number, hot=self._hot, split_rows=self.options.split_rows, at=self._at
+            )
+            refused = int(counted.get["rejected"])
+            if refused:
+                self._keep_rejected(rejected(parsed), number)
+            return written, refused
+        from kbroker.spark.delta import write_delta
+
+        parsed = parsed.persist()
+        try:
+            # counted first: it writes by a plan of its own, in which nothing is observed, and leaves a repeated one out
+            refused = int(parsed.agg(bad).collect()[0]["rejected"])
+            written = write_delta(good(parsed), self.table, self._info, number, self._at)
+            if refused:
+                self._keep_rejected(rejected(parsed), number)
+        finally:
+            parsed.unpersist()
+        return written, refused
 
     def _keep_rejected(self, others: DataFrame, number: int) -> None:
         folder = self.table.path / STAGING / f"rejected-{number:08d}"
@@ -295,8 +309,11 @@ def compact_table(
     info = table.info()
     with lock_table(spark, path):
         if info.table_format == DELTA:
-            spark.sql(f"OPTIMIZE delta.`{path.absolute()}`")
-            return Compacted()
+            from kbroker.spark.delta import optimize_delta
+
+            done = optimize_delta(spark, path)
+            progress(f"compacted {done.files_before} files into {done.files_after}")
+            return done
         done = compaction.compact(
             spark, table, info, closed_before_us=0, now_ms=now_ms, grace_ms=grace_ms, everything=True
         )
