@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from kbroker._core.clock import VirtualClock
+from kbroker.common.request_log import COLUMNS, LIST, TIMESTAMP_US, Column
 from kbroker.server.request_log._drain import RecordDrain
 from kbroker.server.request_log._json_lines import JsonLines
 from kbroker.server.request_log._log_core import RequestLogCore
@@ -36,3 +37,30 @@ class Bench:
 
     def now_ns(self) -> int:
         return self.clock.now_ns()
+
+
+def as_columns(record: dict[str, Any]) -> dict[str, Any]:
+    """A JSON object as a row."""
+
+    def look(value: Any, path: str) -> Any:
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        return value
+
+    def convert(column: Column) -> Any:
+        value = look(record, column.json)
+        if column.type == LIST:
+            return [{field.name: part.get(field.json) for field in column.fields} for part in value]
+        if column.name.endswith("_time_us") and value is not None:
+            return round(value * 1000)
+        return value
+
+    return {column.name: convert(column) for column in COLUMNS}
+
+
+def as_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of Arrow with its time as JSON has it."""
+    for column in COLUMNS:
+        if column.type == TIMESTAMP_US:
+            row[column.name] = row[column.name].strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return row

@@ -10,7 +10,6 @@ import pytest
 
 from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import ConfigError
-from kbroker.common.request_log import COLUMNS, LIST, TIMESTAMP_US, Column
 from kbroker.common.request_log_names import ARROW_END
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import iter_batches
@@ -21,7 +20,7 @@ from kbroker.server.request_log.arrow_form import ArrowForm
 from kbroker.server.request_log.files import RollingFiles
 from kbroker.server.request_log.settings import request_log_settings
 from kbroker.server.request_log.writer import RequestLogWriter
-from tests.support.request_log import NAMES, Bench
+from tests.support.request_log import NAMES, Bench, as_columns, as_row
 
 pa = pytest.importorskip("pyarrow")
 
@@ -44,32 +43,6 @@ def fill(bench: Bench) -> None:
     other.record(count=3, verdicts=[(1, b"", b"", 0, 1, float("nan"), float("inf"), 1, 1, 1, False)])
     other.record(count=4, api_key=1, brought_nothing=True, response_sent_ns=at)
     other.record(is_late=True)
-
-
-def as_columns(record: dict[str, Any]) -> dict[str, Any]:
-    """A JSON object as a row."""
-
-    def look(value: Any, path: str) -> Any:
-        for name in path.split("."):
-            value = value.get(name) if isinstance(value, dict) else None
-        return value
-
-    def convert(column: Column) -> Any:
-        value = look(record, column.json)
-        if column.type == LIST:
-            return [{field.name: part.get(field.json) for field in column.fields} for part in value]
-        if column.name.endswith("_time_us") and value is not None:
-            return round(value * 1000)
-        return value
-
-    return {column.name: convert(column) for column in COLUMNS}
-
-
-def as_row(row: dict[str, Any]) -> dict[str, Any]:
-    for column in COLUMNS:
-        if column.type == TIMESTAMP_US:
-            row[column.name] = row[column.name].strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    return row
 
 
 def tables(data: bytes) -> Any:
