@@ -111,6 +111,17 @@ def test_software_told_before_the_login(secured: SecuredBroker) -> None:
         assert known == ["SASL"]
 
 
+def test_a_long_name_of_software_is_held_for_nobody(secured: SecuredBroker) -> None:
+    """Who has not logged in fills no memory by it: neither the table of names, nor the page of metrics, nor the log."""
+    with secured.connect("SASL") as connection:
+        told = {"ClientSoftwareName": "n" * 4096, "ClientSoftwareVersion": "v" * 4097}
+        assert ask(connection, API_VERSIONS, 3, **told)["ErrorCode"] == 0
+        log_in(connection)
+        processors = secured.broker._running().server.processors
+        known = [name for p in processors for name in p.client_software()]
+        assert known == [("unknown", "unknown")]
+
+
 def test_api_versions_before_and_after(secured: SecuredBroker) -> None:
     """The same ranges, whoever asks on whatever listener."""
     with secured.connect("PLAINTEXT") as plain, secured.connect("SASL") as connection:

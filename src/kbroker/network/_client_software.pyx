@@ -15,6 +15,9 @@ from kbroker._core.hashing cimport hash_seeded, mix_hash
 from kbroker._core.request cimport Request
 from kbroker._core.sync cimport mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 
+cdef enum:
+    MOST_BYTES = 4096           # of a name or a version; longer ones are held for nobody
+
 cdef struct Announcement:       # its two texts lie behind it
     int32_t name_bytes
     int32_t version_bytes
@@ -38,8 +41,10 @@ cdef void software_destroy(SoftwareTable *table) noexcept nogil:
 
 cdef bint software_announce(Request *request, const char *name, int32_t name_bytes, const char *version,
                             int32_t version_bytes) noexcept nogil:
-    cdef Announcement *said = <Announcement *>malloc(
-        sizeof(Announcement) + <size_t>name_bytes + <size_t>version_bytes)
+    cdef Announcement *said
+    if name_bytes > MOST_BYTES or version_bytes > MOST_BYTES:
+        return True             # as if its client had not told
+    said = <Announcement *>malloc(sizeof(Announcement) + <size_t>name_bytes + <size_t>version_bytes)
     if said is NULL:
         return False
     said.name_bytes = name_bytes

@@ -11,9 +11,6 @@ from kbroker.network._client_software cimport software_announce
 from kbroker.server._lane_types cimport Body, Handler, Lane, Outcome, OUTCOME_ANSWERED
 from kbroker.server.quota._gate cimport gate_request, store_throttle
 
-cdef enum:
-    SOFTWARE_BYTES = 4096
-
 
 cdef bint is_alphanumeric(char c) noexcept nogil:
     return (c >= c'a' and c <= c'z') or (c >= c'A' and c <= c'Z') or (c >= c'0' and c <= c'9')
@@ -57,7 +54,7 @@ cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept no
             if not is_software_name(name, name_bytes) or not is_software_name(version, version_bytes):
                 body = &lane.invalid_versions[request.api_version]
                 error = INVALID_REQUEST
-            elif name_bytes <= SOFTWARE_BYTES and version_bytes <= SOFTWARE_BYTES:
+            else:
                 software_announce(request, name, <int32_t>name_bytes, version, <int32_t>version_bytes)
     request_mark_error(request, error, 1)
     writer_init(&w, request.inline_out, sizeof(request.inline_out))
