@@ -288,3 +288,20 @@ def test_list_config_resources():
     assert listed(1) == (0, [(TOPIC, "t"), (BROKER, "1"), (LOGGER, "1"), (CLIENT_METRICS, "m"), (GROUP, "g")])
     assert listed(1, TOPIC, GROUP) == (0, [(TOPIC, "t"), (GROUP, "g")])
     assert listed(1, TOPIC, 3) == (35, [])
+
+
+@pytest.mark.parametrize(("kind", "key"), [(GROUP, "consumer.session.timeout.ms"), (CLIENT_METRICS, "interval.ms")])
+def test_names_that_are_no_utf_8(kind, key):
+    """They are stored as Java would read them, and found again by the same bytes; the broker meets no error."""
+    bench = make_bench()
+    name = b"g\xff".decode("utf-8", "surrogateescape")
+    rows = [{"Name": key, "ConfigOperation": SET, "Value": "45000"}]
+    body = {"Resources": [{"ResourceType": kind, "ResourceName": name, "Configs": rows}], "ValidateOnly": False}
+    (answer,) = bench.ask("IncrementalAlterConfigs", 1, body)["Responses"]
+    assert (answer["ErrorCode"], answer["ResourceName"]) == (0, "g\ufffd")
+    asked = [{"ResourceType": kind, "ResourceName": name, "ConfigurationKeys": [key]}]
+    body = {"Resources": asked, "IncludeSynonyms": False, "IncludeDocumentation": False}
+    (result,) = bench.ask("DescribeConfigs", 4, body)["Results"]
+    assert [(row["Name"], row["Value"]) for row in result["Configs"]] == [(key, "45000")]
+    assert step(bench, kind, "g", ("x" + name, SET, name))[0] == 40
+    assert step(bench, BROKER, "1", ("x" + name, SET, "v" + name))[0] != -1

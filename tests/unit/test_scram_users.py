@@ -73,6 +73,15 @@ def test_a_user_is_set_and_removed(ctx: Any) -> None:
     assert ctx.credentials.find("SCRAM-SHA-256", "bob") is None
 
 
+def test_a_name_that_is_no_utf_8(ctx: Any) -> None:
+    """It is stored as Java would read it, with replacement characters, and found again by the same bytes."""
+    name = b"bo\xff".decode("utf-8", "surrogateescape")
+    assert altered(ctx, [], [upsertion(name)]) == {"bo\ufffd": (0, None)}
+    assert described(ctx, [name]) == [("bo\ufffd", 0, None, [(1, 4096)])]
+    assert altered(ctx, [{"Name": name, "Mechanism": 1}], []) == {"bo\ufffd": (0, None)}
+    assert described(ctx, None) == []
+
+
 def test_describe_says_what_is_wrong(ctx: Any) -> None:
     """An unknown user is 91, one named twice 92; the others are described."""
     altered(ctx, [], [upsertion("bob")])

@@ -15,6 +15,7 @@ from kbroker.server.context import (
     Body,
     RequestContext,
 )
+from kbroker.server.java_text import as_java_reads
 from kbroker.server.topic_rules import INTERNAL_TOPICS, invalid_name_reason
 from kbroker.server.topics import ZERO_ID, TopicView
 
@@ -75,7 +76,7 @@ def _by_name(
         if view is not None:
             topics.append(_topic(ctx, view, operations))
         elif invalid_name_reason(name) is not None:
-            topics.append(_unknown(_as_java_reads(name), ZERO_ID, Errors.INVALID_TOPIC_EXCEPTION))
+            topics.append(_unknown(as_java_reads(name), ZERO_ID, Errors.INVALID_TOPIC_EXCEPTION))
         else:
             missing.append(name)
             topics.append(_unknown(name, ZERO_ID, Errors.UNKNOWN_TOPIC_OR_PARTITION))
@@ -113,11 +114,6 @@ def _partition(node: int, index: int, log: Any) -> Body:
         "IsrNodes": [node],
         "OfflineReplicas": [node] if offline else [],
     }
-
-
-def _as_java_reads(name: str) -> str:
-    """Bytes that are no UTF-8 come back as replacement characters, not as the bytes they were."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _unknown(name: str | None, topic_id: uuid.UUID, error: Errors) -> Body:

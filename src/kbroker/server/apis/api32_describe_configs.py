@@ -15,6 +15,7 @@ from kbroker.server.config_entries import (
     topic_entries,
 )
 from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.java_text import body_as_java_reads
 from kbroker.server.metadata_store import BROKER
 from kbroker.server.topic_rules import invalid_name_reason
 
@@ -40,7 +41,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     results = []
     described: dict[tuple[int, str], list[Entry]] = {}
     free_rows = 0
-    for resource in body["Resources"]:
+    for resource in body_as_java_reads(body["Resources"]):
         kind, name = resource["ResourceType"], resource["ResourceName"]
         entries = described.get((kind, name))
         is_free = entries is not None or kind in (CLIENT_METRICS, GROUP)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.dynamic_configs import ConfigChange
+from kbroker.server.java_text import body_as_java_reads
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
@@ -22,6 +23,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 def each_resource(body: Body, alter: Callable[[Body], None]) -> Body:
     """The answer to AlterConfigs too: ``alter`` raises KafkaError for a resource that is refused."""
+    body = body_as_java_reads(body)  # it is stored
     times = Counter((row["ResourceType"], row["ResourceName"]) for row in body["Resources"])
     answers = []
     for resource in body["Resources"]:

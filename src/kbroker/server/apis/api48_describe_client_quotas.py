@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER
 from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.java_text import body_as_java_reads
 
 EXACT, DEFAULT, ANY = 0, 1, 2
 
@@ -40,7 +41,7 @@ def _filter(components: Iterable[Body]) -> tuple[dict[str, str | None], set[str]
     exact: dict[str, str | None] = {}
     present: set[str] = set()
     for component in components:
-        kind, how, name = component["EntityType"], component["MatchType"], component["Match"]
+        kind, how, name = component["EntityType"], component["MatchType"], body_as_java_reads(component["Match"])
         if not kind:
             raise _invalid("Invalid empty entity type.")
         if kind in exact or kind in present:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import QuotaEntity
 from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.java_text import body_as_java_reads
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 
 
@@ -29,12 +30,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 def _entity(row: Body) -> QuotaEntity:
     """Of a type that comes twice, the last name counts, as in Kafka's map."""
-    return QuotaEntity.of({part["EntityType"]: _as_java_reads(part["EntityName"]) for part in row["Entity"]})
-
-
-def _as_java_reads(name: str | None) -> str | None:
-    """Bytes that are no UTF-8 become replacement characters: the name is stored, and shown by other tools."""
-    return None if name is None else name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return QuotaEntity.of({part["EntityType"]: body_as_java_reads(part["EntityName"]) for part in row["Entity"]})
 
 
 def _answer(entity: QuotaEntity, refusal: KafkaError | None) -> Body:

@@ -10,6 +10,7 @@ from collections import Counter
 from kbroker.common import scram
 from kbroker.common.errors import Errors
 from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.java_text import as_java_reads
 
 _TWICE = "Cannot describe SCRAM credentials for the same user twice in a single request: "
 _UNKNOWN = "Attempt to describe a user credential that does not exist: "
@@ -18,7 +19,7 @@ _UNKNOWN = "Attempt to describe a user credential that does not exist: "
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe the users named, or all of them."""
     known = ctx.credentials.users()
-    asked = [user["Name"] for user in body["Users"] or ()] or list(known)
+    asked = [as_java_reads(user["Name"]) for user in body["Users"] or ()] or list(known)
     results = []
     for name, times in Counter(asked).items():
         result: Body = {"User": name, "ErrorCode": 0, "ErrorMessage": None, "CredentialInfos": []}

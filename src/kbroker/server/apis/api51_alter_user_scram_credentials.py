@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from kbroker.common.errors import Errors
 from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.java_text import body_as_java_reads
 from kbroker.server.security.credentials import Deletion, Upsertion
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Apply what is right for each user, and say what was not."""
+    body = body_as_java_reads(body)  # names are stored
     deletions = [Deletion(one["Name"], one["Mechanism"]) for one in body["Deletions"]]
     upsertions = [
         Upsertion(one["Name"], one["Mechanism"], one["Iterations"], bytes(one["Salt"]), bytes(one["SaltedPassword"]))
