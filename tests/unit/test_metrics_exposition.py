@@ -57,6 +57,15 @@ def test_series_of_clients_are_bounded() -> None:
     assert len(bounded(("ip",), nan, 1)) == 2
 
 
+def test_a_client_that_calls_itself_other() -> None:
+    """Its series and the one of all that are too small are one: a series stands once in the text."""
+    samples = [Sample(("other", "a"), 9.0), *(Sample((f"u{n}", "a"), float(n)) for n in range(4))]
+    assert bounded(("user", "listener"), samples, 2) == [Sample(("u3", "a"), 3.0), Sample(("other", "a"), 12.0)]
+    both = [Sample(("other", "x"), 9.0), Sample(("u", "v"), 1.0), Sample(("w", "v"), 2.0)]
+    assert bounded(("user", "client_id"), both, 2)[:2] == [both[0], both[2]]
+    assert bounded(("user", "client_id"), [Sample(("other", "other"), 5.0), *both], 5)[0].value == 5.0
+
+
 def exposition() -> tuple[Metrics, Exposition]:
     metrics = Metrics(clock=VirtualClock())
     return metrics, Exposition(metrics, entity_series=2)

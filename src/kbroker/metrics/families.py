@@ -133,13 +133,15 @@ def bounded(
     if len(numbers) < len(found):
         return found
     numbers.sort(key=lambda pair: (-math.inf if math.isnan(pair[1]) else pair[1], pair[0].labels), reverse=True)
-    kept = [sample for sample, _ in numbers[:limit]]
+    kept, small = numbers[:limit], numbers[limit:]
+    # a client may call itself so; were it kept, its series would be there twice
+    small += [pair for pair in kept if all(pair[0].labels[place] == OTHER for place in entity)]
     rest: dict[tuple[str, ...], float] = {}
-    for sample, value in numbers[limit:]:
+    for sample, value in small:
         key = tuple(OTHER if place in entity else text for place, text in enumerate(sample.labels))
         before = rest.get(key, math.nan)
         if math.isnan(value) or math.isnan(before):
             rest[key] = before if math.isnan(value) else value
         else:
             rest[key] = before + value if combine == "sum" else max(before, value)
-    return kept + [Sample(key, value) for key, value in rest.items()]
+    return [sample for sample, _ in kept if sample.labels not in rest] + [Sample(*pair) for pair in rest.items()]
