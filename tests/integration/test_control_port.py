@@ -84,6 +84,7 @@ def test_topics(call):
     assert {"name": "t", "partitions": 3} in call("GET", "/topics")[1]["topics"]
     status, answer = call("POST", "/topics", {"name": "t"})
     assert (status, answer["code"]) == (409, "TOPIC_ALREADY_EXISTS")
+    assert call("POST", "/topics", {"name": "default", "partitions": -1}) == (200, {"name": "default", "partitions": 1})
     assert call("POST", "/topics", {"name": "u", "configs": {"no.such": "1"}})[1]["code"] == "INVALID_CONFIG"
     assert call("DELETE", "/topics/t") == (200, {})
     assert call("DELETE", "/topics/t")[1]["code"] == "UNKNOWN_TOPIC_OR_PARTITION"

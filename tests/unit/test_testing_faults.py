@@ -82,6 +82,8 @@ def test_names_with_underscores(rules):
         ({"error": "NO_SUCH"}, "no error 'NO_SUCH'"),
         ({"error": 9999}, "no error 9999"),
         ({"error": True}, "no error True"),
+        ({"error": "NONE"}, "NONE is no error"),
+        ({"error": 0, "delay_ms": 5}, "NONE is no error"),
         ({"drop": True, "disconnect": True}, "at most"),
         ({"error": 6, "drop": True}, "at most"),
         ({"delay_ms": -1, "drop": True}, "delay_ms must be"),

@@ -119,7 +119,7 @@ class Routes:
         if not all(isinstance(value, (str, int, float)) for value in configs.values()):
             raise ValueError("configs must be an object of texts")
         self._broker.create_topic(name, partitions, {key: _text(value) for key, value in configs.items()})
-        return {"name": name, "partitions": partitions}
+        return {"name": name, "partitions": self._broker.topics.get(name, partitions)}  # -1 takes the broker's default
 
     def _delete_topic(self, name: str, body: Body) -> Body:
         self._broker.delete_topic(name)

@@ -192,6 +192,8 @@ class FaultRules:
             if key not in served:
                 raise ValueError(f"this broker does not serve {codec.api(key).name}")
         code = _error(error)
+        if code == Errors.NONE:
+            raise ValueError("NONE is no error: its answer would say that all is done")
         if sum((code is not None, drop, disconnect)) > 1:
             raise ValueError("one of error, drop and disconnect at most")
         if code is None and not drop and not disconnect and not delay_ms:
