@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.ingest import ingest
 from kbroker.spark.log_files import Files, Piece, read_piece
+from kbroker.spark.log_reader import LogSource, read_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def files(*paths: Path) -> Files:
@@ -129,3 +135,15 @@ def test_hidden_and_empty_files_are_left_alone(tmp_path: Path) -> None:
     for name in (".hidden.jsonl", "_checkpoint", "empty.log", "empty.arrows"):
         (tmp_path / name).touch()
     assert set(files(tmp_path).ends({}, None).values()) <= {0}
+
+
+def test_a_folder_without_records(spark: SparkSession, tmp_path: Path) -> None:
+    """A log that is still to come has no rows, as a whole and as a stream; one that is nowhere is named."""
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "empty.jsonl").touch()
+    assert read_log(spark, LogSource.of_files(tmp_path / "log")).count() == 0
+    done = ingest(spark, LogSource.of_files(tmp_path / "log"), tmp_path / "table")
+    assert (done.rows, done.rejected) == (0, 0)
+    for path in (tmp_path / "none", tmp_path / "log" / "*.arrows"):
+        with pytest.raises(PipelineError, match="there is no log at"):
+            read_log(spark, LogSource.of_files(path))

@@ -91,6 +91,23 @@ def test_a_folder_that_is_no_table_is_named() -> None:
         live_files("/nowhere")
 
 
+@pytest.mark.parametrize(
+    "text", ["", "{", "{}", "[]", "\0", '{"layout_version": 1, "wool": 2}', '{"layout_version": null}']
+)
+def test_a_damaged_manifest_is_named(tmp_path: Path, text: str) -> None:
+    """The table's and an hour's: the sentence says which file, and what to do."""
+    table = Table(tmp_path)
+    table.store_info(TableInfo())
+    table.store(Hour(DATE, 5))
+    (hour,) = tmp_path.glob("_manifest/date=*.json")
+    hour.write_text(text)
+    with pytest.raises(TableError, match=r"hour=05\.json is damaged: restore it"):
+        list(table.hours())
+    (tmp_path / "_manifest/table.json").write_text(text)
+    with pytest.raises(TableError, match=r"table\.json is damaged: restore it"):
+        table.info()
+
+
 def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
     table = Table(tmp_path)
     table.store_info(TableInfo(layout_version=2))

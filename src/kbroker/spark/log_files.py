@@ -198,8 +198,8 @@ class _Reader(DataSourceReader):
         return files.pieces({}, files.ends({}, None))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Piece)
-        return read_piece(partition)
+        # what has no partitions Spark reads as one of its own making
+        return read_piece(partition) if isinstance(partition, Piece) else iter(())
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -6,6 +6,7 @@ topic. JSON is taken apart by Spark's own parser, Arrow batch by batch: there is
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from kbroker.common.request_log import COLUMNS, LIST, TIMESTAMP_US
 from kbroker.spark import log_schema
 from kbroker.spark.arrow_log import decode_messages, message_schema
+from kbroker.spark.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -86,6 +88,9 @@ def stream_log(spark: SparkSession, source: LogSource, max_per_batch: int | None
 def _load(spark: SparkSession, source: LogSource, *, streaming: bool, max_per_batch: int | None = None) -> DataFrame:
     reader = spark.readStream if streaming else spark.read
     if not source.topic:
+        for path in source.paths:
+            if not glob.glob(path) and not os.path.exists(path):
+                raise PipelineError(f"there is no log at {path}: name files, folders of files, or patterns")
         from kbroker.spark.log_files import NAME, LogFiles
 
         spark.dataSource.register(LogFiles)

@@ -157,9 +157,15 @@ class Table:
             found = json.loads((self.manifests / "table.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise TableError(f"{self.path} is no table: it has no {MANIFEST}/table.json") from None
-        if found["layout_version"] > LAYOUT_VERSION:
-            raise TableError(f"{self.path} has layout {found['layout_version']}; this kbroker knows {LAYOUT_VERSION}")
-        return TableInfo(**found)
+        except ValueError:
+            raise _damaged(self.manifests / "table.json") from None
+        try:
+            layout = int(found["layout_version"])
+            if layout > LAYOUT_VERSION:
+                raise TableError(f"{self.path} has layout {layout}; this kbroker knows {LAYOUT_VERSION}")
+            return TableInfo(**found)
+        except (KeyError, TypeError, ValueError):
+            raise _damaged(self.manifests / "table.json") from None
 
     def store_info(self, info: TableInfo) -> None:
         """Replace `table.json`."""
@@ -171,9 +177,14 @@ class Table:
             found = json.loads(self._manifest(date, hour).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return Hour(date, hour)
-        found["files"] = tuple(DataFile(**file) for file in found["files"])
-        found["retired"] = tuple(Retired(**file) for file in found["retired"])
-        return Hour(**found)
+        except ValueError:
+            raise _damaged(self._manifest(date, hour)) from None
+        try:
+            found["files"] = tuple(DataFile(**file) for file in found["files"])
+            found["retired"] = tuple(Retired(**file) for file in found["retired"])
+            return Hour(**found)
+        except (TypeError, KeyError):
+            raise _damaged(self._manifest(date, hour)) from None
 
     def store(self, hour: Hour) -> None:
         """Replace an hour's manifest: from here on its files, and no others, are the hour."""
@@ -276,6 +287,10 @@ def _utc(time_us: int | None) -> str | None:
     return (datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=time_us)).isoformat(
         sep=" ", timespec="milliseconds"
     )[:-6]
+
+
+def _damaged(manifest: Path) -> TableError:
+    return TableError(f"{manifest} is damaged: restore it, or ingest the log again into a new table")
 
 
 def replace_file(path: Path, value: dict[str, Any]) -> None:

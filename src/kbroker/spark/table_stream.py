@@ -221,7 +221,8 @@ class TableStream:
             written = write_batch(
                 rows, self.table, self._info, number, hot=self._hot, split_rows=self.options.split_rows, at=self._at
             )
-            refused = int(counted.get["rejected"])
+            # of a batch of nothing, as of a log that is still to come, Spark plans nothing and has counted nothing
+            refused = 0 if written.rows == 0 and parsed.isEmpty() else int(counted.get["rejected"])
             if refused:
                 self._keep_rejected(rejected(parsed), number)
             return written, refused
