@@ -105,6 +105,11 @@ def test_version():
         ("nope", "No such command 'nope'."),
         ("topics create", "Missing argument 'TOPIC...'."),
         ("topics create t --partitions 0", "Invalid value for '--partitions' / '-p': 0 is not in the range x>=1."),
+        ("consume t --timeout nan", "Invalid value for '--timeout': nan is no finite number."),
+        ("consume t --timeout inf", "Invalid value for '--timeout': inf is no finite number."),
+        ("pipeline compact t --grace nan", "Invalid value for '--grace': nan is no finite number."),
+        ("pipeline usage t --date 2026-1-2",
+         "Invalid value for '--date': expected a day such as 2026-01-31, got '2026-1-2'"),
         ("topics create t --config x", "Invalid value for --config: expected NAME=VALUE, got 'x'"),
         ("topics list -b a:b", "Invalid value for --bootstrap-server: expected host:port, got 'a:b'"),
         ("produce t --acks 2", "Invalid value for '--acks': '2' is not one of '0', '1', 'all', '-1'."),
@@ -264,6 +269,19 @@ def test_serve_passes_settings_on_and_the_later_source_wins(fake_broker, tmp_pat
         "a": "b=c",
     }
     assert wanted == {k: v for k, v in broker.properties.items() if k in wanted}
+
+
+def test_serve_into_a_folder_without_a_name(fake_broker):
+    """`--data-dir "$UNSET"` is not the folder that one happens to stand in: the setting refuses it."""
+    run("serve", "--data-dir", "")
+    assert fake_broker.made[0].properties["log.dirs"] == ""
+
+
+def test_headers_of_produce_are_the_bytes_of_the_shell():
+    """Also where they are no UTF-8, as the lines of its input are."""
+    from kbroker.cli.produce import _header
+
+    assert _header("name=" + b"\xff\xfe".decode("utf-8", "surrogateescape")) == ("name", b"\xff\xfe")
 
 
 def test_serve_in_memory(fake_broker):

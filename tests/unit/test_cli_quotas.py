@@ -450,6 +450,12 @@ def test_what_list_prints_apply_reads(broker, tmp_path):
         ("- {entity: {1: a}, quotas: {}}", "line 1: 1 is no text; put it in quotes"),
         ("- {entity: {user: a}, quotas: {}}\n- {entity: {user: a}, quotas: {}}", "entry 2: user a comes twice"),
         ("- {entity: {user: a}\n  x: [", "line 2: "),
+        ("- {entity: {user: 2026-02-30}, quotas: {}}", "line 1: '2026-02-30' is no timestamp; put a name in quotes"),
+        ("- {entity: {user: a}, quotas: {k: 0x_}}", "line 1: '0x_' is no int"),
+        ("- {entity: {user: a}, quotas: {k: !!bool maybe}}", "line 1: 'maybe' is no bool"),
+        ("- {entity: {user: a}, quotas: {k: !!timestamp now}}", "line 1: 'now' is no timestamp"),
+        ("- {entity: {user: a}, quotas: {k: 1" + "0" * 5000 + "}}", "line 1: '1000"),
+        ("[" * 5000, "nested too deeply"),
         ("- !!python/object/apply:os.system ['true']", "could not determine a constructor"),
     ],
 )  # fmt: skip
@@ -468,6 +474,10 @@ def test_bad_json_says_where(broker, tmp_path):
     path = tmp_path / "bad.json"
     path.write_text('[\n{"entity": {"user": "a"}, "quotas": {"k": 1, "k": 2}}]')
     assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: k comes twice"
+    path.write_text("[" * 100_000)
+    assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: nested too deeply"
+    path.write_text("9" * 5000)
+    assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: a number has too many digits"
     path.write_text("[\n,")
     assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: line 2: Expecting value"
     path.write_bytes(b"\xff")

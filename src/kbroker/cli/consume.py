@@ -1,12 +1,13 @@
 """`kbroker consume`: records of a topic to standard output, without a group."""
 
+import os
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.options import bootstrap_option, connect, json_option
+from kbroker.cli.options import Finite, bootstrap_option, connect, json_option
 from kbroker.cli.output import binary_stdout, json_bytes, json_line
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ FORMATS = ("value", "key-value", "full")
 )
 @click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one. Repeatable.")
 @click.option("--max-messages", "-n", type=click.IntRange(min=0), help="End after so many records.")
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="End when nothing came for so long.")
+@click.option("--timeout", type=Finite(min=0), metavar="SECONDS", help="End when nothing came for so long.")
 @click.option("--read-committed", is_flag=True, help="Leave out aborted transactions.")
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), default="value", show_default=True, help="What a line shows."
@@ -60,7 +61,7 @@ def consume(
 
     start = offset if offset is not None else EARLIEST if from_beginning else LATEST
     out = binary_stdout()
-    separator = key_separator.encode()
+    separator = os.fsencode(key_separator)
     with connect(bootstrap_server) as cluster:
         chosen = list(dict.fromkeys(partitions)) or [p.partition for p in cluster.topic(topic).partitions]
         # answers every half a second at the latest, sooner when the end is nearer

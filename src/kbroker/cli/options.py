@@ -1,5 +1,6 @@
 """Options that several commands share, and the connection they lead to."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +14,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 _COMMAND_CONFIG = "kbroker.command_config"
+
+
+class Finite(click.FloatRange):
+    """A number in a range: no NaN, which lies in every range, and no infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises: BadParameter."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -61,7 +74,10 @@ def client_properties() -> dict[str, str]:
 
     context = click.get_current_context(silent=True)
     file = None if context is None else context.meta.get(_COMMAND_CONFIG)
-    return {} if file is None else parse_properties(file.read_text(encoding="utf-8"))
+    try:
+        return {} if file is None else parse_properties(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise click.BadParameter(f"{file}: {error}", param_hint="--command-config") from None
 
 
 def _remember(context: click.Context, parameter: click.Parameter, file: Path | None) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kbroker.cli.options import bootstrap_option, client_properties, json_option, key_values
+from kbroker.cli.options import Finite, bootstrap_option, client_properties, json_option, key_values
 from kbroker.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -41,6 +42,15 @@ spark_options = options(
     json_option,
 )
 
+date_option = click.option(
+    "--date",
+    "dates",
+    multiple=True,
+    metavar="YYYY-MM-DD",
+    callback=lambda context, parameter, words: check_dates(words),
+    help="Only this day. Repeatable.",
+)
+
 stream_options = options(
     bootstrap_option,
     click.option(
@@ -54,20 +64,18 @@ stream_options = options(
         "--option", "more", multiple=True, metavar="NAME=VALUE", help="A further option of the source. Repeatable."
     ),
     click.option("--follow", is_flag=True, help="Go on until stopped; else end when all that is there is read."),
-    click.option(
-        "--interval", type=click.FloatRange(0), default=10, show_default=True, help="Seconds between batches."
-    ),
+    click.option("--interval", type=Finite(0), default=10, show_default=True, help="Seconds between batches."),
     click.option("--max-per-batch", type=click.IntRange(1), help="Records of a topic, bytes of files."),
     click.option(
         "--watermark",
-        type=click.FloatRange(0),
+        type=Finite(0),
         default=10,
         show_default=True,
         help="Minutes after its end until an hour is closed, by the time of the rows.",
     ),
     click.option(
         "--grace",
-        type=click.FloatRange(0),
+        type=Finite(0),
         default=60,
         show_default=True,
         help="Minutes until files that a compaction replaced are deleted.",
@@ -144,9 +152,7 @@ def archive(
 
 @click.command()
 @click.argument("table", type=FOLDER)
-@click.option(
-    "--grace", type=click.FloatRange(0), default=60, show_default=True, help="Minutes to keep replaced files."
-)
+@click.option("--grace", type=Finite(0), default=60, show_default=True, help="Minutes to keep replaced files.")
 @spark_options
 def compact(table: Path, grace: float, **common: Any) -> None:
     """Rewrite TABLE to one file per hour and bucket.
@@ -171,6 +177,18 @@ def compact(table: Path, grace: float, **common: Any) -> None:
         "deleted": done.deleted,
     }
     _summary({"compacted": rows, **_described(table)}, common)
+
+
+def check_dates(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Of `--date`: days as the table names them; another form would find nothing, and say nothing."""
+    for word in words:
+        try:
+            day = datetime.strptime(word, "%Y-%m-%d").strftime("%Y-%m-%d")
+        except ValueError:
+            day = ""
+        if word != day:
+            raise click.BadParameter(f"expected a day such as 2026-01-31, got {word!r}")
+    return words
 
 
 def session(common: dict[str, Any]) -> SparkSession:

@@ -11,7 +11,7 @@ import click
 
 from kbroker.cli.options import bootstrap_option, connect, json_option
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.pipeline_jobs import options, progress, session, spark_options
+from kbroker.cli.pipeline_jobs import date_option, options, progress, session, spark_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log_options = options(
     click.argument("logs", nargs=-1, required=True, metavar="TABLE|LOG..."),
-    click.option("--date", "dates", multiple=True, metavar="YYYY-MM-DD", help="Only this day. Repeatable."),
+    date_option,
     click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="How many rows to show."),
 )
 

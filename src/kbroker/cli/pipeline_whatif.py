@@ -12,7 +12,7 @@ import click
 
 from kbroker.cli.options import connect
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.pipeline_jobs import FOLDER, options, progress, session, spark_options
+from kbroker.cli.pipeline_jobs import FOLDER, date_option, options, progress, session, spark_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-date_option = click.option("--date", "dates", multiple=True, metavar="YYYY-MM-DD", help="Only this day. Repeatable.")
 table_options = options(click.argument("table", type=FOLDER), date_option)
 window_options = options(
     click.option("--samples", type=click.IntRange(1), default=11, show_default=True, help="quota.window.num."),

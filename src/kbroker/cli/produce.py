@@ -1,5 +1,6 @@
 """`kbroker produce`: lines of standard input become records."""
 
+import os
 import select
 import sys
 from collections.abc import Iterator
@@ -73,8 +74,8 @@ def produce(
     stdin = sys.stdin.buffer
     if stdin.isatty():
         note("one record per line, Ctrl-D ends")
-    separator = None if key_separator is None else key_separator.encode()
-    null = None if null_value is None else null_value.encode()
+    separator = None if key_separator is None else os.fsencode(key_separator)
+    null = None if null_value is None else os.fsencode(null_value)
     with (
         connect(bootstrap_server) as cluster,
         Producer(
@@ -111,7 +112,7 @@ def _header(word: str) -> tuple[str, bytes]:
     name, equals, value = word.partition("=")
     if not equals:
         raise click.BadParameter(f"expected NAME=VALUE, got {word!r}", param_hint="--header")
-    return name, value.encode()
+    return name, os.fsencode(value)
 
 
 def _split(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:

@@ -11,6 +11,7 @@ from kbroker.common.quotas import CLIENT_KEYS, ENTITY_TYPES, IP_KEYS, QuotaEntit
 
 Quotas = dict[QuotaEntity, dict[str, float]]
 KEYS = sorted({*CLIENT_KEYS, *IP_KEYS})
+TOO_DEEP = "nested too deeply"
 SHAPE = "a list of {entity: {user: NAME, client-id: NAME, or ip: ADDRESS}, quotas: {KEY: NUMBER}}; null is the default"
 
 
@@ -80,6 +81,10 @@ def _parse_json(path: Path, text: str) -> Any:
         return json.loads(text, object_pairs_hook=lambda pairs: _unique(path, pairs))
     except json.JSONDecodeError as error:
         raise _wrong(path, f"line {error.lineno}: {error.msg}") from None
+    except RecursionError:
+        raise _wrong(path, TOO_DEEP) from None
+    except ValueError:
+        raise _wrong(path, "a number has too many digits") from None
 
 
 def _parse_yaml(path: Path, text: str) -> Any:
@@ -98,9 +103,26 @@ def _parse_yaml(path: Path, text: str) -> Any:
     def mapping(loader: Any, node: Any) -> dict[Any, Any]:
         return _unique(path, loader.construct_pairs(node, deep=True), f"line {node.start_mark.line + 1}: ")
 
+    def scalar(construct: Any) -> Any:
+        def checked(loader: Any, node: Any) -> Any:
+            try:
+                return construct(loader, node)
+            except (ValueError, AttributeError, KeyError):  # it looks like a date or number of YAML's, and is none
+                shown = node.value if len(node.value) <= 40 else f"{node.value[:40]}..."
+                kind = node.tag.rpartition(":")[2]
+                line = f"line {node.start_mark.line + 1}"
+                raise _wrong(path, f"{line}: {shown!r} is no {kind}; put a name in quotes") from None
+
+        return checked
+
     Loader.add_constructor("tag:yaml.org,2002:map", mapping)
+    for kind in ("bool", "int", "float", "timestamp"):
+        tag = f"tag:yaml.org,2002:{kind}"
+        Loader.add_constructor(tag, scalar(yaml.SafeLoader.yaml_constructors[tag]))
     try:
         return yaml.load(text, Loader)
+    except RecursionError:
+        raise _wrong(path, TOO_DEEP) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f"line {mark.line + 1}: " if mark is not None else ""

@@ -29,7 +29,7 @@ SIGNAL_POLL_S = 0.1  # on Windows
     metavar="[NAME://]HOST:PORT",
     help="Address to bind; port 0 takes a free one. Repeatable.",
 )
-@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder of the data: log.dirs.")
+@click.option("--data-dir", type=click.Path(file_okay=False), help="Folder of the data: log.dirs.")
 @click.option(
     "--config",
     "config_file",
@@ -42,7 +42,7 @@ SIGNAL_POLL_S = 0.1  # on Windows
 @click.option("--in-memory", is_flag=True, help="Keep nothing after the stop.")
 def serve(
     listener: tuple[str, ...],
-    data_dir: Path | None,
+    data_dir: str | None,
     config_file: Path | None,
     settings: tuple[str, ...],
     in_memory: bool,
@@ -56,7 +56,7 @@ def serve(
     if listener:
         properties["listeners"] = ",".join(_listener(word) for word in listener)
     if data_dir is not None:
-        properties["log.dirs"] = str(data_dir)
+        properties["log.dirs"] = data_dir
     if in_memory:
         properties["kbroker.in.memory"] = "true"
     properties.update(given)
