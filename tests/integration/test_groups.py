@@ -249,10 +249,9 @@ def test_two_members_of_aiokafka_and_kafka_python(broker: BrokerProcess) -> None
     thread = threading.Thread(target=poll, daemon=True)
     thread.start()
     try:
-        # longer than kafka-python waits for an answer before it asks again
-        wait_for("all partitions", lambda: assigned == {0, 1, 2, 3}, seconds=90)
+        wait_for("all partitions", lambda: assigned == {0, 1, 2, 3})
         asyncio.run(share())
-        wait_for("all again", lambda: assigned == {0, 1, 2, 3}, seconds=90)
+        wait_for("all again", lambda: assigned == {0, 1, 2, 3})
     finally:  # a consumer that goes on when its broker is gone leaves sockets to the tests that follow
         stop.set()
         thread.join(20)
