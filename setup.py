@@ -1,15 +1,22 @@
 """Compile src/_core/*.pyx as kbroker._core.* and src/kbroker/**/*.pyx in place; what is static is in pyproject.toml."""
 
+import hashlib
 import os
+import re
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from Cython.Build import cythonize
+from Cython.Build.Dependencies import create_dependency_tree
+from Cython.Compiler import Options
+from Cython.Compiler.Main import Context
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.modified import newer_group
 
-SRC, STAGE = Path("src"), Path("build/pxd")
+SRC, STAGE, KEPT = Path("src"), Path("build/pxd"), Path("build/extensions")
 TRACE = os.environ.get("KBROKER_LINETRACE") == "1"  # coverage build
 BOUNDS = os.environ.get("KBROKER_BOUNDS") == "1"  # checked build: every index, every division
 SANITIZE = os.environ.get("KBROKER_SANITIZE", "")  # "address,undefined" or "thread"
@@ -30,6 +37,7 @@ def inside_source(pattern: str) -> list[Path]:
 SOURCES = inside_source("*.pyx")
 PXDS = inside_source("*.pxd")
 HEADERS = inside_source("*.h")
+HEADER_NAME = re.compile(r'["/]([\w.]+\.h)"')
 
 if sys.platform == "win32":
     COMPILE_ARGS = ["/std:c++17", "/O2"]
@@ -58,18 +66,63 @@ class build_core(build_ext):
 
     def build_extensions(self) -> None:
         stage_pxd_tree()
+        for ext in self.extensions:
+            ext.depends = dependencies(ext.sources[0])
         done = cythonize(
             self.extensions,
             include_path=[str(STAGE)],
             build_dir=None if TRACE else "build/cython",
             compiler_directives=DIRECTIVES,
-            nthreads=0,
+            nthreads=0 if sys.platform == "win32" else os.cpu_count() or 1,
         )
         for ext, translated in zip(self.extensions, done, strict=True):
             ext.sources = translated.sources
         if not self.parallel:
             self.parallel = os.cpu_count() or 1
         super().build_extensions()
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile an extension, or copy the kept one: an editable install builds in a new folder each time."""
+        built = Path(self.get_ext_fullpath(ext.name))
+        kept = KEPT / build_key(self.compiler) / built.name.replace(ext.name.rpartition(".")[2], ext.name, 1)
+        if self.force or newer_group([*ext.sources, *ext.depends, __file__], str(kept), "newer"):
+            super().build_extension(ext)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(built, kept)
+        else:
+            built.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(kept, built)
+
+
+def build_key(compiler: object) -> str:
+    """Name the compiler and its options: what was built by others is not taken."""
+    options = [*getattr(compiler, "compiler_so_cxx", ()), *COMPILE_ARGS, *LINK_ARGS, str(TRACE), str(BOUNDS)]
+    return hashlib.sha256("\0".join(options).encode()).hexdigest()[:16]
+
+
+def dependencies(source: str) -> list[str]:
+    """List the .pxd files and headers that an extension depends on, directly or through other .pxd files.
+
+    Those in `build/pxd` keep the time of their sources, so that an edit compiles only what depends on it.
+    """
+    tree = create_dependency_tree(Context([str(STAGE)], Options.get_directive_defaults(), cpp=True), quiet=True)
+    used = set(tree.all_dependencies(source)) - {source}
+    texts = [Path(name).read_text(encoding="utf-8") for name in (source, *used) if Path(name).exists()]
+    return sorted(used | headers_of(texts))
+
+
+def headers_of(texts: Iterable[str]) -> set[str]:
+    """The headers of ours that these sources include, and the ones those include."""
+    by_name = {header.name: header for header in HEADERS}
+    found: set[str] = set()
+    waiting = list(texts)
+    while waiting:
+        for name in HEADER_NAME.findall(waiting.pop()):
+            header = by_name.get(name)
+            if header is not None and header.as_posix() not in found:
+                found.add(header.as_posix())
+                waiting.append(header.read_text(encoding="utf-8"))
+    return found
 
 
 def stage_pxd_tree() -> None:
@@ -92,7 +145,6 @@ def extension(source: Path) -> Extension:
     return Extension(
         ".".join(module_path(source).parts),
         [source.as_posix()],
-        depends=[str(d) for d in (*PXDS, *HEADERS)],
         include_dirs=["src/_core"],
         language="c++",
         extra_compile_args=COMPILE_ARGS,
