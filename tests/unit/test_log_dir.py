@@ -170,6 +170,17 @@ def test_folder_names(name, parsed):
     assert parse_partition_folder(name) == parsed
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_want_of_descriptors_or_memory_is_no_broken_disk(tmp_path, number, caplog):
+    """Too many connections took the folder offline until a restart, though the disk had failed nothing."""
+    folder = LogDir(tmp_path)
+    assert not folder.note_failure("flush", OSError(number, os.strerror(number)))
+    assert not folder.is_offline
+    assert "flush failed, it is tried again" in caplog.text
+    folder.close(clean=True)
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
 def test_full_disk_is_not_a_broken_one(tmp_path):
     """No space keeps the folder online; an I/O error takes it offline, and no clean mark is written."""
     folder = LogDir(tmp_path)

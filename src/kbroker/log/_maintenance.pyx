@@ -382,6 +382,7 @@ cdef int32_t sync_files(Partition *partition, int64_t from_offset, int64_t up_to
         rc = io_sync(file.fd)
         open_file_release(file)
         if rc != 0:
+            rc = -EIO                           # whatever it says: a sync was tried, and is not to be tried again
             break
     segment_list_release(view)
     if rc == 0:

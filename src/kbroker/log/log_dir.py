@@ -21,6 +21,8 @@ PARTITION_FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>0|[1-9]
 MAX_NAME_BYTES = 255
 #: The disk is full, not broken: reads go on, and writes do again when there is room.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: The process or the system is short of something that comes back by itself: the disk has failed nothing.
+TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class LogDirError(RuntimeError):
@@ -108,7 +110,12 @@ class LogDir:
         return bool(self.failure)
 
     def note_failure(self, what: str, error: OSError) -> bool:
-        """Judge a failed operation: a full disk is only told, anything else takes the folder offline (returns True)."""
+        """Judge a failed operation. A full disk and a want of descriptors or memory are only told: what failed is tried
+        again. Anything else takes the folder offline (returns True).
+        """
+        if error.errno in TRANSIENT:
+            logger.error("%s: %s failed, it is tried again: %s", self.path, what, error)
+            return False
         if error.errno in FULL:
             logger.error("%s: %s failed, the disk is full: %s", self.path, what, error)
             return False
