@@ -64,7 +64,8 @@ def session_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerP
     if os.environ.get("KBROKER_TEST_BOOTSTRAP"):
         yield None
         return
-    broker = BrokerProcess(tmp_path_factory.mktemp("broker") / "data")
+    # tests open hundreds of connections at once; past Kafka's 50 the system lets a client wait for a second
+    broker = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", {"socket.listen.backlog.size": "1024"})
     broker.start()
     yield broker
     status = broker.stop()
