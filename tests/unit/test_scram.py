@@ -99,6 +99,17 @@ def test_a_client_takes_no_bad_challenge(challenge: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("iterations", "bound"),
+    [(4095, "less than the minimum 4096"), ((1 << 24) + 1, "more than the maximum 16777216")],
+)
+def test_a_client_says_which_bound_the_iterations_break(iterations: int, bound: str) -> None:
+    """Too many iterations are not called too few."""
+    client = scram.ScramClient(scram.SCRAM_SHA_256, USER, PASSWORD, CLIENT_NONCE)
+    with pytest.raises(scram.ScramError, match=f"^Requested iterations {iterations} is {bound}$"):
+        client.final(f"r=rOprNGfwEbeRWgbNEkqOx,s=W22ZaJ0SNY7soEsUEjb6gQ==,i={iterations}".encode())
+
+
+@pytest.mark.parametrize(
     "first",
     [
         b"",

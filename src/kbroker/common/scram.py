@@ -12,6 +12,7 @@ import re
 from typing import NamedTuple
 
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
+MAX_CLIENT_ITERATIONS = 1 << 24  # a client computes for seconds at most, whatever a server asks
 
 _BASE64 = r"(?:[a-zA-Z0-9/+]{4})*(?:[a-zA-Z0-9/+]{3}=|[a-zA-Z0-9/+]{2}==)?"
 _NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
@@ -188,8 +189,11 @@ class ScramClient:
         server = ServerFirst.parse(challenge)
         if not server.nonce.startswith(self._nonce) or server.nonce == self._nonce:
             raise ScramError("Invalid server nonce")
-        if not MIN_ITERATIONS <= server.iterations <= 1 << 24:
+        if server.iterations < MIN_ITERATIONS:
             raise ScramError(f"Requested iterations {server.iterations} is less than the minimum {MIN_ITERATIONS}")
+        if server.iterations > MAX_CLIENT_ITERATIONS:
+            text = f"Requested iterations {server.iterations} is more than the maximum {MAX_CLIENT_ITERATIONS}"
+            raise ScramError(text)
         mechanism = self._mechanism
         salted = mechanism.salted_password(self._password, server.salt, server.iterations)
         client_key = mechanism.hmac(salted, b"Client Key")
