@@ -269,7 +269,7 @@ class Admin:
             "ResourceName": name,
             "ConfigurationKeys": None if keys is None else list(keys),
         }
-        node_id = _broker_of(resource_type, name)
+        node_id = self._broker_of(resource_type, name)
         body = {"Resources": [resource], "IncludeSynonyms": include_synonyms}
         answer = self.cluster.retry(lambda: self.cluster.request(DESCRIBE_CONFIGS, body, node_id=node_id))
         entries = []
@@ -294,13 +294,27 @@ class Admin:
         wanted = [{"Name": c.name, "ConfigOperation": int(c.operation), "Value": c.value} for c in changes]
         resource = {"ResourceType": int(resource_type), "ResourceName": name, "Configs": wanted}
         body: Body = {"Resources": [resource], "ValidateOnly": validate_only}
-        node_id = _broker_of(resource_type, name)
+        node_id = self._broker_of(resource_type, name)
         if node_id is None:
             answer = self._ask_controller(INCREMENTAL_ALTER_CONFIGS, body, 0)
         else:
             answer = self.cluster.request(INCREMENTAL_ALTER_CONFIGS, body, node_id=node_id)
         for result in answer["Responses"]:
             check(result["ErrorCode"], f"{resource_type.name.lower()} {name!r}", result.get("ErrorMessage"))
+
+    def _broker_of(self, resource_type: ResourceType, name: str) -> int | None:
+        """The node that answers for its own configs; None where any can.
+
+        Raises: KafkaError BROKER_NOT_AVAILABLE if the cluster, asked anew, has no such node: no wait brings it.
+        """
+        if resource_type not in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) or not name:
+            return None
+        if int(name) not in self.cluster.nodes:
+            self.cluster.retry(lambda: self.cluster.fetch_metadata([]))
+        if int(name) not in self.cluster.nodes:
+            there = ", ".join(map(str, sorted(self.cluster.nodes)))
+            raise KafkaError(Errors.BROKER_NOT_AVAILABLE, f"the cluster has no broker {name}, its brokers: {there}")
+        return int(name)
 
     # ---- offsets
 
@@ -375,11 +389,6 @@ def _check_topic(row: Body, answer: Body) -> None:
     if row["ErrorCode"] == Errors.THROTTLING_QUOTA_EXCEEDED:
         raise MutationThrottledError(what, answer["ThrottleTimeMs"])
     check(row["ErrorCode"], what, row.get("ErrorMessage"))
-
-
-def _broker_of(resource_type: ResourceType, name: str) -> int | None:
-    """The node that answers for its own configs; None where any can."""
-    return int(name) if resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name else None
 
 
 def _config_source(code: int) -> ConfigSource:

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from kbroker.client.admin import Admin, NewTopic, ResourceType
+from kbroker.client.admin import Admin, ConfigChange, ConfigOperation, NewTopic, ResourceType
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import BrokerConnectionError, format_address
 from kbroker.common.errors import Errors, KafkaError
@@ -110,6 +110,19 @@ def test_describe_configs_names_the_failed_resource(broker, cluster):
     }
     with pytest.raises(KafkaError, match="topic 'x'"):
         Admin(cluster).describe_configs(ResourceType.TOPIC, "x")
+
+
+@pytest.mark.parametrize("kind", [ResourceType.BROKER, ResourceType.BROKER_LOGGER])
+def test_a_broker_that_is_not_there_is_no_wait(broker, kind):
+    """Its configs are refused by what the metadata says, without a retry and without asking another broker."""
+    slept = []
+    with Cluster(broker.bootstrap, sleep=slept.append) as cluster:
+        with pytest.raises(KafkaError, match="the cluster has no broker 99, its brokers: 7") as refused:
+            Admin(cluster).describe_configs(kind, "99")
+        assert refused.value.error is Errors.BROKER_NOT_AVAILABLE
+        with pytest.raises(KafkaError, match="the cluster has no broker 99, its brokers: 7"):
+            Admin(cluster).alter_configs(kind, "99", [ConfigChange("x", ConfigOperation.SET, "1")])
+    assert slept == broker.asked(32) == broker.asked(44) == []
 
 
 def test_cluster_description_without_the_api(broker):
