@@ -59,6 +59,15 @@ def refusal(result: Result, status: int) -> str:
     return line.removeprefix("kbroker: ")
 
 
+def test_a_report_asks_a_secured_broker(tmp_path):
+    """`pipeline report` reads --command-config for the broker whose quotas it asks for."""
+    config = tmp_path / "client.properties"
+    config.write_text("security.protocol=NONE\n")
+    words = ["pipeline", "report", str(tmp_path), "-o", str(tmp_path / "page.html")]
+    words += ["--bootstrap-server", "127.0.0.1:1"]
+    assert "NONE" in refusal(run(*words, "--command-config", str(config)), 2)
+
+
 def test_help():
     """`kbroker --help` shows every command with what it does."""
     assert ((result := run("--help")).exit_code, result.stdout) == (0, HELP)

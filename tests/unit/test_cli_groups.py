@@ -9,6 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from kbroker._core.clock import VirtualClock
 from kbroker.cli import cli
 from kbroker.cli.reset import datetime_ms, duration_ms, read_plan, topic_partitions
 from kbroker.protocol import codec
@@ -131,9 +132,9 @@ def broker() -> Iterator[GroupBroker]:
     fake.close()
 
 
-def run(broker: FakeBroker | None, *args: str) -> Result:
+def run(broker: FakeBroker | None, *args: str, **settings: Any) -> Result:
     environment = {"KBROKER_BOOTSTRAP": broker.bootstrap} if broker else {}
-    return CliRunner().invoke(cli, args, prog_name="kbroker", env=environment)
+    return CliRunner().invoke(cli, args, prog_name="kbroker", env=environment, **settings)
 
 
 def output(result: Result) -> str:
@@ -285,6 +286,15 @@ def test_times_are_asked_in_milliseconds_of_utc(broker: GroupBroker) -> None:
     asked = {body["Topics"][0]["Partitions"][0]["Timestamp"] for _, body in broker.asked(LIST_OFFSETS)}
     assert asked == {1769860800000}
     assert (datetime_ms("1970-01-01T00:00:00.001"), datetime_ms("1960-01-01T00:00:00")) == (1, 0)
+
+
+def test_a_duration_counts_back_from_the_clock_that_was_given(broker: GroupBroker) -> None:
+    """--by-duration reads no clock but the injected one; before 1970 there is nothing."""
+    for text in ("PT1S", "P36500D"):
+        words = ["groups", "reset", "g", "--topic", "t:0", "--by-duration", text]
+        output(run(broker, *words, obj=VirtualClock(start_epoch_ms=1_769_860_800_000)))
+    asked = [body["Topics"][0]["Partitions"][0]["Timestamp"] for _, body in broker.asked(LIST_OFFSETS)]
+    assert set(asked) - {-1, -2} == {1_769_860_799_000, 0}
 
 
 def test_execute_commits_what_was_shown(broker: GroupBroker) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from kbroker._core.clock import BaseClock
     from kbroker.client.cluster import Cluster
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,9 +31,9 @@ class Finite(click.FloatRange):
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def bootstrap_option(command: F) -> F:
-    """`--bootstrap-server`, or KBROKER_BOOTSTRAP; and `--command-config`, which `connect` looks up."""
-    command = click.option(
+def command_config_option(command: F) -> F:
+    """`--command-config`, or KBROKER_COMMAND_CONFIG, which `connect` looks up."""
+    return click.option(
         "--command-config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         envvar="KBROKER_COMMAND_CONFIG",
@@ -42,6 +43,10 @@ def bootstrap_option(command: F) -> F:
         callback=_remember,
         help="Properties of a client, as Kafka's tools take them: security.protocol, sasl.*, ssl.*.",
     )(command)
+
+
+def bootstrap_option(command: F) -> F:
+    """`--bootstrap-server`, or KBROKER_BOOTSTRAP; and `--command-config`."""
     return click.option(
         "--bootstrap-server",
         "-b",
@@ -51,7 +56,7 @@ def bootstrap_option(command: F) -> F:
         show_envvar=True,
         metavar="HOST:PORT[,...]",
         help="Brokers to ask first.",
-    )(command)
+    )(command_config_option(command))
 
 
 def connect(bootstrap_server: str, **settings: Any) -> "Cluster":
@@ -66,6 +71,14 @@ def connect(bootstrap_server: str, **settings: Any) -> "Cluster":
         return Cluster(bootstrap_server, client_id="kbroker-cli", **settings)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--bootstrap-server") from None
+
+
+def wall_clock() -> "BaseClock":
+    """The clock that the caller of the commands gave as click's object, else the system's."""
+    from kbroker._core.clock import BaseClock, SystemClock
+
+    context = click.get_current_context(silent=True)
+    return (None if context is None else context.find_object(BaseClock)) or SystemClock()
 
 
 def client_properties() -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.options import connect
+from kbroker.cli.options import command_config_option, connect
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.pipeline_jobs import FOLDER, date_option, options, progress, session, spark_options
 
@@ -175,6 +175,7 @@ def recommend(
 @click.option("--quotas", "path", type=FILE, metavar="FILE.yaml", help="What to try; else what is recommended.")
 @click.option("--current", type=FILE, metavar="FILE.yaml", help="The quotas in force, to stand beside it.")
 @click.option("--bootstrap-server", metavar="HOST:PORT", help="Ask this broker for the quotas in force instead.")
+@command_config_option
 @recommend_options
 @window_options
 @spark_options

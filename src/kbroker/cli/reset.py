@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbroker.cli.options import bootstrap_option, connect, json_option
+from kbroker.cli.options import bootstrap_option, connect, json_option, wall_clock
 from kbroker.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def reset(
     if to_datetime is not None:
         to, value = ResetTo.TIMESTAMP, datetime_ms(to_datetime)
     elif by_duration is not None:
-        to, value = ResetTo.TIMESTAMP, _ago_ms(by_duration)
+        to, value = ResetTo.TIMESTAMP, max(0, wall_clock().wall_ms() - duration_ms(by_duration))
     elif to_offset is not None:
         to, value = ResetTo.OFFSET, to_offset
     elif shift_by is not None:
@@ -248,12 +248,6 @@ def duration_ms(text: str) -> int:
     whole = int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
     parts = int((fraction or "")[:3].ljust(3, "0")) * (-1 if (seconds or "").startswith("-") else 1)
     return (whole * 1000 + parts) * (-1 if sign == "-" else 1)
-
-
-def _ago_ms(text: str) -> int:
-    import time
-
-    return max(0, time.time_ns() // 1_000_000 - duration_ms(text))
 
 
 def _is_number(text: str) -> bool:
