@@ -24,6 +24,19 @@ def describe(bench, kind, name, keys=None, version=4, synonyms=False, documentat
     return result["ErrorCode"], result["ErrorMessage"], {row["Name"]: row for row in result["Configs"]}
 
 
+def test_one_unknown_type_refuses_them_all():
+    """Kafka cannot read such a request: every resource gets the same error, and no configs."""
+    bench = make_bench()
+    bench.create("t")
+    rows = [{"ResourceType": kind, "ResourceName": "t", "ConfigurationKeys": None} for kind in (TOPIC, 99, 0)]
+    body = {"Resources": rows, "IncludeSynonyms": True, "IncludeDocumentation": False}
+    results = bench.ask("DescribeConfigs", 4, body)["Results"]
+    assert [(one["ResourceType"], one["ErrorCode"], one["Configs"]) for one in results] == [
+        (kind, 42, []) for kind in (TOPIC, 99, 0)
+    ]
+    assert {one["ErrorMessage"] for one in results} == {api32_describe_configs.MALFORMED}
+
+
 def chain(row):
     return [(one["Name"], one["Value"], one["Source"]) for one in row["Synonyms"]]
 

@@ -20,6 +20,7 @@ from kbroker.server.metadata_store import BROKER
 from kbroker.server.topic_rules import invalid_name_reason
 
 TOPIC, BROKERS, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+TYPES = frozenset({TOPIC, BROKERS, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
 # Rows that an answer may hold beyond those of each topic and broker once: for resources named again, and for groups and
 # subscriptions, which exist by being named. Kafka has no such bound; a name of a few bytes would cost kilobytes.
@@ -37,7 +38,11 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe each resource on its own; an empty or null list of keys means all keys, unknown keys are left out.
 
     A resource named again is answered again. Beyond MAX_FREE_ROWS, what costs its sender nothing gets INVALID_REQUEST.
+    One type that there is not makes all of them INVALID_REQUEST, as Kafka's does.
     """
+    if any(resource["ResourceType"] not in TYPES for resource in body["Resources"]):
+        refused = [_result(resource, Errors.INVALID_REQUEST, MALFORMED, []) for resource in body["Resources"]]
+        return {"Results": refused}
     results = []
     described: dict[tuple[int, str], list[Entry]] = {}
     free_rows = 0
@@ -94,12 +99,10 @@ def _entries(ctx: ApiContext, kind: int, name: str) -> list[Entry]:
             raise KafkaError(Errors.INVALID_REQUEST, "Client metrics subscription name must not be empty")
         configs = ctx.store.configs(metadata_store.CLIENT_METRICS, name)
         return resource_entries(CLIENT_METRICS_TABLE, configs, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG)
-    if kind == GROUP:
-        if not name:
-            raise KafkaError(Errors.INVALID_REQUEST, "Group name must not be empty")
-        configs = ctx.store.configs(metadata_store.GROUP, name)
-        return resource_entries(GROUP_TABLE, configs, ConfigSource.DYNAMIC_GROUP_CONFIG)
-    raise KafkaError(Errors.INVALID_REQUEST, MALFORMED)
+    if not name:
+        raise KafkaError(Errors.INVALID_REQUEST, "Group name must not be empty")
+    configs = ctx.store.configs(metadata_store.GROUP, name)
+    return resource_entries(GROUP_TABLE, configs, ConfigSource.DYNAMIC_GROUP_CONFIG)
 
 
 def _topic(ctx: ApiContext, name: str) -> list[Entry]:
