@@ -27,6 +27,19 @@ def create(bench, *topics, version=7, validate=False):
     return {row["Name"]: row for row in answer["Topics"]}
 
 
+@pytest.mark.parametrize("row", [{}, {"NumPartitions": 0, "Configs": [{"Name": "no.such", "Value": "1"}]}])
+def test_the_topic_of_kafkas_metadata_is_not_made(row):
+    """Nobody creates __cluster_metadata, whatever else is wrong with it; a name near it is free."""
+    bench = make_bench()
+    topic = {"Name": "__cluster_metadata", "NumPartitions": 1, "ReplicationFactor": 1, **row}
+    (answer,) = bench.ask("CreateTopics", 7, {"Topics": [topic]})["Topics"]
+    text = "Creation of internal topic __cluster_metadata is prohibited."
+    assert (answer["ErrorCode"], answer["ErrorMessage"]) == (42, text)
+    bench.ctx.topics.auto_create(["__cluster_metadata"])
+    assert bench.ctx.topics.all() == []
+    bench.create("__cluster.metadata")
+
+
 @pytest.mark.parametrize("version", range(2, 8))
 def test_create_in_every_version(version):
     """v5 and later tell partitions, factor and configs, v7 the id (quirk 17)."""

@@ -12,6 +12,7 @@ from kbroker.common.errors import Errors, KafkaError
 
 MAX_NAME_LENGTH = 249
 MAX_PARTITIONS_PER_REQUEST = 10_000
+CLUSTER_METADATA = "__cluster_metadata"  # Kafka's log of metadata: a topic of this name would be mistaken for it
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
@@ -69,6 +70,8 @@ def check_new_topic(topic: NewTopic, names: TopicNames, node_id: int, default_pa
     Args: ``names`` those that exist. Raises: KafkaError with the code and text Kafka answers.
     """
     check_new_name(topic.name, names)
+    if topic.name == CLUSTER_METADATA:
+        raise KafkaError(Errors.INVALID_REQUEST, f"Creation of internal topic {topic.name} is prohibited.")
     check_configs(topic.configs)
     if topic.assignments:
         return _check_assigned(topic, node_id)
