@@ -162,6 +162,18 @@ def test_a_bad_entry_does_not_hurt_a_good_one(version):
 
 
 @versions
+def test_a_client_stands_before_its_user(version):
+    """The parts of an entity are in the order of Kafka's answers, whatever the order of the request."""
+    bench = make_bench()
+    entity = [{"EntityType": "user", "EntityName": "u"}, {"EntityType": "client-id", "EntityName": None}]
+    ops = [{"Key": "producer_byte_rate", "Value": 5.0, "Remove": False}]
+    body = {"Entries": [{"Entity": entity, "Ops": ops}], "ValidateOnly": False}
+    (altered,) = bench.ask("AlterClientQuotas", version, body)["Entries"]
+    (shown,) = bench.ask("DescribeClientQuotas", version, {"Components": [], "Strict": False})["Entries"]
+    assert altered["Entity"] == shown["Entity"] == entity[::-1]
+
+
+@versions
 def test_odd_requests(version):
     """No entries, no operations, one type twice (the last name counts), one entity twice, NaN on the wire."""
     bench = make_bench()

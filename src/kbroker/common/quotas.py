@@ -46,6 +46,11 @@ class QuotaEntity:
         """Names by type."""
         return dict(self.parts)
 
+    @property
+    def parts_by_type(self) -> tuple[tuple[str, str | None], ...]:
+        """The parts as Kafka's answers have them: a client before its user."""
+        return tuple(sorted(self.parts, key=lambda part: part[0]))
+
     def __str__(self) -> str:
         return ", ".join(f"{kind} {shown_name(name)}" for kind, name in self.parts)
 

@@ -23,7 +23,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         return _refused(refusal.error, refusal.message)
     entries = [
         {
-            "Entity": [{"EntityType": kind, "EntityName": name} for kind, name in entity.parts],
+            "Entity": [{"EntityType": kind, "EntityName": name} for kind, name in entity.parts_by_type],
             "Values": [{"Key": key, "Value": value} for key, value in sorted(values.items())],
         }
         for entity, values in ctx.quota_entities.find(exact, present, body["Strict"])

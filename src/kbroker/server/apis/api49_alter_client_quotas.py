@@ -37,5 +37,5 @@ def _answer(entity: QuotaEntity, refusal: KafkaError | None) -> Body:
     return {
         "ErrorCode": int(Errors.NONE if refusal is None else refusal.error),
         "ErrorMessage": None if refusal is None else refusal.message,
-        "Entity": [{"EntityType": kind, "EntityName": name} for kind, name in entity.parts],
+        "Entity": [{"EntityType": kind, "EntityName": name} for kind, name in entity.parts_by_type],
     }
