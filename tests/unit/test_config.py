@@ -270,6 +270,14 @@ def test_settings_that_cannot_work(values, text):
         BrokerConfig(values)
 
 
+@pytest.mark.parametrize("values", [{"node.id": 7}, {"broker.id": 7}, {"broker.id": 3, "node.id": 7}])
+def test_broker_id_is_described_as_node_id(values):
+    """Each of the two names shows the number of the other."""
+    config = BrokerConfig(values)
+    assert (config.value("node.id"), config.value("broker.id")) == (7, 7)
+    assert config.sources("broker.id") == [(ConfigSource.STATIC_BROKER_CONFIG, 7), (ConfigSource.DEFAULT_CONFIG, -1)]
+
+
 def test_broker_id_is_the_old_name_of_node_id():
     """An old file keeps its number; the new key wins."""
     assert (

@@ -87,6 +87,7 @@ class BrokerConfig:
                 self._of_listeners[name] = of_listener.parse(value)
             else:
                 self.unknown[name] = value
+        self._mirror_node_id()
         self._check()
 
     @classmethod
@@ -172,9 +173,15 @@ class BrokerConfig:
 
     @property
     def node_id(self) -> int:
-        """The broker's number: node.id, or broker.id if only that is set."""
-        old = self.integer("broker.id")
-        return old if old >= 0 and not self.is_set("node.id") else self.integer("node.id")
+        """The broker's number."""
+        return self.integer("node.id")
+
+    def _mirror_node_id(self) -> None:
+        """Let each of node.id and its old name have the number of the other; the new name wins."""
+        old = self._static.get("broker.id")
+        if isinstance(old, int) and old >= 0:
+            self._static.setdefault("node.id", old)
+        self._static["broker.id"] = self.integer("node.id")
 
     @property
     def log_dir(self) -> Path:
