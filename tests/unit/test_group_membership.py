@@ -108,6 +108,34 @@ def test_the_protocol_with_most_votes_is_chosen_among_the_common_ones():
         ({"member_id": "stranger"}, Errors.UNKNOWN_MEMBER_ID),
         ({"protocols": []}, Errors.INCONSISTENT_GROUP_PROTOCOL),
         ({"kind": ""}, Errors.INCONSISTENT_GROUP_PROTOCOL),
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        ("range roundrobin", "range"),
+        ("roundrobin range", "range"),
+        ("range sticky", "sticky"),
+        ("sticky range", "sticky"),
+        ("cooperative-sticky range", "range"),
+        ("range cooperative-sticky", "range"),
+        ("sticky roundrobin", "sticky"),
+        ("b a", "a"),
+        ("zz b", "zz"),
+        ("range roundrobin sticky", "sticky"),
+        ("sticky cooperative-sticky roundrobin", "sticky"),
+        ("uniform stream \u00e9", "uniform"),
+        ("p4 p3 p2 p1", "p1"),
+    ],
+)
+def test_a_tie_of_votes_is_decided_as_kafka_decides_it(names, chosen):
+    """Each member prefers another of the protocols that all know; the answers are Apache Kafka 4.3.1's."""
+    groups = Groups(GroupSettings(initial_rebalance_delay_ms=10))
+    known = names.split()
+    wanted = [[one, *(name for name in known if name != one)] for one in known]
+    answers = [groups.join(protocols=[(name, b"") for name in favourites]) for favourites in wanted]
+    groups.after(300)
+    assert {answer.one.protocol_name for answer in answers} == {chosen}
+
+
     ],
 )
 def test_a_join_that_is_refused_leaves_nothing(how, error):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kbroker.common.errors import Errors, ProtocolError
+from kbroker.common.java_hash import hash_map_order
 from kbroker.coordinator.group_records import CommittedOffset, StoredGroup, StoredMember
 from kbroker.protocol import codec
 
@@ -384,7 +385,10 @@ class ClassicGroup:
         return self.protocol_type == protocol_type and any(self._supporters.get(name) == total for name in names)
 
     def select_protocol(self) -> str:
-        """The protocol most members prefer among those all know; the earliest in the first member's list at a tie."""
+        """The protocol most members prefer among those all know; at a tie the one that Kafka's hash map holds first.
+
+        Names in one slot of that map stay in the order of their first votes; Kafka's follows its members' random ids.
+        """
         total = len(self.members)
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -392,7 +396,7 @@ class ClassicGroup:
                 if self._supporters.get(name) == total:
                     votes[name] = votes.get(name, 0) + 1
                     break
-        return max(votes, key=votes.__getitem__)
+        return max(hash_map_order(votes), key=votes.__getitem__)
 
     def _subscribed_topics(self) -> frozenset[str] | None:
         """Topics of the members' subscriptions; None if they cannot be read."""

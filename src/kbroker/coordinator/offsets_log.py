@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.common.java_hash import string_hash
 from kbroker.protocol.records import Record, RecordBatch, build_batch, columns, iter_batches
 
 logger = logging.getLogger(__name__)
@@ -61,12 +62,8 @@ class Written(NamedTuple):
 
 def partition_of(group_id: str, partition_count: int) -> int:
     """The partition a group's records are in: Java's string hash, as every Kafka tool computes it."""
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    signed = value - (1 << 32) if value & 0x80000000 else value
-    return (0 if signed == -(1 << 31) else abs(signed)) % partition_count
+    value = string_hash(group_id)
+    return (0 if value == -(1 << 31) else abs(value)) % partition_count
 
 
 class OffsetsLog:
