@@ -298,6 +298,33 @@ def test_a_consumer_whose_subscription_cannot_be_read_may_want_any_topic():
     assert groups.coordinator.delete_offsets("g", [PLACE]) == {PLACE: Errors.GROUP_SUBSCRIBED_TO_TOPIC}
 
 
+@pytest.mark.parametrize("version", [-1, 0, 1, 3, 9])
+@pytest.mark.parametrize("rest", [b"", b"xx"])
+def test_metadata_is_read_as_version_0_whatever_version_it_names(version, rest):
+    """Some clients name 1 or 3 and send no more than 0 has; offsets of such a group can be deleted, and expire."""
+    day = 24 * 3600 * 1000
+    groups = Groups(GroupSettings(initial_rebalance_delay_ms=0, offsets_retention_ms=day))
+    metadata = struct.pack(">hih", version, 1, 1) + b"t" + struct.pack(">i", -1) + rest
+    one = groups.lone(protocols=[("range", metadata)])
+    for place in (PLACE, ("u", 0), ("v", 0)):
+        commit(groups, member=one.member_id, generation=1, place=place)
+    deleted = groups.coordinator.delete_offsets("g", [PLACE, ("u", 0)])
+    assert deleted == {PLACE: Errors.GROUP_SUBSCRIBED_TO_TOPIC, ("u", 0): Errors.NONE}
+    groups = groups.restart()
+    groups.clock.advance_ms(day)
+    assert groups.coordinator.expire_offsets() == 1
+    assert set(groups.coordinator.committed("g")) == {PLACE}
+
+
+@pytest.mark.parametrize("metadata", [b"", b"\0", b"\0\0", b"\0\0\0\0\0\1\0\1t"])
+def test_metadata_that_ends_early_says_nothing_about_topics(metadata):
+    """As with Apache Kafka 4.3.1: the group may want any topic."""
+    groups = Groups()
+    one = groups.lone(protocols=[("range", metadata)])
+    commit(groups, member=one.member_id, generation=1, place=("u", 0))
+    assert groups.coordinator.delete_offsets("g", [("u", 0)]) == {("u", 0): Errors.GROUP_SUBSCRIBED_TO_TOPIC}
+
+
 def test_offsets_go_with_their_topic():
     """And nothing is left of any group without the offsets topic itself; those that wait are told."""
     groups = Groups()

@@ -399,14 +399,18 @@ class ClassicGroup:
         return max(hash_map_order(votes), key=votes.__getitem__)
 
     def _subscribed_topics(self) -> frozenset[str] | None:
-        """Topics of the members' subscriptions; None if they cannot be read."""
+        """Topics of the members' subscriptions; None if they cannot be read.
+
+        Whatever version a member names, the fields of version 0 are read and no others, as Kafka does: they begin every
+        version, and some clients name one whose later fields they do not send.
+        """
         if not self.members or self.protocol_type != CONSUMER or self.protocol_name is None:
             return frozenset()
         topics: set[str] = set()
         try:
             for member in self.members.values():
                 data = member.metadata(self.protocol_name)
-                topics.update(codec.decode_versioned("ConsumerProtocolSubscription", data)[1]["Topics"])
+                topics.update(codec.decode_versioned("ConsumerProtocolSubscription", data, read_as=0)[1]["Topics"])
         except ProtocolError:
             return None
         return frozenset(topics)

@@ -183,10 +183,15 @@ def encode_data(name: str, version: int, body: Body) -> bytes:
     return encode(data_plan(name, version), body)
 
 
-def decode_versioned(name: str, data: Buffer) -> tuple[int, Body]:
+def decode_versioned(name: str, data: Buffer, *, read_as: int | None = None) -> tuple[int, Body]:
     """Decode a struct that starts with its own int16 version, as embedded group metadata does.
 
-    Returns: the version as it was sent, and the struct. One newer than the tables is read as the newest they know.
+    Args:
+        name: of the struct.
+        data: the struct; bytes after it are ignored.
+        read_as: the version to read, whichever is sent; None for that one, of those newer than the tables the newest.
+
+    Returns: the version as it was sent, and the struct.
 
     Raises: ProtocolError: cut, malformed, or of a version below the first.
     """
@@ -194,7 +199,8 @@ def decode_versioned(name: str, data: Buffer) -> tuple[int, Body]:
     if view.nbytes < 2:
         raise ProtocolError(f"{name}: too short for its version")
     version: int = struct.unpack_from(">h", view)[0]
-    return version, decode(data_plan(name, min(version, data_versions(name)[1])), data, 2)
+    wanted = min(version, data_versions(name)[1]) if read_as is None else read_as
+    return version, decode(data_plan(name, wanted), data, 2)
 
 
 def encode_versioned(name: str, version: int, body: Body) -> bytes:
