@@ -136,6 +136,37 @@ def test_a_tie_of_votes_is_decided_as_kafka_decides_it(names, chosen):
     assert {answer.one.protocol_name for answer in answers} == {chosen}
 
 
+def test_an_assignment_is_shown_in_every_state_and_metadata_in_a_stable_group():
+    """As Apache Kafka 4.3.1 shows them; a rebalance that syncs were refused for leaves no assignment."""
+    groups = Groups()
+
+    def shown():
+        found = groups.coordinator.describe("g")
+        return found.state.value, found.protocol_name, [(one.metadata, one.assignment) for one in found.members]
+
+    one = groups.join(protocols=[("range", b"m1")]).one
+    assert shown() == ("CompletingRebalance", "", [(b"", b"")])
+    groups.sync(one.member_id, 1, {one.member_id: b"all"})
+    assert shown() == ("Stable", "range", [(b"m1", b"all")])
+    waiting = groups.join(protocols=[("range", b"m2")])
+    assert shown() == ("PreparingRebalance", "", [(b"", b"all"), (b"", b"")])
+    groups.join(one.member_id, protocols=[("range", b"m1")])
+    assert shown() == ("CompletingRebalance", "", [(b"", b"all"), (b"", b"")])
+    groups.sync(waiting.one.member_id, 2)
+    groups.join(protocols=[("range", b"m3")])
+    assert shown() == ("PreparingRebalance", "", [(b"", b"")] * 3)
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ({"group": ""}, Errors.INVALID_GROUP_ID),
+        ({"session_ms": 5999}, Errors.INVALID_SESSION_TIMEOUT),
+        ({"session_ms": 1_800_001}, Errors.INVALID_SESSION_TIMEOUT),
+        ({"session_ms": -1}, Errors.INVALID_SESSION_TIMEOUT),
+        ({"member_id": "stranger"}, Errors.UNKNOWN_MEMBER_ID),
+        ({"protocols": []}, Errors.INCONSISTENT_GROUP_PROTOCOL),
+        ({"kind": ""}, Errors.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
 def test_a_join_that_is_refused_leaves_nothing(how, error):

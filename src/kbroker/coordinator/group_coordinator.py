@@ -47,7 +47,7 @@ class GroupSettings(NamedTuple):
 
 
 class DescribedMember(NamedTuple):
-    """A member as administrators see it; metadata and assignment are told of a stable group only."""
+    """A member as administrators see it: its metadata in a stable group only, its latest assignment always."""
 
     member_id: str
     group_instance_id: str | None
@@ -334,7 +334,7 @@ class GroupCoordinator:
                     member.client_id,
                     member.client_host,
                     member.metadata(group.protocol_name) if stable else b"",
-                    member.assignment if stable else b"",
+                    member.assignment,
                 )
                 for member in group.members.values()
             ]
