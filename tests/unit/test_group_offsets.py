@@ -325,6 +325,23 @@ def test_metadata_that_ends_early_says_nothing_about_topics(metadata):
     assert groups.coordinator.delete_offsets("g", [("u", 0)]) == {("u", 0): Errors.GROUP_SUBSCRIBED_TO_TOPIC}
 
 
+@pytest.mark.parametrize("how", ["its offset is deleted", "its topic is deleted"])
+def test_a_group_that_only_committed_outlives_its_last_offset(how):
+    """It is Empty until the next look for old offsets, as with Apache Kafka 4.3.1."""
+    groups = Groups()
+    commit(groups)
+    if how == "its offset is deleted":
+        assert groups.coordinator.delete_offsets("g", [PLACE]) == {PLACE: Errors.NONE}
+    else:
+        groups.coordinator.topic_deleted("t")
+    assert groups.state() == "Empty"
+    assert [one.group_id for one in groups.coordinator.list_groups()] == ["g"]
+    assert groups.coordinator.delete_offsets("g", [PLACE]) == {PLACE: Errors.NONE}
+    groups.coordinator.expire_offsets()
+    assert groups.state() == "Dead"
+    assert refused(groups.coordinator.delete_offsets, "g", [PLACE]) is Errors.GROUP_ID_NOT_FOUND
+
+
 def test_offsets_go_with_their_topic():
     """And nothing is left of any group without the offsets topic itself; those that wait are told."""
     groups = Groups()

@@ -126,6 +126,9 @@ class ClassicGroup:
     new_member_added: bool = False
     offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
     is_stored: bool = False  # the log has a record of the group itself
+    is_known: bool = (
+        False  # a client has used it: it stays, even without any content, until the next look for old offsets
+    )
     lock: threading.RLock = field(default_factory=threading.RLock)
     _awaiting_join: int = 0
     _supporters: dict[str, int] = field(default_factory=dict)
@@ -150,13 +153,14 @@ class ClassicGroup:
 
     @property
     def is_unused(self) -> bool:
-        """Nothing would be lost if it were forgotten."""
+        """Whether no client would miss it: a refused request made it."""
         return (
             self.state is GroupState.EMPTY
             and not self.members
             and not self.pending_joins
             and not self.offsets
             and not self.is_stored
+            and not self.is_known
         )
 
     @property

@@ -247,6 +247,7 @@ class GroupCoordinator:
             raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, str(error)) from error
         written = self._log.append(group.group_id, records)
         group.offsets.update(offsets)
+        group.is_known = True
         return written
 
     def committed(self, group_id: str, places: Iterable[Place] | None = None) -> dict[Place, CommittedOffset]:

@@ -129,6 +129,7 @@ class Membership:
                 self._add(group, member_id, request, on_joined)
         elif request.requires_known_member_id:
             group.pending_joins.add(member_id)
+            group.is_known = True
             waiting = DelayedHeartbeat(self, group, member_id, request.session_timeout_ms, is_pending=True)
             self._heartbeats.try_complete_else_watch(waiting, [_member_key(group, member_id)])
             on_joined(JoinResult(Errors.MEMBER_ID_REQUIRED, member_id))
