@@ -3,13 +3,15 @@
 #ifndef KBROKER_SOCKET_IO_H
 #define KBROKER_SOCKET_IO_H
 #include <errno.h>
+#include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "thread_setup.h"
 
-enum { KB_AGAIN = -1, KB_FAILED = -2, KB_NO_DESCRIPTORS = -3, KB_WANT_WRITE = -4, KB_MAX_PIECES = 64, KB_HOST_BYTES = 64 };
+enum { KB_AGAIN = -1, KB_FAILED = -2, KB_NO_DESCRIPTORS = -3, KB_WANT_WRITE = -4, KB_MAX_PIECES = 64, KB_HOST_BYTES = 64,
+       KB_MOST_FILES = 2048 };
 
 #ifndef _WIN32
 #include <arpa/inet.h>
@@ -19,6 +21,7 @@ enum { KB_AGAIN = -1, KB_FAILED = -2, KB_NO_DESCRIPTORS = -3, KB_WANT_WRITE = -4
 #include <pthread.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -109,6 +112,17 @@ static inline int kb_accept(int listener) {
     if (errno == EAGAIN || errno == EWOULDBLOCK) return KB_AGAIN;
     return errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM ? KB_NO_DESCRIPTORS : KB_FAILED;
 }
+static inline int kb_descriptors_for_sockets(void) { /* the rest is kept for files */
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur == RLIM_INFINITY || r.rlim_cur > 1 << 20) r.rlim_cur = 1 << 20;
+    return (int)(r.rlim_cur - (r.rlim_cur < KB_MOST_FILES * 4 ? r.rlim_cur / 4 : KB_MOST_FILES) - r.rlim_cur / 16);
+}
+static inline int kb_lowest_free_descriptor(int any_open) { /* all below it are in use */
+    int fd = fcntl(any_open, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) return INT_MAX;
+    close(fd);
+    return fd;
+}
 static inline void kb_tune_socket(int fd, int send_buffer_bytes) {
     int one = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
@@ -178,6 +192,8 @@ static inline int kb_accept(int listener) {
     if (kb_prepare_socket((int)s) != 0) { closesocket(s); return KB_FAILED; }
     return (int)s;
 }
+static inline int kb_descriptors_for_sockets(void) { return INT_MAX; }
+static inline int kb_lowest_free_descriptor(int any_open) { (void)any_open; return 0; }
 static inline void kb_tune_socket(int fd, int send_buffer_bytes) {
     int one = 1;
     setsockopt((SOCKET)fd, IPPROTO_TCP, TCP_NODELAY, (char *)&one, sizeof one);

@@ -32,6 +32,8 @@ cdef extern from "socket_io.h" nogil:
         KB_AGAIN
     int kb_prepare_socket(int fd)
     int kb_accept(int listener)
+    int kb_descriptors_for_sockets()
+    int kb_lowest_free_descriptor(int any_open)
     void kb_tune_socket(int fd, int send_buffer_bytes)
     void kb_close_socket(int fd)
     void kb_address(int fd, int peer, char *host, int *port)
@@ -56,6 +58,7 @@ cdef struct AcceptorCore:
     QuotaCore *quotas           # counted; NULL: no limit
     ListenerQuota *listener_quota   # borrowed from quotas
     HeldSockets held            # of addresses that connect too fast
+    bint is_short               # of descriptors: look for one before each accept
     AtomicI64 stopping
     AtomicI64 accepted
     AtomicI64 out_of_descriptors
@@ -129,6 +132,23 @@ cdef bint assign(AcceptorCore *core, int fd, AddressEntry *admission) noexcept n
     return False
 
 
+cdef bint has_descriptor(AcceptorCore *core) noexcept nogil:
+    """Whether a socket more leaves the files their part: the broker must be able to write what clients send."""
+    if core.is_short:
+        core.is_short = kb_lowest_free_descriptor(core.listener) >= kb_descriptors_for_sockets()
+    return not core.is_short
+
+
+cdef int accept_one(AcceptorCore *core) noexcept nogil:
+    cdef int fd
+    if not has_descriptor(core):
+        return KB_NO_DESCRIPTORS
+    fd = kb_accept(core.listener)
+    if fd == KB_NO_DESCRIPTORS or fd + 1 >= kb_descriptors_for_sockets():   # the kernel gives the lowest free number
+        core.is_short = True
+    return fd
+
+
 cdef void run_acceptor(AcceptorCore *core) noexcept nogil:
     cdef kb_event events[4]
     cdef int fd, interest, left, ready
@@ -144,7 +164,7 @@ cdef void run_acceptor(AcceptorCore *core) noexcept nogil:
         left = ACCEPTS_PER_PASS
         while left > 0:
             left -= 1
-            fd = kb_accept(core.listener)
+            fd = accept_one(core)
             if fd == KB_AGAIN:
                 break
             if fd == KB_NO_DESCRIPTORS:
@@ -257,7 +277,7 @@ cdef class Acceptor:
 
     @property
     def out_of_descriptors(self):
-        """How often the system had no descriptor for a connection."""
+        """How often the system had no descriptor for a connection, or none but those that are kept for files."""
         return atomic_load_relaxed(&self.core.out_of_descriptors)
 
     @property

@@ -234,6 +234,14 @@ def _threads(parts: Observed) -> Iterable[Family]:
         "share of the last minute that the acceptor waited for a limit or a network thread, 0 to 1",
         lambda: [((name,), share.measure()) for name, share in acceptors],
     )  # fmt: skip
+    yield Family(
+        "kbroker:network", "descriptor-shortages-total", "counter", ("listener",),
+        "times the acceptor put off new connections for a tenth of a second: the limit of open files was near",
+        lambda: [
+            ((bound.name,), a.out_of_descriptors)
+            for bound, a in zip(parts.server.listeners, parts.server.acceptors, strict=True)
+        ],
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- memory

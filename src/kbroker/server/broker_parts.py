@@ -30,6 +30,7 @@ from kbroker.server.apis import api18_api_versions
 from kbroker.server.broker_metrics import Observed
 from kbroker.server.connection_limits import ConnectionLimits
 from kbroker.server.context import ApiContext
+from kbroker.server.descriptor_watch import LOOK_EVERY_MS, DescriptorWatch
 from kbroker.server.group_service import GROUP_KEYS, GroupService
 from kbroker.server.handler_threads import HandlerThreads
 from kbroker.server.kafka_apis import KafkaApis
@@ -139,6 +140,7 @@ class BrokerParts:
         self._start_handlers(lane, requests, python_requests)
         self._then("acceptors", server.begin_stop)
         server.start()
+        logs.scheduler.schedule("descriptor-watch", DescriptorWatch(server).look, period_ms=LOOK_EVERY_MS)
         self._start_metrics(pool)
 
     def _security(self, credentials: ScramCredentials) -> dict[str, ListenerSecurity]:

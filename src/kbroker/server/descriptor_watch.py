@@ -1,0 +1,46 @@
+"""Tells when new connections have to wait because the limit of open files is near."""
+
+from __future__ import annotations
+
+import logging
+
+from kbroker.network.socket_server import SocketServer
+
+logger = logging.getLogger(__name__)
+
+#: One line for each such time at most.
+LOOK_EVERY_MS = 10_000
+
+
+class DescriptorWatch:
+    """Looks at the acceptors of a server. Threads: ``look`` on one at a time."""
+
+    def __init__(self, server: SocketServer) -> None:
+        self._server = server
+        self._seen = 0
+        self._is_short = False
+
+    def look(self) -> None:
+        """Log it when acceptors have waited for descriptors since the last look, and when they no longer do."""
+        seen = sum(acceptor.out_of_descriptors for acceptor in self._server.acceptors)
+        was_short, self._is_short = self._is_short, seen > self._seen
+        self._seen = seen
+        if self._is_short:
+            logger.warning(
+                "new connections wait: %d are open, and what is left of the limit of open files (%s) is kept for the "
+                "log; raise the limit (ulimit -n, LimitNOFILE), or set max.connections below it",
+                self._server.connection_quotas.count(),
+                open_files_limit(),
+            )
+        elif was_short:
+            logger.info("new connections are accepted again: descriptors are free")
+
+
+def open_files_limit() -> int | str:
+    """The soft limit of open files of this process, in words where there is none."""
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return "none"
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return "none" if soft == resource.RLIM_INFINITY else soft
