@@ -11,6 +11,7 @@ from typing import Any
 from tests.clients.python_clients import AioKafka, Client, Confluent, KafkaPython, Record
 from tests.support import need
 from tests.support.broker import run_to_end
+from tests.support.kafka import compiled, java_command
 
 HERE = Path(__file__).resolve().parent
 
@@ -44,17 +45,11 @@ def go_program(scratch: Path) -> Path:
     return program
 
 
-def java_program(scratch: Path) -> list[str]:
+def java_program() -> list[str]:
     """Compile the program in Java against the jars of Kafka's own tools, once; return the command that runs it."""
     need.program("java", "javac", "mvn")
-    classes = scratch / "java"
-    jars = run_to_end([str(need.oracle("tools/kafka.sh")), "classpath"], seconds=300).strip()
-    if not (classes / "Everyday.class").exists():
-        source = HERE / "java" / "Everyday.java"
-        run_to_end(["javac", "-Xlint:all", "-Werror", "-d", str(classes), "-cp", jars, str(source)], seconds=300)
-    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-    quick = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", quiet]
-    return ["java", *quick, "-cp", f"{classes}:{jars}", "Everyday"]
+    classes = compiled(HERE / "java" / "Everyday.java")
+    return java_command("Everyday", before=str(classes), log_level="error")
 
 
 class Kcat(Client):
@@ -168,11 +163,10 @@ class JavaConsole(Client):
 
     def __init__(self, bootstrap: str) -> None:
         need.program("java", "mvn")
-        self._kafka = need.oracle("tools/kafka.sh")
         super().__init__(bootstrap)
 
     def _tool(self, name: str, *arguments: str, stdin: bytes | None = None) -> str:
-        command = [str(self._kafka), "tool", f"org.apache.kafka.tools.{name}", "--bootstrap-server", self.bootstrap]
+        command = java_command(f"org.apache.kafka.tools.{name}", "--bootstrap-server", self.bootstrap)
         return run_to_end([*command, *arguments], stdin=stdin, seconds=300)
 
     def create(self, topic: str, partitions: int) -> None:

@@ -23,7 +23,7 @@ PROGRAMS: dict[str, Callable[[Path], list[str]]] = {
     },
     "franz-go": lambda scratch: [str(go_program(scratch))],
     "kafkajs": lambda scratch: ["node", str(node_folder(scratch) / "everyday.js")],
-    "Java": java_program,
+    "Java": lambda scratch: java_program(),
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

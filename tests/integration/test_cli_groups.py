@@ -14,7 +14,7 @@ from kbroker.cli import cli
 from kbroker.client.producer import Producer
 from tests.support import need
 from tests.support.broker import BrokerProcess, wait_for
-from tests.support.ports import free_pair
+from tests.support.kafka import ApacheKafka, java_command
 
 pytestmark = pytest.mark.slow
 
@@ -37,14 +37,9 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield broker.bootstrap
         assert broker.stop() == 0, broker.tail()
         return
-    script = need.oracle("tools/kafka.sh")
     need.program("java", "mvn")
-    port = free_pair()
-    started = subprocess.run([script, "start", str(port)], capture_output=True, text=True, timeout=120)
-    if started.returncode:
-        pytest.fail(f"Kafka did not start: {started.stderr[-2000:]}", pytrace=False)
-    yield f"127.0.0.1:{port}"
-    subprocess.run([script, "stop", str(port)], capture_output=True, timeout=60)
+    with ApacheKafka() as kafka:
+        yield kafka.bootstrap
 
 
 def run(address: str, *args: str, status: int = 0) -> str:
@@ -170,14 +165,13 @@ def test_configs_and_partitions(address: str, topic: str) -> None:
 @pytest.mark.parametrize("rule", list(RESET_RULES))
 def test_kafkas_own_tool_plans_the_same(address: str, topic: str, rule: str) -> None:
     """A dry run of kafka-consumer-groups shows the offsets that ours shows, on either broker."""
-    script = need.oracle("tools/kafka.sh")
     need.program("java", "mvn")
     group = f"g-{uuid.uuid4().hex[:8]}"
     new_offsets(address, group, "--topic", f"{topic}:0,1", "--to-offset", "40", "--execute")
     args = [part.format(topic=topic) for parts in RESET_RULES[rule] for part in parts]
-    tool = [script, "tool", "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"]
+    tool = java_command("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", address)
     theirs = subprocess.run(
-        [*tool, "--bootstrap-server", address, "--reset-offsets", "--dry-run", "--group", group, *args],
+        [*tool, "--reset-offsets", "--dry-run", "--group", group, *args],
         capture_output=True,
         text=True,
         timeout=60,

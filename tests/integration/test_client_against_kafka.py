@@ -1,6 +1,5 @@
 """The synchronous client against a real Apache Kafka: what it promises to work with any broker."""
 
-import subprocess
 import uuid
 from collections.abc import Iterator
 
@@ -24,21 +23,16 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import QuotaEntity
 from tests.support import need
 from tests.support.broker import wait_for
-from tests.support.ports import free_pair
+from tests.support.kafka import ApacheKafka
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[str]:
-    script = need.oracle("tools/kafka.sh")
     need.program("java", "mvn")
-    port = free_pair()
-    started = subprocess.run([script, "start", str(port)], capture_output=True, text=True, timeout=240)
-    if started.returncode:
-        pytest.fail(f"Kafka did not start: {started.stderr[-2000:]}", pytrace=False)
-    yield f"127.0.0.1:{port}"
-    subprocess.run([script, "stop", str(port)], capture_output=True, timeout=60)
+    with ApacheKafka() as broker:
+        yield broker.bootstrap
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Apache Kafka's own DumpLogSegments reads what the broker wrote, and agrees with our reader about all of it."""
 
-import os
 import random
 import re
 import subprocess
@@ -15,6 +14,7 @@ from kbroker.log.manager import LogManager, TopicLogs
 from kbroker.log.verify import verify
 from kbroker.protocol.records import RecordBatchBuilder
 from tests.support import need
+from tests.support.kafka import java_command
 
 NOW_MS = 1_700_000_000_000
 TOOL = "org.apache.kafka.tools.DumpLogSegments"
@@ -23,10 +23,9 @@ SETTINGS = {"segment.bytes": "1048576", "index.interval.bytes": "512", "segment.
 
 def kafka_dumps(files, *options):
     """Return the tool's output: one text per file, the line 'Dumping FILE' cut off."""
-    program = need.oracle("tools/kafka.sh")
-    need.program("java")
-    command = [str(program), "tool", TOOL, *options, "--files", ",".join(map(str, files))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=os.environ)
+    need.program("java", "mvn")
+    command = java_command(TOOL, *options, "--files", ",".join(map(str, files)))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "Exception" not in done.stderr, done.stderr[-2000:]
     parts = re.split(r"^Dumping (.+)\n", done.stdout, flags=re.MULTILINE)

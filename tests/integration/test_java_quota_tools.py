@@ -1,6 +1,5 @@
 """Kafka's own kafka-configs, kafka-topics and Admin with quotas, unmodified, against our broker."""
 
-import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -10,12 +9,11 @@ import pytest
 
 from tests.support import need
 from tests.support.broker import BrokerProcess
+from tests.support.kafka import compiled, java_command
 
 CONFIGS = "kafka.admin.ConfigCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 JAVA_PROGRAMS = Path(__file__).parents[1] / "support" / "java"
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-ENVIRONMENT = {**os.environ, "JAVA_TOOL_OPTIONS": QUICK_START}
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -23,25 +21,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 class Tools:
     """Runs a tool against one broker."""
 
-    def __init__(self, script: Path, bootstrap: str) -> None:
-        self.script = script
+    def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
 
     def __call__(self, tool: str, *args: str, status: int = 0) -> str:
         """Returns the standard output; what goes wrong stands there too."""
-        command = [str(self.script), "tool", tool, "--bootstrap-server", self.bootstrap, *args]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=ENVIRONMENT)
+        command = java_command(tool, "--bootstrap-server", self.bootstrap, *args)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == status, f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout + (done.stderr if status else "")
 
     def java(self, program: str, *args: str, stdin: str = "") -> str:
         """Run one of our Java programs with Kafka's classes."""
-        found = subprocess.run([self.script, "classpath"], capture_output=True, text=True, check=True, timeout=120)
-        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        command = ["java", quiet, "-cp", found.stdout.strip(), str(JAVA_PROGRAMS / program), *args]
-        done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=200, check=False, env=ENVIRONMENT
-        )
+        command = java_command(Path(program).stem, *args, before=str(compiled(JAVA_PROGRAMS / program)))
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=200, check=False)
         assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout
 
@@ -55,8 +48,7 @@ class Tools:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    need.oracle("tools/kafka.sh")
-    need.program("java", "mvn")
+    need.program("java", "javac", "mvn")
     broker = BrokerProcess(tmp_path_factory.mktemp("java-quotas") / "data", {"node.id": "1"})
     try:
         broker.start()
@@ -68,7 +60,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def tools(broker: BrokerProcess) -> Tools:
-    return Tools(need.oracle("tools/kafka.sh"), broker.bootstrap)
+    return Tools(broker.bootstrap)
 
 
 USERS_AND_CLIENTS = [

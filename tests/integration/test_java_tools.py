@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.support import need
-from tests.support.broker import BrokerProcess, run_to_end, wait_for
+from tests.support.broker import BrokerProcess, wait_for
+from tests.support.kafka import java_command
 
 TOOLS = "org.apache.kafka.tools."
 GROUPS = TOOLS + "consumer.group.ConsumerGroupCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -25,22 +24,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 class Tools:
     """Runs a tool against one broker and returns its standard output."""
 
-    def __init__(self, script: Path, bootstrap: str) -> None:
-        self.script = script
+    def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
 
     def __call__(self, tool: str, *args: str, stdin: str = "", fails: bool = False) -> str:
         """`tool`: a class, and its command if that comes first; `fails`: whether it may say so with its exit status."""
-        command = [str(self.script), "tool", *tool.split(), "--bootstrap-server", self.bootstrap, *args]
-        done = subprocess.run(
-            command,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_START},
-        )
+        command = java_command(*tool.split(), "--bootstrap-server", self.bootstrap, *args)
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
         told = f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         assert fails or done.returncode == 0, told
         return done.stdout
@@ -48,9 +38,7 @@ class Tools:
     @contextlib.contextmanager
     def running(self, tool: str, *args: str, log: Path) -> Iterator[Callable[[], list[dict[str, Any]]]]:
         """Run a tool beside the test, ended by SIGTERM; gives the lines of JSON that it has printed so far."""
-        jars = run_to_end([str(self.script), "classpath"]).strip()
-        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        command = ["java", *QUICK_START.split(), quiet, "-cp", jars, tool, "--bootstrap-server", self.bootstrap, *args]
+        command = java_command(tool, "--bootstrap-server", self.bootstrap, *args)
         with log.open("w") as output, log.with_suffix(".err").open("w") as errors:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
 
@@ -70,13 +58,12 @@ class Tools:
 
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
-    script = need.oracle("tools/kafka.sh")
     need.program("java", "mvn")
     settings = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "2", "node.id": "1"}
     broker = BrokerProcess(tmp_path_factory.mktemp("java-tools") / "data", settings)
     try:
         broker.start()
-        yield Tools(script, broker.bootstrap)
+        yield Tools(broker.bootstrap)
         assert broker.is_alive()
     finally:
         broker.discard()

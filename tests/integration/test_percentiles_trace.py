@@ -16,6 +16,7 @@ from kbroker._core.metric_config import MetricConfig
 from kbroker._core.sensor import Sensor
 from kbroker._core.stats import Percentiles
 from tests.support import need
+from tests.support.kafka import compiled, java_command
 
 PROGRAM = Path(__file__).parents[1] / "support" / "java" / "PercentilesTrace.java"
 SCRIPTS, OPERATIONS = 300, 120
@@ -76,12 +77,10 @@ def as_bits(value: float) -> int:
 @pytest.mark.timeout(200)
 def test_percentiles_are_kafkas() -> None:
     """Both ways of sizing the bins, values beyond both ends, NaN, samples that leave the window."""
-    tool = need.oracle("tools/kafka.sh")
-    need.program("java")
-    classes = subprocess.run([str(tool), "classpath"], capture_output=True, text=True, check=True, timeout=120)
+    need.program("java", "javac", "mvn")
     lines = [line for seed in range(SCRIPTS) for line in script(seed)]
     done = subprocess.run(
-        ["java", "-XX:TieredStopAtLevel=1", "-cp", classes.stdout.strip(), str(PROGRAM)],
+        java_command(PROGRAM.stem, before=str(compiled(PROGRAM))),
         input="\n".join(lines), capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from kafka.errors import KafkaError as PythonKafkaError
 
 from tests.support import need
 from tests.support.certificates import Certificates
+from tests.support.kafka import java_command
 from tests.support.secured import LISTENERS, PASSWORDS, SecuredBroker
 
 WAYS = [
@@ -261,7 +261,6 @@ class Java:
 
     def __init__(self, secured: SecuredBroker, folder: Path) -> None:
         need.program("java", "mvn")
-        self._script = need.oracle("tools/kafka.sh")
         self._secured = secured
         self._folder = folder
 
@@ -269,7 +268,7 @@ class Java:
         self, listener: str, properties: dict[str, str], tool: str, *words: str, stdin: str = "", status: int = 0
     ) -> str:
         config = write(self._folder / "client.properties", properties)
-        command = [str(self._script), "tool", tool, "--bootstrap-server", self._secured.address(listener)]
+        command = java_command(tool, "--bootstrap-server", self._secured.address(listener))
         done = subprocess.run(
             [*command, "--command-config", str(config), *words],
             input=stdin,
@@ -277,7 +276,6 @@ class Java:
             text=True,
             timeout=120,
             check=False,
-            env={**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"},
         )
         assert (done.returncode == 0) == (status == 0), f"{words}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout + (done.stderr if status else "")

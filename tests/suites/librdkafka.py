@@ -13,6 +13,7 @@ import concurrent.futures
 import os
 import queue
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
 from tests.support.broker import BrokerProcess  # noqa: E402
+from tests.support.kafka import java_command  # noqa: E402
 
 PACKAGE = "@confluentinc/kafka-javascript@1.10.1"
 SHARE_GROUPS = "0155"  # from here on: KIP-932
@@ -132,13 +134,12 @@ def one(place: Place, tests: Path, broker: BrokerProcess, logs: Path, seconds: i
 
 
 def tools(folder: Path) -> None:
-    """Kafka's scripts that three of the tests call, over the jars of the comparison tools."""
+    """Kafka's scripts that three of the tests call, over Kafka's jars from Maven."""
     binaries = folder / "kafka" / "bin"
     binaries.mkdir(parents=True, exist_ok=True)
-    kafka = Path(os.environ.get("KBROKER_ORACLES", "")) / "tools" / "kafka.sh"
     for script, name in TOOLS.items():
         file = binaries / f"{script}.sh"
-        file.write_text(f'#!/bin/sh\nexec {kafka} tool {name} "$@"\n')
+        file.write_text(f'#!/bin/sh\nexec {shlex.join(java_command(name))} "$@"\n')
         file.chmod(0o755)
 
 

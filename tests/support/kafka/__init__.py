@@ -1,0 +1,20 @@
+"""A real Apache Kafka beside ours: its jars from Maven, its broker, its tools, its classes.
+
+In a test: `with ApacheKafka() as kafka: ... kafka.bootstrap`. By hand: `python -m tests.support.kafka --help`.
+"""
+
+from tests.support.kafka.broker import COLLECTOR, ApacheKafka, StartError
+from tests.support.kafka.jars import SHORT_LIVED, VERSION, Unavailable, classpath, compiled, java_command, program
+
+__all__ = [
+    "COLLECTOR",
+    "SHORT_LIVED",
+    "VERSION",
+    "ApacheKafka",
+    "StartError",
+    "Unavailable",
+    "classpath",
+    "compiled",
+    "java_command",
+    "program",
+]

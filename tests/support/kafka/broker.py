@@ -1,0 +1,171 @@
+"""A real Apache Kafka on this machine: one node in KRaft mode, on loopback ports of its own."""
+
+import base64
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from tests.support import wire
+from tests.support.kafka.jars import VERSION, classpath, java_command
+from tests.support.ports import free_pair
+
+HEAP = "512m"
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 15.0
+# What lets one node do alone what Kafka expects of three, and no wait for members that a test does not have.
+ALONE = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+# The collector options of Kafka's own start script.
+COLLECTOR = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
+
+
+class StartError(Exception):
+    """Apache Kafka did not start; the text ends with what it logged."""
+
+
+class ApacheKafka:
+    """A broker in a process of its own, started by `with`; its data is deleted at the end.
+
+    Args:
+        settings: laid over those of a single node.
+        port: of the PLAINTEXT listener; the controller takes the next one. None: a pair that is free now.
+        listeners: further ones, as PROTOCOL://HOST:PORT.
+        heap: of the JVM, minimum and maximum.
+        folder: where properties, logs and data go; None: a new temporary one.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        port: int | None = None,
+        listeners: tuple[str, ...] = (),
+        heap: str = HEAP,
+        folder: Path | None = None,
+    ) -> None:
+        self.settings = dict(settings or {})
+        self.port = free_pair() if port is None else port
+        self.folder = Path(tempfile.mkdtemp(prefix="apache-kafka-")) if folder is None else folder
+        self._listeners = listeners
+        self._heap = heap
+        self._process: subprocess.Popen[bytes] | None = None
+
+    name = f"Kafka {VERSION}"
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker was never started"
+        return self._process.pid
+
+    def __enter__(self) -> "ApacheKafka":
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def properties(self) -> dict[str, str]:
+        """The broker's settings; what the caller gave wins."""
+        controller = self.port + 1
+        plain = f"PLAINTEXT://127.0.0.1:{self.port}", f"CONTROLLER://127.0.0.1:{controller}"
+        protocols = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+        return {
+            **ALONE,
+            "listeners": ",".join((*plain, *self._listeners)),
+            "listener.security.protocol.map": ",".join(("CONTROLLER:PLAINTEXT", *(f"{p}:{p}" for p in protocols))),
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "log.dirs": str(self.folder / "data"),
+            **self.settings,
+        }
+
+    def start(self) -> None:
+        """Format the storage, start, and wait until ApiVersions is answered.
+
+        Raises: Unavailable without Java or Maven; StartError when it ends or does not answer in time.
+        """
+        classpath()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        written = self.folder / "server.properties"
+        written.write_text("".join(f"{k}={v}\n" for k, v in self.properties().items()), encoding="utf-8")
+        cluster = base64.urlsafe_b64encode(b"k" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+        formatting = java_command("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(written))
+        log = self.folder / "log"
+        with log.open("wb") as output:
+            done = subprocess.run(formatting, stdout=output, stderr=output, timeout=START_TIMEOUT_S, check=False)
+            if done.returncode != 0:
+                raise StartError(f"StorageTool ended with {done.returncode}: {self.tail()}")
+            options = (f"-Xms{self._heap}", f"-Xmx{self._heap}", *COLLECTOR)
+            command = java_command("kafka.Kafka", str(written), options=options)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        (self.folder / "pid").write_text(str(self._process.pid))
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not wire.answers(self.bootstrap, within=5.0):
+            if self._process.poll() is not None:
+                raise StartError(f"it ended with {self._process.returncode}: {self.tail()}")
+            if time.monotonic() > deadline:
+                raise StartError(f"no answer within {START_TIMEOUT_S:g} s: {self.tail()}")
+            time.sleep(0.1)
+
+    def tail(self) -> str:
+        """The end of the log."""
+        return (self.folder / "log").read_text(errors="replace")[-3000:]
+
+    def stop(self) -> None:
+        """End the process, kindly and then not, and delete the folder."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(10)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def stop_detached(folder: Path) -> bool:
+    """End the broker that another process started in a folder, and delete the folder; whether there was one."""
+    try:
+        pid = int((folder / "pid").read_text())
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (OSError, ValueError):
+        pid, command = 0, b""
+    was_there = str(folder / "server.properties").encode() in command.split(b"\0")
+    if was_there:  # the number may belong to another program by now
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+            while time.monotonic() < deadline:
+                os.kill(pid, 0)
+                time.sleep(0.1)
+            os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+    return was_there
