@@ -63,7 +63,7 @@ demo: java $(VENV)/.built $(VENV)/.locked ## a broker, three clients of which on
 	$(BIN)/python examples/demo/demo.py $(ARGS)
 
 .PHONY: bench
-bench: $(VENV)/.built $(VENV)/.locked $(VENV)/.bench ## benchmarks of the cores, then loads beside peers (KBROKER_ORACLES names the folder with the load tools)
+bench: $(VENV)/.built $(VENV)/.locked $(VENV)/.bench ## benchmarks of the cores, then loads beside peers; Apache Kafka needs Java 17 and Maven
 	$(BIN)/python -m pytest bench/bench_codec.py bench/bench_queues.py bench/bench_sensors.py bench/bench_timing_wheel.py -p no:cacheprovider \
 	  --benchmark-disable-gc --benchmark-max-time=0.5 --benchmark-group-by=group --benchmark-columns=median,iqr,ops \
 	  --benchmark-json=build/bench-cores.json

@@ -1,12 +1,12 @@
 """What the request log costs: CPU of the broker's process per Produce, with and without it in interleaved pairs.
 
-    KBROKER_ORACLES=FOLDER python bench/bench_request_log.py [--pairs 7] [--seconds 3] [--rate 50000] [--quotas]
+    python bench/bench_request_log.py [--pairs 7] [--seconds 3] [--rate 50000] [--quotas]
         [--format json|arrow] [--to topic|dir|both] [--compression none|lz4] [--connections 8] [--in-flight 5]
 
-Two brokers run side by side, one with the log; the load (tools/load/loadgen, open loop, one record of 100 bytes a
-request) goes to them in turn, so that what else the machine does falls on both. --quotas sets byte, fetch and time
-quotas of the user in both, far above what is used: every record carries its updates then. A pair in which a record was
-dropped, or of which the log lacks one, fails. Prints each pair's CPU and ratio, and the median.
+Two brokers run side by side, one with the log; the load (open loop, one record of 100 bytes a request) goes to them in
+turn, so that what else the machine does falls on both. --quotas sets byte, fetch and time quotas of the user in both,
+far above what is used: every record carries its updates then. A pair in which a record was dropped, or of which the log
+lacks one, fails. Prints each pair's CPU and ratio, and the median.
 
 Accepted (two cores, Linux, CPython 3.11): at most 1.10.
 """
@@ -14,10 +14,8 @@ Accepted (two cores, Linux, CPython 3.11): at most 1.10.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,10 +27,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from bench.loads import peers  # noqa: E402
+from bench.loads.generator import Generator, frames  # noqa: E402
 from tests.support.broker import BrokerProcess  # noqa: E402
 from tests.support.wire import Connection, create_topic  # noqa: E402
 
-BUILD = ROOT / "build" / "loads"
 ACCEPTED = 1.10
 QUOTAS = {"producer_byte_rate": 1e12, "consumer_byte_rate": 1e12, "request_percentage": 1e9}
 
@@ -59,7 +57,7 @@ class Side:
     """One broker and what it has used."""
 
     def __init__(self, folder: Path, settings: dict[str, str], quotas: bool) -> None:
-        self.metrics_port = free_port()
+        self.metrics_port = peers.free_port()
         self.broker = BrokerProcess(
             folder / "data",
             {"num.network.threads": "1", "kbroker.metrics.listener": f"127.0.0.1:{self.metrics_port}", **settings},
@@ -74,25 +72,19 @@ class Side:
     def figure(self, name: str) -> float:
         return figure(f"http://127.0.0.1:{self.metrics_port}/metrics", f"kbroker_request_log_{name}")
 
-    def run(self, arguments: argparse.Namespace, loadgen: Path, frame: Path) -> dict[str, Any]:
-        command = [
-            str(loadgen), "127.0.0.1", str(self.broker.port), str(frame), str(arguments.connections),
-            str(arguments.in_flight), str(arguments.seconds), "0", str(arguments.rate),
-        ]  # fmt: skip
+    def run(self, arguments: argparse.Namespace, load: Generator) -> dict[str, Any]:
         before = peers.cpu_seconds(self.broker.pid)
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        result = load.run(
+            self.broker.port,
+            "produce",
+            arguments.connections,
+            arguments.in_flight,
+            arguments.seconds,
+            rate=arguments.rate,
+        )
         time.sleep(0.3)  # the writer's last turn belongs to the load
-        result: dict[str, Any] = json.loads(done.stdout)
         self.cpu_us.append((peers.cpu_seconds(self.broker.pid) - before) / result["requests"] * 1e6)
         return result
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def main() -> int:
@@ -101,17 +93,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rate", type=int, default=50_000)
     parser.add_argument("--connections", type=int, default=8)
-    parser.add_argument("--in-flight", type=int, default=5)
+    parser.add_argument("--in-flight", type=int, default=64)
     parser.add_argument("--format", choices=("json", "arrow"), default="json")
     parser.add_argument("--to", choices=("topic", "dir", "both"), default="topic")
     parser.add_argument("--compression", choices=("none", "lz4"), default="none")
     parser.add_argument("--quotas", action="store_true")
     arguments = parser.parse_args()
-    loadgen = peers.compiled("loadgen", BUILD)
-    frames = BUILD / "frames"
-    subprocess.run(
-        [sys.executable, str(peers.oracles() / "tools/load/frames.py"), str(frames), "--topic", "load"], check=True
-    )
+    load = Generator(frames("load"))
     with tempfile.TemporaryDirectory(prefix="kbroker-log-", dir=os.environ.get("KBROKER_BENCH_DIR")) as name:
         folder = Path(name)
         settings = {
@@ -124,21 +112,21 @@ def main() -> int:
             settings["kbroker.request.log.dir"] = str(folder / "files")
         off, on = Side(folder / "off", {}, arguments.quotas), Side(folder / "on", settings, arguments.quotas)
         try:
-            return measure(arguments, off, on, loadgen, frames / "produce.bin")
+            return measure(arguments, off, on, load)
         finally:
             for side in (off, on):
                 side.broker.stop()
 
 
-def measure(arguments: argparse.Namespace, off: Side, on: Side, loadgen: Path, frame: Path) -> int:
+def measure(arguments: argparse.Namespace, off: Side, on: Side, load: Generator) -> int:
     for side in (off, on):
-        side.run(arguments, loadgen, frame)
+        side.run(arguments, load)
         side.cpu_us.clear()
     ratios = []
     for number in range(arguments.pairs):
         order = (off, on) if number % 2 == 0 else (on, off)
         written, dropped = on.figure("records_written_total"), on.figure("records_dropped_total")
-        results = {side: side.run(arguments, loadgen, frame) for side in order}
+        results = {side: side.run(arguments, load) for side in order}
         lost = on.figure("records_dropped_total") - dropped
         written = on.figure("records_written_total") - written
         if lost or written < results[on]["requests"]:

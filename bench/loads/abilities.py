@@ -3,8 +3,7 @@
     python bench/loads/abilities.py [--only NAME ...] [--probe TEXT ...] [--json FILE] [--markdown FILE] [--short]
 
 Every probe acts as a client does and has a time limit; nothing is taken from anybody's documentation. A server that
-cannot be had is named, and so is the reason of each "no". KBROKER_ORACLES names the folder with tools/kafka.sh, which
-starts Apache Kafka.
+cannot be had is named, and so is the reason of each "no". Apache Kafka comes from Maven and needs Java.
 """
 
 import argparse

@@ -16,8 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.loads import generator
 from tests.support import wire
 from tests.support.broker import BrokerProcess, rss_bytes, wait_for
+from tests.support.kafka import ApacheKafka, StartError, Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS, KFAKE = ROOT / "build" / "peers", Path(__file__).with_name("kfake")
@@ -39,37 +41,11 @@ class Server:
         return f"127.0.0.1:{self.port}"
 
 
-def free_port(pair: bool = False) -> int:
-    """A port nobody uses now; with `pair`, the one above it is free too."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            if not pair:
-                return port
-            with contextlib.suppress(OSError, OverflowError):
-                second.bind(("127.0.0.1", port + 1))
-                return port
-
-
-def oracles() -> Path:
-    """The folder with the load tools."""
-    root = os.environ.get("KBROKER_ORACLES")
-    if not root or not (Path(root) / "tools" / "load").is_dir():
-        raise MissingPeer("KBROKER_ORACLES does not name a folder with tools/load: nothing to make load with")
-    return Path(root)
-
-
-def compiled(name: str, folder: Path) -> Path:
-    """Compile one of the load programs, unless it is there already."""
-    source = oracles() / "tools" / "load" / f"{name}.c"
-    program = folder / name
-    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
-        if shutil.which("gcc") is None:
-            raise MissingPeer("needs gcc; on Debian: apt-get install gcc")
-        folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["gcc", "-O2", "-o", str(program), str(source)], check=True)
-    return program
+def free_port() -> int:
+    """A port nobody uses now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -90,38 +66,21 @@ def kbroker(settings: Mapping[str, str] | None = None, listener: str | None = No
 
 
 @contextlib.contextmanager
-def bare_loop(program: Path, answer_bytes: int) -> Iterator[Server]:
-    """The limit: one thread, epoll, no queue, no handler; answers with as many bytes as we do."""
-    port = free_port()
-    process = subprocess.Popen([str(program), str(port), str(answer_bytes)])
-    try:
-        wait_for("the bare loop listens", lambda: can_connect(port), 10)
-        yield Server("bare loop", port, process.pid)
-    finally:
-        process.kill()
-        process.wait(10)
+def bare_loop(body_bytes: int) -> Iterator[Server]:
+    """The limit: one thread, epoll, no queue, no handler; its responses have as many bytes as ours."""
+    with generator.bare_loop(body_bytes) as (port, pid):
+        yield Server("bare loop", port, pid)
 
 
 @contextlib.contextmanager
 def kafka(settings: Mapping[str, str] | None = None, listener: str | None = None) -> Iterator[Server]:
-    """Apache Kafka; `listener` is one beside PLAINTEXT, as PROTOCOL://HOST:PORT."""
-    script = oracles() / "tools" / "kafka.sh"
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            raise MissingPeer(f"Apache Kafka needs {program}")
-    port = free_port(pair=True)
-    plain = f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}"
-    protocols = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
-    both = {"listeners": f"{plain},{listener}", "listener.security.protocol.map": protocols} if listener else {}
-    pairs = [f"{name}={value}" for name, value in {**(settings or {}), **both}.items()]
-    said = subprocess.run([str(script), "start", str(port), *pairs], capture_output=True, text=True, check=False)
-    if said.returncode != 0:
-        raise MissingPeer(f"Apache Kafka did not start: {said.stderr[-500:]}")
+    """Apache Kafka with the heap of its own start script; `listener` is one beside PLAINTEXT, as PROTOCOL://HOST:PORT."""
     try:
-        words = said.stdout.split()
-        yield Server(" ".join(words[:2]).capitalize(), port, int(words[words.index("pid") + 1]))
-    finally:
-        subprocess.run([str(script), "stop", str(port)], check=False, capture_output=True)
+        started = ApacheKafka(settings, listeners=(listener,) if listener else (), heap="1g")
+        with started as broker:
+            yield Server(broker.name, broker.port, broker.pid)
+    except (Unavailable, StartError) as failure:
+        raise MissingPeer(f"Apache Kafka: {failure}") from None
 
 
 def installed(package: str, program: str) -> Path:

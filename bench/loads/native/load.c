@@ -1,0 +1,395 @@
+/* Load for a server whose messages are an int32 length and then that many bytes, the first four of a response being the
+ * correlation id (Kafka's framing). One thread, one epoll set; every response is checked.
+ *
+ *   load --port P --frame FILE [--connections N] [--in-flight M] [--seconds S] [--warm-up S] [--rate R] [--error-at K]
+ *
+ * --frame      a request without its length; bytes 4 to 7, its correlation id, are written for each request. Several
+ *              --frame are sent in turn on each connection.
+ * --in-flight  requests under way on each connection, at most
+ * --rate       requests per second over all connections (open loop): request k is due at k/R. When all connections are
+ *              full a request waits for its turn and its latency counts from when it was due, so that a stall of the
+ *              server shows in every request it held up. Without it (closed loop) each response brings the next request.
+ * --error-at   position in a response (its length not counted) of an int16 that must be 0
+ *
+ * Latencies go into a histogram of 128 steps for each doubling: a percentile is at most 0.8 % above the true one.
+ * Prints one JSON object. Exit status: 0 done, 1 a wrong response, a closed connection or no response, 2 wrong usage. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_FRAMES = 16, MAX_FRAME_BYTES = 1 << 26, HEAD_BYTES = 4096, RECEIVE_BYTES = 1 << 18, EVENTS = 256 };
+enum { STEP_BITS = 7, STEPS = 1 << STEP_BITS, BUCKETS = (64 - STEP_BITS) * STEPS };
+
+struct settings {
+    int port, connections, in_flight;
+    double seconds, warm_up_s, rate;
+    long error_at; /* -1: not looked at */
+};
+
+/* The requests of a connection stand ready in a ring of `in_flight` slots; only correlation ids change. */
+struct connection {
+    int fd;
+    bool waits_to_send;
+    uint32_t asked, sent, answered; /* requests so far; asked - answered are under way */
+    size_t sent_of_next;            /* bytes of request `sent` that have left already */
+    char *ring;
+    int64_t *due_ns;
+    size_t response_left, response_got; /* of the response that is being read; 0, 0: its length is next */
+    unsigned char head[HEAD_BYTES];     /* its first bytes: length, correlation id, error code */
+};
+
+static struct settings settings = {.connections = 1, .in_flight = 1, .seconds = 1, .error_at = -1};
+static size_t *slot_at; /* where each slot begins in a ring; one more entry for the end */
+static size_t head_bytes;
+static int poll_fd;
+static bool is_measuring;
+static uint64_t histogram[BUCKETS], response_count, received_bytes;
+static int64_t latency_max_ns;
+static char received[RECEIVE_BYTES];
+
+static void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+static void fail(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("load: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    exit(1);
+}
+
+static void *allocated(size_t count, size_t size) {
+    void *memory = calloc(count, size);
+    if (memory == NULL) fail("no memory for %zu x %zu bytes", count, size);
+    return memory;
+}
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/* ---- latencies */
+
+static int bucket_of(uint64_t value) {
+    if (value < STEPS) return (int)value;
+    int shift = 63 - __builtin_clzll(value) - STEP_BITS;
+    return (shift + 1) * STEPS + (int)((value >> shift) - STEPS);
+}
+
+static uint64_t bucket_end(int bucket) {
+    if (bucket < STEPS) return (uint64_t)bucket;
+    int shift = bucket / STEPS - 1;
+    return ((uint64_t)(bucket % STEPS + STEPS + 1) << shift) - 1;
+}
+
+static double percentile_us(double share) {
+    uint64_t rank = (uint64_t)(share * (double)response_count), seen = 0;
+    if (rank >= response_count) rank = response_count - 1;
+    for (int bucket = 0; bucket < BUCKETS; bucket++) {
+        seen += histogram[bucket];
+        if (seen > rank) {
+            uint64_t end = bucket_end(bucket);
+            return (double)(end < (uint64_t)latency_max_ns ? end : (uint64_t)latency_max_ns) / 1e3;
+        }
+    }
+    return (double)latency_max_ns / 1e3;
+}
+
+/* ---- requests */
+
+static uint32_t slot(uint32_t request) { return request % (uint32_t)settings.in_flight; }
+
+static void ask(struct connection *c, int64_t due_ns) {
+    uint32_t id = htobe32(c->asked);
+    memcpy(c->ring + slot_at[slot(c->asked)] + 8, &id, sizeof id);
+    c->due_ns[slot(c->asked)] = due_ns;
+    c->asked++;
+}
+
+static void wait_to_send(struct connection *c, bool wanted) {
+    if (c->waits_to_send == wanted) return;
+    struct epoll_event event = {.events = EPOLLIN | (wanted ? EPOLLOUT : 0u), .data.ptr = c};
+    if (epoll_ctl(poll_fd, EPOLL_CTL_MOD, c->fd, &event) != 0) fail("epoll_ctl: %s", strerror(errno));
+    c->waits_to_send = wanted;
+}
+
+/* Sends what was asked, as far as the socket takes it: one call for the ring's two parts. */
+static void send_asked(struct connection *c) {
+    while (c->sent != c->asked) {
+        uint32_t first = slot(c->sent), behind = first + (c->asked - c->sent), slots = (uint32_t)settings.in_flight;
+        size_t begin = slot_at[first] + c->sent_of_next;
+        struct iovec parts[2] = {{c->ring + begin, slot_at[behind < slots ? behind : slots] - begin}, {c->ring, 0}};
+        if (behind > slots) parts[1].iov_len = slot_at[behind - slots];
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = behind > slots ? 2 : 1};
+        ssize_t count = sendmsg(c->fd, &message, MSG_NOSIGNAL);
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0 && errno == EAGAIN) {
+            wait_to_send(c, true);
+            return;
+        }
+        if (count < 0) fail("send: %s", strerror(errno));
+        for (size_t left = (size_t)count; left > 0;) {
+            size_t size = slot_at[slot(c->sent) + 1] - slot_at[slot(c->sent)] - c->sent_of_next;
+            if (left < size) {
+                c->sent_of_next += left;
+                break;
+            }
+            left -= size;
+            c->sent_of_next = 0;
+            c->sent++;
+        }
+    }
+    wait_to_send(c, false);
+}
+
+/* ---- responses */
+
+static uint32_t word(const unsigned char *bytes) {
+    uint32_t value;
+    memcpy(&value, bytes, sizeof value);
+    return be32toh(value);
+}
+
+static void finish_response(struct connection *c, int64_t now) {
+    if (c->answered == c->sent) fail("a response without a request");
+    uint32_t id = word(c->head + 4);
+    if (id != c->answered) fail("expected the response to request %" PRIu32 ", found %" PRIu32, c->answered, id);
+    if (settings.error_at >= 0) {
+        if (c->response_got < head_bytes) fail("a response of %zu bytes has no error code", c->response_got - 4);
+        int16_t code = (int16_t)(c->head[head_bytes - 2] << 8 | c->head[head_bytes - 1]);
+        if (code != 0) fail("the server answered error %d", code);
+    }
+    if (is_measuring) {
+        int64_t latency_ns = now - c->due_ns[slot(c->answered)];
+        histogram[bucket_of((uint64_t)latency_ns)]++;
+        if (latency_ns > latency_max_ns) latency_max_ns = latency_ns;
+        response_count++;
+    }
+    c->answered++;
+    c->response_got = c->response_left = 0;
+}
+
+/* Keeps the head of each response and drops the rest, whose size does not matter. */
+static void read_bytes(struct connection *c, const char *bytes, size_t count, int64_t now) {
+    while (count > 0) {
+        bool has_length = c->response_got >= 4;
+        size_t wanted = has_length ? c->response_left : 4 - c->response_got;
+        size_t taken = count < wanted ? count : wanted;
+        if (c->response_got < head_bytes) {
+            size_t room = head_bytes - c->response_got;
+            memcpy(c->head + c->response_got, bytes, taken < room ? taken : room);
+        }
+        c->response_got += taken;
+        bytes += taken;
+        count -= taken;
+        if (has_length) {
+            c->response_left -= taken;
+        } else if (c->response_got == 4) {
+            uint32_t size = word(c->head);
+            if (size < 4 || size > INT32_MAX) fail("a response of %" PRIu32 " bytes", size);
+            c->response_left = size;
+        }
+        if (c->response_got > 4 && c->response_left == 0) finish_response(c, now);
+    }
+}
+
+static void receive(struct connection *c) {
+    for (;;) {
+        ssize_t count = recv(c->fd, received, sizeof received, 0);
+        if (count == 0) fail("the server closed a connection");
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0 && errno == EAGAIN) return;
+        if (count < 0) fail("recv: %s", strerror(errno));
+        if (is_measuring) received_bytes += (uint64_t)count;
+        read_bytes(c, received, (size_t)count, now_ns());
+        if ((size_t)count < sizeof received) return; /* epoll tells when there is more */
+    }
+}
+
+/* ---- both loops */
+
+static struct connection *connected(const char *ring_image) {
+    struct connection *all = allocated((size_t)settings.connections, sizeof *all);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)settings.port)};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (int i = 0; i < settings.connections; i++) {
+        struct connection *c = &all[i];
+        int one = 1;
+        c->ring = allocated(1, slot_at[settings.in_flight]);
+        memcpy(c->ring, ring_image, slot_at[settings.in_flight]);
+        c->due_ns = allocated((size_t)settings.in_flight, sizeof *c->due_ns);
+        c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&to, sizeof to) != 0) fail("connect: %s", strerror(errno));
+        setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        fcntl(c->fd, F_SETFL, fcntl(c->fd, F_GETFL) | O_NONBLOCK);
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
+        if (epoll_ctl(poll_fd, EPOLL_CTL_ADD, c->fd, &event) != 0) fail("epoll_ctl: %s", strerror(errno));
+    }
+    return all;
+}
+
+static bool has_room(const struct connection *c) { return c->asked - c->answered < (uint32_t)settings.in_flight; }
+
+/* Gives the requests that are due to connections with room, in turn; returns how many are given by now. */
+static uint64_t ask_due(struct connection *all, int64_t begun, int64_t now, uint64_t given) {
+    static int turn;
+    double interval_ns = 1e9 / settings.rate;
+    int full = 0;
+    while (full < settings.connections) {
+        int64_t due_ns = begun + (int64_t)((double)given * interval_ns);
+        if (due_ns > now) break;
+        struct connection *c = &all[turn];
+        turn = (turn + 1) % settings.connections;
+        if (!has_room(c)) {
+            full++;
+            continue;
+        }
+        full = 0;
+        ask(c, due_ns);
+        send_asked(c);
+        given++;
+    }
+    return given;
+}
+
+/* Milliseconds that epoll may sleep: nearly until the next request is due; the rest is spent asking. */
+static int sleep_ms(int64_t begun, uint64_t given, int64_t now) {
+    int64_t left = begun + (int64_t)((double)given * 1e9 / settings.rate) - now;
+    return left <= 0 ? 0 : left > INT64_C(100000000) ? 100 : (int)(left / 1000000);
+}
+
+static void run(struct connection *all) {
+    int64_t begun = now_ns(), measured_from = begun + (int64_t)(settings.warm_up_s * 1e9), first = 0, last = 0;
+    int64_t end = measured_from + (int64_t)(settings.seconds * 1e9);
+    struct epoll_event events[EVENTS];
+    uint64_t given = 0;
+    if (settings.rate == 0) {
+        for (int i = 0; i < settings.connections; i++) {
+            int64_t now = now_ns();
+            while (has_room(&all[i])) ask(&all[i], now);
+            send_asked(&all[i]);
+        }
+    }
+    for (;;) {
+        int64_t now = now_ns();
+        if (now >= end) break;
+        if (!is_measuring && now >= measured_from) {
+            is_measuring = true;
+            first = now;
+        }
+        if (settings.rate > 0) given = ask_due(all, begun, now, given);
+        int count = epoll_wait(poll_fd, events, EVENTS, settings.rate > 0 ? sleep_ms(begun, given, now) : 100);
+        if (count < 0 && errno != EINTR) fail("epoll_wait: %s", strerror(errno));
+        for (int i = 0; i < count; i++) {
+            struct connection *c = events[i].data.ptr;
+            if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) receive(c);
+            if (settings.rate == 0 && has_room(c)) {
+                int64_t answered_at = now_ns();
+                while (has_room(c)) ask(c, answered_at);
+            }
+            send_asked(c);
+        }
+        last = now_ns();
+    }
+    if (response_count == 0) fail("no response within the measured %g s", settings.seconds);
+    double taken_s = (double)(last - first) / 1e9;
+    uint64_t due = settings.rate > 0 ? (uint64_t)((double)(end - begun) / 1e9 * settings.rate) : 0;
+    printf("{\"requests\": %" PRIu64 ", \"requests_per_s\": %.0f, \"received_mb_per_s\": %.1f, \"p50_us\": %.1f, "
+           "\"p90_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"max_us\": %.1f, \"not_sent\": %" PRIu64 "}\n",
+           response_count, (double)response_count / taken_s, (double)received_bytes / taken_s / 1e6, percentile_us(.5),
+           percentile_us(.9), percentile_us(.99), percentile_us(.999), (double)latency_max_ns / 1e3,
+           due > given && settings.rate > 0 ? due - given : 0);
+}
+
+/* ---- the command line */
+
+static char *frame_of(const char *name, size_t *size) {
+    FILE *file = fopen(name, "rb");
+    if (file == NULL) fail("%s: %s", name, strerror(errno));
+    char *bytes = allocated(1, MAX_FRAME_BYTES);
+    *size = fread(bytes, 1, MAX_FRAME_BYTES, file);
+    fclose(file);
+    if (*size < 8 || *size == MAX_FRAME_BYTES) fail("%s: a request has 8 bytes to %d", name, MAX_FRAME_BYTES - 1);
+    return bytes;
+}
+
+/* All slots of a ring, each with its length before it. */
+static char *ring_of(char **names, int count) {
+    char *frames[MAX_FRAMES];
+    size_t sizes[MAX_FRAMES];
+    for (int i = 0; i < count; i++) frames[i] = frame_of(names[i], &sizes[i]);
+    slot_at = allocated((size_t)settings.in_flight + 1, sizeof *slot_at);
+    for (int i = 0; i < settings.in_flight; i++) slot_at[i + 1] = slot_at[i] + 4 + sizes[i % count];
+    char *ring = allocated(1, slot_at[settings.in_flight]);
+    for (int i = 0; i < settings.in_flight; i++) {
+        uint32_t size = htobe32((uint32_t)sizes[i % count]);
+        memcpy(ring + slot_at[i], &size, 4);
+        memcpy(ring + slot_at[i] + 4, frames[i % count], sizes[i % count]);
+    }
+    for (int i = 0; i < count; i++) free(frames[i]);
+    return ring;
+}
+
+int main(int argc, char **argv) {
+    static const struct option options[] = {
+        {"port", required_argument, NULL, 'p'},      {"frame", required_argument, NULL, 'f'},
+        {"connections", required_argument, NULL, 'c'}, {"in-flight", required_argument, NULL, 'i'},
+        {"seconds", required_argument, NULL, 's'},   {"warm-up", required_argument, NULL, 'w'},
+        {"rate", required_argument, NULL, 'r'},      {"error-at", required_argument, NULL, 'e'},
+        {NULL, 0, NULL, 0},
+    };
+    char *names[MAX_FRAMES];
+    int frame_count = 0;
+    for (int found; (found = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        switch (found) {
+        case 'p': settings.port = atoi(optarg); break;
+        case 'c': settings.connections = atoi(optarg); break;
+        case 'i': settings.in_flight = atoi(optarg); break;
+        case 's': settings.seconds = atof(optarg); break;
+        case 'w': settings.warm_up_s = atof(optarg); break;
+        case 'r': settings.rate = atof(optarg); break;
+        case 'e': settings.error_at = atol(optarg); break;
+        case 'f':
+            if (frame_count < MAX_FRAMES) names[frame_count++] = optarg;
+            break;
+        default: return 2;
+        }
+    }
+    bool is_usable = settings.port > 0 && settings.port < 65536 && frame_count > 0 && settings.connections > 0 &&
+                     settings.in_flight > 0 && settings.in_flight <= 1 << 20 && settings.seconds > 0 &&
+                     settings.warm_up_s >= 0 && settings.rate >= 0 && settings.error_at < HEAD_BYTES - 6;
+    if (optind < argc || !is_usable) {
+        fprintf(stderr, "usage: load --port P --frame FILE [--connections N] [--in-flight M] [--seconds S]"
+                        " [--warm-up S] [--rate R] [--error-at K]\n");
+        return 2;
+    }
+    head_bytes = settings.error_at < 0 ? 8 : 4 + (size_t)settings.error_at + 2;
+    if (head_bytes < 8) head_bytes = 8;
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    poll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (poll_fd < 0) fail("epoll_create1: %s", strerror(errno));
+    run(connected(ring_of(names, frame_count)));
+    return 0;
+}
