@@ -58,9 +58,7 @@ def median_ratio(ours: list[float], theirs: list[float]) -> float | None:
 def taken(points: list[Point]) -> dict[str, float]:
     """CPUs that others used in the machine, and those that its host withheld: medians."""
     names = ("other_cpus", "stolen_cpus")
-    found = {
-        name: [p[name] for p in points if name in p] for name in names
-    }  # Kafka's program knows nothing of the host
+    found = {name: [p[name] for p in points if name in p] for name in names}
     return {name: statistics.median(values) if values else 0 for name, values in found.items()}
 
 

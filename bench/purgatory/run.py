@@ -7,14 +7,13 @@ the target rate is swept for both latency mixes; at each point the designs run o
 its own, so that what slows the machine for a while slows all of them. A run during which other programs used more than
 0.3 CPU, or the host of a virtual machine withheld more than 0.1, is repeated twice (--repeats), and the quietest is
 kept, with a mark; --patience waits for the machine to be
-idle before each. KBROKER_ORACLES names the folder with tools/purgatory (Kafka's purgatory on the JVM); without it, or
-without Java, that part is left out and said so. --from draws and reports a saved run.
+idle before each. Kafka's purgatory comes from Maven and runs on the JVM; where either is missing, that part is left
+out and said so. --from draws and reports a saved run.
 """
 
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -30,8 +29,12 @@ from bench.loads.report import machine  # noqa: E402
 from bench.purgatory import results  # noqa: E402
 from bench.purgatory.build import built  # noqa: E402
 from kbroker.spark.purgatory.point import is_disturbed, saturation, schedule_limit_s  # noqa: E402
+from tests.support.kafka import COLLECTOR, Unavailable, compiled, java_command  # noqa: E402
 
 ONE_RUN = Path(__file__).with_name("one_run.py")
+JVM = Path(__file__).with_name("jvm")
+JVM_SOURCES = ("KafkaPurgatory", "Machine", "Options", "Workload")
+HEAP = "512m"
 MEMORY_MB = 200  # as the article's heap
 GOAL_RATE = results.GOAL_RATE
 KAFKA_WARMUP = 1_000_000  # in a quick study too: a cold JVM is no rival
@@ -66,10 +69,11 @@ class Plan:
         )
 
 
-def kafka_program() -> Path | None:
-    """The script that runs Kafka's own purgatory, if this machine can."""
-    program = Path(os.environ.get("KBROKER_ORACLES", "/nonexistent")) / "tools" / "purgatory" / "purgatory.sh"
-    return program if program.exists() and shutil.which("java") else None
+def kafka_command() -> list[str]:
+    """The command that runs Kafka's own purgatory, with a broker's collector options. Raises: Unavailable."""
+    classes = compiled(*(JVM / f"{name}.java" for name in JVM_SOURCES))
+    heap = (f"-Xms{HEAP}", f"-Xmx{HEAP}", "-XX:+ExitOnOutOfMemoryError")
+    return java_command(JVM_SOURCES[0], options=(*heap, *COLLECTOR), before=str(classes))
 
 
 def run_json(command: list[str], give_up: str) -> dict[str, Any]:
@@ -103,16 +107,20 @@ def wait_until_idle(patience_s: float) -> None:
 class Study:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.kafka = kafka_program()
+        self.kafka: list[str] = []
+        try:
+            self.kafka = kafka_command()
+        except Unavailable as missing:
+            print(f"Kafka's own purgatory is left out: {missing}", file=sys.stderr)
         self.points: list[dict[str, Any]] = []
         built()
 
     def command(self, series: str, mix: str, rate: float, n: int) -> list[str]:
         common = ["--mix", mix, "--rate", str(rate), "--n", str(n), "--seed", "1"]
         if series == "kafka":
-            return ["bash", str(self.kafka), *common, "--warmup", str(KAFKA_WARMUP)]
+            return [*self.kafka, *common, "--warmup", str(KAFKA_WARMUP)]
         if series == "kafka-bare":
-            return ["bash", str(self.kafka), *common, "--bare", "--warmup", str(KAFKA_WARMUP)]
+            return [*self.kafka, *common, "--bare", "--warmup", str(KAFKA_WARMUP)]
         mine = [sys.executable, str(ONE_RUN), *common]
         if series == "bare":
             return [*mine, "--design", "bare", "--warmup", str(self.plan.warmup)]
@@ -190,8 +198,6 @@ def main() -> None:
         plan.patience_s = options.patience
         study = Study(plan)
         started = time.monotonic()
-        if study.kafka is None:
-            print("Kafka's own purgatory is left out: KBROKER_ORACLES and Java are needed", file=sys.stderr)
         facts = machine_facts()
         for part in options.only:
             getattr(study, part)()

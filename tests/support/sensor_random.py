@@ -1,108 +1,85 @@
-"""Random sensor scripts, the same as the trace tool's `random SEED`: everything follows from the seed.
-
-`JavaRandom` is the documented linear congruential generator of java.util.Random.
-"""
+"""Random sensor scripts: everything follows from the seed."""
 
 from collections.abc import Iterator
+from random import Random
 
-MASK = (1 << 48) - 1
+from tests.support.sensor_script import KINDS
 
-KINDS = (
-    "rate",
-    "count_rate",
-    "simple_rate",
-    "windowed_sum",
-    "windowed_count",
-    "avg",
-    "max",
-    "min",
-    "value",
-    "cumulative_sum",
-    "cumulative_count",
-    "token_bucket",
-)
+SAMPLE_COUNTS = (1, 2, 3, 5, 11)
+WINDOWS_MS = (1, 10, 500, 1000, 2000, 30_000)
+RATES = ("rate", "count_rate", "simple_rate")
+SAMPLED = ("rate", "count_rate", "avg", "max", "min", "windowed_sum", "windowed_count")
 
 
-class JavaRandom:
-    """The sequence of java.util.Random(seed)."""
-
-    def __init__(self, seed: int) -> None:
-        self.state = (seed ^ 0x5DEECE66D) & MASK
-
-    def bits(self, count: int) -> int:
-        self.state = (self.state * 0x5DEECE66D + 0xB) & MASK
-        taken = self.state >> (48 - count)
-        return taken - (1 << count) if count == 32 and taken >= 1 << 31 else taken
-
-    def below(self, bound: int) -> int:
-        """nextInt(bound)"""
-        taken = self.bits(31)
-        if bound & (bound - 1) == 0:
-            return (bound * taken) >> 31
-        while True:
-            rest = taken % bound
-            if taken - rest + bound - 1 < 1 << 31:
-                return rest
-            taken = self.bits(31)
-
-    def boolean(self) -> bool:
-        return self.bits(1) != 0
-
-    def double(self) -> float:
-        return ((self.bits(26) << 27) + self.bits(27)) * (1.0 / (1 << 53))
+def _step_ms(random: Random, window_ms: int, samples: int) -> int:
+    """Steps that meet the edges of windows, and some inside and far outside."""
+    whole = window_ms * samples
+    edge = random.choice((0, 0, window_ms, window_ms - 1, whole, whole - 1, whole + random.randrange(-1, 2)))
+    beyond = (whole + window_ms) * random.randint(1, 3) + random.randrange(-1, 2)
+    inside = random.randint(0, window_ms) // random.randint(1, 4)
+    return max(0, random.choices((edge, beyond, inside), (4, 1, 5))[0])
 
 
-def next_value(random: JavaRandom, bound: float, samples: int, window: int) -> float:
-    if random.below(8) == 0:
-        return float(-random.below(1000))
-    if random.below(4) == 0:
-        return random.double() * bound * samples
-    return float(random.below(1 + int(min(1e6, bound * samples * window / 1000))))
+def _amount(random: Random, bound: float, window_ms: int, samples: int) -> float:
+    """Mostly what a quota of this bound would meet; now and then a fraction, a negative number, nothing."""
+    fitting = bound * samples * window_ms / 1000
+    return random.choice(
+        (
+            float(random.randint(0, max(1, int(min(fitting, 1e6))))),
+            float(random.randint(0, max(1, int(min(fitting, 1e6))))),
+            random.random() * bound * samples,
+            float(-random.randrange(1000)),
+            random.choice((0.0, bound, 1 / 3, 1e15, 5e-324)),
+        )
+    )
 
 
 def random_script(seed: int, operations: int = 200) -> Iterator[str]:
-    """Yield the lines of the script of a seed: one sensor, every kind of stat, steps in time of awkward lengths."""
-    random = JavaRandom(seed)
-    samples = (1, 2, 3, 5, 11)[random.below(5)]
-    window = (1, 10, 500, 1000, 2000, 30_000)[random.below(6)]
-    now = 0 if random.below(4) == 0 else random.below(1_000_000)
-    bound = float(random.below(1000) + 1) if random.below(3) == 0 else (random.below(100_000) + 1) / 16.0
-    yield f"{now} sensor s"
+    """Yield the lines of a script: two sensors, every kind of stat, quotas that change, steps of awkward lengths."""
+    random = Random(seed)
+    samples, window_ms = random.choice(SAMPLE_COUNTS), random.choice(WINDOWS_MS)
+    now = random.choice((0, random.randrange(1_000_000), 1_700_000_000_000))
+    bound = random.choice((float(random.randint(1, 1000)), random.randint(1, 100_000) / 16))
+    yield "fresh"
+    yield f"at {now}"
+    yield "sensor above"
+    yield f"stat above above.rate rate samples={samples} window_ms={window_ms}"
+    yield "sensor s parents=above"
     for kind in KINDS:
-        has_quota = kind == "token_bucket" or (kind == "rate" and random.boolean())
-        events = f" event_window={random.below(5) + 1}" if random.below(4) == 0 else ""
-        quota = f" quota={bound!r}" if has_quota else ""
-        yield f"{now} stat s {kind} {kind} samples={samples} window_ms={window}{events}{quota}"
+        words = [f"stat s {kind} {kind} samples={samples} window_ms={window_ms}"]
+        if random.random() < 0.25:
+            words.append(f"event_window={random.randint(1, 5)}")
+        if kind == "token_bucket" or (kind == "rate" and random.random() < 0.5):
+            words.append(f"at_most={bound!r}")
+        if kind in ("rate", "count_rate") and random.random() < 0.1:
+            words.append(f"unit={random.choice(('milliseconds', 'minutes', 'microseconds'))}")
+        yield " ".join(words)
     for _ in range(operations):
-        step = random.below(10)
-        if step == 1:
-            now += window
-        elif step == 2:
-            now += window - 1
-        elif step == 3:
-            now += window * samples
-        elif step == 4:
-            now += window * (samples + 1) * (random.below(3) + 1) + random.below(3) - 1
-        elif step > 4:
-            now += random.below(min(window, 1 << 20) + 1) // (random.below(4) + 1)
-        value = next_value(random, bound, samples, window)
-        name = KINDS[random.below(len(KINDS))]
-        what = random.below(12)
-        if what < 4:
-            yield f"{now} record s {value!r} nocheck"
-        elif what == 4:
-            yield f"{now} record s {value!r}"
-        elif what == 5:
-            yield f"{now} strict s {value!r}"
-        elif what == 6:
-            yield f"{now} check s"
-        elif what == 7:
-            yield f"{now} window {'rate' if random.boolean() else 'simple_rate'}"
-        elif what == 8:
-            bound = bound * 2 if random.below(3) == 0 else bound / 2 + 1
-            yield f"{now} config token_bucket quota={bound!r}"
+        step = _step_ms(random, window_ms, samples)
+        if step:
+            now += step
+            yield f"at {now}"
+        amount = _amount(random, bound, window_ms, samples)
+        what = random.choices(
+            ("record_unchecked", "record", "record_strict", "check", "window_ms", "configure", "value", "samples"),
+            (8, 2, 2, 2, 2, 2, 5, 1),
+        )[0]
+        if what.startswith("record"):
+            yield f"{what} {random.choice(('s', 's', 's', 'above')) if what == 'record_unchecked' else 's'} {amount!r}"
+        elif what == "check":
+            yield "check s"
+        elif what == "window_ms":
+            yield f"window_ms {random.choice(RATES)}"
+        elif what == "configure":
+            bound = random.choice((bound * 2, bound / 2 + 1, bound / 3 + 0.1))
+            yield f"configure token_bucket at_most={bound!r}"
+        elif what == "samples":
+            yield f"samples {random.choice(SAMPLED)}"
         else:
-            yield f"{now} read {name}"
+            yield f"value {random.choice(KINDS)}"
     for kind in KINDS:
-        yield f"{now} read {kind}"
-    yield f"{now} ring rate"
+        yield f"value {kind}"
+    yield "value above.rate"
+    yield "throttle_ms token_bucket"
+    for kind in SAMPLED:
+        yield f"samples {kind}"

@@ -1,9 +1,30 @@
-"""The script language of the sensor trace, performed on our sensors; and its random scripts.
+"""A small language for sensors, and its interpreter over ours; java/SensorOracle.java is the one over Kafka's.
 
-A line is ``TIME_MS OPERATION ...``, optionally ``=> EXPECTED [+- TOLERANCE]``. The tool's own help explains it.
+A script is a list of lines. Words are separated by one space; NAME=VALUE words come in any order. Each line has one
+result, except the first two:
+
+    fresh                                   forget everything; the clock stands at 0
+    at MS                                   set the clock
+    sensor NAME [parents=A,B] [expires_s=N] [level=L] [CONFIG]
+    stat SENSOR METRIC KIND [unit=U] [CONFIG]   `true` if the sensor took it; a meter is METRIC.rate and METRIC.total
+    record SENSOR VALUE                     record, then check the quotas
+    record_unchecked SENSOR VALUE
+    record_strict SENSOR VALUE              check, then record
+    check SENSOR
+    value METRIC                            what it measures now
+    window_ms METRIC                        of a rate
+    throttle_ms METRIC [MAX_MS]             for the value of now
+    samples METRIC                          start,last event,events,value of each; looking changes nothing
+    configure METRIC [CONFIG]               what is not given stays
+    remove SENSOR / is_known SENSOR / is_expired SENSOR
+
+CONFIG: samples=N window_ms=N event_window=N record_level=L at_most=BOUND at_least=BOUND (a quota; `none` removes it).
+Results: `ok`; a value; `violation METRIC VALUE BOUND THROTTLE_MS`; `refused` for a bad argument. A float is written as
+the 16 hexadecimal digits of its bits; every NaN is the same.
 """
 
 import math
+import struct
 from collections.abc import Iterable, Iterator
 
 from kbroker._core.clock import VirtualClock
@@ -28,20 +49,26 @@ from kbroker._core.stats import (
 )
 
 SIMPLE = {
-    "simple_rate": SimpleRate,
-    "windowed_sum": WindowedSum,
-    "windowed_count": WindowedCount,
     "avg": Avg,
+    "cumulative_count": CumulativeCount,
+    "cumulative_sum": CumulativeSum,
     "max": Max,
     "min": Min,
+    "simple_rate": SimpleRate,
     "value": Value,
-    "cumulative_sum": CumulativeSum,
-    "cumulative_count": CumulativeCount,
+    "windowed_count": WindowedCount,
+    "windowed_sum": WindowedSum,
 }
+KINDS = ("rate", "count_rate", "token_bucket", *SIMPLE)
+WITHOUT_RESULT = ("fresh", "at")
 
 
-def stat_of(kind: str, unit: str = "seconds") -> StatSpec:
-    """A stat by its name in the language; meters need their metric names and are made elsewhere."""
+def bits(value: float) -> str:
+    """The bits of a float as Java's doubleToLongBits gives them."""
+    return "7ff8000000000000" if math.isnan(value) else struct.pack(">d", value).hex()
+
+
+def stat_of(kind: str, unit: str) -> StatSpec:
     if kind == "rate":
         return Rate(unit=unit)
     if kind == "count_rate":
@@ -51,122 +78,103 @@ def stat_of(kind: str, unit: str = "seconds") -> StatSpec:
     return SIMPLE[kind]()
 
 
-def config_of(options: dict[str, str], given: MetricConfig) -> MetricConfig:
-    """The options laid over a config."""
-    changes: dict[str, object] = {}
-    for key, value in options.items():
-        if key in ("samples", "window_ms", "event_window"):
-            changes[key] = int(value)
-        elif key == "quota":
-            changes["quota"] = None if value == "none" else Quota.upper(float(value))
-        elif key == "lower":
-            changes["quota"] = Quota.lower(float(value))
-        elif key == "config_level":
-            changes["record_level"] = value
+def laid_over(given: MetricConfig, named: dict[str, str]) -> MetricConfig:
+    changes: dict[str, object] = {k: int(named[k]) for k in ("samples", "window_ms", "event_window") if k in named}
+    if "record_level" in named:
+        changes["record_level"] = named["record_level"]
+    for word, quota in (("at_most", Quota.upper), ("at_least", Quota.lower)):
+        if word in named:
+            changes["quota"] = None if named[word] == "none" else quota(float(named[word]))
     return given.replace(**changes)
 
 
-def java_double(value: float) -> str:
-    """A float so that equal texts mean equal bits, as `normal` makes the other side's text too."""
-    return "NaN" if math.isnan(value) else repr(value)
-
-
 class SensorScript:
-    """One run of the language; `reset` begins anew."""
+    """Performs a script on our sensors."""
 
     def __init__(self) -> None:
-        self.reset()
+        self._begin()
 
-    def reset(self) -> None:
-        self.clock = VirtualClock(0)
-        self.registry = SensorRegistry(clock=self.clock)
-        self.sensors: dict[str, Sensor] = {}
-        self.metrics: dict[str, Metric] = {}
+    def _begin(self) -> None:
+        self._now = 0  # may go back, as between threads that read the clock in one order and record in another
+        self._clock = VirtualClock(0)
+        self._registry = SensorRegistry(clock=self._clock)
+        self._sensors: dict[str, Sensor] = {}
+        self._metrics: dict[str, Metric] = {}
 
-    def run(self, lines: Iterable[str]) -> Iterator[tuple[str, str, str | None]]:
-        """Yield (line, result, expectation or None) for every line that does something."""
-        for text in lines:
-            line = text.strip()
-            if not line or line.startswith("#"):
-                continue
-            if line == "reset":
-                self.reset()
-                continue
-            given, _, expected = line.partition(" => ")
-            words = given.split()
-            try:
-                result = self.perform(int(words[0]), words[1], words[2:])
-            except ValueError:
-                result = "error IllegalArgumentException"
-            yield given.strip(), result, expected.strip() or None
+    def results(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield the result of each line that has one."""
+        for line in lines:
+            operation, *words = line.split(" ")
+            if operation == "fresh":
+                self._begin()
+            elif operation == "at":
+                self._now = int(words[0])
+                self._clock.advance_ms(max(0, self._now - self._clock.epoch_ms()))
+            else:
+                named = dict(word.split("=", 1) for word in words if "=" in word)
+                yield self._result(operation, [word for word in words if "=" not in word], named)
 
-    def judged(self, action: object, *args: object) -> str:
+    def _result(self, operation: str, words: list[str], named: dict[str, str]) -> str:
         try:
-            action(*args)  # type: ignore[operator]
-        except QuotaViolationError as e:
-            throttle = -1 if e.throttle_time_ms is None else e.throttle_time_ms
-            return f"violation {e.metric.name} {java_double(e.value)} {java_double(e.bound)} {throttle}"
-        return "ok"
+            return str(getattr(self, f"_do_{operation}")(named, *words) or "ok")
+        except QuotaViolationError as violation:
+            delay = "-" if violation.throttle_time_ms is None else violation.throttle_time_ms
+            return f"violation {violation.metric.name} {bits(violation.value)} {bits(violation.bound)} {delay}"
+        except ValueError:
+            return "refused"
 
-    def perform(self, now: int, op: str, words: list[str]) -> str:
-        self.clock.advance_ms(max(0, now - self.clock.epoch_ms()))
-        options = dict(word.split("=", 1) for word in words if "=" in word)
-        plain = [word for word in words if "=" not in word]
-        name = plain[0]
-        if op == "sensor":
-            parents = [self.sensors[p] for p in options.get("parents", "").split(",") if p]
-            made = self.registry.sensor(
-                name,
-                config_of(options, MetricConfig()),
-                parents=parents,
-                inactive_expiration_ms=int(options["expiry_s"]) * 1000 if "expiry_s" in options else None,
-                record_level=options.get("level", "INFO"),
-            )
-            self.sensors[name] = made
-            return "ok"
-        if op == "stat":
-            return self.add_stat(name, plain[1], plain[2], options)
-        if op == "record":
-            check = not (len(plain) > 2 and plain[2] == "nocheck")
-            return self.judged(self.sensors[name].record, float(plain[1]), now, check)
-        if op == "check":
-            return self.judged(self.sensors[name].check_quotas, now)
-        if op == "strict":
-            return self.judged(self.sensors[name].record_strict, float(plain[1]), now)
-        if op == "read":
-            return java_double(self.metrics[name].measure(now))
-        if op == "window":
-            return str(self.metrics[name].window_size_ms(now))
-        if op == "throttle":
-            cap = int(plain[1]) if len(plain) > 1 else None
-            return str(self.metrics[name].throttle_time_ms(None, now, cap))
-        if op == "config":
-            self.metrics[name].config = config_of(options, self.metrics[name].config)
-            return "ok"
-        if op == "ring":
-            found = self.metrics[name].samples()
-            return " ".join(f"[{s},{e},{n},{java_double(v)}]" for s, e, n, v in found) or "empty"
-        if op == "expired":
-            return str(self.sensors[name].has_expired(now)).lower()
-        if op == "remove":
-            self.registry.remove_sensor(name)
-            return "ok"
-        if op == "exists":
-            return str(self.registry.get_sensor(name) is not None).lower()
-        raise AssertionError(op)
+    def _do_sensor(self, named: dict[str, str], name: str) -> None:
+        self._sensors[name] = self._registry.sensor(
+            name,
+            laid_over(MetricConfig(), named),
+            parents=[self._sensors[parent] for parent in named.get("parents", "").split(",") if parent],
+            inactive_expiration_ms=int(named["expires_s"]) * 1000 if "expires_s" in named else None,
+            record_level=named.get("level", "INFO"),
+        )
 
-    def add_stat(self, sensor: str, name: str, kind: str, options: dict[str, str]) -> str:
-        config = config_of(options, MetricConfig())
-        unit = options.get("unit", "seconds")
-        if kind in ("meter", "count_meter"):
-            stat = WindowedCount() if kind == "count_meter" else None
-            names = [f"{name}.rate", f"{name}.total"]
-            added = self.sensors[sensor].add(None, Meter(names[0], names[1], stat, unit), config)
+    def _do_stat(self, named: dict[str, str], sensor: str, name: str, kind: str) -> str:
+        config, unit = laid_over(MetricConfig(), named), named.get("unit", "seconds")
+        names = [f"{name}.rate", f"{name}.total"] if kind.endswith("meter") else [name]
+        if len(names) == 2:
+            counted = WindowedCount() if kind == "count_meter" else None
+            is_added = self._sensors[sensor].add(None, Meter(names[0], names[1], counted, unit), config)
         else:
-            names = [name]
-            added = self.sensors[sensor].add(name, stat_of(kind, unit), config)
-        for each in names:
-            found = self.registry.get_metric(each)
-            if found is not None:
-                self.metrics[each] = found
-        return str(added).lower()
+            is_added = self._sensors[sensor].add(name, stat_of(kind, unit), config)
+        self._metrics |= {each: metric for each in names if (metric := self._registry.get_metric(each)) is not None}
+        return str(is_added).lower()
+
+    def _do_record(self, named: dict[str, str], sensor: str, value: str) -> None:
+        self._sensors[sensor].record(float(value), self._now, True)
+
+    def _do_record_unchecked(self, named: dict[str, str], sensor: str, value: str) -> None:
+        self._sensors[sensor].record(float(value), self._now, False)
+
+    def _do_record_strict(self, named: dict[str, str], sensor: str, value: str) -> None:
+        self._sensors[sensor].record_strict(float(value), self._now)
+
+    def _do_check(self, named: dict[str, str], sensor: str) -> None:
+        self._sensors[sensor].check_quotas(self._now)
+
+    def _do_value(self, named: dict[str, str], metric: str) -> str:
+        return bits(self._metrics[metric].measure(self._now))
+
+    def _do_window_ms(self, named: dict[str, str], metric: str) -> str:
+        return str(self._metrics[metric].window_size_ms(self._now))
+
+    def _do_throttle_ms(self, named: dict[str, str], metric: str, most: str | None = None) -> str:
+        return str(self._metrics[metric].throttle_time_ms(None, self._now, None if most is None else int(most)))
+
+    def _do_samples(self, named: dict[str, str], metric: str) -> str:
+        return " ".join(f"{s},{e},{n},{bits(v)}" for s, e, n, v in self._metrics[metric].samples()) or "-"
+
+    def _do_configure(self, named: dict[str, str], metric: str) -> None:
+        self._metrics[metric].config = laid_over(self._metrics[metric].config, named)
+
+    def _do_remove(self, named: dict[str, str], sensor: str) -> None:
+        self._registry.remove_sensor(sensor)
+
+    def _do_is_known(self, named: dict[str, str], sensor: str) -> str:
+        return str(self._registry.get_sensor(sensor) is not None).lower()
+
+    def _do_is_expired(self, named: dict[str, str], sensor: str) -> str:
+        return str(self._sensors[sensor].has_expired(self._now)).lower()

@@ -1,0 +1,70 @@
+"""Scripts through our sensors and through Apache Kafka's own classes: every result equal, floats to the last bit."""
+
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import need
+from tests.support.kafka import compiled, java_command
+from tests.support.sensor_random import random_script
+from tests.support.sensor_scenarios import SCENARIOS
+from tests.support.sensor_script import WITHOUT_RESULT, SensorScript
+
+PROGRAM = Path(__file__).parents[1] / "support" / "java" / "SensorOracle.java"
+CONTEXT_LINES = 12
+
+
+def kafkas(lines: Iterable[str]) -> list[str]:
+    """What Kafka's classes give for each line that has a result."""
+    need.program("java", "javac", "mvn")
+    command = java_command(PROGRAM.stem, before=str(compiled(PROGRAM)), log_level="error")
+    script = "".join(f"{line}\n" for line in lines)
+    done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=1800, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
+def compare(lines: list[str]) -> int:
+    """Hold our results against Kafka's; return how many there were."""
+    asked = [n for n, line in enumerate(lines) if line.split(" ")[0] not in WITHOUT_RESULT]
+    theirs = kafkas(lines)
+    ours = list(SensorScript().results(lines))
+    assert len(theirs) == len(ours) == len(asked)
+    for n, their, our in zip(asked, theirs, ours, strict=True):
+        if their != our:
+            begun = max(i for i in range(n) if lines[i] == "fresh")
+            before = "\n".join(lines[begun : begun + 2] + lines[max(begun + 2, n - CONTEXT_LINES) : n + 1])
+            pytest.fail(f"{before}\nKafka: {their}\nours:  {our}")
+    return len(asked)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_scenarios_of_kafkas_tests(scenario: Callable[[], Iterator[str]]) -> None:
+    """The situations of Kafka's own tests of metrics and quotas."""
+    assert compare(list(scenario())) > 5
+
+
+def test_the_comparison_can_fail() -> None:
+    """The oracle sees one bit: a value that differs in the last place is found."""
+    lines = ["fresh", "sensor s", "stat s m value", "record s 0.1", "value m"]
+    assert kafkas(lines)[-1] == "3fb999999999999a"
+    assert (
+        list(SensorScript().results([*lines[:-2], "record s 0.10000000000000002", "value m"]))[-1] != kafkas(lines)[-1]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_random_scripts() -> None:
+    """A thousand random scripts: errors, delays and lists of samples included."""
+    assert compare([line for seed in range(1000) for line in random_script(seed)]) > 200_000
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_many_random_scripts() -> None:
+    """Ten thousand random scripts."""
+    for first in range(10_000, 20_000, 1000):
+        assert compare([line for seed in range(first, first + 1000) for line in random_script(seed)]) > 200_000
