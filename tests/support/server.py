@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,13 +59,14 @@ class FakeLogs:
         self.open: dict[tuple[str, int], FakeLog] = {}
         self.fail_at: tuple[str, int] | None = None
         self.fail_sync = False
+        self.refuse: Callable[[Any], str] | None = None  # gives the reason why no log takes a config
         self.offline_dirs: dict[Path, str] = {}
         self.syncs = 0
 
     def start(self, topics: Any) -> None:
         for topic in topics:
             for index in range(topic.partitions):
-                if self.fail_at != (topic.name, index):
+                if self.fail_at != (topic.name, index) and not (self.refuse is not None and self.refuse(topic.config)):
                     self.create_partitions(topic.name, [index], topic.topic_id, topic.config)
 
     def partition(self, topic: str, partition: int) -> FakeLog | None:
@@ -81,6 +82,10 @@ class FakeLogs:
             log = self.open[topic, partition] = FakeLog(topic, partition, topic_id, dict(configs))
             made.append(log)
         return made
+
+    def check_config(self, config: Any) -> None:
+        if self.refuse is not None and (reason := self.refuse(config)):
+            raise ValueError(reason)
 
     def sync_folders(self) -> None:
         self.syncs += 1

@@ -405,6 +405,25 @@ def test_unreadable_partition_is_offline_and_others_serve(brokers, tmp_path):
     append(manager, 1)
 
 
+def test_a_partition_that_cannot_be_opened_leaves_no_folder(brokers, tmp_path):
+    """A new one leaves nothing that a topic of the same name would trip over; one that has data keeps it."""
+    manager, _ = brokers.start()
+    append(manager, 0)
+    refused = {**BrokerConfig().topic_configs({}), "segment.ms": 0}
+    with pytest.raises(ValueError, match=r"segment\.ms"):
+        manager.check_config(refused)
+    with pytest.raises(ValueError, match=r"segment\.ms"):
+        manager.create_partition("new", 0, ID, refused)
+    assert not (tmp_path / "new-0").exists()
+    manager.close()
+    again = LogManager([tmp_path], brokers.clock, BrokerConfig())
+    brokers.open.append(again)
+    report = again.start([TopicLogs("orders", ID, 2, refused)], run_threads=False)
+    assert list(report.failures) == [("orders", 0), ("orders", 1)]
+    (log,) = again.create_partitions("orders", [0], ID, BrokerConfig().topic_configs({}))
+    assert log.log_end_offset == 1
+
+
 def test_in_memory_keeps_nothing(brokers, tmp_path, clock):
     """In memory everything works and no file is made."""
     manager, report = brokers.start(in_memory=True)

@@ -6,6 +6,7 @@ import pytest
 
 from kbroker.common.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.server.dynamic_configs import ConfigChange
 from kbroker.server.metadata_store import MetadataStore, StoredTopic
 from kbroker.server.topic_rules import NewTopic, TopicNames, invalid_name_reason
 from kbroker.server.topics import TopicRegistry
@@ -203,7 +204,7 @@ def test_topics_of_one_request_that_collide():
 
 
 def test_a_disk_that_fails_in_the_middle_of_a_request():
-    """What was made before and after is there; a bug of ours is raised, and what was made is published."""
+    """What was made before and after is there; a bug of ours is the error of its topic alone."""
     bench = make_bench()
     bench.logs.fail_at = ("b", 0)
     made = bench.ctx.topics.create_all([NewTopic("a"), NewTopic("b"), NewTopic("c")])
@@ -217,8 +218,8 @@ def test_a_disk_that_fails_in_the_middle_of_a_request():
     topics = iter([NewTopic("d"), NewTopic("e")])
     create = bench.logs.create_partitions
     bench.logs.create_partitions = lambda name, *args: create(name, *args) if name == "d" else broken()
-    with pytest.raises(ZeroDivisionError):
-        bench.ctx.topics.create_all(topics)
+    made = bench.ctx.topics.create_all(topics)
+    assert (made[0].num_partitions, made[1].error) == (1, Errors.UNKNOWN_SERVER_ERROR)
     assert [view.name for view in bench.published[-1]] == ["a", "c", "d"]
     assert [topic.name for topic in bench.ctx.store.topics()] == ["a", "c", "d"]
 
@@ -247,3 +248,94 @@ def test_topics_whose_folders_cannot_be_synced_are_not_there():
         Errors.KAFKA_STORAGE_ERROR,
     ]
     assert (bench.published, bench.ctx.store.topics(), bench.logs.open) == ([], [], {})
+
+
+def refuse_five(config):
+    """A log's objection that no validator of configs has."""
+    return "five is too few" if 5 in (config["retention.bytes"], config["segment.ms"]) else ""
+
+
+def test_what_no_log_takes_is_never_stored():
+    """A value that passes the table and fails the log: refused for topic, new topic and broker, and nothing is kept."""
+    bench = make_bench()
+    topics, store = bench.ctx.topics, bench.ctx.store
+    topics.create(NewTopic("t", configs={"retention.bytes": "6"}))
+    bench.logs.refuse = refuse_five
+    for validate_only in (True, False):
+        with pytest.raises(KafkaError, match="INVALID_CONFIG: five is too few"):
+            topics.create(NewTopic("new", configs={"retention.bytes": "5"}), validate_only)
+        with pytest.raises(KafkaError, match="INVALID_CONFIG: five is too few"):
+            bench.ctx.dynamic.replace(2, "t", [("retention.bytes", "5")], validate_only)
+        for name in ("1", ""):
+            with pytest.raises(KafkaError, match="INVALID_CONFIG: five is too few"):
+                bench.ctx.dynamic.alter(4, name, [ConfigChange("log.retention.bytes", 0, "5")], validate_only)
+    assert [(topic.name, topic.configs) for topic in store.topics()] == [("t", {"retention.bytes": "6"})]
+    assert (store.configs("broker", "1"), store.configs("broker", "")) == ({}, {"min.insync.replicas": "1"})
+    assert (list(bench.logs.open), bench.logs.open["t", 0].configs["retention.bytes"]) == ([("t", 0)], 6)
+
+
+def test_what_could_not_be_put_in_force_is_taken_back():
+    """A topic's logs, or a part of the broker, fail to follow: the values from before are stored and in force."""
+    bench = make_bench()
+    bench.ctx.topics.create(NewTopic("t", configs={"retention.ms": "6"}))
+    update = bench.logs.update_configs
+
+    def broken(configs):
+        if configs["t"]["retention.ms"] == 7:
+            raise ZeroDivisionError
+        update(configs)
+
+    bench.logs.update_configs = broken
+    with pytest.raises(ZeroDivisionError):
+        bench.ctx.dynamic.replace(2, "t", [("retention.ms", "7")])
+    assert bench.ctx.store.topics()[0].configs == bench.ctx.topics.get("t").configs == {"retention.ms": "6"}
+
+    seen = []
+
+    def follow(changed):
+        seen.append(bench.ctx.config.integer("message.max.bytes"))
+        if seen[-1] == 99:
+            raise ZeroDivisionError
+
+    bench.ctx.dynamic.on_broker_change(follow)
+    with pytest.raises(ZeroDivisionError):
+        bench.ctx.dynamic.alter(4, "1", [ConfigChange("message.max.bytes", 0, "99")])
+    assert (seen, bench.ctx.store.configs("broker", "1")) == ([99, 1_048_588], {})
+    assert bench.logs.open["t", 0].configs["max.message.bytes"] == 1_048_588
+
+
+def restarted(store, logs, **configs):
+    """A bench's registry over what is stored, loaded."""
+    config = BrokerConfig()
+    config.set_dynamic(store.configs("broker", "1"), store.configs("broker", ""))
+    registry = TopicRegistry(config, store, logs, lambda views: None)
+    registry.load()
+    return config, registry
+
+
+def test_a_deleted_config_brings_a_partition_back():
+    """An older version stored what its log then refused: deleting it, of the topic or of the broker, is enough."""
+    store = MetadataStore(None, 1)
+    TopicRegistry(BrokerConfig(), store, FakeLogs(), lambda views: None).create(NewTopic("t", 2))
+    store.replace_configs("topic", "t", {"retention.bytes": "5"})
+    logs = FakeLogs()
+    logs.refuse = refuse_five
+    _, topics = restarted(store, logs)
+    assert topics.get("t").partitions == (None, None)
+    topics.set_configs("t", {})
+    assert topics.get("t").partitions == (logs.open["t", 0], logs.open["t", 1])
+
+    store.replace_configs("broker", "", {"log.roll.ms": "5"})
+    logs = FakeLogs()
+    logs.refuse = refuse_five
+    config, topics = restarted(store, logs)
+    assert topics.get("t").partitions == (None, None)
+    made = []
+    create = logs.create_partitions
+    logs.create_partitions = lambda name, indexes, *rest: (made.append(name), create(name, indexes, *rest))[1]
+    topics.refresh_configs()
+    assert made == []  # the same config: there is no point in a second try
+    config.set_dynamic({}, {})
+    topics.refresh_configs()
+    assert topics.get("t").partitions == (logs.open["t", 0], logs.open["t", 1])
+    store.close()

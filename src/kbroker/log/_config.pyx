@@ -57,3 +57,9 @@ cdef int parse_config(values, LogConfig *out) except -1:
         out.segment_ms = min(out.segment_ms, number("max.compaction.lag.ms", 1))
         out.segment_jitter_ms = min(out.segment_jitter_ms, out.segment_ms)
     return 0
+
+
+def check_config(values):
+    """Refuse a config that no log could be opened with. Raises: ValueError, TypeError."""
+    cdef LogConfig unused
+    parse_config(values, &unused)

@@ -18,6 +18,7 @@ from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import ConfigValue
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.log import checkpoints
+from kbroker.log._config import check_config
 from kbroker.log._flusher import FlusherPool
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.checkpoints import TopicPartition
@@ -219,26 +220,33 @@ class LogManager:
         key = (topic, partition)
         log_dir = self._dir_of(key)
         folder: Path | None = None
+        is_new = False
         if log_dir is not None:
+            is_new = not log_dir.partition_path(topic, partition).exists()
             try:
                 folder = log_dir.create_partition_folder(topic, partition, topic_id)
             except OSError as e:
                 if not isinstance(e, checkpoints.CorruptFileError):
                     log_dir.note_failure(f"making the folder of {topic}-{partition}", e)
                 raise
-        log = PartitionLog(
-            folder,
-            topic,
-            partition,
-            topic_id,
-            self._with_broker_keys(key, config),
-            self._clock,
-            in_memory=self._in_memory,
-            clean=log_dir.was_clean if log_dir else True,
-            recovery_point=max(0, log_dir.recovery_points.get(key, 0)) if log_dir else 0,
-            log_start_offset=max(0, log_dir.log_starts.get(key, 0)) if log_dir else 0,
-            is_prepared=True,
-        )
+        try:
+            log = PartitionLog(
+                folder,
+                topic,
+                partition,
+                topic_id,
+                self._with_broker_keys(key, config),
+                self._clock,
+                in_memory=self._in_memory,
+                clean=log_dir.was_clean if log_dir else True,
+                recovery_point=max(0, log_dir.recovery_points.get(key, 0)) if log_dir else 0,
+                log_start_offset=max(0, log_dir.log_starts.get(key, 0)) if log_dir else 0,
+                is_prepared=True,
+            )
+        except BaseException:
+            if folder is not None and is_new:  # nothing was ever in it, and no table names it
+                remove_folder(folder)
+            raise
         hosted = Hosted(log, log_dir, self._clock.now_ms())
         hosted.note_config(config)
         self._hosted.add(key, hosted)
@@ -369,6 +377,11 @@ class LogManager:
         """Return the partition, None when there is none (deleted, never made, or its folder could not be read)."""
         hosted = self._hosted.find((topic, partition))
         return hosted.log if hosted is not None else None
+
+    @staticmethod
+    def check_config(config: Mapping[str, ConfigValue]) -> None:
+        """Refuse a configuration that no partition could be opened with. Raises: ValueError."""
+        check_config(config)
 
     def update_config(self, topic: str, config: Mapping[str, ConfigValue]) -> None:
         """Give the partitions of a topic its new configuration."""

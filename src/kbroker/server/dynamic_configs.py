@@ -146,6 +146,7 @@ class DynamicConfigs:
         if reason is not None:
             raise KafkaError(Errors.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
         check_configs(configs)
+        self._topics.resolve(configs)
         if view is None:
             raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         if not validate_only and dict(view.configs) != configs:
@@ -164,6 +165,7 @@ class DynamicConfigs:
             fresh = self._checked_broker(configs, per_broker=bool(name))
         except ConfigError as error:
             raise KafkaError(Errors.INVALID_REQUEST, str(error)) from error
+        self._topics.check_defaults(fresh)
         if validate_only or configs == base:
             return
         self._store.replace_configs(metadata_store.BROKER, resource, configs)
@@ -172,8 +174,17 @@ class DynamicConfigs:
             for key in {*base, *configs}
             if broker_key(key) is not None and self._config.value(key) != fresh.value(key)
         )
-        self._config.set_dynamic(*self._stored_broker())
+        try:
+            self._put_in_force(changed)
+        except Exception:
+            self._store.replace_configs(metadata_store.BROKER, resource, base)  # what is not in force is not remembered
+            self._put_in_force(changed)
+            raise
         logger.info("broker configs changed: %s", ", ".join(sorted(changed)) or "none in force")
+
+    def _put_in_force(self, changed: frozenset[str]) -> None:
+        """Let everything follow the broker configs that are stored."""
+        self._config.set_dynamic(*self._stored_broker())
         self._topics.refresh_configs()
         for hook in self._hooks:
             hook(changed)

@@ -51,6 +51,7 @@ class Logs(Protocol):
     ) -> list[Any]: ...
     def delete_topics(self, topics: Mapping[str, Iterable[int]]) -> None: ...
     def sync_folders(self) -> None: ...
+    def check_config(self, config: Mapping[str, ConfigValue]) -> None: ...
     def update_configs(self, configs: Mapping[str, Mapping[str, ConfigValue]]) -> None: ...
     @property
     def offline_dirs(self) -> Mapping[Path, str]: ...
@@ -101,6 +102,7 @@ class TopicRegistry:
         self._publish = publish
         self.on_deleted: Callable[[str], None] | None = None  # called with the name of each deleted topic
         self._lock = threading.Lock()
+        self._refused: dict[str, Mapping[str, ConfigValue]] = {}  # configs with which partitions are offline, by topic
         self._by_name: Mapping[str, TopicView] = {}
         self._by_id: Mapping[uuid.UUID, TopicView] = {}
 
@@ -147,6 +149,9 @@ class TopicRegistry:
                 [TopicLogs(one.name, one.topic_id, one.partitions, configs(one.configs)) for one in topics]
             )
             self._swap({one.name: self._loaded(one) for one in topics})
+            self._refused = {
+                name: configs(view.configs) for name, view in self._by_name.items() if None in view.partitions
+            }
 
     def create(self, topic: NewTopic, validate_only: bool = False) -> Created:
         """Create a topic; it is remembered, open and published when this returns.
@@ -187,7 +192,9 @@ class TopicRegistry:
     def _checked(self, topic: NewTopic, names: TopicNames) -> StoredTopic:
         default = self._config.integer("num.partitions")
         count = check_new_topic(topic, names, self._config.node_id, default)
-        return StoredTopic(topic.name, uuid.uuid4(), count, check_configs(topic.configs))
+        configs = check_configs(topic.configs)
+        self.resolve(configs)
+        return StoredTopic(topic.name, uuid.uuid4(), count, configs)
 
     def _make(self, topics: Sequence[StoredTopic]) -> dict[str, KafkaError]:
         """Remember and open the topics, and publish what could be made; return the errors of the others.
@@ -306,15 +313,63 @@ class TopicRegistry:
             view = self._by_name.get(name)
             if view is None:
                 raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            resolved = self.resolve(configs)
             self._store.replace_configs(TOPIC, name, configs)
-            self._logs.update_configs({name: self._config.topic_configs(configs)})
-            self._swap({**self._by_name, name: replace(view, configs=dict(configs))})
+            try:
+                self._logs.update_configs({name: resolved})
+            except Exception:
+                self._store.replace_configs(TOPIC, name, view.configs)  # what is not in force is not remembered
+                raise
+            fresh = replace(view, configs=dict(configs))
+            self._swap({**self._by_name, name: self._retried(fresh, resolved)})
+
+    def resolve(self, configs: Mapping[str, str], config: BrokerConfig | None = None) -> Mapping[str, ConfigValue]:
+        """Every config of a topic that sets these, with the defaults of ``config``, if not of the broker as it is.
+
+        Raises: KafkaError INVALID_CONFIG, if no log could be opened with it.
+        """
+        resolved = (config or self._config).topic_configs(configs)
+        try:
+            self._logs.check_config(resolved)
+        except ValueError as error:
+            raise KafkaError(Errors.INVALID_CONFIG, str(error)) from error
+        return resolved
+
+    def check_defaults(self, config: BrokerConfig) -> None:
+        """Refuse defaults of a broker that the logs of a topic, one there is or a new one, could not follow.
+
+        Raises: KafkaError INVALID_CONFIG.
+        """
+        for configs in ({}, *(view.configs for view in self.all())):
+            self.resolve(configs, config)
 
     def refresh_configs(self) -> None:
         """Let every topic's logs follow the broker's defaults, which have changed."""
         with self._lock:
-            resolve = self._config.topic_configs
-            self._logs.update_configs({name: resolve(view.configs) for name, view in self._by_name.items()})
+            resolved = {name: self._config.topic_configs(view.configs) for name, view in self._by_name.items()}
+            self._logs.update_configs(resolved)
+            views = {name: self._retried(view, resolved[name]) for name, view in self._by_name.items()}
+            if any(views[name] is not view for name, view in self._by_name.items()):
+                self._swap(views)
+
+    def _retried(self, view: TopicView, resolved: Mapping[str, ConfigValue]) -> TopicView:
+        """The view with the partitions that were offline and whose logs can be opened with another config than before.
+
+        Those of ``__consumer_offsets`` wait for a restart: a coordinator has to read them from their beginning.
+        """
+        if None not in view.partitions or view.name == OFFSETS_TOPIC or self._refused.get(view.name) == resolved:
+            return view
+        partitions = list(view.partitions)
+        for index, present in enumerate(partitions):
+            if present is None:
+                try:
+                    (partitions[index],) = self._logs.create_partitions(view.name, [index], view.topic_id, resolved)
+                except (OSError, ValueError, KafkaError) as error:
+                    logger.error("partition %s-%d stays offline: %s", view.name, index, error)
+                else:
+                    logger.info("partition %s-%d is online again", view.name, index)
+        self._refused[view.name] = resolved
+        return replace(view, partitions=tuple(partitions))
 
     def auto_create(self, names: Iterable[str], charge: Charge = free) -> None:
         """Create topics that a Metadata request named; what cannot be created is left out."""
@@ -362,12 +417,13 @@ def _created(topic: StoredTopic) -> Created:
 
 
 def _storage_error(error: Exception) -> KafkaError:
-    """What a client is told when a log could not be made. Raises: a bug of ours, as it is."""
+    """What a client is told when a log could not be made; a bug of ours goes to the broker's log."""
     if isinstance(error, KafkaError):
         return error
     if isinstance(error, OSError):
         return KafkaError(Errors.KAFKA_STORAGE_ERROR, f"Cannot create the log: {error}")
-    raise error
+    logger.error("a log could not be made", exc_info=error)
+    return KafkaError(Errors.UNKNOWN_SERVER_ERROR)
 
 
 def _offsets_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
