@@ -17,7 +17,7 @@ import kbroker
 
 pytestmark = pytest.mark.slow
 
-COMMAND = [sys.executable, "-m", "kbroker.cli"]
+COMMAND = [sys.executable, "-m", "kbroker"]
 READY = re.compile(rf"kbroker {re.escape(kbroker.__version__)} ready: PLAINTEXT://(127\.0\.0\.1:\d+), .+\n")
 PATIENCE_S = 60
 

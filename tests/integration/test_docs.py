@@ -65,7 +65,7 @@ class Session:
     """A shell in the project's folder that finds `python` and `kbroker`; servers end with it."""
 
     def __init__(self, folder: Path) -> None:
-        for name, arguments in (("python", ""), ("kbroker", "-m kbroker.cli")):
+        for name, arguments in (("python", ""), ("kbroker", "-m kbroker")):
             script = folder / name
             script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
             script.chmod(0o755)

@@ -232,12 +232,15 @@ class FakeBroker:
     def start(self) -> None:
         if self.failure is not None:
             raise self.failure
-        signal.raise_signal(signal.SIGTERM)
+
+    def cancel_start(self) -> None:
+        pass
 
     def stop(self) -> None:
         self.stops += 1
 
     def describe(self) -> str:
+        signal.raise_signal(signal.SIGTERM)
         return "PLAINTEXT://127.0.0.1:1234, data in memory"
 
 
@@ -245,10 +248,14 @@ class FakeStartError(Exception):
     pass
 
 
+class FakeCancelled(Exception):
+    pass
+
+
 @pytest.fixture
 def fake_broker(monkeypatch: pytest.MonkeyPatch) -> type[FakeBroker]:
     module = ModuleType("kbroker.server.broker")
-    module.__dict__.update(Broker=FakeBroker, BrokerStartError=FakeStartError)
+    module.__dict__.update(Broker=FakeBroker, BrokerStartError=FakeStartError, StartCancelled=FakeCancelled)
     monkeypatch.setitem(sys.modules, "kbroker.server.broker", module)
     monkeypatch.setattr(FakeBroker, "made", [])
     monkeypatch.setattr(FakeBroker, "failure", None)
@@ -376,7 +383,7 @@ def test_a_command_loads_no_other():
     """Each is imported when it is asked for; what the package imports is click's."""
     loaded = modules_of("serve", "--help")
     commands = {m for m in loaded if m.startswith("kbroker.cli.")}
-    assert commands == {"kbroker.cli.serve", "kbroker.cli.options"}
+    assert commands == {"kbroker.cli.serve", "kbroker.cli.options", "kbroker.cli.stop_signals"}
 
 
 @pytest.mark.parametrize(("platform", "warns"), [("linux", False), ("darwin", False), ("win32", True)])

@@ -11,7 +11,7 @@ from kbroker.common.config import BrokerConfig
 from kbroker.common.errors import KafkaError
 from kbroker.log import checkpoints
 from kbroker.log.folder_lock import FolderLockedError
-from kbroker.log.manager import LogManager, StartReport, TopicLogs
+from kbroker.log.manager import LogManager, StartCancelled, StartReport, TopicLogs
 from kbroker.protocol.records import RecordBatchBuilder
 
 ID = uuid.UUID(int=0xABCDEF)
@@ -268,6 +268,38 @@ def test_checkpoints_follow_the_clock(brokers, clock, tmp_path):
     again, _ = brokers.start()
     assert again.partition("orders", 0).log_start_offset == 2
     assert again.partition("orders", 0).log_end_offset == 4
+
+
+def test_a_start_that_was_not_finished_keeps_the_checkpoints(brokers, tmp_path):
+    """Whatever ended it before the partitions were open: deleted records stay deleted, and the folder is as clean."""
+    manager, _ = brokers.start()
+    append(manager, count=4)
+    manager.partition("orders", 0).flush()
+    manager.partition("orders", 0).delete_records(2)
+    manager.close()
+    unstarted = LogManager([tmp_path], brokers.clock, BrokerConfig({}))
+    unstarted.close()
+    starts = checkpoints.offset_checkpoint(tmp_path / "log-start-offset-checkpoint")
+    assert starts.read() == {("orders", 0): 2}
+
+    cancelled = LogManager([tmp_path], brokers.clock, BrokerConfig({}))
+    answers = iter([False, True, True])
+    cancelled.is_cancelled = lambda: next(answers)
+    with pytest.raises(StartCancelled):
+        cancelled.start([TopicLogs("orders", ID, 2, cancelled._config.topic_configs({}))], run_threads=False)
+    cancelled.close()
+    assert starts.read() == {("orders", 0): 2}
+    again, report = brokers.start()
+    assert not report.was_clean  # what was open for a while was not looked at by every step of a start
+    assert again.partition("orders", 0).log_start_offset == 2
+
+
+def test_an_unused_start_leaves_the_clean_mark(brokers, tmp_path):
+    """A port that is taken costs no recovery at the next start."""
+    manager, _ = brokers.start()
+    manager.close()
+    LogManager([tmp_path], brokers.clock, BrokerConfig({})).close()
+    assert brokers.start()[1].was_clean
 
 
 def test_flush_by_time(brokers, clock):

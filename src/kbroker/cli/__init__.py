@@ -5,8 +5,11 @@ once, and `serve` loads neither the other commands nor a client.
 """
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -43,25 +46,67 @@ class OneLineErrors(click.Group):
     ) -> Any:
         """Run, and turn what users can cause into one line; a bug keeps its traceback."""
         try:
+            with interruptible():
+                status = self._run(args, prog_name, complete_var, extra)
+        except KeyboardInterrupt:
+            status = EXIT_INTERRUPTED
+        sys.exit(status)
+
+    def _run(
+        self, args: Sequence[str] | None, prog_name: str | None, complete_var: str | None, extra: dict[str, Any]
+    ) -> int:
+        try:
             status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()
         except click.exceptions.NoArgsIsHelpError as help_wanted:
             click.echo(help_wanted.format_message(), err=True)
-            sys.exit(help_wanted.exit_code)
+            return help_wanted.exit_code
         except click.ClickException as error:
-            fail(error.format_message(), error.exit_code)
+            return failed(error.format_message(), error.exit_code)
         except (click.Abort, KeyboardInterrupt):
-            sys.exit(EXIT_INTERRUPTED)
+            return EXIT_INTERRUPTED
         except BrokenPipeError:
             # the reader has gone (`| head`): say nothing, and let the flush at exit meet no closed pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            sys.exit(EXIT_FAILURE)
+            return EXIT_FAILURE
         except Exception as error:
             message = user_message(error)
             if message is None:
                 raise
-            fail(message, EXIT_TRY_LATER if is_throttled(error) else EXIT_FAILURE)
-        sys.exit(status if isinstance(status, int) else 0)
+            return failed(message, EXIT_TRY_LATER if is_throttled(error) else EXIT_FAILURE)
+        return status if isinstance(status, int) else 0
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt once, between any two instructions; a second one ends the process at once.
+
+    Not where Ctrl-C is ignored, nor outside the main thread.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before in (None, signal.SIG_IGN) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    unraisable_before = sys.unraisablehook
+
+    def on_unraisable(unraisable: Any) -> None:
+        """What raised in a place that cannot raise has not ended the command: the default does, without a traceback."""
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        else:
+            unraisable_before(unraisable)
+
+    def on_interrupt(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    sys.unraisablehook = on_unraisable
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        sys.unraisablehook = unraisable_before
 
 
 def user_message(error: Exception) -> str | None:
@@ -84,10 +129,10 @@ def is_throttled(error: Exception) -> bool:
     return isinstance(error, KafkaError) and error.error is Errors.THROTTLING_QUOTA_EXCEEDED
 
 
-def fail(message: str, status: int) -> None:
-    """Print one line and leave."""
+def failed(message: str, status: int) -> int:
+    """Print one line; return the status."""
     click.echo("kbroker: " + " ".join(message.split()), err=True)
-    sys.exit(status)
+    return status
 
 
 @click.group(cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -1,5 +1,5 @@
-"""`python -m kbroker.cli`: the command, where its script is not on the PATH."""
+"""`python -m kbroker.cli`: the same as `python -m kbroker`."""
 
-from kbroker.cli import cli
+from kbroker.__main__ import main
 
-cli(prog_name="kbroker")
+main()

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,15 +10,13 @@ import click
 
 import kbroker
 from kbroker.cli.options import key_values
+from kbroker.cli.stop_signals import StopSignals
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from kbroker.server.broker import Broker
     from kbroker.testing.control import ControlServer
 
 CONFIG_STATUS, START_STATUS = 2, 1
-SIGNAL_POLL_S = 0.1  # on Windows
 
 
 @click.command()
@@ -49,18 +46,23 @@ def serve(
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C, then stop it in order.
 
+    The status is 0 then; before the ready line a signal cancels the start, and the status is the signal's (130, 143).
+
     Later sources win: defaults, --config, environment (KAFKA_LOG_DIRS, KBROKER_CFG_LOG_DIRS), the options, --set.
     """
-    given = key_values(settings, "--set")
-    properties = _from_file_and_environment(config_file)
-    if listener:
-        properties["listeners"] = ",".join(_listener(word) for word in listener)
-    if data_dir is not None:
-        properties["log.dirs"] = data_dir
-    if in_memory:
-        properties["kbroker.in.memory"] = "true"
-    properties.update(given)
-    _run(properties)
+    with StopSignals() as stop:
+        given = key_values(settings, "--set")
+        properties = _from_file_and_environment(config_file)
+        if listener:
+            properties["listeners"] = ",".join(_listener(word) for word in listener)
+        if data_dir is not None:
+            properties["log.dirs"] = data_dir
+        if in_memory:
+            properties["kbroker.in.memory"] = "true"
+        properties.update(given)
+        was_ready = _run(properties, stop)
+    if not was_ready and stop.number is not None:
+        signal.raise_signal(stop.number)  # the status is that of a program which the signal has ended
 
 
 def _listener(word: str) -> str:
@@ -87,62 +89,48 @@ def _from_file_and_environment(config_file: Path | None) -> dict[str, str]:
     return properties
 
 
-def _run(properties: dict[str, str]) -> None:
-    """Start, say so, wait, stop."""
+def _run(properties: dict[str, str], stop: StopSignals) -> bool:
+    """Start, say so, wait, stop. Return whether it was ready: a signal before that ends the start."""
     from kbroker.common.config_def import ConfigError
-    from kbroker.server.broker import Broker, BrokerStartError
+    from kbroker.server.broker import Broker, BrokerStartError, StartCancelled
 
-    # A handler may only do what is safe at any moment: it writes one byte, and the main thread waits for it in a read.
-    wake_read, wake_write = os.pipe()
-    asked: list[int] = []
-
-    def stop_now(number: int = 0) -> None:
-        asked.append(number)
-        os.write(wake_write, bytes([number]))
-
-    def on_signal(number: int, frame: "FrameType | None") -> None:
-        stop_now(number)
-
-    before = {number: signal.signal(number, on_signal) for number in _stop_signals()}
     broker: Broker
     control: ControlServer | None = None
+    unsupported = unsupported_on(sys.platform)
+    if unsupported is not None:
+        click.echo(f"Warning: {unsupported}", err=True)
     try:
-        unsupported = unsupported_on(sys.platform)
-        if unsupported is not None:
-            click.echo(f"Warning: {unsupported}", err=True)
-        try:
-            if properties.get("kbroker.control.listener"):
-                from kbroker.testing.control import controlled_broker
+        if properties.get("kbroker.control.listener"):
+            from kbroker.testing.control import controlled_broker
 
-                broker, control = controlled_broker(properties, stop_now)
-            else:
-                broker = Broker(properties)
-            broker.start()
-            if control is not None:
-                _open(control, broker)
-        except ConfigError as error:
-            raise _failure(error.explain(), CONFIG_STATUS) from None
-        except BrokerStartError as error:
-            raise _failure(str(error), START_STATUS) from None
-        try:
-            click.echo(f"kbroker {kbroker.__version__} ready: {broker.describe()}")
-            if control is not None:
-                click.echo(f"kbroker {control.describe()}")
-            if sys.platform == "win32":  # no signal interrupts a read there
-                while not asked:
-                    time.sleep(SIGNAL_POLL_S)
-            else:
-                os.read(wake_read, 1)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C does not wait for the orderly stop
-        finally:
-            if control is not None:
-                control.stop()
-            broker.stop()
+            broker, control = controlled_broker(properties, stop.ask)
+        else:
+            broker = Broker(properties)
+        stop.on_first = broker.cancel_start
+        if stop.has_come():
+            return False
+        broker.start()
+        if control is not None:
+            _open(control, broker)
+    except StartCancelled:
+        broker.stop()  # its temporary folder, where it has one
+        return False
+    except ConfigError as error:
+        raise _failure(error.explain(), CONFIG_STATUS) from None
+    except BrokerStartError as error:
+        raise _failure(str(error), START_STATUS) from None
+    try:
+        if stop.has_come():
+            return False
+        click.echo(f"kbroker {kbroker.__version__} ready: {broker.describe()}")
+        if control is not None:
+            click.echo(f"kbroker {control.describe()}")
+        stop.wait()
+        return True
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(wake_read)
-        os.close(wake_write)
+        if control is not None:
+            control.stop()
+        broker.stop()
 
 
 def unsupported_on(platform: str) -> str | None:
@@ -153,16 +141,6 @@ def unsupported_on(platform: str) -> str | None:
             "deleting topics fail; keep what matters on Linux"
         )
     return None
-
-
-def _stop_signals() -> list[signal.Signals]:
-    """What ends a broker here: SIGHUP unless nohup has set it to be ignored, Ctrl-Break on Windows."""
-    found = [signal.SIGTERM, signal.SIGINT]
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        found.append(signal.SIGHUP)
-    if sys.platform == "win32":
-        found.append(signal.SIGBREAK)
-    return found
 
 
 def _open(control: "ControlServer", broker: "Broker") -> None:

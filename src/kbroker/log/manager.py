@@ -8,7 +8,7 @@ import logging
 import os
 import uuid
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -56,6 +56,10 @@ class StartReport:
     cut: dict[TopicPartition, str] = field(default_factory=dict)  # what an unclean stop left was cut, or is missing
 
 
+class StartCancelled(RuntimeError):
+    """The start was cancelled before every partition was open."""
+
+
 class LogManager:
     """Owns the log folders and the partitions in them.
 
@@ -85,7 +89,10 @@ class LogManager:
         self._pid = os.getpid()
         self._closed = False
         self._dirs: list[LogDir] = []
+        self._is_starting = self._is_started = False
         self._all_sound = False
+        #: Asked before each partition is opened; True ends the start. Any thread of the start asks.
+        self.is_cancelled: Callable[[], bool] = lambda: False
         self.cluster_id = cluster_id
         try:
             for path in log_dirs:
@@ -116,8 +123,10 @@ class LogManager:
         A partition that cannot be read is offline (KAFKA_STORAGE_ERROR), the others serve. Folders nobody knows are
         left and reported; those of deleted topics are removed.
         ``run_threads=False`` is for tests that run tasks themselves.
+        Raises: StartCancelled where ``is_cancelled`` says so.
         """
         self._check_open()
+        self._is_starting = True
         report = StartReport(was_clean=all(d.was_clean for d in self._dirs))
         wanted = {(t.name, p): t for t in topics for p in range(t.partitions)}
         for log_dir in self._dirs:
@@ -128,6 +137,9 @@ class LogManager:
             parts = [todo[at : at + LOADS_AT_ONCE] for at in range(0, len(todo), LOADS_AT_ONCE)]
             for failures in pool.map(self._load, parts):
                 report.failures.update(failures)
+        if self.is_cancelled():
+            raise StartCancelled("the start was cancelled")
+        self._is_started = True
         for key, failure in report.failures.items():
             logger.error("partition %s-%d is offline: %s", *key, failure)
         for log_dir in self._dirs:
@@ -151,7 +163,9 @@ class LogManager:
     def close(self) -> None:
         """Stop the tasks, then flush, snapshot and close every partition, write the checkpoints and the clean mark.
 
-        Idempotent. In a child made by fork nothing is written.
+        Where the start did not open every partition, the checkpoints stay as they are: those of the partitions that
+        are not open would be missing from new ones, deleted records would be back. Idempotent.
+        In a child made by fork nothing is written.
         """
         with self._hosted.lock:
             if self._closed or os.getpid() != self._pid:
@@ -165,9 +179,10 @@ class LogManager:
             done, _ = self._hosted.guarded(hosted, f"closing {topic}-{partition}", hosted.log.close)
             clean = clean and done
             self.flusher.detach(hosted.log)
-        self.tasks.write_checkpoints()
+        if self._is_started:
+            self.tasks.write_checkpoints()
         for log_dir in self._dirs:
-            log_dir.close(clean=clean)
+            log_dir.close(clean=clean if self._is_starting else log_dir.was_clean)
         self._hosted.clear()
 
     def _disarm(self) -> None:
@@ -197,6 +212,8 @@ class LogManager:
         """Open partitions one after the other; return why some cannot be."""
         failures = {}
         for key, topic in todo:
+            if self.is_cancelled():
+                break
             try:
                 self._open(*key, topic.topic_id, topic.config)
             except (OSError, ValueError, KafkaError) as error:

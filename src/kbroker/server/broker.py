@@ -16,6 +16,7 @@ from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import ConfigError
 from kbroker.common.removed_settings import instead_of
+from kbroker.log.manager import StartCancelled
 from kbroker.metrics.exposition import Exposition
 from kbroker.network.request_channel import InboundRequest
 from kbroker.server.broker_parts import BrokerParts, Interception, Interceptor
@@ -23,6 +24,8 @@ from kbroker.server.context import ApiContext
 from kbroker.server.kafka_apis import KafkaApis
 from kbroker.server.quota.verdict import Verdict
 from kbroker.server.request_log.service import RequestLog
+
+__all__ = ["Broker", "BrokerStartError", "StartCancelled"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +55,7 @@ class Broker:
         self._state_lock = threading.Lock()
         self._parts: BrokerParts | None = None
         self._interception = Interception()
+        self._is_cancelled = False
 
     def __enter__(self) -> Broker:
         self.start()
@@ -67,7 +71,7 @@ class Broker:
     def start(self) -> None:
         """Start; clients are served when this returns.
 
-        Raises: BrokerStartError, and nothing is left running then.
+        Raises: BrokerStartError; StartCancelled after `cancel_start`. Nothing is left running then.
         """
         with self._state_lock:
             if self._parts is not None:
@@ -76,10 +80,10 @@ class Broker:
                 instead = instead_of(name, str(value))
                 logger.warning("unknown setting %s is ignored%s", name, "" if instead is None else f"; {instead}")
             raise_open_files_limit(self.config.integer("kbroker.nofile.limit"))
-            parts = BrokerParts(self.config, self.clock, self.apis, self._interception)
+            parts = BrokerParts(self.config, self.clock, self.apis, self._interception, lambda: self._is_cancelled)
             try:
                 parts.start()
-            except ConfigError:
+            except (ConfigError, StartCancelled):
                 parts.stop()
                 raise
             except (OSError, RuntimeError, ValueError) as error:
@@ -90,6 +94,13 @@ class Broker:
                 raise
             self._parts = parts
         logger.info("broker %d serves %s", self.config.node_id, self.bootstrap_servers)
+
+    def cancel_start(self) -> None:
+        """Let a `start` that is under way, or comes later, raise StartCancelled; no effect on a broker that serves.
+
+        Threads: any; also from a signal handler, as it only sets a flag.
+        """
+        self._is_cancelled = True
 
     def stop(self) -> None:
         """Stop in order; what was acknowledged is on disk as its setting promises. Idempotent."""

@@ -63,7 +63,14 @@ class Interception(NamedTuple):
 class BrokerParts:
     """The parts of a running broker. Threads: start and stop from one thread at a time, the rest from any."""
 
-    def __init__(self, config: BrokerConfig, clock: BaseClock, apis: KafkaApis, interception: Interception) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: BaseClock,
+        apis: KafkaApis,
+        interception: Interception,
+        is_cancelled: Callable[[], bool],
+    ) -> None:
         self.config = config
         self.clock = clock
         self.apis = apis
@@ -71,6 +78,7 @@ class BrokerParts:
         self.ctx: ApiContext
         self.listeners: list[Listener] = []
         self._interception = interception
+        self._is_cancelled = is_cancelled
         self._timeout_s = config.integer("kbroker.shutdown.timeout.ms") / 1000
         self._pid = os.getpid()
         self._undo: list[tuple[str, Callable[[], object]]] = []
@@ -78,12 +86,16 @@ class BrokerParts:
     # ------------------------------------------------------------ start
 
     def start(self) -> None:
-        """Build everything, each part with the step that takes it apart; stop runs those steps in reverse."""
+        """Build everything, each part with the step that takes it apart; stop runs those steps in reverse.
+
+        Raises: StartCancelled as soon as ``is_cancelled`` says so, between two partitions of the log.
+        """
         config = self.config
         atexit.register(self.stop)
         logs = LogManager([] if self.in_memory else [config.log_dir], self.clock, config, self.in_memory)
         self._logs = logs
         self._then("log", logs.close)
+        logs.is_cancelled = self._is_cancelled
         store = MetadataStore(None if self.in_memory else config.log_dir, config.node_id, logs.cluster_id)
         self._undo.insert(0, ("metadata", store.close))  # the last thing to go
         config.set_dynamic(store.configs(BROKER, str(config.node_id)), store.configs(BROKER, ""))
