@@ -14,6 +14,9 @@ DEFAULTS = {
     "max.compaction.lag.ms": 9223372036854775807,
 }
 
+INT64_MIN = -9223372036854775808
+LEAST_INDEX_BYTES = 24
+
 
 cdef int parse_config(values, LogConfig *out) except -1:
     """Kafka's topic settings by name; absent ones have Kafka's defaults, unknown ones belong to others."""
@@ -27,12 +30,15 @@ cdef int parse_config(values, LogConfig *out) except -1:
         raise TypeError(f"config must be a mapping of setting names to values, got {type(values).__name__}")
     out.segment_bytes = number("segment.bytes", 61, 2147483647)
     out.segment_ms = number("segment.ms", 1)
-    out.segment_jitter_ms = min(number("segment.jitter.ms", 0), out.segment_ms)
+    out.segment_jitter_ms = min(max(number("segment.jitter.ms", INT64_MIN), 0), out.segment_ms)
     out.index_interval_bytes = number("index.interval.bytes", 0)
-    out.segment_index_bytes = number("segment.index.bytes", 24, 2147483647)
+    # One that holds fewer than two time entries is full before its first. Kafka 4.3.1 stores such values too; below 12 it
+    # cannot open the log then (error 6), from 12 on it rolls a segment with each append. Here the index has its least size.
+    out.segment_index_bytes = max(number("segment.index.bytes", 0, 2147483647), LEAST_INDEX_BYTES)
     out.max_message_bytes = number("max.message.bytes", 0, 2147483647)
-    out.retention_ms = number("retention.ms", -1)
-    out.retention_bytes = number("retention.bytes", -1)
+    # Kafka takes any negative number for: no limit
+    out.retention_ms = max(number("retention.ms", INT64_MIN), -1)
+    out.retention_bytes = max(number("retention.bytes", INT64_MIN), -1)
     out.file_delete_delay_ms = number("file.delete.delay.ms", 0)
     out.flush_messages = number("flush.messages", 1)
     out.timestamp_before_max_ms = number("message.timestamp.before.max.ms", 0)
