@@ -126,6 +126,56 @@ def test_deleted_topic_ends_the_wait(broker):
         assert fetched(reader.receive()).error_code == 3
 
 
+def fetch_by_id(topic_id, session=(0, -1), *, wait_ms=0, is_named=True):
+    """Fetch v13, outside sessions unless one is given; not ``is_named``: what the session has."""
+    row = {"Partition": 0, "CurrentLeaderEpoch": -1, "FetchOffset": 0, "PartitionMaxBytes": 1000}
+    topics = [{"TopicId": topic_id, "Partitions": [row]}] if is_named else []
+    body = {"MaxWaitMs": wait_ms, "MinBytes": 1, "MaxBytes": 1000, "SessionId": session[0], "SessionEpoch": session[1]}
+    return codec.encode_request_frame(FETCH, 13, 1, "ids", {**body, "Topics": topics})
+
+
+def code_by_id(answer):
+    body = codec.decode_response_frame(FETCH, 13, answer)[1]
+    (found,) = [part["ErrorCode"] for topic in body["Responses"] for part in topic["Partitions"]]
+    return body["SessionId"], found
+
+
+def test_a_topic_deleted_during_a_fetch_by_id_is_3_not_100(broker):
+    """Kafka 4.3.1 (measured): 3 to who waits and in a session that has found the topic once, 100 to all others."""
+    topics = broker.context.topics
+    topic_id = topics.get("t").topic_id
+    with Connection(broker.bootstrap_servers) as waits, Connection(broker.bootstrap_servers) as has_session:
+
+        def ask(*args, **options):
+            has_session.send_raw(fetch_by_id(*args, **options))
+            return code_by_id(has_session.receive())
+
+        session, code = ask(topic_id, (0, 0))
+        assert (session > 0, code) == (True, 0)
+        waits.send_raw(fetch_by_id(topic_id, wait_ms=60_000))
+        broker.wait_for_fetches()
+        topics.delete("t")
+        assert code_by_id(waits.receive()) == (0, 3)
+        assert ask(topic_id, (session, 1), is_named=False) == (session, 3)
+        assert ask(topic_id, (session, 2)) == (session, 3), "named again"
+        assert ask(topic_id) == (0, 100), "outside the session"
+        session, code = ask(topic_id, (0, 0))
+        assert code == 100, "a session that never found it"
+        assert ask(topic_id, (session, 1), is_named=False) == (session, 100)
+
+
+def test_a_topic_deleted_while_a_session_waits_is_3(broker):
+    """An incremental fetch that waits is answered as one outside sessions."""
+    topic_id = broker.context.topics.get("t").topic_id
+    with Connection(broker.bootstrap_servers) as one:
+        one.send_raw(fetch_by_id(topic_id, (0, 0)))
+        session, _ = code_by_id(one.receive())
+        one.send_raw(fetch_by_id(topic_id, (session, 1), wait_ms=60_000, is_named=False))
+        broker.wait_for_fetches()
+        broker.context.topics.delete("t")
+        assert code_by_id(one.receive()) == (session, 3)
+
+
 def test_malformed_produce_appends_nothing(broker):
     """A request whose second partition is cut off closes the connection, and its first partition got nothing."""
     good = batch([b"never"])

@@ -52,9 +52,12 @@ cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
             name = part.name
             name_bytes = part.name_bytes
         unrecorded += topic != NULL and topic.is_unrecorded
+        part.was_known = part.was_known or topic != NULL
         if topic == NULL:
             part.is_unread = True
-            part.error = UNKNOWN_TOPIC_ID if part.id != NULL else UNKNOWN_TOPIC_OR_PARTITION
+            # Kafka knows the name of an id that it has found once, and then answers for the name
+            part.error = (
+                UNKNOWN_TOPIC_ID if part.id != NULL and not part.was_known else UNKNOWN_TOPIC_OR_PARTITION)
         elif part.index < 0 or part.index >= topic.partition_count or topic.partitions[part.index] == NULL:
             part.is_unread = True
             part.error = UNKNOWN_TOPIC_OR_PARTITION
@@ -92,7 +95,7 @@ cdef int64_t read_partitions(FetchState *state, bint *any_error, int32_t *readab
             continue
         readable[0] += not part.is_unread
         if part.error == NONE and partition_is_closed(part.partition):
-            part.read.error = UNKNOWN_TOPIC_ID if part.id != NULL else UNKNOWN_TOPIC_OR_PARTITION
+            part.read.error = UNKNOWN_TOPIC_OR_PARTITION        # it was found: not UNKNOWN_TOPIC_ID
         elif part.error != NONE:
             part.read.error = part.error
         else:

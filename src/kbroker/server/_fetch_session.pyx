@@ -229,6 +229,7 @@ cdef void select_parts(FetchState *state, bint tells) noexcept nogil:
         part = find_part(session, asked.name, asked.name_bytes, asked.id, asked.index)
         must = asked.read.size_bytes > 0 or asked.read.error != 0
         if part != NULL:
+            part.was_known = part.was_known or asked.was_known
             must = must or part.told_high_watermark != asked.read.high_watermark
             must = must or part.told_log_start != asked.read.log_start_offset
         if part != NULL and tells:

@@ -16,6 +16,7 @@ cdef struct FetchPart:
     int32_t max_bytes
     Partition *partition        # counted, NULL when unknown
     int16_t error               # decided before reading
+    bint was_known              # its topic is there, or was during an earlier request of the session
     bint is_unread              # unknown topic or partition: the log was not looked into
     bint is_included            # stands in the answer
     bint is_superseded          # named again later in the request

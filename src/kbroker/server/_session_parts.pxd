@@ -18,6 +18,7 @@ cdef struct SessionPart:
     int32_t name_bytes
     bint by_id
     char id[16]
+    bint was_known              # its topic was there once: from then on its absence is 3, as in Kafka, not 100
     int32_t index
     int32_t leader_epoch
     int32_t last_fetched_epoch

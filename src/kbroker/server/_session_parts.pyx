@@ -168,6 +168,7 @@ cdef bint fill_state(FetchSession *session, FetchState *state) noexcept nogil:
             memcpy(at, part.id, 16)
             parts[i].id = at
             at += 16
+        parts[i].was_known = part.was_known
         parts[i].index = part.index
         parts[i].leader_epoch = part.leader_epoch
         parts[i].last_fetched_epoch = part.last_fetched_epoch
