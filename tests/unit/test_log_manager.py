@@ -426,6 +426,54 @@ def test_damage_is_reported_and_never_vouched_for(brokers, tmp_path):
         assert not (tmp_path / ".kafka_cleanshutdown").exists()
 
 
+def test_damage_is_told_with_the_way_out(brokers, tmp_path, caplog):
+    """The line at the start names file, byte, offset and command; refused appends leave a line too."""
+    manager, _ = brokers.start(segment_ms=1000)
+    append(manager)
+    append(manager, time=NOW_MS + 60_000)
+    brokers.kill(manager)
+    path = tmp_path / "orders-0" / f"{0:020}.log"
+    path.write_bytes(b"\0" * path.stat().st_size)
+    manager, _ = brokers.start()
+    (line,) = [r.getMessage() for r in caplog.records if "damaged" in r.getMessage()]
+    assert line == (
+        f"partition orders-0 is damaged and takes no appends: segment {path.name}: a batch is shorter than its header "
+        "at byte 0; offsets from 0 on are refused; stop the broker and run: kbroker log verify --repair "
+        f"{tmp_path}"
+    )
+    assert manager.partition("orders", 0).append(batch()).error == 56
+    assert manager.partition("orders", 0).read(0).error == 56
+    pass_time(manager, brokers.clock, 1000)
+    told = [r.getMessage() for r in caplog.records if "failed" in r.getMessage()]
+    assert [f"1 {kind} failed" in line for kind, line in zip(("append", "read"), told, strict=True)] == [True, True]
+    assert all("kbroker log verify --repair" in line for line in told)
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_rubbish_behind_a_sealed_segment_is_passed_over(brokers, tmp_path, caplog, is_clean):
+    """Where the next segment begins at the end of what was read nothing is missing: all is served, and told."""
+    manager, _ = brokers.start(segment_ms=1000)
+    append(manager, count=2)
+    append(manager, time=NOW_MS + 60_000)
+    manager.close() if is_clean else brokers.kill(manager)
+    path = tmp_path / "orders-0" / f"{0:020}.log"
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes() + bytes(100))
+    for expected in (3, 4):
+        manager, report = brokers.start()
+        assert report.damaged == {}
+        assert report.cut["orders", 0] == (
+            f"100 bytes from byte {size} of segment {path.name} on are passed over (a batch is shorter than its header); "
+            "nothing is missing, the next segment begins at offset 2"
+        )
+        assert any("nothing is missing" in r.getMessage() for r in caplog.records)
+        log = manager.partition("orders", 0)
+        assert [log.read(offset).error for offset in range(expected + 1)] == [0] * (expected + 1)
+        assert append(manager).base_offset == expected
+        manager.close()
+        assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
 def test_unreadable_partition_is_offline_and_others_serve(brokers, tmp_path):
     """A partition whose folder cannot be used is reported; the rest of the broker starts."""
     (tmp_path / "orders-0").mkdir()

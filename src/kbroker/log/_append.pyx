@@ -11,12 +11,13 @@ from kbroker.common._errors cimport (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kbroker.log._config cimport LogConfig
+from kbroker.log._failures cimport FAILED_APPEND, count_failure
 from kbroker.log._maintenance cimport (
     PendingSnapshot, advance_watermarks, call_hook, note_leader_epoch, roll_segment, should_roll, store_snapshot,
     write_leader_epochs,
 )
 from kbroker.log._partition cimport RECENT_APPENDS, AppendResult, Partition, RecentAppend
-from kbroker.log._posix cimport io_truncate, io_write, put_int32, put_int64
+from kbroker.log._posix cimport ENOMEM, io_truncate, io_write, put_int32, put_int64
 from kbroker.log._producer_state cimport (
     AbortedTxn, BatchFacts, Duplicate, PRODUCER_CHECK_DUPLICATE, producer_state_apply, producer_state_check,
 )
@@ -69,9 +70,11 @@ cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, B
         refuse(out, UNKNOWN_TOPIC_OR_PARTITION, b"The partition is deleted or closed")
         return
     if atomic_load(&partition.is_failed):
+        count_failure(partition, FAILED_APPEND, 0)
         refuse(out, KAFKA_STORAGE_ERROR, b"A sync of this partition failed: no append until the broker restarts")
         return
     if atomic_load(&partition.damage_offset) != INT64_MAX:
+        count_failure(partition, FAILED_APPEND, 0)
         refuse(out, KAFKA_STORAGE_ERROR, b"The log of this partition is damaged: see kbroker log verify")
         return
     first = atomic_load(&partition.log_end)
@@ -100,6 +103,7 @@ cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, B
     if rc == 0 and should_roll(partition, size_bytes, largest, offset - 1, now_ms):
         rc = roll_segment(partition, first, now_ms, snapshot)
     if rc != 0:
+        count_failure(partition, FAILED_APPEND, -rc)
         refuse(out, KAFKA_STORAGE_ERROR, b"The log cannot be written")
         return
     for slot in range(count):
@@ -115,12 +119,15 @@ cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, B
                 out.flush_offset = out.last_offset + 1      # the original still waits for the disk: so does its repeat
             return
         if rc != 0:
+            if rc == KAFKA_STORAGE_ERROR:       # no memory to note the producer
+                count_failure(partition, FAILED_APPEND, ENOMEM)
             refuse(out, <int16_t>rc, b"The batch's producer epoch or sequence was refused")
             return
     segment = partition.active
     position = atomic_load(&segment.size_bytes)
     rc = write_batches(partition, segment, data, size_bytes, position)
     if rc != 0:
+        count_failure(partition, FAILED_APPEND, -rc)
         refuse(out, KAFKA_STORAGE_ERROR, b"The log cannot be written")
         return
     mutex_lock(&partition.view_lock)

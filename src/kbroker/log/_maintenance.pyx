@@ -11,6 +11,7 @@ from kbroker._core.sync cimport (
     atomic_load, atomic_store, atomic_swap, cond_broadcast, cond_wait, mutex_lock, mutex_unlock,
 )
 from kbroker.log._config cimport LogConfig
+from kbroker.log._failures cimport FAILED_SYNC, count_failure
 from kbroker.log._index cimport index_is_full
 from kbroker.log._partition cimport DeletedSegment, Partition, partition_hook
 from kbroker.log._posix cimport (
@@ -275,9 +276,9 @@ cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogi
     result = count
     if count > 0 and count == partition.view.count:
         rc = roll_segment(partition, atomic_load(&partition.log_end), now_ms, &snapshot)
-        if rc != 0:
-            result = rc
-            count = 0
+        if rc != 0:                             # a full disk has no room for a new one: the others go all the same
+            count -= 1
+            result = count if count > 0 else rc
     if count > 0:
         old = partition.view
         kept = segment_list_new(old.count - count)
@@ -414,6 +415,8 @@ cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil:
         break
     if partition.directory is not NULL:
         rc = sync_files(partition, flushed, target)
+    if rc != 0:
+        count_failure(partition, FAILED_SYNC, -rc)
     if rc == 0:
         mutex_lock(&partition.append_lock)
         if target > atomic_load(&partition.log_end):

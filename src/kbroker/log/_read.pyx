@@ -5,6 +5,7 @@ from libc.string cimport memset
 from kbroker._core.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, mutex_lock, mutex_unlock
 from kbroker.common._errors cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
+from kbroker.log._failures cimport FAILED_READ, count_failure
 from kbroker.log._index cimport offset_index_offset_after
 from kbroker.log._maintenance cimport view_acquire
 from kbroker.log._partition cimport RECENT_APPENDS, Partition, ReadProbe, ReadResult, RecentAppend
@@ -69,6 +70,7 @@ cdef struct Place:              # of an offset among the readable bytes
     int64_t position
     int64_t batch_bytes
     int64_t limit               # readable bytes of its segment
+    int32_t fault               # of KAFKA_STORAGE_ERROR: errno, 0: what lies there is no batch
     bint is_cut_short           # the upper bound lies in a later segment
 
 
@@ -90,6 +92,7 @@ cdef int16_t locate(Partition *partition, int64_t offset, int64_t upper, Segment
         if size > 0:
             file = segment_open(segment, &error)
             if file is NULL:
+                place.fault = -error
                 return -1 if error == -ENOENT else KAFKA_STORAGE_ERROR
             rc = position_of(partition, view, slot, file, offset, size, &place.position, &place.batch_bytes)
             if rc == 1:
@@ -106,13 +109,14 @@ cdef int16_t locate(Partition *partition, int64_t offset, int64_t upper, Segment
                     return 0
             open_file_release(file)
             if rc < 0:
+                place.fault = -rc if rc != -1 else 0
                 return KAFKA_STORAGE_ERROR
         slot += 1
     return 0
 
 
-cdef void collect_aborted(SegmentList *view, const Place *place, int64_t offset, int64_t size_bytes, int64_t log_end,
-                          ReadResult *out) noexcept nogil:
+cdef void collect_aborted(Partition *partition, SegmentList *view, const Place *place, int64_t offset,
+                          int64_t size_bytes, int64_t log_end, ReadResult *out) noexcept nogil:
     cdef int64_t upper = offset_index_offset_after(&place.segment.offsets, place.position + size_bytes)
     cdef int32_t slot, rc
     if upper < 0:
@@ -121,6 +125,7 @@ cdef void collect_aborted(SegmentList *view, const Place *place, int64_t offset,
         rc = txn_index_collect(&view.segments[slot].aborted, offset, upper, &out.aborted, &out.aborted_count)
         if rc != 0:
             if rc < 0:
+                count_failure(partition, FAILED_READ, -rc if rc != -1 else 0)
                 out.error = KAFKA_STORAGE_ERROR
             return
 
@@ -143,6 +148,7 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
             out.error = OFFSET_OUT_OF_RANGE
             return
         if offset >= atomic_load(&partition.damage_offset):
+            count_failure(partition, FAILED_READ, 0)
             out.error = KAFKA_STORAGE_ERROR
             return
         if offset >= upper:
@@ -156,10 +162,13 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
             tries += 1
             if tries < READ_TRIES:
                 continue
+            count_failure(partition, FAILED_READ, place.fault)
             error = KAFKA_STORAGE_ERROR
             out.error = error
             return
         break
+    if error == KAFKA_STORAGE_ERROR:
+        count_failure(partition, FAILED_READ, place.fault)
     out.error = error
     if place.segment is not NULL:
         size = max_bytes
@@ -175,7 +184,7 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
             out.position = place.position
             out.size_bytes = size
             if isolation == 1:
-                collect_aborted(view, &place, offset, size, end, out)
+                collect_aborted(partition, view, &place, offset, size, end, out)
         if place.file is not NULL:
             open_file_release(place.file)
         segment_release(place.segment)

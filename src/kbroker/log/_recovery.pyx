@@ -9,8 +9,8 @@ import os
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport free
-from libc.string cimport strdup
+from libc.stdlib cimport free, malloc
+from libc.string cimport strdup, strlen
 from kbroker._core.clock cimport clock_wall_ms
 from kbroker._core.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
@@ -49,14 +49,43 @@ cdef void set_damage(Partition *partition, int64_t offset, LogSegment *segment, 
     atomic_store(&partition.damage_offset, offset)
 
 
+cdef void tell_cut(Partition *partition, const char *text) noexcept nogil:
+    """Add to what opening has to say."""
+    cdef size_t room
+    cdef char *joined
+    if partition.cut_text is NULL:
+        partition.cut_text = strdup(text)
+        return
+    room = strlen(partition.cut_text) + strlen(text) + 3
+    joined = <char *>malloc(room)
+    if joined is not NULL:
+        snprintf(joined, room, b"%s; %s", partition.cut_text, text)
+        free(partition.cut_text)
+        partition.cut_text = joined
+
+
+cdef int32_t pass_over(Partition *partition, LogSegment *segment, const Scan *scan) noexcept nogil:
+    """Say what lies behind the batches of a sealed segment that reaches up to the next one: nothing is missing."""
+    cdef char text[512]
+    cdef int32_t error = 0
+    cdef OpenFile *file = segment_open(segment, &error)
+    if file is NULL:
+        return error
+    snprintf(text, sizeof(text), b"%lld bytes from byte %lld of segment %020lld.log on are passed over (%s); nothing "
+             b"is missing, the next segment begins at offset %lld", <long long>(io_fd_size(file.fd) - scan.valid_bytes),
+             <long long>scan.valid_bytes, <long long>segment.base_offset, scan.reason, <long long>scan.next_offset)
+    open_file_release(file)
+    tell_cut(partition, text)
+    return 0
+
+
 cdef void set_cut(Partition *partition, LogSegment *segment, OpenFile *file, const Scan *scan) noexcept nogil:
     """Say what is cut off the last segment."""
     cdef char text[512]
     snprintf(text, sizeof(text), b"%lld bytes from byte %lld of segment %020lld.log on were cut, the tail of an "
              b"unclean stop (%s); the log ends at offset %lld", <long long>(io_fd_size(file.fd) - scan.valid_bytes),
              <long long>scan.valid_bytes, <long long>segment.base_offset, scan.reason, <long long>scan.next_offset)
-    free(partition.cut_text)
-    partition.cut_text = strdup(text)
+    tell_cut(partition, text)
 
 
 cdef int64_t start_position(LogSegment *segment, OpenFile *file, int64_t offset, int64_t size) noexcept nogil:
@@ -211,6 +240,10 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
                     open_file_release(file)
                 if rc != 0:
                     fail(rc, directory, segment.base_offset)
+            elif scan.rc == 1 and not is_last and scan.valid_bytes > 0 and scan.next_offset == next_base:
+                rc = pass_over(partition, segment, &scan)
+                if rc != 0:
+                    fail(rc, directory, segment.base_offset)
             elif scan.rc == 1:
                 set_damage(partition, scan.next_offset, segment, scan.valid_bytes, scan.reason)
             elif not is_last and scan.valid_bytes > 0 and (
@@ -230,8 +263,7 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
                 remove_snapshot(directory, offset)
             snprintf(text, sizeof(text), b"all of the log was removed: it ended at offset %lld, below its start %lld",
                      <long long>end, <long long>log_start)
-            free(partition.cut_text)
-            partition.cut_text = strdup(text)
+            tell_cut(partition, text)
             return load_partition(partition, directory, clean, recovery_point, log_start)
         if directory is None:
             end = list_.segments[0].base_offset

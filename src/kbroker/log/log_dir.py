@@ -23,6 +23,8 @@ MAX_NAME_BYTES = 255
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: The process or the system is short of something that comes back by itself: the disk has failed nothing.
 TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+#: One file may not grow (a limit of the process or of the file system); the others may.
+ONE_FILE = frozenset({errno.EFBIG})
 
 
 class LogDirError(RuntimeError):
@@ -109,6 +111,11 @@ class LogDir:
     def is_offline(self) -> bool:
         return bool(self.failure)
 
+    @staticmethod
+    def ends_with(error: OSError) -> bool:
+        """Whether such a failure is the end of the folder: neither a full disk nor what passes by itself."""
+        return error.errno not in FULL | TRANSIENT | ONE_FILE
+
     def note_failure(self, what: str, error: OSError) -> bool:
         """Judge a failed operation. A full disk and a want of descriptors or memory are only told: what failed is tried
         again. Anything else takes the folder offline (returns True).
@@ -118,6 +125,9 @@ class LogDir:
             return False
         if error.errno in FULL:
             logger.error("%s: %s failed, the disk is full: %s", self.path, what, error)
+            return False
+        if not self.ends_with(error):
+            logger.error("%s: %s failed: %s", self.path, what, error)
             return False
         if not self.failure:
             self.failure = f"{what}: {error}"

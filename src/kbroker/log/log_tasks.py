@@ -13,6 +13,7 @@ from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import INT64_MAX
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.checkpoints import TopicPartition
+from kbroker.log.failed_io import LOOK_PERIOD_MS, FailedIo
 from kbroker.log.hosted_logs import HostedLogs
 from kbroker.log.log_dir import LogDir
 from kbroker.log.scheduler import ScheduledTask, Scheduler
@@ -47,6 +48,7 @@ class LogTasks:
         self._scheduler = scheduler
         self._config = config
         self._clock = clock
+        self.failed_io = FailedIo(hosted, log_dirs, clock)
         self._flush_task: ScheduledTask | None = None
 
     def schedule(self) -> None:
@@ -58,6 +60,7 @@ class LogTasks:
         self._every("producer-expiration", self.expire_producers, integer("producer.id.expiration.check.interval.ms"))
         self.schedule_flusher()
         if self._dirs:
+            self._every("failed-io", self.failed_io.look, LOOK_PERIOD_MS, LOOK_PERIOD_MS)
             every = integer("log.flush.offset.checkpoint.interval.ms")
             self._every("recovery-point-checkpoint", self.write_recovery_points, every)
             every = integer("log.flush.start.offset.checkpoint.interval.ms")

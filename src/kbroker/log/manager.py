@@ -23,6 +23,7 @@ from kbroker.log._flusher import FlusherPool
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.checkpoints import TopicPartition
 from kbroker.log.cleaner import CLEANER_KEYS, Compacted, LogCleaner
+from kbroker.log.failed_io import repair_command
 from kbroker.log.hosted_logs import Hosted, HostedLogs
 from kbroker.log.log_dir import DELETE_SUFFIX, LogDir, parse_partition_folder, remove_folder
 from kbroker.log.log_tasks import LogTasks
@@ -148,6 +149,8 @@ class LogManager:
             damage = hosted.log.damage
             if damage is not None:
                 report.damaged[key] = damage
+                command = repair_command(hosted.log_dir)
+                logger.error("partition %s-%d is damaged and takes no appends: %s; %s", *key, damage, command)
             self._tell_lost(key, hosted, report)
         for log_dir in self._dirs:
             log_dir.high_watermarks = {}  # told of; what topics of the same names will hold is another matter

@@ -10,6 +10,7 @@ from kbroker._core.clock import BaseClock
 from kbroker._core.memory_pool import MemoryPool
 from kbroker._core.request_queue import Queue
 from kbroker.common.errors import Errors
+from kbroker.log.manager import LogManager
 from kbroker.metrics.exposition import Exposition
 from kbroker.metrics.families import Buckets, Family, Kind
 from kbroker.metrics.share import Share
@@ -84,6 +85,7 @@ class Observed(NamedTuple):
     api_names: Mapping[int, str]
     quotas: ClientQuotaManagers
     request_log: RequestLog
+    logs: LogManager
 
 
 def show_broker(exposition: Exposition, parts: Observed) -> None:
@@ -378,6 +380,27 @@ def _logs(parts: Observed) -> Iterable[Family]:
     yield _gauge(
         "kafka.server:ReplicaManager", "PartitionCount", "partitions",
         lambda: sum(len(view.partitions) for view in topics.all()),
+    )  # fmt: skip
+    yield _gauge(
+        "kafka.server:ReplicaManager", "OfflineReplicaCount", "partitions whose log could not be opened",
+        lambda: sum(log is None for view in topics.all() for log in view.partitions),
+    )  # fmt: skip
+    yield _gauge(
+        "kafka.log:LogManager", "OfflineLogDirectoryCount", "log folders that can no longer be written",
+        lambda: len(parts.logs.offline_dirs),
+    )  # fmt: skip
+    yield _gauge(
+        "kbroker:logs", "damaged-partitions", "partitions that take no appends until kbroker log verify --repair was run",
+        lambda: sum(log.damage_offset is not None for _, _, log in open_logs()),
+    )  # fmt: skip
+    yield _gauge(
+        "kbroker:logs", "failed-partitions", "partitions that take no appends until a restart: a sync or their folder failed",
+        lambda: sum(log.is_failed for _, _, log in open_logs()),
+    )  # fmt: skip
+    yield Family(
+        "kbroker:logs", "failures-total", "counter", ("operation",),
+        "appends, reads and syncs of partitions that failed",
+        lambda: [((kind,), count) for kind, count in parts.logs.tasks.failed_io.totals.items()],
     )  # fmt: skip
     yield _gauge("kafka.controller:KafkaController", "GlobalTopicCount", "topics", lambda: len(topics.all()))
     yield _gauge(

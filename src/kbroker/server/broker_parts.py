@@ -218,6 +218,7 @@ class BrokerParts:
                 names,
                 self.ctx.quotas,
                 self.request_log,
+                self._logs,
             )
         )
         self._then("readiness", self.metrics.not_ready)

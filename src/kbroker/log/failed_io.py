@@ -1,0 +1,103 @@
+"""What failed on the native lane, told to people: appends, reads and syncs that clients saw as KAFKA_STORAGE_ERROR.
+
+Threads: ``FailedIo.look`` by one thread at a time, the scheduler's; the counts from any.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kbroker._core.clock import BaseClock
+from kbroker.log._failures import take_failures
+from kbroker.log.hosted_logs import HostedLogs
+from kbroker.log.log_dir import LogDir, parse_partition_folder
+
+logger = logging.getLogger(__name__)
+
+LOOK_PERIOD_MS = 1000
+SAME_AGAIN_MS = 60_000  # one line a minute about the same trouble of the same folder or partition
+DAMAGED = "what lies there is no record batch: see kbroker log verify"
+
+
+@dataclass
+class _Trouble:
+    """Failures of one kind and cause in one folder: what is not told yet, the last of them, and when it was told."""
+
+    kind: str
+    folder: str
+    name: str = ""
+    reason: str = ""
+    count: int = 0
+    told_ms: int | None = None
+
+    def tell(self, now_ms: int) -> None:
+        times = f"{self.count} {self.kind}{'s' if self.count > 1 else ''}"
+        logger.error("%s: %s failed, the last of partition %s: %s", self.folder, times, self.name, self.reason)
+        self.told_ms, self.count = now_ms, 0
+
+
+class FailedIo:
+    """Tells of failures, at most once a minute each, and judges whether a folder can go on.
+
+    Args: ``hosted``: the partitions; ``log_dirs``: where they lie; ``clock``: the clock.
+    """
+
+    def __init__(self, hosted: HostedLogs, log_dirs: Sequence[LogDir], clock: BaseClock) -> None:
+        self._hosted = hosted
+        self._dirs = log_dirs
+        self._clock = clock
+        self._troubles: dict[tuple[str, ...], _Trouble] = {}
+        #: by "append", "read" and "sync": how many have failed since the start
+        self.totals = {"append": 0, "read": 0, "sync": 0}
+
+    def look(self) -> None:
+        """Take what failed since the last look."""
+        for log_dir in self._dirs:
+            for name, kind, number, count in take_failures(str(log_dir.path)):
+                self.totals[kind] += count
+                self._note(log_dir, name, kind, number, count)
+        self._forget_old()
+
+    def _note(self, log_dir: LogDir, name: str, kind: str, number: int, count: int) -> None:
+        error = OSError(number, os.strerror(number)) if number else None
+        if error and kind != "read" and not log_dir.is_offline and log_dir.ends_with(error):
+            self._hosted.note_failure(log_dir, f"{'an append to' if kind == 'append' else 'a sync of'} {name}", error)
+        if log_dir.is_offline and kind != "read":
+            self._tell(log_dir, name, kind, count, f"the folder is offline: {log_dir.failure}")
+        elif number:
+            self._tell(log_dir, name, kind, count, os.strerror(number), str(number))
+        else:
+            self._tell(log_dir, name, kind, count, self._own_reason(name, kind), name)
+
+    def _own_reason(self, name: str, kind: str) -> str:
+        """Why a partition itself refuses."""
+        key = parse_partition_folder(name)
+        hosted = self._hosted.find(key) if key is not None else None
+        if hosted is not None and hosted.log.damage is not None:
+            return f"{hosted.log.damage}; {repair_command(hosted.log_dir)}"
+        return DAMAGED if kind == "read" else "a sync of it has failed: it takes appends again after a restart"
+
+    def _tell(self, log_dir: LogDir, name: str, kind: str, count: int, reason: str, *cause: str) -> None:
+        key = (str(log_dir.path), kind, *cause)
+        trouble = self._troubles.setdefault(key, _Trouble(kind, key[0]))
+        trouble.name, trouble.reason = name, reason
+        trouble.count += count
+        now_ms = self._clock.now_ms()
+        if trouble.told_ms is None or now_ms - trouble.told_ms >= SAME_AGAIN_MS:
+            trouble.tell(now_ms)
+
+    def _forget_old(self) -> None:
+        """Tell what is left of troubles that were told a minute ago, and keep no more of them."""
+        now_ms = self._clock.now_ms()
+        for key, trouble in list(self._troubles.items()):
+            if trouble.told_ms is not None and now_ms - trouble.told_ms >= SAME_AGAIN_MS:
+                del self._troubles[key]
+                if trouble.count:
+                    trouble.tell(now_ms)
+
+
+def repair_command(log_dir: LogDir | None) -> str:
+    """What to do about a damaged log, in words."""
+    folder = "DIR" if log_dir is None else str(log_dir.path)
+    return f"stop the broker and run: kbroker log verify --repair {folder}"
