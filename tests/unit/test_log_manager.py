@@ -463,8 +463,8 @@ def test_rubbish_behind_a_sealed_segment_is_passed_over(brokers, tmp_path, caplo
         manager, report = brokers.start()
         assert report.damaged == {}
         assert report.cut["orders", 0] == (
-            f"100 bytes from byte {size} of segment {path.name} on are passed over (a batch is shorter than its header); "
-            "nothing is missing, the next segment begins at offset 2"
+            f"100 bytes from byte {size} of segment {path.name} on are passed over (a batch is shorter than its header)"
+            "; nothing is missing, the next segment begins at offset 2"
         )
         assert any("nothing is missing" in r.getMessage() for r in caplog.records)
         log = manager.partition("orders", 0)

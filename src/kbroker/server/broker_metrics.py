@@ -390,11 +390,11 @@ def _logs(parts: Observed) -> Iterable[Family]:
         lambda: len(parts.logs.offline_dirs),
     )  # fmt: skip
     yield _gauge(
-        "kbroker:logs", "damaged-partitions", "partitions that take no appends until kbroker log verify --repair was run",
+        "kbroker:logs", "damaged-partitions", "partitions that take no appends before kbroker log verify --repair",
         lambda: sum(log.damage_offset is not None for _, _, log in open_logs()),
     )  # fmt: skip
     yield _gauge(
-        "kbroker:logs", "failed-partitions", "partitions that take no appends until a restart: a sync or their folder failed",
+        "kbroker:logs", "failed-partitions", "partitions that take no appends before a restart",
         lambda: sum(log.is_failed for _, _, log in open_logs()),
     )  # fmt: skip
     yield Family(
