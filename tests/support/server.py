@@ -62,6 +62,7 @@ class FakeLogs:
         self.refuse: Callable[[Any], str] | None = None  # gives the reason why no log takes a config
         self.offline_dirs: dict[Path, str] = {}
         self.syncs = 0
+        self.noted: list[uuid.UUID] = []
 
     def start(self, topics: Any) -> None:
         for topic in topics:
@@ -86,6 +87,9 @@ class FakeLogs:
     def check_config(self, config: Any) -> None:
         if self.refuse is not None and (reason := self.refuse(config)):
             raise ValueError(reason)
+
+    def note_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
+        self.noted = list(topic_ids)
 
     def sync_folders(self) -> None:
         self.syncs += 1

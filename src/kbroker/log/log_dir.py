@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import CheckpointFile, CorruptFileError, MetaProperties, TopicPartition
+from kbroker.log.deletion_note import DeletionNote
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
 
 logger = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ class LogDir:
             raise
         self.failure = ""
         self._has_new_names = False  # not synced yet
+        self.deletion_note = DeletionNote(self.path)
         self._recovery_points = self._checkpoint(checkpoints.RECOVERY_POINT_CHECKPOINT)
         self._log_starts = self._checkpoint(checkpoints.LOG_START_CHECKPOINT)
         self._high_watermarks = self._checkpoint(checkpoints.HIGH_WATERMARK_CHECKPOINT)
@@ -190,7 +192,11 @@ class LogDir:
             self._rename(path, stray)
         path.mkdir()
         self._has_new_names = True
-        checkpoints.write_partition_metadata(path, topic_id)
+        try:
+            checkpoints.write_partition_metadata(path, topic_id)
+        except OSError:
+            remove_folder(path)  # it would belong to nobody
+            raise
         return path
 
     def rename_for_delete(self, topic: str, partition: int) -> Path:
@@ -200,6 +206,13 @@ class LogDir:
         """
         renamed = self._other_name(topic, partition, DELETE_SUFFIX)
         self._rename(self.partition_path(topic, partition), renamed)
+        return renamed
+
+    def put_aside_for_delete(self, path: Path) -> Path:
+        """As ``rename_for_delete``, for a folder of a deleted topic that a start has found. Raises: OSError."""
+        key = parse_partition_folder(path.name)
+        renamed = self._other_name(*(key or (path.name, 0)), DELETE_SUFFIX)
+        self._rename(path, renamed)
         return renamed
 
     def _rename(self, path: Path, target: Path) -> None:

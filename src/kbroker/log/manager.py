@@ -8,7 +8,7 @@ import logging
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -92,6 +92,8 @@ class LogManager:
         self._dirs: list[LogDir] = []
         self._is_starting = self._is_started = False
         self._all_sound = False
+        self._noted: frozenset[uuid.UUID] = frozenset()  # topics that are being deleted
+        self._undeleted: set[uuid.UUID] = set()  # deleted topics that have a folder which could not be renamed
         #: Asked before each partition is opened; True ends the start. Any thread of the start asks.
         self.is_cancelled: Callable[[], bool] = lambda: False
         self.cluster_id = cluster_id
@@ -129,9 +131,13 @@ class LogManager:
         self._check_open()
         self._is_starting = True
         report = StartReport(was_clean=all(d.was_clean for d in self._dirs))
+        topics = list(topics)
         wanted = {(t.name, p): t for t in topics for p in range(t.partitions)}
+        known = {topic.topic_id for topic in topics}
         for log_dir in self._dirs:
-            self._sort_folders(log_dir, wanted, report)
+            deleted = log_dir.deletion_note.read() - known
+            self._sort_folders(log_dir, wanted, deleted, report)
+        self._begin_note()
         todo = [(key, topic) for key, topic in wanted.items() if key not in self._hosted]
         workers = max(1, self._config.integer("num.recovery.threads.per.data.dir") * max(1, len(self._dirs)))
         with ThreadPoolExecutor(workers, thread_name_prefix="log-recovery") as pool:
@@ -200,16 +206,37 @@ class LogManager:
 
     # -- loading -----------------------------------------------------------------------------------------------------
 
-    def _sort_folders(self, log_dir: LogDir, wanted: Mapping[TopicPartition, TopicLogs], report: StartReport) -> None:
+    def _sort_folders(
+        self,
+        log_dir: LogDir,
+        wanted: Mapping[TopicPartition, TopicLogs],
+        deleted: Collection[uuid.UUID],
+        report: StartReport,
+    ) -> None:
         for folder in log_dir.folders():
             if folder.name.endswith(DELETE_SUFFIX):
                 remove_folder(folder)
                 report.removed_folders.append(folder)
                 continue
             key = parse_partition_folder(folder.name)
-            if key is None or key not in wanted:
+            if deleted and _topic_of(folder) in deleted:
+                logger.info("%s is removed: its topic was deleted before the last stop", folder)
+                remove_folder(log_dir.put_aside_for_delete(folder))
+                report.removed_folders.append(folder)
+            elif key is None or key not in wanted:
                 logger.warning("%s belongs to no topic: it is left as it is", folder)
                 report.unknown_folders.append(folder)
+
+    def _begin_note(self) -> None:
+        """Nothing is being deleted now; the file is there, so that deleting needs no room on a full disk."""
+        for log_dir in self._dirs:
+            try:
+                log_dir.deletion_note.prepare()
+                if log_dir.deletion_note.read():
+                    log_dir.sync()  # what was removed first
+                    log_dir.deletion_note.write(())
+            except OSError as error:
+                log_dir.note_failure("noting that no topic is being deleted", error)
 
     def _load(self, todo: Iterable[tuple[TopicPartition, TopicLogs]]) -> dict[TopicPartition, str]:
         """Open partitions one after the other; return why some cannot be."""
@@ -346,6 +373,20 @@ class LogManager:
                 self._hosted.note_failure(log_dir, "syncing the names of its folders", e)
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
 
+    def note_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
+        """Note which topics the metadata is about to forget: what a crash leaves of them then is removed by the next
+        start. To be called again with those that it does forget, where it does not forget them all.
+
+        A note that cannot be written is told, and holds nothing up.
+        """
+        self._noted = frozenset(topic_ids)
+        ids = self._undeleted | self._noted
+        for log_dir in self._dirs:
+            try:
+                log_dir.deletion_note.write(ids)
+            except OSError as error:
+                self._hosted.note_failure(log_dir, "noting which topics are deleted", error)
+
     def delete_partition(self, topic: str, partition: int) -> None:
         """As ``delete_partitions``. Raises: KeyError too, when there is none."""
         if self.partition(topic, partition) is None:
@@ -367,8 +408,6 @@ class LogManager:
         for key in [(topic, partition) for topic, partitions in topics.items() for partition in partitions]:
             try:
                 self._take_out(key)
-            except KeyError:
-                continue
             except KafkaError as e:
                 failure = e
             self.cleaner.forget(key)
@@ -378,6 +417,9 @@ class LogManager:
 
     def _take_out(self, key: TopicPartition) -> None:
         with self._hosted.lock:
+            if key not in self._hosted:
+                self._put_aside_unopened(key)
+                return
             hosted = self._hosted.remove(key)
             if hosted.log_dir is None:
                 hosted.log.delete()
@@ -387,11 +429,25 @@ class LogManager:
             try:
                 renamed = hosted.log_dir.rename_for_delete(*key)
             except OSError as e:
+                self._undeleted.add(uuid.UUID(bytes=hosted.log.topic_id))
                 hosted.log_dir.note_failure(f"deleting {key[0]}-{key[1]}", e)
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
-        self.scheduler.schedule(
-            f"remove {renamed.name}", lambda: remove_folder(renamed), delay_ms=hosted.delete_delay_ms
-        )
+            delay_ms = hosted.delete_delay_ms if hosted.log.log_end_offset > 0 else 0  # nobody reads what is empty
+        self._remove_later(renamed, delay_ms)
+
+    def _remove_later(self, folder: Path, delay_ms: int) -> None:
+        self.scheduler.schedule(f"remove {folder.name}", lambda: remove_folder(folder), delay_ms=delay_ms)
+
+    def _put_aside_unopened(self, key: TopicPartition) -> None:
+        """The folder of a partition that is offline, when its topic is one of those being deleted."""
+        for log_dir in self._dirs:
+            topic_id = _topic_of(log_dir.partition_path(*key))
+            if topic_id is not None and topic_id in self._noted:
+                try:
+                    self._remove_later(log_dir.rename_for_delete(*key), 0)
+                except OSError as e:
+                    self._undeleted.add(topic_id)
+                    log_dir.note_failure(f"deleting {key[0]}-{key[1]}", e)
 
     def partition(self, topic: str, partition: int) -> PartitionLog | None:
         """Return the partition, None when there is none (deleted, never made, or its folder could not be read)."""
@@ -452,6 +508,14 @@ class LogManager:
             logger.error("%s of %s-%d failed: %s", what, *key, error)
         else:
             self._hosted.note_failure(hosted.log_dir, f"{what} of {key[0]}-{key[1]}", error)
+
+
+def _topic_of(folder: Path) -> uuid.UUID | None:
+    """The topic that a folder belongs to, None when it says none, or nothing that can be read."""
+    try:
+        return checkpoints.read_partition_metadata(folder)
+    except OSError:
+        return None
 
 
 def _disarm_in_child(manager: LogManager) -> None:

@@ -29,9 +29,7 @@ logger = logging.getLogger(__name__)
 
 ZERO_ID = uuid.UUID(int=0)
 
-DELETED_AT_ONCE = (
-    100  # topics: others wait for the lock meanwhile, and a crash leaves as many folders that nobody knows
-)
+DELETED_AT_ONCE = 100  # topics: others wait for the lock meanwhile, and the note of deletions has room for so many
 
 #: Asked for a number of partitions that are about to be created, added or deleted; raises KafkaError to refuse them.
 Charge = Callable[[int], None]
@@ -49,6 +47,7 @@ class Logs(Protocol):
     def create_partitions(
         self, topic: str, partitions: Iterable[int], topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
     ) -> list[Any]: ...
+    def note_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None: ...
     def delete_topics(self, topics: Mapping[str, Iterable[int]]) -> None: ...
     def sync_folders(self) -> None: ...
     def check_config(self, config: Mapping[str, ConfigValue]) -> None: ...
@@ -215,8 +214,9 @@ class TopicRegistry:
             failures.update(dict.fromkeys(views, error))
             views.clear()
         if failures:
-            self._store.remove_topics(failures)
+            # their folders first: a start makes the missing ones of a topic that it knows, and leaves those of others
             self._drop_logs({topic.name: range(topic.partitions) for topic in topics if topic.name in failures})
+            self._store.remove_topics(failures)
         if views:
             self._swap({**self._by_name, **views})
         for view in views.values():
@@ -261,7 +261,7 @@ class TopicRegistry:
                     views[name] = view
                     results.append(view.topic_id)
             if views:
-                self._store.remove_topics(views)
+                self._forget_noted(views)
                 self._swap({name: view for name, view in self._by_name.items() if name not in views})
                 self._drop_logs({name: range(len(view.partitions)) for name, view in views.items()})
             for name, view in views.items():
@@ -270,6 +270,15 @@ class TopicRegistry:
             for name in views:
                 self.on_deleted(name)
         return results
+
+    def _forget_noted(self, views: Mapping[str, TopicView]) -> None:
+        """Forget topics; the note lets a start after a crash remove folders that are not renamed by then."""
+        self._logs.note_deletions([view.topic_id for view in views.values()])
+        try:
+            self._store.remove_topics(views)
+        except BaseException:
+            self._logs.note_deletions([])
+            raise
 
     def add_partitions(
         self,

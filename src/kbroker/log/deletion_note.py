@@ -1,0 +1,75 @@
+"""Which topics are about to be forgotten: noted in the log folder before the metadata forgets them.
+
+A crash between the two would leave folders of a topic that is not known. The next start removes those whose id stands
+in the note and not in the metadata; where the metadata still has the topic it was not deleted, and all of it stays.
+
+Source: none, Kafka's controller remembers a deleted topic in its metadata log.
+"""
+
+import logging
+import os
+import uuid
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from kbroker.log import checkpoints
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME = "kbroker-deleted-topics"
+BLOCK_BYTES = 4096  # 170 ids: one block is written over in place, so that a full disk takes it too
+
+
+class DeletionNote:
+    """The note of one log folder. Threads: one at a time (the manager's)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE_NAME
+
+    def prepare(self) -> None:
+        """Make the file, so that later writes need no room. Raises: OSError."""
+        if not self.path.exists():
+            checkpoints.write_atomically(self.path, _content(()))
+
+    def read(self) -> frozenset[uuid.UUID]:
+        """Return the ids; none when the file is absent. One that a crash has left half written is as none."""
+        try:
+            text = self.path.read_bytes().decode("ascii")
+        except FileNotFoundError:
+            return frozenset()
+        except (OSError, UnicodeDecodeError) as error:
+            logger.warning("%s cannot be read and is passed over: %s", self.path, error)
+            return frozenset()
+        check, *lines = text.split("\n")
+        try:
+            if check != _check("\n".join(lines)):
+                raise ValueError("its checksum does not fit")
+            return frozenset(checkpoints.uuid_from_text(line) for line in lines if line)
+        except ValueError as error:
+            logger.warning("%s is passed over: %s", self.path, error)
+            return frozenset()
+
+    def write(self, ids: Iterable[uuid.UUID]) -> None:
+        """Replace the ids, on disk when this returns. Raises: OSError."""
+        content = _content(ids)
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.ftruncate(fd, len(content))
+            checkpoints.sync_descriptor(fd)
+        finally:
+            os.close(fd)
+
+
+def _check(text: str) -> str:
+    return f"version: 0 crc32: {zlib.crc32(text.encode('ascii')):08x}"
+
+
+def _content(ids: Iterable[uuid.UUID]) -> bytes:
+    text = "".join(f"{checkpoints.uuid_to_text(one)}\n" for one in sorted(ids))
+    size = len(_check("")) + 1 + len(text)
+    text += "\n" * (-size % BLOCK_BYTES)
+    return f"{_check(text)}\n{text}".encode("ascii")
