@@ -19,7 +19,8 @@ except ImportError:  # Windows: the suite runs on one worker there
 # These measure time or memory: no other test runs meanwhile.
 ALONE = (
     *("test_gil.py", "test_group_scale.py", "test_memory_pressure.py", "test_quota_clients.py", "test_quota_flood.py"),
-    *("test_load_generator.py", "test_quota_neighbours.py", "test_start_size.py", "test_timer_promises.py"),
+    *("test_load_generator.py", "test_memory_given_back.py", "test_quota_neighbours.py", "test_start_size.py"),
+    "test_timer_promises.py",
 )
 FOREIGN = ("test_client_against_kafka.py", "test_cli_groups.py")  # each starts an Apache Kafka for itself
 

@@ -25,6 +25,7 @@ from kbroker.log.manager import LogManager
 from kbroker.network.authentication import ListenerSecurity
 from kbroker.network.request_channel import InboundRequest, RequestChannel
 from kbroker.network.socket_server import SocketServer
+from kbroker.server import memory_keeper
 from kbroker.server._lane import NativeLane
 from kbroker.server.apis import api18_api_versions
 from kbroker.server.broker_metrics import Observed
@@ -34,6 +35,7 @@ from kbroker.server.descriptor_watch import LOOK_EVERY_MS, DescriptorWatch
 from kbroker.server.group_service import GROUP_KEYS, GroupService
 from kbroker.server.handler_threads import HandlerThreads
 from kbroker.server.kafka_apis import KafkaApis
+from kbroker.server.memory_keeper import MemoryKeeper
 from kbroker.server.metadata_store import BROKER, MetadataStore
 from kbroker.server.metrics_service import MetricsService, memory_pool
 from kbroker.server.quota.service import QuotaService
@@ -153,6 +155,7 @@ class BrokerParts:
         self._then("acceptors", server.begin_stop)
         server.start()
         logs.scheduler.schedule("descriptor-watch", DescriptorWatch(server).look, period_ms=LOOK_EVERY_MS)
+        logs.scheduler.schedule("memory-keeper", MemoryKeeper().look, period_ms=memory_keeper.LOOK_EVERY_MS)
         self._start_metrics(pool)
 
     def _security(self, credentials: ScramCredentials) -> dict[str, ListenerSecurity]:
