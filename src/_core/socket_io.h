@@ -82,7 +82,14 @@ static inline int64_t kb_send_file(int out, int in, int64_t at, int64_t n) {
     return kb_send(out, &p, 1, 0);
 #endif
 }
-static inline void kb_close_socket(int fd) { close(fd); }
+/* A child made by fork has copies of our sockets: only shutdown ends a connection while it lives. In the child itself they
+ * are the parent's, which serves on: there they are only closed. */
+static pid_t kb_home;
+__attribute__((constructor)) static void kb_note_home(void) { kb_home = getpid(); }
+static inline void kb_close_socket(int fd) {
+    if (getpid() == kb_home) shutdown(fd, SHUT_RDWR);
+    close(fd);
+}
 static inline int kb_has_unread(int fd) {
     int n = 0;
     return ioctl(fd, FIONREAD, &n) < 0 || n > 0;

@@ -128,3 +128,40 @@ broker.stop()
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+def test_a_forked_child_keeps_nobody_connected() -> None:
+    """While a child lived, clients of a broker that had stopped saw no end of file, and its ports stayed taken."""
+    program = f"""
+import os, signal, socket, struct, sys
+from kbroker.server.broker import Broker
+broker = Broker({{**{SETTINGS!r}, "kbroker.metrics.listener": "127.0.0.1:0"}}); broker.start()
+port = int(broker.bootstrap_servers.rpartition(":")[2])
+metrics_port = int(broker.metrics_url.rpartition(":")[2])
+one = socket.create_connection(("127.0.0.1", port), timeout=10)
+def ask():
+    one.sendall(struct.pack(">ihhihi", 14, 3, 1, 1, 0, 0))
+    assert one.recv(4096)
+ask()
+child = os.fork()
+if child == 0:
+    broker.stop()       # it is not the child's: nobody may notice
+    signal.pause()
+try:
+    for _ in range(20): ask()
+    broker.stop()
+    assert one.recv(1) == b"", "no end of file"
+    for each in (port, metrics_port):
+        try:
+            socket.create_connection(("127.0.0.1", each), timeout=2)
+            raise AssertionError(f"port {{each}} still listens")
+        except ConnectionRefusedError: pass
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", each)); other.listen()
+finally:
+    os.kill(child, signal.SIGKILL); os.waitpid(child, 0)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import threading
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from kbroker._core.clock import BaseClock, SystemClock
+from kbroker.common.listening_socket import close_listening
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +66,7 @@ class HttpServer:
         self._name = name
         self._limits = (max_connections, deadline_ms)
         self._clock = clock if clock is not None else SystemClock()
+        self._pid = os.getpid()
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -85,6 +88,7 @@ class HttpServer:
         if server is not None and thread is not None:
             server.shutdown()
             thread.join()
+            close_listening(server.socket, self._pid)
             server.server_close()
 
     @property

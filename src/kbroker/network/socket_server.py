@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import sys
 import threading
@@ -13,6 +14,7 @@ from kbroker._core.clock import BaseClock
 from kbroker._core.memory_pool import MemoryPool
 from kbroker._core.request_queue import Queue
 from kbroker.common.listeners import Listener
+from kbroker.common.listening_socket import close_listening
 from kbroker.network._acceptor import Acceptor
 from kbroker.network._connection_quotas import UNLIMITED, ConnectionQuotas
 from kbroker.network._processor import Processor
@@ -149,6 +151,7 @@ class SocketServer:
         self._bound: list[_BoundListener] = []
         self._started = False
         self._stopped = False
+        self._pid = os.getpid()
 
     def bind(self) -> list[Listener]:
         """Bind every listener without accepting yet; return them with their real ports.
@@ -321,4 +324,4 @@ class SocketServer:
 
     def _close_sockets(self) -> None:
         for bound in self._bound:
-            bound.socket.close()
+            close_listening(bound.socket, self._pid)
