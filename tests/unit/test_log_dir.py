@@ -191,3 +191,62 @@ def test_full_disk_is_not_a_broken_one(tmp_path):
     assert "flush" in folder.failure
     folder.close(clean=True)
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def hold_in_another_process(folder):
+    """What a process that wants the folder now is told, None when it gets it."""
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    made = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
+    return None if made.returncode == 0 else made.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open lock file cannot be removed there")
+def test_a_removed_lock_file_lets_nobody_in(tmp_path):
+    """The folder itself is locked too: with ``.lock`` removed, neither this process nor another one gets in."""
+    lock = FolderLock(tmp_path)
+    lock.path.unlink()
+    with pytest.raises(FolderLockedError, match=f"{tmp_path} is in use by another process"):
+        FolderLock(tmp_path)
+    assert f"{tmp_path} is in use by another process" in hold_in_another_process(tmp_path)
+    assert not lock.path.exists(), "who was refused made a lock file of its own"
+    lock.release()
+    assert hold_in_another_process(tmp_path) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_that_lives_on_holds_no_folder(tmp_path):
+    """The locks end with the process that took them, not with its children."""
+    lock = FolderLock(tmp_path)
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    os.close(read)
+    lock.release()
+    assert hold_in_another_process(tmp_path) is None
+    os.close(write)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_file_system_without_locks_on_folders(tmp_path, monkeypatch):
+    """NFS has none for a descriptor that cannot write: the lock file holds the folder then, as everywhere."""
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(fd, how):
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    lock = FolderLock(tmp_path)
+    assert f"in use by process {os.getpid()}" in hold_in_another_process(tmp_path)
+    lock.release()
+
+
+def test_a_new_folder_and_those_above_it_are_synced(tmp_path, monkeypatch):
+    """After a power loss the folder is there with what was acknowledged in it."""
+    synced = []
+    monkeypatch.setattr(checkpoints, "sync_folder", lambda folder: synced.append(folder))
+    LogDir(tmp_path / "a" / "b").close(clean=False)
+    assert {tmp_path, tmp_path / "a"} <= set(synced)

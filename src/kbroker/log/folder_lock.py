@@ -1,4 +1,7 @@
-"""One process per log folder: a record lock on ``.lock`` that dies with its process, and its pid for the message."""
+"""One process per log folder: locks that die with their process, and its pid for the message.
+
+A record lock on ``.lock``, and where the system has it a lock on the folder itself, which nobody removes by mistake.
+"""
 
 import errno
 import os
@@ -7,12 +10,19 @@ import threading
 from pathlib import Path
 
 LOCK_FILE = ".lock"
+HELD = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK})
 LOCKED_BYTE = 1 << 30  # on Windows nobody else may read what is locked, so the lock lies far behind the pid
 
 # A record lock does not keep its own process out, and closing any descriptor of the file would drop it: so the process
 # remembers which lock files it holds, by inode. This is process state by nature, as the lock itself is.
 _held: set[tuple[int, int]] = set()
 _held_guard = threading.Lock()
+
+# A lock on a folder is inherited by a child made by fork and would outlive its process there: the child lets it go.
+_folder_fds: set[int] = set()
+
+#: What a file system without such locks answers (NFS wants a descriptor that can write, which a folder has not).
+NO_FOLDER_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 class FolderLockedError(RuntimeError):
@@ -33,6 +43,7 @@ class FolderLock:
         self.path = Path(folder) / LOCK_FILE
         self._pid = os.getpid()
         self._fd = -1
+        self._folder_fd = -1
         self._id = (0, 0)
         with _held_guard:
             self._acquire()
@@ -44,27 +55,67 @@ class FolderLock:
                 raise FolderLockedError(f"{self.path.parent} is in use by this process already")
         except FileNotFoundError:
             pass
+        folder_fd = self._lock_folder()
+        try:
+            self._lock_file()
+        except BaseException:
+            _close_folder(folder_fd)
+            raise
+        self._folder_fd = folder_fd
+
+    def _lock_folder(self) -> int:
+        """Return the descriptor that holds the folder, -1 where the system has no such lock."""
+        if sys.platform == "win32":  # an open ``.lock`` cannot be removed there
+            return -1
+        import fcntl
+
+        fd = os.open(self.path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as e:
+            os.close(fd)
+            if e.errno in NO_FOLDER_LOCKS:
+                return -1
+            if e.errno not in HELD:
+                raise
+            raise self._in_use() from None
+        except BaseException:
+            os.close(fd)
+            raise
+        _folder_fds.add(fd)
+        return fd
+
+    def _lock_file(self) -> None:
         private = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | private, 0o644)
         try:
             try:
                 _lock(fd)
             except OSError as e:
-                if e.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
+                if e.errno not in HELD:
                     raise
-                os.lseek(fd, 0, os.SEEK_SET)
-                owner = os.read(fd, 20).decode("ascii", "replace").strip()
-                who = f"process {owner}" if owner.isdigit() else "another process"
-                raise FolderLockedError(f"{self.path.parent} is in use by {who} ({self.path} is locked)") from None
-            os.ftruncate(fd, 0)
+                raise self._in_use() from None
+            pid = f"{self._pid}\n".encode()
             os.lseek(fd, 0, os.SEEK_SET)
-            os.write(fd, f"{self._pid}\n".encode())
+            os.write(fd, pid)  # over the old one: a full disk has no room for a new one
+            os.ftruncate(fd, len(pid))
             found = os.fstat(fd)
         except BaseException:
             os.close(fd)
             raise
         self._fd, self._id = fd, (found.st_dev, found.st_ino)
         _held.add(self._id)
+
+    def _in_use(self) -> FolderLockedError:
+        folder = self.path.parent
+        try:
+            owner = self.path.read_bytes()[:20].decode("ascii", "replace").strip()
+        except FileNotFoundError:
+            return FolderLockedError(
+                f"{folder} is in use by another process (the folder is locked, {self.path} removed)"
+            )
+        who = f"process {owner}" if owner.isdigit() else "another process"
+        return FolderLockedError(f"{folder} is in use by {who} ({self.path} is locked)")
 
     @property
     def is_held(self) -> bool:
@@ -78,6 +129,25 @@ class FolderLock:
             if fd >= 0:
                 _held.discard(self._id)
                 os.close(fd)
+            folder_fd, self._folder_fd = self._folder_fd, -1
+            _close_folder(folder_fd)
+
+
+def _close_folder(fd: int) -> None:
+    """Let go of a folder, unless fork's child has done so."""
+    if fd in _folder_fds:
+        _folder_fds.discard(fd)
+        os.close(fd)
+
+
+def _after_fork() -> None:
+    for fd in list(_folder_fds):
+        _close_folder(fd)
+    _held_guard.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_held_guard.acquire, after_in_parent=_held_guard.release, after_in_child=_after_fork)
 
 
 def _lock(fd: int) -> None:

@@ -32,6 +32,15 @@ class LogDirError(RuntimeError):
     """The folder cannot be used; the message names it, the reason, and what to do."""
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, durably; one that exists is left as it is. Raises: OSError."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    checkpoints.sync_folder(path.parent)
+
+
 def partition_folder_name(topic: str, partition: int) -> str:
     return f"{topic}-{partition}"
 
@@ -40,6 +49,17 @@ def parse_partition_folder(name: str) -> TopicPartition | None:
     """Return topic and partition of a folder's name, None when it is no partition's."""
     match = PARTITION_FOLDER.match(name)
     return (match["topic"], int(match["partition"])) if match else None
+
+
+def partition_folders(folder: Path) -> list[Path]:
+    """The folders of partitions in a log folder, by name: those called so that have records or a topic's id."""
+    found = []
+    for entry in os.scandir(folder) if folder.is_dir() else ():
+        if parse_partition_folder(entry.name) is not None and entry.is_dir(follow_symlinks=False):
+            names = os.listdir(entry.path)
+            if checkpoints.PARTITION_METADATA in names or any(name.endswith(".log") for name in names):
+                found.append(Path(entry.path))
+    return sorted(found)
 
 
 class LogDir:
@@ -54,7 +74,7 @@ class LogDir:
     def __init__(self, path: str | Path, cluster_id: str | None = None, node_id: int = 1) -> None:
         self.path = Path(os.path.abspath(path))
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             self._lock = FolderLock(self.path)
         except FolderLockedError:
             raise
