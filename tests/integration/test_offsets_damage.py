@@ -66,15 +66,6 @@ def segment(folder: Path, base: int, suffix: str = ".log") -> Path:
     return folder / "__consumer_offsets-0" / f"{base:020d}{suffix}"
 
 
-def flip(path: Path, offset: int) -> None:
-    """Change one byte in the middle of the batch with this offset (each of ours holds one record)."""
-    data, at = bytearray(path.read_bytes()), 0
-    while int.from_bytes(data[at : at + 8], "big") != offset:
-        at += int.from_bytes(data[at + 8 : at + 12], "big") + 12
-    data[at + 75] ^= 0x40
-    path.write_bytes(data)
-
-
 def kill_mark(folder: Path, is_clean: bool) -> None:
     """Make it look as after kill -9."""
     if not is_clean:
@@ -119,32 +110,82 @@ def test_garbage_behind_the_last_commit_is_cut(folder: Path, garbage: bytes, cap
         assert committed(broker.context.groups) == {**EXPECTED, 7: 3}
 
 
-def test_a_batch_that_rots_is_left_out(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Bits that change after an orderly stop cost one offset: it is told, all others are loaded, and commits go on."""
-    flip(segment(folder, 0), 51)
+def batch(data: bytes, offset: int) -> tuple[int, int]:
+    """Where the batch with this offset begins and ends in a segment (each of ours holds one record)."""
+    at = 0
+    while int.from_bytes(data[at : at + 8], "big") != offset:
+        at += int.from_bytes(data[at + 8 : at + 12], "big") + 12
+    return at, at + int.from_bytes(data[at + 8 : at + 12], "big") + 12
+
+
+def damaged(data: bytes, how: str, offset: int) -> bytes:
+    """A segment with one batch damaged."""
+    at, end = batch(data, offset)
+    part = bytearray(data[at:end])
+    if how == "a record":
+        part[75] ^= 0x40
+    elif how == "a length too large":
+        part[8:12] = (1 << 20).to_bytes(4, "big")
+    elif how == "a length below zero":
+        part[8:12] = b"\xff\xff\xff\xf0"
+    elif how == "the format":
+        part[16] = 9
+    elif how == "zeros":
+        part[:] = bytes(len(part))
+    return data[:at] + bytes(part) + data[end:]
+
+
+WAYS = ("a record", "a length too large", "a length below zero", "the format", "zeros")
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("base", [0, GROUPS])
+def test_nothing_is_acknowledged_behind_what_cannot_be_read(
+    folder: Path, how: str, base: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A batch damaged after an orderly stop: no group of the partition is answered "no offset", no commit is taken that
+    the next start would not find, the log says what to do, and that helps: one offset is lost.
+    """
+    path = segment(folder, base)
+    path.write_bytes(damaged(path.read_bytes(), how, base + 51))
     with serving(folder) as broker:
         groups = broker.context.groups
-        assert committed(groups) == {number: offset for number, offset in EXPECTED.items() if number != 51}
-        assert "__consumer_offsets-0: the batch at offset 51 is damaged" in caplog.text
-        commit(groups, 51, 9)
+        end = broker.context.topics.partition("__consumer_offsets", 0).log_end_offset
+        for number in (7, 51, 150):
+            for refused in (lambda n=number: groups.committed(f"g{n}"), lambda n=number: commit(groups, n, 100)):
+                with pytest.raises(KafkaError) as raised:
+                    refused()
+                assert raised.value.error is Errors.NOT_COORDINATOR
+        assert broker.context.topics.partition("__consumer_offsets", 0).log_end_offset == end
+        broker.context.topics.auto_create(["other"])
+        assert broker.context.topics.partition("other", 0).append is not None
+    assert f"__consumer_offsets-0 in {folder / '__consumer_offsets-0'} cannot be read" in caplog.text
+    assert "kbroker log verify DIR --repair" in caplog.text
+    (found,) = verify(folder, repair=True)
+    assert (found.offset, found.path.name) == (base + 51, f"{base:020}.log")
+    number = 51 if base == 0 else 102  # the second segment has the even groups; the first still has their old offset
+    left = {n: offset for n, offset in EXPECTED.items() if n != 51} if base == 0 else {**EXPECTED, 102: 1}
     with serving(folder) as broker:
-        assert committed(broker.context.groups) == {**EXPECTED, 51: 9}
+        assert committed(broker.context.groups) == left
+        commit(broker.context.groups, number, 100)
+    with serving(folder) as broker:
+        assert committed(broker.context.groups) == {**left, number: 100}
 
 
 def test_a_damaged_segment_is_fenced_until_it_is_repaired(folder: Path) -> None:
-    """Damage found after a kill is never cut: what lies before it is loaded, commits are refused (16), topics served;
-    after ``log verify --repair`` one offset is lost and commits go on.
+    """Damage found after a kill is never cut: its groups are refused (16), topics are served; after ``log verify
+    --repair`` one offset is lost and commits go on.
     """
-    flip(segment(folder, 0), 51)
+    path = segment(folder, 0)
+    path.write_bytes(damaged(path.read_bytes(), "a record", 51))
     kill_mark(folder, False)
     (folder / "recovery-point-offset-checkpoint").unlink()  # only what lies above it is read
     with serving(folder) as broker:
         groups = broker.context.groups
-        assert committed(groups) == dict.fromkeys(range(51), 1)
-        with pytest.raises(KafkaError) as refused:
-            commit(groups, 7, 3)
-        assert refused.value.error is Errors.NOT_COORDINATOR
-        assert committed(groups)[7] == 1
+        for refused in (lambda: commit(groups, 7, 3), lambda: groups.committed("g7")):
+            with pytest.raises(KafkaError) as raised:
+                refused()
+            assert raised.value.error is Errors.NOT_COORDINATOR
         broker.context.topics.auto_create(["other"])
         assert broker.context.topics.partition("other", 0).append is not None
     (found,) = verify(folder, repair=True)
@@ -154,6 +195,33 @@ def test_a_damaged_segment_is_fenced_until_it_is_repaired(folder: Path) -> None:
         assert committed(groups) == {number: offset for number, offset in EXPECTED.items() if number != 51}
         commit(groups, 51, 9)
         assert committed(groups)[51] == 9
+
+
+def test_a_client_of_a_group_whose_partition_is_offline(folder: Path) -> None:
+    """A real client: it does not hear "no committed offset", and goes on where it was once the partition is back."""
+    confluent_kafka = pytest.importorskip("confluent_kafka")
+
+    def asked(broker: Broker) -> int:
+        settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g7"}
+        consumer = confluent_kafka.Consumer(settings)
+        try:
+            (place,) = consumer.committed([confluent_kafka.TopicPartition("t", 0)], timeout=3)
+            return int(place.offset)
+        finally:
+            consumer.close()
+
+    shutil.move(folder / "__consumer_offsets-0" / "partition.metadata", folder / "kept")
+    (folder / "__consumer_offsets-0" / "partition.metadata").write_text("nonsense")
+    with serving(folder) as broker:
+        assert broker.context.topics.is_offline("__consumer_offsets", 0)
+        with pytest.raises(confluent_kafka.KafkaException):
+            asked(broker)
+        shown = broker.exposition.text()[0].decode()
+        assert 'kafka_group_coordinator_num_partitions{state="failed"} 1.0' in shown
+        assert 'kafka_group_coordinator_num_partitions{state="active"} 0.0' in shown
+    shutil.move(folder / "kept", folder / "__consumer_offsets-0" / "partition.metadata")
+    with serving(folder) as broker:
+        assert asked(broker) == 1
 
 
 def test_the_smallest_segments_there_are(tmp_path: Path) -> None:

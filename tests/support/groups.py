@@ -22,7 +22,7 @@ class MemoryTopic:
     """``__consumer_offsets`` in memory; survives the coordinator."""
 
     def __init__(self, clock: VirtualClock, count: int = 3, **config: Any) -> None:
-        self.logs = [
+        self.logs: list[PartitionLog | None] = [
             PartitionLog(None, "__consumer_offsets", index, uuid.uuid4(), config, clock, in_memory=True)
             for index in range(count)
         ]
@@ -39,9 +39,12 @@ class MemoryTopic:
     def partition(self, index: int) -> PartitionLog | None:
         return self.logs[index]
 
+    def folder(self, index: int) -> str:
+        return f"memory/{index}"
+
     @property
     def record_count(self) -> int:
-        return sum(log.log_end_offset for log in self.logs)
+        return sum(log.log_end_offset for log in self.logs if log is not None)
 
 
 class Answers(list):  # type: ignore[type-arg]

@@ -248,6 +248,61 @@ def test_without_a_coordinator_every_group_api_says_so():
             entry.handle(ctx, decoded, RequestContext(key, 4))
 
 
+def test_a_group_whose_partition_cannot_be_read():
+    """As Apache Kafka 4.3.1 answers for an offline partition of __consumer_offsets; groups of others are served."""
+    bench = Bench()
+    bench.groups.topic.ensure()
+    bench.groups.topic.logs[0] = None
+    bench.groups = bench.groups.restart()
+    bench.bench.ctx.group_coordinator = bench.groups.coordinator
+    lost, sound = "c", "d"  # partitions 0 and 1
+
+    def committed(version: int) -> Body:
+        return bench.ask("OffsetFetch", version, {"GroupId": lost, "Topics": [{"Name": "t", "PartitionIndexes": [0]}]})
+
+    (row,) = committed(1)["Topics"][0]["Partitions"]
+    assert (row["ErrorCode"], row["CommittedOffset"]) == (16, -1)
+    assert (committed(5)["ErrorCode"], committed(5)["Topics"]) == (16, [])
+    asked = [{"GroupId": name, "Topics": [{"Name": "t", "PartitionIndexes": [0]}]} for name in (lost, sound)]
+    groups = bench.ask("OffsetFetch", 8, {"Groups": [*asked, {"GroupId": lost, "Topics": None}]})["Groups"]
+    assert [(one["GroupId"], one["ErrorCode"], len(one["Topics"])) for one in groups] == [
+        (lost, 16, 0),
+        (sound, 0, 1),
+        (lost, 16, 0),
+    ]
+    for version in (2, 9):
+        body = commit(version, bench.topic.topic_id, (0, 5, "n"))
+        answer = bench.ask("OffsetCommit", version, {**body, "GroupId": lost})
+        assert answer["Topics"][0]["Partitions"][0]["ErrorCode"] == 16
+    for version, error_message in ((5, None), (6, None)):
+        first, second = bench.ask("DescribeGroups", version, {"Groups": [lost, sound]})["Groups"]
+        assert (first["ErrorCode"], first["GroupState"], first.get("ErrorMessage")) == (16, "", error_message)
+        assert (second["ErrorCode"], second["GroupState"]) == (0 if version < 6 else 69, "Dead")
+    joined = bench.ask("JoinGroup", 5, join(5, group=lost))
+    assert (joined["ErrorCode"], joined["MemberId"], joined["GenerationId"]) == (16, "", -1)
+    member = {"GroupId": lost, "GenerationId": 1, "MemberId": "m"}
+    assert bench.ask("SyncGroup", 3, {**member, "Assignments": []})["ErrorCode"] == 16
+    assert bench.ask("Heartbeat", 3, member)["ErrorCode"] == 16
+    assert bench.ask("LeaveGroup", 2, {"GroupId": lost, "MemberId": "m"})["ErrorCode"] == 16
+    left = bench.ask("LeaveGroup", 4, {"GroupId": lost, "Members": [{"MemberId": "m"}]})
+    assert (left["ErrorCode"], left["Members"]) == (16, [])
+    body = {"GroupId": lost, "Topics": [{"Name": "t", "Partitions": [{"PartitionIndex": 0}]}]}
+    deleted = bench.ask("OffsetDelete", 0, body)
+    assert (deleted["ErrorCode"], deleted["Topics"]) == (16, [])
+    rows = bench.ask("DeleteGroups", 2, {"GroupsNames": [lost, sound]})["Results"]
+    assert [row["ErrorCode"] for row in rows] == [16, 69]
+    found = bench.ask("FindCoordinator", 4, {"KeyType": 0, "CoordinatorKeys": [lost, sound]})["Coordinators"]
+    assert [(one["Key"], one["ErrorCode"], one["ErrorMessage"], one["NodeId"]) for one in found] == [
+        (lost, 15, "", -1),
+        (sound, 0, "", 1),
+    ]
+    for version in (0, 3):
+        old = bench.ask("FindCoordinator", version, {"Key": lost, **({"KeyType": 0} if version else {})})
+        assert (old["ErrorCode"], old["NodeId"], old["Host"], old["Port"]) == (15, -1, "", -1)
+    listed = bench.ask("ListGroups", 4, {})
+    assert (listed["ErrorCode"], listed["Groups"]) == (0, [])
+
+
 def test_how_long_a_note_may_be():
     """offset.metadata.max.bytes counts Java's characters, as Kafka does; 100 kB are 12, or -1 where allowed."""
     bench = Bench()

@@ -12,10 +12,11 @@ from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import GroupSettings
 from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey, StoredGroup, StoredMember
+from kbroker.coordinator.membership import JoinRequest, LeavingMember, SyncRequest
 from kbroker.coordinator.offsets_log import partition_of
 from kbroker.protocol import codec
 from kbroker.protocol.records import build_batch, iter_records
-from tests.support.groups import SESSION_MS, Groups, MemoryTopic
+from tests.support.groups import RANGE, SESSION_MS, Groups, MemoryTopic
 
 PLACE = ("t", 0)
 
@@ -220,24 +221,90 @@ def test_a_rebalance_that_a_stop_interrupts_goes_on_with_the_group_that_was():
 
 
 def test_damaged_records_are_left_out_and_the_rest_is_loaded(caplog):
-    """A batch with a wrong checksum inside, records that are no records, keys of other kinds: told, not fatal."""
+    """Keys that are none, groups that are none, keys of other kinds: no coordinator has acknowledged such a thing."""
     groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 1), clock=clock)
     commit(groups, 1)
     (log,) = groups.topic.logs
-    key = group_records.offset_key("g", "t", 1)
     rows = [
         (b"\0", b""),
         (b"\0\2\0\1x", b"\0\3nonsense"),
         (b"\0\1\0\1h", b"v"),
         (b"\0\x09zz", b"v"),
         (None, b"v"),
-        (key, b""),
     ]
     log.append(build_batch(rows), is_client=False)
     commit(groups, 2, place=("t", 2))
     again = groups.restart()
     assert {place: one.offset for place, one in again.coordinator.committed("g").items()} == {PLACE: 1, ("t", 2): 2}
     assert "cannot be read" in caplog.text
+
+
+def calls(groups: Groups, group: str):
+    """Whatever a client can ask about a group, by name."""
+    one = groups.coordinator
+    subscription = JoinRequest(group, "", None, "c", "/h", 20_000, 10_000, "consumer", RANGE)
+    return {
+        "check": lambda: one.check(group),
+        "join": lambda: one.join(subscription, lambda result: None),
+        "sync": lambda: one.sync(SyncRequest(group, 1, "m", None, None, None, {}), lambda result: None),
+        "heartbeat": lambda: one.heartbeat(group, "m", None, 1),
+        "leave": lambda: one.leave(group, [LeavingMember("m", None)]),
+        "commit": lambda: commit(groups, group=group),
+        "committed": lambda: one.committed(group, [PLACE]),
+        "all committed": lambda: one.committed(group),
+        "delete offsets": lambda: one.delete_offsets(group, [PLACE]),
+        "describe": lambda: one.describe(group),
+        "delete": lambda: one.delete(group),
+    }
+
+
+def test_groups_of_an_offline_partition_are_not_served(caplog):
+    """None of their requests is answered as if they had no offsets, nothing is written, and the others are served."""
+    groups = Groups()
+    assert [partition_of(name, 3) for name in ("b", "c", "d")] == [2, 0, 1]
+    for name in ("b", "c", "d"):
+        commit(groups, group=name)
+    kept, groups.topic.logs[0] = groups.topic.logs[0], None
+    again = groups.restart()
+    for what, ask in calls(again, "c").items():
+        assert refused(ask) is Errors.NOT_COORDINATOR, what
+    assert refused(calls(again, "f")["commit"]) is Errors.NOT_COORDINATOR
+    assert again.coordinator.partition_counts == (2, 1)
+    assert [one.group_id for one in again.coordinator.list_groups()] == ["d", "b"]
+    for name in ("b", "d"):
+        assert again.coordinator.committed(name)[PLACE].offset == 7
+        commit(again, 8, group=name)
+    told = "__consumer_offsets-0 in memory/0 cannot be read: the partition is offline. Its groups are not served"
+    assert told in caplog.text
+    assert "kbroker log verify DIR --repair" in caplog.text
+    groups.topic.logs[0] = kept
+    whole = again.restart().coordinator
+    assert [whole.committed(name)[PLACE].offset for name in ("b", "c", "d")] == [8, 7, 8]
+    assert whole.partition_counts == (3, 0)
+
+
+def test_an_offsets_topic_that_is_made_again_is_whole():
+    """What could not be read of the one that was deleted is over."""
+    groups = Groups()
+    groups.topic.ensure()
+    kept, groups.topic.logs[0] = groups.topic.logs[0], None
+    again = groups.restart()
+    assert refused(commit, again, group="c") is Errors.NOT_COORDINATOR
+    again.topic.logs[0] = kept
+    again.coordinator.topic_deleted("__consumer_offsets")
+    commit(again, group="c")
+    assert again.coordinator.committed("c")[PLACE].offset == 7
+
+
+def test_an_offset_that_is_malformed_fences_its_partition(caplog):
+    """As Kafka does; its group would begin anywhere, and nobody can know whether the others' are right."""
+    groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 1), clock=clock)
+    commit(groups, 1)
+    groups.topic.logs[0].append(build_batch([(group_records.offset_key("g", "t", 1), b"")]), is_client=False)
+    again = groups.restart()
+    assert refused(again.coordinator.committed, "g") is Errors.NOT_COORDINATOR
+    assert "the offset of group g for t-1 is malformed" in caplog.text
+    assert "start the release that wrote it" in caplog.text
 
 
 def test_the_log_holds_what_kafka_would_have_written():

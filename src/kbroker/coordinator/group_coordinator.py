@@ -25,7 +25,7 @@ from kbroker.coordinator.classic_group import (
     SyncCallback,
     SyncResult,
 )
-from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey
+from kbroker.coordinator.group_records import CommittedOffset, OffsetKey, StoredGroup
 from kbroker.coordinator.membership import JoinRequest, LeavingMember, Membership, SyncRequest
 from kbroker.coordinator.offsets_log import OffsetsLog, OffsetsTopic, Written
 
@@ -105,21 +105,14 @@ class GroupCoordinator:
     def start(self) -> None:
         """Read what the log remembers; members there must show signs of life within their session."""
         groups = offsets = 0
-        for raw_key, raw_value in self._log.replay():
-            if raw_value is None:
-                continue
-            try:
-                key = group_records.decode_key(raw_key)
-                if isinstance(key, OffsetKey):
-                    group = self._groups.setdefault(key.group_id, ClassicGroup(key.group_id))
-                    group.offsets[key.topic, key.partition] = group_records.decode_offset(raw_value)
-                    offsets += 1
-                elif isinstance(key, GroupKey):
-                    stored = group_records.decode_group(raw_value)
-                    self._groups.setdefault(key.group_id, ClassicGroup(key.group_id)).restore(stored)
-                    groups += 1
-            except ProtocolError as error:
-                logger.error("a record of %s cannot be read and is left out: %s", OFFSETS_TOPIC, error)
+        for key, value in self._log.replay():
+            group = self._groups.setdefault(key.group_id, ClassicGroup(key.group_id))
+            if isinstance(value, StoredGroup):
+                group.restore(value)
+                groups += 1
+            elif isinstance(key, OffsetKey):
+                group.offsets[key.topic, key.partition] = value
+                offsets += 1
         for group in self._groups.values():
             with group.lock:
                 self._membership.resume(group)
@@ -159,6 +152,16 @@ class GroupCoordinator:
     def prepare(self) -> None:
         """See to the offsets topic, which takes a while the first time. Raises: KafkaError."""
         self._log.prepare()
+
+    def check(self, group_id: str) -> None:
+        """Raises: KafkaError NOT_COORDINATOR if what the group's partition of the offsets topic holds is not known."""
+        self._log.check(group_id)
+
+    @property
+    def partition_counts(self) -> tuple[int, int]:
+        """Partitions of the offsets topic whose groups are served, and those that could not be read."""
+        failed = len(self._log.unreadable)
+        return max(0, self._log.partition_count - failed), failed
 
     # ------------------------------------------------------------ membership
 
@@ -286,6 +289,8 @@ class GroupCoordinator:
 
     def topic_deleted(self, name: str) -> None:
         """Forget the offsets of a topic that is gone; without ``__consumer_offsets`` nothing is left of any group."""
+        if name == OFFSETS_TOPIC:
+            self._log.forget_damage()
         for group_id in self._group_ids():
             with self._locked(group_id) as group:
                 if group is None:
@@ -385,8 +390,10 @@ class GroupCoordinator:
     def _locked(self, group_id: str, create: bool = False) -> Iterator[ClassicGroup | None]:
         """The group, alive, under its lock; None if there is none. One left without any content is forgotten.
 
-        Raises: KafkaError COORDINATOR_NOT_AVAILABLE once closed.
+        Raises: KafkaError COORDINATOR_NOT_AVAILABLE once closed; NOT_COORDINATOR if what its partition of the offsets
+        topic holds is not known.
         """
+        self._log.check(group_id)
         while True:
             with self._lock:
                 if self._closed:

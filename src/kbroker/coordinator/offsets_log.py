@@ -1,18 +1,24 @@
 """``__consumer_offsets``: where a group's records go, how they are written, and what is read back at a start.
 
-The last record of a key counts, whether the log was compacted or not. Source: ``GroupMetadataManager``, ``Utils.abs``.
+The last record of a key counts, whether the log was compacted or not. A partition that cannot be read to its end has no
+groups at all, as Kafka's: a client that heard "no committed offset" would begin somewhere else, and what was written
+behind the damage would not be read at the next start.
+Source: ``CoordinatorLoaderImpl``, ``CoordinatorRuntime``, ``Utils.abs``.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.java_hash import string_hash
-from kbroker.protocol.records import Record, RecordBatch, build_batch, columns, iter_batches
+from kbroker.coordinator import group_records
+from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey, StoredGroup
+from kbroker.protocol.records import Record, build_batch, columns, iter_batches
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +37,9 @@ _ANSWERS = {
 }
 
 
+Remembered = tuple[OffsetKey, CommittedOffset] | tuple[GroupKey, StoredGroup]
+
+
 class OffsetsTopic(Protocol):
     """The topic as the server keeps it."""
 
@@ -43,6 +52,9 @@ class OffsetsTopic(Protocol):
 
     def partition(self, index: int) -> Any:
         """The log of one partition, None if it cannot be used."""
+
+    def folder(self, index: int) -> str:
+        """Where a partition's files are, for people."""
 
 
 class Written(NamedTuple):
@@ -66,6 +78,19 @@ def partition_of(group_id: str, partition_count: int) -> int:
     return (0 if value == -(1 << 31) else abs(value)) % partition_count
 
 
+REPAIR = (
+    "stop the broker, run 'kbroker log verify DIR --repair' on the log folder, which says what is lost, then start it"
+)
+
+
+class UnreadableError(Exception):
+    """A partition cannot be read to its end; the message says from where on, and why. ``way_out``: what to do."""
+
+    def __init__(self, reason: str, way_out: str = REPAIR) -> None:
+        super().__init__(reason)
+        self.way_out = way_out
+
+
 class OffsetsLog:
     """Writes and reads the records of groups.
 
@@ -75,6 +100,30 @@ class OffsetsLog:
     def __init__(self, topic: OffsetsTopic, clock: BaseClock) -> None:
         self._topic = topic
         self._clock = clock
+        self._unreadable: Mapping[int, str] = {}  # partition and reason; swapped whole, under the lock
+        self._lock = threading.Lock()
+
+    @property
+    def unreadable(self) -> Mapping[int, str]:
+        """Partitions whose groups are not known, with the reason."""
+        return self._unreadable
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of the topic, 0 while it does not exist."""
+        return self._topic.partition_count
+
+    def check(self, group_id: str) -> None:
+        """Raises: KafkaError NOT_COORDINATOR if the group's partition could not be read."""
+        if self._unreadable:
+            reason = self._unreadable.get(partition_of(group_id, self._topic.partition_count or 1))
+            if reason is not None:
+                raise KafkaError(Errors.NOT_COORDINATOR, reason)
+
+    def forget_damage(self) -> None:
+        """The topic was deleted: one that is made again begins whole."""
+        with self._lock:
+            self._unreadable = {}
 
     def prepare(self) -> None:
         """See to the topic. Raises: KafkaError with the code a client of the coordinator is to see."""
@@ -88,6 +137,7 @@ class OffsetsLog:
 
         Raises: KafkaError with the code a client of the coordinator is to see; then nothing was written.
         """
+        self.check(group_id)
         if not self._topic.partition_count:
             self.prepare()
         log = self._topic.partition(partition_of(group_id, self._topic.partition_count or 1))
@@ -103,14 +153,30 @@ class OffsetsLog:
             raise _for_client(Errors.of(info.error), info.message)
         return Written(log, info.flush_offset)
 
-    def replay(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """Every key with its last value. What is damaged is told in the log and left out."""
+    def replay(self) -> Iterator[Remembered]:
+        """What the log remembers last of each offset and group, of the partitions that can be read to their end.
+
+        The groups of the others are not served: the log says so, and ``unreadable`` has them.
+        """
         for index in range(self._topic.partition_count):
-            log = self._topic.partition(index)
-            if log is None:
-                logger.error("__consumer_offsets-%d cannot be read: its groups have no offsets", index)
-                continue
-            yield from _last_values(index, log).items()
+            try:
+                remembered = _remembered(index, _last_values(self._topic.partition(index)))
+            except UnreadableError as error:
+                self._fence(index, error)
+            else:
+                yield from remembered
+
+    def _fence(self, index: int, error: UnreadableError) -> None:
+        with self._lock:
+            self._unreadable = {**self._unreadable, index: f"__consumer_offsets-{index} cannot be read: {error}"}
+        logger.error(
+            "__consumer_offsets-%d in %s cannot be read: %s. Its groups are not served (NOT_COORDINATOR) and nothing "
+            "is written to it: %s",
+            index,
+            self._topic.folder(index),
+            error,
+            error.way_out,
+        )
 
 
 def _batches(records: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> Iterator[bytes]:
@@ -127,29 +193,32 @@ def _batches(records: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> Iter
         yield build_batch(part)
 
 
-def _last_values(index: int, log: Any) -> dict[bytes, bytes | None]:
+def _last_values(log: Any) -> dict[bytes, bytes | None]:
+    """Each key of a partition with its last value. Raises: UnreadableError."""
+    if log is None:
+        raise UnreadableError("the partition is offline")
+    if log.damage is not None:
+        raise UnreadableError(log.damage)
     values: dict[bytes, bytes | None] = {}
     offset, end = log.log_start_offset, log.log_end_offset
     while offset < end:
         try:
             found = log.read(offset, READ_BYTES)
         except OSError as error:
-            logger.error("__consumer_offsets-%d: reading from offset %d failed: %s", index, offset, error)
-            break
-        if found.error or not found.records:
-            if found.error:
-                name = Errors.of(found.error).name
-                logger.error("__consumer_offsets-%d: reading from offset %d failed: %s", index, offset, name)
-            break
-        next_offset = _take(index, found.records, offset, values)
+            raise UnreadableError(f"reading from offset {offset} failed: {error}") from error
+        if found.error:
+            raise UnreadableError(f"reading from offset {offset} failed: {Errors.of(found.error).name}")
+        if not found.records:
+            break  # compaction has removed what was behind
+        next_offset = _take(found.records, offset, values)
         if next_offset <= offset:
-            break
+            raise UnreadableError(f"no batch can be read at offset {offset}")
         offset = next_offset
     return values
 
 
-def _take(index: int, data: bytes, offset: int, values: dict[bytes, bytes | None]) -> int:
-    """Read batches into ``values``; return where to read on. A batch that cannot be read is passed over."""
+def _take(data: bytes, offset: int, values: dict[bytes, bytes | None]) -> int:
+    """Read batches into ``values``; return where to read on. Raises: UnreadableError."""
     try:
         table = columns(data, min_offset=offset, allow_truncated=True)
         for row in range(len(table.keys)):
@@ -158,23 +227,39 @@ def _take(index: int, data: bytes, offset: int, values: dict[bytes, bytes | None
                 values[key] = table.values[row]
         return table.next_offset
     except ProtocolError:
-        pass  # one of them: take them one by one
-    next_offset = -1
+        pass  # one of them is damaged, or all together grow too large: take them one by one
+    next_offset = offset
     try:
         for batch in iter_batches(data, allow_truncated=True):
+            if not batch.is_control and batch.last_offset >= offset:
+                next_offset = max(offset, batch.base_offset)
+                values.update((row[2], row[3]) for row in batch.records() if row[2] is not None and row[0] >= offset)
             next_offset = batch.last_offset + 1
-            if not batch.is_control:
-                _take_batch(index, batch, offset, values)
     except ProtocolError as error:
-        logger.error("__consumer_offsets-%d: no batch can be found behind offset %d: %s", index, next_offset, error)
+        raise UnreadableError(f"the batch at offset {next_offset} is damaged: {error}") from error
     return next_offset
 
 
-def _take_batch(index: int, batch: RecordBatch, offset: int, values: dict[bytes, bytes | None]) -> None:
-    try:
-        values.update((row[2], row[3]) for row in batch.records() if row[2] is not None and row[0] >= offset)
-    except ProtocolError as error:
-        logger.error("__consumer_offsets-%d: the batch at offset %d is damaged: %s", index, batch.base_offset, error)
+def _remembered(index: int, values: Mapping[bytes, bytes | None]) -> list[Remembered]:
+    """Decode what is not deleted. Raises: UnreadableError for an offset; whoever asked for it would begin elsewhere."""
+    found: list[Remembered] = []
+    for raw_key, raw_value in values.items():
+        if raw_value is None:
+            continue
+        key = None
+        try:
+            key = group_records.decode_key(raw_key)
+            if isinstance(key, OffsetKey):
+                found.append((key, group_records.decode_offset(raw_value)))
+            elif isinstance(key, GroupKey):
+                found.append((key, group_records.decode_group(raw_value)))
+        except ProtocolError as error:
+            if isinstance(key, OffsetKey):
+                what = f"the offset of group {key.group_id} for {key.topic}-{key.partition} is malformed: {error}"
+                raise UnreadableError(what, "start the release that wrote it") from error
+            # no coordinator writes such a key; members of a group that is not known join again
+            logger.error("a record of __consumer_offsets-%d cannot be read and is left out: %s", index, error)
+    return found
 
 
 def _for_client(error: Errors, message: str | None) -> KafkaError:

@@ -18,6 +18,7 @@ from kbroker.network._request_metrics import BOUNDS_MS, FETCH_CONSUMER, FETCH_FO
 from kbroker.network.socket_server import SocketServer
 
 if TYPE_CHECKING:
+    from kbroker.coordinator.group_coordinator import GroupCoordinator
     from kbroker.network._request_metrics import _Figures
     from kbroker.server._lane import NativeLane
     from kbroker.server.handler_threads import HandlerThreads
@@ -86,11 +87,23 @@ class Observed(NamedTuple):
     quotas: ClientQuotaManagers
     request_log: RequestLog
     logs: LogManager
+    groups: GroupCoordinator
 
 
 def show_broker(exposition: Exposition, parts: Observed) -> None:
     """Add every family of the broker's parts to what is shown."""
-    for add in (_requests, _threads, _memory, _connections, _purgatories, _logs, _quotas, _verdicts, _request_log):
+    for add in (
+        _requests,
+        _threads,
+        _memory,
+        _connections,
+        _purgatories,
+        _logs,
+        _groups,
+        _quotas,
+        _verdicts,
+        _request_log,
+    ):
         for family in add(parts):
             exposition.add(family)
 
@@ -405,6 +418,17 @@ def _logs(parts: Observed) -> Iterable[Family]:
     yield _gauge("kafka.controller:KafkaController", "GlobalTopicCount", "topics", lambda: len(topics.all()))
     yield _gauge(
         "kbroker:logs", "size-bytes", "bytes of all logs", lambda: sum(log.size_bytes for _, _, log in open_logs()),
+    )  # fmt: skip
+
+
+def _groups(parts: Observed) -> Iterable[Family]:
+    def counts() -> Series:
+        active, failed = parts.groups.partition_counts
+        return [(("active",), active), (("failed",), failed)]
+
+    yield Family(
+        "group-coordinator-metrics", "num-partitions", "gauge", ("state",),
+        "partitions of __consumer_offsets; failed: it could not be read, and its groups are not served", counts,
     )  # fmt: skip
 
 

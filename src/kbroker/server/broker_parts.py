@@ -222,6 +222,7 @@ class BrokerParts:
                 self.ctx.quotas,
                 self.request_log,
                 self._logs,
+                self.ctx.groups,
             )
         )
         self._then("readiness", self.metrics.not_ready)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -24,8 +25,9 @@ class Schedule(Protocol):
 class RegisteredOffsetsTopic:
     """``__consumer_offsets`` among the broker's topics; created at the first need."""
 
-    def __init__(self, topics: TopicRegistry) -> None:
+    def __init__(self, topics: TopicRegistry, config: BrokerConfig) -> None:
         self._topics = topics
+        self._log_dir = config.log_dir
 
     def ensure(self) -> int:
         if not self.partition_count:
@@ -43,6 +45,9 @@ class RegisteredOffsetsTopic:
     def partition(self, index: int) -> Any:
         return self._topics.partition(OFFSETS_TOPIC, index)
 
+    def folder(self, index: int) -> str:
+        return os.path.join(self._log_dir, f"{OFFSETS_TOPIC}-{index}")
+
 
 class GroupService:
     """Runs a GroupCoordinator.
@@ -52,7 +57,7 @@ class GroupService:
     """
 
     def __init__(self, config: BrokerConfig, clock: BaseClock, topics: TopicRegistry, schedule: Schedule) -> None:
-        self.coordinator = GroupCoordinator(clock, RegisteredOffsetsTopic(topics), group_settings(config))
+        self.coordinator = GroupCoordinator(clock, RegisteredOffsetsTopic(topics, config), group_settings(config))
         self._topics = topics
         self._schedule = schedule
         self._check_ms = config.integer("offsets.retention.check.interval.ms")

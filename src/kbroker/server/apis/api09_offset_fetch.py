@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kbroker.common.errors import Errors
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topics import ZERO_ID
@@ -39,7 +39,10 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def _group(ctx: ApiContext, group: Body, by_id: bool) -> Body:
-    topics = _topics(ctx, group["GroupId"], group["Topics"], by_id)
+    try:
+        topics = _topics(ctx, group["GroupId"], group["Topics"], by_id)
+    except KafkaError as error:  # of this group: the others have their answers
+        return {"GroupId": group["GroupId"], "Topics": [], "ErrorCode": int(error.error)}
     return {"GroupId": group["GroupId"], "Topics": topics, "ErrorCode": 0}
 
 

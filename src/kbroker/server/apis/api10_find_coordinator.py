@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from kbroker.common.errors import Errors
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
+NOWHERE = {"NodeId": -1, "Host": "", "Port": -1}
 
 NO_SUCH_KIND = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
@@ -25,8 +26,14 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         endpoint = ctx.endpoint(request.listener)
         place = {"NodeId": ctx.node_id, "Host": endpoint.host, "Port": endpoint.port, "ErrorCode": 0}
         if request.api_version >= 4:
-            rows = [{**place, "Key": key, "ErrorMessage": ""} for key in body["CoordinatorKeys"]]
+            nowhere = {**NOWHERE, "ErrorCode": int(Errors.COORDINATOR_NOT_AVAILABLE)}
+            rows = [
+                {**(place if _is_known(ctx, kind, key) else nowhere), "Key": key, "ErrorMessage": ""}
+                for key in body["CoordinatorKeys"]
+            ]
             return {"Coordinators": rows}
+        if not _is_known(ctx, kind, body["Key"]):
+            return failure(body, Errors.COORDINATOR_NOT_AVAILABLE, request)
         return {**place, "ErrorMessage": "NONE"}
     if kind == GROUP:
         return failure(body, Errors.COORDINATOR_NOT_AVAILABLE, request)
@@ -41,8 +48,18 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     return _nowhere(body, error, error.message, request)
 
 
+def _is_known(ctx: ApiContext, kind: int, key: str) -> bool:
+    """Whether what is remembered of it could be read at the start."""
+    if kind == GROUP:
+        try:
+            ctx.groups.check(key)
+        except KafkaError:
+            return False
+    return True
+
+
 def _nowhere(body: Body, error: Errors, text: str, request: RequestContext) -> Body:
-    place = {"NodeId": -1, "Host": "", "Port": -1, "ErrorCode": int(error), "ErrorMessage": text}
+    place = {**NOWHERE, "ErrorCode": int(error), "ErrorMessage": text}
     if request.api_version >= 4:
         return {"Coordinators": [{**place, "Key": key} for key in body["CoordinatorKeys"]]}
     return place

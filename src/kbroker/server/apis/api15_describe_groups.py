@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.common.errors import Errors
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import DescribedGroup
 from kbroker.server.context import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
@@ -20,7 +20,11 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def _describe(ctx: ApiContext, group_id: str, operations: int, request: RequestContext) -> Body:
-    found = ctx.groups.describe(group_id)
+    groups = ctx.groups
+    try:
+        found = groups.describe(group_id)
+    except KafkaError as error:  # of this group: the others are described
+        return _nothing(group_id, error.error, None, "")
     if found is not None:
         return _group(found, operations)
     if request.api_version < 6:
