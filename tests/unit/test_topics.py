@@ -228,7 +228,7 @@ def test_topics_of_one_request_are_remembered_and_synced_together():
     """A transaction and a sync of the log folder each is what made 5,000 partitions take 14 s: one of each does."""
     bench = make_bench()
     statements = []
-    bench.ctx.store._db.set_trace_callback(statements.append)
+    bench.ctx.store._file._db.set_trace_callback(statements.append)
     rows = [{"Name": f"t{number}", "NumPartitions": 20, "ReplicationFactor": 1} for number in range(50)]
     answer = bench.ask("CreateTopics", 7, {"Topics": rows})
     assert {row["ErrorCode"] for row in answer["Topics"]} == {0}

@@ -1,54 +1,30 @@
 """What the cluster remembers beside the logs: topics, configs, quotas, users ...; one SQLite file with transactions.
 
-``synchronous=FULL``: once a method has returned, its change survives a power loss if the disk keeps its promises.
+Once a method has returned, its change survives a power cut if the disk keeps its promises (``metadata_file``).
 """
 
 from __future__ import annotations
 
 import base64
-import sqlite3
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
+from kbroker.common.errors import KafkaError
 from kbroker.common.scram import Credential
+from kbroker.log.log_dir import partition_folders
+from kbroker.server.metadata_file import UNREADABLE, MetadataError, MetadataFile, way_out
+from kbroker.server.metadata_schema import SCHEMA_VERSION
+
+__all__ = ["FILE_NAME", "SCHEMA_VERSION", "MetadataError", "MetadataStore", "StoredTopic"]
 
 FILE_NAME = "kbroker-metadata.db"
 PRODUCER_ID_BLOCK = 1000
 
 BROKER, TOPIC, GROUP, CLIENT_METRICS = "broker", "topic", "group", "client-metrics"
-
-_SCHEMA = """
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE topics (name TEXT PRIMARY KEY, topic_id BLOB NOT NULL UNIQUE, partitions INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE configs (kind TEXT NOT NULL, resource TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
-                      PRIMARY KEY (kind, resource, name)) WITHOUT ROWID;
-CREATE TABLE producer_ids (next INTEGER NOT NULL);
-INSERT INTO producer_ids VALUES (0);
-INSERT INTO configs VALUES ('broker', '', 'min.insync.replicas', '1');
-"""
-
-# What brings a file of version 1 to 2, of 2 to 3 ...; a new file goes the same way. Never changed, only added to.
-_MIGRATIONS = (
-    """
-CREATE TABLE quotas (entity TEXT NOT NULL, key TEXT NOT NULL, value REAL NOT NULL, PRIMARY KEY (entity, key))
-    WITHOUT ROWID;
-""",
-    """
-CREATE TABLE scram_credentials (user TEXT NOT NULL, mechanism TEXT NOT NULL, salt BLOB NOT NULL,
-                                iterations INTEGER NOT NULL, stored_key BLOB NOT NULL, server_key BLOB NOT NULL,
-                                PRIMARY KEY (user, mechanism)) WITHOUT ROWID;
-""",
-)
-
-SCHEMA_VERSION = 1 + len(_MIGRATIONS)
-
-
-class MetadataError(RuntimeError):
-    """The metadata file cannot be used; the text says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -66,185 +42,137 @@ class MetadataStore:
 
     Args: ``folder`` of the logs, None to keep everything in memory; ``node_id`` of this broker; ``cluster_id`` of the
     log folder, None to make one up for a new file and take the stored one otherwise.
-    Raises: MetadataError if the file is damaged, locked, of a newer version, or of another node or cluster.
+    Raises: MetadataError if the file is damaged, locked, of a newer version, of another node or cluster, or missing or
+    empty where there are partitions.
+    Methods raise KafkaError KAFKA_STORAGE_ERROR when the disk fails them; nothing has changed then.
     Threads: any.
     """
 
     def __init__(self, folder: Path | None, node_id: int, cluster_id: str | None = None) -> None:
         self.path = None if folder is None else folder / FILE_NAME
-        self._producer_lock = threading.Lock()  # taken before _lock
-        self._lock = threading.Lock()
+        self._producer_lock = threading.Lock()  # taken before the file's
         self._next_producer_id = self._block_end = 0
+        if folder is not None and not (folder / FILE_NAME).exists():
+            _check_no_partitions(folder, "is missing")
+        file = self._file = MetadataFile(self.path)
         try:
-            place = ":memory:" if self.path is None else self.path
-            self._db = sqlite3.connect(place, timeout=1, check_same_thread=False, isolation_level=None)
-        except sqlite3.Error as error:
-            raise MetadataError(f"cannot open {self.path}: {error}") from error
-        try:
-            self._open(node_id, cluster_id)
-        except sqlite3.Error as error:
-            self._db.close()
+            if folder is not None and file.is_new:
+                _check_no_partitions(folder, "is empty")
+            file.complete([("cluster.id", cluster_id or new_cluster_id()), ("node.id", str(node_id))])
+            self._check_owner(node_id, cluster_id)
+        except (*UNREADABLE, KafkaError) as error:
+            file.close()
             raise MetadataError(f"cannot use {self.path}: {error}") from error
-        except MetadataError:
-            self._db.close()
+        except BaseException:
+            file.close()
             raise
+        self.node_id = node_id
 
-    def _open(self, node_id: int, cluster_id: str | None) -> None:
-        self._db.execute("PRAGMA foreign_keys=ON")
-        self._db.execute("PRAGMA synchronous=FULL")
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version > SCHEMA_VERSION:
-            raise MetadataError(
-                f"{self.path} has schema version {version}, this kbroker knows {SCHEMA_VERSION}: start a newer kbroker"
-            )
-        if version == 0:
-            self._create(node_id, cluster_id or new_cluster_id())
-            version = 1
-        self._migrate(version)
-        self.cluster_id = self._fact("cluster.id")
-        stored = int(self._fact("node.id"))
-        if stored != node_id:
+    def _check_owner(self, node_id: int, cluster_id: str | None) -> None:
+        facts = {name: value for name, value in self._file.rows("SELECT name, value FROM facts")}  # noqa: C416
+        for name in ("cluster.id", "node.id"):
+            if name not in facts:
+                raise MetadataError(f"{self.path} lacks {name}: it is not a metadata file of kbroker, or it is damaged")
+        self.cluster_id = str(facts["cluster.id"])
+        stored = str(facts["node.id"])
+        if stored != str(node_id):
             raise MetadataError(f"{self.path} belongs to node.id {stored}, this broker is {node_id}")
         if cluster_id is not None and cluster_id != self.cluster_id:
             raise MetadataError(f"{self.path} belongs to cluster {self.cluster_id}, its log folder to {cluster_id}")
-        self.node_id = node_id
-
-    def _create(self, node_id: int, cluster_id: str) -> None:
-        with self._transaction() as db:
-            for statement in _SCHEMA.split(";"):
-                db.execute(statement)
-            facts = [("cluster.id", cluster_id), ("node.id", str(node_id))]
-            db.executemany("INSERT INTO facts VALUES (?, ?)", facts)
-            db.execute("PRAGMA user_version=1")
-
-    def _migrate(self, version: int) -> None:
-        """Bring an older file up to date, one version at a time; each step is made whole or not at all."""
-        for target in range(version + 1, SCHEMA_VERSION + 1):
-            with self._transaction() as db:
-                for statement in _MIGRATIONS[target - 2].split(";"):
-                    db.execute(statement)
-                db.execute(f"PRAGMA user_version={target}")
-
-    def _fact(self, name: str) -> str:
-        row = self._db.execute("SELECT value FROM facts WHERE name=?", (name,)).fetchone()
-        if row is None:
-            raise MetadataError(f"{self.path} lacks {name}: it is not a metadata file of kbroker, or it is damaged")
-        return str(row[0])
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
 
     def close(self) -> None:
         """Close the file. Idempotent."""
-        with self._lock:
-            self._db.close()
+        self._file.close()
 
     # ------------------------------------------------------------ topics
 
     def topics(self) -> list[StoredTopic]:
         """All topics, by name."""
-        with self._lock:
-            rows = self._db.execute("SELECT name, topic_id, partitions FROM topics ORDER BY name").fetchall()
-            configs: dict[str, dict[str, str]] = {}
-            for resource, name, value in self._db.execute(
-                "SELECT resource, name, value FROM configs WHERE kind=? ORDER BY name", (TOPIC,)
-            ):
-                configs.setdefault(resource, {})[name] = value
-        return [StoredTopic(name, uuid.UUID(bytes=raw), count, configs.get(name, {})) for name, raw, count in rows]
+        rows = self._file.rows("SELECT name, topic_id, partitions FROM topics ORDER BY name")
+        configs: dict[str, dict[str, str]] = {}
+        query = "SELECT resource, name, value FROM configs WHERE kind=? ORDER BY name"
+        for resource, name, value in self._file.rows(query, (TOPIC,)):
+            configs.setdefault(str(resource), {})[str(name)] = str(value)
+        return [
+            StoredTopic(str(name), uuid.UUID(bytes=cast(bytes, raw)), cast(int, count), configs.get(str(name), {}))
+            for name, raw, count in rows
+        ]
 
     def add_topics(self, topics: Iterable[StoredTopic]) -> None:
         """Remember new topics, all or none. Raises: sqlite3.IntegrityError if a name or id is taken."""
         topics = list(topics)
-        with self._transaction() as db:
-            db.executemany(
-                "INSERT INTO topics VALUES (?, ?, ?)",
-                [(topic.name, topic.topic_id.bytes, topic.partitions) for topic in topics],
-            )
-            db.executemany(
-                "INSERT INTO configs VALUES (?, ?, ?, ?)",
+        file = self._file
+        with file.transaction(grows=True):
+            file.insert("topics", [(topic.name, topic.topic_id.bytes, topic.partitions) for topic in topics])
+            file.insert(
+                "configs",
                 [(TOPIC, topic.name, name, value) for topic in topics for name, value in topic.configs.items()],
             )
 
     def remove_topics(self, names: Iterable[str]) -> None:
         """Forget topics and their configs, all or none."""
         names = list(names)
-        with self._transaction() as db:
-            db.executemany("DELETE FROM topics WHERE name=?", [(name,) for name in names])
-            db.executemany("DELETE FROM configs WHERE kind=? AND resource=?", [(TOPIC, name) for name in names])
+        with self._file.transaction():
+            self._file.delete("topics", "name=?", [(name,) for name in names])
+            self._file.delete("configs", "kind=? AND resource=?", [(TOPIC, name) for name in names])
 
     def set_partitions(self, name: str, partitions: int) -> None:
         """Remember the new number of partitions of a topic."""
-        with self._transaction() as db:
-            db.execute("UPDATE topics SET partitions=? WHERE name=?", (partitions, name))
+        with self._file.transaction():
+            row = self._file.one("SELECT topic_id FROM topics WHERE name=?", (name,))
+            if row is not None:
+                self._file.delete("topics", "name=?", [(name,)])
+                self._file.insert("topics", [(name, row[0], partitions)])
 
     # ------------------------------------------------------------ configs
 
     def configs(self, kind: str, resource: str) -> dict[str, str]:
         """Dynamic configs of one resource; ``kind`` is BROKER, TOPIC ...; broker "" is the default of all brokers."""
-        with self._lock:
-            rows = self._db.execute(
-                "SELECT name, value FROM configs WHERE kind=? AND resource=? ORDER BY name", (kind, resource)
-            )
-            return dict(rows.fetchall())
+        query = "SELECT name, value FROM configs WHERE kind=? AND resource=? ORDER BY name"
+        return {str(name): str(value) for name, value in self._file.rows(query, (kind, resource))}
 
     def replace_configs(self, kind: str, resource: str, configs: Mapping[str, str]) -> None:
         """Set the dynamic configs of one resource to exactly these."""
-        with self._transaction() as db:
-            db.execute("DELETE FROM configs WHERE kind=? AND resource=?", (kind, resource))
-            rows = [(kind, resource, name, value) for name, value in configs.items()]
-            db.executemany("INSERT INTO configs VALUES (?, ?, ?, ?)", rows)
+        with self._file.transaction():
+            self._file.delete("configs", "kind=? AND resource=?", [(kind, resource)])
+            self._file.insert("configs", [(kind, resource, name, value) for name, value in configs.items()])
 
     def resources_with_configs(self, kind: str) -> list[str]:
         """Names of the resources of a kind that have configs."""
-        with self._lock:
-            rows = self._db.execute("SELECT DISTINCT resource FROM configs WHERE kind=? ORDER BY resource", (kind,))
-            return [str(row[0]) for row in rows]
+        query = "SELECT DISTINCT resource FROM configs WHERE kind=? ORDER BY resource"
+        return [str(row[0]) for row in self._file.rows(query, (kind,))]
 
     # ------------------------------------------------------------ quotas
 
     def quotas(self) -> list[tuple[str, str, float]]:
         """Every quota: entity (as ``alter_quotas`` was given it), key, value."""
-        with self._lock:
-            rows = self._db.execute("SELECT entity, key, value FROM quotas ORDER BY entity, key")
-            return [(str(entity), str(key), float(value)) for entity, key, value in rows]
+        rows = self._file.rows("SELECT entity, key, value FROM quotas ORDER BY entity, key")
+        return [(str(entity), str(key), float(value)) for entity, key, value in rows]
 
     def alter_quotas(self, changes: Iterable[tuple[str, str, float | None]]) -> None:
         """Set quotas by entity and key, or remove those whose value is None: all of them together."""
-        with self._transaction() as db:
+        with self._file.transaction():
             for entity, key, value in changes:
-                if value is None:
-                    db.execute("DELETE FROM quotas WHERE entity=? AND key=?", (entity, key))
-                else:
-                    db.execute("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?)", (entity, key, value))
+                self._file.delete("quotas", "entity=? AND key=?", [(entity, key)])
+                if value is not None:
+                    self._file.insert("quotas", [(entity, key, float(value))])
 
     # ------------------------------------------------------------ users
 
     def scram_credentials(self) -> dict[tuple[str, str], Credential]:
         """The SCRAM users: credentials by user and mechanism."""
-        with self._lock:
-            rows = self._db.execute(
-                "SELECT user, mechanism, salt, iterations, stored_key, server_key FROM scram_credentials"
-            ).fetchall()
-        return {(user, mechanism): Credential(*rest) for user, mechanism, *rest in rows}
+        query = "SELECT user, mechanism, salt, iterations, stored_key, server_key FROM scram_credentials"
+        return {(str(user), str(mechanism)): _credential(*rest) for user, mechanism, *rest in self._file.rows(query)}
 
     def change_scram_credentials(
         self, stored: Mapping[tuple[str, str], Credential], removed: Iterable[tuple[str, str]]
     ) -> None:
         """Remove some credentials and store others, all of it or nothing."""
-        with self._transaction() as db:
-            db.executemany("DELETE FROM scram_credentials WHERE user=? AND mechanism=?", list(removed))
-            db.executemany(
-                "INSERT OR REPLACE INTO scram_credentials VALUES (?, ?, ?, ?, ?, ?)",
-                [(*key, c.salt, c.iterations, c.stored_key, c.server_key) for key, c in stored.items()],
+        with self._file.transaction(grows=bool(stored)):
+            self._file.delete("scram_credentials", "user=? AND mechanism=?", [*removed, *stored])
+            self._file.insert(
+                "scram_credentials",
+                [(*key, bytes(c.salt), c.iterations, c.stored_key, c.server_key) for key, c in stored.items()],
             )
 
     # ------------------------------------------------------------ producer ids
@@ -253,12 +181,37 @@ class MetadataStore:
         """Return an id no producer has had: its block was taken durably, so that none comes twice after a crash."""
         with self._producer_lock:
             if self._next_producer_id >= self._block_end:
-                with self._transaction() as db:
-                    start = int(db.execute("SELECT next FROM producer_ids").fetchone()[0])
-                    db.execute("UPDATE producer_ids SET next=?", (start + PRODUCER_ID_BLOCK,))
+                with self._file.transaction():
+                    row = self._file.one("SELECT next FROM producer_ids")
+                    start = 0 if row is None else cast(int, row[0])
+                    self._set_next_block(start + PRODUCER_ID_BLOCK)
                 self._next_producer_id, self._block_end = start, start + PRODUCER_ID_BLOCK
             self._next_producer_id += 1
             return self._next_producer_id - 1
+
+    def skip_producer_ids(self, next_id: int) -> None:
+        """Let producer ids go on from ``next_id``: for a file that is made anew."""
+        with self._producer_lock, self._file.transaction():
+            self._set_next_block(next_id)
+
+    def _set_next_block(self, start: int) -> None:
+        self._file.delete("producer_ids", "1", [()])
+        self._file.insert("producer_ids", [(start,)])
+
+
+def _credential(*parts: object) -> Credential:
+    return Credential(*parts)  # type: ignore[arg-type]
+
+
+def _check_no_partitions(folder: Path, state: str) -> None:
+    """Raises: MetadataError, for an empty cluster would put the folders of a topic made again aside."""
+    found = partition_folders(folder)
+    if found:
+        count = f"{len(found)} partition folders" if len(found) > 1 else "a partition folder"
+        raise MetadataError(
+            f"{folder / FILE_NAME} {state}, but {folder} has {count} ({found[0].name}"
+            f"{', ...' if len(found) > 1 else ''}): {way_out(folder)}"
+        )
 
 
 def new_cluster_id() -> str:

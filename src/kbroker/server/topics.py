@@ -102,6 +102,7 @@ class TopicRegistry:
         self.on_deleted: Callable[[str], None] | None = None  # called with the name of each deleted topic
         self._lock = threading.Lock()
         self._refused: dict[str, Mapping[str, ConfigValue]] = {}  # configs with which partitions are offline, by topic
+        self._to_forget: set[str] = set()  # remembered, but never made: what should have forgotten them failed
         self._by_name: Mapping[str, TopicView] = {}
         self._by_id: Mapping[uuid.UUID, TopicView] = {}
 
@@ -200,7 +201,13 @@ class TopicRegistry:
 
         They are remembered first: folders that nobody knows would stay for ever, missing ones are made at a start.
         """
-        self._store.add_topics(topics)
+        try:
+            if self._to_forget:
+                self._store.remove_topics(self._to_forget)
+                self._to_forget.clear()
+            self._store.add_topics(topics)
+        except KafkaError as error:
+            return {topic.name: error for topic in topics}
         views: dict[str, TopicView] = {}
         failures: dict[str, Exception] = {}
         for topic in topics:
@@ -216,12 +223,19 @@ class TopicRegistry:
         if failures:
             # their folders first: a start makes the missing ones of a topic that it knows, and leaves those of others
             self._drop_logs({topic.name: range(topic.partitions) for topic in topics if topic.name in failures})
-            self._store.remove_topics(failures)
+            self._forget(failures)
         if views:
             self._swap({**self._by_name, **views})
         for view in views.values():
             logger.info("created topic %s with %d partition(s), id %s", view.name, len(view.partitions), view.topic_id)
         return {name: _storage_error(error) for name, error in failures.items()}
+
+    def _forget(self, names: Iterable[str]) -> None:
+        """Forget topics that could not be made; when that fails too, before the next ones are made."""
+        try:
+            self._store.remove_topics(names)
+        except KafkaError:
+            self._to_forget.update(names)
 
     def delete(self, name: str, charge: Charge = free) -> uuid.UUID:
         """Forget a topic and remove its logs; return the id it had.
@@ -260,8 +274,10 @@ class TopicRegistry:
                 else:
                     views[name] = view
                     results.append(view.topic_id)
+            failures = self._forget_noted(views) if views else {}
+            results = [one if isinstance(one, KafkaError) else failures.get(one, one) for one in results]
+            views = {name: view for name, view in views.items() if view.topic_id not in failures}
             if views:
-                self._forget_noted(views)
                 self._swap({name: view for name, view in self._by_name.items() if name not in views})
                 self._drop_logs({name: range(len(view.partitions)) for name, view in views.items()})
             for name, view in views.items():
@@ -271,14 +287,33 @@ class TopicRegistry:
                 self.on_deleted(name)
         return results
 
-    def _forget_noted(self, views: Mapping[str, TopicView]) -> None:
-        """Forget topics; the note lets a start after a crash remove folders that are not renamed by then."""
-        self._logs.note_deletions([view.topic_id for view in views.values()])
+    def _forget_noted(self, views: Mapping[str, TopicView]) -> dict[uuid.UUID, KafkaError]:
+        """Forget topics; the note lets a start after a crash remove folders that are not renamed by then.
+
+        Returns: by id, why some are not forgotten.
+        """
+        ids = [view.topic_id for view in views.values()]
+        self._logs.note_deletions(ids)
         try:
-            self._store.remove_topics(views)
+            failures = self._forget_some(views)
         except BaseException:
             self._logs.note_deletions([])
             raise
+        if failures:
+            self._logs.note_deletions([one for one in ids if one not in failures])
+        return failures
+
+    def _forget_some(self, views: Mapping[str, TopicView]) -> dict[uuid.UUID, KafkaError]:
+        """Forget topics together, or each by itself when there is no room for that; return why some stay, by id."""
+        failures: dict[uuid.UUID, KafkaError] = {}
+        try:
+            self._store.remove_topics(views)
+        except KafkaError as error:
+            if len(views) == 1:
+                return {view.topic_id: error for view in views.values()}
+            for name, view in views.items():
+                failures.update(self._forget_some({name: view}))
+        return failures
 
     def add_partitions(
         self,
@@ -306,17 +341,17 @@ class TopicRegistry:
             try:
                 grown = self._open(stored, range(current, count), view.partitions)
                 self._logs.sync_folders()
+                self._store.set_partitions(name, count)
             except Exception as error:
                 self._drop_logs({name: range(current, count)})
                 raise _storage_error(error) from None
-            self._store.set_partitions(name, count)
             self._swap({**self._by_name, name: grown})
             logger.info("topic %s has %d partitions now", name, count)
 
     def set_configs(self, name: str, configs: Mapping[str, str]) -> None:
         """Give a topic these configs of its own and no others; its logs follow them when this returns.
 
-        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION.
+        Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION; KAFKA_STORAGE_ERROR, and nothing has changed then.
         """
         with self._lock:
             view = self._by_name.get(name)
@@ -391,7 +426,7 @@ class TopicRegistry:
         if name != OFFSETS_TOPIC:
             return NewTopic(name)
         partitions = self._config.integer("offsets.topic.num.partitions")
-        return NewTopic(name, partitions, configs=_offsets_topic_configs(self._config))
+        return NewTopic(name, partitions, configs=offsets_topic_configs(self._config))
 
     def _open(self, stored: StoredTopic, indexes: Iterable[int], present: Sequence[Any] = ()) -> TopicView:
         configs = self._config.topic_configs(stored.configs)
@@ -435,7 +470,7 @@ def _storage_error(error: Exception) -> KafkaError:
     return KafkaError(Errors.UNKNOWN_SERVER_ERROR)
 
 
-def _offsets_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
+def offsets_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
     """Settings of ``__consumer_offsets``: compacted; where that is refused still, nothing of it may ever be dropped."""
     configs: dict[str, str | None] = {
         "compression.type": "producer",

@@ -72,7 +72,8 @@ class QuotaEntityStore:
         """Change each entity, all of its keys or none, and remember all of the request in one step.
 
         An entity that comes twice is not changed at all.
-        Returns: by entity, in order, why it was refused, or None. Raises: sqlite3.Error; nothing has changed then.
+        Returns: by entity, in order, why it was refused, or None. KAFKA_STORAGE_ERROR for all that change when they
+        cannot be remembered; none has changed then.
         """
         times = Counter(alteration.entity for alteration in alterations)
         results: dict[QuotaEntity, KafkaError | None] = {}
@@ -90,8 +91,11 @@ class QuotaEntityStore:
             except KafkaError as refusal:
                 results[entity] = refusal
         if not validate_only:
-            with self._lock:
-                self._change(accepted, lookups.found)
+            try:
+                with self._lock:
+                    self._change(accepted, lookups.found)
+            except KafkaError as refusal:
+                results.update(dict.fromkeys(accepted, refusal))
         return results
 
     def find(

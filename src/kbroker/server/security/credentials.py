@@ -86,8 +86,11 @@ class ScramCredentials:
                 del known[key]
             known.update(stored)
             if removed or stored:
-                self._store.change_scram_credentials(stored, removed)
-                self._known = known
+                try:
+                    self._store.change_scram_credentials(stored, removed)
+                    self._known = known
+                except KafkaError as refusal:
+                    outcome = {user: error or refusal for user, error in outcome.items()}
         return outcome
 
     def _objection(self, change: Deletion | Upsertion) -> KafkaError | None:

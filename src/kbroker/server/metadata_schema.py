@@ -1,0 +1,61 @@
+"""The tables of the metadata file, from its first version on."""
+
+from __future__ import annotations
+
+import functools
+import sqlite3
+from contextlib import closing
+
+NEW_FILE = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE topics (name TEXT PRIMARY KEY, topic_id BLOB NOT NULL UNIQUE, partitions INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE configs (kind TEXT NOT NULL, resource TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
+                      PRIMARY KEY (kind, resource, name)) WITHOUT ROWID;
+CREATE TABLE producer_ids (next INTEGER NOT NULL);
+INSERT INTO producer_ids VALUES (0);
+INSERT INTO configs VALUES ('broker', '', 'min.insync.replicas', '1');
+"""
+
+# What brings a file of version 1 to 2, of 2 to 3 ...; a new file goes the same way. Never changed, only added to.
+MIGRATIONS = (
+    """
+CREATE TABLE quotas (entity TEXT NOT NULL, key TEXT NOT NULL, value REAL NOT NULL, PRIMARY KEY (entity, key))
+    WITHOUT ROWID;
+""",
+    """
+CREATE TABLE scram_credentials (user TEXT NOT NULL, mechanism TEXT NOT NULL, salt BLOB NOT NULL,
+                                iterations INTEGER NOT NULL, stored_key BLOB NOT NULL, server_key BLOB NOT NULL,
+                                PRIMARY KEY (user, mechanism)) WITHOUT ROWID;
+""",
+    """
+ALTER TABLE facts ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE topics ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE configs ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE producer_ids ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE quotas ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE scram_credentials ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE totals (name TEXT PRIMARY KEY, row_count INTEGER NOT NULL, checksums INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE reserve (filler BLOB NOT NULL);
+""",
+)
+
+SCHEMA_VERSION = 1 + len(MIGRATIONS)
+CHECKED_FROM = 4  # rows have checksums
+
+#: The columns that a row's checksum covers.
+TABLES = {
+    "facts": ("name", "value"),
+    "topics": ("name", "topic_id", "partitions"),
+    "configs": ("kind", "resource", "name", "value"),
+    "producer_ids": ("next",),
+    "quotas": ("entity", "key", "value"),
+    "scram_credentials": ("user", "mechanism", "salt", "iterations", "stored_key", "server_key"),
+}
+
+
+@functools.cache
+def expected_schema(version: int) -> frozenset[tuple[str, str, str, str | None]]:
+    """What SQLite's own list of tables and indexes says in a file of this version."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(NEW_FILE + "".join(MIGRATIONS[: version - 1]))
+        return frozenset(db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))

@@ -1,0 +1,311 @@
+"""The power goes just after a change of the metadata was acknowledged: the change is there when it is back.
+
+The cut is a copy of the disk's image, taken while the broker runs, and mounted: what was not synced is not in it.
+"""
+
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kbroker.server.metadata_store import BROKER, MetadataStore
+from tests.support import need
+from tests.support.broker import BrokerProcess
+from tests.support.fixture_client import Raw
+from tests.support.power_cut import MAKE, Disk, mounted
+
+TOPIC, BROKER_TYPE = 2, 4
+
+
+class Administrator:
+    """Makes changes over the wire, and knows what must be remembered after each that was acknowledged."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.raw = Raw(SimpleNamespace(bootstrap_servers=bootstrap))
+        self.topics: dict[str, tuple[int, dict[str, str]]] = {}
+        self.broker: dict[str, str] = {"min.insync.replicas": "1"}
+        self.users: dict[str, int] = {}
+        self.quotas: dict[str, float] = {}
+        self._made = 0
+
+    def create(self) -> None:
+        self._made += 1
+        name = f"t{self._made}"
+        row = {"Name": name, "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
+        answer = self.raw.ask(19, 7, {"Topics": [row], "timeoutMs": 9000, "validateOnly": False})
+        assert answer["Topics"][0]["ErrorCode"] == 0, answer
+        self.topics[name] = (1, {})
+
+    def delete(self, name: str) -> None:
+        answer = self.raw.ask(20, 4, {"TopicNames": [name], "TimeoutMs": 9000})
+        assert answer["Responses"][0]["ErrorCode"] == 0, answer
+        del self.topics[name]
+
+    def grow(self, name: str) -> None:
+        count, configs = self.topics[name]
+        row = {"Name": name, "Count": count + 1, "Assignments": None}
+        answer = self.raw.ask(37, 3, {"Topics": [row], "TimeoutMs": 9000, "ValidateOnly": False})
+        assert answer["Results"][0]["ErrorCode"] == 0, answer
+        self.topics[name] = (count + 1, configs)
+
+    def configure(self, kind: int, name: str, key: str, value: str) -> None:
+        change = {"Name": key, "ConfigOperation": 0, "Value": value}
+        row = {"ResourceType": kind, "ResourceName": name, "Configs": [change]}
+        answer = self.raw.ask(44, 1, {"Resources": [row], "ValidateOnly": False})
+        assert answer["Responses"][0]["ErrorCode"] == 0, answer
+
+    def configure_topic(self, name: str, value: int) -> None:
+        self.configure(TOPIC, name, "retention.ms", str(value))
+        self.topics[name] = (self.topics[name][0], {"retention.ms": str(value)})
+
+    def configure_broker(self, value: int) -> None:
+        self.configure(BROKER_TYPE, "", "message.max.bytes", str(value))
+        self.broker["message.max.bytes"] = str(value)
+
+    def add_user(self, name: str, iterations: int) -> None:
+        row = {"Name": name, "Mechanism": 1, "Iterations": iterations, "Salt": b"s" * 16, "SaltedPassword": b"p" * 32}
+        answer = self.raw.ask(51, 0, {"Deletions": [], "Upsertions": [row]})
+        assert answer["Results"][0]["ErrorCode"] == 0, answer
+        self.users[name] = iterations
+
+    def set_quota(self, name: str, rate: float) -> None:
+        entry = {
+            "Entity": [{"EntityType": "user", "EntityName": name}],
+            "Ops": [{"Key": "producer_byte_rate", "Value": rate, "Remove": False}],
+        }
+        answer = self.raw.ask(49, 1, {"Entries": [entry], "ValidateOnly": False})
+        assert answer["Entries"][0]["ErrorCode"] == 0, answer
+        self.quotas[name] = rate
+
+    def random_change(self, rng: random.Random) -> None:
+        names = list(self.topics)
+        choice = rng.randrange(7) if names else 0
+        if choice == 0:
+            self.create()
+        elif choice == 1:
+            self.grow(rng.choice(names))
+        elif choice == 2:
+            self.configure_topic(rng.choice(names), rng.randrange(1, 1 << 40))
+        elif choice == 3:
+            self.configure_broker(rng.randrange(1000, 1 << 30))
+        elif choice == 4:
+            self.add_user(rng.choice("abc"), rng.randrange(4096, 16384))
+        elif choice == 5:
+            self.set_quota(rng.choice("abc"), float(rng.randrange(1, 1 << 30)))
+        else:
+            self.delete(rng.choice(names))
+
+    def state(self) -> tuple[object, ...]:
+        return dict(self.topics), dict(self.broker), dict(self.users), dict(self.quotas)
+
+
+def remembered(folder: Path) -> tuple[object, ...]:
+    """What a broker that starts on this folder would know."""
+    store = MetadataStore(folder, 1)
+    try:
+        topics = {topic.name: (topic.partitions, dict(topic.configs)) for topic in store.topics()}
+        users = {user: credential.iterations for (user, _), credential in store.scram_credentials().items()}
+        quotas = {re.sub(r'.*": "|"}', "", entity): value for entity, _, value in store.quotas()}
+        return topics, store.configs(BROKER, ""), users, quotas
+    finally:
+        store.close()
+
+
+@pytest.fixture
+def administrator() -> Iterator[Callable[[str], Administrator]]:
+    made: list[Administrator] = []
+
+    def connect(bootstrap: str) -> Administrator:
+        made.append(Administrator(bootstrap))
+        return made[-1]
+
+    yield connect
+    for one in made:
+        one.raw.socket.close()
+
+
+@pytest.fixture(params=list(MAKE))
+def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Disk]:
+    if request.param != "ext4" and shutil.which(MAKE[request.param][0]) is None:
+        pytest.skip(f"needs {MAKE[request.param][0]}")
+    made = Disk(tmp_path, request.param)
+    yield made
+    made.close()
+
+
+def cut_after_each(disk: Disk, admin: Administrator, changes: list[Callable[[], None]]) -> list[tuple[Path, Any]]:
+    """Make changes one by one, and cut the power after each; return the images and what each must hold."""
+    cuts = []
+    for change in changes:
+        change()
+        cuts.append((disk.cut(), admin.state()))
+    return cuts
+
+
+def check(cuts: list[tuple[Path, Any]]) -> None:
+    for image, expected in cuts:
+        with mounted(image) as folder:
+            assert remembered(folder / "data") == expected
+
+
+@pytest.mark.slow
+def test_acknowledged_metadata_survives_a_power_cut(
+    disk: Disk, start_broker: Callable[..., BrokerProcess], administrator: Callable[[str], Administrator]
+) -> None:
+    """Every kind of change, each followed by a cut: topics, partitions, configs, users, quotas, a deletion."""
+    broker = start_broker(folder=disk.folder / "data")
+    admin = administrator(broker.bootstrap)
+    steps: list[Callable[[], None]] = [
+        admin.create,
+        lambda: admin.configure_topic("t1", 12345),
+        lambda: admin.configure_broker(54321),
+        lambda: admin.grow("t1"),
+        lambda: admin.add_user("bob", 5000),
+        lambda: admin.set_quota("alice", 7.0),
+        admin.create,
+        lambda: admin.delete("t1"),
+    ]
+    cuts = cut_after_each(disk, admin, steps)
+    broker.kill()
+    last = disk.cut()
+    check(cuts)
+    with mounted(last) as folder:
+        again = start_broker(folder=folder / "data")
+        every = {"Topics": None, "AllowAutoTopicCreation": False, "IncludeTopicAuthorizedOperations": False}
+        with Raw(SimpleNamespace(bootstrap_servers=again.bootstrap)) as raw:
+            answer = raw.ask(3, 12, every)
+        assert [(row["Name"], len(row["Partitions"])) for row in answer["Topics"]] == [("t2", 1)]
+        assert (folder / "data" / "t2-0" / "partition.metadata").read_text().startswith("version: 0\ntopic_id: ")
+        assert again.stop() == 0
+
+
+@pytest.mark.soak
+def test_many_power_cuts(
+    disk: Disk, start_broker: Callable[..., BrokerProcess], administrator: Callable[[str], Administrator]
+) -> None:
+    """Three hundred changes at random, a cut after each."""
+    rng = random.Random(20)
+    broker = start_broker(folder=disk.folder / "data")
+    admin = administrator(broker.bootstrap)
+    for _ in range(30):
+        check(cut_after_each(disk, admin, [lambda: admin.random_change(rng)] * 10))
+    broker.kill()
+
+
+# ---------------------------------------------------------------- without a disk of its own: the order of system calls
+
+CHANGES = """
+import os, sys, uuid
+from pathlib import Path
+from kbroker.log.checkpoints import uuid_to_text
+from kbroker.log.log_dir import LogDir
+from kbroker.server.metadata_store import BROKER, MetadataStore, StoredTopic
+
+def acknowledge(what):
+    os.write(1, b"ACK " + what.encode() + b"\\n")
+
+folder = Path(sys.argv[1]) / "new" / "data"
+logs = LogDir(folder)
+acknowledge("log folder")
+store = MetadataStore(folder, 1, logs.owner.cluster_id)
+acknowledge("metadata file")
+for number in range(3):
+    store.add_topics([StoredTopic(f"t{number}", uuid.UUID(int=number), 1, {"retention.ms": "5"})])
+    acknowledge("topic")
+store.replace_configs(BROKER, "", {"message.max.bytes": "100"})
+acknowledge("config")
+store.remove_topics(["t0"])
+acknowledge("removal")
+logs.create_partition_folder("t1", 0, uuid.UUID(int=1))
+logs.create_partition_folder("t2", 0, uuid.UUID(int=2))
+logs.sync()
+acknowledge("partition folders")
+logs.rename_for_delete("t1", 0)
+logs.sync()
+acknowledge("deleted partition")
+logs.write_recovery_points({("t2", 0): 5})
+acknowledge("checkpoint")
+store.close()
+logs.close(clean=True)
+acknowledge("clean stop")
+"""
+CALL = re.compile(r"(?:\d+ +)?(\w+)\((.*)\) += (-?\d+)(?:<(.*?)>)?")
+WRITES = {"write", "pwrite64", "writev", "pwritev", "ftruncate", "fallocate"}
+SYNCS = {"fsync", "fdatasync"}
+NAMES = {"rename", "renameat", "renameat2", "unlink", "unlinkat", "mkdir", "mkdirat", "rmdir"}
+
+
+def unsynced_at_each_acknowledgement(trace: str, below: Path) -> dict[str, set[str]]:
+    """Replay recorded system calls: files with unsynced data, folders with unsynced names, at each word of success."""
+    pending: set[str] = set()
+    made: set[str] = set()
+    found: dict[str, set[str]] = {}
+    for line in trace.splitlines():
+        match = CALL.match(line)
+        if match is None or int(match[3]) < 0:
+            continue
+        call, arguments, result_path = match[1], match[2], match[4] or ""
+        on = re.match(r"\d+<(.*?)>", arguments)
+        path = on[1] if on else ""
+        if call == "write" and '"ACK ' in arguments:
+            what = arguments.split('"ACK ')[1].split("\\n")[0]
+            found.setdefault(what, set()).update(pending)
+        elif call in WRITES and path.startswith(str(below)):
+            pending.add(path)
+        elif call in SYNCS:
+            pending.discard(path)
+        elif call == "openat" and "O_CREAT" in arguments and result_path.startswith(str(below)):
+            if result_path not in made:
+                made.add(result_path)
+                pending.add(str(Path(result_path).parent))
+        elif call in NAMES:
+            for name in re.findall(r'"([^"]+)"', arguments):
+                if name.startswith(str(below)):
+                    made.discard(name)
+                    pending.discard(name)
+                    pending.add(str(Path(name).parent))
+    return found
+
+
+@pytest.mark.slow
+def test_nothing_is_acknowledged_before_it_is_synced(tmp_path: Path) -> None:
+    """At each acknowledgement every file that was written is synced, and every folder whose names changed."""
+    need.program("strace")
+    trace = tmp_path / "trace"
+    below = tmp_path / "base"
+    below.mkdir()
+    calls = ",".join(sorted({"openat", *WRITES, *SYNCS, *NAMES}))
+    command = [
+        "strace",
+        "-f",
+        "-y",
+        "-s",
+        "200",
+        "-e",
+        f"trace={calls}",
+        "-o",
+        trace,
+        sys.executable,
+        "-c",
+        CHANGES,
+        below,
+    ]
+    made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    if "ptrace" in made.stderr and made.returncode != 0:
+        need.lack(f"needs to trace a process of its own: {made.stderr.strip()}")
+    assert made.returncode == 0, made.stderr
+    found = unsynced_at_each_acknowledgement(trace.read_text(), below)
+    assert len(found) == 9
+    # The pid of the lock and the id in a partition's folder are written again by the next start, from the metadata.
+    data = below / "new" / "data"
+    again = {
+        str(data / name) for name in (".lock", "t1-0", "t2-0", "t1-0/partition.metadata", "t2-0/partition.metadata")
+    }
+    assert {what: paths - again for what, paths in found.items()} == {what: set() for what in found}

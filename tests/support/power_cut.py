@@ -1,0 +1,68 @@
+"""A disk of its own in a file, and what is on it when the power goes: a copy of that file, mounted."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support import need
+
+MIB = 1 << 20
+MAKE = {"ext4": ("mkfs.ext4", "-q", "-F"), "xfs": ("mkfs.xfs", "-q", "-f"), "btrfs": ("mkfs.btrfs", "-q", "-f")}
+SMALLEST_MIB = {"ext4": 48, "xfs": 320, "btrfs": 128}
+
+
+class Disk:
+    """A mounted file system of its own.
+
+    Args: ``place`` an existing folder for it; ``kind`` of file system.
+    """
+
+    def __init__(self, place: Path, kind: str = "ext4") -> None:
+        if not sys.platform.startswith("linux") or os.geteuid() != 0:
+            need.lack("needs root on Linux to mount a disk of its own")
+        need.program("mount", "umount", MAKE[kind][0])
+        self._place = place
+        self._image = place / "disk.img"
+        self._cuts = 0
+        with self._image.open("wb") as file:
+            file.truncate(SMALLEST_MIB[kind] * MIB)
+        subprocess.run([*MAKE[kind], self._image], check=True, capture_output=True, timeout=60)
+        self.folder = place / "disk"
+        self.folder.mkdir()
+        mount(self._image, self.folder)
+
+    def cut(self) -> Path:
+        """The power goes now: return an image of what has reached the disk. The disk itself goes on."""
+        self._cuts += 1
+        image = self._place / f"cut-{self._cuts}.img"
+        subprocess.run(["cp", "--sparse=always", self._image, image], check=True, timeout=60)
+        return image
+
+    def close(self) -> None:
+        subprocess.run(["umount", self.folder], check=True, timeout=60)
+
+
+@contextlib.contextmanager
+def mounted(image: Path) -> Iterator[Path]:
+    """The disk after the power is back, as a folder; the image is used up."""
+    folder = image.with_suffix("")
+    folder.mkdir()
+    mount(image, folder)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True, timeout=60)
+        image.unlink()
+        shutil.rmtree(folder)
+
+
+def mount(image: Path, folder: Path) -> None:
+    made = subprocess.run(
+        ["mount", "-o", "loop", image, folder], capture_output=True, text=True, check=False, timeout=60
+    )
+    if made.returncode != 0:
+        need.lack(f"needs to mount a file as a disk: {made.stderr.strip()}")
