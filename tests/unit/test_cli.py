@@ -80,7 +80,7 @@ def test_help():
      "quotas", "quotas list", "quotas describe", "quotas set", "quotas remove", "quotas resolve", "quotas apply",
      "quotas diff", "pipeline", "pipeline jars", "pipeline replay",
      "pipeline recommend", "pipeline report", "produce", "consume", "users", "users list", "users add",
-     "users remove", "log", "log dump", "log verify"],
+     "users remove", "log", "log dump", "log verify", "log recover-metadata"],
 )  # fmt: skip
 def test_every_command_has_help(command):
     """Each command explains itself and each of its options; short help is never cut off."""

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from kbroker.cli.options import json_option
-from kbroker.cli.output import binary_stdout, json_line, print_json
+from kbroker.cli.output import binary_stdout, json_line, print_json, print_table
 
 DAMAGED_STATUS = 3
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -22,9 +22,10 @@ def log() -> None:
 @click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
 @json_option
 def dump(files: tuple[Path, ...], as_json: bool) -> None:
-    """Print the entries of segments, indexes, snapshots and checkpoints.
+    """Print entries of segments, indexes and other files.
 
-    One entry a line, in the manner of Kafka's own tool; with --json one document a line.
+    Of producer snapshots and checkpoints too; one entry a line, in the manner of Kafka's own tool, or with --json one
+    document a line.
     """
     from kbroker.log.checkpoints import CorruptFileError
     from kbroker.log.dump import UnknownFileError, describe, dump_file
@@ -47,9 +48,10 @@ def dump(files: tuple[Path, ...], as_json: bool) -> None:
 @click.option("--repair", is_flag=True, help="Cut out what is damaged; the broker must not run meanwhile.")
 @json_option
 def verify(folder: Path, repair: bool, as_json: bool) -> None:
-    """Check every file below DIR, a data folder or one partition's.
+    """Check every file below DIR.
 
-    Exit code 3 says that damage was found and is still there. What --repair cuts out is kept beside the file.
+    DIR is a data folder or one partition's. Exit code 3 says that damage was found and is still there. What --repair
+    cuts out is kept beside the file.
     """
     from kbroker.log.folder_lock import FolderLockedError
     from kbroker.log.verify import verify as verify_folder
@@ -68,6 +70,47 @@ def verify(folder: Path, repair: bool, as_json: bool) -> None:
         click.echo(f"{len(findings)} damaged places" if len(findings) != 1 else "1 damaged place")
     if any(not f.repair for f in findings):
         raise click.exceptions.Exit(DAMAGED_STATUS)
+
+
+@log.command("recover-metadata")
+@click.argument("folder", type=FOLDER, metavar="DIR")
+@click.option(
+    "--node-id", type=click.IntRange(0, 2**31 - 1), help="Whose folder it is, if meta.properties is lost too."
+)
+@json_option
+def recover_metadata(folder: Path, node_id: int | None, as_json: bool) -> None:
+    """Make the lost metadata file of DIR anew.
+
+    The broker must not run. Topics, their ids and partitions come from the folders and their partition.metadata. Of a
+    damaged file what is sound is kept, and the file itself put aside. What could not be recovered is printed.
+    """
+    from kbroker.log.checkpoints import CorruptFileError, uuid_to_text
+    from kbroker.log.folder_lock import FolderLockedError
+    from kbroker.server.metadata_recovery import RecoveryError, recover
+
+    try:
+        found = recover(folder, node_id)
+    except (RecoveryError, FolderLockedError, CorruptFileError) as error:
+        raise click.ClickException(str(error)) from None
+    topics = [(one.name, one.partitions, uuid_to_text(one.topic_id)) for one in found.topics]
+    aside = None if found.set_aside is None else str(found.set_aside)
+    if as_json:
+        rows = [{"topic": name, "partitions": count, "id": topic_id} for name, count, topic_id in topics]
+        kept, lost, notes = found.kept, found.lost, found.notes
+        print_json(
+            {"file": str(found.path), "topics": rows, "kept": kept, "lost": lost, "notes": notes, "put_aside": aside}
+        )
+        return
+    if topics:
+        print_table(("TOPIC", "PARTITIONS", "ID"), topics)
+    click.echo(f"made {found.path}: {len(topics)} topics, {sum(count for _, count, _ in topics)} partitions")
+    if aside is not None:
+        kept_rows = ", ".join(f"{count} {table}" for table, count in found.kept.items()) or "nothing"
+        click.echo(f"kept of the damaged file, which is {aside} now: {kept_rows}")
+    for note in found.notes:
+        click.echo(f"note: {note}")
+    if found.lost:
+        click.echo(f"not recovered: {'; '.join(found.lost)}")
 
 
 def _document(finding: Any) -> dict[str, Any]:
