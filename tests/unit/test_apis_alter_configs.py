@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from kbroker.common.config import BrokerConfig
+from kbroker.server.dynamic_configs import DynamicConfigs
 from tests.support.server import make_bench
 from tests.unit.test_apis_configs import chain, describe
 
@@ -248,7 +249,7 @@ def test_client_metrics_configs():
     assert [(rows[key]["Value"], rows[key]["ConfigSource"]) for key in ("metrics", "interval.ms", "match")] == [
         ("a,b", 7), ("100", 7), ("", 5)
     ]  # fmt: skip
-    assert step(bench, CLIENT_METRICS, "m", ("interval.ms", SET, "99"))[0] == 40
+    assert step(bench, CLIENT_METRICS, "m", ("interval.ms", SET, "99"))[0] == 42
 
 
 def test_loggers():
@@ -303,5 +304,64 @@ def test_names_that_are_no_utf_8(kind, key):
     body = {"Resources": asked, "IncludeSynonyms": False, "IncludeDocumentation": False}
     (result,) = bench.ask("DescribeConfigs", 4, body)["Results"]
     assert [(row["Name"], row["Value"]) for row in result["Configs"]] == [(key, "45000")]
-    assert step(bench, kind, "g", ("x" + name, SET, name))[0] == 40
+    assert step(bench, kind, "g", ("x" + name, SET, name))[0] == (40 if kind == GROUP else 42)
     assert step(bench, BROKER, "1", ("x" + name, SET, "v" + name))[0] != -1
+
+
+def test_unknown_broker_configs_are_kept_and_hidden():
+    """They are shown as Kafka shows them: no value, sensitive, of no type; what they were set to is not stored."""
+    bench = make_bench()
+    for name, source in (("1", 2), ("", 3)):
+        assert step(bench, BROKER, name, ("nosuch.password", SET, "hunter2")) == (0, None)
+        assert bench.ctx.store.configs("broker", name)["nosuch.password"] == ""
+        row = describe(bench, BROKER, name, synonyms=True)[2]["nosuch.password"]
+        assert (row["Value"], row["ReadOnly"], row["IsSensitive"], row["ConfigType"]) == (None, True, True, 0)
+        assert chain(row)[0] == ("nosuch.password", None, source)
+    row = describe(make_bench(custom_plugin_key="x"), BROKER, "1", synonyms=True)[2]["custom.plugin.key"]
+    assert (row["Value"], row["IsSensitive"], chain(row)) == (None, True, [("custom.plugin.key", None, 4)])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ssl.keystore.password", "listener.name.plaintext.ssl.keystore.password", "sasl.jaas.config", "metric.reporters",
+     "listener.name.sasl_ssl.plain.sasl.jaas.config", "listener.name.nosuch.ssl.key.password", "authorizer.class.name",
+     "listener.name.plaintext.ssl.keystore.location", "delegation.token.secret.key"],
+)  # fmt: skip
+def test_no_secret_and_nothing_without_effect_is_stored(name):
+    """What counts at start only is refused: a password would lie in the metadata file for nothing."""
+    bench = make_bench()
+    code, message = step(bench, BROKER, "1", (name, SET, "hunter2"))
+    assert (code, message) == (42, f"Cannot update these configs dynamically: [{name}]")
+    assert bench.ctx.store.configs("broker", "1") == {}
+    assert step(bench, BROKER, "1", (name, DELETE, None)) == (0, None)
+
+
+def test_secrets_of_earlier_versions_are_forgotten():
+    """They were stored as they came; a start drops them and keeps what counts."""
+    bench = make_bench()
+    old = {"ssl.keystore.password": "hunter2", "nosuch.secret": "hunter2", "message.max.bytes": "99"}
+    bench.ctx.store.replace_configs("broker", "1", old)
+    DynamicConfigs(bench.ctx.config, bench.ctx.store, bench.ctx.topics)
+    assert bench.ctx.store.configs("broker", "1") == {"nosuch.secret": "", "message.max.bytes": "99"}
+
+
+def test_rates_of_replication_are_numbers():
+    """They change nothing with one broker, but are checked, and shown once they are set."""
+    bench = make_bench()
+    name = "follower.replication.throttled.rate"
+    text = f"Invalid value abc for configuration {name}: Not a number of type LONG"
+    assert step(bench, BROKER, "1", (name, SET, "abc")) == (42, text)
+    assert name not in describe(bench, BROKER, "1")[2]
+    assert step(bench, BROKER, "1", (name, SET, "7")) == (0, None)
+    row = describe(bench, BROKER, "1", synonyms=True)[2][name]
+    assert (row["Value"], row["ReadOnly"], row["ConfigType"], chain(row)) == ("7", False, 5, [(name, "7", 2)])
+
+
+def test_default_configs_stand_alone():
+    """The configs of all brokers are shown as they were typed, without the values behind them."""
+    bench = make_bench(message_max_bytes=99)
+    assert step(bench, BROKER, "", ("message.max.bytes", SET, " +5 ")) == (0, None)
+    row = describe(bench, BROKER, "", synonyms=True)[2]["message.max.bytes"]
+    assert (row["Value"], chain(row)) == (" +5 ", [("message.max.bytes", " +5 ", 3)])
+    row = describe(bench, BROKER, "1", synonyms=True)[2]["message.max.bytes"]
+    assert (row["Value"], chain(row)[0], chain(row)[1][1]) == ("5", ("message.max.bytes", " +5 ", 3), "99")

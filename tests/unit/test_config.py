@@ -219,8 +219,8 @@ def test_dynamic_values_win_and_name_their_source():
     config.set_dynamic({"message.max.bytes": "100"}, {"message.max.bytes": "200", "gone.key": "1"})
     assert config.topic_default("max.message.bytes") == 100
     assert config.sources("message.max.bytes") == [
-        (ConfigSource.DYNAMIC_BROKER_CONFIG, 100),
-        (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, 200),
+        (ConfigSource.DYNAMIC_BROKER_CONFIG, "100"),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, "200"),
         (ConfigSource.STATIC_BROKER_CONFIG, 300),
         (ConfigSource.DEFAULT_CONFIG, 1_048_588),
     ]

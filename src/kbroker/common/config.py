@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from kbroker.common.config_accepted import ACCEPTED_KEYS, GROUP_ASSIGNMENT_MAX_MS, RATE_KEYS
 from kbroker.common.config_broker import BROKER_KEYS
 from kbroker.common.config_def import INT64_MAX, ConfigError, ConfigKey, ConfigSource, ConfigValue
 from kbroker.common.config_log import LOG_KEYS
@@ -23,13 +24,14 @@ from kbroker.common.config_topic import TOPIC_KEYS
 from kbroker.common.listeners import Listener, advertised_listeners, parse_http_address, parse_listeners, parse_loopback
 
 BROKER_TABLE: Mapping[str, ConfigKey] = {
-    key.name: key for key in sorted(BROKER_KEYS + LOG_KEYS + SECURITY_KEYS, key=lambda key: key.name)
+    key.name: key for key in sorted(BROKER_KEYS + LOG_KEYS + SECURITY_KEYS + ACCEPTED_KEYS, key=lambda key: key.name)
 }
+RATE_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in RATE_KEYS}
 TOPIC_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(TOPIC_KEYS, key=lambda key: key.name)}
 
 #: Keys that a listener may have of its own, as ``listener.name.<name in lower case>.<key>``.
 LISTENER_KEYS = frozenset({"max.connections", "max.connection.creation.rate"})
-_OF_LISTENER = re.compile(r"listener\.name\.([^.]+)\.(.+)")
+_OF_LISTENER = re.compile(r"listener\.name\.([^.]*)\.(.*)")
 
 #: A key that is unset takes the first of these that is set, times the factor (``LogConfig`` of Kafka).
 FALLBACKS: Mapping[str, tuple[tuple[str, int], ...]] = {
@@ -48,10 +50,28 @@ _NOT_SETTINGS = frozenset(
 
 def broker_key(name: str) -> ConfigKey | None:
     """The row of a broker key, or of one that a listener has of its own; None if there is no such key."""
-    key = BROKER_TABLE.get(name)
+    key = BROKER_TABLE.get(name) or RATE_TABLE.get(name)
     if key is None and base_name(name) != name:
         key = dataclasses.replace(BROKER_TABLE[base_name(name)], name=name)
     return key
+
+
+def described_key(name: str) -> ConfigKey | None:
+    """The row by which a broker config is checked and shown, also one that changes nothing; None for an unknown one.
+
+    Any key of the broker may stand behind a listener's prefix, and the keys of mechanisms behind theirs.
+    """
+    base = of_listener(name)
+    key = broker_key(name)
+    if key is None and base is not None:
+        key = security_key(name) or BROKER_TABLE.get(base)
+    return None if key is None else dataclasses.replace(key, name=name)
+
+
+def of_listener(name: str) -> str | None:
+    """What stands behind a listener's prefix; None if there is none."""
+    match = _OF_LISTENER.fullmatch(name)
+    return None if match is None else match[2]
 
 
 def base_name(name: str) -> str:
@@ -79,6 +99,8 @@ class BrokerConfig:
         self._of_listeners: dict[str, ConfigValue] = {}
         self._dynamic_broker: Mapping[str, ConfigValue] = {}
         self._dynamic_default: Mapping[str, ConfigValue] = {}
+        self._texts_broker: Mapping[str, str] = {}
+        self._texts_default: Mapping[str, str] = {}
         for name, value in (values or {}).items():
             key = broker_key(name)
             if key is not None:
@@ -123,7 +145,9 @@ class BrokerConfig:
             if name in source:
                 return source[name]
         base = base_name(name)
-        return BROKER_TABLE[name].default if base == name else self.value(base)
+        if base != name:
+            return self.value(base)
+        return (RATE_TABLE[name] if name in RATE_TABLE else BROKER_TABLE[name]).default
 
     def integer(self, name: str) -> int:
         """The value of a whole-number key that is never null."""
@@ -158,18 +182,26 @@ class BrokerConfig:
         return name in self._static
 
     def sources(self, name: str) -> list[tuple[ConfigSource, ConfigValue]]:
-        """Every value the key has, the winning one first, the default (if any) last."""
+        """Every value the key has, the winning one first, the default (if any) last; dynamic ones as typed."""
         found: list[tuple[ConfigSource, ConfigValue]] = []
-        if name in self._dynamic_broker:
-            found.append((ConfigSource.DYNAMIC_BROKER_CONFIG, self._dynamic_broker[name]))
-        if name in self._dynamic_default:
-            found.append((ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, self._dynamic_default[name]))
-        if name in self._static:
-            found.append((ConfigSource.STATIC_BROKER_CONFIG, self._static[name]))
-        default = BROKER_TABLE[name].default if base_name(name) == name else None
-        if default is not None:
+        if name in self._texts_broker:
+            found.append((ConfigSource.DYNAMIC_BROKER_CONFIG, self._texts_broker[name]))
+        if name in self._texts_default:
+            found.append((ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, self._texts_default[name]))
+        for static in (self._static, self._of_listeners):
+            if name in static:
+                found.append((ConfigSource.STATIC_BROKER_CONFIG, static[name]))
+        if name in self.unknown:
+            found.append((ConfigSource.STATIC_BROKER_CONFIG, str(self.unknown[name])))
+        if name in BROKER_TABLE and (default := BROKER_TABLE[name].default) is not None:
             found.append((ConfigSource.DEFAULT_CONFIG, default))
         return found
+
+    @property
+    def names_beyond_the_table(self) -> list[str]:
+        """Names that are set, at start or at run time, and have no row: of listeners, and unknown ones."""
+        names = {*self._static, *self._of_listeners, *self.unknown, *self._texts_broker, *self._texts_default}
+        return sorted(name for name in names if name not in BROKER_TABLE)
 
     @property
     def node_id(self) -> int:
@@ -250,6 +282,7 @@ class BrokerConfig:
 
     def set_dynamic(self, broker: Mapping[str, str], default: Mapping[str, str]) -> None:
         """Replace the dynamic values of this broker and of all brokers; those that are no longer valid are left out."""
+        self._texts_broker, self._texts_default = dict(broker), dict(default)
         self._dynamic_broker = _parsed(broker)
         self._dynamic_default = _parsed(default)
 
@@ -281,6 +314,17 @@ class BrokerConfig:
                 "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
             )
             raise ConfigError("", 0, reason)
+        for kind in ("consumer", "share", "streams"):
+            name = f"group.{kind}.assignment.interval.ms"
+            if self.integer(name) > GROUP_ASSIGNMENT_MAX_MS:
+                text = f"{name} must be less than or equal to group.{kind}.max.assignment.interval.ms"
+                raise ConfigError("", self.integer(name), text)
+        if self.value("log.retention.ms") == 0:
+            raise ConfigError("", 0, "log.retention.ms must be unlimited (-1) or, greater than or equal to 1")
+        share_bytes = self.integer("log.cleaner.dedupe.buffer.size") // max(1, self.integer("log.cleaner.threads"))
+        if share_bytes <= 1 << 20:
+            text = "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
+            raise ConfigError("", share_bytes, text)
         if self.integer("default.replication.factor") != 1:
             raise ConfigError(
                 "default.replication.factor", self.integer("default.replication.factor"), "There is one broker", "1"
@@ -320,7 +364,8 @@ def validate_topic_configs(configs: Mapping[str, str]) -> None:
             raise ConfigError("", name, f"Unknown topic config name: {name}")
     values = {name: TOPIC_TABLE[name].parse(value) for name, value in configs.items()}
     if values.get("remote.storage.enable") is True:
-        raise ConfigError("remote.storage.enable", "true", "There is no tiered storage", "false")
+        text = "Tiered Storage functionality is disabled in the broker."
+        raise ConfigError("", "true", f"{text} Topic cannot be configured with remote log storage.", "false")
     shortest, longest = values.get("min.compaction.lag.ms", 0), values.get("max.compaction.lag.ms", INT64_MAX)
     assert isinstance(shortest, int)
     assert isinstance(longest, int)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from kbroker.common.java_values import double_text, parse_double, parse_long, split_list, trim
 
 ConfigValue = bool | int | float | str | tuple[str, ...] | None
 
@@ -15,6 +18,7 @@ INT64_MAX = 2**63 - 1
 class ConfigType(enum.IntEnum):
     """Types as DescribeConfigs numbers them."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3
@@ -73,10 +77,14 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Validator:
-    """``check`` gives the reason of a refusal, or None; of a list, it sees each word. ``allowed`` says what passes."""
+    """``check`` gives the reason of a refusal, or None; of a list, it sees each word. ``allowed`` says what passes.
+
+    ``keeps_list``: the list may hold empty words, and words twice.
+    """
 
     allowed: str
     check: Callable[[bool | int | float | str], str | None]
+    keeps_list: bool = False
 
 
 def between(low: float, high: float | None = None) -> Validator:
@@ -113,16 +121,16 @@ def levels(low: int, high: int, default: int) -> Validator:
     return Validator(f"{low} to {high}, or {default}", check)
 
 
-def throttled_replicas() -> Validator:
-    """``*``, empty, or a list of partition:broker."""
+def throttled_replicas(name: str) -> Validator:
+    """``*``, empty, or a list of partition:broker; the check sees the whole list, as text."""
 
     def check(value: bool | int | float | str) -> str | None:
-        word = str(value)
-        if word == "*" or (word.count(":") == 1 and word.replace(":", "").isdigit()):
+        if value == "*" or re.fullmatch(r"(?:[0-9]+:[0-9]+)?(?:,(?:[0-9]+:[0-9]+)?)*", str(value)):
             return None
-        return "Must be the literal '*' or a list of replicas in the following format: [partitionId]:[brokerId],..."
+        form = "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+        return f"{name} must be the literal '*' or a list of replicas in the following format: {form}"
 
-    return Validator("*, or partition:broker,...", check)
+    return Validator("*, or partition:broker,...", check, keeps_list=True)
 
 
 @dataclass(frozen=True)
@@ -146,7 +154,7 @@ class ConfigKey:
     @property
     def is_sensitive(self) -> bool:
         """Whether the value must not leave the broker."""
-        return self.type is ConfigType.PASSWORD
+        return self.type in (ConfigType.PASSWORD, ConfigType.UNKNOWN)
 
     @property
     def allowed(self) -> str:
@@ -160,12 +168,28 @@ class ConfigKey:
         Raises: ConfigError if it is of the wrong type or out of range.
         """
         value = self._typed(text)
+        if isinstance(value, tuple):
+            return self._checked_list(value)
         if self.validator is not None and value is not None:
-            for part in value if isinstance(value, tuple) else (value,):
-                reason = self.validator.check(part)
-                if reason is not None:
-                    raise ConfigError(self.name, part, reason, self.allowed)
+            reason = self.validator.check(value)
+            if reason is not None:
+                raise ConfigError(self.name, to_text(value), reason, self.allowed)
         return value
+
+    def _checked_list(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        """The words, each once, none empty."""
+        if self.validator is not None and self.validator.keeps_list:
+            reason = self.validator.check(",".join(words))
+            if reason is not None:
+                raise ConfigError(self.name, f"[{', '.join(words)}]", reason, self.allowed)
+            return words
+        for word in words:
+            if not word:
+                raise ConfigError("", word, f"Configuration '{self.name}' values must not be empty.", self.allowed)
+            reason = None if self.validator is None else self.validator.check(word)
+            if reason is not None:
+                raise ConfigError(self.name, word, reason, self.allowed)
+        return tuple(dict.fromkeys(words))
 
     def _typed(self, given: object) -> ConfigValue:
         if given is None:
@@ -177,35 +201,31 @@ class ConfigKey:
         elif isinstance(given, bool):
             text = "true" if given else "false"
         else:
-            text = str(given).strip()
+            text = str(given)
+        trimmed = trim(text)
         if self.type is ConfigType.BOOLEAN:
-            if text.lower() not in ("true", "false"):
+            if trimmed.lower() not in ("true", "false"):
                 raise ConfigError(self.name, text, "Expected value to be either true or false", self.allowed)
-            return text.lower() == "true"
+            return trimmed.lower() == "true"
         if self.type in _INTEGER_BITS:
-            return self._integer(text)
-        if self.type is ConfigType.DOUBLE:
-            try:
-                return float(text)
-            except ValueError:
-                raise ConfigError(self.name, text, "Not a number of type DOUBLE", self.allowed) from None
-        if self.type is ConfigType.LIST:
-            return tuple(word.strip() for word in text.split(",")) if text else ()
-        return text
-
-    def _integer(self, text: str) -> int:
-        bits = _INTEGER_BITS[self.type]
-        digits = text[1:] if text[:1] in ("-", "+") else text
-        if digits.isascii() and digits.isdigit() and len(digits) < 20:
-            value = int(text)
-            if -(1 << bits) <= value < 1 << bits:
-                return value
+            bits, whole = _INTEGER_BITS[self.type], parse_long(trimmed)
+            if whole is not None and -(1 << bits) <= whole < 1 << bits:
+                return whole
+        elif self.type is ConfigType.DOUBLE:
+            number = parse_double(trimmed)
+            if number is not None:
+                return number
+        elif self.type is ConfigType.LIST:
+            return split_list(trimmed)
+        else:
+            return trimmed
         raise ConfigError(self.name, text, f"Not a number of type {self.type.name}", self.allowed)
 
 
 _INTEGER_BITS = {ConfigType.SHORT: 15, ConfigType.INT: 31, ConfigType.LONG: 63}
 
 _KINDS = {
+    ConfigType.UNKNOWN: "text",
     ConfigType.BOOLEAN: "true or false",
     ConfigType.STRING: "text",
     ConfigType.INT: "a whole number of 32 bits",
@@ -226,4 +246,4 @@ def to_text(value: ConfigValue) -> str | None:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ",".join(value)
-    return str(value)
+    return double_text(value) if isinstance(value, float) else str(value)

@@ -49,8 +49,8 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
     _fixed("log.retention.hours", INT, 168, None,
            "Retention in hours; log.retention.minutes and log.retention.ms win over it."),
     _fixed("log.retention.minutes", INT, None, None, "Retention in minutes; log.retention.ms wins over it."),
-    _dynamic("log.retention.ms", LONG, None, between(-1),
-             "Age in milliseconds above which segments are removed; -1: no limit. Unset: "
+    _dynamic("log.retention.ms", LONG, None, None,
+             "Age in milliseconds above which segments are removed; not 0; below: no limit. Unset: "
              "log.retention.minutes counts."),
     _dynamic("log.retention.bytes", LONG, -1, None,
              "Size in bytes of a partition above which its oldest segments are removed; -1: no limit."),
@@ -72,8 +72,9 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
              "Bytes of batches between two entries of the offset index."),
     _dynamic("log.flush.interval.messages", LONG, INT64_MAX, between(1),
              "After how many records a log is forced to disk; 1 with acks=all means: on disk before the answer."),
-    _dynamic("log.flush.interval.ms", LONG, None, between(0),
-             "After how many milliseconds a log is forced to disk. Unset: log.flush.scheduler.interval.ms."),
+    _dynamic("log.flush.interval.ms", LONG, None, None,
+             "After how many milliseconds a log is forced to disk; 0 or less: at each look. Unset: "
+             "log.flush.scheduler.interval.ms."),
     _fixed("log.flush.scheduler.interval.ms", LONG, INT64_MAX, None,
            "How often logs are looked at for log.flush.interval.ms."),
     _fixed("log.flush.offset.checkpoint.interval.ms", INT, 60_000, between(0),
@@ -90,7 +91,8 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
     _dynamic("log.local.retention.ms", LONG, -2, between(-2), "Tiered storage. Accepted; there is none."),
     _fixed("log.cleaner.enable", BOOLEAN, True, None, "Whether compacted topics are cleaned."),
     _dynamic("log.cleaner.backoff.ms", LONG, 15_000, between(0), "How long an idle cleaner sleeps, in milliseconds."),
-    _dynamic("log.cleaner.dedupe.buffer.size", LONG, 134_217_728, None, "Memory of the cleaner's key map in bytes."),
+    _dynamic("log.cleaner.dedupe.buffer.size", LONG, 134_217_728, None,
+             "Memory of the cleaner's key maps in bytes; more than 1 MiB for each of its threads."),
     _dynamic("log.cleaner.delete.retention.ms", LONG, 86_400_000, between(0), "How long tombstones stay."),
     _dynamic("log.cleaner.io.buffer.load.factor", DOUBLE, 0.9, None, "How full the cleaner's key map may be."),
     _dynamic("log.cleaner.io.buffer.size", INT, 524_288, between(0), "Memory of the cleaner's buffers in bytes."),

@@ -77,8 +77,6 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
          "How long a client waits for the news that its authentication failed, in milliseconds; below "
          "connections.max.idle.ms.", LOW),
     _key("security.inter.broker.protocol", STRING, "PLAINTEXT", None, "Accepted; there is one broker."),
-    _key("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, "Accepted; there is one broker."),
-    _key("ssl.protocol", STRING, "TLSv1.3", None, "Accepted; ssl.enabled.protocols says which versions are served."),
 )  # fmt: skip
 
 JAAS_CONFIG = _key(

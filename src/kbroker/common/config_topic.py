@@ -20,8 +20,8 @@ COMPRESSION_TYPES = one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "pro
 TIMESTAMP_TYPES = one_of("CreateTime", "LogAppendTime")
 CLEANUP_POLICIES = one_of("compact", "delete")
 GZIP_LEVELS = levels(1, 9, -1)
-LZ4_LEVELS = levels(1, 17, 9)
-ZSTD_LEVELS = levels(-131072, 22, 3)
+LZ4_LEVELS = between(1, 17)
+ZSTD_LEVELS = between(-131072, 22)
 
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = (
     ConfigType.BOOLEAN,
@@ -59,11 +59,13 @@ TOPIC_KEYS: tuple[ConfigKey, ...] = (
          "After how many records the log is forced to disk; 1 with acks=all means: on disk before the answer."),
     _key("flush.ms", LONG, INT64_MAX, "log.flush.interval.ms", between(0),
          "After how many milliseconds the log is forced to disk."),
-    _key("follower.replication.throttled.replicas", LIST, (), None, throttled_replicas(),
+    _key("follower.replication.throttled.replicas", LIST, (), None,
+         throttled_replicas("follower.replication.throttled.replicas"),
          "Replicas whose follower traffic is throttled. Accepted; one broker replicates nothing."),
     _key("index.interval.bytes", INT, 4096, "log.index.interval.bytes", between(0),
          "How many bytes of batches lie between two entries of the offset index."),
-    _key("leader.replication.throttled.replicas", LIST, (), None, throttled_replicas(),
+    _key("leader.replication.throttled.replicas", LIST, (), None,
+         throttled_replicas("leader.replication.throttled.replicas"),
          "Replicas whose leader traffic is throttled. Accepted; one broker replicates nothing."),
     _key("local.retention.bytes", LONG, -2, "log.local.retention.bytes", between(-2),
          "Local part of retention.bytes under tiered storage. Accepted; there is no tiered storage."),

@@ -79,7 +79,7 @@ class LogTasks:
             flush_ms if isinstance(flush_ms, int) else INT64_MAX,
         )
         if period_ms < INT64_MAX:
-            delay_ms = min(INITIAL_TASK_DELAY_MS, period_ms)
+            delay_ms = max(0, min(INITIAL_TASK_DELAY_MS, period_ms))
             self._flush_task = self._every("log-flusher", self.flush_by_time, period_ms, delay_ms)
 
     def _every(

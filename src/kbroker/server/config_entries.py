@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kbroker.common.config import BROKER_TABLE, FALLBACKS, TOPIC_TABLE, BrokerConfig, base_name, broker_key
-from kbroker.common.config_def import ConfigKey, ConfigSource, ConfigValue, Dynamic, to_text
+from kbroker.common.config import (
+    BROKER_TABLE,
+    FALLBACKS,
+    RATE_TABLE,
+    TOPIC_TABLE,
+    BrokerConfig,
+    described_key,
+    of_listener,
+)
+from kbroker.common.config_def import ConfigKey, ConfigSource, ConfigType, ConfigValue, Dynamic, to_text
+from kbroker.common.config_security import security_key
 
 Entry = dict[str, Any]
 Synonym = tuple[str, ConfigValue, ConfigSource]
@@ -25,26 +34,32 @@ def topic_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> list[En
 
 
 def broker_entries(config: BrokerConfig) -> list[Entry]:
-    """Every config of this broker."""
-    table = {**BROKER_TABLE, **{name: broker_key(name) for name in config.listener_settings}}
-    return [
+    """Every config of this broker: those of the table, and what else was set."""
+    entries = [
         _entry(key, config.value(name), broker_synonyms(config, name), key.dynamic is Dynamic.READ_ONLY)
-        for name, key in table.items()
-        if key is not None
+        for name, key in BROKER_TABLE.items()
     ]
+    for name in config.names_beyond_the_table:
+        synonyms = broker_synonyms(config, name)
+        key = _key_to_show(name)
+        entries.append(_entry(key, synonyms[0][1], synonyms, name not in RATE_TABLE))
+    return entries
 
 
-def default_broker_entries(config: BrokerConfig, dynamic: Mapping[str, str]) -> list[Entry]:
-    """The configs set for all brokers, and only those."""
+def default_broker_entries(dynamic: Mapping[str, str]) -> list[Entry]:
+    """The configs set for all brokers, and only those, as they were typed and without the values behind them."""
     entries = []
     for name in sorted(dynamic):
-        key = broker_key(name)
-        if key is not None:
-            synonyms = [
-                one for one in broker_synonyms(config, name) if one[2] >= ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-            ]
-            entries.append(_entry(key, key.parse(dynamic[name]), synonyms, key.dynamic is Dynamic.READ_ONLY))
+        key = _key_to_show(name)
+        own = (name, dynamic[name], ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+        read_only = key.dynamic is Dynamic.READ_ONLY or of_listener(name) is not None
+        entries.append(_entry(key, dynamic[name], [own], read_only))
     return entries
+
+
+def _key_to_show(name: str) -> ConfigKey:
+    """The row of a broker config; an unknown one is of no type, and hidden."""
+    return described_key(name) or ConfigKey(name, ConfigType.UNKNOWN, None, "")
 
 
 def resource_entries(table: Mapping[str, ConfigKey], overrides: Mapping[str, str], source: ConfigSource) -> list[Entry]:
@@ -52,7 +67,9 @@ def resource_entries(table: Mapping[str, ConfigKey], overrides: Mapping[str, str
     entries = []
     for name, key in table.items():
         value = key.parse(overrides[name]) if name in overrides else key.default
-        synonyms: list[Synonym] = [(key.synonym or name, key.default, ConfigSource.DEFAULT_CONFIG)]
+        synonyms: list[Synonym] = []
+        if source is ConfigSource.DYNAMIC_GROUP_CONFIG:  # a subscription's configs have none
+            synonyms.append((key.synonym or name, key.default, ConfigSource.DEFAULT_CONFIG))
         if name in overrides:
             synonyms.insert(0, (name, value, source))
         entries.append(_entry(key, value, synonyms, False))
@@ -66,8 +83,10 @@ def broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
     comes before the config's own name: an unset log.retention.ms has no synonyms although log.retention.hours is set.
     """
     found: list[Synonym] = []
-    base = base_name(name)
-    others = (base,) if base != name else tuple(fallback for fallback, _ in FALLBACKS.get(name, ()))
+    base = _base(name)
+    others = (
+        (base,) if base != name and base in BROKER_TABLE else tuple(fallback for fallback, _ in FALLBACKS.get(name, ()))
+    )
     for other in (name, *others):
         found.extend((other, value, source) for source, value in config.sources(other))
     if base == name:
@@ -75,6 +94,15 @@ def broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
     while found and found[0][0] != name:
         found.pop(0)
     return found
+
+
+def _base(name: str) -> str:
+    """The broker's key behind a listener's prefix, and a mechanism's; any other name as it is."""
+    base = of_listener(name)
+    if base is None:
+        return name
+    key = security_key(name)
+    return base if key is None else key.name
 
 
 def _entry(key: ConfigKey, value: ConfigValue, synonyms: list[Synonym], read_only: bool) -> Entry:

@@ -5,13 +5,24 @@ Source: ``ConfigAdminManager``, ``ConfigurationControlManager``, ``DynamicBroker
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.common.config import BROKER_TABLE, LISTENER_KEYS, TOPIC_TABLE, BrokerConfig, broker_key, listener_key
+from kbroker.common.config import (
+    BROKER_TABLE,
+    LISTENER_KEYS,
+    TOPIC_TABLE,
+    BrokerConfig,
+    broker_key,
+    described_key,
+    listener_key,
+    of_listener,
+)
+from kbroker.common.config_accepted import FIXED_NAMES
 from kbroker.common.config_def import ConfigError, ConfigKey, ConfigType, Dynamic, to_text
 from kbroker.common.config_resources import (
     CLIENT_METRICS_TABLE,
@@ -19,6 +30,7 @@ from kbroker.common.config_resources import (
     validate_client_metrics_configs,
     validate_group_configs,
 )
+from kbroker.common.config_security import security_key
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.server import metadata_store
 from kbroker.server.broker_loggers import change_levels
@@ -57,7 +69,16 @@ class ConfigChange(NamedTuple):
 
 
 #: Thread counts that Kafka changes by no more than a factor of two at a time.
-THREAD_COUNTS = ("background.threads", "num.io.threads", "num.recovery.threads.per.data.dir")
+THREAD_COUNTS = (
+    "background.threads",
+    "num.io.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.manager.follower.thread.pool.size",
+    "remote.log.reader.threads",
+)
 
 
 class DynamicConfigs:
@@ -72,6 +93,8 @@ class DynamicConfigs:
         self._topics = topics
         self._lock = threading.Lock()
         self._hooks: list[Callable[[frozenset[str]], None]] = []
+        for name in ("", str(config.node_id)):
+            self._forget_secrets(name)
 
     def on_broker_change(self, hook: Callable[[frozenset[str]], None]) -> None:
         """Call ``hook`` with the names of the broker configs that changed, each time, once they are in force.
@@ -79,6 +102,13 @@ class DynamicConfigs:
         It must not change configs itself.
         """
         self._hooks.append(hook)
+
+    def _forget_secrets(self, name: str) -> None:
+        """Drop what earlier versions stored of configs that are unknown, or that count at start only."""
+        configs = self._store.configs(metadata_store.BROKER, name)
+        kept = _without_secrets({name: text for name, text in configs.items() if not _is_fixed(name)})
+        if kept != configs:
+            self._store.replace_configs(metadata_store.BROKER, name, kept)
 
     # ------------------------------------------------------------ changes
 
@@ -158,8 +188,14 @@ class DynamicConfigs:
             self._check_node(name)
         resource = str(self._config.node_id) if name else ""
         base = self._store.configs(metadata_store.BROKER, resource)
-        configs = _applied(
-            {} if replaces else base, changes, BROKER_TABLE, lambda key: to_text(key.default) or "", _not_a_broker_list
+        configs = _without_secrets(
+            _applied(
+                {} if replaces else base,
+                changes,
+                BROKER_TABLE,
+                lambda key: to_text(key.default) or "",
+                _not_a_broker_list,
+            )
         )
         try:
             fresh = self._checked_broker(configs, per_broker=bool(name))
@@ -191,21 +227,23 @@ class DynamicConfigs:
 
     def _checked_broker(self, configs: Mapping[str, str], per_broker: bool) -> BrokerConfig:
         """The configuration as it would be. Raises: ConfigError."""
-        known = {name: key for name in configs if (key := broker_key(name)) is not None}
-        fixed = [name for name, key in known.items() if key.dynamic is Dynamic.READ_ONLY]
+        fixed = [name for name in configs if _is_fixed(name)]
         if fixed:
             raise ConfigError("", fixed, f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
-        for name, key in known.items():
-            key.parse(configs[name])
-        own = [name for name, key in known.items() if key.dynamic is Dynamic.PER_BROKER]
+        known = {name: key for name in configs if (key := described_key(name)) is not None}
+        dynamic = {name: key for name, key in known.items() if key.dynamic is not Dynamic.READ_ONLY}
+        _check_types(configs, dynamic)
+        own = [name for name in configs if _is_of_one_broker(name)]
         if own and not per_broker:
             text = "Cannot update these configs at default cluster level, broker id must be specified"
             raise ConfigError("", own, f"{text}: [{', '.join(own)}]")
+        _check_types(configs, known)
         broker, default = self._stored_broker()
         fresh = self._config.with_dynamic(configs if per_broker else broker, default if per_broker else configs)
         for name in THREAD_COUNTS:
             _check_thread_count(name, self._config.integer(name), fresh.integer(name))
         _check_listener_limits(self._config, fresh)
+        _check_local_retention(fresh)
         _check_cleaner_threads(self._config.integer("log.cleaner.threads"), fresh.integer("log.cleaner.threads"))
         return fresh
 
@@ -243,6 +281,35 @@ class DynamicConfigs:
         if int(name) != self._config.node_id:
             text = f"Unexpected broker id, expected {self._config.node_id}, but received {name}"
             raise KafkaError(Errors.INVALID_REQUEST, text)
+
+
+def _is_fixed(name: str) -> bool:
+    """Whether a broker config counts at start only, so that a change at run time would be a lie."""
+    base = of_listener(name)
+    if base is not None:  # what a listener's security is made of
+        return security_key(name) is not None or base.startswith("ssl.") or "sasl." in base
+    key = BROKER_TABLE.get(name)
+    return name in FIXED_NAMES or (key is not None and key.dynamic is Dynamic.READ_ONLY)
+
+
+def _is_of_one_broker(name: str) -> bool:
+    """Whether a broker config cannot be set for all brokers at once."""
+    base = of_listener(name)
+    if base is not None:
+        return base not in LISTENER_KEYS
+    key = broker_key(name)
+    return key is not None and key.dynamic is Dynamic.PER_BROKER
+
+
+def _check_types(configs: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> None:
+    """Read each value; a listener's is refused by the name of the broker's. Raises: ConfigError."""
+    for name, key in keys.items():
+        dataclasses.replace(key, name=of_listener(name) or name).parse(configs[name])
+
+
+def _without_secrets(configs: Mapping[str, str]) -> dict[str, str]:
+    """The configs without the values of unknown ones: they may be secrets, are never shown, and change nothing."""
+    return {name: "" if described_key(name) is None else text for name, text in configs.items()}
 
 
 def _check_changes(changes: Sequence[ConfigChange]) -> None:
@@ -316,6 +383,19 @@ def _check_listener_limits(old: BrokerConfig, new: BrokerConfig) -> None:
             key = listener_key(listener.name, name)
             if new.integer(key) <= 0 and new.value(key) != old.value(key):
                 raise ConfigError("", 0, f"Invalid {name} {new.integer(key)}")
+
+
+def _check_local_retention(fresh: BrokerConfig) -> None:
+    """What stays local under tiered storage is a part of what is kept (``DynamicLogConfig``)."""
+    for unit, kept in (("ms", fresh.topic_default("retention.ms")), ("bytes", fresh.value("log.retention.bytes"))):
+        name, of = f"log.local.retention.{unit}", f"log.retention.{unit}"
+        local = fresh.integer(name)
+        if not isinstance(kept, int) or local == -2 or kept == -1:
+            continue
+        if local == -1:
+            raise ConfigError(name, local, f"Value must not be -1 as {of} value is set as {kept}.")
+        if local > kept:
+            raise ConfigError(name, local, f"Value must not be more than {of} property value: {kept}")
 
 
 def _check_cleaner_threads(old: int, new: int) -> None:

@@ -86,7 +86,7 @@ def _entries(ctx: ApiContext, kind: int, name: str) -> list[Entry]:
         return _topic(ctx, name)
     if kind == BROKERS:
         if not name:
-            return default_broker_entries(ctx.config, ctx.store.configs(BROKER, ""))
+            return default_broker_entries(ctx.store.configs(BROKER, ""))
         _check_broker(ctx, name, " or empty string,")
         return broker_entries(ctx.config)
     if kind == BROKER_LOGGER:

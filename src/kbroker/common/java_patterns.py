@@ -1,0 +1,27 @@
+"""Regular expressions as Java writes them: whether one is one, by Python's own compiler."""
+
+from __future__ import annotations
+
+import re
+
+#: What Java has and Python's compiler does not know, with what it takes in its place; only the form counts.
+_JAVA_ONLY = (
+    (re.compile(r"\\Q.*?(?:\\E|\Z)", re.DOTALL), "q"),  # quoted
+    (re.compile(r"\\[pP](?:\{\w+\}|\w)"), "p"),  # a class of Unicode
+    (re.compile(r"\\[hHRXVGzZ]"), "z"),
+    (re.compile(r"\\k<(\w+)>"), r"(?P=\1)"),
+    (re.compile(r"\(\?<(?=[A-Za-z])"), "(?P<"),  # a named group
+    (re.compile(r"\(\?>"), "(?:"),  # an atomic one: known to Python from 3.11 on
+    (re.compile(r"(?<!\\)([*+?}])\+"), r"\1"),  # possessive, likewise
+)
+
+
+def is_java_pattern(text: str) -> bool:
+    """Whether ``Pattern.compile`` takes the text, as far as Python can tell."""
+    for java, python in _JAVA_ONLY:
+        text = java.sub(python, text)
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError):
+        return False
+    return True

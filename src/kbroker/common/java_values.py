@@ -1,0 +1,87 @@
+"""Numbers and lists as Java reads and prints them: what Kafka's configs take for a value, and how they show it.
+
+Source: ``ConfigDef.parseType``, ``Double.parseDouble``, ``Double.toString`` (of Java 19 and later), ``String.trim``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+_BLANKS = "".join(map(chr, range(0x21)))  # what String.trim takes away: nothing of Unicode's other blanks
+_COMMA = re.compile(r"[ \t\n\x0b\f\r]*,[ \t\n\x0b\f\r]*")
+_DECIMAL = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?[fFdD]?")
+_HEX = re.compile(r"([-+]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][-+]?[0-9]+)[fFdD]?")
+_NAMED = re.compile(r"([-+]?)(NaN|Infinity)")
+_MOST_DIGITS = 19  # of a long, without leading zeros
+
+
+def trim(text: str) -> str:
+    """The text without what is blank to Java at its ends."""
+    return text.strip(_BLANKS)
+
+
+def parse_long(text: str) -> int | None:
+    """The whole number that ``Long.parseLong`` reads, of any size; None if it reads none.
+
+    Digits of any script count; blanks, underscores and letters do not.
+    """
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if not digits or not all(letter.isdecimal() and letter <= "\uffff" for letter in digits):
+        return None
+    significant = digits.lstrip("0")
+    if len(significant) > _MOST_DIGITS:
+        return None
+    value = int(significant or "0")
+    return -value if text[0] == "-" else value
+
+
+def parse_double(text: str) -> float | None:
+    """The number that ``Double.parseDouble`` reads, such as ``5e-1f``, ``0x1p-1`` or ``NaN``; None if it reads none."""
+    text = trim(text)
+    if (named := _NAMED.fullmatch(text)) is not None:
+        value = math.nan if named[2] == "NaN" else math.inf
+        return -value if named[1] == "-" else value
+    if _DECIMAL.fullmatch(text) is not None:
+        return float(text.rstrip("fFdD"))
+    if (found := _HEX.fullmatch(text)) is not None:
+        try:
+            return float.fromhex(found[1])
+        except OverflowError:
+            return -math.inf if text[0] == "-" else math.inf
+    return None
+
+
+def double_text(value: float) -> str:
+    """What ``Double.toString`` prints: ``1.0E-5``, ``0.001``, ``1.0E7``."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    sign = "-" if math.copysign(1, value) < 0 else ""
+    if value == 0:
+        return f"{sign}0.0"
+    digits, exponent = _shortest(abs(value))
+    if 1e-3 <= abs(value) < 1e7:
+        if exponent < 0:
+            return f"{sign}0.{'0' * (-exponent - 1)}{digits}"
+        whole = digits[: exponent + 1].ljust(exponent + 1, "0")
+        return f"{sign}{whole}.{digits[exponent + 1 :] or '0'}"
+    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{exponent}"
+
+
+def _shortest(value: float) -> tuple[str, int]:
+    """The fewest digits that give the number back, two where one would do and another is nearer, and the exponent."""
+    mantissa, _, exponent = format(value, f".{_precision(value)}e").partition("e")
+    return mantissa.replace(".", "").rstrip("0"), int(exponent)
+
+
+def _precision(value: float) -> int:
+    digits = repr(value).partition("e")[0].replace(".", "").strip("0")
+    return max(1, len(digits) - 1)
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """The words of a list; between two commas there may be an empty one."""
+    text = trim(text)
+    return tuple(_COMMA.split(text)) if text else ()
