@@ -1,5 +1,6 @@
 """A disk that takes no more: produce is refused with KAFKA_STORAGE_ERROR, everything else goes on."""
 
+import contextlib
 import json
 import os
 import resource
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.protocol import codec
 from tests.support import need, wire
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.wire import Connection
@@ -29,6 +31,11 @@ def make_topic(broker: BrokerProcess, name: str) -> None:
 def produce(broker: BrokerProcess, topic: str, value: bytes = VALUE) -> wire.Produced:
     with Connection(broker.bootstrap) as connection:
         return wire.produced(connection.ask(wire.produce(topic, 0, wire.batch([value]))))
+
+
+def says(broker: BrokerProcess, text: str) -> bool:
+    """Whether a line of the broker's log has this text."""
+    return any(text in line for line in broker.output)
 
 
 def produce_until_refused(broker: BrokerProcess, topic: str, attempts: int = 400) -> int:
@@ -78,11 +85,16 @@ def test_file_size_limit(start_broker: Callable[..., BrokerProcess]) -> None:
     assert "Traceback" not in "".join(broker.output)
 
 
+def needs_root(why: str) -> None:
+    """Skip for other users, also where no other skip is allowed: nothing that is installed changes it."""
+    if os.geteuid() != 0:
+        pytest.skip(f"needs root {why}")
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 48 MiB of its own."""
-    if os.geteuid() != 0:
-        need.lack("needs root to mount a small tmpfs")
+    needs_root("to mount a small tmpfs")
     need.program("mount", "umount")
     place = tmp_path / "disk"
     place.mkdir()
@@ -95,6 +107,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", place], check=True)
 
 
+@pytest.mark.slow
 def test_full_disk(small_disk: Path, start_broker: Callable[..., BrokerProcess]) -> None:
     """On a full disk produce gets error 56; fetch and admin go on; deleting a topic makes room without a restart."""
     broker = start_broker(folder=small_disk / "data", log__segment__delete__delay__ms="0")
@@ -103,6 +116,7 @@ def test_full_disk(small_disk: Path, start_broker: Callable[..., BrokerProcess])
     for number in range(5):
         assert produce(broker, "kept") == wire.Produced(0, number)
     produce_until_refused(broker, "ballast")
+    wait_for("the failed append is told", lambda: says(broker, "the last of partition ballast-0: No space left"), 10)
     assert read_count(broker, "kept") == 5
     assert wire.answers(broker.bootstrap)
     with Connection(broker.bootstrap) as connection:
@@ -113,6 +127,128 @@ def test_full_disk(small_disk: Path, start_broker: Callable[..., BrokerProcess])
     assert broker.stop() == 0
     broker.start()
     assert read_count(broker, "kept") >= 6
+
+
+def fill(folder: Path) -> Path:
+    """Take the last byte of a file system with a file; return it."""
+    filler = folder / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    return filler
+
+
+def create_partitions(broker: BrokerProcess, topic: str, count: int) -> int:
+    """Ask for so many partitions in all; return the error code."""
+    body = {"Topics": [{"Name": topic, "Count": count, "Assignments": None}], "TimeoutMs": 10_000}
+    with Connection(broker.bootstrap) as connection:
+        connection.send_raw(codec.encode_request_frame(wire.CREATE_PARTITIONS, 2, 1, "raw", body))
+        (result,) = codec.decode_response_frame(wire.CREATE_PARTITIONS, 2, connection.receive())[1]["Results"]
+    return int(result["ErrorCode"])
+
+
+@pytest.mark.slow
+def test_partitions_that_find_no_room_leave_nothing(
+    small_disk: Path, start_broker: Callable[..., BrokerProcess]
+) -> None:
+    """CreatePartitions and CreateTopics on a full disk: error 56, no folder, nothing half made; with room they work."""
+    broker = start_broker(folder=small_disk / "data")
+    make_topic(broker, "t")
+    filler = fill(small_disk)
+    before = sorted((small_disk / "data").glob("*-*/"))
+    assert create_partitions(broker, "t", 5) == KAFKA_STORAGE_ERROR
+    with Connection(broker.bootstrap) as connection:
+        assert wire.first_topic_error(connection.ask(wire.create_topic("new", 3))) == KAFKA_STORAGE_ERROR
+    assert produce(broker, "t").error_code == KAFKA_STORAGE_ERROR
+    wait_for("no folder is left", lambda: sorted((small_disk / "data").glob("*-*/")) == before, 10)
+    filler.unlink()
+    assert create_partitions(broker, "t", 5) == 0
+    make_topic(broker, "new")
+    assert produce(broker, "new") == wire.Produced(0, 0)
+    assert produce(broker, "t") == wire.Produced(0, 0)
+    assert "Traceback" not in "".join(broker.output)
+
+
+def alter_topic(broker: BrokerProcess, topic: str, name: str, value: str) -> int:
+    """Set one config of a topic; return the error code."""
+    config = {"Name": name, "ConfigOperation": 0, "Value": value}
+    body = {"Resources": [{"ResourceType": 2, "ResourceName": topic, "Configs": [config]}]}
+    with Connection(broker.bootstrap) as connection:
+        connection.send_raw(codec.encode_request_frame(44, 1, 1, "raw", body))
+        (result,) = codec.decode_response_frame(44, 1, connection.receive())[1]["Responses"]
+    return int(result["ErrorCode"])
+
+
+@pytest.mark.soak
+def test_lower_retention_makes_room(small_disk: Path, start_broker: Callable[..., BrokerProcess]) -> None:
+    """On a disk without a free byte retention.bytes is lowered, old segments go, and produce works again."""
+    broker = start_broker(
+        folder=small_disk / "data", log__segment__delete__delay__ms="0", log__segment__bytes="4194304",
+        log__retention__check__interval__ms="500",
+    )  # fmt: skip
+    make_topic(broker, "ballast")
+    acknowledged = produce_until_refused(broker, "ballast")
+    filler = fill(small_disk)
+    assert filler.stat().st_size < 4 << 20
+    assert produce(broker, "ballast").error_code == KAFKA_STORAGE_ERROR
+    assert alter_topic(broker, "ballast", "retention.bytes", str(8 << 20)) == 0
+    wait_for("room again", lambda: produce(broker, "ballast").error_code == 0, 90, 0.5)
+    with Connection(broker.bootstrap) as connection:
+        newest = wire.produced(connection.ask(wire.produce("ballast", 0, wire.batch([VALUE])))).base_offset
+    assert newest > acknowledged
+    assert "Traceback" not in "".join(broker.output)
+
+
+@pytest.fixture
+def failing_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """An ext4 of its own, and how it turns read-only under its users, as after an I/O error."""
+    needs_root("to mount an ext4 image")
+    need.program("mount", "umount", "findmnt", "mkfs.ext4")
+    image, place = tmp_path / "image", tmp_path / "disk"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
+    options = "loop,errors=remount-ro"
+    made = subprocess.run(["mount", "-o", options, image, place], capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        need.lack(f"needs to mount an ext4 image: {made.stderr.strip()}")
+    try:
+        device = subprocess.run(["findmnt", "-no", "SOURCE", place], check=True, capture_output=True, text=True).stdout
+        trigger = Path("/sys/fs/ext4", Path(device.strip()).name, "trigger_fs_error")
+        if not trigger.exists():
+            need.lack(f"needs {trigger}, with which the kernel's ext4 can be made to fail")
+        yield place, lambda: trigger.write_text("kbroker's test of a disk that turns read-only")
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.slow
+def test_disk_that_turns_read_only(
+    failing_disk: tuple[Path, Callable[[], None]], start_broker: Callable[..., BrokerProcess]
+) -> None:
+    """The first append that fails is noticed and told with its reason; reads go on; after a remount all is there."""
+    disk, fail = failing_disk
+    broker = start_broker(folder=disk / "data", log__flush__interval__messages="1")
+    make_topic(broker, "kept")
+    make_topic(broker, "other")
+    for number in range(5):
+        assert produce(broker, "kept") == wire.Produced(0, number)
+    fail()
+    assert produce(broker, "kept").error_code == KAFKA_STORAGE_ERROR
+    told = f"log folder {disk / 'data'} is offline: an append to kept-0: [Errno 30] Read-only file system"
+    wait_for("it is noticed", lambda: says(broker, told), 10)
+    assert produce(broker, "other").error_code == KAFKA_STORAGE_ERROR
+    wait_for("refused appends are told", lambda: says(broker, "1 append failed, the last of partition"), 10)
+    assert read_count(broker, "kept") == 5
+    assert create_partitions(broker, "kept", 2) != 0
+    assert broker.is_alive()
+    broker.stop()
+    subprocess.run(["umount", disk], check=True)
+    subprocess.run(["mount", "-o", "loop,errors=remount-ro", disk.with_name("image"), disk], check=True)
+    broker.start()
+    assert read_count(broker, "kept") == 5
+    assert produce(broker, "kept") == wire.Produced(0, 5)
 
 
 def test_full_disk_and_the_request_log(small_disk: Path, start_broker: Callable[..., BrokerProcess]) -> None:
@@ -139,14 +275,18 @@ def test_full_disk_and_the_request_log(small_disk: Path, start_broker: Callable[
             return any(b'"clientId":"after"' in file.read_bytes() for file in folder.iterdir())
 
         wait_for("the log goes on", is_written, 60, 0.05)
+
+    def whole_lines() -> list[int]:
+        lines = [line for file in sorted(folder.iterdir()) for line in file.read_bytes().splitlines(keepends=True)]
+        return [json.loads(line)["sequence"] for line in lines if line.endswith(b"\n")]
+
+    newest = whole_lines()[-1]
     written = read_count(broker, "__request_log")
     assert broker.stop() == 0
-    numbers = [
-        json.loads(line)["sequence"] for file in sorted(folder.iterdir()) for line in file.read_bytes().splitlines()
-    ]
+    numbers = whole_lines()
     assert numbers == sorted(set(numbers))
-    assert 0 < len(numbers) < numbers[-1], "nothing was dropped, or nothing written"
     assert written > 0
+    assert len(numbers) < numbers[-1] or written < newest, "nothing was dropped"  # which of the two had no room first
     assert "Traceback" not in "".join(broker.output)
 
 
