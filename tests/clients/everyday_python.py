@@ -80,7 +80,7 @@ class KafkaPythonMember:
         )
 
     def poll(self) -> Reads:
-        found = self.consumer.poll(200).values()
+        found = self.consumer.poll(1000).values()  # with less it loses an answer now and then
         return [(m.partition, m.offset, m.value.decode()) for messages in found for m in messages]
 
     def assigned(self) -> list[int]:
