@@ -23,8 +23,9 @@ from kbroker.server.topics import ZERO_ID, TopicView
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Answer all topics (null; an empty list in v0), none (an empty list), those named, or those with the ids given.
 
-    Ids count from v12, and then names beside them do not (as 4.3.1 does). A topic that is created on the way is
-    answered with UNKNOWN_TOPIC_OR_PARTITION once more, as Kafka does; the client asks again.
+    Ids count from v12, and then names beside them do not (as 4.3.1 does). A topic that is created on the way is in the
+    very answer: Kafka goes on with UNKNOWN_TOPIC_OR_PARTITION for 40 to 350 ms, until its other parts know the topic,
+    and a client that is told so once, and the topic the next time, may take it for one that never changed (kafka-go).
     """
     asked = body["Topics"]
     version = request.api_version
@@ -67,7 +68,7 @@ def _by_name(
     ctx: ApiContext, names: Iterable[str], operations: int, may_create: bool, request: RequestContext
 ) -> list[Body]:
     topics: list[Body] = []
-    missing: list[str] = []
+    missing: dict[str, int] = {}  # and where its row is
     for name in names:
         view = ctx.topics.get(name)
         if view is None and name in INTERNAL_TOPICS and may_create:
@@ -78,10 +79,14 @@ def _by_name(
         elif invalid_name_reason(name) is not None:
             topics.append(_unknown(as_java_reads(name), ZERO_ID, Errors.INVALID_TOPIC_EXCEPTION))
         else:
-            missing.append(name)
+            missing[name] = len(topics)
             topics.append(_unknown(name, ZERO_ID, Errors.UNKNOWN_TOPIC_OR_PARTITION))
     if missing and may_create:  # over the mutation quota a topic is not made, and nothing in the answer shows it
         ctx.topics.auto_create(missing, ctx.mutation_quota(request, is_strict=True).record)
+        for name, row in missing.items():
+            view = ctx.topics.get(name)
+            if view is not None:
+                topics[row] = _topic(ctx, view, operations)
     return topics
 
 
