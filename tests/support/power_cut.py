@@ -33,7 +33,9 @@ class Disk:
         subprocess.run([*MAKE[kind], self._image], check=True, capture_output=True, timeout=60)
         self.folder = place / "disk"
         self.folder.mkdir()
-        mount(self._image, self.folder)
+        made = mount(self._image, self.folder)
+        if made:
+            need.lack(f"needs to mount a file as a disk: {made}")
 
     def cut(self) -> Path:
         """The power goes now: return an image of what has reached the disk. The disk itself goes on."""
@@ -43,7 +45,9 @@ class Disk:
         return image
 
     def close(self) -> None:
-        subprocess.run(["umount", self.folder], check=True, timeout=60)
+        """Unmount it; what is cut is mounted after that, since two disks of one id confuse some systems. Idempotent."""
+        if os.path.ismount(self.folder):
+            subprocess.run(["umount", self.folder], check=True, timeout=60)
 
 
 @contextlib.contextmanager
@@ -51,7 +55,8 @@ def mounted(image: Path) -> Iterator[Path]:
     """The disk after the power is back, as a folder; the image is used up."""
     folder = image.with_suffix("")
     folder.mkdir()
-    mount(image, folder)
+    failure = mount(image, folder)
+    assert not failure, f"what is left after the cut cannot be mounted: {failure}"
     try:
         yield folder
     finally:
@@ -60,9 +65,8 @@ def mounted(image: Path) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def mount(image: Path, folder: Path) -> None:
-    made = subprocess.run(
-        ["mount", "-o", "loop", image, folder], capture_output=True, text=True, check=False, timeout=60
-    )
-    if made.returncode != 0:
-        need.lack(f"needs to mount a file as a disk: {made.stderr.strip()}")
+def mount(image: Path, folder: Path) -> str:
+    """Mount a file as a disk; return why that failed, "" if it did not."""
+    command = ["mount", "-o", "loop", image, folder]
+    made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return "" if made.returncode == 0 else made.stderr.strip() or "mount failed"

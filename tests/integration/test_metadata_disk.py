@@ -1,0 +1,186 @@
+"""Changes of the metadata on a disk that is full or can only be read, asked for over the wire."""
+
+import errno
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support import need
+from tests.support.broker import BrokerProcess, wait_for
+from tests.support.fixture_client import Raw
+from tests.support.power_cut import Disk
+
+STORAGE = 56
+TOPIC, BROKER = 2, 4
+NO_REPLICAS: dict[str, Any] = {"ReplicationFactor": 1, "Assignments": []}
+
+pytestmark = pytest.mark.slow
+
+
+class Client:
+    """Asks for changes; every method returns the code and the text of its one answer."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self.raw = Raw(SimpleNamespace(bootstrap_servers=broker.bootstrap))
+
+    def _one(self, key: int, version: int, body: dict[str, Any], where: str = "Responses") -> tuple[int, str | None]:
+        (row,) = self.raw.ask(key, version, body)[where]
+        return row["ErrorCode"], row["ErrorMessage"]
+
+    def create(self, name: str, partitions: int = 1, **configs: str) -> tuple[int, str | None]:
+        rows = [{"Name": key.replace("_", "."), "Value": value} for key, value in configs.items()]
+        topic = {"Name": name, "NumPartitions": partitions, "Configs": rows, **NO_REPLICAS}
+        return self._one(19, 7, {"Topics": [topic], "timeoutMs": 9000, "validateOnly": False}, "Topics")
+
+    def delete(self, name: str) -> tuple[int, str | None]:
+        return self._one(20, 5, {"TopicNames": [name], "TimeoutMs": 9000})
+
+    def grow(self, name: str, count: int) -> tuple[int, str | None]:
+        row = {"Name": name, "Count": count, "Assignments": None}
+        return self._one(37, 3, {"Topics": [row], "TimeoutMs": 9000, "ValidateOnly": False}, "Results")
+
+    def configure(self, kind: int, name: str, key: str, value: str) -> tuple[int, str | None]:
+        configs = [{"Name": key, "ConfigOperation": 0, "Value": value}]
+        row = {"ResourceType": kind, "ResourceName": name, "Configs": configs}
+        return self._one(44, 1, {"Resources": [row], "ValidateOnly": False})
+
+    def set_quota(self, user: str, rate: float) -> tuple[int, str | None]:
+        ops = [{"Key": "producer_byte_rate", "Value": rate, "Remove": False}]
+        entry = {"Entity": [{"EntityType": "user", "EntityName": user}], "Ops": ops}
+        return self._one(49, 1, {"Entries": [entry], "ValidateOnly": False}, "Entries")
+
+    def add_user(self, name: str) -> tuple[int, str | None]:
+        row = {"Name": name, "Mechanism": 1, "Iterations": 4096, "Salt": b"s" * 16, "SaltedPassword": b"p" * 32}
+        return self._one(51, 0, {"Deletions": [], "Upsertions": [row]}, "Results")
+
+    def topics(self) -> dict[str, int]:
+        body = {"Topics": None, "AllowAutoTopicCreation": False, "IncludeTopicAuthorizedOperations": False}
+        return {row["Name"]: len(row["Partitions"]) for row in self.raw.ask(3, 12, body)["Topics"]}
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[BrokerProcess], Client]]:
+    made: list[Client] = []
+
+    def open_client(broker: BrokerProcess) -> Client:
+        made.append(Client(broker))
+        return made[-1]
+
+    yield open_client
+    for one in made:
+        one.raw.socket.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MiB of its own."""
+    if os.geteuid() != 0:
+        need.lack("needs root to mount a small tmpfs")
+    need.program("mount", "umount")
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", place]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        need.lack(f"needs to mount a small tmpfs: {made.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def fill(place: Path) -> Path:
+    """Write until nothing fits any more."""
+    ballast = place / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            try:
+                for _ in range(1 << 16):
+                    file.write(bytes(size))
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+    return ballast
+
+
+def test_a_full_disk_can_be_made_room_on(
+    small_disk: Path, start_broker: Callable[..., BrokerProcess], connect: Callable[[BrokerProcess], Client]
+) -> None:
+    """New topics are refused with a text; topics go, retention is lowered, and a start on the full disk knows all."""
+    broker = start_broker(folder=small_disk / "data", log__segment__delete__delay__ms="0")
+    client = connect(broker)
+    for number in range(40):
+        assert client.create(f"t{number}", 2)[0] == 0
+    ballast = fill(small_disk)
+    # what a topic needs on the disk finds no room; how many still fit in the reserve is the file's affair
+    answers = [client.create(f"new-{number}", 20, retention_ms="7") for number in range(300)]
+    code, text = answers[-1]
+    assert code == STORAGE
+    assert text
+    assert {one for one, _ in answers} <= {0, STORAGE}
+    made = {f"new-{number}" for number, (one, _) in enumerate(answers) if one == 0}
+    assert client.topics() == {**{f"t{number}": 2 for number in range(40)}, **dict.fromkeys(made, 20)}
+    for number in range(40):
+        assert client.configure(TOPIC, f"t{number}", "retention.ms", "1000") == (0, None)
+    assert client.configure(BROKER, "", "log.retention.ms", "1000") == (0, None)
+    assert client.set_quota("noisy", 1.0) == (0, None)
+    for number in range(30):
+        assert client.delete(f"t{number}") == (0, None)
+    before = client.topics()
+    broker.kill()
+    fill(small_disk)
+    broker.start()
+    client = connect(broker)
+    assert client.topics() == before
+    assert client.delete("t30") == (0, None)
+    ballast.unlink()
+    assert client.create("room", 3) == (0, None)
+    assert client.add_user("bob") == (0, None)
+    after = client.topics()
+    assert broker.stop() == 0
+    broker.start()
+    assert connect(broker).topics() == after
+    said = "".join(broker.output)
+    assert "Traceback" not in said
+    assert "sqlite3" not in said
+
+
+def can_write(folder: Path) -> bool:
+    try:
+        (folder / "probe").write_bytes(b"x")
+    except OSError:
+        return False
+    return True
+
+
+def test_a_disk_that_turned_read_only(
+    tmp_path: Path, start_broker: Callable[..., BrokerProcess], connect: Callable[[BrokerProcess], Client]
+) -> None:
+    """Every change is refused with 56 and a text, without a traceback, and nothing of it is in force."""
+    disk = Disk(tmp_path)
+    try:
+        broker = start_broker(folder=disk.folder / "data")
+        client = connect(broker)
+        assert client.create("there") == (0, None)
+        subprocess.run(["mount", "-o", "remount,abort", disk.folder], check=False, capture_output=True)
+        if can_write(disk.folder):
+            need.lack("needs a kernel that can turn a disk read-only under a program")
+        for _ in range(2):
+            for code, text in (
+                client.create("new"), client.grow("there", 3), client.configure(TOPIC, "there", "retention.ms", "7"),
+                client.configure(BROKER, "", "log.retention.ms", "7"), client.set_quota("u", 1.0), client.add_user("u"),
+                client.delete("there"),
+            ):  # fmt: skip
+                assert code == STORAGE
+                assert text
+        assert client.topics() == {"there": 1}
+        wait_for("the log says so", lambda: "kbroker-metadata.db cannot be written" in broker.tail(), 5)
+        broker.kill()
+        said = "".join(broker.output)
+        assert "Traceback" not in said
+        assert said.count("kbroker-metadata.db cannot be written") == 1
+    finally:
+        disk.close()
