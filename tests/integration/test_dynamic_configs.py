@@ -90,3 +90,25 @@ def test_topic_and_broker_configs_act_at_once_and_stay(tmp_path: Path) -> None:
         assert (rows["max.message.bytes"].value, ConfigSource(rows["max.message.bytes"].source)) == (
             "5000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [(2, "retention.bytes", "-2"), (2, "segment.index.bytes", "7"), (4, "log.index.size.max.bytes", "7"),
+     (4, "log.retention.bytes", "-5"), (4, "log.retention.ms", "-9"), (4, "log.flush.interval.ms", "-1")],
+)  # fmt: skip
+def test_odd_values_that_kafka_takes_keep_partitions_online(tmp_path: Path, kind: int, name: str, value: str) -> None:
+    """Set on a topic or for all brokers: records go in and come back, before and after a restart, new topics too."""
+    with Broker(settings(tmp_path)) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.create_topics([NewTopic("t", 1)])["t"].result(20)
+        broker.context.dynamic.alter(kind, "t" if kind == 2 else "", [ConfigChange(name, 0, value)])
+        assert produce(broker, b"before") is None
+    with Broker(settings(tmp_path)) as broker:
+        assert produce(broker, b"after") is None
+        log = broker.context.topics.partition("t", 0)
+        assert (log.log_start_offset, log.log_end_offset) == (0, 2)
+        configs = {name: value} if kind == 2 else {}
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.create_topics([NewTopic("u", 2, config=configs)])["u"].result(20)
+        assert broker.context.topics.partition("u", 1) is not None

@@ -339,3 +339,17 @@ def test_a_deleted_config_brings_a_partition_back():
     topics.refresh_configs()
     assert topics.get("t").partitions == (logs.open["t", 0], logs.open["t", 1])
     store.close()
+
+
+def test_a_stored_config_that_is_no_longer_valid_counts_as_unset():
+    """An earlier version took it: the broker starts, the topic has the default, and can be given another."""
+    store = MetadataStore(None, 1)
+    TopicRegistry(BrokerConfig(), store, FakeLogs(), lambda views: None).create(NewTopic("t"))
+    store.replace_configs("topic", "t", {"retention.ms": "\u00a05", "segment.ms": "6"})
+    logs = FakeLogs()
+    _, topics = restarted(store, logs)
+    configs = logs.open["t", 0].configs
+    assert (configs["retention.ms"], configs["segment.ms"]) == (604_800_000, 6)
+    topics.set_configs("t", {})
+    assert logs.open["t", 0].configs["segment.ms"] == 604_800_000
+    store.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from kbroker.common.config_accepted import ACCEPTED_KEYS, GROUP_ASSIGNMENT_MAX_MS, RATE_KEYS
@@ -272,11 +272,12 @@ class BrokerConfig:
         return key.default
 
     def topic_configs(self, overrides: Mapping[str, str]) -> dict[str, ConfigValue]:
-        """Every topic key with its value in force, for a topic that sets ``overrides``."""
-        return {
-            name: key.parse(overrides[name]) if name in overrides else self.topic_default(name)
-            for name, key in TOPIC_TABLE.items()
-        }
+        """Every topic key with its value in force, for a topic that sets ``overrides``.
+
+        One that is no longer valid, stored by a version that allowed it, counts as unset.
+        """
+        own = _parsed(overrides, TOPIC_TABLE.get)
+        return {name: own[name] if name in own else self.topic_default(name) for name in TOPIC_TABLE}
 
     # ------------------------------------------------------------ dynamic values
 
@@ -440,10 +441,10 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _parsed(values: Mapping[str, str]) -> dict[str, ConfigValue]:
+def _parsed(values: Mapping[str, str], row: Callable[[str], ConfigKey | None] = broker_key) -> dict[str, ConfigValue]:
     found: dict[str, ConfigValue] = {}
     for name, value in values.items():
-        key = broker_key(name)
+        key = row(name)
         if key is not None:
             try:
                 found[name] = key.parse(value)
