@@ -161,12 +161,32 @@ def test_advertised_versions_are_the_table():
 
 @pytest.mark.parametrize("version", range(5))
 def test_api_versions_bodies(version):
-    """Every version carries the whole table, and no feature (quirks 2, 3, 4)."""
+    """Every version carries the whole table (quirk 2)."""
     bodies, _ = api_versions.encode_bodies(FLOORS)
     answer = codec.decode_response(18, version, bodies[version].data)
     assert {row["ApiKey"]: (row["MinVersion"], row["MaxVersion"]) for row in answer["ApiKeys"]} == FLOORS
-    assert (answer["ErrorCode"], answer["SupportedFeatures"], answer["FinalizedFeatures"]) == (0, [], [])
+    assert answer["ErrorCode"] == 0
     assert answer == make_bench().ask("ApiVersions", version, software("a", "1") if version >= 3 else {})
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_features_are_what_is_built(version):
+    """Metadata as of Kafka 4.3 is in force, and nothing of transactions and new groups (quirk 4).
+
+    Clients of version 3 read no range that begins at 0 (quirk 3); before there were no features.
+    """
+    bodies, _ = api_versions.encode_bodies(FLOORS)
+    answer = codec.decode_response(18, version, bodies[version].data)
+    supported = {row["Name"]: (row["MinVersion"], row["MaxVersion"]) for row in answer["SupportedFeatures"]}
+    in_force = [(row["Name"], row["MinVersionLevel"], row["MaxVersionLevel"]) for row in answer["FinalizedFeatures"]]
+    if version < 3:
+        assert (supported, in_force) == ({}, [])
+        return
+    assert (in_force, answer["FinalizedFeaturesEpoch"]) == ([("metadata.version", 30, 30)], 0)
+    metadata = {"metadata.version": (7, 30)}
+    not_built = ("group", "transaction", "share", "streams", "kraft", "eligible.leader.replicas")
+    zeros = {f"{name}.version": (0, 0) for name in not_built}
+    assert supported == (metadata if version == 3 else metadata | zeros)
 
 
 def software(name, version):

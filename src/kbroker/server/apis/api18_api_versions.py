@@ -13,6 +13,21 @@ from kbroker.server.context import ApiContext, Body, RequestContext
 KEY = 18
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
+#: Lowest and highest level of each feature of Kafka 4.3; the highest is in force. What is not built stays at 0, so that
+#: clients rely on nothing of it: neither transactions of version 2 (KIP-890) nor the new groups (KIP-848, KIP-932,
+#: KIP-1071) nor eligible leader replicas (KIP-966).
+FEATURES: Mapping[str, tuple[int, int]] = {
+    "eligible.leader.replicas.version": (0, 0),
+    "group.version": (0, 0),
+    "kraft.version": (0, 0),
+    "metadata.version": (7, 30),  # 3.3-IV3 to 4.3-IV0
+    "share.version": (0, 0),
+    "streams.version": (0, 0),
+    "transaction.version": (0, 0),
+}
+FEATURES_EPOCH = 0  # rises with every change of a level in force, of which there was none
+FEATURES_FROM, ZERO_LEVELS_FROM = 3, 4  # versions of the request
+
 Ranges = Mapping[int, tuple[int, int]]
 
 
@@ -27,7 +42,7 @@ def respond(ranges: Ranges, body: Body, version: int) -> Body:
         words = (body["ClientSoftwareName"], body["ClientSoftwareVersion"])
         if not all(_SOFTWARE.fullmatch(word) for word in words):
             return {"ErrorCode": int(Errors.INVALID_REQUEST), "ApiKeys": []}
-    return answer(ranges)
+    return answer(ranges, version)
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
@@ -35,10 +50,28 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     return {"ErrorCode": int(error), "ApiKeys": []}
 
 
-def answer(ranges: Ranges) -> Body:
-    """The body that advertises these ranges. No features: none is finalized, and one of level 0 breaks old clients."""
+def answer(ranges: Ranges, version: int) -> Body:
+    """The body that advertises these ranges, and the features.
+
+    Clients that ask in version 3 cannot read a feature that may be of level 0.
+    """
     rows = [{"ApiKey": key, "MinVersion": low, "MaxVersion": high} for key, (low, high) in sorted(ranges.items())]
-    return {"ErrorCode": 0, "ApiKeys": rows}
+    body: Body = {"ErrorCode": 0, "ApiKeys": rows}
+    if version < FEATURES_FROM:
+        return body
+    levels = FEATURES.items()
+    return {
+        **body,
+        "SupportedFeatures": [
+            {"Name": name, "MinVersion": low, "MaxVersion": high}
+            for name, (low, high) in levels
+            if low > 0 or version >= ZERO_LEVELS_FROM
+        ],
+        "FinalizedFeaturesEpoch": FEATURES_EPOCH,
+        "FinalizedFeatures": [
+            {"Name": name, "MinVersionLevel": high, "MaxVersionLevel": high} for name, (_, high) in levels if high > 0
+        ],
+    }
 
 
 def unsupported(ranges: Ranges) -> bytes:
@@ -60,7 +93,7 @@ def encode_bodies(ranges: Ranges) -> tuple[dict[int, Encoded], dict[int, Encoded
     low, high = ranges[KEY]
     invalid = {"ErrorCode": int(Errors.INVALID_REQUEST), "ApiKeys": []}
     return (
-        {version: _encode(version, answer(ranges)) for version in range(low, high + 1)},
+        {version: _encode(version, answer(ranges, version)) for version in range(low, high + 1)},
         {version: _encode(version, invalid) for version in range(max(low, 3), high + 1)},
     )
 
