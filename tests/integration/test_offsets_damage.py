@@ -160,7 +160,7 @@ def test_nothing_is_acknowledged_behind_what_cannot_be_read(
         broker.context.topics.auto_create(["other"])
         assert broker.context.topics.partition("other", 0).append is not None
     assert f"__consumer_offsets-0 in {folder / '__consumer_offsets-0'} cannot be read" in caplog.text
-    assert "kbroker log verify DIR --repair" in caplog.text
+    assert f"run: kbroker log verify --repair {folder / '__consumer_offsets-0'}" in caplog.text
     (found,) = verify(folder, repair=True)
     assert (found.offset, found.path.name) == (base + 51, f"{base:020}.log")
     number = 51 if base == 0 else 102  # the second segment has the even groups; the first still has their old offset

@@ -276,11 +276,37 @@ def test_groups_of_an_offline_partition_are_not_served(caplog):
         commit(again, 8, group=name)
     told = "__consumer_offsets-0 in memory/0 cannot be read: the partition is offline. Its groups are not served"
     assert told in caplog.text
-    assert "kbroker log verify DIR --repair" in caplog.text
+    assert "run: kbroker log verify --repair memory/0" in caplog.text
     groups.topic.logs[0] = kept
     whole = again.restart().coordinator
     assert [whole.committed(name)[PLACE].offset for name in ("b", "c", "d")] == [8, 7, 8]
     assert whole.partition_counts == (3, 0)
+
+
+def test_an_offsets_topic_that_grew_has_the_latest_offsets():
+    """What a group wrote when the topic had fewer partitions counts until it has written, or deleted, it again."""
+    groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 2), clock=clock)
+    found = [name for name in map(str, range(999)) if (partition_of(name, 2), partition_of(name, 5)) == (1, 0)]
+    again, kept, deleted = found[:3]
+    for name in (again, kept, deleted):
+        commit(groups, 25, group=name)
+    groups.topic.logs += MemoryTopic(clock, 5).logs[2:]
+    commit(groups, 100, group=again)
+    groups.coordinator.delete_offsets(deleted, [PLACE])
+    after = groups.restart().coordinator
+    assert [after.committed(name).get(PLACE, value(-1)).offset for name in (again, kept, deleted)] == [100, 25, -1]
+
+
+def test_groups_of_an_offline_partition_stay_refused_when_the_topic_grows():
+    """They belong to another partition then, and their offsets are in the one that could not be read."""
+    groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 2), clock=clock)
+    name = next(name for name in map(str, range(999)) if (partition_of(name, 2), partition_of(name, 5)) == (1, 0))
+    commit(groups, 25, group=name)
+    groups.topic.logs[1] = None
+    groups = groups.restart()
+    groups.topic.logs += MemoryTopic(clock, 5).logs[2:]
+    assert refused(groups.coordinator.committed, name) is Errors.NOT_COORDINATOR
+    assert refused(commit, groups, group=name) is Errors.NOT_COORDINATOR
 
 
 def test_an_offsets_topic_that_is_made_again_is_whole():
@@ -304,7 +330,7 @@ def test_an_offset_that_is_malformed_fences_its_partition(caplog):
     again = groups.restart()
     assert refused(again.coordinator.committed, "g") is Errors.NOT_COORDINATOR
     assert "the offset of group g for t-1 is malformed" in caplog.text
-    assert "start the release that wrote it" in caplog.text
+    assert "install the release that wrote this" in caplog.text
 
 
 def test_the_log_holds_what_kafka_would_have_written():

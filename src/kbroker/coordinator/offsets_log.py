@@ -78,15 +78,13 @@ def partition_of(group_id: str, partition_count: int) -> int:
     return (0 if value == -(1 << 31) else abs(value)) % partition_count
 
 
-REPAIR = (
-    "stop the broker, run 'kbroker log verify DIR --repair' on the log folder, which says what is lost, then start it"
-)
-
-
 class UnreadableError(Exception):
-    """A partition cannot be read to its end; the message says from where on, and why. ``way_out``: what to do."""
+    """A partition cannot be read to its end; the message says from where on, and why.
 
-    def __init__(self, reason: str, way_out: str = REPAIR) -> None:
+    ``way_out``: what to do; "" for the repair that says what is lost.
+    """
+
+    def __init__(self, reason: str, way_out: str = "") -> None:
         super().__init__(reason)
         self.way_out = way_out
 
@@ -101,6 +99,7 @@ class OffsetsLog:
         self._topic = topic
         self._clock = clock
         self._unreadable: Mapping[int, str] = {}  # partition and reason; swapped whole, under the lock
+        self._loaded_count = 0  # partitions at the start
         self._lock = threading.Lock()
 
     @property
@@ -115,8 +114,9 @@ class OffsetsLog:
 
     def check(self, group_id: str) -> None:
         """Raises: KafkaError NOT_COORDINATOR if the group's partition could not be read."""
-        if self._unreadable:
+        if self._unreadable:  # a group belongs to where it was at the start, too: the topic may have grown since
             reason = self._unreadable.get(partition_of(group_id, self._topic.partition_count or 1))
+            reason = reason or self._unreadable.get(partition_of(group_id, self._loaded_count or 1))
             if reason is not None:
                 raise KafkaError(Errors.NOT_COORDINATOR, reason)
 
@@ -158,24 +158,51 @@ class OffsetsLog:
 
         The groups of the others are not served: the log says so, and ``unreadable`` has them.
         """
-        for index in range(self._topic.partition_count):
+        count = self._loaded_count = self._topic.partition_count
+        homes: dict[str, int] = {}
+        moved: dict[OffsetKey | GroupKey, Remembered] = {}
+        for index in range(count):
             try:
                 remembered = _remembered(index, _last_values(self._topic.partition(index)))
             except UnreadableError as error:
                 self._fence(index, error)
-            else:
-                yield from remembered
+                continue
+            for one in remembered:
+                group_id = one[0].group_id
+                home = homes.get(group_id)
+                if home is None:
+                    home = homes[group_id] = partition_of(group_id, count)
+                if home == index:
+                    yield one
+                elif one[0] not in moved or _time_of(moved[one[0]]) <= _time_of(one):
+                    moved[one[0]] = one
+        yield from self._not_written_again(moved, homes)
+
+    def _not_written_again(
+        self, moved: Mapping[OffsetKey | GroupKey, Remembered], homes: Mapping[str, int]
+    ) -> Iterator[Remembered]:
+        """Of what groups wrote when the topic had fewer partitions, all that they have not written since."""
+        for index in {homes[key.group_id] for key in moved}:
+            if index in self._unreadable:
+                continue
+            try:
+                since = _last_values(self._topic.partition(index))
+            except UnreadableError as error:
+                self._fence(index, error)
+                continue
+            yield from (one for key, one in moved.items() if homes[key.group_id] == index and _raw(key) not in since)
 
     def _fence(self, index: int, error: UnreadableError) -> None:
         with self._lock:
             self._unreadable = {**self._unreadable, index: f"__consumer_offsets-{index} cannot be read: {error}"}
+        folder = self._topic.folder(index)
         logger.error(
             "__consumer_offsets-%d in %s cannot be read: %s. Its groups are not served (NOT_COORDINATOR) and nothing "
-            "is written to it: %s",
+            "is written to it; %s, then start it again",
             index,
-            self._topic.folder(index),
+            folder,
             error,
-            error.way_out,
+            error.way_out or f"stop the broker and run: kbroker log verify --repair {folder}",
         )
 
 
@@ -256,10 +283,21 @@ def _remembered(index: int, values: Mapping[bytes, bytes | None]) -> list[Rememb
         except ProtocolError as error:
             if isinstance(key, OffsetKey):
                 what = f"the offset of group {key.group_id} for {key.topic}-{key.partition} is malformed: {error}"
-                raise UnreadableError(what, "start the release that wrote it") from error
+                raise UnreadableError(what, "stop the broker, install the release that wrote this") from error
             # no coordinator writes such a key; members of a group that is not known join again
             logger.error("a record of __consumer_offsets-%d cannot be read and is left out: %s", index, error)
     return found
+
+
+def _raw(key: OffsetKey | GroupKey) -> bytes:
+    if isinstance(key, OffsetKey):
+        return group_records.offset_key(key.group_id, key.topic, key.partition)
+    return group_records.group_key(key.group_id)
+
+
+def _time_of(one: Remembered) -> int:
+    value = one[1]
+    return value.state_timestamp_ms if isinstance(value, StoredGroup) else value.commit_timestamp_ms
 
 
 def _for_client(error: Errors, message: str | None) -> KafkaError:
