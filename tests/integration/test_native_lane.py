@@ -1,6 +1,7 @@
 """The native lane on a clock that stands still: who waits, for how long, and in which order answers leave."""
 
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -124,6 +125,21 @@ def test_deleted_topic_ends_the_wait(broker):
         broker.wait_for_fetches()
         admin.ask(codec.encode_request_frame(20, 1, 7, "raw", {"TopicNames": ["t"], "TimeoutMs": 1000})[4:])
         assert fetched(reader.receive()).error_code == 3
+
+
+def test_an_offline_partition_is_56_not_3(broker):
+    """One whose log could not be opened: Produce and Fetch answer as Kafka, and as the other requests do here."""
+    topics = broker.context.topics
+    view = topics.get("t")
+    topics._swap({"t": replace(view, partitions=(None, view.partitions[1]))})
+    with Connection(broker.bootstrap_servers) as one:
+        assert produced(one.ask(produce("t", 0, batch([b"x"])))).error_code == 56
+        assert fetched(one.ask(fetch("t", (0,), max_wait_ms=10_000))).error_code == 56
+        one.send_raw(fetch_by_id(view.topic_id))
+        assert code_by_id(one.receive()) == (0, 56)
+        assert produced(one.ask(produce("t", 2, batch([b"x"])))).error_code == 3
+        assert fetched(one.ask(fetch("t", (2,)))).error_code == 3
+        assert produced(one.ask(produce("t", 1, batch([b"x"])))).error_code == 0
 
 
 def fetch_by_id(topic_id, session=(0, -1), *, wait_ms=0, is_named=True):

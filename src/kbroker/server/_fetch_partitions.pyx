@@ -6,7 +6,7 @@ from libc.string cimport memset
 from kbroker._core.latest_index cimport LatestIndex, latest_free, latest_init, latest_put
 from kbroker._core.request cimport RECORD_LEAVE_OUT, open_file_release
 from kbroker.common._errors cimport (
-    FENCED_LEADER_EPOCH, NONE, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH,
+    FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, NONE, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH,
     UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kbroker.log._partition cimport (
@@ -58,9 +58,11 @@ cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
             # Kafka knows the name of an id that it has found once, and then answers for the name
             part.error = (
                 UNKNOWN_TOPIC_ID if part.id != NULL and not part.was_known else UNKNOWN_TOPIC_OR_PARTITION)
-        elif part.index < 0 or part.index >= topic.partition_count or topic.partitions[part.index] == NULL:
+        elif part.index < 0 or part.index >= topic.partition_count:
             part.is_unread = True
             part.error = UNKNOWN_TOPIC_OR_PARTITION
+        elif topic.partitions[part.index] == NULL:      # its log could not be opened
+            part.error = KAFKA_STORAGE_ERROR
         elif state.replica_id >= 0:
             part.error = NOT_LEADER_OR_FOLLOWER         # nobody replicates from here
         elif part.max_bytes < 0 or state.max_bytes < 0:

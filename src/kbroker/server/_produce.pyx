@@ -76,8 +76,11 @@ cdef void append_one(Handler *handler, ProduceRequest *parsed, Topic *topic, bin
         refuse(result, TRANSACTIONAL_ID_AUTHORIZATION_FAILED)   # until transactions exist
     elif topic == NULL:
         refuse(result, UNKNOWN_TOPIC_ID if by_id else UNKNOWN_TOPIC_OR_PARTITION)
-    elif (part.index < 0 or part.index >= topic.partition_count or topic.partitions[part.index] == NULL or
-            partition_is_closed(topic.partitions[part.index])):
+    elif part.index < 0 or part.index >= topic.partition_count:
+        refuse(result, UNKNOWN_TOPIC_OR_PARTITION)
+    elif topic.partitions[part.index] == NULL:                  # its log could not be opened
+        refuse(result, KAFKA_STORAGE_ERROR)
+    elif partition_is_closed(topic.partitions[part.index]):
         refuse(result, UNKNOWN_TOPIC_OR_PARTITION)
     elif part.size_bytes <= 0:
         refuse(result, INVALID_RECORD)
