@@ -1,0 +1,39 @@
+"""The recorded config values are what a real Apache Kafka answers; kbroker answers so over a socket too."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.client.cluster import Cluster
+from kbroker.server.broker import Broker
+from tests.support import config_values, need
+from tests.support.config_values import Prober
+from tests.support.kafka import ApacheKafka
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+RESOURCES = ("group", "client-metrics")  # of the others the recording takes minutes
+
+
+def test_the_recording_is_true() -> None:
+    """Group and client metrics configs, every value: the same codes, texts and shown values as recorded."""
+    need.program("java", "mvn")
+    recorded = config_values.read()
+    with ApacheKafka() as kafka, Cluster(kafka.bootstrap) as cluster:
+        prober = Prober(lambda key, body: cluster.request(key, body), settle_s=1)
+        prober.prepare()
+        for resource in RESOURCES:
+            assert prober.record(resource) == recorded[resource]
+
+
+def test_a_running_broker_answers_as_recorded() -> None:
+    """The same over a socket of kbroker, where the whole of these two agrees."""
+    recorded = config_values.read()
+    settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True, "node.id": 1}
+    with Broker(settings) as broker, Cluster(broker.bootstrap_servers) as cluster:
+        prober = Prober(lambda key, body: cluster.request(key, body))
+        prober.prepare()
+        for resource in RESOURCES:
+            for name, kafka in recorded[resource].items():
+                ours = prober.outcomes(resource, name, list(kafka["values"]))
+                assert (name, ours["values"]) == (name, kafka["values"])
