@@ -162,8 +162,11 @@ cdef void shuffle(EventLoop *loop, int n) noexcept nogil:
 cdef bint is_cut_off(EventLoop *loop, Channel *channel, int mask) noexcept nogil:
     """The peer reset the connection, and no complete request of it is left to deliver but at most the one in work.
 
-    A peer that has only ended its own direction still gets its answers. The portable poller tells no hang-up.
+    A peer that has only ended its own direction still gets its answers. The portable poller tells no hang-up. A
+    throttled peer is looked at when its time is over, as in Kafka: until then it keeps its place.
     """
+    if channel.throttles > 0:
+        return False
     if not mask & KB_HANGUP and loop.poller.python is NULL:
         return False
     if (channel.reader.staged_count > 0 or channel.left is not NULL or channel.early is not NULL

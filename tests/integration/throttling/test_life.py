@@ -8,9 +8,10 @@ import pytest
 
 from kbroker.server.quota._entity_names import DEFAULT_ENTITY
 from kbroker.testing import VirtualBroker
+from kbroker.testing.waiting import wait_until
 from tests.support.quota_client import QuotaClient
 from tests.support.throttling import PRODUCE, SETTINGS, USER, assert_muted_for, pass_by
-from tests.support.wire import Connection, create_topic
+from tests.support.wire import API_VERSIONS, Connection, create_topic, header
 
 
 def test_idle_counters_are_forgotten_after_an_hour(broker: VirtualBroker, client: QuotaClient) -> None:
@@ -48,6 +49,31 @@ def test_a_client_that_leaves_while_muted_is_let_go(broker: VirtualBroker) -> No
     assert quotas.produce.queue_size == 1
     broker.advance_ms(throttle_ms)
     assert quotas.produce.queue_size == 0
+
+
+@pytest.mark.parametrize("leave", ["close", "reset"])
+def test_a_throttled_connection_keeps_its_place(broker: VirtualBroker, leave: str) -> None:
+    """With an RST a client got its place among the connections of its address back at once, and the next one with it.
+
+    In Kafka 4.3.1 both a FIN and an RST are seen when the throttle of 10,113 ms has ended: a new connection was
+    admitted after 10.18 s.
+    """
+    quotas = broker.context.quotas
+    connections = broker.context.connection_quotas
+    quotas.update(USER, None, PRODUCE, 1000)
+    client = QuotaClient(broker.bootstrap_servers)
+    client.produce("t", 20_000)
+    throttle_ms = client.end()["ThrottleTimeMs"]
+    before = connections.count()
+    getattr(client, leave)()
+    with Connection(broker.bootstrap_servers) as other:  # what the broker has seen of the first by now counts
+        for _ in range(20):
+            other.ask(header(API_VERSIONS, 0))
+        assert connections.count() == before + 1
+    broker.advance_ms(throttle_ms - 1)
+    wait_until(lambda: connections.count() == before)
+    broker.advance_ms(1)
+    wait_until(lambda: connections.count() == before - 1)
 
 
 def test_a_broker_stops_with_throttled_channels() -> None:
