@@ -13,6 +13,7 @@ ConfigValue = bool | int | float | str | tuple[str, ...] | None
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+MOST_THREADS = 10_000  # of one kind: the broker would spend minutes, and then fail, making more
 
 
 class ConfigType(enum.IntEnum):

@@ -23,17 +23,21 @@ class HandlerThreads:
         self._number = 0
 
     def resize(self, count: int) -> None:
-        """Have so many threads; those that are too many end after the request they have."""
+        """Have so many threads; those that are too many end after the request they have.
+
+        Raises: RuntimeError where the system makes no more; those made until then stay and count.
+        """
         with self._lock:
             if count < self._wanted:
                 self._retire(self._wanted - count)
+                self._wanted = count
             for _ in range(count - self._wanted):
                 name = f"data-plane-kafka-request-handler-{self._number}"
                 self._number += 1
                 thread = threading.Thread(target=self._body, name=name, daemon=True)
-                self._threads.append(thread)
                 thread.start()
-            self._wanted = count
+                self._threads.append(thread)
+                self._wanted += 1
             self._threads = [thread for thread in self._threads if thread.is_alive()]
 
     @property
