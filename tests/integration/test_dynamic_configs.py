@@ -112,3 +112,30 @@ def test_odd_values_that_kafka_takes_keep_partitions_online(tmp_path: Path, kind
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.create_topics([NewTopic("u", 2, config=configs)])["u"].result(20)
         assert broker.context.topics.partition("u", 1) is not None
+
+
+def test_network_threads_change_while_clients_produce(tmp_path: Path) -> None:
+    """num.network.threads needed a restart; clients of threads that end connect again and lose nothing."""
+    with Broker({**settings(tmp_path), "num.network.threads": 2}) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.create_topics([NewTopic("t", 1)])["t"].result(20)
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True})
+        errors: list[object] = []
+        sent = 0
+        for count in (4, 2, 1, 2, 4, 8, 4):
+            change(broker, ResourceType.BROKER, "1", num_network_threads=str(count))
+            assert len(broker._running().server.processors) == count
+            for _ in range(200):
+                producer.produce("t", b"%d" % sent, on_delivery=lambda error, _: errors.append(error))
+                sent += 1
+                producer.poll(0)
+            assert producer.flush(30) == 0
+        assert errors == [None] * sent
+        with pytest.raises(KafkaException, match="should not be greater than double the current value 4"):
+            change(broker, ResourceType.BROKER, "1", num_network_threads="9")
+        with pytest.raises(KafkaException, match="should be at least half the current value 4"):
+            change(broker, ResourceType.BROKER, "1", num_network_threads="1")
+        log = broker.context.topics.partition("t", 0)
+        assert log.log_end_offset == sent
+    with Broker(settings(tmp_path)) as broker:
+        assert len(broker._running().server.processors) == 4

@@ -14,7 +14,10 @@ from kbroker._core.clock cimport (
     clock_remove_waker, clock_retain,
 )
 from kbroker._core.poller cimport KB_READ, Poller, kb_event, poller_from
-from kbroker._core.sync cimport AtomicI64, atomic_add, atomic_load, atomic_load_relaxed, atomic_store
+from kbroker._core.sync cimport (
+    AtomicI64, Mutex, atomic_add, atomic_load, atomic_load_relaxed, atomic_store, mutex_destroy, mutex_init, mutex_lock,
+    mutex_unlock,
+)
 from kbroker.network._address_table cimport ADDRESS_BYTES, AddressEntry
 from kbroker.network._connection_quotas cimport ConnectionQuotas
 from kbroker.network._held_sockets cimport HeldSockets, close_held, held_free, hold_socket
@@ -49,6 +52,7 @@ cdef enum:
 cdef struct AcceptorCore:
     int listener
     int send_buffer_bytes
+    Mutex deal_lock             # over an offer_lock; guards the next three
     int processor_count
     int turn
     ProcessorCore **processors  # counted each
@@ -111,25 +115,41 @@ cdef int64_t select_ns(AcceptorCore *core) noexcept nogil:
     return due_ns if 0 <= due_ns < SELECT_NS else SELECT_NS
 
 
-cdef bint assign(AcceptorCore *core, int fd, AddressEntry *admission) noexcept nogil:
-    """Round robin; past full processors; at last wait for the last one tried."""
-    cdef int tried = 0
-    cdef int64_t started
+cdef ProcessorCore *offer_in_turn(AcceptorCore *core, int fd, AddressEntry *admission, bint *taken) noexcept nogil:
+    """Round robin, past full processors. Returns: the last one tried, counted; the connection may be its own now."""
     cdef ProcessorCore *processor = NULL
-    while tried < core.processor_count:
+    cdef int tried = 0
+    taken[0] = False
+    mutex_lock(&core.deal_lock)
+    while tried < core.processor_count and not taken[0]:
         processor = core.processors[core.turn]
         core.turn = (core.turn + 1) % core.processor_count
         tried += 1
-        if processor_offer(processor, fd, admission, 0):
+        taken[0] = processor_offer(processor, fd, admission, 0)
+    atomic_add(&processor.refs, 1)
+    mutex_unlock(&core.deal_lock)
+    return processor
+
+
+cdef bint assign(AcceptorCore *core, int fd, AddressEntry *admission) noexcept nogil:
+    """Give the connection to a processor; while all are full wait for the last one tried, then look again."""
+    cdef ProcessorCore *processor
+    cdef bint taken
+    cdef int64_t started = -1
+    while True:
+        processor = offer_in_turn(core, fd, admission, &taken)
+        if not taken and not atomic_load(&core.stopping):
+            if started < 0:
+                started = clock_now_ns(core.clock)
+            taken = processor_offer(processor, fd, admission, OFFER_WAIT_NS)
+        if taken:
             processor_wake(processor)
-            return True
-    started = clock_now_ns(core.clock)
-    while not atomic_load(&core.stopping):
-        if processor_offer(processor, fd, admission, OFFER_WAIT_NS):
-            processor_wake(processor)
-            atomic_add(&core.blocked_ns, clock_now_ns(core.clock) - started)
-            return True
-    return False
+        core_release(processor)
+        if taken or atomic_load(&core.stopping):
+            break
+    if started >= 0 and taken:
+        atomic_add(&core.blocked_ns, clock_now_ns(core.clock) - started)
+    return taken
 
 
 cdef bint has_descriptor(AcceptorCore *core) noexcept nogil:
@@ -208,24 +228,12 @@ cdef class Acceptor:
     def __cinit__(
             self, listener, list processors not None, *, send_buffer_bytes=-1, ConnectionQuotas quotas=None, clock=None,
             backend="auto"):
-        cdef Processor processor
         cdef int fd = <int>integer(listener, "a descriptor", 0, INT32_MAX)
         cdef int64_t send_buffer = integer(send_buffer_bytes, "send_buffer_bytes", -1, INT32_MAX)
-        if not processors:
-            raise ValueError("an acceptor needs a processor")
-        for item in processors:
-            if not isinstance(item, Processor):
-                raise TypeError(f"processors must be Processor, got {type(item).__name__}")
+        mutex_init(&self.core.deal_lock)
+        self.deal_to(processors)
         if kb_prepare_socket(fd) < 0:
             raise ValueError(f"listener must be an open socket, got descriptor {listener}")
-        self.processors = list(processors)
-        self.core.processors = <ProcessorCore **>calloc(len(processors), sizeof(void *))
-        if self.core.processors is NULL:
-            raise MemoryError
-        for processor in self.processors:
-            self.core.processors[self.core.processor_count] = processor.core
-            atomic_add(&processor.core.refs, 1)
-            self.core.processor_count += 1
         self.core.listener = fd
         self.core.send_buffer_bytes = <int>send_buffer
         self.core.clock = clock_retain(borrow_clock(clock))
@@ -243,6 +251,7 @@ cdef class Acceptor:
             for i in range(self.core.processor_count):
                 core_release(self.core.processors[i])
             free(self.core.processors)
+            mutex_destroy(&self.core.deal_lock)
             quotas_release(self.core.quotas)
             held_free(&self.core.held)
             if self.core.clock is not NULL:
@@ -251,6 +260,41 @@ cdef class Acceptor:
                 self.core.poller.destroy(self.core.poller)
             if self.core.clock is not NULL:
                 clock_release(self.core.clock)
+
+    def deal_to(self, list processors not None):
+        """Share new connections among these processors from now on; at least one, of the listener's.
+
+        Raises: ValueError, TypeError.
+        """
+        cdef Processor processor
+        cdef ProcessorCore **cores
+        cdef ProcessorCore **before
+        cdef int i, count, before_count
+        if not processors:
+            raise ValueError("an acceptor needs a processor")
+        for item in processors:
+            if not isinstance(item, Processor):
+                raise TypeError(f"processors must be Processor, got {type(item).__name__}")
+        cores = <ProcessorCore **>calloc(len(processors), sizeof(void *))
+        if cores is NULL:
+            raise MemoryError
+        count = 0
+        for processor in processors:
+            cores[count] = processor.core
+            atomic_add(&processor.core.refs, 1)
+            count += 1
+        with nogil:
+            mutex_lock(&self.core.deal_lock)
+            before = self.core.processors
+            before_count = self.core.processor_count
+            self.core.processors = cores
+            self.core.processor_count = count
+            self.core.turn %= count
+            mutex_unlock(&self.core.deal_lock)
+            for i in range(before_count):
+                core_release(before[i])
+            free(before)
+        self.processors = list(processors)
 
     def run(self):
         """Accept until ``stop``. Raises: RuntimeError when it ran before, or on the main thread."""

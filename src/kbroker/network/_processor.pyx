@@ -13,7 +13,7 @@ from libc.string cimport memcpy
 from kbroker._core.arguments cimport integer, ms_to_ns
 from kbroker._core.channel cimport CLOSE_LOCAL, Link, list_empty, list_init
 from kbroker._core.channel_lifecycle cimport loop_close
-from kbroker._core.clock cimport borrow_clock
+from kbroker._core.clock cimport borrow_clock, clock_now_ns
 from kbroker._core.event_loop cimport EventLoop, loop_init, loop_poll, loop_wake
 from kbroker._core.framing cimport Framing, framing_from
 from kbroker._core.memory_pool cimport MemoryPool
@@ -31,7 +31,7 @@ from kbroker.network._processor_connections cimport (
     processor_offer,
 )
 from kbroker.network._processor_core cimport (
-    STAGE_DRAIN, STAGE_END, STAGE_RUN, ProcessorCore, core_release,
+    STAGE_DRAIN, STAGE_END, STAGE_RETIRE, STAGE_RUN, ProcessorCore, core_release,
 )
 from kbroker.network._processor_receives cimport process_completed_receives, refuse_due, until_refusal_ns
 from kbroker.network._processor_responses cimport (
@@ -45,13 +45,14 @@ from kbroker.network._tls cimport TlsServer
 cdef enum:
     FLUSH_POLLS = 20            # at the end unsent answers get this many polls of FLUSH_NS
     FLUSH_NS = 50000000
+    RETIRE_NS = 1000000000      # later answers are dropped with their connections, as Kafka drops all of them
 
 
 cdef bint has_mail(EventLoop *loop) noexcept nogil:
     cdef ProcessorCore *core = <ProcessorCore *>loop
     if atomic_load_seq(&core.inbox) != 0 or atomic_load(&core.stage) == STAGE_END:
         return True
-    if atomic_load(&core.stage) == STAGE_DRAIN:
+    if atomic_load(&core.stage) == STAGE_DRAIN or atomic_load(&core.stage) == STAGE_RETIRE:
         return loop.reading
     return has_offers(core)
 
@@ -79,6 +80,14 @@ cdef bint has_unsent(ProcessorCore *core) noexcept nogil:
     return False
 
 
+cdef bint is_over(ProcessorCore *core) noexcept nogil:
+    """Whether a thread that retires has nothing left to say, or has had its time."""
+    cdef int64_t now = clock_now_ns(core.loop.clock)
+    if core.retire_by_ns == 0:
+        core.retire_by_ns = now + RETIRE_NS
+    return now >= core.retire_by_ns or core.outstanding == 0 and not has_unsent(core)
+
+
 cdef void run_loop(ProcessorCore *core) noexcept nogil:
     cdef int64_t stage
     cdef int polls = 0
@@ -86,7 +95,7 @@ cdef void run_loop(ProcessorCore *core) noexcept nogil:
         stage = atomic_load(&core.stage)
         if stage != STAGE_RUN:
             core.loop.reading = False
-        if stage == STAGE_END:
+        if stage == STAGE_END or stage == STAGE_RETIRE and is_over(core):
             break
         one_pass(core, until_refusal_ns(core))
     process_new_responses(core)
@@ -258,6 +267,13 @@ cdef class Processor:
         with nogil:
             if atomic_load(&self.core.stage) == STAGE_RUN:
                 atomic_store(&self.core.stage, STAGE_DRAIN)
+            loop_wake(&self.core.loop)
+
+    def retire(self):
+        """Read nothing more, send the answers that are ready within a second, close every connection, end ``run``."""
+        with nogil:
+            if atomic_load(&self.core.stage) == STAGE_RUN:
+                atomic_store(&self.core.stage, STAGE_RETIRE)
             loop_wake(&self.core.loop)
 
     def finish_stop(self):

@@ -21,9 +21,9 @@ cdef bint processor_offer(ProcessorCore *core, int fd, AddressEntry *admission, 
     cdef bint room
     cdef int slot
     mutex_lock(&core.offer_lock)
-    if core.offered_count == NEW_CONNECTIONS and wait_ns > 0:
+    if core.offered_count == NEW_CONNECTIONS and wait_ns > 0 and not core.offers_closed:
         cond_wait_ns(&core.offer_room, &core.offer_lock, wait_ns)
-    room = core.offered_count < NEW_CONNECTIONS
+    room = core.offered_count < NEW_CONNECTIONS and not core.offers_closed
     if room:
         slot = (core.offered_first + core.offered_count) % NEW_CONNECTIONS
         core.offered[slot] = fd
@@ -109,4 +109,6 @@ cdef void close_offered(ProcessorCore *core) noexcept nogil:
         kb_close_socket(core.offered[(core.offered_first + i) % NEW_CONNECTIONS])
         quotas_leave(core.quotas, core.listener_quota, core.admissions[(core.offered_first + i) % NEW_CONNECTIONS])
     core.offered_count = 0
+    core.offers_closed = True
+    cond_broadcast(&core.offer_room)
     mutex_unlock(&core.offer_lock)

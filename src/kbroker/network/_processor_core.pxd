@@ -22,6 +22,7 @@ cdef enum ProcessorStage:
     STAGE_RUN = 0
     STAGE_DRAIN = 1             # answers only
     STAGE_END = 2
+    STAGE_RETIRE = 3            # answers only, and the end by itself when they are away, a second later at most
 
 cdef struct ProcessorCore:
     EventLoop loop              # first: the loop's callbacks find the core by it
@@ -36,15 +37,17 @@ cdef struct ProcessorCore:
     AtomicI64 sessions_expired
     RequestQueue *queue         # counted
     Session *session            # counted: identity of connections without authentication
-    Mutex offer_lock            # leaf; guards the next five
+    Mutex offer_lock            # leaf; guards the next six
     Cond offer_room
     int offered[NEW_CONNECTIONS]
     AddressEntry *admissions[NEW_CONNECTIONS]   # what each is counted by, NULL: not counted
     int32_t offered_first
     int32_t offered_count
+    bint offers_closed          # the thread takes no more
     int32_t run_length
     int32_t next_index
     int64_t outstanding
+    int64_t retire_by_ns        # when it ends with answers still out; 0: it does not retire
     int64_t max_connections     # of this processor; excess closes the lowest priority channel, one per pass
     QuotaCore *quotas           # counted; NULL: nothing is counted. A channel's owner is its AddressEntry
     ListenerQuota *listener_quota   # borrowed from quotas

@@ -76,7 +76,15 @@ class _BoundListener:
         self.processors: list[Processor] = []
         self.acceptor: Acceptor | None = None
         self.acceptor_thread: threading.Thread | None = None
-        self.processor_threads: list[threading.Thread] = []
+        self.threads: dict[Processor, threading.Thread] = {}  # of retired processors too, while they run
+        self.free_tables: list[_Tables] = []
+
+
+class _Tables(NamedTuple):
+    """What one network thread alone writes, and another may when it has ended: figures and records stay in them."""
+
+    metrics: RequestMetrics | None
+    recorder: RequestRecorder | None
 
 
 class SocketServer:
@@ -150,7 +158,11 @@ class SocketServer:
         self.request_metrics: list[RequestMetrics] = []
         self._bound: list[_BoundListener] = []
         self._started = False
+        self._stopping = False
         self._stopped = False
+        self._resize_lock = threading.Lock()
+        self._next_processor_id = 0
+        self._tables: dict[Processor, _Tables] = {}
         self._pid = os.getpid()
 
     def bind(self) -> list[Listener]:
@@ -203,11 +215,59 @@ class SocketServer:
             raise
         for bound in self._bound:
             assert bound.acceptor_thread is not None
-            for thread in (*bound.processor_threads, bound.acceptor_thread):
+            for thread in (*bound.threads.values(), bound.acceptor_thread):
                 thread.start()
+
+    def resize(self, network_threads: int) -> None:
+        """Have so many network threads for each listener while it serves.
+
+        New connections go to the new threads too. Of a smaller number the last threads end: they send the answers that
+        are ready, for a second at most, and close their connections, whose clients connect again.
+
+        Threads: any, one at a time. Raises: ValueError below 1; OSError, RuntimeError where the system makes no more:
+        those made until then stay.
+        """
+        if network_threads < 1:
+            raise ValueError(f"network_threads must be >= 1, got {network_threads}")
+        with self._resize_lock:
+            if not self._started or self._stopping:
+                return
+            for listener_id, bound in enumerate(self._bound):
+                self._resize(listener_id, bound, network_threads)
+
+    def _resize(self, listener_id: int, bound: _BoundListener, count: int) -> None:
+        assert bound.acceptor is not None
+        kept = bound.processors[:count]
+        try:
+            while len(kept) < count:
+                processor = self._make_processor(listener_id, bound)
+                try:
+                    bound.threads[processor].start()
+                except RuntimeError:
+                    self._forget(bound, processor)
+                    raise
+                kept.append(processor)
+        finally:
+            retired, bound.processors = bound.processors[count:], kept
+            bound.acceptor.deal_to(kept)
+            for processor in retired:
+                processor.retire()
+
+    def _serve(self, bound: _BoundListener, processor: Processor) -> None:
+        """The life of a network thread; one that retired leaves its tables to the next."""
+        processor.run()
+        with self._resize_lock:
+            if processor not in bound.processors:
+                self._forget(bound, processor)
+
+    def _forget(self, bound: _BoundListener, processor: Processor) -> None:
+        del bound.threads[processor]
+        bound.free_tables.append(self._tables.pop(processor))
 
     def begin_stop(self) -> None:
         """Accept and read nothing more; answers to what was read still go out."""
+        with self._resize_lock:
+            self._stopping = True
         for bound in self._bound:
             if bound.acceptor is not None:
                 bound.acceptor.stop()
@@ -225,9 +285,11 @@ class SocketServer:
         self._stopped = True
         self.begin_stop()
         self._queue.close()  # a network thread that waits for room would never look up
-        for processor in self.processors:
-            processor.finish_stop()
-        threads = [thread for bound in self._bound for thread in bound.processor_threads]
+        threads = []
+        for bound in self._bound:
+            for processor, thread in list(bound.threads.items()):
+                processor.finish_stop()
+                threads.append(thread)
         for thread in threads:
             if thread.ident is not None:
                 thread.join(timeout_s)
@@ -270,40 +332,54 @@ class SocketServer:
             raise OSError(why.errno, f"cannot listen on {listener}: {why.strerror or why}") from why
         return server
 
-    def _make_threads(self, listener_id: int, bound: _BoundListener) -> None:
+    def _make_processor(self, listener_id: int, bound: _BoundListener) -> Processor:
+        """A network thread of the listener, not started."""
         options, name, protocol = self.options, bound.listener.name, bound.listener.protocol
         security = self._security.get(name, ListenerSecurity())
-        first_id = listener_id * options.network_threads
-        for processor_id in range(first_id, first_id + options.network_threads):
-            metrics = RequestMetrics() if options.request_metrics else None
-            if metrics is not None:
-                self.request_metrics.append(metrics)
-            processor = Processor(
-                name,
-                processor_id,
-                self._queue,
-                pool=self._pool,
-                clock=self._clock,
-                framing=options.framing,
-                max_size_bytes=options.max_request_bytes,
-                delimiter=options.delimiter,
-                idle_ms=options.idle_ms,
-                frame_timeout_ms=options.frame_timeout_ms,
-                run_length=options.run_length,
-                principal=options.principal,
-                listener_id=listener_id,
-                quotas=self.connection_quotas,
-                tls=security.tls,
-                authentication=security.authentication,
-                metrics=metrics,
-                recorder=None if self._record is None else self._record(bound.listener),
-                backend=self._make_backend(),
-            )
-            bound.processors.append(processor)
-            label = f"{options.broker_id}-ListenerName({name})-{protocol}-{processor_id}"
-            bound.processor_threads.append(
-                threading.Thread(target=processor.run, name=f"data-plane-kafka-network-thread-{label}", daemon=True)
-            )
+        tables = bound.free_tables.pop() if bound.free_tables else self._make_tables(bound)
+        processor_id = self._next_processor_id
+        processor = Processor(
+            name,
+            processor_id,
+            self._queue,
+            pool=self._pool,
+            clock=self._clock,
+            framing=options.framing,
+            max_size_bytes=options.max_request_bytes,
+            delimiter=options.delimiter,
+            idle_ms=options.idle_ms,
+            frame_timeout_ms=options.frame_timeout_ms,
+            run_length=options.run_length,
+            principal=options.principal,
+            listener_id=listener_id,
+            quotas=self.connection_quotas,
+            tls=security.tls,
+            authentication=security.authentication,
+            metrics=tables.metrics,
+            recorder=tables.recorder,
+            backend=self._make_backend(),
+        )
+        self._next_processor_id += 1
+        self._tables[processor] = tables
+        label = f"{options.broker_id}-ListenerName({name})-{protocol}-{processor_id}"
+        bound.threads[processor] = threading.Thread(
+            target=self._serve,
+            args=(bound, processor),
+            name=f"data-plane-kafka-network-thread-{label}",
+            daemon=True,
+        )
+        return processor
+
+    def _make_tables(self, bound: _BoundListener) -> _Tables:
+        metrics = RequestMetrics() if self.options.request_metrics else None
+        if metrics is not None:
+            self.request_metrics.append(metrics)
+        return _Tables(metrics, None if self._record is None else self._record(bound.listener))
+
+    def _make_threads(self, listener_id: int, bound: _BoundListener) -> None:
+        options, name, protocol = self.options, bound.listener.name, bound.listener.protocol
+        for _ in range(options.network_threads):
+            bound.processors.append(self._make_processor(listener_id, bound))
         bound.acceptor = Acceptor(
             bound.socket.fileno(),
             bound.processors,

@@ -207,21 +207,46 @@ def _response_queues(server: SocketServer) -> Series:
     return [(("",), sum(size for _, size in sizes)), *sizes]
 
 
+class ProcessorShares:
+    """How idle each network thread is; they come and go while the broker runs."""
+
+    def __init__(self, parts: Observed) -> None:
+        self._parts = parts
+        self._shares: dict[int, Share] = {}
+        self._lock = threading.Lock()
+        self._known()
+
+    def _known(self) -> dict[int, Share]:
+        numbers = [processor.processor_id for processor in self._parts.server.processors]
+        with self._lock:
+            self._shares = {number: self._shares.get(number) or self._share(number) for number in numbers}
+            return self._shares
+
+    def _share(self, number: int) -> Share:
+        def waited_ns() -> int:
+            found = [p for p in self._parts.server.processors if p.processor_id == number]
+            return found[0].counters()["wait_ns"] if found else 0
+
+        return Share(waited_ns, lambda: 1, self._parts.clock)
+
+    def each(self) -> Series:
+        return [((str(number),), share.measure()) for number, share in self._known().items()]
+
+    def average(self) -> float:
+        shares = [share.measure() for share in self._known().values()]
+        return sum(shares) / len(shares)
+
+
 def _threads(parts: Observed) -> Iterable[Family]:
-    processors = parts.server.processors
-    shares = [
-        (str(p.processor_id), Share(lambda p=p: p.counters()["wait_ns"], lambda: 1, parts.clock))  # type: ignore[misc]
-        for p in processors
-    ]
-    everyone = Share(lambda: sum(p.counters()["wait_ns"] for p in processors), lambda: len(processors), parts.clock)
+    idle = ProcessorShares(parts)
     handlers = Share(lambda: parts.requests.idle_ns, lambda: len(parts.handlers.threads), parts.clock)
     yield _gauge(
         "kafka.network:SocketServer", "NetworkProcessorAvgIdlePercent",
-        "share of the last minute that network threads waited, 0 to 1", everyone.measure,
+        "share of the last minute that network threads waited, 0 to 1", idle.average,
     )  # fmt: skip
     yield Family(
         "kafka.network:Processor", "IdlePercent", "gauge", ("networkProcessor",), "the same of each network thread",
-        lambda: [((name,), share.measure()) for name, share in shares],
+        idle.each,
     )  # fmt: skip
     yield _gauge(
         "kafka.server:KafkaRequestHandlerPool", "RequestHandlerAvgIdlePercent",

@@ -154,6 +154,7 @@ class BrokerParts:
         self._start_handlers(lane, requests, python_requests)
         self._then("acceptors", server.begin_stop)
         server.start()
+        self.ctx.dynamic.on_broker_change(lambda changed: server.resize(config.integer("num.network.threads")))
         logs.scheduler.schedule("descriptor-watch", DescriptorWatch(server).look, period_ms=LOOK_EVERY_MS)
         logs.scheduler.schedule("memory-keeper", MemoryKeeper().look, period_ms=memory_keeper.LOOK_EVERY_MS)
         self._start_metrics(pool)

@@ -72,6 +72,7 @@ class ConfigChange(NamedTuple):
 THREAD_COUNTS = (
     "background.threads",
     "num.io.threads",
+    "num.network.threads",
     "num.recovery.threads.per.data.dir",
     "num.replica.fetchers",
     "remote.log.manager.copier.thread.pool.size",

@@ -1,0 +1,146 @@
+"""Network threads that come and go while a server serves (num.network.threads at run time)."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import struct
+import sys
+import threading
+
+import pytest
+
+from tests.support.socket_rig import Rig, answer, assert_closed, frame, until
+
+
+def ids(rig: Rig) -> list[int]:
+    return [processor.processor_id for processor in rig.server.processors]
+
+
+def network_threads() -> int:
+    return sum("network-thread" in thread.name for thread in threading.enumerate())
+
+
+def ask(client: socket.socket) -> bytes:
+    client.sendall(frame(b"x"))
+    return answer(client)
+
+
+def test_new_threads_take_their_turn(rig: Rig) -> None:
+    """Connections that come after the growth are shared with the new threads; the old ones stay where they are."""
+    rig.serve()
+    old = rig.connect()
+    assert ask(old)
+    rig.server.resize(3)
+    assert ids(rig) == [0, 1, 2]
+    for client in [rig.connect() for _ in range(6)]:
+        assert ask(client)
+    assert [p.counters()["connections_created"] for p in rig.server.processors] == [3, 2, 2]
+    assert ask(old)
+
+
+def test_threads_that_end_close_their_connections(backend: object) -> None:
+    """As in Kafka: the last ones go, their clients are disconnected and find the others; numbers are not used again."""
+    rig = Rig(backend, network_threads=3)
+    rig.serve()
+    clients = [rig.connect() for _ in range(6)]
+    for client in clients:
+        assert ask(client)
+    rig.server.resize(1)
+    assert ids(rig) == [0]
+    for number, client in enumerate(clients):
+        if number % 3 == 0:
+            assert ask(client)
+        else:
+            assert_closed(client)
+            assert ask(rig.connect())
+    assert rig.server.connection_quotas.count() == 6
+    rig.server.resize(2)
+    assert ids(rig) == [0, 3]
+    rig.close()
+
+
+def test_an_answer_that_is_ready_still_goes_out(backend: object) -> None:
+    """The request that asked for fewer threads may have come through one of those that end."""
+    rig = Rig(backend, network_threads=2)
+    _, client = rig.connect(), rig.connect()
+    client.sendall(frame(b"asks"))
+    request = rig.receive()
+    rig.server.resize(1)
+    request.respond(b"done")
+    assert answer(client) == b"done"
+    assert_closed(client)
+    rig.close()
+
+
+def test_an_answer_that_takes_longer_is_dropped(backend: object) -> None:
+    """A thread that is to end waits for a second; a request that is answered later finds nobody, and harms nobody."""
+    rig = Rig(backend, network_threads=2)
+    _, client = rig.connect(), rig.connect()
+    client.sendall(frame(b"asks"))
+    request = rig.receive()
+    rig.server.resize(1)
+    assert_closed(client)
+    request.respond(b"too late")
+    rig.serve()
+    assert ask(rig.connect())
+    rig.close()
+
+
+def test_a_size_that_cannot_be(rig: Rig) -> None:
+    """Below one thread is refused; after the stop nothing is made any more."""
+    with pytest.raises(ValueError, match="network_threads must be >= 1, got 0"):
+        rig.server.resize(0)
+    rig.server.begin_stop()
+    rig.server.resize(5)
+    assert ids(rig) == [0]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts /proc/self/fd")
+def test_growth_and_shrinking_under_load_leave_nothing_behind() -> None:
+    """Clients that ask all the while, and connect again when they are disconnected, see whole answers only; in the end
+    there are as many threads, descriptors and tables as in the beginning."""
+    rig = Rig("auto", network_threads=2)
+    rig.serve()
+    port = rig.server.port("PLAINTEXT")
+    done = threading.Event()
+    failures: list[BaseException] = []
+    answered = [0] * 4
+
+    def load(number: int) -> None:
+        try:
+            while not done.is_set():
+                try:
+                    with socket.create_connection(("127.0.0.1", port), 10) as client:
+                        while not done.is_set():
+                            payload = struct.pack(">iq", number, answered[number])
+                            client.sendall(frame(payload))
+                            assert answer(client) == payload
+                            answered[number] += 1
+                except (ConnectionError, AssertionError) as error:
+                    if isinstance(error, AssertionError) and "closed after 0 of 4" not in str(error):
+                        raise
+        except BaseException as error:
+            failures.append(error)
+
+    gc.collect()
+    threads, descriptors = network_threads(), len(os.listdir("/proc/self/fd"))
+    clients = [threading.Thread(target=load, args=(number,)) for number in range(4)]
+    for client in clients:
+        client.start()
+    for _ in range(25):
+        for count in (4, 8, 4, 1, 2):
+            rig.server.resize(count)
+            seen = sum(answered)
+            until(lambda seen=seen: sum(answered) > seen + 5 or failures, "clients are served")  # type: ignore[misc]
+    done.set()
+    for client in clients:
+        client.join(20)
+    assert failures == []
+    until(lambda: network_threads() == threads, "threads that retired have ended")
+    until(lambda: rig.server.connection_quotas.count() == 0, "all connections are gone")
+    gc.collect()
+    until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, "their descriptors are closed")
+    assert len(rig.server.request_metrics) <= 8 + 7, "tables of threads that ended are not used again"
+    rig.close()
