@@ -240,6 +240,29 @@ def test_the_command_says_what_was_made_and_what_is_lost(folder):
     assert {"topic": "orders", "partitions": 3, "id": uuid_to_text(ORDERS)} in document["topics"]
 
 
+def test_verify_looks_at_the_metadata_too(folder):
+    """Damage is told with exit code 3, in JSON as well; the file is not touched, and a running broker's not judged."""
+
+    def verify(*options: str) -> tuple[int, str]:
+        done = CliRunner().invoke(cli, ["log", "verify", *options, str(folder)])
+        return done.exit_code, done.output
+
+    assert verify() == (0, "0 damaged places\n")
+    damage(folder, ORDERS.bytes, uuid.UUID(int=7).bytes)
+    before = (folder / FILE_NAME).read_bytes()
+    status, said = verify()
+    assert status == 3
+    assert f"{folder / FILE_NAME} is damaged: table topics, topic 'orders': its checksum is wrong" in said
+    (row,) = json.loads(verify("--json")[1])
+    assert row["path"] == str(folder / FILE_NAME)
+    assert (folder / FILE_NAME).read_bytes() == before
+    lock = FolderLock(folder)
+    assert verify()[0] == 0
+    lock.release()
+    lose(folder)
+    assert verify()[0] == 0, "a folder of Apache Kafka has no such file"
+
+
 def test_a_folder_in_use_is_left_alone(folder):
     """The broker that uses it must be stopped first."""
     lose(folder)

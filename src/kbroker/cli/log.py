@@ -54,10 +54,17 @@ def verify(folder: Path, repair: bool, as_json: bool) -> None:
     cuts out is kept beside the file.
     """
     from kbroker.log.folder_lock import FolderLockedError
+    from kbroker.log.verify import Finding
     from kbroker.log.verify import verify as verify_folder
+    from kbroker.server.metadata_recovery import damage_of
+    from kbroker.server.metadata_store import FILE_NAME
 
     try:
         findings = verify_folder(folder, repair=repair)
+        damage = damage_of(folder)
+        if damage:
+            file = folder / FILE_NAME
+            findings.append(Finding(file, 0, file.stat().st_size, -1, damage))
     except FolderLockedError as error:
         raise click.ClickException(str(error)) from None
     if as_json:

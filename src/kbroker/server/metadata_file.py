@@ -28,6 +28,7 @@ from kbroker.server.metadata_schema import (
     SCHEMA_VERSION,
     TABLES,
     expected_schema,
+    schema_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -214,8 +215,8 @@ class MetadataFile:
     def verify(self) -> None:
         """Look at everything in the file. Raises: MetadataError naming table and row of the first damage."""
         try:
-            found = set(self._db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
-        except UNREADABLE as error:
+            found = schema_of(self._db)
+        except (*UNREADABLE, AttributeError) as error:  # a statement that is no text
             raise self._damage(f"its list of tables cannot be read: {error}") from error
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         expected = expected_schema(version)

@@ -20,7 +20,7 @@ from kbroker.common.config import BrokerConfig
 from kbroker.common.scram import Credential
 from kbroker.coordinator.group_coordinator import OFFSETS_TOPIC
 from kbroker.log import checkpoints
-from kbroker.log.folder_lock import FolderLock
+from kbroker.log.folder_lock import FolderLock, FolderLockedError
 from kbroker.log.log_dir import parse_partition_folder, partition_folders
 from kbroker.server.metadata_file import MetadataError, MetadataFile, NewerMetadataError, Value
 from kbroker.server.metadata_store import BROKER, FILE_NAME, PRODUCER_ID_BLOCK, TOPIC, MetadataStore, StoredTopic
@@ -81,6 +81,30 @@ def recover(folder: Path, node_id: int | None = None) -> Recovered:
         lock.release()
 
 
+def damage_of(folder: Path) -> str:
+    """What is wrong with the metadata file, "" if nothing is, if there is none, or if a broker is changing it.
+
+    Nothing in the folder is changed. Raises: OSError.
+    """
+    with tempfile.TemporaryDirectory(prefix="kbroker-verify-") as work:
+        path = folder / FILE_NAME
+        if not path.exists():
+            return ""
+        copy = _copy(path, Path(work))
+        try:
+            MetadataFile(copy).close()
+            return ""
+        except MetadataError as error:
+            found = str(error).replace(work, str(folder))
+    try:
+        FolderLock(folder).release()
+    except FolderLockedError:
+        return ""  # half a change may have been copied; the broker has judged the file when it started
+    except OSError:
+        pass  # a folder that can only be read
+    return found
+
+
 def _recover(folder: Path, work: Path, node_id: int | None) -> Recovered:
     path = folder / FILE_NAME
     salvage = _salvage(path, work / "old")
@@ -113,11 +137,7 @@ def _salvage(path: Path, work: Path) -> _Salvage:
     if not path.exists() or path.stat().st_size == 0:
         return _Salvage()
     work.mkdir()
-    copy = work / FILE_NAME
-    shutil.copyfile(path, copy)
-    journal = path.with_name(path.name + JOURNAL_SUFFIX)
-    if journal.exists():
-        shutil.copyfile(journal, copy.with_name(copy.name + JOURNAL_SUFFIX))
+    copy = _copy(path, work)
     try:
         MetadataFile(copy).close()
     except NewerMetadataError as error:
@@ -135,6 +155,16 @@ def _salvage(path: Path, work: Path) -> _Salvage:
             )
     except MetadataError:
         return _Salvage()
+
+
+def _copy(path: Path, work: Path) -> Path:
+    """Opening the file undoes what was not committed: that is done to a copy."""
+    copy = work / path.name
+    shutil.copyfile(path, copy)
+    journal = path.with_name(path.name + JOURNAL_SUFFIX)
+    if journal.exists():
+        shutil.copyfile(journal, copy.with_name(copy.name + JOURNAL_SUFFIX))
+    return copy
 
 
 def _topics(folder: Path, salvage: _Salvage, notes: list[str]) -> list[StoredTopic]:

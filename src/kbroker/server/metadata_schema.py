@@ -55,7 +55,13 @@ TABLES = {
 
 @functools.cache
 def expected_schema(version: int) -> frozenset[tuple[str, str, str, str | None]]:
-    """What SQLite's own list of tables and indexes says in a file of this version."""
+    """``schema_of`` a file of this version."""
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(NEW_FILE + "".join(MIGRATIONS[: version - 1]))
-        return frozenset(db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
+        return schema_of(db)
+
+
+def schema_of(db: sqlite3.Connection) -> frozenset[tuple[str, str, str, str | None]]:
+    """SQLite's own list of tables and indexes; how it spaces a statement is the affair of each of its versions."""
+    rows = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master")
+    return frozenset((kind, name, table, sql and " ".join(sql.split())) for kind, name, table, sql in rows)
