@@ -219,3 +219,19 @@ def test_distinct_topics_are_all_described():
     bench.ctx.topics.auto_create(names)
     results = bench.ask("DescribeConfigs", 4, mention(TOPIC, names))["Results"]
     assert [len(one["Configs"]) for one in results] == [len(TOPIC_TABLE)] * 400
+
+
+def test_no_static_secret_is_shown():
+    """Of listeners, of mechanisms, and of names that nobody knows: no value, neither here nor among the synonyms."""
+    secrets = {
+        "ssl.key.password": "hunter2",
+        "listener.name.tls.ssl.key.password": "hunter2",
+        "listener.name.tls.plain.sasl.jaas.config": "hunter2",
+        "listener.name.tls.oauthbearer.sasl.jaas.config": "hunter2",
+        "my.plugin.password": "hunter2",
+        "kbroker.control.token": "hunter2",
+    }
+    bench = make_bench(**{name.replace(".", "_"): value for name, value in secrets.items()})
+    _, _, rows = describe(bench, BROKER, "1", synonyms=True, documentation=True)
+    assert {name for name in secrets if rows[name]["IsSensitive"]} == set(secrets)
+    assert "hunter2" not in str(rows)
