@@ -50,8 +50,8 @@ class DeletionNote:
             logger.warning("%s is passed over: %s", self.path, error)
             return frozenset()
 
-    def write(self, ids: Iterable[uuid.UUID]) -> None:
-        """Replace the ids, on disk when this returns. Raises: OSError."""
+    def write(self, ids: Iterable[uuid.UUID], *, is_synced: bool = True) -> None:
+        """Replace the ids, on disk when this returns if ``is_synced``. Raises: OSError."""
         content = _content(ids)
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
         try:
@@ -59,7 +59,8 @@ class DeletionNote:
             while view:
                 view = view[os.write(fd, view) :]
             os.ftruncate(fd, len(content))
-            checkpoints.sync_descriptor(fd)
+            if is_synced:
+                checkpoints.sync_descriptor(fd)
         finally:
             os.close(fd)
 

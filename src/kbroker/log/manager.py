@@ -379,11 +379,13 @@ class LogManager:
 
         A note that cannot be written is told, and holds nothing up.
         """
-        self._noted = frozenset(topic_ids)
-        ids = self._undeleted | self._noted
+        self._write_note(frozenset(topic_ids))
+
+    def _write_note(self, topic_ids: frozenset[uuid.UUID], *, is_synced: bool = True) -> None:
+        self._noted = topic_ids
         for log_dir in self._dirs:
             try:
-                log_dir.deletion_note.write(ids)
+                log_dir.deletion_note.write(self._undeleted | topic_ids, is_synced=is_synced)
             except OSError as error:
                 self._hosted.note_failure(log_dir, "noting which topics are deleted", error)
 
@@ -412,6 +414,8 @@ class LogManager:
                 failure = e
             self.cleaner.forget(key)
         self.sync_folders()
+        if self._noted:  # no sync: an id too many concerns no folder, unless somebody puts one back
+            self._write_note(frozenset(), is_synced=False)
         if failure is not None:
             raise failure
 
