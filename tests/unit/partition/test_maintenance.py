@@ -206,3 +206,18 @@ def test_preallocate_reserves_a_segment_and_gives_back_the_rest(tmp_path: Path) 
     log.close()
     assert second.stat().st_blocks * 512 < 1 << 20
     assert len(read_all(open_log(folder, config={"preallocate": True}))) == 2
+
+
+def test_retention_where_there_is_no_room_for_a_new_segment(tmp_path: Path) -> None:
+    """All segments are too old, but none can be made: the sealed ones go all the same, which makes the room."""
+    log = open_log(tmp_path / "t-0", config={"segment.bytes": 100, "retention.ms": 1000})
+    for i in range(3):
+        assert log.append(batch(b"%d" % i * 20)).error == 0
+    (tmp_path / "t-0" / f"{3:020}.log").mkdir()  # where the next one would be
+    assert log.apply_retention(NOW_MS + 5000) == 2
+    assert [facts.base_offset for facts in log.segments()] == [2]
+    with pytest.raises(OSError, match="Is a directory"):
+        log.apply_retention(NOW_MS + 5000)
+    (tmp_path / "t-0" / f"{3:020}.log").rmdir()
+    assert log.apply_retention(NOW_MS + 5000) == 1
+    assert log.log_start_offset == 3

@@ -1,0 +1,63 @@
+"""kill -9 while topics are made and deleted: no folder is left of what was deleted, none put aside, none lost."""
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kbroker.log.log_dir import parse_partition_folder
+from tests.support import wire
+from tests.support.broker import BrokerProcess
+from tests.support.wire import Connection
+
+NAMES = [f"t{number}" for number in range(6)]
+
+
+def delete(connection: Connection, name: str) -> int:
+    request = wire.header(wire.DELETE_TOPICS, 1) + b"\0\0\0\1" + wire.text(name) + b"\0\0\x27\x10"
+    return wire.first_topic_error(connection.ask(request))
+
+
+def make_and_delete(broker: BrokerProcess, stop: threading.Event, name: str) -> None:
+    """Until the broker is gone: a topic is made, written to, and deleted."""
+    with contextlib.suppress(OSError, wire.Closed), Connection(broker.bootstrap) as connection:
+        while not stop.is_set():
+            connection.ask(wire.create_topic(name, 3))
+            connection.ask(wire.produce(name, 0, wire.batch([b"value"])))
+            delete(connection, name)
+
+
+@pytest.mark.slow
+def test_kill_9_while_topics_are_deleted(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool
+) -> None:
+    """After each kill every folder is of a topic that is there, and what was written to others is there."""
+    chance = random.Random(20261122)
+    broker = start_broker(folder=tmp_path / "data")
+    with Connection(broker.bootstrap) as connection:
+        assert wire.first_topic_error(connection.ask(wire.create_topic("kept", 1))) == 0
+        assert wire.produced(connection.ask(wire.produce("kept", 0, wire.batch([b"value"])))).error_code == 0
+    for _ in range(60 if soak else 6):
+        stop = threading.Event()
+        crowd = [threading.Thread(target=make_and_delete, args=(broker, stop, name)) for name in NAMES]
+        for thread in crowd:
+            thread.start()
+        time.sleep(chance.uniform(0.05, 0.4))
+        broker.kill()
+        stop.set()
+        for thread in crowd:
+            thread.join(20)
+        broker.start()
+        folders = [path.name for path in (tmp_path / "data").iterdir() if path.is_dir()]
+        assert not [name for name in folders if name.endswith("-stray")]
+        assert not [line for line in broker.output if "belongs to no topic" in line or "another topic" in line]
+        with Connection(broker.bootstrap) as connection:
+            present = {name for name in NAMES if delete(connection, name) == 0} | {"kept"}
+        keys = [key for name in folders if (key := parse_partition_folder(name)) is not None]
+        assert {topic for topic, _ in keys} == present
+        with Connection(broker.bootstrap) as connection:
+            assert len(wire.fetched(connection.ask(wire.fetch("kept"))).batches()) == 1
