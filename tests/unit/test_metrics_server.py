@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
+import socketserver
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -158,3 +161,26 @@ def test_scrapes_that_hang_leave_health_checks_alone() -> None:
     finally:
         go_on.set()
         server.stop()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_want_of_descriptors_is_no_reason_to_spin(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Without a descriptor the port stayed readable, and its thread took a core until there was one."""
+
+    def fail(server: socketserver.TCPServer) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    server = HttpServer("127.0.0.1", 0, Echo, 1, name="echo")
+    server.start()
+    waits: list[float] = []
+    try:
+        inner = server._server
+        assert inner is not None
+        monkeypatch.setattr(inner.stopping, "wait", waits.append)
+        monkeypatch.setattr(socketserver.TCPServer, "get_request", fail)
+        with pytest.raises(OSError, match=os.strerror(number)):
+            inner.get_request()
+    finally:
+        monkeypatch.undo()
+        server.stop()
+    assert waits == [0.1]

@@ -6,6 +6,7 @@ Standard library only, and loaded only where a port is asked for.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -23,6 +24,7 @@ DEADLINE_MS = 10_000
 MAX_CONNECTIONS = 32
 SHORT_BYTES = 4096  # of an answer that the socket takes at once
 _POLL_S = 0.1
+_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 @dataclass
@@ -86,6 +88,7 @@ class HttpServer:
         """Serve no more. Idempotent."""
         server, thread, self._server, self._thread = self._server, self._thread, None, None
         if server is not None and thread is not None:
+            server.stopping.set()
             server.shutdown()
             thread.join()
             close_listening(server.socket, self._pid)
@@ -122,6 +125,7 @@ class _Server(ThreadingHTTPServer):
         self._max_connections, self._deadline_ms = limits
         self._clock = clock
         self._lock = threading.Lock()
+        self.stopping = threading.Event()
         self._open: dict[socket.socket, _Connection] = {}
         super().__init__((host, port), handler)
 
@@ -146,6 +150,15 @@ class _Server(ThreadingHTTPServer):
         self._forget(connection)
 
     # -------------------------------------------------- the serving thread
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept. Without a descriptor the connection stays in the backlog, which is readable: do not spin on it."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTORS:
+                self.stopping.wait(_POLL_S)
+            raise
 
     def service_actions(self) -> None:
         """Give up the connections whose time is over."""
