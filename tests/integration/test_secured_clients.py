@@ -49,7 +49,7 @@ def secured(certificates: Certificates) -> Iterator[SecuredBroker]:
 
 @pytest.fixture(scope="module")
 def client(certificates: Certificates) -> Path:
-    return certificates.make("client", "/CN=client")
+    return certificates.make("client", "client")
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: "-".join(filter(None, way)))

@@ -17,7 +17,6 @@ PACKAGES = {
     "kcat": "kcat",
     "curl": "curl",
     "gcc": "gcc",
-    "openssl": "openssl",
     "prlimit": "util-linux",
 }
 
