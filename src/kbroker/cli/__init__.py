@@ -117,6 +117,11 @@ def user_message(error: Exception) -> str | None:
 
     if isinstance(error, KafkaError | BrokerConnectionError | PipelineError):
         return str(error)
+    if type(error).__module__.startswith(("py4j.", "pyspark.")):
+        from kbroker.spark.damaged_files import damaged_file
+
+        damaged = damaged_file(error)
+        return None if damaged is None else str(damaged)
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
     return None

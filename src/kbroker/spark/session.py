@@ -85,7 +85,11 @@ def build_session(
         "spark.app.name": name,
         "spark.driver.memory": driver_memory,
         "spark.driver.extraJavaOptions": " ".join(
-            (f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", f"-Dkbroker.log.level={log_level}")
+            (
+                f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+                f"-Dkbroker.log.level={log_level}",
+                f"-Dkbroker.task.level={'OFF' if log_level == 'ERROR' else log_level}",
+            )
         ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

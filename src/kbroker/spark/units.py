@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kbroker.spark.damaged_files import DAMAGED, MISSING, DamagedFileError
 from kbroker.spark.replay_events import COLUMNS, numbered
 
 if TYPE_CHECKING:
@@ -119,15 +120,23 @@ def spread_clients(places: Iterable[tuple[int, str | None, str | None]], shared:
 
 
 def read_columns(files: Sequence[str], columns: Sequence[str] = COLUMNS) -> pa.Table:
-    """Some columns of a table's files; what an older file lacks is left out, or null if another file has it."""
+    """Some columns of a table's files; what an older file lacks is left out, or null if another file has it.
+
+    Raises: DamagedFileError.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     parts = []
     for name in files:
-        with pq.ParquetFile(name) as file:
-            has = set(file.schema_arrow.names)
-            parts.append(file.read(columns=[column for column in columns if column in has]))
+        try:
+            with pq.ParquetFile(name) as file:
+                has = set(file.schema_arrow.names)
+                parts.append(file.read(columns=[column for column in columns if column in has]))
+        except FileNotFoundError:
+            raise DamagedFileError(str(name), MISSING) from None
+        except (pa.ArrowException, OSError) as error:
+            raise DamagedFileError(str(name), DAMAGED) from error
     return pa.concat_tables(parts, promote_options="permissive")
 
 
