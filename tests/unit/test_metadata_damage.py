@@ -129,6 +129,7 @@ def test_a_flipped_bit_is_refused_or_harmless(filled, tmp_path, soak):
         ("DELETE FROM totals WHERE name='quotas'", "table quotas: its 60 rows"),
         ("DROP TABLE quotas", "the definition of quotas is not what was written"),
         ("DROP TABLE totals", "the definition of totals"),
+        ("PRAGMA user_version=-5", "its schema version is -5"),
         ("PRAGMA user_version=0", "it has tables, but no schema version"),
     ],
 )  # fmt: skip

@@ -123,6 +123,8 @@ class MetadataFile:
             raise NewerMetadataError(
                 f"{self.path} has schema version {version}, this kbroker knows {SCHEMA_VERSION}: start a newer kbroker"
             )
+        if version < 0:
+            raise self._damage(f"its schema version is {version}")
         if version == 0:
             if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 raise self._damage("it has tables, but no schema version")
