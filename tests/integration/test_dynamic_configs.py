@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from kbroker.common.errors import KafkaError
 from kbroker.protocol.records import iter_batches
 from kbroker.server.broker import Broker
 from kbroker.server.dynamic_configs import ConfigChange
@@ -112,6 +114,30 @@ def test_odd_values_that_kafka_takes_keep_partitions_online(tmp_path: Path, kind
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.create_topics([NewTopic("u", 2, config=configs)])["u"].result(20)
         assert broker.context.topics.partition("u", 1) is not None
+
+
+def test_a_listener_has_network_threads_of_its_own(tmp_path: Path) -> None:
+    """listener.name.NAME.num.network.threads, at the start and while the broker runs; the others keep the broker's."""
+    two = {
+        **settings(tmp_path),
+        "listeners": "PLAINTEXT://127.0.0.1:0,INSIDE://127.0.0.1:0",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
+        "num.network.threads": 2,
+        "listener.name.inside.num.network.threads": 3,
+    }
+    with Broker(two) as broker:
+
+        def threads() -> dict[str, int]:
+            return dict(Counter(processor.listener_name for processor in broker._running().server.processors))
+
+        assert threads() == {"PLAINTEXT": 2, "INSIDE": 3}
+        broker.context.dynamic.alter(4, "1", [ConfigChange("listener.name.inside.num.network.threads", 0, "5")])
+        assert threads() == {"PLAINTEXT": 2, "INSIDE": 5}
+        broker.context.dynamic.alter(4, "", [ConfigChange("num.network.threads", 0, "1")])
+        assert threads() == {"PLAINTEXT": 1, "INSIDE": 5}
+        with pytest.raises(KafkaError, match="should be at least half the current value 5"):
+            broker.context.dynamic.alter(4, "1", [ConfigChange("listener.name.inside.num.network.threads", 0, "1")])
+        assert threads() == {"PLAINTEXT": 1, "INSIDE": 5}
 
 
 def test_network_threads_change_while_clients_produce(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ RATE_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in RATE_KEYS}
 TOPIC_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(TOPIC_KEYS, key=lambda key: key.name)}
 
 #: Keys that a listener may have of its own, as ``listener.name.<name in lower case>.<key>``.
-LISTENER_KEYS = frozenset({"max.connections", "max.connection.creation.rate"})
+LISTENER_KEYS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
 _OF_LISTENER = re.compile(r"listener\.name\.([^.]*)\.(.*)")
 
 #: A key that is unset takes the first of these that is set, times the factor (``LogConfig`` of Kafka).

@@ -64,7 +64,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
          ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"), None,
          "Security protocol of each listener name: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.", LOW),
     _key("num.network.threads", INT, _NETWORK_THREADS, between(1, MOST_THREADS),
-         "Network threads of each listener.", HIGH, CLUSTER_WIDE,
+         "Network threads of each listener; listener.name.NAME.num.network.threads of one.", HIGH, CLUSTER_WIDE,
          default_doc="`3`, or half of the machine's cores where that is less"),
     _key("num.io.threads", INT, 8, between(1, MOST_THREADS), "Threads that handle requests.", HIGH, CLUSTER_WIDE),
     _key("background.threads", INT, 10, between(1),

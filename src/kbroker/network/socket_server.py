@@ -37,13 +37,15 @@ class ListenerLimits(NamedTuple):
 class SocketServerOptions(NamedTuple):
     """What all listeners share; the defaults are Kafka's.
 
-    ``listener_limits`` is by name; ``inter_broker_listener`` is not held to the server's limits while there are others.
+    ``listener_network_threads`` and ``listener_limits`` are by name; ``inter_broker_listener`` is not held to the
+    server's limits while there are others.
 
     ``framing``, ``delimiter`` and ``max_request_bytes`` say how bytes become requests (``_core.framing.Framer``);
     ``backend`` is "auto", "epoll", "kqueue" or a function that makes a selectors-like object for each thread.
     """
 
     network_threads: int = 3
+    listener_network_threads: Mapping[str, int] | None = None
     max_request_bytes: int = 104857600
     idle_ms: int = 600000
     frame_timeout_ms: int = 30000
@@ -218,8 +220,8 @@ class SocketServer:
             for thread in (*bound.threads.values(), bound.acceptor_thread):
                 thread.start()
 
-    def resize(self, network_threads: int) -> None:
-        """Have so many network threads for each listener while it serves.
+    def resize(self, network_threads: int | Mapping[str, int]) -> None:
+        """Have so many network threads for each listener, or for those that are named, while they serve.
 
         New connections go to the new threads too. Of a smaller number the last threads end: they send the answers that
         are ready, for a second at most, and close their connections, whose clients connect again.
@@ -227,13 +229,16 @@ class SocketServer:
         Threads: any, one at a time. Raises: ValueError below 1; OSError, RuntimeError where the system makes no more:
         those made until then stay.
         """
-        if network_threads < 1:
-            raise ValueError(f"network_threads must be >= 1, got {network_threads}")
+        names = [listener.name for listener in self._wanted]
+        wanted = dict.fromkeys(names, network_threads) if isinstance(network_threads, int) else dict(network_threads)
+        for count in wanted.values():
+            if count < 1:
+                raise ValueError(f"network_threads must be >= 1, got {count}")
         with self._resize_lock:
             if not self._started or self._stopping:
                 return
             for listener_id, bound in enumerate(self._bound):
-                self._resize(listener_id, bound, network_threads)
+                self._resize(listener_id, bound, wanted.get(bound.listener.name, len(bound.processors)))
 
     def _resize(self, listener_id: int, bound: _BoundListener, count: int) -> None:
         assert bound.acceptor is not None
@@ -378,7 +383,7 @@ class SocketServer:
 
     def _make_threads(self, listener_id: int, bound: _BoundListener) -> None:
         options, name, protocol = self.options, bound.listener.name, bound.listener.protocol
-        for _ in range(options.network_threads):
+        for _ in range((options.listener_network_threads or {}).get(name, options.network_threads)):
             bound.processors.append(self._make_processor(listener_id, bound))
         bound.acceptor = Acceptor(
             bound.socket.fileno(),

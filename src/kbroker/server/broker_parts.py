@@ -42,7 +42,7 @@ from kbroker.server.quota.service import QuotaService
 from kbroker.server.request_handler import RequestHandlerPool
 from kbroker.server.request_log.service import RequestLog
 from kbroker.server.security.credentials import ScramCredentials
-from kbroker.server.socket_options import endpoints_of, socket_options
+from kbroker.server.socket_options import endpoints_of, network_threads, socket_options
 from kbroker.server.topics import TopicRegistry
 
 logger = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class BrokerParts:
         self._start_handlers(lane, requests, python_requests)
         self._then("acceptors", server.begin_stop)
         server.start()
-        self.ctx.dynamic.on_broker_change(lambda changed: server.resize(config.integer("num.network.threads")))
+        self.ctx.dynamic.on_broker_change(lambda changed: server.resize(network_threads(config)))
         logs.scheduler.schedule("descriptor-watch", DescriptorWatch(server).look, period_ms=LOOK_EVERY_MS)
         logs.scheduler.schedule("memory-keeper", MemoryKeeper().look, period_ms=memory_keeper.LOOK_EVERY_MS)
         self._start_metrics(pool)
@@ -169,8 +169,7 @@ class BrokerParts:
 
     def _request_log(self) -> RequestLog:
         names = {entry.key: entry.name for entry in self.apis.entries.values()}
-        threads = len(self.config.listeners) * self.config.integer("num.network.threads")
-        return RequestLog(self.config, self.clock, names, threads)
+        return RequestLog(self.config, self.clock, names, sum(network_threads(self.config).values()))
 
     def _start_lane(self, requests: Queue, python_requests: Queue) -> NativeLane:
         config = self.config

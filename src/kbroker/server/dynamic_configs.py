@@ -244,6 +244,9 @@ class DynamicConfigs:
         for name in THREAD_COUNTS:
             _check_thread_count(name, self._config.integer(name), fresh.integer(name))
         _check_listener_limits(self._config, fresh)
+        for listener in fresh.listeners:
+            threads = listener_key(listener.name, "num.network.threads")
+            _check_thread_count("num.network.threads", self._config.integer(threads), fresh.integer(threads))
         _check_local_retention(fresh)
         _check_cleaner_threads(self._config.integer("log.cleaner.threads"), fresh.integer("log.cleaner.threads"))
         return fresh

@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 import socket
 
-from kbroker.common.config import BrokerConfig
+from kbroker.common.config import BrokerConfig, listener_key
 from kbroker.common.listeners import Listener
 from kbroker.network.socket_server import SocketServerOptions
 from kbroker.server.connection_limits import address_limits, listener_limits
@@ -18,6 +18,7 @@ def socket_options(config: BrokerConfig) -> SocketServerOptions:
     poller = config.text("kbroker.poller")
     return SocketServerOptions(
         network_threads=config.integer("num.network.threads"),
+        listener_network_threads=network_threads(config),
         max_request_bytes=config.integer("socket.request.max.bytes"),
         idle_ms=idle_ms,
         frame_timeout_ms=config.integer("kbroker.frame.timeout.ms"),
@@ -36,6 +37,11 @@ def socket_options(config: BrokerConfig) -> SocketServerOptions:
         broker_id=config.node_id,
         backend=selectors.DefaultSelector if poller == "selectors" else poller,
     )
+
+
+def network_threads(config: BrokerConfig) -> dict[str, int]:
+    """The network threads of each listener, its own number or the broker's."""
+    return {each.name: config.integer(listener_key(each.name, "num.network.threads")) for each in config.listeners}
 
 
 def endpoints_of(config: BrokerConfig, bound: list[Listener]) -> dict[str, Endpoint]:
