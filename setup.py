@@ -1,6 +1,8 @@
 """Compile src/_core/*.pyx as kbroker._core.* and src/kbroker/**/*.pyx in place; what is static is in pyproject.toml."""
 
 import hashlib
+import json
+import marshal
 import os
 import re
 import shutil
@@ -17,6 +19,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.modified import newer_group
 
 SRC, STAGE, KEPT = Path("src"), Path("build/pxd"), Path("build/extensions")
+MESSAGES, TABLES = SRC / "kbroker" / "protocol" / "messages", Path("build/tables")
 TRACE = os.environ.get("KBROKER_LINETRACE") == "1"  # coverage build
 BOUNDS = os.environ.get("KBROKER_BOUNDS") == "1"  # checked build: every index, every division
 SANITIZE = os.environ.get("KBROKER_SANITIZE", "")  # "address,undefined" or "thread"
@@ -66,6 +69,7 @@ class build_core(build_ext):
 
     def build_extensions(self) -> None:
         stage_pxd_tree()
+        write_message_tables()
         for ext in self.extensions:
             ext.depends = dependencies(ext.sources[0])
         done = cythonize(
@@ -141,11 +145,42 @@ def stage_pxd_tree() -> None:
         stale.unlink()
 
 
+def write_message_tables() -> None:
+    """Turn messages/*.json into a header for protocol/_message_tables.pyx: JSON is not parsed where a broker starts.
+
+    The bytes are `marshal`'s, for the Python that builds; an unchanged header keeps its time.
+    """
+    lines = ["#pragma once", "struct MessageTable { const char *file; const unsigned char *bytes; int size; };"]
+    rows = []
+    for number, path in enumerate(sorted(MESSAGES.glob("*.json"))):
+        table = marshal.dumps(interned(json.loads(path.read_text(encoding="utf-8"))))
+        lines.append(f"static const unsigned char TABLE_{number}[] = {{{','.join(map(str, table))}}};")
+        rows.append(f'{{"{path.name}", TABLE_{number}, {len(table)}}}')
+    lines += [f"static const MessageTable MESSAGE_TABLES[] = {{{', '.join(rows)}}};"]
+    lines += [f"enum {{ MESSAGE_TABLE_COUNT = {len(rows)} }};", ""]
+    header, text = TABLES / "message_tables.h", "\n".join(lines)
+    if not header.exists() or header.read_text(encoding="ascii") != text:
+        header.parent.mkdir(parents=True, exist_ok=True)
+        header.write_text(text, encoding="ascii")
+    HEADERS.append(header)
+
+
+def interned(value: object) -> object:
+    """Give equal strings one identity, so that marshal writes each once."""
+    if isinstance(value, str):
+        return sys.intern(value)
+    if isinstance(value, list):
+        return [interned(item) for item in value]
+    if isinstance(value, dict):
+        return {interned(key): interned(item) for key, item in value.items()}
+    return value
+
+
 def extension(source: Path) -> Extension:
     return Extension(
         ".".join(module_path(source).parts),
         [source.as_posix()],
-        include_dirs=["src/_core"],
+        include_dirs=["src/_core", TABLES.as_posix()],
         language="c++",
         extra_compile_args=COMPILE_ARGS,
         extra_link_args=LINK_ARGS,

@@ -1,16 +1,15 @@
-"""Reads the wire tables of ``messages/`` and turns one message version into a Plan of the codec.
+"""Turns one message version of the wire tables (``messages/``, compiled in by setup.py) into a Plan of the codec.
 
-Lazy: the index is read at the first question, a message's file when one of its versions is first used.
+Lazy: the index is unpacked at the first question, a message's table when one of its versions is first used.
 """
 
 import functools
-import os
 from typing import Any, NamedTuple
 
 from kbroker.common.errors import ProtocolError
 from kbroker.protocol._encoder import Plan
+from kbroker.protocol._message_tables import load
 
-_FOLDER = os.path.join(os.path.dirname(__file__), "messages")
 _SCALARS = frozenset(
     ["bool", "int8", "int16", "uint16", "int32", "int64", "float64", "uuid", "string", "bytes", "records"]
 )
@@ -40,13 +39,6 @@ class ApiSchema(NamedTuple):  # dataclasses cost 13 ms of import
         return self.flexible_from is not None and version >= self.flexible_from
 
 
-def _load(file: str) -> Any:
-    import json
-
-    with open(os.path.join(_FOLDER, file), encoding="utf-8") as f:
-        return json.load(f)
-
-
 def version_range(text: str | None) -> tuple[int, int]:
     """Return (first, last) of "3", "0-12" or "4+"; an empty range for "none" and for None."""
     if text is None or text == "none":
@@ -66,7 +58,7 @@ def _within(version: int, text: str | None) -> bool:
 def apis() -> dict[int, ApiSchema]:
     """Return every known API by key; treat it as read-only."""
     out = {}
-    for row in _load("index.json"):
+    for row in load("index.json"):
         flexible = version_range(row["flexible"])
         out[row["key"]] = ApiSchema(
             key=row["key"],
@@ -108,13 +100,13 @@ def api_by_name(name: str) -> ApiSchema:
 
 @functools.cache
 def _messages(key: int) -> dict[str, Any]:
-    messages: dict[str, Any] = _load(api(key).file)
+    messages: dict[str, Any] = load(api(key).file)
     return messages
 
 
 @functools.cache
 def _others(file: str) -> dict[str, Any]:
-    messages: dict[str, Any] = _load(file)
+    messages: dict[str, Any] = load(file)
     return messages
 
 
