@@ -1,6 +1,7 @@
 """The `kbroker` program, also `python -m kbroker`: no signal gets a traceback out of it."""
 
 import signal
+import sys
 
 _LEAVE_ON = (signal.SIGINT, signal.SIGTERM)
 
@@ -19,9 +20,39 @@ def main() -> None:
     for number in _LEAVE_ON:
         if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):
             signal.signal(number, _leave)
+    if sys.argv[1:2] == ["serve"]:
+        _serve(sys.argv[2:])
     from kbroker.cli import cli  # takes longer than all before
 
     cli(prog_name="kbroker")
+
+
+def _serve(words: list[str]) -> None:
+    """Run a broker and leave; return where only the full command line can judge the words: help, mistakes."""
+    import gc
+
+    gc.disable()  # nothing that is loaded now is garbage: looking at it took a tenth of the start
+    from kbroker import serving
+
+    options = serving.plain_options(words)
+    if options is None:
+        gc.enable()
+        return
+    try:
+        serving.serve(options)
+        sys.stdout.flush()
+    except serving.OptionError:
+        gc.enable()
+        return
+    except serving.ServeError as error:
+        from kbroker.cli import failed
+
+        sys.exit(failed(str(error), error.status))
+    except Exception as error:
+        from kbroker.cli import status_after
+
+        sys.exit(status_after(error))
+    sys.exit(0)
 
 
 if __name__ == "__main__":

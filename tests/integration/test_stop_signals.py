@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.cli.stop_signals import StopSignals
 from kbroker.server.broker import Broker, StartCancelled
+from kbroker.stop_signals import StopSignals
 
 PROGRAM = [sys.executable, "-m", "kbroker"]
 READY = re.compile(r"kbroker \S+ ready: PLAINTEXT://(\S+:\d+),")

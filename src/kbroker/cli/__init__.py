@@ -65,15 +65,8 @@ class OneLineErrors(click.Group):
             return failed(error.format_message(), error.exit_code)
         except (click.Abort, KeyboardInterrupt):
             return EXIT_INTERRUPTED
-        except BrokenPipeError:
-            # the reader has gone (`| head`): say nothing, and let the flush at exit meet no closed pipe
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            return EXIT_FAILURE
         except Exception as error:
-            message = user_message(error)
-            if message is None:
-                raise
-            return failed(message, EXIT_TRY_LATER if is_throttled(error) else EXIT_FAILURE)
+            return status_after(error)
         return status if isinstance(status, int) else 0
 
 
@@ -107,6 +100,18 @@ def interruptible() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, before)
         sys.unraisablehook = unraisable_before
+
+
+def status_after(error: Exception) -> int:
+    """Print one line for a failure that is not our bug; return the status. Raises: ``error``, which is a bug."""
+    if isinstance(error, BrokenPipeError):
+        # the reader has gone (`| head`): say nothing, and let the flush at exit meet no closed pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_FAILURE
+    message = user_message(error)
+    if message is None:
+        raise error
+    return failed(message, EXIT_TRY_LATER if is_throttled(error) else EXIT_FAILURE)
 
 
 def user_message(error: Exception) -> str | None:

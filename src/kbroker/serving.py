@@ -1,0 +1,204 @@
+"""The life of a broker's process: properties from where users put them, start, signals, stop. `kbroker serve` runs it.
+
+No click here: `kbroker serve` in its plain form is read by ``plain_options``, which knows no help and no mistakes. What
+it does not understand goes to ``kbroker.cli``, and a broker starts 25 ms later.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import kbroker
+from kbroker.stop_signals import StopSignals
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kbroker.server.broker import Broker
+    from kbroker.testing.control import ControlServer
+
+CONFIG_STATUS, START_STATUS = 2, 1
+
+
+class ServeError(Exception):
+    """A broker cannot run; the text says why, in one line. ``status``: of the process."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class OptionError(ValueError):
+    """A value that an option cannot have; ``option`` is its name."""
+
+    def __init__(self, message: str, option: str) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+class Options(NamedTuple):
+    """The options of `kbroker serve`, as given."""
+
+    listeners: Sequence[str]
+    data_dir: str | None
+    config_file: str | Path | None
+    settings: Mapping[str, str]
+    in_memory: bool
+
+
+def plain_options(words: Sequence[str]) -> Options | None:
+    """Read the words after `serve`; None for what only the full parser can judge: help, mistakes, short forms."""
+    values: dict[str, list[str]] = {"--listener": [], "--data-dir": [], "--config": [], "--set": []}
+    in_memory = False
+    at = 0
+    while at < len(words):
+        name, equals, value = words[at].partition("=")
+        at += 1
+        if name == "--in-memory" and not equals:
+            in_memory = True
+            continue
+        if name not in values:
+            return None
+        if not equals:
+            if at == len(words):
+                return None
+            value = words[at]
+            at += 1
+        values[name].append(value)
+    settings = {}
+    for word in values["--set"]:
+        key, equals, value = word.partition("=")
+        if not equals or not key.strip():
+            return None
+        settings[key.strip()] = value.strip()
+    folders, files = values["--data-dir"], values["--config"]
+    paths = [path for path in folders + files if os.path.exists(path)]
+    if any(os.path.isdir(path) != (path in folders) or not os.access(path, os.R_OK) for path in paths):
+        return None
+    return Options(
+        values["--listener"], folders[-1] if folders else None, files[-1] if files else None, settings, in_memory
+    )
+
+
+def serve(options: Options) -> None:
+    """Run a broker until a signal says stop, then stop it in order; end by that signal if the broker was not ready yet.
+
+    Raises: OptionError; ServeError.
+    """
+    with StopSignals() as stop:
+        was_ready = _run(properties_of(options), stop)
+    if not was_ready and stop.number is not None:
+        signal.raise_signal(stop.number)  # the status is that of a program which the signal has ended
+
+
+def properties_of(options: Options) -> dict[str, str]:
+    """The settings of a broker; later sources win: file, environment, options, ``--set``.
+
+    Raises: OptionError.
+    """
+    properties = _from_file_and_environment(options.config_file)
+    if options.listeners:
+        properties["listeners"] = ",".join(_listener(word) for word in options.listeners)
+    if options.data_dir is not None:
+        properties["log.dirs"] = options.data_dir
+    if options.in_memory:
+        properties["kbroker.in.memory"] = "true"
+    properties.update(options.settings)
+    return properties
+
+
+def _listener(word: str) -> str:
+    """`host:port` means PLAINTEXT; the rest is checked where `listeners` is."""
+    address = word if "://" in word else f"PLAINTEXT://{word}"
+    host, colon, port = address.partition("://")[2].rpartition(":")
+    if not colon or not port.isdigit() or (":" in host and not host.startswith("[")):
+        raise OptionError(f"expected host:port, got {word!r}", "--listener")
+    return address
+
+
+def _from_file_and_environment(config_file: str | Path | None) -> dict[str, str]:
+    from kbroker.common.config import from_environment, parse_properties
+
+    properties: dict[str, str] = {}
+    if config_file is not None:
+        try:
+            with open(config_file, encoding="utf-8") as file:
+                properties.update(parse_properties(file.read()))
+        except OSError as error:
+            raise OptionError(f"{config_file}: {error.strerror}", "--config") from None
+        except UnicodeDecodeError:
+            raise OptionError(f"{config_file}: not UTF-8 text", "--config") from None
+    properties.update(from_environment(os.environ))
+    return properties
+
+
+def _run(properties: dict[str, str], stop: StopSignals) -> bool:
+    """Start, say so, wait, stop. Return whether it was ready: a signal before that ends the start."""
+    from kbroker.common.config_def import ConfigError
+    from kbroker.server.broker import Broker, BrokerStartError, StartCancelled
+
+    broker: Broker
+    control: ControlServer | None = None
+    unsupported = unsupported_on(sys.platform)
+    if unsupported is not None:
+        print(f"Warning: {unsupported}", file=sys.stderr, flush=True)
+    try:
+        if properties.get("kbroker.control.listener"):
+            from kbroker.testing.control import controlled_broker
+
+            broker, control = controlled_broker(properties, stop.ask)
+        else:
+            broker = Broker(properties)
+        stop.on_first = broker.cancel_start
+        if stop.has_come():
+            return False
+        broker.start()
+        if control is not None:
+            _open(control, broker)
+    except StartCancelled:
+        broker.stop()  # its temporary folder, where it has one
+        return False
+    except ConfigError as error:
+        raise ServeError(error.explain(), CONFIG_STATUS) from None
+    except BrokerStartError as error:
+        raise ServeError(str(error), START_STATUS) from None
+    try:
+        if stop.has_come():
+            return False
+        print(f"kbroker {kbroker.__version__} ready: {broker.describe()}", flush=True)
+        if control is not None:
+            print(f"kbroker {control.describe()}", flush=True)
+        if not gc.isenabled():  # all that was loaded stays: the collector passes over it
+            gc.freeze()
+            gc.enable()
+        stop.wait()
+        return True
+    finally:
+        if control is not None:
+            control.stop()
+        broker.stop()
+
+
+def unsupported_on(platform: str) -> str | None:
+    """Return what a broker cannot do on a system (``sys.platform``), in one line; None where nothing is known."""
+    if platform == "win32":
+        return (
+            "on Windows a segment that is open can be neither rolled nor deleted, so retention, compaction and "
+            "deleting topics fail; keep what matters on Linux"
+        )
+    return None
+
+
+def _open(control: ControlServer, broker: Broker) -> None:
+    from kbroker.server.broker import BrokerStartError
+
+    try:
+        control.start()
+    except OSError as error:
+        broker.stop()
+        raise BrokerStartError(f"cannot open the control port: {error.strerror or error}") from None
