@@ -4,7 +4,6 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
-import logging
 import socket
 import time
 
@@ -24,7 +23,12 @@ cdef extern from "socket_io.h" nogil:
 
 cdef int64_t LONGEST_WAIT_NS = 3600000000000LL       # select() refuses what its clock cannot hold
 
-log = logging.getLogger("kbroker._core.poller")
+
+cdef object logger():
+    """The module's logger; logging is loaded where there is something to log."""
+    import logging
+
+    return logging.getLogger("kbroker._core.poller")
 
 
 cdef int native_set(Poller *self, int fd, void *tag, int before, int after) noexcept nogil:
@@ -117,7 +121,7 @@ cdef int portable_set(Poller *self, int fd, void *tag, int before, int after) no
         try:
             return (<PortablePoller>self.python).set(fd, <uintptr_t>tag, before, after)
         except Exception as why:
-            log.warning("selector refused descriptor %d: %s", fd, why)
+            logger().warning("selector refused descriptor %d: %s", fd, why)
             return -1
 
 
@@ -126,7 +130,7 @@ cdef int portable_wait(Poller *self, kb_event *out, int limit, int64_t timeout_n
         try:
             return (<PortablePoller>self.python).wait(out, limit, timeout_ns)
         except Exception as why:
-            log.error("selector failed: %s", why)
+            logger().error("selector failed: %s", why)
             time.sleep(0.01)            # not a storm
             return -1
 
@@ -142,7 +146,7 @@ cdef void portable_destroy(Poller *self) noexcept nogil:
         try:
             (<PortablePoller>self.python).close()
         except Exception as why:
-            log.warning("closing the selector failed: %s", why)
+            logger().warning("closing the selector failed: %s", why)
         Py_DECREF(<object>self.python)
     free(self)
 

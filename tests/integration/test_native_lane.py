@@ -1,7 +1,6 @@
 """The native lane on a clock that stands still: who waits, for how long, and in which order answers leave."""
 
 import struct
-from dataclasses import replace
 
 import pytest
 
@@ -131,7 +130,7 @@ def test_an_offline_partition_is_56_not_3(broker):
     """One whose log could not be opened: Produce and Fetch answer as Kafka, and as the other requests do here."""
     topics = broker.context.topics
     view = topics.get("t")
-    topics._swap({"t": replace(view, partitions=(None, view.partitions[1]))})
+    topics._swap({"t": view._replace(partitions=(None, view.partitions[1]))})
     with Connection(broker.bootstrap_servers) as one:
         assert produced(one.ask(produce("t", 0, batch([b"x"])))).error_code == 56
         assert fetched(one.ask(fetch("t", (0,), max_wait_ms=10_000))).error_code == 56

@@ -195,7 +195,7 @@ def test_refused_broker_configs(name, key, value, code, message):
     """Kafka's code and words; a key nobody knows is taken, as Kafka does, and changes nothing."""
     bench = make_bench(num_network_threads=3)
     told = []
-    bench.ctx.dynamic.on_broker_change(told.append)
+    bench.ctx.on_broker_change(told.append)
     before = dict(BrokerConfig().topic_configs({}))
     assert step(bench, BROKER, name, (key, SET, value)) == (code, message)
     assert dict(bench.ctx.config.topic_configs({})) == before
@@ -216,7 +216,7 @@ def test_hooks_hear_what_changed():
     """Parts that follow the configuration are told the names whose value in force is another now."""
     bench = make_bench()
     told = []
-    bench.ctx.dynamic.on_broker_change(told.append)
+    bench.ctx.on_broker_change(told.append)
     step(bench, BROKER, "1", ("max.connections", SET, "10"), ("log.retention.ms", SET, "5"))
     step(bench, BROKER, "1", ("max.connections", SET, "10"))
     step(bench, BROKER, "", ("max.connections", SET, "11"))

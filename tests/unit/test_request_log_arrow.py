@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from kbroker.common.config_def import ConfigError
 from kbroker.common.request_log_names import ARROW_END
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import iter_batches
-from kbroker.server.request_log import settings
 from kbroker.server.request_log._drain import RecordDrain
 from kbroker.server.request_log._json_lines import JsonLines
 from kbroker.server.request_log.arrow_form import ArrowForm
@@ -104,7 +104,7 @@ def test_batches_are_whole_streams_in_the_topic_and_in_files(tmp_path: Path):
 
 def test_a_missing_arrow_stops_the_start_with_one_sentence(monkeypatch):
     """It names the extra."""
-    monkeypatch.setattr(settings.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     config = BrokerConfig({"kbroker.request.log.format": "arrow", "kbroker.request.log.topic": "log"})
     with pytest.raises(ConfigError, match=r"pip install 'kbroker\[arrow\]'"):
         request_log_settings(config)

@@ -297,7 +297,7 @@ def test_what_could_not_be_put_in_force_is_taken_back():
         if seen[-1] == 99:
             raise ZeroDivisionError
 
-    bench.ctx.dynamic.on_broker_change(follow)
+    bench.ctx.on_broker_change(follow)
     with pytest.raises(ZeroDivisionError):
         bench.ctx.dynamic.alter(4, "1", [ConfigChange("message.max.bytes", 0, "99")])
     assert (seen, bench.ctx.store.configs("broker", "1")) == ([99, 1_048_588], {})

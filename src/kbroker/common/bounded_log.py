@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
+from typing import TYPE_CHECKING
 
 from kbroker._core.clock import BaseClock
+
+if TYPE_CHECKING:
+    import logging
 
 LINES_PER_SECOND = 10
 

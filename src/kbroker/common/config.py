@@ -9,8 +9,6 @@ keys, such as ``kbroker.run.length``, are ``KBROKER_RUN_LENGTH`` (or ``KBROKER_C
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -52,7 +50,7 @@ def broker_key(name: str) -> ConfigKey | None:
     """The row of a broker key, or of one that a listener has of its own; None if there is no such key."""
     key = BROKER_TABLE.get(name) or RATE_TABLE.get(name)
     if key is None and base_name(name) != name:
-        key = dataclasses.replace(BROKER_TABLE[base_name(name)], name=name)
+        key = BROKER_TABLE[base_name(name)]._replace(name=name)
     return key
 
 
@@ -65,7 +63,7 @@ def described_key(name: str) -> ConfigKey | None:
     key = broker_key(name)
     if key is None and base is not None:
         key = security_key(name) or BROKER_TABLE.get(base)
-    return None if key is None else dataclasses.replace(key, name=name)
+    return None if key is None else key._replace(name=name)
 
 
 def of_listener(name: str) -> str | None:
@@ -289,6 +287,8 @@ class BrokerConfig:
 
     def with_dynamic(self, broker: Mapping[str, str], default: Mapping[str, str]) -> BrokerConfig:
         """The configuration as it would be with these dynamic values. Raises: ConfigError."""
+        import copy
+
         other = copy.copy(self)
         other.set_dynamic(broker, default)
         other._check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kbroker.common.java_values import double_text, parse_double, parse_long, split_list, trim
 
@@ -76,8 +76,7 @@ class ConfigError(ValueError):
         return f"{self} (allowed: {self.allowed})" if self.allowed else str(self)
 
 
-@dataclass(frozen=True)
-class Validator:
+class Validator(NamedTuple):
     """``check`` gives the reason of a refusal, or None; of a list, it sees each word. ``allowed`` says what passes.
 
     ``keeps_list``: the list may hold empty words, and words twice.
@@ -134,8 +133,7 @@ def throttled_replicas(name: str) -> Validator:
     return Validator("*, or partition:broker,...", check, keeps_list=True)
 
 
-@dataclass(frozen=True)
-class ConfigKey:
+class ConfigKey(NamedTuple):
     """One row of the configuration table.
 
     ``synonym``: for a topic key, the broker key that gives the topic's default. ``doc``: what DescribeConfigs and the

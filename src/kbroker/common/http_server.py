@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import socket
 import threading
@@ -17,8 +16,9 @@ from typing import Any
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.listening_socket import close_listening
+from kbroker.common.loggers import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 DEADLINE_MS = 10_000
 MAX_CONNECTIONS = 32

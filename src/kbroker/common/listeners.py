@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -114,6 +113,8 @@ def parse_loopback(text: str) -> tuple[str, int]:
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError(f"expected host:port, got {text!r}")
     host = "127.0.0.1" if host == "localhost" else host.strip("[]")
+    import ipaddress
+
     try:
         if ipaddress.ip_address(host).is_loopback:
             return host, int(port)

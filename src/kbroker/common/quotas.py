@@ -6,7 +6,6 @@ Source: ``ClientQuotaEntity``, ``QuotaConfig``, ``ClientQuotaManager``.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
@@ -27,8 +26,7 @@ IP_KEYS: Mapping[str, ConfigType] = {CONNECTION_CREATION_RATE: ConfigType.INT}
 DEFAULT_NAME = "<default>"  # how people see the default entity; it is a name on no wire
 
 
-@dataclass(frozen=True)
-class QuotaEntity:
+class QuotaEntity(NamedTuple):
     """Whose quota it is: a name for each entity type, None for the default of that type.
 
     ``parts`` are in the order of their types, each type once: make it with ``of``. It need not be a valid one.

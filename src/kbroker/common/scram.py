@@ -19,11 +19,10 @@ _NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _VALUE = r"[\x01-\x2b\x2d-\x7f]+"
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS = rf"(?:,[A-Za-z]+={_VALUE})*"
-_CLIENT_FIRST = re.compile(
-    rf"(n,(?:a=({_NAME}))?,)((?:m={_VALUE},)?n=({_NAME}),r=({_PRINTABLE}){_EXTENSIONS})", re.DOTALL
-)
-_SERVER_FIRST = re.compile(rf"(?:m={_VALUE},)?r=({_PRINTABLE}),s=({_BASE64}),i=([0-9]{{1,10}}){_EXTENSIONS}", re.DOTALL)
-_CLIENT_FINAL = re.compile(rf"(c=({_BASE64}),r=({_PRINTABLE}){_EXTENSIONS}),p=({_BASE64})", re.DOTALL)
+# compiled when first used, then kept by re
+_CLIENT_FIRST = rf"(n,(?:a=({_NAME}))?,)((?:m={_VALUE},)?n=({_NAME}),r=({_PRINTABLE}){_EXTENSIONS})"
+_SERVER_FIRST = rf"(?:m={_VALUE},)?r=({_PRINTABLE}),s=({_BASE64}),i=([0-9]{{1,10}}){_EXTENSIONS}"
+_CLIENT_FINAL = rf"(c=({_BASE64}),r=({_PRINTABLE}){_EXTENSIONS}),p=({_BASE64})"
 
 
 class ScramError(ValueError):
@@ -105,7 +104,7 @@ class ClientFirst(NamedTuple):
     @classmethod
     def parse(cls, message: bytes) -> ClientFirst:
         """Raises: ScramError."""
-        found = _CLIENT_FIRST.fullmatch(message.decode("utf-8", "replace"))
+        found = re.fullmatch(_CLIENT_FIRST, message.decode("utf-8", "replace"), re.DOTALL)
         if found is None:
             raise ScramError("Invalid SCRAM client first message format")
         return cls(found[1], found[2] or "", found[3], unescape_name(found[4]), found[5])
@@ -129,7 +128,7 @@ class ServerFirst(NamedTuple):
     def parse(cls, message: bytes) -> ServerFirst:
         """Raises: ScramError."""
         text = message.decode("utf-8", "replace")
-        found = _SERVER_FIRST.fullmatch(text)
+        found = re.fullmatch(_SERVER_FIRST, text, re.DOTALL)
         if found is None or int(found[3]) < 1:
             raise ScramError("Invalid SCRAM server first message format")
         return cls(text, found[1], _decode(found[2]), int(found[3]))
@@ -146,7 +145,7 @@ class ClientFinal(NamedTuple):
     @classmethod
     def parse(cls, message: bytes) -> ClientFinal:
         """Raises: ScramError."""
-        found = _CLIENT_FINAL.fullmatch(message.decode("utf-8", "replace"))
+        found = re.fullmatch(_CLIENT_FINAL, message.decode("utf-8", "replace"), re.DOTALL)
         if found is None:
             raise ScramError("Invalid SCRAM client final message format")
         return cls(found[1], _decode(found[2]), found[3], _decode(found[4]))

@@ -7,7 +7,6 @@ Source: ``GroupCoordinator``, ``OffsetMetadataManager``.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import NamedTuple
 from kbroker._core.clock import BaseClock
 from kbroker._core.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.common.loggers import get_logger
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import (
     ClassicGroup,
@@ -29,7 +29,7 @@ from kbroker.coordinator.group_records import CommittedOffset, OffsetKey, Stored
 from kbroker.coordinator.membership import JoinRequest, LeavingMember, Membership, SyncRequest
 from kbroker.coordinator.offsets_log import OffsetsLog, OffsetsTopic, Written
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 OFFSETS_TOPIC = "__consumer_offsets"
 

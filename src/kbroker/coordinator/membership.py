@@ -7,7 +7,6 @@ Source: ``GroupCoordinator``, ``GroupMetadataManager`` (classic groups).
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -15,6 +14,7 @@ from typing import NamedTuple, Protocol
 from kbroker._core.clock import BaseClock
 from kbroker._core.purgatory import DelayedOperation, Purgatory
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
 from kbroker.coordinator.classic_group import (
     ClassicGroup,
     GroupState,
@@ -27,7 +27,7 @@ from kbroker.coordinator.classic_group import (
 )
 from kbroker.coordinator.delayed import DelayedHeartbeat, DelayedJoin, DelayedSync, InitialDelayedJoin
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000  # a first join has no session, and its muted connection is not seen closing
 CLIENT_ID_IN_MEMBER_ID = 1000  # characters; a member id must fit a string of the wire

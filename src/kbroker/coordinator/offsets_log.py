@@ -8,7 +8,6 @@ Source: ``CoordinatorLoaderImpl``, ``CoordinatorRuntime``, ``Utils.abs``.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -16,11 +15,12 @@ from typing import Any, NamedTuple, Protocol
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.java_hash import string_hash
+from kbroker.common.loggers import get_logger
 from kbroker.coordinator import group_records
 from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey, StoredGroup
 from kbroker.protocol.records import Record, build_batch, columns, iter_batches
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 BATCH_BYTES = 512 * 1024  # below message.max.bytes; more goes into several batches of one append
 READ_BYTES = 4 * 1024 * 1024

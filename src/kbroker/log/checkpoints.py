@@ -8,16 +8,14 @@ Source: ``CheckpointFile``, ``OffsetCheckpointFile``, ``PartitionMetadataFile``,
 import base64
 import binascii
 import contextlib
-import json
 import os
 import re
 import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
@@ -193,6 +191,8 @@ def leader_epoch_checkpoint(path: Path) -> CheckpointFile[int]:
 
 def write_clean_shutdown(folder: Path, broker_epoch: int = -1) -> None:
     """Say that everything in the folder is on disk; the last thing an orderly stop does. Raises: OSError."""
+    import json
+
     write_atomically(folder / CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode())
 
 
@@ -206,6 +206,8 @@ def take_clean_shutdown(folder: Path) -> bool:
         text = _read_text(path)
         if text is None:
             return False
+        import json  # nothing else of a start needs it
+
         content = json.loads(text)
         clean = isinstance(content, dict) and content.get("version") == 0
     except (CorruptFileError, ValueError):
@@ -233,8 +235,7 @@ def uuid_from_text(text: str) -> uuid.UUID:
         raise ValueError(str(e)) from None
 
 
-@dataclass(frozen=True)
-class MetaProperties:
+class MetaProperties(NamedTuple):
     """Whose folder this is (``meta.properties``, version 1)."""
 
     cluster_id: str

@@ -4,17 +4,16 @@ Source: ``LogCleaner``, ``LogCleanerManager``.
 """
 
 import functools
-import logging
 import os
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import INT64_MAX, ConfigValue
+from kbroker.common.loggers import get_logger
 from kbroker.log._cleaner import Cleaner
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log._throttle import ByteThrottle
@@ -22,7 +21,7 @@ from kbroker.log.checkpoints import TopicPartition
 from kbroker.log.facts import CleanResult, CorruptLogError, SegmentFacts
 from kbroker.log.scheduler import Scheduler
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 HEADER_BYTES = 61  # of a record batch
 LEAST_MEMORY_BYTES = 1 << 20
@@ -38,8 +37,7 @@ CLEANER_KEYS = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class CompactionConfig:
+class CompactionConfig(NamedTuple):
     """A compacted topic's settings, by Kafka's names."""
 
     min_cleanable_dirty_ratio: float = 0.5
@@ -54,6 +52,7 @@ class CompactionConfig:
         names = [part.strip() for part in policy.split(",")] if isinstance(policy, str) else policy
         if not isinstance(names, (list, tuple)) or "compact" not in names:
             return None
+        defaults = cls()
         ratio = config.get("min.cleanable.dirty.ratio")
 
         def number(name: str, default: int) -> int:
@@ -61,10 +60,10 @@ class CompactionConfig:
             return int(value) if isinstance(value, (int, str)) else default
 
         return cls(
-            float(ratio) if isinstance(ratio, (int, float, str)) else cls.min_cleanable_dirty_ratio,
-            number("min.compaction.lag.ms", cls.min_compaction_lag_ms),
-            number("max.compaction.lag.ms", cls.max_compaction_lag_ms),
-            number("delete.retention.ms", cls.delete_retention_ms),
+            float(ratio) if isinstance(ratio, (int, float, str)) else defaults.min_cleanable_dirty_ratio,
+            number("min.compaction.lag.ms", defaults.min_compaction_lag_ms),
+            number("max.compaction.lag.ms", defaults.max_compaction_lag_ms),
+            number("delete.retention.ms", defaults.delete_retention_ms),
         )
 
 

@@ -6,16 +6,16 @@ in the note and not in the metadata; where the metadata still has the topic it w
 Source: none, Kafka's controller remembers a deleted topic in its metadata log.
 """
 
-import logging
 import os
 import uuid
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from kbroker.common.loggers import get_logger
 from kbroker.log import checkpoints
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 FILE_NAME = "kbroker-deleted-topics"
 BLOCK_BYTES = 4096  # 170 ids: one block is written over in place, so that a full disk takes it too

@@ -3,33 +3,31 @@
 Threads: ``FailedIo.look`` by one thread at a time, the scheduler's; the counts from any.
 """
 
-import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kbroker._core.clock import BaseClock
+from kbroker.common.loggers import get_logger
 from kbroker.log._failures import take_failures
 from kbroker.log.hosted_logs import HostedLogs
 from kbroker.log.log_dir import LogDir, parse_partition_folder
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 LOOK_PERIOD_MS = 1000
 SAME_AGAIN_MS = 60_000  # one line a minute about the same trouble of the same folder or partition
 DAMAGED = "what lies there is no record batch: see kbroker log verify"
 
 
-@dataclass
 class _Trouble:
     """Failures of one kind and cause in one folder: what is not told yet, the last of them, and when it was told."""
 
-    kind: str
-    folder: str
-    name: str = ""
-    reason: str = ""
-    count: int = 0
-    told_ms: int | None = None
+    def __init__(self, kind: str, folder: str) -> None:
+        self.kind = kind
+        self.folder = folder
+        self.name = self.reason = ""
+        self.count = 0
+        self.told_ms: int | None = None
 
     def tell(self, now_ms: int) -> None:
         times = f"{self.count} {self.kind}{'s' if self.count > 1 else ''}"

@@ -4,33 +4,37 @@ Threads: every method from any thread. Lock: ``HostedLogs.lock`` guards the tabl
 create or delete a partition.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 from kbroker.common.config_def import INT64_MAX, ConfigValue
+from kbroker.common.loggers import get_logger
 from kbroker.log._flusher import FlusherPool
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.checkpoints import TopicPartition
 from kbroker.log.cleaner import CompactionConfig
 from kbroker.log.log_dir import LogDir
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 T = TypeVar("T")
 
 
-@dataclass
 class Hosted:
-    """A partition in service. ``log_dir`` None: in memory; ``compaction`` None: not compacted."""
+    """A partition in service. ``log_dir`` None: in memory; ``compaction`` None: not compacted.
 
-    log: PartitionLog
-    log_dir: LogDir | None
-    flushed_ms: int  # when it was last flushed by time
-    flush_ms: int = INT64_MAX
-    delete_delay_ms: int = 60_000
-    compaction: CompactionConfig | None = None
+    ``flushed_ms``: when it was last flushed by time.
+    """
+
+    __slots__ = ("compaction", "delete_delay_ms", "flush_ms", "flushed_ms", "log", "log_dir")
+
+    def __init__(self, log: PartitionLog, log_dir: LogDir | None, flushed_ms: int) -> None:
+        self.log = log
+        self.log_dir = log_dir
+        self.flushed_ms = flushed_ms
+        self.flush_ms = INT64_MAX
+        self.delete_delay_ms = 60_000
+        self.compaction: CompactionConfig | None = None
 
     def note_config(self, config: Mapping[str, ConfigValue]) -> None:
         """Keep what its topic's config says to the log manager itself."""

@@ -1,20 +1,19 @@
 """One log folder: its lock, owner, checkpoints and partition folders, and whether it can still be written."""
 
 import errno
-import logging
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from kbroker.common.loggers import get_logger
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import CheckpointFile, CorruptFileError, MetaProperties, TopicPartition
 from kbroker.log.deletion_note import DeletionNote
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
@@ -261,5 +260,7 @@ def remove_folder(path: Path) -> None:
         cause = error[1] if isinstance(error, tuple) else error
         if not isinstance(cause, FileNotFoundError):
             logger.error("cannot remove %s: %s", failed, cause)
+
+    import shutil  # costs a start its bz2 and lzma
 
     shutil.rmtree(path, onerror=tell)

@@ -4,19 +4,18 @@ Threads: every public method from any thread; ``HostedLogs.lock`` guards the tab
 (``LogTasks``) run on the scheduler's thread. Source: ``LogManager``, ``LogLoader``.
 """
 
-import logging
 import os
 import uuid
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import ConfigValue
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
 from kbroker.log import checkpoints
 from kbroker.log._config import check_config
 from kbroker.log._flusher import FlusherPool
@@ -29,13 +28,12 @@ from kbroker.log.log_dir import DELETE_SUFFIX, LogDir, parse_partition_folder, r
 from kbroker.log.log_tasks import LogTasks
 from kbroker.log.scheduler import Scheduler
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 LOADS_AT_ONCE = 64  # of one recovery thread
 
 
-@dataclass(frozen=True)
-class TopicLogs:
+class TopicLogs(NamedTuple):
     """A topic as the metadata knows it: what must be there after a start. ``config``: all topic keys with values."""
 
     name: str
@@ -44,17 +42,17 @@ class TopicLogs:
     config: Mapping[str, ConfigValue]
 
 
-@dataclass(frozen=True)
 class StartReport:
     """What a start found."""
 
-    was_clean: bool
-    loaded: int = 0
-    unknown_folders: list[Path] = field(default_factory=list)  # left as they are
-    removed_folders: list[Path] = field(default_factory=list)  # deleted topics' leftovers
-    failures: dict[TopicPartition, str] = field(default_factory=dict)  # offline partitions, with the reason
-    damaged: dict[TopicPartition, str] = field(default_factory=dict)  # serve what lies before the damage only
-    cut: dict[TopicPartition, str] = field(default_factory=dict)  # what an unclean stop left was cut, or is missing
+    def __init__(self, was_clean: bool) -> None:
+        self.was_clean = was_clean
+        self.loaded = 0
+        self.unknown_folders: list[Path] = []  # left as they are
+        self.removed_folders: list[Path] = []  # deleted topics' leftovers
+        self.failures: dict[TopicPartition, str] = {}  # offline partitions, with the reason
+        self.damaged: dict[TopicPartition, str] = {}  # serve what lies before the damage only
+        self.cut: dict[TopicPartition, str] = {}  # what an unclean stop left was cut, or is missing
 
 
 class StartCancelled(RuntimeError):
@@ -139,11 +137,17 @@ class LogManager:
             self._sort_folders(log_dir, wanted, deleted, report)
         self._begin_note()
         todo = [(key, topic) for key, topic in wanted.items() if key not in self._hosted]
+        parts = [todo[at : at + LOADS_AT_ONCE] for at in range(0, len(todo), LOADS_AT_ONCE)]
         workers = max(1, self._config.integer("num.recovery.threads.per.data.dir") * max(1, len(self._dirs)))
-        with ThreadPoolExecutor(workers, thread_name_prefix="log-recovery") as pool:
-            parts = [todo[at : at + LOADS_AT_ONCE] for at in range(0, len(todo), LOADS_AT_ONCE)]
-            for failures in pool.map(self._load, parts):
-                report.failures.update(failures)
+        if workers == 1 or len(parts) <= 1:
+            for part in parts:
+                report.failures.update(self._load(part))
+        else:
+            from concurrent.futures import ThreadPoolExecutor  # not loaded where there is little to load
+
+            with ThreadPoolExecutor(workers, thread_name_prefix="log-recovery") as pool:
+                for failures in pool.map(self._load, parts):
+                    report.failures.update(failures)
         if self.is_cancelled():
             raise StartCancelled("the start was cancelled")
         self._is_started = True
@@ -167,7 +171,8 @@ class LogManager:
             self.flusher.start()
             self.scheduler.start()
             self.cleaner.start()
-        return replace(report, loaded=len(self._hosted))
+        report.loaded = len(self._hosted)
+        return report
 
     def close(self) -> None:
         """Stop the tasks, then flush, snapshot and close every partition, write the checkpoints and the clean mark.

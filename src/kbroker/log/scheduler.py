@@ -1,13 +1,13 @@
 """Named background tasks of the log over one timing wheel: retention, flush, checkpoints, expiry, deletion."""
 
-import logging
 import threading
 from collections.abc import Callable
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timing_wheel import Timer
+from kbroker.common.loggers import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 TICK_MS = 10
 WHEEL_SIZE = 60

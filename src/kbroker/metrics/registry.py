@@ -6,8 +6,7 @@ Source: ``Metrics.java``, ``MetricName.java``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.metric import Metric
@@ -20,8 +19,7 @@ __all__ = ["EXPIRY_INTERVAL_MS", "Gauge", "MetricName", "Metrics"]
 COUNT_GROUP = "kafka-metrics-count"
 
 
-@dataclass(frozen=True)
-class MetricName:
+class MetricName(NamedTuple):
     """What a metric is found by: name, group and tags; the description does not count.
 
     Tags keep no order: two names with the same pairs are equal. ``MetricName.of`` takes them as
@@ -31,7 +29,16 @@ class MetricName:
     name: str
     group: str
     tags: tuple[tuple[str, str], ...] = ()
-    description: str = field(default="", compare=False)
+    description: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MetricName) and self[:3] == other[:3]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self[:3])
 
     @staticmethod
     def of(name: str, group: str, tags: Mapping[str, str] | Iterable[str] = (), description: str = "") -> MetricName:
@@ -60,8 +67,7 @@ class MetricName:
         return f"{self.group}:{self.name}{{{tags}}}"
 
 
-@dataclass(frozen=True)
-class Gauge:
+class Gauge(NamedTuple):
     """A number that is asked for rather than recorded: a queue's length, a pool's free bytes."""
 
     name: MetricName

@@ -1,5 +1,4 @@
 """Calls the Python authenticator of a channel and publishes what it found. The GIL is held only here."""
-import logging
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
@@ -11,11 +10,13 @@ from kbroker._core.channel cimport Channel
 from kbroker._core.request cimport Request, Session, request_clear_answer, request_reserve, session_new, session_release
 from kbroker.network._client_software cimport software_announce
 
+from kbroker.common.loggers import get_logger
+
 cdef enum:
     SASL_HANDSHAKE = 17
     MAX_LIFETIME_MS = 9223372036854775807
 
-logger = logging.getLogger("kbroker.network.authentication")
+logger = get_logger("kbroker.network.authentication")
 
 
 cdef void authentication_open(Channel *channel, int64_t max_receive_bytes) noexcept nogil:

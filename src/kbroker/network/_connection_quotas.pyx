@@ -1,7 +1,6 @@
 # cython: freethreading_compatible=True
 """Python's view of the limits of connections; the rules are in _quota_core."""
 cimport cython
-import ipaddress
 import os
 import socket
 
@@ -48,6 +47,8 @@ def canonical_address(host):
 
     Raises: ValueError for what is no address and has none.
     """
+    import ipaddress
+
     text = str(host)
     try:
         address = ipaddress.ip_address(text.strip("[]"))

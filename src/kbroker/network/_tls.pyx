@@ -5,7 +5,6 @@ as sent only when all of it is in the kernel, so that an answer is complete when
 Source: ``SslTransportLayer``.
 """
 cimport cython
-import logging
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -20,6 +19,8 @@ from kbroker._core.channel cimport (
 )
 from kbroker._core.request cimport Session, session_new, session_release
 
+from kbroker.common.loggers import get_logger
+
 cdef extern from "socket_io.h" nogil:
     int64_t kb_receive(int fd, char *into, int64_t n)
     int64_t kb_send(int fd, kb_piece *pieces, int count, int more)
@@ -31,7 +32,7 @@ cdef enum:
     CHUNK_BYTES = 65536         # encrypted before it is sent
     SEND_BYTES = 1048576        # then the other channels get their turn
 
-logger = logging.getLogger("kbroker.network.tls")
+logger = get_logger("kbroker.network.tls")
 cdef object ssl = None          # the module, loaded with the first TlsServer: most brokers have none
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import sys
@@ -15,6 +14,7 @@ from kbroker._core.memory_pool import MemoryPool
 from kbroker._core.request_queue import Queue
 from kbroker.common.listeners import Listener
 from kbroker.common.listening_socket import close_listening
+from kbroker.common.loggers import get_logger
 from kbroker.network._acceptor import Acceptor
 from kbroker.network._connection_quotas import UNLIMITED, ConnectionQuotas
 from kbroker.network._processor import Processor
@@ -22,7 +22,7 @@ from kbroker.network._recorder import RequestRecorder
 from kbroker.network._request_metrics import RequestMetrics
 from kbroker.network.authentication import ListenerSecurity
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Backend = str | Callable[[], object]
 
@@ -317,7 +317,8 @@ class SocketServer:
             family = socket.AF_INET6 if dual else socket.AF_INET
         try:
             if host and family == socket.AF_INET:
-                family, _, _, _, address = socket.getaddrinfo(host, listener.port, type=socket.SOCK_STREAM)[0]
+                name = host.encode("ascii") if host.isascii() else host  # text is a millisecond of loading idna
+                family, _, _, _, address = socket.getaddrinfo(name, listener.port, type=socket.SOCK_STREAM)[0]
                 host = str(address[0])
             server = socket.socket(family, socket.SOCK_STREAM)
         except OSError as why:

@@ -6,28 +6,31 @@ with Broker() as broker:
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping
-from types import TracebackType
+from typing import TYPE_CHECKING
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import ConfigError
-from kbroker.common.removed_settings import instead_of
+from kbroker.common.loggers import get_logger
 from kbroker.log.manager import StartCancelled
-from kbroker.metrics.exposition import Exposition
-from kbroker.network.request_channel import InboundRequest
 from kbroker.server.broker_parts import BrokerParts, Interception, Interceptor
-from kbroker.server.context import ApiContext
 from kbroker.server.kafka_apis import KafkaApis
-from kbroker.server.quota.verdict import Verdict
-from kbroker.server.request_log.service import RequestLog
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from kbroker.metrics.exposition import Exposition
+    from kbroker.network.request_channel import InboundRequest
+    from kbroker.server.context import ApiContext
+    from kbroker.server.quota.verdict import Verdict
+    from kbroker.server.request_log.service import RequestLog
 
 __all__ = ["Broker", "BrokerStartError", "StartCancelled"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class BrokerStartError(RuntimeError):
@@ -77,6 +80,8 @@ class Broker:
             if self._parts is not None:
                 raise BrokerStartError("this broker runs already")
             for name, value in self.config.unknown.items():
+                from kbroker.common.removed_settings import instead_of
+
                 instead = instead_of(name, str(value))
                 logger.warning("unknown setting %s is ignored%s", name, "" if instead is None else f"; {instead}")
             raise_open_files_limit(self.config.integer("kbroker.nofile.limit"))

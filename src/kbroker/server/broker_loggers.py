@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from kbroker.common import loggers
 from kbroker.common.errors import Errors, KafkaError
 
 SET, DELETE = 0, 1
@@ -19,11 +20,22 @@ _LEVELS: Mapping[str, int] = {
     "FATAL": logging.CRITICAL,
 }
 _WORDS = {level: word for word, level in _LEVELS.items()}
+#: Loggers of modules that are imported when a client first needs them; their levels can be set before.
+_OF_COLD_MODULES = (
+    "kbroker.coordinator.group_coordinator",
+    "kbroker.coordinator.membership",
+    "kbroker.coordinator.offsets_log",
+    "kbroker.server.apis.api02_list_offsets",
+    "kbroker.server.apis.api35_describe_log_dirs",
+    "kbroker.server.dynamic_configs",
+    "kbroker.server.request_log.writer",
+)
 
 
 def levels() -> dict[str, str]:
     """Our loggers, the root's first, with the level in force."""
-    own = sorted(name for name in list(logging.root.manager.loggerDict) if name.split(".")[0] == "kbroker")
+    known = {*logging.root.manager.loggerDict, *loggers.names(), *_OF_COLD_MODULES}
+    own = sorted(name for name in known if name.split(".")[0] == "kbroker")
     found = {}
     for name in (ROOT, *own):
         level = _logger(name).getEffectiveLevel()

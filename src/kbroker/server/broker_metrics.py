@@ -16,6 +16,7 @@ from kbroker.metrics.families import Buckets, Family, Kind
 from kbroker.metrics.share import Share
 from kbroker.network._request_metrics import BOUNDS_MS, FETCH_CONSUMER, FETCH_FOLLOWER, TIMES
 from kbroker.network.socket_server import SocketServer
+from kbroker.server.metrics_service import SOCKETS
 
 if TYPE_CHECKING:
     from kbroker.coordinator.group_coordinator import GroupCoordinator
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 Series: TypeAlias = Iterable[tuple[tuple[str, ...], float | Buckets]]
 
 REQUESTS = "kafka.network:RequestMetrics"
-SOCKETS = "socket-server-metrics"
 
 _TIME_HELP = {
     "RequestQueueTimeMs": "waiting for a handler",

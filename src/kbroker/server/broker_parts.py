@@ -7,12 +7,11 @@ reading, handlers, waiting requests, groups, network threads, log, metadata.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker._core.memory_pool import MemoryPool
@@ -20,19 +19,16 @@ from kbroker._core.request_queue import Queue
 from kbroker.common.config import BrokerConfig
 from kbroker.common.config_broker import usable_cores
 from kbroker.common.config_def import INT32_MAX
-from kbroker.common.listeners import Listener
+from kbroker.common.loggers import get_logger
 from kbroker.log.manager import LogManager
-from kbroker.network.authentication import ListenerSecurity
-from kbroker.network.request_channel import InboundRequest, RequestChannel
+from kbroker.network.request_channel import RequestChannel
 from kbroker.network.socket_server import SocketServer
 from kbroker.server import memory_keeper
 from kbroker.server._lane import NativeLane
 from kbroker.server.apis import api18_api_versions
-from kbroker.server.broker_metrics import Observed
 from kbroker.server.connection_limits import ConnectionLimits
 from kbroker.server.context import ApiContext
 from kbroker.server.descriptor_watch import LOOK_EVERY_MS, DescriptorWatch
-from kbroker.server.group_service import GROUP_KEYS, GroupService
 from kbroker.server.handler_threads import HandlerThreads
 from kbroker.server.kafka_apis import KafkaApis
 from kbroker.server.memory_keeper import MemoryKeeper
@@ -43,16 +39,27 @@ from kbroker.server.request_handler import RequestHandlerPool
 from kbroker.server.request_log.service import RequestLog
 from kbroker.server.security.credentials import ScramCredentials
 from kbroker.server.socket_options import endpoints_of, network_threads, socket_options
+from kbroker.server.topic_rules import OFFSETS_TOPIC
 from kbroker.server.topics import TopicRegistry
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from kbroker.common.listeners import Listener
+    from kbroker.coordinator.group_coordinator import GroupCoordinator
+    from kbroker.network.authentication import ListenerSecurity
+    from kbroker.network.request_channel import InboundRequest
+    from kbroker.server.broker_metrics import Observed
+    from kbroker.server.group_service import GroupService
+
+logger = get_logger(__name__)
 
 #: Native handlers kept awake under load; more wake for a backlog. On two cores a second one only takes turns with the
 #: network thread (ApiVersions/s 0.8 times).
 AWAKE_HANDLERS = min(2, max(1, usable_cores() // 2))
 
+GROUP_KEYS = 0  # FindCoordinator's kind of key
+
 #: Sees a request before it is served; True: it has taken it over, and answers, closes or hands it to Broker.resume.
-Interceptor = Callable[[InboundRequest], bool]
+Interceptor = Callable[["InboundRequest"], bool]
 
 
 class Interception(NamedTuple):
@@ -83,6 +90,8 @@ class BrokerParts:
         self._is_cancelled = is_cancelled
         self._timeout_s = config.integer("kbroker.shutdown.timeout.ms") / 1000
         self._pid = os.getpid()
+        self._groups_lock = threading.Lock()  # taken before the topics' and the coordinator's
+        self._groups: GroupService | None = None
         self._undo: list[tuple[str, Callable[[], object]]] = []
 
     # ------------------------------------------------------------ start
@@ -100,7 +109,8 @@ class BrokerParts:
         logs.is_cancelled = self._is_cancelled
         store = MetadataStore(None if self.in_memory else config.log_dir, config.node_id, logs.cluster_id)
         self._undo.insert(0, ("metadata", store.close))  # the last thing to go
-        config.set_dynamic(store.configs(BROKER, str(config.node_id)), store.configs(BROKER, ""))
+        stored = store.configs(BROKER, str(config.node_id)), store.configs(BROKER, "")
+        config.set_dynamic(*stored)
 
         requests = Queue(config.integer("queued.max.requests"), self.clock, awake_target=AWAKE_HANDLERS)
         python_requests = Queue(INT32_MAX, self.clock)
@@ -141,20 +151,26 @@ class BrokerParts:
             self.clock,
             connection_quotas=server.connection_quotas,
             quotas=quotas.managers,
+            credentials=credentials,
         )
-        self.ctx.credentials = credentials
-        self.ctx.dynamic.on_broker_change(logs.reconfigure)
-        self.ctx.dynamic.on_broker_change(limits.on_config_change)
+        if any(set(configs) - {"min.insync.replicas"} for configs in stored):  # each new store has that one
+            self.ctx.dynamic  # noqa: B018  it forgets secrets that earlier versions stored
+        self.ctx.on_broker_change(logs.reconfigure)
+        self.ctx.on_broker_change(limits.on_config_change)
         topics.load()
         self.ctx.quota_entities.on_change(limits.on_quota_change)
         self.ctx.quota_entities.on_change(quotas.on_quota_change)
         self.ctx.quota_entities.load()
         request_log.start(topics)
-        self._start_groups(logs, topics)
+        self._then("groups", self._close_groups)
+        self.ctx.coordinators.add(GROUP_KEYS)
+        self.ctx.start_groups = self._start_groups
+        if topics.get(OFFSETS_TOPIC) is not None:
+            self._start_groups()
         self._start_handlers(lane, requests, python_requests)
         self._then("acceptors", server.begin_stop)
         server.start()
-        self.ctx.dynamic.on_broker_change(lambda changed: server.resize(network_threads(config)))
+        self.ctx.on_broker_change(lambda changed: server.resize(network_threads(config)))
         logs.scheduler.schedule("descriptor-watch", DescriptorWatch(server).look, period_ms=LOOK_EVERY_MS)
         logs.scheduler.schedule("memory-keeper", MemoryKeeper().look, period_ms=memory_keeper.LOOK_EVERY_MS)
         self._start_metrics(pool)
@@ -198,35 +214,48 @@ class BrokerParts:
             thread.start()
         return lane
 
-    def _start_groups(self, logs: LogManager, topics: TopicRegistry) -> None:
-        groups = GroupService(self.config, self.clock, topics, logs.scheduler)
-        self._then("groups", lambda: groups.close(self._timeout_s))
-        groups.start()
-        self.ctx.group_coordinator = groups.coordinator
-        self.ctx.coordinators.add(GROUP_KEYS)
+    def _start_groups(self) -> GroupCoordinator:
+        """Start the coordinator: with the broker where groups have left something, else for the first who asks."""
+        with self._groups_lock:
+            if self._groups is None:
+                from kbroker.server.group_service import GroupService
+
+                groups = GroupService(self.config, self.clock, self.ctx.topics, self._logs.scheduler)
+                groups.start()
+                self._groups = groups
+                self.ctx.group_coordinator = groups.coordinator
+            return self._groups.coordinator
+
+    def _close_groups(self) -> None:
+        with self._groups_lock:
+            if self._groups is not None:
+                self._groups.close(self._timeout_s)
 
     def _start_metrics(self, pool: MemoryPool | None) -> None:
-        names = {entry.key: entry.name for entry in self.apis.entries.values()}
         self._then("metrics port", self.metrics.stop)
-        self.metrics.start(
-            Observed(
-                self.clock,
-                self.server,
-                pool,
-                self._requests,
-                self._python_requests,
-                self.lane,
-                self._handlers,
-                self.ctx.topics,
-                names,
-                self.ctx.quotas,
-                self.request_log,
-                self._logs,
-                self.ctx.groups,
-            )
-        )
+        self.metrics.start(lambda: self._observed(pool))
         self._then("readiness", self.metrics.not_ready)
         self.metrics.ready()
+
+    def _observed(self, pool: MemoryPool | None) -> Observed:
+        """What metrics look at."""
+        from kbroker.server.broker_metrics import Observed
+
+        return Observed(
+            self.clock,
+            self.server,
+            pool,
+            self._requests,
+            self._python_requests,
+            self.lane,
+            self._handlers,
+            self.ctx.topics,
+            {entry.key: entry.name for entry in self.apis.entries.values()},
+            self.ctx.quotas,
+            self.request_log,
+            self._logs,
+            self.ctx.groups,
+        )
 
     def _start_handlers(self, lane: NativeLane, requests: Queue, python_requests: Queue) -> None:
         config = self.config
@@ -250,7 +279,7 @@ class BrokerParts:
         self._then("handlers", stop_native)
         pool.start()
         handlers.resize(config.integer("num.io.threads"))
-        self.ctx.dynamic.on_broker_change(lambda changed: handlers.resize(config.integer("num.io.threads")))
+        self.ctx.on_broker_change(lambda changed: handlers.resize(config.integer("num.io.threads")))
 
     # ------------------------------------------------------------ interception
 
@@ -283,7 +312,7 @@ class BrokerParts:
         return all(self._is_idle(python) for python in (False, True, False, True)) and (
             self.lane.is_quiet
             and self._logs.scheduler.is_quiet
-            and self.ctx.groups.is_quiet
+            and (self._groups is None or self._groups.coordinator.is_quiet)
             and self.ctx.quotas.is_quiet
         )
 

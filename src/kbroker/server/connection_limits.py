@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 
 from kbroker.common.config import BrokerConfig, host_limits
+from kbroker.common.loggers import get_logger
 from kbroker.common.quotas import QuotaEntity
 from kbroker.network._connection_quotas import ConnectionQuotas
 from kbroker.network.socket_server import ListenerLimits
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class ConnectionLimits:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.metrics.registry import Metrics
 from kbroker.network._connection_quotas import ConnectionQuotas
-from kbroker.server.dynamic_configs import DynamicConfigs
-from kbroker.server.metadata_store import MetadataStore
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
 from kbroker.server.quota.entity_store import QuotaEntityStore
-from kbroker.server.quota.mutation_quota import MutationQuota, new_quota
 from kbroker.server.security.credentials import ScramCredentials
-from kbroker.server.topics import TopicRegistry
+
+if TYPE_CHECKING:  # imported at the first request that needs them
+    from kbroker.coordinator.group_coordinator import GroupCoordinator
+    from kbroker.server.dynamic_configs import DynamicConfigs
+    from kbroker.server.metadata_store import MetadataStore
+    from kbroker.server.quota.mutation_quota import MutationQuota
+    from kbroker.server.topics import TopicRegistry
 
 Body = dict[str, Any]
 
@@ -42,39 +44,69 @@ class Completion(Protocol):
     def complete(self, body: Body) -> None: ...
 
 
-@dataclass
 class ApiContext:
     """The parts of a broker that handlers use.
 
     ``endpoints``: by listener name, filled once the ports are bound. ``coordinators``: kinds of key FindCoordinator can
     be asked for, as far as this broker coordinates them. ``connection_quotas``: the limits that the acceptors keep.
+    ``start_groups``: starts the coordinator of groups at the first request about one.
     Threads: any; parts lock for themselves.
     """
 
-    config: BrokerConfig
-    store: MetadataStore
-    topics: TopicRegistry
-    endpoints: dict[str, Endpoint] = field(default_factory=dict)
-    api_versions: Callable[[], Mapping[int, tuple[int, int]]] = dict
-    clock: BaseClock = field(default_factory=SystemClock)
-    group_coordinator: GroupCoordinator | None = None
-    coordinators: set[int] = field(default_factory=set)
-    connection_quotas: ConnectionQuotas = field(default_factory=ConnectionQuotas)
-    quotas: ClientQuotaManagers = field(default_factory=lambda: ClientQuotaManagers(None, Metrics()))
-    dynamic: DynamicConfigs = field(init=False)
-    quota_entities: QuotaEntityStore = field(init=False)
-    credentials: ScramCredentials = field(init=False)
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MetadataStore,
+        topics: TopicRegistry,
+        endpoints: dict[str, Endpoint] | None = None,
+        api_versions: Callable[[], Mapping[int, tuple[int, int]]] = dict,
+        clock: BaseClock | None = None,
+        *,
+        connection_quotas: ConnectionQuotas | None = None,
+        quotas: ClientQuotaManagers | None = None,
+        credentials: ScramCredentials | None = None,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.topics = topics
+        self.endpoints = {} if endpoints is None else endpoints
+        self.api_versions = api_versions
+        self.clock = SystemClock() if clock is None else clock
+        self.group_coordinator: GroupCoordinator | None = None
+        self.start_groups: Callable[[], GroupCoordinator] | None = None
+        self.coordinators: set[int] = set()
+        self.connection_quotas = ConnectionQuotas() if connection_quotas is None else connection_quotas
+        self.quotas = ClientQuotaManagers(None, Metrics()) if quotas is None else quotas
+        self.quota_entities = QuotaEntityStore(store)
+        self.credentials = ScramCredentials(store) if credentials is None else credentials
+        self._lock = threading.Lock()  # taken before no other
+        self._dynamic: DynamicConfigs | None = None
+        self._change_hooks: list[Callable[[frozenset[str]], None]] = []
 
-    def __post_init__(self) -> None:
-        self.dynamic = DynamicConfigs(self.config, self.store, self.topics)
-        self.quota_entities = QuotaEntityStore(self.store)
-        self.credentials = ScramCredentials(self.store)
+    @property
+    def dynamic(self) -> DynamicConfigs:
+        """What changes configs at run time."""
+        with self._lock:
+            if self._dynamic is None:
+                from kbroker.server.dynamic_configs import DynamicConfigs
+
+                self._dynamic = DynamicConfigs(self.config, self.store, self.topics, self._change_hooks)
+            return self._dynamic
+
+    def on_broker_change(self, hook: Callable[[frozenset[str]], None]) -> None:
+        """Call ``hook`` with the names of the broker configs that changed, each time, once they are in force.
+
+        It must not change configs itself.
+        """
+        self._change_hooks.append(hook)
 
     @property
     def groups(self) -> GroupCoordinator:
         """The coordinator of groups. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there is none."""
         if self.group_coordinator is None:
-            raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
+            if self.start_groups is None:
+                raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
+            return self.start_groups()
         return self.group_coordinator
 
     @property
@@ -97,6 +129,8 @@ class ApiContext:
 
         Args: ``is_strict``: whether the quota refuses (the client knows error 89), or only delays.
         """
+        from kbroker.server.quota.mutation_quota import new_quota
+
         quotas = self.quotas.controller_mutation
         manager = quotas if request.inbound is None else quotas.noted(request.inbound)
         return new_quota(manager, self.clock.epoch_ms, request.user, request.client_id, is_strict)
@@ -107,8 +141,7 @@ class ApiContext:
         return found if found is not None else next(iter(self.endpoints.values()))
 
 
-@dataclass(frozen=True)
-class RequestContext:
+class RequestContext(NamedTuple):
     """One request's header and the facts of its connection. ``client_host``: address of the client."""
 
     api_key: int

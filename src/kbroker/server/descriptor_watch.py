@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-
+from kbroker.common.loggers import get_logger
 from kbroker.network.socket_server import SocketServer
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: One line for each such time at most.
 LOOK_EVERY_MS = 10_000

@@ -5,9 +5,7 @@ Source: ``ConfigAdminManager``, ``ConfigurationControlManager``, ``DynamicBroker
 
 from __future__ import annotations
 
-import dataclasses
 import enum
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -32,13 +30,14 @@ from kbroker.common.config_resources import (
 )
 from kbroker.common.config_security import security_key
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
 from kbroker.server import metadata_store
 from kbroker.server.broker_loggers import change_levels
 from kbroker.server.metadata_store import MetadataStore
 from kbroker.server.topic_rules import check_configs, invalid_name_reason
 from kbroker.server.topics import TopicRegistry
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class ResourceType(enum.IntEnum):
@@ -85,24 +84,24 @@ THREAD_COUNTS = (
 class DynamicConfigs:
     """Changes the configs of every kind of resource.
 
+    Args: ``hooks`` are called with the names of the broker configs that changed; see ``ApiContext.on_broker_change``.
     Threads: any; one change at a time. Lock order: this one's, then the topics', then the store's.
     """
 
-    def __init__(self, config: BrokerConfig, store: MetadataStore, topics: TopicRegistry) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MetadataStore,
+        topics: TopicRegistry,
+        hooks: Sequence[Callable[[frozenset[str]], None]] = (),
+    ) -> None:
         self._config = config
         self._store = store
         self._topics = topics
         self._lock = threading.Lock()
-        self._hooks: list[Callable[[frozenset[str]], None]] = []
+        self._hooks = hooks
         for name in ("", str(config.node_id)):
             self._forget_secrets(name)
-
-    def on_broker_change(self, hook: Callable[[frozenset[str]], None]) -> None:
-        """Call ``hook`` with the names of the broker configs that changed, each time, once they are in force.
-
-        It must not change configs itself.
-        """
-        self._hooks.append(hook)
 
     def _forget_secrets(self, name: str) -> None:
         """Drop what earlier versions stored of configs that are unknown, or that count at start only."""
@@ -308,7 +307,7 @@ def _is_of_one_broker(name: str) -> bool:
 def _check_types(configs: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> None:
     """Read each value; a listener's is refused by the name of the broker's. Raises: ConfigError."""
     for name, key in keys.items():
-        dataclasses.replace(key, name=of_listener(name) or name).parse(configs[name])
+        key._replace(name=of_listener(name) or name).parse(configs[name])
 
 
 def _without_secrets(configs: Mapping[str, str]) -> dict[str, str]:

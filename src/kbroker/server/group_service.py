@@ -10,10 +10,9 @@ from typing import Any, Protocol
 from kbroker._core.clock import BaseClock
 from kbroker.common.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator, GroupSettings
+from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
+from kbroker.server.topic_rules import OFFSETS_TOPIC
 from kbroker.server.topics import TopicRegistry
-
-GROUP_KEYS = 0  # FindCoordinator's kind of key
 
 
 class Schedule(Protocol):

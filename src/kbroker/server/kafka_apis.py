@@ -3,59 +3,64 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable, Mapping
-from types import ModuleType
-from typing import NamedTuple, Protocol
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol
 
 from kbroker.common.errors import Errors
 from kbroker.protocol import codec
-from kbroker.server.apis import (
-    api02_list_offsets,
-    api03_metadata,
-    api08_offset_commit,
-    api09_offset_fetch,
-    api10_find_coordinator,
-    api11_join_group,
-    api12_heartbeat,
-    api13_leave_group,
-    api14_sync_group,
-    api15_describe_groups,
-    api16_list_groups,
-    api17_sasl_handshake,
-    api18_api_versions,
-    api19_create_topics,
-    api20_delete_topics,
-    api21_delete_records,
-    api22_init_producer_id,
-    api23_offset_for_leader_epoch,
-    api32_describe_configs,
-    api33_alter_configs,
-    api34_alter_replica_log_dirs,
-    api35_describe_log_dirs,
-    api36_sasl_authenticate,
-    api37_create_partitions,
-    api42_delete_groups,
-    api43_elect_leaders,
-    api44_incremental_alter_configs,
-    api45_alter_partition_reassignments,
-    api46_list_partition_reassignments,
-    api47_offset_delete,
-    api48_describe_client_quotas,
-    api49_alter_client_quotas,
-    api50_describe_user_scram_credentials,
-    api51_alter_user_scram_credentials,
-    api55_describe_quorum,
-    api60_describe_cluster,
-    api61_describe_producers,
-    api74_list_config_resources,
-    api75_describe_topic_partitions,
-)
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 Handle = Callable[[ApiContext, Body, RequestContext], Body | None]
 Failure = Callable[[Body, Errors, RequestContext], Body]
 
 NEVER_FLEXIBLE = 32767
+_PRODUCE, _FETCH, _API_VERSIONS = 0, 1, 18
+_NATIVE = frozenset({_PRODUCE, _FETCH, _API_VERSIONS})  # the native lane is asked first
+
+#: The module of each API's handler in ``kbroker.server.apis``, imported at the API's first request.
+_MODULES = {
+    2: "api02_list_offsets",
+    3: "api03_metadata",
+    8: "api08_offset_commit",
+    9: "api09_offset_fetch",
+    10: "api10_find_coordinator",
+    11: "api11_join_group",
+    12: "api12_heartbeat",
+    13: "api13_leave_group",
+    14: "api14_sync_group",
+    15: "api15_describe_groups",
+    16: "api16_list_groups",
+    17: "api17_sasl_handshake",
+    18: "api18_api_versions",
+    19: "api19_create_topics",
+    20: "api20_delete_topics",
+    21: "api21_delete_records",
+    22: "api22_init_producer_id",
+    23: "api23_offset_for_leader_epoch",
+    32: "api32_describe_configs",
+    33: "api33_alter_configs",
+    34: "api34_alter_replica_log_dirs",
+    35: "api35_describe_log_dirs",
+    36: "api36_sasl_authenticate",
+    37: "api37_create_partitions",
+    42: "api42_delete_groups",
+    43: "api43_elect_leaders",
+    44: "api44_incremental_alter_configs",
+    45: "api45_alter_partition_reassignments",
+    46: "api46_list_partition_reassignments",
+    47: "api47_offset_delete",
+    48: "api48_describe_client_quotas",
+    49: "api49_alter_client_quotas",
+    50: "api50_describe_user_scram_credentials",
+    51: "api51_alter_user_scram_credentials",
+    55: "api55_describe_quorum",
+    60: "api60_describe_cluster",
+    61: "api61_describe_producers",
+    74: "api74_list_config_resources",
+    75: "api75_describe_topic_partitions",
+}
 
 
 class ApiEntry(NamedTuple):
@@ -75,61 +80,48 @@ class ApiEntry(NamedTuple):
     is_native: bool
 
 
+class LateFunction:
+    """A function of a module that is imported when it is first called. Threads: any."""
+
+    __slots__ = ("_function", "module", "name")
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module = module
+        self.name = name
+        self._function: Callable[..., Any] | None = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        function = self._function
+        return (self.load() if function is None else function)(*arguments)
+
+    def load(self) -> Callable[..., Any]:
+        """Import the module and return the function. Raises: what the import raises."""
+        with _import_lock:
+            function: Callable[..., Any] = getattr(import_module(self.module), self.name)
+            self._function = function
+        return function
+
+
+_import_lock = threading.Lock()  # two handlers that share modules do not import them from two ends
+
+
 class KafkaApis:
     """What this broker serves. Immutable after construction."""
 
     def __init__(self) -> None:
-        self.entries: dict[int, ApiEntry] = {}
-        self._add(0, None, is_native=True)
-        self._add(1, None, is_native=True)
-        self._add(2, api02_list_offsets)
-        self._add(3, api03_metadata)
-        self._add(8, api08_offset_commit)
-        self._add(9, api09_offset_fetch)
-        self._add(10, api10_find_coordinator)
-        self._add(11, api11_join_group)
-        self._add(12, api12_heartbeat)
-        self._add(13, api13_leave_group)
-        self._add(14, api14_sync_group)
-        self._add(15, api15_describe_groups)
-        self._add(16, api16_list_groups)
-        self._add(17, api17_sasl_handshake)
-        self._add(18, api18_api_versions, is_native=True)
-        self._add(19, api19_create_topics)
-        self._add(20, api20_delete_topics)
-        self._add(21, api21_delete_records)
-        self._add(22, api22_init_producer_id)
-        self._add(23, api23_offset_for_leader_epoch)
-        self._add(32, api32_describe_configs)
-        self._add(33, api33_alter_configs)
-        self._add(34, api34_alter_replica_log_dirs)
-        self._add(35, api35_describe_log_dirs)
-        self._add(36, api36_sasl_authenticate)
-        self._add(37, api37_create_partitions)
-        self._add(42, api42_delete_groups)
-        self._add(43, api43_elect_leaders)
-        self._add(44, api44_incremental_alter_configs)
-        self._add(45, api45_alter_partition_reassignments)
-        self._add(46, api46_list_partition_reassignments)
-        self._add(47, api47_offset_delete)
-        self._add(48, api48_describe_client_quotas)
-        self._add(49, api49_alter_client_quotas)
-        self._add(50, api50_describe_user_scram_credentials)
-        self._add(51, api51_alter_user_scram_credentials)
-        self._add(55, api55_describe_quorum)
-        self._add(60, api60_describe_cluster)
-        self._add(61, api61_describe_producers)
-        self._add(74, api74_list_config_resources)
-        self._add(75, api75_describe_topic_partitions)
+        self.entries = {key: self._entry(key, _MODULES.get(key)) for key in sorted({*_MODULES, *_NATIVE})}
 
-    def _add(self, key: int, module: ModuleType | None, is_native: bool = False) -> None:
+    @staticmethod
+    def _entry(key: int, name: str | None) -> ApiEntry:
         schema = codec.api(key)
         low, high = schema.advertised_versions
         flexible = NEVER_FLEXIBLE if schema.flexible_from is None else schema.flexible_from
-        handle = None if module is None else module.handle
-        failure = None if module is None else module.failure
         served_from = max(low, schema.request_versions[0])
-        self.entries[key] = ApiEntry(key, schema.name, low, high, served_from, flexible, handle, failure, is_native)
+        handle = failure = None
+        if name is not None:
+            module = f"kbroker.server.apis.{name}"
+            handle, failure = LateFunction(module, "handle"), LateFunction(module, "failure")
+        return ApiEntry(key, schema.name, low, high, served_from, flexible, handle, failure, key in _NATIVE)
 
     def ranges(self) -> Mapping[int, tuple[int, int]]:
         """Advertised versions by key."""
@@ -152,6 +144,6 @@ class Header(Protocol):
 
 def encode_answer(entry: ApiEntry, request: Header, body: Body) -> bytes:
     """Return response header and body, without the length before them."""
-    flexible = request.api_version >= entry.first_flexible and entry.key != api18_api_versions.KEY
+    flexible = request.api_version >= entry.first_flexible and entry.key != _API_VERSIONS
     header = struct.pack(">i", request.correlation_id) + (b"\0" if flexible else b"")
     return header + codec.encode_response(entry.key, request.api_version, body)

@@ -8,7 +8,6 @@ that a copy of the first one alone would lack. And a journal that stays has its 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sqlite3
 import struct
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import cast
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
 from kbroker.log.checkpoints import sync_descriptor, sync_folder
 from kbroker.server.metadata_schema import (
     CHECKED_FROM,
@@ -31,7 +31,7 @@ from kbroker.server.metadata_schema import (
     schema_of,
 )
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 JOURNAL_BYTES = 1 << 20  # a change of 255 pages finds room on a full disk
 RESERVE_PAGES = 32  # free pages in the file: what deletes topics and lowers retention on a full disk may use

@@ -12,7 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -232,7 +232,7 @@ def _add_configs(folder: Path, found: Recovered, salvage: _Salvage) -> None:
         if kind == TOPIC:
             stored.setdefault(str(resource), {})[str(name)] = str(value)
     if "configs" in salvage.whole:
-        found.topics = [replace(one, configs=stored.get(one.name, {})) for one in found.topics]
+        found.topics = [one._replace(configs=stored.get(one.name, {})) for one in found.topics]
         return
     cleaned = checkpoints.offset_checkpoint(folder / checkpoints.CLEANER_OFFSET_CHECKPOINT)
     try:
@@ -248,7 +248,7 @@ def _add_configs(folder: Path, found: Recovered, salvage: _Salvage) -> None:
             configs = {"retention.ms": "-1", "retention.bytes": "-1"}
             if one.name in compacted:
                 configs["cleanup.policy"] = "compact"
-        topics.append(replace(one, configs={**configs, **stored.get(one.name, {})}))
+        topics.append(one._replace(configs={**configs, **stored.get(one.name, {})}))
     found.topics = topics
     if topics:
         found.notes.append(

@@ -9,9 +9,9 @@ import base64
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from types import MappingProxyType
+from typing import NamedTuple, cast
 
 from kbroker.common.errors import KafkaError
 from kbroker.common.scram import Credential
@@ -27,14 +27,13 @@ PRODUCER_ID_BLOCK = 1000
 BROKER, TOPIC, GROUP, CLIENT_METRICS = "broker", "topic", "group", "client-metrics"
 
 
-@dataclass(frozen=True)
-class StoredTopic:
+class StoredTopic(NamedTuple):
     """A topic as remembered: ``configs`` are the ones it sets itself."""
 
     name: str
     topic_id: uuid.UUID
     partitions: int
-    configs: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, str] = MappingProxyType({})
 
 
 class MetadataStore:

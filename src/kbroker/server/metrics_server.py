@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from kbroker.common.http_server import MAX_CONNECTIONS, HttpHandler, HttpServer
+from kbroker.common.loggers import get_logger
 from kbroker.metrics.exposition import Exposition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MOST_SCRAPES = MAX_CONNECTIONS - 4  # at once: what is left answers who watches over the process
 PLAIN = "text/plain; charset=utf-8"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker._core.clock import BaseClock
@@ -9,38 +11,59 @@ from kbroker._core.memory_pool import MemoryPool
 from kbroker._core.stats import Meter
 from kbroker.common.config import BrokerConfig
 from kbroker.common.listeners import parse_http_address
-from kbroker.metrics.exposition import Exposition
 from kbroker.metrics.registry import Metrics
-from kbroker.server.broker_metrics import SOCKETS, Observed, show_broker
 
 if TYPE_CHECKING:
+    from kbroker.metrics.exposition import Exposition
+    from kbroker.server.broker_metrics import Observed
     from kbroker.server.metrics_server import MetricsServer
+
+
+SOCKETS = "socket-server-metrics"
 
 
 class MetricsService:
     """What a broker shows; ``/ready`` says yes between ``ready`` and ``stop``.
 
-    Threads: start, ready and stop from one thread.
+    Threads: start, ready and stop from one thread; ``exposition`` from any.
     """
 
     def __init__(self, config: BrokerConfig, metrics: Metrics) -> None:
-        self.exposition = Exposition(metrics, config.integer("kbroker.metrics.entity.series"))
+        self._metrics = metrics
+        self._entity_series = config.integer("kbroker.metrics.entity.series")
+        self._parts: Callable[[], Observed] | None = None
+        self._lock = threading.Lock()
+        self._exposition: Exposition | None = None
         self._address = config.text("kbroker.metrics.listener")
         self._is_ready = False
         self._server: MetricsServer | None = None
 
-    def start(self, parts: Observed) -> None:
-        """Show the broker's parts; open the port if there is to be one.
+    def start(self, parts: Callable[[], Observed]) -> None:
+        """Show the broker's parts, asked for when somebody looks; open the port if there is to be one.
 
         Raises: OSError if it cannot be bound; MissingLibraryError.
         """
-        show_broker(self.exposition, parts)
+        self._parts = parts
         if self._address:
             from kbroker.server.metrics_server import MetricsServer  # http.server is not loaded where nobody looks
 
             server = MetricsServer(self.exposition, lambda: self._is_ready, *parse_http_address(self._address))
             server.start()
             self._server = server
+
+    @property
+    def exposition(self) -> Exposition:
+        """The broker's families. They are made when somebody looks: shares of time begin then."""
+        with self._lock:
+            if self._exposition is None:
+                from kbroker.metrics.exposition import Exposition
+
+                self._exposition = Exposition(self._metrics, self._entity_series)
+                if self._parts is not None:
+                    from kbroker.server.broker_metrics import show_broker
+
+                    show_broker(self._exposition, self._parts())
+            return self._exposition
 
     def ready(self) -> None:
         """Clients are served from now on."""

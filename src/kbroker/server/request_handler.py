@@ -6,19 +6,19 @@ The only place where an exception becomes an error code.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.common.loggers import get_logger
 from kbroker.network._inbound import InboundRequest as OpenRequest
 from kbroker.protocol import codec
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.kafka_apis import ApiEntry, KafkaApis, encode_answer
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 TAKE_TIMEOUT_S = 0.3
 FIND_COORDINATOR = 10

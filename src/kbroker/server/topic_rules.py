@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from kbroker.common.config import validate_topic_configs
 from kbroker.common.config_def import ConfigError
@@ -13,20 +14,20 @@ from kbroker.common.errors import Errors, KafkaError
 MAX_NAME_LENGTH = 249
 MAX_PARTITIONS_PER_REQUEST = 10_000
 CLUSTER_METADATA = "__cluster_metadata"  # Kafka's log of metadata: a topic of this name would be mistaken for it
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-@dataclass(frozen=True)
-class NewTopic:
+class NewTopic(NamedTuple):
     """A topic somebody wants. ``assignments``: partition number to broker ids, empty to let the broker choose."""
 
     name: str
     num_partitions: int = -1
     replication_factor: int = -1
     assignments: Sequence[tuple[int, Sequence[int]]] = ()
-    configs: Mapping[str, str | None] = field(default_factory=dict)
+    configs: Mapping[str, str | None] = MappingProxyType({})
 
 
 def invalid_name_reason(name: str) -> str | None:

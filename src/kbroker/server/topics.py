@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import ConfigValue
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.coordinator.group_coordinator import OFFSETS_TOPIC
+from kbroker.common.loggers import get_logger
 from kbroker.log.manager import TopicLogs
 from kbroker.server.metadata_store import TOPIC, MetadataStore, StoredTopic
 from kbroker.server.topic_rules import (
     INTERNAL_TOPICS,
+    OFFSETS_TOPIC,
     NewTopic,
     TopicNames,
     check_configs,
@@ -25,7 +25,7 @@ from kbroker.server.topic_rules import (
     check_new_topic,
 )
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 ZERO_ID = uuid.UUID(int=0)
 
@@ -56,8 +56,7 @@ class Logs(Protocol):
     def offline_dirs(self) -> Mapping[Path, str]: ...
 
 
-@dataclass(frozen=True)
-class TopicView:
+class TopicView(NamedTuple):
     """A topic as handlers see it: never changed, replaced whole.
 
     ``partitions``: open logs by number, None where one could not be read at start; ``configs``: those it sets itself;
@@ -69,11 +68,10 @@ class TopicView:
     partitions: tuple[Any, ...]
     is_internal: bool = False
     is_unrecorded: bool = False
-    configs: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class Created:
+class Created(NamedTuple):
     """What creating gave: the id is random and not remembered when it was only validated."""
 
     topic_id: uuid.UUID
@@ -364,7 +362,7 @@ class TopicRegistry:
             except Exception:
                 self._store.replace_configs(TOPIC, name, view.configs)  # what is not in force is not remembered
                 raise
-            fresh = replace(view, configs=dict(configs))
+            fresh = view._replace(configs=dict(configs))
             self._swap({**self._by_name, name: self._retried(fresh, resolved)})
 
     def resolve(self, configs: Mapping[str, str], config: BrokerConfig | None = None) -> Mapping[str, ConfigValue]:
@@ -413,7 +411,7 @@ class TopicRegistry:
                 else:
                     logger.info("partition %s-%d is online again", view.name, index)
         self._refused[view.name] = resolved
-        return replace(view, partitions=tuple(partitions))
+        return view._replace(partitions=tuple(partitions))
 
     def auto_create(self, names: Iterable[str], charge: Charge = free) -> None:
         """Create topics that a Metadata request named; what cannot be created is left out."""

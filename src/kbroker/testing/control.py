@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import logging
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -20,10 +19,11 @@ from kbroker._core.clock import SystemClock, VirtualClock
 from kbroker.common.config import BrokerConfig
 from kbroker.common.http_server import HttpHandler, HttpServer
 from kbroker.common.listeners import parse_loopback
+from kbroker.common.loggers import get_logger
 from kbroker.testing.control_routes import ControlError, Routes
 from kbroker.testing.embedded import EmbeddedBroker
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MAX_BODY_BYTES = 1 << 20
 MAX_CONNECTIONS = 256  # tests wait on it from many processes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
-import logging
 import threading
 from collections import Counter
 from types import TracebackType
@@ -13,6 +12,7 @@ from uuid import UUID
 
 from kbroker._core.timing_wheel import Timer
 from kbroker.common.errors import Errors, ProtocolError
+from kbroker.common.loggers import get_logger
 from kbroker.network.request_channel import InboundRequest, LostAnswers
 from kbroker.protocol import codec
 from kbroker.server.context import Body, RequestContext
@@ -22,7 +22,7 @@ from kbroker.testing import answers
 if TYPE_CHECKING:
     from kbroker.server.broker import Broker
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 UNLIMITED = -1
 LONGEST_DELAY_MS = 86_400_000

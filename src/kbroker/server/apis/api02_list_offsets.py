@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from kbroker.common.errors import Errors
+from kbroker.common.loggers import get_logger
 from kbroker.server.context import ApiContext, Body, RequestContext
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 from collections.abc import Iterable
@@ -10,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kbroker.common.errors import Errors
+from kbroker.common.loggers import get_logger
 from kbroker.server.context import ApiContext, Body, RequestContext
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 IN_MEMORY = "memory"  # the name of the folder that is none
 UNKNOWN_BYTES = -1

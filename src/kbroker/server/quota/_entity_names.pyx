@@ -1,7 +1,6 @@
 # cython: freethreading_compatible=True
 """Names of entities as Python has them, and as they stand in metric tags."""
 from libc.stdint cimport int32_t
-from urllib.parse import quote
 
 from kbroker.server.quota._entities cimport PART_DEFAULT, PART_EXACT, PART_NONE, Text
 
@@ -18,6 +17,8 @@ DEFAULT_ENTITY = _DefaultEntity()
 
 def sanitize(str name not None) -> str:
     """Return a user's name as it stands in metric tags: percent-encoded, as Kafka's ``Sanitizer`` does it."""
+    from urllib.parse import quote
+
     return quote(name, safe="", encoding="utf-8", errors="replace").replace("~", "%7E")
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-import json
-import logging
 import socket
 import threading
 from collections import Counter
@@ -12,11 +9,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeGuard
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
 from kbroker.common.quotas import IP, QuotaEntity
 from kbroker.server.metadata_store import MetadataStore
 from kbroker.server.quota.entity_rules import Alteration, check_entity, check_ops
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Host names that one request may have looked up: each may take seconds, and one of few threads waits for it.
 MAX_LOOKUPS = 20
@@ -201,6 +199,8 @@ def _is_name(host: str | None) -> TypeGuard[str]:
     """Whether it must be looked up: no address, and not the default entity's None."""
     if host is None:
         return False
+    import ipaddress
+
     try:
         if "%" in host:  # behind it Python takes anything for a zone, of any length
             return True
@@ -211,8 +211,12 @@ def _is_name(host: str | None) -> TypeGuard[str]:
 
 
 def _to_text(entity: QuotaEntity) -> str:
+    import json
+
     return json.dumps(entity.names, sort_keys=True)
 
 
 def _from_text(text: str) -> QuotaEntity:
+    import json
+
     return QuotaEntity.of(json.loads(text))

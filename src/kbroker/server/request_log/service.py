@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kbroker._core.clock import BaseClock
-from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import ConfigError
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.listeners import Listener
+from kbroker.common.loggers import get_logger
 from kbroker.common.request_log_names import ARROW_END, ARROW_SUFFIX, JSON_SUFFIX
-from kbroker.network._connection_quotas import ConnectionQuotas
-from kbroker.server.quota._client_quotas import ClientQuotaManagers
-from kbroker.server.request_log._drain import RecordFormat
-from kbroker.server.request_log._json_lines import JsonLines
-from kbroker.server.request_log._log_core import RequestLogCore, RequestLogRecorder
-from kbroker.server.request_log.files import RollingFiles
 from kbroker.server.request_log.settings import RequestLogSettings, request_log_settings
-from kbroker.server.request_log.topic_check import LARGEST_BATCH_BYTES, holds_other_records
-from kbroker.server.request_log.writer import Format, RequestLogWriter
 from kbroker.server.topic_rules import NewTopic
-from kbroker.server.topics import TopicRegistry
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:  # what writes the log is imported where there is one: most brokers keep none
+    from kbroker._core.clock import BaseClock
+    from kbroker.common.config import BrokerConfig
+    from kbroker.common.listeners import Listener
+    from kbroker.network._connection_quotas import ConnectionQuotas
+    from kbroker.server.quota._client_quotas import ClientQuotaManagers
+    from kbroker.server.request_log._drain import RecordFormat
+    from kbroker.server.request_log._log_core import RequestLogCore, RequestLogRecorder
+    from kbroker.server.request_log.files import RollingFiles
+    from kbroker.server.request_log.writer import Format, RequestLogWriter
+    from kbroker.server.topics import TopicRegistry
+
+logger = get_logger(__name__)
 
 
 class RequestLogFigures(NamedTuple):
@@ -60,6 +60,8 @@ class RequestLog:
         self._topics: TopicRegistry | None = None
         self._thread: threading.Thread | None = None
         if self.settings.is_on:
+            from kbroker.server.request_log._log_core import RequestLogCore
+
             self._core = RequestLogCore(clock, self._names, self.settings.sampling)
 
     def recorder(self, listener: Listener) -> RequestLogRecorder | None:
@@ -80,6 +82,9 @@ class RequestLog:
         """
         if self._core is None:
             return
+        from kbroker.server.request_log.topic_check import holds_other_records
+        from kbroker.server.request_log.writer import RequestLogWriter
+
         self._topics = topics
         settings = self.settings
         logs = self._logs() if settings.topic else ()
@@ -126,6 +131,8 @@ class RequestLog:
         """What gives out bytes, and what takes records."""
         wants_lines = bool(self.settings.folder)
         if not self.settings.is_arrow:
+            from kbroker.server.request_log._json_lines import JsonLines
+
             lines = JsonLines(self._broker, self._names, partitions=partitions, wants_lines=wants_lines)
             return lines, lines
         from kbroker.server.request_log.arrow_form import ArrowForm  # pyarrow is not loaded where nobody wants it
@@ -141,6 +148,8 @@ class RequestLog:
 
     def _files(self, begin: bytes) -> RollingFiles:
         """Args: ``begin``: of each file; of Arrow a stream's schema, and then its end too."""
+        from kbroker.server.request_log.files import RollingFiles
+
         settings = self.settings
         try:
             return RollingFiles(
@@ -163,6 +172,8 @@ class RequestLog:
         name = self.settings.topic
         view = self._topics.get(name)
         if view is None:
+            from kbroker.server.request_log.topic_check import LARGEST_BATCH_BYTES
+
             # Arrow packs its own columns
             packs = self.settings.compression == "lz4" and not self.settings.is_arrow
             compression = "lz4" if packs else "producer"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import NamedTuple
 
 from kbroker.common.config import BrokerConfig
@@ -47,7 +46,13 @@ def request_log_settings(config: BrokerConfig) -> RequestLogSettings:
     )
     if settings.topic in INTERNAL_TOPICS:
         raise ConfigError(prefix + "topic", settings.topic, "it is another part's", "__request_log")
-    if settings.is_on and settings.is_arrow and importlib.util.find_spec("pyarrow") is None:
+    if settings.is_on and settings.is_arrow and not _has_pyarrow():
         reason = "pyarrow is not installed: pip install 'kbroker[arrow]', or use json"
         raise ConfigError(prefix + "format", "arrow", reason, "json")
     return settings
+
+
+def _has_pyarrow() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("pyarrow") is not None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from kbroker._core.clock import BaseClock
+from kbroker.common.loggers import get_logger
 from kbroker.server.request_log._drain import RecordDrain, RecordFormat
 from kbroker.server.request_log._log_core import RequestLogCore
 from kbroker.server.request_log.files import RollingFiles
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 WRITE_INTERVAL_MS = 100
 TELL_INTERVAL_MS = 60_000

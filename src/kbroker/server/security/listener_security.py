@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from kbroker.common.config import BrokerConfig
 from kbroker.common.config_def import ConfigError, ConfigValue
 from kbroker.common.jaas import PLAIN_MODULE, parse_jaas
 from kbroker.common.listeners import Listener
+from kbroker.common.loggers import get_logger
 from kbroker.common.pem import normal_pem, pem_file
 from kbroker.network._tls import TlsServer
 from kbroker.network.authentication import ListenerSecurity
@@ -24,7 +24,7 @@ from kbroker.server.security.mechanisms import PLAIN, SUPPORTED, MechanismFactor
 from kbroker.server.security.principal_mapper import PrincipalMapper
 from kbroker.server.security.sasl_authenticator import SaslListener, error_body
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}

@@ -8,20 +8,20 @@ Source: ``SaslServerAuthenticator``.
 from __future__ import annotations
 
 import enum
-import logging
 import struct
 from collections.abc import Callable, Mapping
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.bounded_log import BoundedLog
 from kbroker.common.errors import Errors, ProtocolError
+from kbroker.common.loggers import get_logger
 from kbroker.network.authentication import Outcome, Step
 from kbroker.protocol import codec
 from kbroker.server.apis import api17_sasl_handshake, api18_api_versions, api36_sasl_authenticate
 from kbroker.server.context import Body, RequestContext
 from kbroker.server.security.mechanisms import Mechanism, MechanismFactory, SaslAuthenticationError, SaslError
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MIN_REAUTHENTICATION_MS = 1000  # more often it is refused
 MAX_ELEMENTS = 1000

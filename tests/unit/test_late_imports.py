@@ -1,0 +1,142 @@
+"""What a broker does not load at its start: handlers of cold APIs, logging. Many may be the first to load it."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from kbroker.common.loggers import get_logger
+from kbroker.protocol import _message_tables
+from kbroker.protocol.schema import apis as tables
+from kbroker.server.kafka_apis import KafkaApis, LateFunction
+
+
+def printed(program: str) -> str:
+    """What a program prints, in an interpreter of its own."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
+
+
+LATE = [
+    function
+    for entry in KafkaApis().entries.values()
+    for function in (entry.handle, entry.failure)
+    if isinstance(function, LateFunction)
+]
+
+
+@pytest.mark.parametrize("function", LATE, ids=lambda late: f"{late.module.rpartition('.')[2]}.{late.name}")
+def test_every_handler_can_be_imported(function: LateFunction) -> None:
+    """The table names modules as text: each is there, and has both functions."""
+    assert callable(function.load())
+
+
+def test_every_api_but_the_native_ones_has_a_handler() -> None:
+    """Only Produce and Fetch are answered by the native lane alone."""
+    without = [key for key, entry in KafkaApis().entries.items() if entry.handle is None or entry.failure is None]
+    assert without == [0, 1]
+
+
+def test_the_table_of_versions_imports_no_handler() -> None:
+    """ApiVersions is exact before any handler is there, and the table's order is that of the keys."""
+    program = (
+        "import sys\nfrom kbroker.server.kafka_apis import KafkaApis\nranges = KafkaApis().ranges()\n"
+        "assert list(ranges) == sorted(ranges)\n"
+        "print(len(ranges), *[m for m in sys.modules if m.startswith('kbroker.server.apis.api')])"
+    )
+    assert printed(program) == str(len(KafkaApis().entries))
+
+
+def test_many_threads_may_ask_first() -> None:
+    """Every handler is imported by eight threads at once, in two orders, in an interpreter that has none."""
+    program = (
+        "import threading\nfrom kbroker.server.kafka_apis import KafkaApis\n"
+        "late = [f for e in KafkaApis().entries.values() for f in (e.handle, e.failure) if f is not None]\n"
+        "errors, start = [], threading.Barrier(8)\n"
+        "def load(order):\n"
+        "    start.wait(10)\n"
+        "    for function in order:\n"
+        "        try: assert callable(function.load())\n"
+        "        except BaseException as error: errors.append(repr(error))\n"
+        "threads = [threading.Thread(target=load, args=(late[::1 - n % 2 * 2],)) for n in range(8)]\n"
+        "for thread in threads: thread.start()\n"
+        "for thread in threads: thread.join(30)\n"
+        "print(errors, sum(thread.is_alive() for thread in threads))"
+    )
+    assert printed(program) == "[] 0"
+
+
+def test_a_late_function_is_imported_once_and_passes_arguments_on() -> None:
+    """What it returns is what the function returns."""
+    join = LateFunction("os.path", "join")
+    assert (join("a", "b"), join("c", "d")) == ("a/b", "c/d") if sys.platform != "win32" else (join("a", "b"),)
+    with pytest.raises(ModuleNotFoundError):
+        LateFunction("kbroker.server.apis.api99_nothing", "handle")(1, 2)
+
+
+# ------------------------------------------------------------ logging
+
+
+def test_logging_is_loaded_for_a_warning() -> None:
+    """Below a warning nothing can be seen, since nobody has configured logging; a warning goes to stderr as always."""
+    program = (
+        "import sys\nfrom kbroker.common.loggers import get_logger\nlogger = get_logger('kbroker.x')\n"
+        "logger.info('one')\nlogger.debug('two', 2)\nbefore = 'logging' in sys.modules\n"
+        "sys.stderr = sys.stdout\nlogger.warning('three %d', 3)\nprint(before, 'logging' in sys.modules)"
+    )
+    assert printed(program).split() == ["three", "3", "False", "True"]
+
+
+def test_a_late_logger_is_the_logger_of_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    """Levels, handlers and the place of the call are the real logger's."""
+    logger = get_logger("kbroker.test_late")
+    with caplog.at_level(logging.INFO, "kbroker.test_late"):
+        logger.info("seen %s", "once")
+        logger.debug("not seen")
+    (record,) = caplog.records
+    assert (record.name, record.getMessage(), record.funcName) == (
+        "kbroker.test_late",
+        "seen once",
+        "test_a_late_logger_is_the_logger_of_its_name",
+    )
+
+
+def test_levels_can_be_set_before_a_module_is_imported() -> None:
+    """A BROKER_LOGGER resource knows the loggers of what no client has needed yet."""
+    program = (
+        "import importlib\nimport kbroker.server.broker\nfrom kbroker.common import loggers\n"
+        "from kbroker.server.broker_loggers import levels\nfrom kbroker.server.kafka_apis import KafkaApis\n"
+        "known = set(levels())\n"
+        "for entry in KafkaApis().entries.values():\n"
+        "    entry.handle is None or entry.handle.load()\n"
+        "for name in ('server.group_service', 'server.request_log.writer', 'server.dynamic_configs'):\n"
+        "    importlib.import_module(f'kbroker.{name}')\n"
+        "print(sorted(set(loggers.names()) - known))"
+    )
+    assert printed(program) == "[]"
+
+
+# ------------------------------------------------------------ tables
+
+
+def test_every_table_is_compiled_in() -> None:
+    """Each API's is; an unknown file is a KeyError."""
+    files = set(_message_tables.files())
+    assert {schema.file for schema in tables().values()} | {"index.json", "headers.json", "data.json"} == files
+    with pytest.raises(KeyError):
+        _message_tables.load("nothing.json")
+
+
+def test_tables_are_those_of_the_sources() -> None:
+    """The compiled tables are the JSON of ``messages/``; `make build` compiles a changed one."""
+    import json
+    from pathlib import Path
+
+    import kbroker.protocol.messages
+
+    folder = Path(kbroker.protocol.messages.__file__).parent
+    for path in sorted(folder.glob("*.json")):
+        assert _message_tables.load(path.name) == json.loads(path.read_text(encoding="utf-8")), path.name
