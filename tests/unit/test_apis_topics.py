@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from kbroker.common.errors import Errors
 from tests.support.server import make_bench
 
 UNKNOWN_ID = uuid.UUID(int=0x1234)
@@ -330,6 +331,19 @@ def test_unknown_and_repeated_partitions():
     assert timed().ask("ListOffsets", 1, body)["Topics"][0]["Partitions"][0]["ErrorCode"] == 3
 
 
+@pytest.mark.parametrize(
+    ("api", "version", "topic"),
+    [("ListOffsets", 5, {"Name": "t"}), ("DeleteRecords", 1, {"Name": "t"}), ("ListOffsets", 5, {"Name": "absent"})],
+)
+def test_topic_without_partitions_has_no_answer(api, version, topic):
+    """Kafka answers by partitions: where none is named, the topic is not in the response."""
+    body = {"ReplicaId": -1, "TimeoutMs": 1000, "Topics": [{**topic, "Partitions": []}]}
+    known = {
+        key: value for key, value in body.items() if (key == "ReplicaId") == (api == "ListOffsets") or key == "Topics"
+    }
+    assert timed().ask(api, version, known)["Topics"] == []
+
+
 # ---------------------------------------------------------------- InitProducerId
 
 
@@ -344,6 +358,16 @@ def test_idempotent_producers_get_ids(version):
     """A new id each time with epoch 0, whatever the time-out."""
     bench = make_bench()
     assert [init(bench, None, version), init(bench, None, version, 0)] == [(0, 0, 0), (0, 1, 0)]
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_half_an_identity_is_refused(version):
+    """A producer names its id and its epoch, or neither."""
+    bench = make_bench()
+    refused = (int(Errors.INVALID_REQUEST), -1, -1)
+    assert init(bench, None, version, ProducerId=5, ProducerEpoch=-1) == refused
+    assert init(bench, None, version, ProducerId=-1, ProducerEpoch=3) == refused
+    assert init(bench, None, version, ProducerId=5, ProducerEpoch=3) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("version", range(6))

@@ -25,7 +25,10 @@ READ_COMMITTED = 1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Answer each partition on its own; one asked twice gets INVALID_REQUEST once (as 4.3.1 does)."""
+    """Answer each partition on its own; one asked twice gets INVALID_REQUEST once (as 4.3.1 does).
+
+    A topic without partitions has no answer.
+    """
     seen: set[tuple[str, int]] = set()
     repeated: set[tuple[str, int]] = set()
     for topic in body["Topics"]:
@@ -44,7 +47,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             else:
                 log = ctx.topics.partition(topic["Name"], index)
                 rows[index] = _lookup(log, row, body["IsolationLevel"], request.api_version)
-    return {"Topics": [{"Name": name, "Partitions": list(rows.values())} for name, rows in topics.items()]}
+    return {"Topics": [{"Name": name, "Partitions": list(rows.values())} for name, rows in topics.items() if rows]}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

@@ -11,7 +11,7 @@ FIRST_WITH_GROUP_NOT_FOUND = 9
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Commit what can be; each partition has its own code. Topics are named, from v10 by id.
+    """Commit what can be; each partition has its own code, a topic without partitions none. From v10 topics have ids.
 
     Raises: KafkaError if nothing at all could be committed.
     """
@@ -42,7 +42,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             rows.append((index, error))
         answers.append((topic, rows))
     refused = _commit(ctx, body, offsets, request) if offsets else Errors.NONE
-    return {"Topics": [_topic(topic, rows, refused) for topic, rows in answers]}
+    return {"Topics": [_topic(topic, rows, refused) for topic, rows in answers if rows]}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

@@ -11,7 +11,7 @@ TO_THE_END = -1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Answer each partition on its own, at once: there is no replica to wait for."""
+    """Answer each partition on its own, at once: no replica is waited for. A topic without partitions has none."""
     topics = []
     for topic in body["Topics"]:
         name = topic["Name"]
@@ -25,7 +25,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 rows.append(_answer(index, Errors.KAFKA_STORAGE_ERROR))
             else:
                 rows.append(_cut(ctx.topics.partition(name, index), index, row["Offset"]))
-        topics.append({"Name": name, "Partitions": rows})
+        if rows:
+            topics.append({"Name": name, "Partitions": rows})
     return {"Topics": topics}
 
 
