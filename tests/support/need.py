@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -33,14 +32,3 @@ def program(*names: str) -> None:
     for name in names:
         if shutil.which(name) is None:
             lack(f"needs {name}; on Debian: apt-get install {PACKAGES.get(name, name)}")
-
-
-def oracle(inside: str) -> Path:
-    """Return a file or folder of the load and comparison tools, KBROKER_ORACLES naming their folder."""
-    root = os.environ.get("KBROKER_ORACLES")
-    if not root:
-        lack(f"needs {inside} of the comparison tools; KBROKER_ORACLES names their folder")
-    path = Path(root) / inside
-    if not path.exists():
-        lack(f"needs {path}, which is not there")
-    return path

@@ -1,0 +1,117 @@
+"""Records Apache Kafka, or compares a broker with the recording; README.md explains both.
+
+    python -m tests.conformance check HOST:PORT [-k PATTERN] [-j N] [-v]
+    python -m tests.conformance record [HOST:PORT] [-k PATTERN] [-j N]
+    python -m tests.conformance list [-k PATTERN]
+
+`record` without an address starts Apache Kafka from Maven. It runs every case twice and keeps what was the same both
+times; a case that was not is named and not kept. Exit status: 0 nothing differs, 1 something does, 2 wrong usage.
+"""
+
+import argparse
+import contextlib
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+from tests.conformance.run import (
+    RECORDING,
+    Case,
+    Recorded,
+    Run,
+    Runner,
+    cases,
+    judged,
+    load,
+    recorded_of,
+    save,
+)
+from tests.conformance.talk import look_at
+from tests.support.kafka import ApacheKafka
+
+
+def chosen(pattern: str | None) -> list[Case]:
+    return [case for case in cases() if pattern is None or re.search(pattern, case.id)]
+
+
+def runs(bootstrap: str, wanted: list[Case], at_a_time: int, *, is_told: bool) -> Iterator[Run]:
+    runner = Runner(look_at(bootstrap), at_a_time)
+    runner.warm()
+    for number, run in enumerate(runner.run_all(wanted), 1):
+        if is_told:
+            print(f"{run.seconds:6.2f} s  {run.case.id}  {run.absent or run.stuck}", file=sys.stderr, flush=True)
+        elif number % 100 == 0:
+            print(f"{number} of {len(wanted)}", file=sys.stderr, flush=True)
+        yield run
+
+
+def check(bootstrap: str, wanted: list[Case], at_a_time: int, *, is_told: bool) -> int:
+    recording = load()
+    words: Counter[str] = Counter()
+    begun = time.monotonic()
+    for run in runs(bootstrap, wanted, at_a_time, is_told=is_told):
+        verdict = judged(run, recording.get(run.case.id))
+        words[verdict.word] += 1
+        if verdict.word in ("differs", "not recorded") or (is_told and verdict.remarks):
+            print(f"{verdict.word}: {run.case.id} ({run.case.title})")
+            for line in verdict.differences + (verdict.remarks if is_told else []):
+                print(f"    {line}")
+    print(f"{dict(words)} in {time.monotonic() - begun:.0f} s")
+    return 1 if words["differs"] or words["not recorded"] else 0
+
+
+@contextlib.contextmanager
+def reference(bootstrap: str | None) -> Iterator[str]:
+    if bootstrap is not None:
+        yield bootstrap
+        return
+    with ApacheKafka() as kafka:
+        yield kafka.bootstrap
+
+
+def record(bootstrap: str | None, wanted: list[Case], at_a_time: int, *, is_all: bool) -> int:
+    with reference(bootstrap) as address:
+        first, second = (
+            {run.case.id: run for run in runs(address, wanted, at_a_time, is_told=False)} for _ in range(2)
+        )
+    found: dict[str, Recorded] = {} if is_all or not RECORDING.exists() else load()
+    wrong = 0
+    for case in wanted:
+        run = second[case.id]
+        verdict = judged(first[case.id], recorded_of(run))
+        found.pop(case.id, None)
+        if run.absent or run.stuck or verdict.differences:
+            wrong += 1
+            print(f"not kept: {case.id}: {run.absent or run.stuck}")
+            print("".join(f"    {line}\n" for line in verdict.differences), end="")
+        else:
+            found[case.id] = recorded_of(run)
+    save(found)
+    print(f"{len(found)} cases, {RECORDING.stat().st_size:,} bytes, {wrong} not kept")
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("check", "record", "list"))
+    parser.add_argument("bootstrap", nargs="?", metavar="HOST:PORT")
+    parser.add_argument("-k", metavar="PATTERN", help="only cases whose id has a match of this expression")
+    parser.add_argument("-j", type=int, default=4, metavar="N", help="cases at a time")
+    parser.add_argument("-v", action="store_true", help="each case as it ends; other wording of messages")
+    options = parser.parse_args()
+    wanted = chosen(options.k)
+    if options.what == "list":
+        for case in wanted:
+            print(f"{case.id:60} {case.title}")
+        return 0
+    if options.what == "record":
+        return record(options.bootstrap, wanted, options.j, is_all=options.k is None)
+    if options.bootstrap is None:
+        parser.error("check needs the broker's address")
+    return check(options.bootstrap, wanted, options.j, is_told=options.v)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

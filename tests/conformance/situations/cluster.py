@@ -1,0 +1,171 @@
+"""What administrators ask besides: epochs, log folders, elections, reassignments, ACLs, SCRAM, quorum, features."""
+
+from tests.conformance.bodies import fill
+from tests.conformance.codec import Body
+from tests.conformance.run import situation
+from tests.conformance.talk import Talk
+
+
+@situation("DescribeCluster", "0-2")
+def described(talk: Talk) -> None:
+    """Plain, and with all that can be asked for."""
+    talk.ask({}, "plain")
+    talk.ask({"IncludeClusterAuthorizedOperations": True, "IncludeFencedBrokers": True}, "with operations")
+
+
+@situation("DescribeCluster", "1-2", over=("0", "2", "3"))
+def endpoints(talk: Talk, kind: str) -> None:
+    """A broker is asked for controllers, and for what is neither."""
+    talk.ask({"EndpointType": int(kind)})
+
+
+@situation("OffsetForLeaderEpoch", "2-4")
+def ends_of_epochs(talk: Talk) -> None:
+    """The present one, others; a current epoch; what is not there."""
+    topic = talk.topic()
+    fill(talk, topic, batches=3)
+
+    def ask(note: str, epoch: int, *, current: int = -1, name: str = topic.name, partition: int = 0) -> None:
+        row = {"Partition": partition, "CurrentLeaderEpoch": current, "LeaderEpoch": epoch}
+        talk.ask({"ReplicaId": -1, "Topics": [{"Topic": name, "Partitions": [row]}]}, note)
+
+    for epoch in (0, 1, -1, 99):
+        ask(f"epoch {epoch}", epoch)
+    for current in (0, 7):
+        ask(f"current {current}", 0, current=current)
+    ask("unknown partition", 0, partition=4)
+    ask("unknown topic", 0, name=talk.name("absent"))
+
+
+@situation("DescribeLogDirs", "1-5")
+def log_folders(talk: Talk) -> None:
+    """A partition, unknown ones, none, all."""
+    topic, absent = talk.topic(), talk.name("absent")
+    fill(talk, topic, batches=2)
+    talk.ask({"Topics": [{"Topic": topic.name, "Partitions": [0]}]}, "one")
+    unknown = [{"Topic": topic.name, "Partitions": [9]}, {"Topic": absent, "Partitions": [0]}]
+    talk.ask({"Topics": unknown}, "unknown")
+    talk.ask({"Topics": []}, "none")
+    talk.ask({"Topics": None}, "all", only={"Topics": talk.is_own("Name")})
+
+
+def places(talk: Talk, field: str = "Name") -> list[Body]:
+    """A partition, one that is not there, a topic that is not there."""
+    return [
+        {field: talk.topic().name, "Partitions": [0, 7]},
+        {field: talk.name("absent"), "Partitions": [0]},
+    ]
+
+
+@situation("AlterReplicaLogDirs", "1-2")
+def moved_to_no_folder(talk: Talk) -> None:
+    """To a folder that the broker does not have."""
+    talk.ask({"Dirs": [{"Path": "/no/such/folder", "Topics": places(talk)}]})
+
+
+@situation("ElectLeaders", "0-2", over=("0", "1", "5"))
+def elections(talk: Talk, kind: str) -> None:
+    """Preferred, unclean, neither; where nothing is to be elected."""
+    talk.ask({"ElectionType": int(kind), "TimeoutMs": 5000, "TopicPartitions": places(talk, "Topic")})
+
+
+@situation("AlterPartitionReassignments", "0-1")
+def reassigned(talk: Talk) -> None:
+    """Where it is, to brokers that cannot be, cancelled; what is not there."""
+    topic, node = talk.topic().name, talk.broker.node_id
+
+    def ask(note: str, replicas: list[int] | None, *, name: str = topic, partition: int = 0) -> None:
+        partitions = [{"PartitionIndex": partition, "Replicas": replicas}]
+        talk.ask({"TimeoutMs": 5000, "Topics": [{"Name": name, "Partitions": partitions}]}, note)
+
+    rows: dict[str, list[int] | None] = {"in place": [node], "unknown": [99], "none": [], "twice": [node, node]}
+    for note, replicas in {**rows, "below zero": [-1], "cancelled": None}.items():
+        ask(note, replicas)
+    ask("unknown partition", [node], partition=7)
+    ask("unknown topic", [node], name=talk.name("absent"))
+
+
+@situation("ListPartitionReassignments", "0")
+def reassignments_listed(talk: Talk) -> None:
+    """Of a topic, of an unknown one, all: there are none."""
+    for note, name in (("one", talk.topic().name), ("unknown", talk.name("absent"))):
+        talk.ask({"TimeoutMs": 5000, "Topics": [{"Name": name, "PartitionIndexes": [0]}]}, note)
+    talk.ask({"TimeoutMs": 5000, "Topics": None}, "all", only={"Topics": talk.is_own("Name")})
+
+
+# ---- ACLs of a broker that has no authorizer
+
+ANY = {"ResourceNameFilter": None, "PrincipalFilter": None, "HostFilter": None}
+
+
+@situation("DescribeAcls", "1-3")
+def acls_described(talk: Talk) -> None:
+    """There is no authorizer."""
+    talk.ask({"ResourceTypeFilter": 1, "PatternTypeFilter": 1, "Operation": 1, "PermissionType": 1, **ANY})
+
+
+@situation("CreateAcls", "1-3")
+def acls_created(talk: Talk) -> None:
+    """There is no authorizer."""
+    row = {
+        "ResourceType": 2,
+        "ResourceName": talk.name("t"),
+        "ResourcePatternType": 3,
+        "Principal": "User:a",
+        "Host": "*",
+    }
+    talk.ask({"Creations": [{**row, "Operation": 3, "PermissionType": 3}]})
+
+
+@situation("DeleteAcls", "1-3")
+def acls_deleted(talk: Talk) -> None:
+    """There is no authorizer."""
+    row = {"ResourceTypeFilter": 2, "PatternTypeFilter": 3, "Operation": 3, "PermissionType": 3, **ANY}
+    talk.ask({"Filters": [{**row, "ResourceNameFilter": talk.name("t")}]})
+
+
+@situation("AlterUserScramCredentials", "0")
+def scram_users(talk: Talk) -> None:
+    """Made, looked at, deleted; and what cannot be."""
+    user = talk.name("u")
+    good = {"Name": user, "Mechanism": 1, "Iterations": 4096, "Salt": b"salt", "SaltedPassword": bytes(32)}
+    gone = {"Deletions": [{"Name": user, "Mechanism": 1}], "Upsertions": []}
+    talk.at_end(lambda: talk.quietly("AlterUserScramCredentials", 0, gone))
+
+    def made(note: str, *rows: Body) -> None:
+        talk.ask({"Deletions": [], "Upsertions": list(rows)}, note)
+
+    def look(note: str, *names: str) -> None:
+        talk.also("DescribeUserScramCredentials", 0, {"Users": [{"Name": name} for name in names]}, note)
+
+    def is_there() -> bool:
+        answer = talk.quietly("DescribeUserScramCredentials", 0, {"Users": [{"Name": user}]})
+        return bool(answer["Results"][0]["ErrorCode"] == 0)
+
+    made("made", good)
+    talk.until("the user", is_there)
+    look("beside an unknown one", user, talk.name("absent"))
+    look("twice", user, user)
+    bad: dict[str, Body] = {"few": {"Iterations": 4095}, "many": {"Iterations": 16_385}, "mechanism": {"Mechanism": 9}}
+    for note, field in {**bad, "no name": {"Name": ""}}.items():
+        made(note, {**good, **field})
+    made("twice", good, good)
+    talk.ask(gone, "deleted")
+    talk.until("the end of the user", lambda: not is_there())
+    talk.ask(gone, "deleted again")
+
+
+@situation("DescribeQuorum", "0-2")
+def quorum(talk: Talk) -> None:
+    """The metadata log; another topic."""
+    moves = ("LeaderEpoch", "HighWatermark", "LogEndOffset", "ReplicaDirectoryId", "Nodes")
+    for name in ("__cluster_metadata", "other"):
+        talk.ask({"Topics": [{"TopicName": name, "Partitions": [{"PartitionIndex": 0}]}]}, name, without=moves)
+
+
+@situation("UpdateFeatures", "0-2")
+def features(talk: Talk) -> None:
+    """One that nobody has; none."""
+    updates = [{"Feature": "no.such.feature", "MaxVersionLevel": 1}]
+    for note, rows in (("unknown", updates), ("none", [])):
+        talk.ask({"timeoutMs": 5000, "FeatureUpdates": rows}, note)

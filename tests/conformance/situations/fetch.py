@@ -1,0 +1,238 @@
+"""Fetch: bounds, limits, waiting, isolation and epochs, without a session."""
+
+from tests.conformance.batches import batch
+from tests.conformance.bodies import (
+    LATEST,
+    STRANGE_ID,
+    delete_records,
+    end_transaction,
+    fetch,
+    fill,
+    list_offsets,
+    named,
+    open_transaction,
+    put,
+)
+from tests.conformance.codec import ZERO_ID
+from tests.conformance.run import TRANSACTIONS, situation
+from tests.conformance.talk import Talk
+
+ALL = "4-18"
+MOVES_MEANWHILE = ("HighWatermark", "LastStableOffset")  # Kafka gives either value to a fetch that an append wakes
+
+
+@situation("Fetch", ALL)
+def by_offset(talk: Talk) -> None:
+    """The start, inside a batch, the second batch, the end."""
+    topic = talk.topic()
+    fill(talk, topic, batches=2, records=3)
+    for offset in (0, 1, 3, 6):
+        talk.ask(fetch((topic, 0, offset)), f"at {offset}")
+
+
+@situation("Fetch", ALL)
+def out_of_range(talk: Talk) -> None:
+    """Behind the end, below zero, before the start that DeleteRecords left."""
+    topic = talk.topic()
+    fill(talk, topic, batches=3)
+    delete_records(talk, topic, 2)
+    for offset in (4, -1, 1, 2):
+        talk.ask(fetch((topic, 0, offset)), f"at {offset}")
+
+
+@situation("Fetch", ALL)
+def nothing_there(talk: Talk) -> None:
+    """A new partition; no topic at all, and a topic without partitions."""
+    topic = talk.topic()
+    talk.ask(fetch((topic, 0, 0)), "an empty one")
+    talk.ask(fetch(MinBytes=1), "none")
+    talk.ask(fetch(MinBytes=1, Topics=[named(topic, "Topic")]), "no partitions")
+
+
+@situation("Fetch", ALL)
+def partitions_that_are_not_there(talk: Talk) -> None:
+    """Beside one that is."""
+    topic = talk.topic()
+    fill(talk, topic)
+    talk.ask(fetch((topic, 0, 0), (topic, 5, 0), (topic, -1, 0), MinBytes=1))
+
+
+@situation("Fetch", "4-12")
+def topics_that_are_not_there(talk: Talk) -> None:
+    """An unknown name, and names that cannot be."""
+    talk.ask(fetch((talk.name("absent"), 0, 0), ("", 0, 0), ("with space", 0, 0), MinBytes=1))
+
+
+@situation("Fetch", "13-18")
+def ids_that_are_not_there(talk: Talk) -> None:
+    """An unknown id and the zero id, beside a topic that is there."""
+    topic = talk.topic()
+    fill(talk, topic)
+    body = fetch((topic, 0, 0))
+    partitions = body["Topics"][0]["Partitions"]
+    body["Topics"] += [{"TopicId": each, "Partitions": partitions} for each in (STRANGE_ID, ZERO_ID)]
+    talk.ask(body)
+
+
+@situation("Fetch", "4,11,13,18")
+def partition_named_twice(talk: Talk) -> None:
+    """With two offsets."""
+    topic = talk.topic()
+    fill(talk, topic, batches=2)
+    talk.ask(fetch((topic, 0, 0), (topic, 0, 1)))
+
+
+# ---- limits
+
+
+@situation("Fetch", ALL)
+def limit_of_a_partition(talk: Talk) -> None:
+    """Whole batches; the first one whatever the limit."""
+    topic = talk.topic()
+    fill(talk, topic, batches=4, value_bytes=100)
+    for limit in (0, 1, 350, 100_000):
+        talk.ask(fetch((topic, 0, 0), partition_bytes=limit), f"{limit} bytes")
+
+
+@situation("Fetch", ALL)
+def limit_of_the_request(talk: Talk) -> None:
+    """Over three partitions in an order of the client's."""
+    topic = talk.topic(partitions=3)
+    for partition in range(3):
+        fill(talk, topic, batches=2, value_bytes=100, partition=partition)
+    for limit in (0, 1, 400):
+        talk.ask(fetch((topic, 2, 0), (topic, 0, 0), (topic, 1, 0), MaxBytes=limit), f"{limit} bytes")
+
+
+@situation("Fetch", "4,12,13,18")
+def limits_below_zero(talk: Talk) -> None:
+    """Of the partition, of the request, of the wait."""
+    topic = talk.topic()
+    fill(talk, topic)
+    talk.ask(fetch((topic, 0, 0), partition_bytes=-1), "partition")
+    for note, fields in (
+        ("request", {"MaxBytes": -1}),
+        ("wait", {"MaxWaitMs": -1, "MinBytes": 1}),
+        ("least", {"MinBytes": -1}),
+    ):
+        talk.ask(fetch((topic, 0, 0), **fields), note)
+
+
+@situation("Fetch", "4,12,13,18")
+def record_above_all_limits(talk: Talk) -> None:
+    """The first batch comes whole; the next partition then gives nothing."""
+    topic = talk.topic(partitions=2)
+    put(talk, topic, batch("v" * 5000, time_ms=talk.at()))
+    fill(talk, topic, partition=1)
+    talk.ask(fetch((topic, 0, 0), (topic, 1, 0), partition_bytes=1000, MaxBytes=1000))
+
+
+# ---- waiting
+
+
+@situation("Fetch", ALL)
+def waits_for_enough(talk: Talk) -> None:
+    """With too little the response comes at the end of the wait, with enough at once."""
+    topic = talk.topic()
+    fill(talk, topic)
+    waiting = talk.begin("Fetch", talk.version, fetch((topic, 0, 0), MaxWaitMs=300, MinBytes=5000), "too little")
+    waiting.end()
+    talk.observe("waited", 0.28 <= waiting.waited_s < 5)
+    waiting = talk.begin("Fetch", talk.version, fetch((topic, 0, 0), MaxWaitMs=9000, MinBytes=1), "enough")
+    waiting.end()
+    talk.observe("at once", waiting.waited_s < 5)
+
+
+@situation("Fetch", ALL)
+def is_woken(talk: Talk) -> None:
+    """By the record it waits for."""
+    topic = talk.topic()
+    waiting = talk.begin("Fetch", talk.version, fetch((topic, 0, 0), MaxWaitMs=15_000, MinBytes=1))
+    put(talk, topic, batch("wake", time_ms=talk.at()))
+    waiting.end(without=MOVES_MEANWHILE)
+    talk.observe("woken", waiting.waited_s < 10)
+
+
+@situation("Fetch", "4,9,12,13,18")
+def error_does_not_wait(talk: Talk) -> None:
+    """One partition in error answers for all."""
+    topic = talk.topic()
+    waiting = talk.begin("Fetch", talk.version, fetch((topic, 0, 0), (topic, 3, 0), MaxWaitMs=15_000, MinBytes=1))
+    waiting.end()
+    talk.observe("at once", waiting.waited_s < 10)
+
+
+# ---- epochs, replicas, isolation, compression
+
+
+@situation("Fetch", "9-18")
+def leader_epochs(talk: Talk) -> None:
+    """The one to come, and the present one."""
+    topic = talk.topic()
+    fill(talk, topic)
+    for note, epoch in (("future", 9), ("present", 0)):
+        body = fetch((topic, 0, 0))
+        body["Topics"][0]["Partitions"][0]["CurrentLeaderEpoch"] = epoch
+        talk.ask(body, note)
+
+
+@situation("Fetch", "12-18")
+def last_fetched_epochs(talk: Talk) -> None:
+    """One that the log has, and one that it cannot have: where they part."""
+    topic = talk.topic()
+    fill(talk, topic, batches=2)
+    for note, epoch in (("present", 0), ("future", 5)):
+        body = fetch((topic, 0, 1))
+        body["Topics"][0]["Partitions"][0] |= {"LastFetchedEpoch": epoch, "CurrentLeaderEpoch": 0}
+        talk.ask(body, note)
+
+
+@situation("Fetch", "4,12,14,15,18")
+def replica_nobody_knows(talk: Talk) -> None:
+    """A fetch in the name of broker 7."""
+    topic = talk.topic()
+    fill(talk, topic)
+    talk.ask(fetch((topic, 0, 0), ReplicaId=7, ReplicaState={"ReplicaId": 7, "ReplicaEpoch": 1}))
+
+
+@situation("Fetch", "11-18")
+def rack(talk: Talk) -> None:
+    """A client's rack means nothing to one node."""
+    topic = talk.topic()
+    fill(talk, topic)
+    talk.ask(fetch((topic, 0, 0), RackId="a"))
+
+
+@situation("Fetch", "4,10,18")
+def isolation_level_nobody_has(talk: Talk) -> None:
+    """Number 2."""
+    topic = talk.topic()
+    fill(talk, topic)
+    talk.ask(fetch((topic, 0, 0), IsolationLevel=2))
+
+
+@situation("Fetch", "4,7,11,12,13,15,18", needs=TRANSACTIONS)
+def isolation_levels(talk: Talk) -> None:
+    """While a transaction is open, and when it has been aborted."""
+    topic = talk.topic()
+    put(talk, topic, batch("before", time_ms=talk.at()))
+    mine = open_transaction(talk, topic)
+    end = list_offsets(topic, LATEST, isolation=1)
+
+    def stable_offset() -> int:
+        return int(talk.quietly("ListOffsets", 2, end)["Topics"][0]["Partitions"][0]["Offset"])
+
+    for state in ("open", "aborted"):
+        for level in (0, 1):
+            talk.ask(fetch((topic, 0, 0), IsolationLevel=level), f"{state}, {level}")
+        if state == "open":
+            end_transaction(talk, mine, is_commit=False)
+            talk.until("the marker", lambda: stable_offset() == 3)
+
+
+@situation("Fetch", "4,9,10,11,12,16")
+def zstd(talk: Talk) -> None:
+    """Batches that versions before 10 cannot know."""
+    topic = talk.topic()
+    put(talk, topic, batch("z", time_ms=talk.at(), codec="zstd"))
+    talk.ask(fetch((topic, 0, 0)))

@@ -1,0 +1,271 @@
+"""Producer ids and transactions, from the first request to what readers see; and how they are looked at."""
+
+from typing import Any
+
+from tests.conformance.bodies import (
+    add_partitions,
+    await_state,
+    commit,
+    committed,
+    end_transaction,
+    group,
+    init,
+    open_transaction,
+    producer,
+    put,
+    read_back,
+)
+from tests.conformance.codec import Body
+from tests.conformance.run import TRANSACTIONS, situation
+from tests.conformance.talk import Talk
+
+ALL = "0-5"
+STRANGE = 100_000  # added to a producer id, it is nobody's
+
+
+@situation("InitProducerId", ALL)
+def idempotent_ids(talk: Talk) -> None:
+    """A new one each time, whatever the time-out."""
+    one = talk.ask(init(None), "once")
+    two = talk.ask(init(None, timeout_ms=0), "again")
+    talk.observe("another id", one["ProducerId"] != two["ProducerId"])
+
+
+@situation("InitProducerId", "3-5")
+def idempotent_id_that_is_named(talk: Talk) -> None:
+    """An id and epoch of the client's own, and half of them, without a transactional id."""
+    for note, id, epoch in (("both", 5, 3), ("no epoch", 5, -1), ("no id", -1, 3)):
+        talk.ask(init(None, producer_id=id, epoch=epoch), note)
+
+
+@situation("InitProducerId", ALL, needs=TRANSACTIONS)
+def transactional_ids(talk: Talk) -> None:
+    """The same producer id each time, with the next epoch."""
+    producer(talk, talk.name("other"))
+    name = talk.name("tx")
+    one, two = (talk.ask(init(name), note) for note in ("once", "again"))
+    talk.observe("the same id", one["ProducerId"] == two["ProducerId"])
+
+
+@situation("InitProducerId", ALL, needs=TRANSACTIONS)
+def bad_inits(talk: Talk) -> None:
+    """No name; time-outs that cannot be, and the longest that can."""
+    producer(talk, talk.name("other"))
+    talk.ask(init(""), "no name")
+    for timeout_ms in (0, -1, 900_000, 900_001):
+        talk.ask(init(talk.name("tx"), timeout_ms=timeout_ms), f"{timeout_ms} ms")
+
+
+@situation("InitProducerId", "3-5", needs=TRANSACTIONS)
+def named_epochs(talk: Talk) -> None:
+    """The right one, tried again; overtaken by another; of somebody else; half of them."""
+    name = talk.name("tx")
+    mine = producer(talk, name)
+    own: dict[str, Any] = {"producer_id": mine.id, "epoch": mine.epoch}
+    rows: list[tuple[str, Body]] = [
+        ("right", init(name, **own)),
+        ("tried again", init(name, **own)),
+        ("another comes", init(name)),
+        ("overtaken", init(name, **own)),
+        ("somebody else", init(name, producer_id=mine.id + STRANGE, epoch=0)),
+        ("no epoch", init(name, producer_id=mine.id)),
+        ("no id", init(name, epoch=3)),
+    ]
+    for note, body in rows:
+        talk.ask(body, note)
+
+
+@situation("InitProducerId", ALL, needs=TRANSACTIONS)
+def open_transaction_is_fenced(talk: Talk) -> None:
+    """It is aborted first; then the old producer can do nothing any more."""
+    topic = talk.topic()
+    mine = open_transaction(talk, topic)
+    talk.ask(init(mine.transactional_id), "first")
+    await_state(talk, mine, "CompleteAbort")
+    talk.ask(init(mine.transactional_id), "then")
+    for version in (1, 3):
+        talk.also("EndTxn", version, {**mine.who, "Committed": True}, "of the old one")
+    read_back(talk, topic, committed=True)
+
+
+# ---- what belongs to a transaction
+
+
+@situation("AddPartitionsToTxn", "0-3", needs=TRANSACTIONS)
+def partitions_added(talk: Talk) -> None:
+    """Added, again, beside unknown ones; by producers that are none."""
+    topic = talk.topic(partitions=2)
+    mine = producer(talk, talk.name("tx"))
+    rows: list[tuple[str, Body, Any, list[int]]] = [
+        ("two", {}, topic, [0, 1]),
+        ("again", {}, topic, [0]),
+        ("unknown partition", {}, topic, [0, 9]),
+        ("unknown topic", {}, talk.name("absent"), [0]),
+        ("epoch to come", {"ProducerEpoch": mine.epoch + 1}, topic, [0]),
+        ("somebody else's id", {"ProducerId": mine.id + STRANGE}, topic, [0]),
+        ("unknown name", {"TransactionalId": talk.name("nobody")}, topic, [0]),
+        ("no name", {"TransactionalId": ""}, topic, [0]),
+    ]
+    for note, fields, where, partitions in rows:
+        talk.ask(add_partitions(talk.version, {**mine.who, **fields}, where, *partitions), note)
+
+
+@situation("AddPartitionsToTxn", "4-5", needs=TRANSACTIONS)
+def partitions_verified(talk: Talk) -> None:
+    """As brokers ask: verify what is not there, add, verify; of an unknown name."""
+    topic = talk.topic(partitions=2)
+    mine = producer(talk, talk.name("tx"))
+    nobody = {**mine.who, "TransactionalId": talk.name("nobody")}
+    rows = (("not there", mine.who, [0], True), ("add", mine.who, [0], False), ("verify", mine.who, [0, 1], True))
+    for note, who, partitions, only_verify in (*rows, ("unknown name", nobody, [0], True)):
+        talk.ask(add_partitions(talk.version, who, topic, *partitions, only_verify=only_verify), note)
+
+
+@situation("AddOffsetsToTxn", "0-4", needs=TRANSACTIONS)
+def groups_added(talk: Talk) -> None:
+    """Added, again; by producers that are none."""
+    name = group(talk)
+    mine = producer(talk, talk.name("tx"))
+    rows: list[tuple[str, Body]] = [
+        ("added", {}),
+        ("again", {}),
+        ("epoch to come", {"ProducerEpoch": mine.epoch + 1}),
+        ("somebody else's id", {"ProducerId": mine.id + STRANGE}),
+        ("unknown name", {"TransactionalId": talk.name("nobody")}),
+        ("no name", {"TransactionalId": ""}),
+    ]
+    for note, fields in rows:
+        talk.ask({**mine.who, "GroupId": name, **fields}, note)
+
+
+@situation("TxnOffsetCommit", ALL, needs=TRANSACTIONS)
+def offsets_in_a_transaction(talk: Talk) -> None:
+    """They are seen when it commits; what is not there; by strangers."""
+    name, topic = group(talk), talk.topic()
+    mine = producer(talk, talk.name("tx"))
+    talk.quietly("AddOffsetsToTxn", 3, {**mine.who, "GroupId": name})
+    body = {**commit(name, topic, 9), **mine.who}
+    talk.ask(body, "right")
+    talk.also("OffsetFetch", 5, committed(5, name, [(topic, [0])]), "before the end")
+    (row,) = body["Topics"][0]["Partitions"]
+    unknown = [
+        {"Name": topic.name, "Partitions": [{**row, "PartitionIndex": 7}]},
+        {"Name": talk.name("absent"), "Partitions": [row]},
+    ]
+    talk.ask({**body, "Topics": unknown}, "not there")
+    long = [{"Name": topic.name, "Partitions": [{**row, "CommittedMetadata": "m" * 4097}]}]
+    talk.ask({**body, "Topics": long}, "metadata")
+    if talk.version >= 3:
+        talk.ask({**body, "GenerationIdOrMemberEpoch": 5, "MemberId": "stranger"}, "a stranger")
+    talk.ask({**body, "ProducerEpoch": mine.epoch + 1}, "epoch to come")
+    talk.ask({**body, "ProducerId": mine.id + STRANGE}, "somebody else's id")
+    end_transaction(talk, mine, is_commit=True)
+    talk.also("OffsetFetch", 7, committed(7, name, [(topic, [0])], stable=True), "after the end")
+
+
+# ---- the end
+
+
+@situation("EndTxn", ALL, over=("commit", "abort"), needs=TRANSACTIONS)
+def ends(talk: Talk, how: str) -> None:
+    """What readers of both kinds see; the same end again, and the other."""
+    topic = talk.topic()
+    mine = open_transaction(talk, topic)
+    is_commit = how == "commit"
+    talk.ask({**mine.who, "Committed": is_commit}, how)
+    await_state(talk, mine, "CompleteCommit" if is_commit else "CompleteAbort")
+    read_back(talk, topic, "committed", committed=True)
+    read_back(talk, topic, "all")
+    talk.ask({**mine.who, "Committed": is_commit}, "again")
+    talk.ask({**mine.who, "Committed": not is_commit}, "the other")
+
+
+@situation("EndTxn", ALL, needs=TRANSACTIONS)
+def bad_ends(talk: Talk) -> None:
+    """By producers that are none; of nothing."""
+    mine = producer(talk, talk.name("tx"))
+    rows: list[tuple[str, Body]] = [
+        ("epoch to come", {"ProducerEpoch": mine.epoch + 5}),
+        ("somebody else's id", {"ProducerId": mine.id + STRANGE}),
+        ("unknown name", {"TransactionalId": talk.name("nobody")}),
+        ("no name", {"TransactionalId": ""}),
+        ("commit of nothing", {}),
+    ]
+    for note, fields in rows:
+        talk.ask({**mine.who, "Committed": True, **fields}, note)
+
+
+@situation("EndTxn", ALL, needs=TRANSACTIONS)
+def abort_of_nothing(talk: Talk) -> None:
+    """Version 5 moves the epoch on."""
+    talk.ask({**producer(talk, talk.name("tx")).who, "Committed": False})
+
+
+@situation("WriteTxnMarkers", "1-2", needs=TRANSACTIONS)
+def markers_of_a_stranger(talk: Talk) -> None:
+    """For a partition, and for what is not there."""
+    topic = talk.topic()
+    topics = [
+        {"Name": topic.name, "PartitionIndexes": [0, 7]},
+        {"Name": talk.name("absent"), "PartitionIndexes": [0]},
+    ]
+    marker = {"ProducerId": 987_600, "ProducerEpoch": 0, "TransactionResult": True, "CoordinatorEpoch": 0}
+    talk.ask({"Markers": [{**marker, "Topics": topics}]})
+    read_back(talk, topic)
+
+
+# ---- looked at
+
+
+@situation("DescribeProducers", "0")
+def producers_described(talk: Talk) -> None:
+    """None, an idempotent one; what is not there."""
+    topic = talk.topic()
+    body = {"Topics": [{"Name": topic.name, "PartitionIndexes": [0, 5]}]}
+    talk.ask(body, "none")
+    mine = producer(talk)
+    put(talk, topic, mine.batch("a", "b", sequence=0, time_ms=talk.at()))
+    talk.ask(body, "one")
+    absent = [{"Name": name, "PartitionIndexes": [0]} for name in (talk.name("absent"), "with space")]
+    talk.ask({"Topics": absent}, "not there")
+    talk.ask({"Topics": []}, "no topics")
+
+
+@situation("DescribeProducers", "0", needs=TRANSACTIONS)
+def producer_in_a_transaction(talk: Talk) -> None:
+    """Where its transaction begins."""
+    topic = talk.topic()
+    open_transaction(talk, topic)
+    talk.ask({"Topics": [{"Name": topic.name, "PartitionIndexes": [0]}]})
+
+
+@situation("DescribeTransactions", "0", needs=TRANSACTIONS)
+def transactions_described(talk: Talk) -> None:
+    """Empty, open beside an unknown one, complete; no name; none."""
+    topic = talk.topic()
+    empty = producer(talk, talk.name("empty"))
+    talk.ask({"TransactionalIds": [empty.transactional_id]}, "empty")
+    mine = open_transaction(talk, topic)
+    talk.ask({"TransactionalIds": [mine.transactional_id, talk.name("absent")]}, "open")
+    end_transaction(talk, mine, is_commit=True)
+    for note, names in (("complete", [mine.transactional_id]), ("no name", [""]), ("none", [])):
+        talk.ask({"TransactionalIds": names}, note)
+
+
+@situation("ListTransactions", "0-2", needs=TRANSACTIONS)
+def transactions_listed(talk: Talk) -> None:
+    """By state, by producer, by age, by pattern."""
+    mine = open_transaction(talk, talk.topic(), "open")
+    producer(talk, talk.name("empty"))
+    filters: list[tuple[str, int, Body]] = [
+        ("all", 0, {}),
+        ("open", 0, {"StateFilters": ["Ongoing"]}),
+        ("unknown state", 0, {"StateFilters": ["Empty", "Nonsense"]}),
+        ("producer", 0, {"ProducerIdFilters": [mine.id]}),
+        ("older than an hour", 1, {"DurationFilter": 3_600_000}),
+        ("pattern", 2, {"TransactionalIdPattern": f"{talk.prefix}-o.*"}),
+        ("bad pattern", 2, {"TransactionalIdPattern": "["}),
+    ]
+    for note, since, fields in filters:
+        if talk.version >= since:
+            talk.ask(fields, note, only={"TransactionStates": talk.is_own("TransactionalId")})

@@ -1,0 +1,390 @@
+"""A conversation with a broker: what situations are written in.
+
+A situation is a function that gets a `Talk`, and a parameter if it has some. `talk.ask` sends a request of the API and
+version it is about and records the response; `talk.also` records one of another API; `talk.quietly` prepares the ground
+and records nothing. It ends where the script ends, where the broker closes the connection, or where time runs out.
+"""
+
+import contextlib
+import socket
+import struct
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.conformance import codec
+from tests.conformance.codec import Body
+from tests.conformance.names import Flat, Keep, Names
+from tests.support.wire import API_VERSIONS, Closed, Connection, header
+
+CLIENT_ID = "conformance"
+CLOSED, SILENCE = {"connection": "closed"}, {"connection": "silent"}
+END_TIMEOUT_S = 5.0
+TOPIC_TIMEOUT_MS = 10_000
+# The coordinator is on its way: not available, loading, not here yet.
+COORDINATOR_ERRORS = frozenset({14, 15, 16})
+CONCURRENT_TRANSACTIONS = 51
+
+
+class Absent(Exception):
+    """The broker does not offer an API or a version that the script needs."""
+
+
+class Stuck(Exception):
+    """What the script needs did not happen; the text says what."""
+
+
+@dataclass(frozen=True)
+class Broker:
+    """Who is talked to, and what it offers."""
+
+    host: str
+    port: int
+    node_id: int
+    ranges: dict[str, tuple[int, int]]
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def offers(self, api: str, version: int | None = None) -> bool:
+        first, last = self.ranges.get(api, (1, 0))
+        return first <= last if version is None else first <= version <= last
+
+    def highest(self, api: str, at_most: int) -> int:
+        """Raises: Absent."""
+        first, last = self.ranges.get(api, (1, 0))
+        if min(last, at_most) < first:
+            raise Absent(f"{api} up to {at_most}")
+        return min(last, at_most)
+
+
+def look_at(bootstrap: str) -> Broker:
+    """Ask a broker for its node id and its APIs."""
+    host, _, port = bootstrap.rpartition(":")
+    with Connection(bootstrap) as connection:
+        answer = connection.ask(header(API_VERSIONS, 0))
+        _, offered = codec.response("ApiVersions", 0, answer)
+        _, cluster = codec.response("Metadata", 4, connection.ask(codec.request("Metadata", 4, {"Topics": []})))
+    known = {api.key: name for name, api in _apis().items()}
+    ranges = {
+        known[r["ApiKey"]]: (r["MinVersion"], r["MaxVersion"]) for r in offered["ApiKeys"] if r["ApiKey"] in known
+    }
+    return Broker(host, int(port), cluster["Brokers"][0]["NodeId"], ranges)
+
+
+def _apis() -> dict[str, Any]:
+    from kbroker.protocol.schema import apis
+
+    return {api.name: api for api in apis().values()}
+
+
+@dataclass(frozen=True)
+class Topic:
+    name: str
+    id: uuid.UUID
+
+
+@dataclass
+class Step:
+    """One response, or what came instead of it."""
+
+    name: str
+    outcome: Flat
+
+
+class Talk:
+    """One run of one situation.
+
+    Args:
+        prefix: of all its names. api, version: what the situation is about; version None: it chooses itself.
+    """
+
+    def __init__(self, broker: Broker, prefix: str, api: str, version: int | None, limit_s: float) -> None:
+        self.broker = broker
+        self.prefix = prefix
+        self.api = api
+        self._version = version
+        self.deadline = time.monotonic() + limit_s
+        self.steps: list[Step] = []
+        self.names = Names(prefix, broker.node_id, (broker.host, broker.port))
+        self._connections: dict[str, Connection] = {}
+        self._client_ids: dict[str, str] = {}
+        self._correlation_ids = 0
+        self._topics: list[str] = []
+        self._at_end: list[Callable[[], Any]] = []
+        self._noon_ms = int(time.time() * 1000) - 600_000
+
+    @property
+    def version(self) -> int:
+        assert self._version is not None, "the situation has no version of its own"
+        return self._version
+
+    # ---- names and times
+
+    def name(self, label: str) -> str:
+        """A name that no other conversation has; compared as @-label."""
+        return f"{self.prefix}-{label}"
+
+    def is_own(self, field: str) -> Keep:
+        """For `only`: elements whose field is one of this conversation's names."""
+        return lambda element: str(element.get(field) or "").startswith(self.prefix)
+
+    def at(self, later_ms: int = 0) -> int:
+        """A time some minutes ago; compared as T+later_ms."""
+        self.names.time(self._noon_ms + later_ms, f"T+{later_ms}")
+        return self._noon_ms + later_ms
+
+    def call(self, connection: str, client_id: str) -> None:
+        """Give a connection that is not yet open its client id."""
+        self._client_ids[connection] = client_id
+
+    # ---- what is recorded
+
+    def ask(self, body: Body, note: str = "", **how: Any) -> Body:
+        """Ask what the situation is about; `how`: as `also`."""
+        return self.also(self.api, self.version, body, note, **how)
+
+    def also(self, api: str, version: int, body: Body, note: str = "", *, on: str = "main", **compare: Any) -> Body:
+        """Send a request on a connection and record the response; `compare`: as `Names.flat`.
+
+        Returns the response; {} when the connection was closed.
+        """
+        return self.begin(api, version, body, note, on=on).end(**compare)
+
+    def begin(self, api: str, version: int, body: Body, note: str = "", *, on: str = "main") -> "Waiting":
+        """Send a request whose response is taken later."""
+        connection, correlation_id = self._send(api, version, body, on)
+        return Waiting(self, connection, api, version, f"{api} {version} {note}".rstrip(), correlation_id)
+
+    def expect_silence(self, body: Body, note: str = "", *, seconds: float, on: str = "main") -> None:
+        """Ask what gets no response; record what comes within some seconds: nothing, or the connection's end."""
+        connection, _ = self._send(self.api, self.version, body, on)
+        name = f"{self.api} {self.version} {note}".rstrip()
+        self._record(name, self._came(connection, seconds) if connection else CLOSED)
+
+    def send_bytes(
+        self, frame: bytes, note: str, *, read_as: tuple[str, int] | None = None, size: int | None = None,
+        seconds: float = 2.0, and_shut: bool = False, **compare: Any,
+    ) -> None:  # fmt: skip
+        """Send any bytes on a connection of their own and record what comes.
+
+        Args:
+            read_as: what a response is; None: only that there was one is recorded.
+            size: said before the frame, instead of the truth. and_shut: close the writing side behind it.
+        """
+        with contextlib.ExitStack() as stack:
+            connection = stack.enter_context(self._open("bytes"))
+            try:
+                connection.send_raw(struct.pack(">i", len(frame) if size is None else size) + frame)
+                if and_shut:
+                    connection.socket.shutdown(socket.SHUT_WR)
+            except Closed:
+                self._record(note, CLOSED)
+                return
+            self._record(note, self._came(connection, seconds, read_as, compare))
+
+    def observe(self, what: str, value: Any) -> None:
+        """Record what the script has found itself."""
+        self.steps.append(Step(what, {"": value}))
+
+    def _came(
+        self,
+        connection: Connection,
+        seconds: float,
+        read_as: tuple[str, int] | None = None,
+        compare: dict[str, Any] | None = None,
+    ) -> Flat:
+        connection.socket.settimeout(max(0.05, min(seconds, self.deadline - time.monotonic())))
+        try:
+            frame = connection.receive()
+        except Closed:
+            return CLOSED
+        except TimeoutError:
+            return SILENCE
+        if read_as is None:
+            return {"": "a response"}
+        try:
+            _, body = codec.response(*read_as, frame)
+        except codec.Unreadable as error:
+            return {"": f"unreadable: {error}"}
+        return self.names.flat(read_as[0], body, **(compare or {}))
+
+    def _record(self, name: str, outcome: Flat) -> None:
+        self.steps.append(Step(name, outcome))
+
+    # ---- what is not
+
+    def need(self, api: str, version: int | None = None) -> None:
+        """Raises: Absent."""
+        if not self.broker.offers(api, version):
+            raise Absent(api if version is None else f"{api} {version}")
+
+    def quietly(self, api: str, at_most: int, body: Body, *, on: str = "ground") -> Body:
+        """Ask in the highest version offered up to one; return the response. Raises: Stuck."""
+        version = self.broker.highest(api, at_most)
+        connection, correlation_id = self._send(api, version, body, on)
+        try:
+            if connection is None:
+                raise Closed
+            found_id, answer = codec.response(api, version, self._receive(connection))
+        except (Closed, codec.Unreadable) as error:
+            raise Stuck(f"{api} {version} to prepare: {error or 'the connection was closed'}") from None
+        if found_id != correlation_id:
+            raise Stuck(f"{api} {version} to prepare: correlation id {found_id} instead of {correlation_id}")
+        self.names.learn_response(api, answer)
+        return answer
+
+    def until(self, what: str, is_so: Callable[[], Any], seconds: float = 15.0) -> Any:
+        """Ask again and again; return the first thing that is true. Raises: Stuck."""
+        end = min(self.deadline, time.monotonic() + seconds)
+        while not (found := is_so()):
+            if time.monotonic() > end:
+                raise Stuck(f"not in time: {what}")
+            time.sleep(0.02)
+        return found
+
+    def topic(self, label: str = "t", partitions: int = 1, **configs: str) -> Topic:
+        """Create a topic that goes with the conversation. Configs have _ for a dot."""
+        name = self.name(label)
+        rows = [{"Name": key.replace("_", "."), "Value": value} for key, value in configs.items()]
+        wanted = {"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1, "Configs": rows}
+        answer = self.quietly("CreateTopics", 7, {"Topics": [wanted], "timeoutMs": TOPIC_TIMEOUT_MS})
+        if code := answer["Topics"][0]["ErrorCode"]:
+            raise Stuck(f"CreateTopics to prepare: error {code}")
+        self.will_make(name)
+        return self.ready(name, partitions)
+
+    def will_make(self, *names: str) -> None:
+        """Topics the script makes itself and that go with it."""
+        self._topics += names
+
+    def described(self, name: str) -> Body:
+        body = {"Topics": [{"Name": name}], "AllowAutoTopicCreation": False}
+        found: Body = self.quietly("Metadata", 12, body)["Topics"][0]
+        return found
+
+    def ready(self, name: str, partitions: int = 1) -> Topic:
+        """Wait until each partition has its leader, and answers."""
+
+        def is_led() -> Body | None:
+            found = self.described(name)
+            led = [row for row in found["Partitions"] if row["LeaderId"] >= 0 and not row["ErrorCode"]]
+            return found if not found["ErrorCode"] and len(led) >= partitions else None
+
+        def answers() -> bool:
+            rows = [{"PartitionIndex": index, "Timestamp": -1} for index in range(partitions)]
+            answer = self.quietly("ListOffsets", 2, {"ReplicaId": -1, "Topics": [{"Name": name, "Partitions": rows}]})
+            return not any(row["ErrorCode"] for row in answer["Topics"][0]["Partitions"])
+
+        found = self.until(f"topic {name}", is_led)
+        self.until(f"leaders of {name}", answers)
+        topic = Topic(name, found.get("TopicId", codec.ZERO_ID))
+        self.names.learn_topic(topic.id, name)
+        return topic
+
+    def gone(self, name: str) -> None:
+        """Wait until a topic is unknown."""
+        self.until(f"the end of {name}", lambda: self.described(name)["ErrorCode"] == 3)
+
+    def at_end(self, action: Callable[[], Any]) -> None:
+        """Undo something when the conversation ends, however it ends."""
+        self._at_end.append(action)
+
+    # ---- connections
+
+    def _open(self, name: str) -> Connection:
+        left_s = self.deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        try:
+            return Connection(self.broker.bootstrap, timeout=left_s)
+        except OSError as error:
+            raise Stuck(f"no connection ({name}): {error}") from None
+
+    def _send(self, api: str, version: int, body: Body, on: str) -> tuple[Connection | None, int]:
+        self.need(api, version)
+        self.names.learn_request(body)
+        if on not in self._connections:
+            self._connections[on] = self._open(on)
+        connection = self._connections[on]
+        self._correlation_ids += 1
+        client_id = self._client_ids.get(on, CLIENT_ID)
+        try:
+            connection.send(codec.request(api, version, body, self._correlation_ids, client_id))
+        except Closed:
+            self.forget(connection)
+            return None, self._correlation_ids
+        return connection, self._correlation_ids
+
+    def _receive(self, connection: Connection) -> bytes:
+        left_s = self.deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        connection.socket.settimeout(left_s)
+        try:
+            return connection.receive()
+        except Closed:
+            self.forget(connection)
+            raise
+
+    def forget(self, connection: Connection) -> None:
+        """A closed connection is opened anew when it is needed next."""
+        connection.close()
+        self._connections = {name: each for name, each in self._connections.items() if each is not connection}
+
+    def close(self) -> None:
+        """Undo, delete the topics, close: as well as the broker lets us, in some seconds."""
+        self._close_all()
+        self.deadline = time.monotonic() + END_TIMEOUT_S
+        with contextlib.suppress(Exception):  # the verdict stands, and what stays has a name of its own
+            for action in reversed(self._at_end):
+                action()
+            if self._topics:
+                self.quietly("DeleteTopics", 5, {"TopicNames": self._topics, "TimeoutMs": 5000})
+        self._close_all()
+
+    def _close_all(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections = {}
+
+
+class Waiting:
+    """A request whose response has not been taken yet."""
+
+    def __init__(
+        self, talk: Talk, connection: Connection | None, api: str, version: int, name: str, correlation_id: int
+    ) -> None:
+        self._talk = talk
+        self._connection = connection
+        self._asked = (api, version)
+        self._name = name
+        self._correlation_id = correlation_id
+        self._sent_s = time.monotonic()
+        self.waited_s = 0.0
+
+    def end(self, **compare: Any) -> Body:
+        """Wait for the response and record it; `compare`: as `Names.flat`. Raises: TimeoutError, recorded too."""
+        step = Step(self._name, SILENCE)
+        self._talk.steps.append(step)
+        try:
+            if self._connection is None:
+                raise Closed
+            frame = self._talk._receive(self._connection)
+        except Closed:
+            step.outcome = CLOSED
+            return {}
+        self.waited_s = time.monotonic() - self._sent_s
+        try:
+            found_id, body = codec.response(*self._asked, frame)
+        except codec.Unreadable as error:
+            step.outcome = {"": f"unreadable: {error}"}
+            return {}
+        if found_id != self._correlation_id:
+            step.outcome = {"": f"the response to request {found_id - self._correlation_id:+d}"}
+            return {}
+        step.outcome = self._talk.names.flat(self._asked[0], body, **compare)
+        return body

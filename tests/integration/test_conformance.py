@@ -1,0 +1,80 @@
+"""Raw requests of every advertised API and version, answered field by field as Apache Kafka answered them."""
+
+import copy
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conformance.run import RECORDING, Case, Runner, cases, judged, load, recorded_of
+from tests.conformance.talk import look_at
+from tests.support.broker import BrokerProcess
+
+LEFT_OUT = RECORDING.with_name("left_out.txt")
+AT_A_TIME = 6
+
+
+def left_out() -> list[str]:
+    """The expressions of the file; each line has a reason behind its expression."""
+    lines = LEFT_OUT.read_text(encoding="utf-8").splitlines()
+    rows = [line.split(None, 1) for line in lines if line[:1] not in ("", "#")]
+    assert all(len(row) == 2 for row in rows), "a case is left out without a reason"
+    return [row[0] for row in rows]
+
+
+def chosen() -> list[Case]:
+    return [case for case in cases() if not any(re.search(row, case.id) for row in left_out())]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    broker = BrokerProcess(tmp_path_factory.mktemp("conformance") / "data", settings)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.discard()
+
+
+def test_every_case_is_recorded() -> None:
+    """The recording has the answers to each case, those that the broker cannot be asked yet included, and no others."""
+    assert {case.id for case in cases()} == load().keys()
+    used = [row for row in left_out() if any(re.search(row, case.id) for case in cases())]
+    assert used == left_out(), "a line of left_out.txt fits no case"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_answers_are_apache_kafkas(broker: BrokerProcess) -> None:
+    """No field of any answer differs from the recording of Apache Kafka."""
+    runner, recording = Runner(look_at(broker.bootstrap), AT_A_TIME), load()
+    runner.warm()
+    verdicts = [judged(run, recording[run.case.id]) for run in runner.run_all(chosen())]
+    wrong = [verdict for verdict in verdicts if verdict.word not in ("same", "absent")]
+    shown = "\n".join(f"{verdict.run.case.id}: {'; '.join(verdict.differences[:3])}" for verdict in wrong[:20])
+    assert not wrong, f"{len(wrong)} cases differ\n{shown}"
+    assert sum(verdict.word == "same" for verdict in verdicts) > 1500
+    assert broker.is_alive()
+
+
+def test_the_comparison_can_fail(broker: BrokerProcess) -> None:
+    """One value, one field more, one field less, one step less, another type: each is found; wording is a remark."""
+    (case,) = (case for case in cases() if case.id == "produce/wrong_checksum 12")
+    run = Runner(look_at(broker.bootstrap)).run(case)
+    recorded = recorded_of(run)
+    assert judged(run, recorded).word == "same"
+    (code,) = (path for path, value in recorded[0][1].items() if path.endswith(".ErrorCode") and value == 2)
+    for path, value in ((code, 3), (code, True), ("More", 0)):
+        changed = copy.deepcopy(recorded)
+        changed[0][1][path] = value
+        assert judged(run, changed).word == "differs"
+    changed = copy.deepcopy(recorded)
+    del changed[0][1][code]
+    assert judged(run, changed).word == "differs"
+    assert judged(run, []).word == "differs"
+    assert judged(run, recorded * 2).word == "differs"
+    message = code.replace("ErrorCode", "ErrorMessage")
+    changed = copy.deepcopy(recorded)
+    changed[0][1][message] = "other words"
+    assert (judged(run, changed).word, len(judged(run, changed).remarks)) == ("same", 1)
