@@ -33,6 +33,15 @@ build: $(VENV)/.built ## compile into .venv
 test: $(VENV)/.built $(VENV)/.locked ## the whole suite: what any change can break
 	$(BIN)/python -m pytest -m "not soak" --benchmark-disable $(PARALLEL) $(ARGS)
 
+# The linters beside the tests, two at a time; each one's lines stay together
+.PHONY: check
+check: $(VENV)/.built $(VENV)/.locked ## what to run while one works: linters, unit and property tests
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint quick
+
+.PHONY: quick
+quick: $(VENV)/.built $(VENV)/.locked
+	$(BIN)/python -m pytest -q -m "not soak and not slow" --benchmark-disable $(PARALLEL) $(ARGS) tests/unit tests/property
+
 .PHONY: soak
 soak: $(VENV)/.built $(VENV)/.locked ## the long tests: 200 kills, long fuzzing
 	KBROKER_SOAK=1 $(BIN)/python -m pytest -m "soak or slow" --timeout=3600 --benchmark-disable $(ARGS)

@@ -12,7 +12,7 @@ FILE = "/data/t/date=2026-01-02/hour=00/bucket=00/batch-00000000-g0.parquet"
 READER = (
     "An error occurred while calling o426.collectToPython.\n: org.apache.spark.SparkException: Job aborted\n"
     "Caused by: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file "
-    f"file://{FILE}. SQLSTATE: KD001\nCaused by: java.lang.RuntimeException: file:{FILE} is not a Parquet file. Expected"
+    f"file://{FILE}. SQLSTATE: KD001\nCaused by: java.lang.RuntimeException: file:{FILE} is not a Parquet file."
 )
 MISSING_FILE = (
     "org.apache.spark.SparkException: [FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file "
