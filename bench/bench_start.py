@@ -133,14 +133,14 @@ def main() -> None:
     parser.add_argument("--beside", action="append", default=[], metavar="PYTHON", help="another installation's")
     parser.add_argument("--check", action="store_true", help="fail where a goal is missed")
     given = parser.parse_args()
-    pythons = [*given.beside, given.python]
+    pythons = [os.path.abspath(python) for python in (*given.beside, given.python)]
     found: list[list[list[float]]] = [[] for _ in pythons]
     for number in range(given.rounds + 1):
         for column, python in enumerate(pythons):
             values = once(python, given.idle)
             if number:  # the first round warms files
                 found[column].append(values)
-    print(f"medians (least - most) of {given.rounds} rounds, interleaved; the last column is {given.python}")
+    print(f"medians (least - most) of {given.rounds} rounds, interleaved; the last column is {pythons[-1]}")
     missed = []
     for row, (name, goal) in enumerate(GOALS.items()):
         cells = []

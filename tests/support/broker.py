@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 READY = re.compile(r"127\.0\.0\.1:([1-9]\d*)")
-SERVE = [sys.executable, "-c", "from kbroker.cli import cli; cli()", "serve"]
+SERVE = [sys.executable, "-c", "from kbroker.__main__ import main; main()", "serve"]
 
 
 def wait_for(what: str, condition: Callable[[], object], seconds: float = 30.0, every: float = 0.02) -> None:
