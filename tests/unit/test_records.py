@@ -82,6 +82,16 @@ def test_header_fields():
     assert len(batch.raw) == batch.size_bytes
 
 
+def test_a_flipped_control_bit_is_damage():
+    """Records vanished without an error: what looked like a control batch was left out before the checksum was read."""
+    data = bytearray(build_batch(RECORDS))
+    data[22] ^= 0x20
+    with pytest.raises(ProtocolError, match="wrong checksum"):
+        list(iter_records(bytes(data)))
+    with pytest.raises(ProtocolError, match="wrong checksum"):
+        columns(bytes(data))
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_records_come_back(codec):
     """A null became empty, a header was lost, or a time was counted from the wrong base."""

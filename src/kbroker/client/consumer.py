@@ -138,9 +138,10 @@ class Consumer:
         aborted = AbortedTransactions(part.aborted)
         try:
             for batch in iter_batches(part.data, allow_truncated=True):
+                rows = batch.records()  # first: what makes a batch skipped is only true if the checksum is
                 skipped = self.read_committed and aborted.skips(batch)
                 if not (skipped or batch.is_control):
-                    for offset, timestamp_ms, key, value, headers in batch.records():
+                    for offset, timestamp_ms, key, value, headers in rows:
                         if offset >= self.positions[tp]:
                             self.positions[tp] = offset + 1
                             yield Record(part.topic, part.partition, offset, timestamp_ms, key, value, headers)

@@ -258,9 +258,11 @@ def _take(data: bytes, offset: int, values: dict[bytes, bytes | None]) -> int:
     next_offset = offset
     try:
         for batch in iter_batches(data, allow_truncated=True):
-            if not batch.is_control and batch.last_offset >= offset:
+            if batch.last_offset >= offset:
                 next_offset = max(offset, batch.base_offset)
-                values.update((row[2], row[3]) for row in batch.records() if row[2] is not None and row[0] >= offset)
+                rows = batch.records()  # also of a control batch: that bit is only true if the checksum is
+                if not batch.is_control:
+                    values.update((row[2], row[3]) for row in rows if row[2] is not None and row[0] >= offset)
             next_offset = batch.last_offset + 1
     except ProtocolError as error:
         raise UnreadableError(f"the batch at offset {next_offset} is damaged: {error}") from error

@@ -160,8 +160,9 @@ def iter_records(data: Buffer, *, allow_truncated: bool = False) -> Iterator[Rec
     Raises: ProtocolError: damaged data, see iter_batches.
     """
     for batch in iter_batches(data, allow_truncated=allow_truncated):
+        rows = batch.records()  # of every batch: the bit that says "control" is only true if the checksum is
         if not batch.is_control:
-            for offset, timestamp_ms, key, value, headers in batch.records():
+            for offset, timestamp_ms, key, value, headers in rows:
                 yield Record(key, value, timestamp_ms, headers, offset)
 
 
