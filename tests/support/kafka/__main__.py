@@ -29,7 +29,9 @@ def start(port: int, heap: str, settings: list[str]) -> int:
         print(f"expected NAME=VALUE, found {wrong[0]}", file=sys.stderr)
         return 2
     stop_detached(folder_of(port))
-    broker = ApacheKafka({name: value for name, _, value in pairs}, port=port, heap=heap, folder=folder_of(port))
+    broker = ApacheKafka(
+        {name: value for name, _, value in pairs}, port=port, heap=heap, folder=folder_of(port), outlives=True
+    )
     try:
         broker.start()
     except BaseException:

@@ -18,6 +18,7 @@ from tests.support.kafka.jars import VERSION, classpath, java_command
 from tests.support.ports import free_pair
 
 HEAP = "512m"
+PID_FILE = "pid"
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 15.0
 # What lets one node do alone what Kafka expects of three, and no wait for members that a test does not have.
@@ -32,6 +33,17 @@ ALONE = {
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
+# Runs a command and ends it when standard input ends, so that no JVM outlives a test run, however that ends. The
+# command's process id goes into the file $0.
+WATCHED = """
+exec 3<&0
+"$@" < /dev/null & child=$!
+echo $child > "$0"
+(cat <&3 > /dev/null; kill $child 2> /dev/null) & watch=$!
+wait $child; status=$?
+kill $watch 2> /dev/null
+exit $status
+"""
 # The collector options of Kafka's own start script.
 COLLECTOR = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 
@@ -49,6 +61,7 @@ class ApacheKafka:
         listeners: further ones, as PROTOCOL://HOST:PORT.
         heap: of the JVM, minimum and maximum.
         folder: where properties, logs and data go; None: a new temporary one.
+        outlives: whether it goes on when this process has ended; `stop_detached` ends it then.
     """
 
     def __init__(
@@ -59,12 +72,14 @@ class ApacheKafka:
         listeners: tuple[str, ...] = (),
         heap: str = HEAP,
         folder: Path | None = None,
+        outlives: bool = False,
     ) -> None:
         self.settings = dict(settings or {})
         self.port = free_pair() if port is None else port
         self.folder = Path(tempfile.mkdtemp(prefix="apache-kafka-")) if folder is None else folder
         self._listeners = listeners
         self._heap = heap
+        self._outlives = outlives
         self._process: subprocess.Popen[bytes] | None = None
 
     name = f"Kafka {VERSION}"
@@ -75,8 +90,8 @@ class ApacheKafka:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None, "the broker was never started"
-        return self._process.pid
+        """Of the JVM."""
+        return int((self.folder / PID_FILE).read_text())
 
     def __enter__(self) -> "ApacheKafka":
         try:
@@ -123,10 +138,13 @@ class ApacheKafka:
                 raise StartError(f"StorageTool ended with {done.returncode}: {self.tail()}")
             options = (f"-Xms{self._heap}", f"-Xmx{self._heap}", *COLLECTOR)
             command = java_command("kafka.Kafka", str(written), options=options)
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            )
-        (self.folder / "pid").write_text(str(self._process.pid))
+            pid_file = self.folder / PID_FILE
+            if not self._outlives:
+                command = ["sh", "-c", WATCHED, str(pid_file), *command]
+            stdin = subprocess.DEVNULL if self._outlives else subprocess.PIPE
+            self._process = subprocess.Popen(command, stdin=stdin, stdout=output, stderr=output, start_new_session=True)
+            if self._outlives:
+                pid_file.write_text(str(self._process.pid))
         deadline = time.monotonic() + START_TIMEOUT_S
         while not wire.answers(self.bootstrap, within=5.0):
             if self._process.poll() is not None:
@@ -141,20 +159,24 @@ class ApacheKafka:
 
     def stop(self) -> None:
         """End the process, kindly and then not, and delete the folder."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
+        process = self._process
+        if process is not None:
+            if process.stdin is not None:
+                process.stdin.close()
+            elif process.poll() is None:
+                process.terminate()
             try:
-                self._process.wait(STOP_TIMEOUT_S)
+                process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait(10)
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(10)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def stop_detached(folder: Path) -> bool:
     """End the broker that another process started in a folder, and delete the folder; whether there was one."""
     try:
-        pid = int((folder / "pid").read_text())
+        pid = int((folder / PID_FILE).read_text())
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except (OSError, ValueError):
         pid, command = 0, b""
