@@ -6,24 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.run import RECORDING, Case, Runner, cases, judged, load, recorded_of
+from tests.conformance.run import Case, Runner, cases, judged, left_out, load, reason_of, recorded_of
 from tests.conformance.talk import look_at
 from tests.support.broker import BrokerProcess
 
-LEFT_OUT = RECORDING.with_name("left_out.txt")
 AT_A_TIME = 6
 
 
-def left_out() -> list[str]:
-    """The expressions of the file; each line has a reason behind its expression."""
-    lines = LEFT_OUT.read_text(encoding="utf-8").splitlines()
-    rows = [line.split(None, 1) for line in lines if line[:1] not in ("", "#")]
-    assert all(len(row) == 2 for row in rows), "a case is left out without a reason"
-    return [row[0] for row in rows]
-
-
 def chosen() -> list[Case]:
-    return [case for case in cases() if not any(re.search(row, case.id) for row in left_out())]
+    return [case for case in cases() if reason_of(case) is None]
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +31,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def test_every_case_is_recorded() -> None:
     """The recording has the answers to each case, those that the broker cannot be asked yet included, and no others."""
     assert {case.id for case in cases()} == load().keys()
-    used = [row for row in left_out() if any(re.search(row, case.id) for case in cases())]
-    assert used == left_out(), "a line of left_out.txt fits no case"
+    unused = [row for row in left_out() if not any(re.search(row, case.id) for case in cases())]
+    assert not unused, "a line of left_out.txt fits no case"
 
 
 @pytest.mark.slow
