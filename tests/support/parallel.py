@@ -22,11 +22,8 @@ ALONE = (
     *("test_load_generator.py", "test_memory_given_back.py", "test_quota_neighbours.py", "test_start_size.py"),
     "test_timer_promises.py",
 )
-FOREIGN = (
-    "test_client_against_kafka.py",
-    "test_cli_groups.py",
-    "test_kafka_launcher.py",
-)  # each starts an Apache Kafka for itself
+# Each starts an Apache Kafka for itself.
+FOREIGN = ("test_client_against_kafka.py", "test_cli_groups.py", "test_kafka_launcher.py")
 
 
 def group_of(nodeid: str) -> str:

@@ -35,6 +35,8 @@ def ends_of_epochs(talk: Talk) -> None:
         ask(f"current {current}", 0, current=current)
     ask("unknown partition", 0, partition=4)
     ask("unknown topic", 0, name=talk.name("absent"))
+    talk.ask({"ReplicaId": -1, "Topics": [{"Topic": topic.name}]}, "no partitions")
+    talk.ask({"ReplicaId": -1, "Topics": []}, "no topics")
 
 
 @situation("DescribeLogDirs", "1-5")
@@ -45,6 +47,7 @@ def log_folders(talk: Talk) -> None:
     talk.ask({"Topics": [{"Topic": topic.name, "Partitions": [0]}]}, "one")
     unknown = [{"Topic": topic.name, "Partitions": [9]}, {"Topic": absent, "Partitions": [0]}]
     talk.ask({"Topics": unknown}, "unknown")
+    talk.ask({"Topics": [{"Topic": topic.name}]}, "no partitions")
     talk.ask({"Topics": []}, "none")
     talk.ask({"Topics": None}, "all", only={"Topics": talk.is_own("Name")})
 
@@ -61,12 +64,17 @@ def places(talk: Talk, field: str = "Name") -> list[Body]:
 def moved_to_no_folder(talk: Talk) -> None:
     """To a folder that the broker does not have."""
     talk.ask({"Dirs": [{"Path": "/no/such/folder", "Topics": places(talk)}]})
+    talk.ask({"Dirs": [{"Path": "/no/such/folder", "Topics": [{"Name": talk.topic("second").name}]}]}, "no partitions")
+    talk.ask({"Dirs": []}, "no folders")
 
 
 @situation("ElectLeaders", "0-2", over=("0", "1", "5"))
 def elections(talk: Talk, kind: str) -> None:
     """Preferred, unclean, neither; where nothing is to be elected."""
-    talk.ask({"ElectionType": int(kind), "TimeoutMs": 5000, "TopicPartitions": places(talk, "Topic")})
+    body = {"ElectionType": int(kind), "TimeoutMs": 5000}
+    talk.ask({**body, "TopicPartitions": places(talk, "Topic")})
+    talk.ask({**body, "TopicPartitions": [{"Topic": talk.topic("second").name}]}, "no partitions")
+    talk.ask({**body, "TopicPartitions": []}, "no topics")
 
 
 @situation("AlterPartitionReassignments", "0-1")
@@ -83,6 +91,8 @@ def reassigned(talk: Talk) -> None:
         ask(note, replicas)
     ask("unknown partition", [node], partition=7)
     ask("unknown topic", [node], name=talk.name("absent"))
+    talk.ask({"TimeoutMs": 5000, "Topics": [{"Name": topic}]}, "no partitions")
+    talk.ask({"TimeoutMs": 5000, "Topics": []}, "no topics")
 
 
 @situation("ListPartitionReassignments", "0")

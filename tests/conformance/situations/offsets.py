@@ -208,6 +208,8 @@ def deleted(talk: Talk) -> None:
     rows = [{"Name": topic.name, "Partitions": partitions}, {"Name": talk.name("absent"), "Partitions": partitions[:1]}]
     talk.ask({"GroupId": name, "Topics": rows})
     talk.also("OffsetFetch", 5, committed(5, name, [(topic, [0])]))
+    talk.ask({"GroupId": name, "Topics": [{"Name": topic.name}]}, "no partitions")
+    talk.ask({"GroupId": name, "Topics": []}, "no topics")
 
 
 @situation("OffsetDelete", "0")

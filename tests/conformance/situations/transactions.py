@@ -229,6 +229,7 @@ def producers_described(talk: Talk) -> None:
     absent = [{"Name": name, "PartitionIndexes": [0]} for name in (talk.name("absent"), "with space")]
     talk.ask({"Topics": absent}, "not there")
     talk.ask({"Topics": []}, "no topics")
+    talk.ask({"Topics": [{"Name": topic.name}]}, "no partitions")
 
 
 @situation("DescribeProducers", "0", needs=TRANSACTIONS)

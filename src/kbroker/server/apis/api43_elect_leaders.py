@@ -12,6 +12,8 @@ NOT_NEEDED = "Leader election not needed for topic partition."
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Answer each partition named; of all (null) each topic, but no partition that needs no election: so none."""
     kind = body.get("ElectionType", PREFERRED)
+    if body["TopicPartitions"] == []:  # nothing to elect: Kafka does not look at the type
+        return {"ErrorCode": 0, "ReplicaElectionResults": []}
     if kind not in (PREFERRED, UNCLEAN):
         return _failed(body, Errors.INVALID_REQUEST, f"Unknown election type {kind}", request)
     if body["TopicPartitions"] is None:

@@ -7,7 +7,7 @@ from kbroker.server.context import ApiContext, Body, RequestContext
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Delete per partition; those of unknown topics are UNKNOWN_TOPIC_OR_PARTITION."""
+    """Delete per partition; those of unknown topics are UNKNOWN_TOPIC_OR_PARTITION. A topic without any has none."""
     known: list[tuple[str, int]] = []
     for topic in body["Topics"]:
         view = ctx.topics.get(topic["Name"])
@@ -22,7 +22,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             index = row["PartitionIndex"]
             error = results.get((topic["Name"], index), Errors.UNKNOWN_TOPIC_OR_PARTITION)
             rows.append({"PartitionIndex": index, "ErrorCode": int(error)})
-        topics.append({"Name": topic["Name"], "Partitions": rows})
+        if rows:
+            topics.append({"Name": topic["Name"], "Partitions": rows})
     return {"ErrorCode": 0, "Topics": topics}
 
 
