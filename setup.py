@@ -3,6 +3,7 @@
 import hashlib
 import json
 import marshal
+import multiprocessing
 import os
 import re
 import shutil
@@ -77,7 +78,7 @@ class build_core(build_ext):
             include_path=[str(STAGE)],
             build_dir=None if TRACE else "build/cython",
             compiler_directives=DIRECTIVES,
-            nthreads=0 if sys.platform == "win32" else os.cpu_count() or 1,
+            nthreads=translators(),
         )
         for ext, translated in zip(self.extensions, done, strict=True):
             ext.sources = translated.sources
@@ -96,6 +97,17 @@ class build_core(build_ext):
         else:
             built.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(kept, built)
+
+
+def translators() -> int:
+    """How many processes translate: as many as cores, or none where semaphores cannot be made (no /dev/shm)."""
+    if sys.platform == "win32":
+        return 0
+    try:
+        multiprocessing.Lock()
+    except (ImportError, OSError):
+        return 0
+    return os.cpu_count() or 1
 
 
 def build_key(compiler: object) -> str:
@@ -190,7 +202,10 @@ def extension(source: Path) -> Extension:
 
 setup(
     cmdclass={"build_ext": build_core},
-    packages=[*find_packages("src", include=["kbroker", "kbroker.*"], exclude=["kbroker._core"]), "kbroker._core"],
+    packages=[
+        *find_packages("src", include=["kbroker", "kbroker.*"], exclude=["kbroker._core", "kbroker._core.*"]),
+        *(f"kbroker.{name}" for name in find_packages("src", include=["_core", "_core.*"])),
+    ],
     py_modules=["pyspark_kbroker"],  # Spark finds the data source by this name
     package_dir={"": "src", "kbroker": "src/kbroker", "kbroker._core": "src/_core"},
     package_data={"": ["py.typed", "*.pxd", "*.pyi", "*.h", "*.json", "*.properties"]},

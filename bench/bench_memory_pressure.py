@@ -87,7 +87,7 @@ class Client:
             self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self.socket.setblocking(False)
         self.sent = 0
-        self.answer = b""
+        self.response = b""
         self.completed = 0
         self.failed = 0
         self.has_ended = False
@@ -100,35 +100,35 @@ class Client:
                 return
 
     def read(self) -> bool:
-        """Whether an answer is complete."""
+        """Whether a response is complete."""
         try:
             piece = self.socket.recv(65536)
         except (BlockingIOError, ssl.SSLWantReadError):
             return False
         if not piece:
             raise ConnectionError(f"the broker closed a connection after {self.completed} answers")
-        self.answer += piece
-        if len(self.answer) < 4 or len(self.answer) < 4 + struct.unpack_from(">i", self.answer)[0]:
+        self.response += piece
+        if len(self.response) < 4 or len(self.response) < 4 + struct.unpack_from(">i", self.response)[0]:
             return False
         self.completed += 1
-        self.failed += any(error_codes(self.answer))
-        self.answer = b""
+        self.failed += any(error_codes(self.response))
+        self.response = b""
         self.sent = 0
         return True
 
 
-def error_codes(answer: bytes) -> list[int]:
+def error_codes(response: bytes) -> list[int]:
     """Of every partition of a Produce v7 answer of one topic."""
-    (name,) = struct.unpack_from(">h", answer, 12)
+    (name,) = struct.unpack_from(">h", response, 12)
     at = 14 + name
-    (count,) = struct.unpack_from(">i", answer, at)
-    return [struct.unpack_from(">ih", answer, at + 4 + 30 * i)[1] for i in range(count)]
+    (count,) = struct.unpack_from(">i", response, at)
+    return [struct.unpack_from(">ih", response, at + 4 + 30 * i)[1] for i in range(count)]
 
 
 def load(
     port: int, frame: bytes, connections: int, rounds: int, tls: ssl.SSLContext | None = None
 ) -> tuple[list[Client], list[int]]:
-    """Drive the load until the sum of answers is ``rounds`` per connection; then let what is under way end.
+    """Drive the load until the sum of responses is ``rounds`` per connection; then let what is under way end.
 
     Returns: the clients, and how many answers each had at the end of the load.
     """

@@ -35,7 +35,7 @@ def main() -> None:
     args = parser.parse_args()
     load = Generator(frames("load"))
     channel = RequestChannel()
-    options = SocketServerOptions(network_threads=1, run_length=args.run_length)
+    options = SocketServerOptions(network_threads=1, request_batch_max=args.request_batch_max)
     server = SocketServer([Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)], channel.queue, options)
     server.start()
     handler = threading.Thread(target=run_echo, args=(channel.queue, BODY_BYTES))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kbroker._core._echo import put_run, take_run
-from kbroker._core.crc32c import _crc32c_by_table, crc32c
-from kbroker._core.memory_pool import MemoryPool
-from kbroker._core.request_queue import Queue
+from kbroker._core._echo import put_batch, take_batch
+from kbroker._core.codec.crc32c import _crc32c_by_table, crc32c
+from kbroker._core.requests.memory_pool import MemoryPool
+from kbroker._core.requests.request_queue import Queue
 
 TURNS = 1_000
 PAYLOAD = b"\x00\x12\x00\x00\x00\x00\x00\x01\x00\x04load"
@@ -73,7 +73,7 @@ def handed_over(benchmark: Any, put: Callable[[], object], take: Callable[[], ob
 @pytest.mark.benchmark(group="1,000 requests to another thread")
 def bench_request_queue(benchmark: Any) -> None:
     requests = Queue(500)
-    handed_over(benchmark, lambda: put_run(requests, [PAYLOAD]), lambda: take_run(requests, 10**10), requests.close)
+    handed_over(benchmark, lambda: put_batch(requests, [PAYLOAD]), lambda: take_batch(requests, 10**10), requests.close)
 
 
 @pytest.mark.benchmark(group="1,000 requests to another thread")

@@ -51,7 +51,7 @@ def serve() -> None:
 
 
 def load(sockets: list[socket.socket], frame: bytes, requests: int) -> None:
-    """Send so many requests over the connections, with a window of answers outstanding on each."""
+    """Send so many requests over the connections, with a window of responses outstanding on each."""
     share = requests // len(sockets)
     with selectors.DefaultSelector() as selector:
         state = {}

@@ -46,8 +46,8 @@ def set_quotas(bootstrap: str) -> None:
 
 
 def figure(metrics_url: str, name: str) -> float:
-    with urllib.request.urlopen(metrics_url, timeout=10) as answer:
-        for line in answer.read().decode().splitlines():
+    with urllib.request.urlopen(metrics_url, timeout=10) as response:
+        for line in response.read().decode().splitlines():
             if line.startswith(name + " "):
                 return float(line.split()[1])
     raise KeyError(name)

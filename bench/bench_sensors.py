@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from kbroker._core.metric_config import MetricConfig, Quota
-from kbroker._core.sensor import Sensor
-from kbroker._core.sensor_charge import charge
-from kbroker._core.stats import Rate, StatSpec, TokenBucket
+from kbroker._core.metrics.metric_config import MetricConfig, Quota
+from kbroker._core.metrics.sensor import Sensor
+from kbroker._core.metrics.sensor_charge import charge
+from kbroker._core.metrics.stats import Rate, StatSpec, TokenBucket
 
 CALLS = 10_000
 START_MS = 1_700_000_000_000

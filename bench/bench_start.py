@@ -119,10 +119,10 @@ def once(python: str, idle_s: float) -> list[float]:
         restart, _, _ = first_metadata(command, folder, port, 0)
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    answer = subprocess.run(
+    response = subprocess.run(
         [python, "-c", EMBEDDED], check=True, env=surroundings(), capture_output=True, text=True, cwd="/"
     )
-    return [alone, first, restart, rss / (1 << 20), private / (1 << 20), *json.loads(answer.stdout)]
+    return [alone, first, restart, rss / (1 << 20), private / (1 << 20), *json.loads(response.stdout)]
 
 
 def main() -> None:

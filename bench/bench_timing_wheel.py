@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker._core.timing_wheel import Timer
+from kbroker._core.timer.timing_wheel import Timer
 
 PAIRS = 10_000
 

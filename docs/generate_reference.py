@@ -17,25 +17,25 @@ REFERENCE = ROOT / "docs" / "reference"
 # page: its modules
 PAGES: dict[str, list[str]] = {
     "clock": ["kbroker._core.clock"],
-    "timing_wheel": ["kbroker._core.timing_wheel"],
-    "purgatory": ["kbroker._core.purgatory"],
-    "memory_pool": ["kbroker._core.memory_pool"],
-    "request_queue": ["kbroker._core.request_queue", "kbroker.network.request_channel"],
-    "selector": ["kbroker._core.selector", "kbroker._core.mute"],
-    "framing": ["kbroker._core.framing", "kbroker._core.crc32c"],
+    "timing_wheel": ["kbroker._core.timer.timing_wheel"],
+    "purgatory": ["kbroker._core.timer.purgatory"],
+    "memory_pool": ["kbroker._core.requests.memory_pool"],
+    "request_queue": ["kbroker._core.requests.request_queue", "kbroker.network.request_channel"],
+    "selector": ["kbroker._core.network.selector", "kbroker._core.network.mute"],
+    "framing": ["kbroker._core.codec.framing", "kbroker._core.codec.crc32c"],
     "socket_server": [
         "kbroker.network.socket_server",
-        "kbroker.network.authentication",
-        "kbroker.network._processor",
+        "kbroker.network.transport.authentication",
+        "kbroker.network.processor._processor",
         "kbroker.network._acceptor",
     ],
     "sensors": [
-        "kbroker._core.sensor",
-        "kbroker._core.stats",
-        "kbroker._core.metric",
-        "kbroker._core.metric_config",
-        "kbroker._core.sensor_registry",
-        "kbroker._core.sensor_charge",
+        "kbroker._core.metrics.sensor",
+        "kbroker._core.metrics.stats",
+        "kbroker._core.metrics.metric",
+        "kbroker._core.metrics.metric_config",
+        "kbroker._core.metrics.sensor_registry",
+        "kbroker._core.metrics.sensor_charge",
         "kbroker.metrics.registry",
     ],
     "records": ["kbroker.protocol.records"],
@@ -43,8 +43,8 @@ PAGES: dict[str, list[str]] = {
 }
 # What a page shows although it is defined in a private module.
 BORROWED = {
-    "kbroker.network.request_channel": ["InboundRequest", "ChannelThrottle", "LostAnswers"],
-    "kbroker.network.authentication": ["TlsServer"],
+    "kbroker.network.request_channel": ["InboundRequest", "ChannelThrottle", "SuppressedResponses"],
+    "kbroker.network.transport.authentication": ["TlsServer"],
     "kbroker.protocol.records": ["RecordBatch", "RecordBatchBuilder", "BinaryColumn"],
 }
 Definition = ast.FunctionDef | ast.ClassDef

@@ -52,10 +52,10 @@ class HttpLikeServer:
 
     def handle(self, chunk: InboundRequest) -> None:
         data = self.kept.pop(chunk.connection_id, b"") + bytes(chunk.payload)
-        answers = []
+        responses = []
         while END_OF_HEAD in data:  # several may have come in one chunk
             head, _, data = data.partition(END_OF_HEAD)
-            answers.append(self.respond_to(head))
+            responses.append(self.respond_to(head))
         if len(data) > LARGEST_HEAD_BYTES:
             chunk.close()
             return
@@ -63,8 +63,8 @@ class HttpLikeServer:
             while len(self.kept) >= MOST_KEPT:  # of connections that have gone, the oldest first
                 del self.kept[next(iter(self.kept))]
             self.kept[chunk.connection_id] = data
-        if answers:
-            chunk.respond(answers)
+        if responses:
+            chunk.respond(responses)
         else:
             chunk.respond_nothing()  # the connection reads on
 

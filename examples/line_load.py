@@ -3,7 +3,7 @@
     python examples/line_load.py [CONNECTIONS] [SECONDS]
 
 Starts the server as a process of its own, opens the connections, lets every one of them ask once, then keeps a window
-of them busy, and checks each answer.
+of them busy, and checks each response.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def resident_kib(pid: int) -> int:
 
 
 def exchange(one: socket.socket, line: bytes) -> bytes:
-    """One request and its answer, waiting."""
+    """One request and its response, waiting."""
     one.setblocking(True)
     one.sendall(line + b"\n")
-    answer = b""
-    while not answer.endswith(b"\n"):
+    response = b""
+    while not response.endswith(b"\n"):
         piece = one.recv(4096)
         if not piece:
             raise ConnectionError("closed by the server")
-        answer += piece
-    return answer[:-1]
+        response += piece
+    return response[:-1]
 
 
 def keep_busy(connections: list[socket.socket], seconds: float) -> int:

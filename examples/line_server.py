@@ -2,7 +2,7 @@
 
     python examples/line_server.py [PORT]        then: nc 127.0.0.1 PORT
 
-Lines that begin with a word of the protocol are answered, every answer is one line:
+Lines that begin with a word of the protocol are answered, every response is one line:
 
     ECHO text       the text
     AFTER ms text   the text when that many milliseconds have passed (a timer of the timing wheel)
@@ -18,9 +18,9 @@ from __future__ import annotations
 import sys
 import threading
 
-from kbroker._core.memory_pool import MemoryPool
-from kbroker._core.request_queue import Queue
-from kbroker._core.timing_wheel import Timer
+from kbroker._core.requests.memory_pool import MemoryPool
+from kbroker._core.requests.request_queue import Queue
+from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.listeners import Listener
 from kbroker.network.request_channel import InboundRequest, RequestChannel
 from kbroker.network.socket_server import SocketServer, SocketServerOptions
@@ -74,13 +74,13 @@ class LineServer:
 
     def handle_requests(self) -> None:
         while (request := self.channel.receive()) is not None:
-            self.answer(request)
+            self.response(request)
 
     def run_timer(self) -> None:
         while not self.timer.closed:
             self.timer.advance(500)
 
-    def answer(self, request: InboundRequest) -> None:
+    def response(self, request: InboundRequest) -> None:
         word, _, rest = bytes(request.payload).rstrip(b"\r").partition(b" ")
         if word == b"ECHO":
             request.respond([rest, b"\n"])

@@ -1,5 +1,5 @@
 """Where Spark finds ``format("kbroker")``: it imports all top-level modules ``pyspark_*`` and takes DefaultSource."""
 
-from kbroker.spark.source import KbrokerDataSource as DefaultSource
+from kbroker.spark.datasource.source import KbrokerDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -97,7 +97,7 @@ class Running:
 
     def answering(self) -> tuple[Server, bool]:
         """The server, and whether it had to be started again."""
-        if any(wire.answers(self.server.bootstrap, 5) for _ in range(3)):
+        if any(wire.responses(self.server.bootstrap, 5) for _ in range(3)):
             return self.server, False
         with contextlib.suppress(Exception):
             self._inner.close()

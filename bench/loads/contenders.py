@@ -188,7 +188,7 @@ CONTENDERS: dict[str, Callable[[], Contender]] = {
 # ---- ended and started again
 
 
-def answers_metadata(port: int) -> bool:
+def responds_to_metadata(port: int) -> bool:
     request = wire.header(wire.METADATA, 1) + b"\xff\xff\xff\xff"
     try:
         with wire.Connection(f"127.0.0.1:{port}", timeout=10) as connection:
@@ -211,7 +211,7 @@ def again(server: Server, how: signal.Signals) -> Iterator[tuple[Server, float]]
     begun = time.monotonic()
     started = subprocess.Popen(command, cwd=folder, env=surroundings, **quiet)
     try:
-        wait_for("the server answers again", lambda: answers_metadata(server.port), 60, 0.001)
+        wait_for("the server answers again", lambda: responds_to_metadata(server.port), 60, 0.001)
         yield Server(server.name, server.port, started.pid), time.monotonic() - begun
     finally:
         end(started.pid, signal.SIGKILL)

@@ -217,7 +217,7 @@ def idle_connections(loads: Loads) -> list[Row]:
     # one client connects them all without a pause: Kafka's backlog of 50 would cost it a second per lost SYN
     with peers.kbroker({"socket.listen.backlog.size": "4096"}) as ours:
         for _ in range(10):
-            assert wire.answers(ours.bootstrap)
+            assert wire.responses(ours.bootstrap)
         before = rss_bytes(ours.pid)
         command = [sys.executable, str(Path(__file__).with_name("rdkafka.py")), "idle", str(ours.port), str(count)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
@@ -229,7 +229,7 @@ def idle_connections(loads: Loads) -> list[Row]:
             used, begun = cpu_seconds(ours.pid), time.monotonic()
             time.sleep(5)
             load.ours.append((cpu_seconds(ours.pid) - used) / (time.monotonic() - begun) * 100)
-            assert wire.answers(ours.bootstrap)
+            assert wire.responses(ours.bootstrap)
             assert holder.stdin is not None
             holder.stdin.close()
     return [memory, load]

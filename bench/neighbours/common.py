@@ -35,9 +35,9 @@ def set_quota(bootstrap: str, client_id: str | None, key: str, value: float | No
     op = {"Key": key, "Value": value or 0.0, "Remove": value is None}
     with QuotaClient(bootstrap, "admin", 60) as client:
         body = {"Entries": [{"Entity": entity, "Ops": [op]}], "ValidateOnly": False}
-        (answer,) = client.call("AlterClientQuotas", 1, body)["Entries"]
-    if answer["ErrorCode"] != 0:
-        raise RuntimeError(answer["ErrorMessage"])
+        (response,) = client.call("AlterClientQuotas", 1, body)["Entries"]
+    if response["ErrorCode"] != 0:
+        raise RuntimeError(response["ErrorMessage"])
 
 
 def p99(latencies: list[float]) -> float:

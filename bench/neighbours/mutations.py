@@ -40,11 +40,11 @@ class Storm:
         self.progress: list[tuple[float, int]] = []
         self.refusals = 0
 
-    def ask(self, name: str, version: int, topics: list[str], body: dict[str, Any], answers: str) -> list[str]:
+    def ask(self, name: str, version: int, topics: list[str], body: dict[str, Any], responses: str) -> list[str]:
         """Send one request; returns the topics that were refused, once it is worth asking again."""
-        answer = self._client.call(name, version, body)
+        response = self._client.call(name, version, body)
         refused = []
-        for row in answer[answers]:
+        for row in response[responses]:
             if row["ErrorCode"] == REFUSED:
                 refused.append(row["Name"])
             elif row["ErrorCode"] != 0:
@@ -53,7 +53,7 @@ class Storm:
         self.progress.append((time.perf_counter() - self.start, done))
         if refused:
             self.refusals += 1
-            time.sleep(answer["ThrottleTimeMs"] / 1000)
+            time.sleep(response["ThrottleTimeMs"] / 1000)
         return refused
 
     def create(self, topics: list[str]) -> list[str]:

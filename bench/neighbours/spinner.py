@@ -60,8 +60,8 @@ def main() -> int:
         (url,) = {found[0] for line in broker.output if (found := re.search(r"http://[\d.:]+", line))}
 
         def share() -> float:
-            with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
-                text = answer.read().decode()
+            with urllib.request.urlopen(f"{url}/metrics", timeout=30) as response:
+                text = response.read().decode()
             found = re.search(r'^kafka_request_request_time{client_id="spinner",user=""} (\S+)', text, re.MULTILINE)
             return float(found[1]) if found else 0.0
 

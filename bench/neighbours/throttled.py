@@ -47,7 +47,7 @@ def measure(channels: int, pairs: int, seconds: float) -> list[float]:
                 client.begin("ApiVersions", 0, {})
             throttled = p99(probe.run(seconds))
             left_s = min(delays) / 1000 - (time.monotonic() - answered)
-            early = sum(client.has_answer for client in clients)
+            early = sum(client.has_response for client in clients)
             if left_s < 0:
                 print(f"this pair does not count: the first throttle ended {-left_s:.1f} s too soon")
             elif early:

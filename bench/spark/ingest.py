@@ -20,10 +20,10 @@ import pyarrow as pa
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from kbroker.spark.ingest import ingest  # noqa: E402
-from kbroker.spark.log_reader import LogSource  # noqa: E402
-from kbroker.spark.log_schema import arrow_schema  # noqa: E402
-from kbroker.spark.session import build_session  # noqa: E402
+from kbroker.spark.setup.session import build_session  # noqa: E402
+from kbroker.spark.tables.ingest import ingest  # noqa: E402
+from kbroker.spark.tables.log_reader import LogSource  # noqa: E402
+from kbroker.spark.tables.log_schema import arrow_schema  # noqa: E402
 from tests.spark.day import make_day, to_line  # noqa: E402
 
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
-from kbroker.spark.arrow_rows import rows_of
+from kbroker.spark.datasource.arrow_rows import rows_of
 from tests.support.broker import BrokerProcess
 
 BATCH_ROWS, PARTITIONS = 10_000, 3

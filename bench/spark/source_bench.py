@@ -3,7 +3,7 @@
     python bench/spark/source_bench.py [--jars DIR] [--runs N] [--quick]
 
 Both read the same topics of one kbroker in one session, in turn, so that whatever else the machine does meets both. The
-query is count and sum(length(value)), its answer is checked. CPU is that of the JVM, of its Python workers and of the
+query is count and sum(length(value)), its response is checked. CPU is that of the JVM, of its Python workers and of the
 workers that have ended meanwhile; the broker's is not in it. Without --jars the pinned jars are taken from where
 `kbroker pipeline jars` put them.
 """
@@ -25,7 +25,7 @@ from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
 from kbroker.protocol.records import RecordBatchBuilder
-from kbroker.spark.session import build_session
+from kbroker.spark.setup.session import build_session
 from tests.support.broker import BrokerProcess
 
 PARTITIONS = 4
@@ -63,8 +63,8 @@ def send(cluster: Cluster, topic: str, partition: int, data: bytes) -> None:
         "TimeoutMs": 30_000,
         "TopicData": [{"Name": topic, "PartitionData": [{"Index": partition, "Records": data}]}],
     }
-    answer = cluster.request(0, body, node_id=cluster.leader(topic, partition), max_version=12)
-    assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0
+    response = cluster.request(0, body, node_id=cluster.leader(topic, partition), max_version=12)
+    assert response["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0
 
 
 def cpu_seconds(root: int) -> float:
@@ -140,8 +140,8 @@ def measure(
     for turn in range(runs + 2):  # the first two warm the JVM and the workers
         for source in sources if turn % 2 else sources[::-1]:
             cpu_before, begun = cpu_seconds(jvm), time.perf_counter()
-            answer = read(spark, source, bootstrap, topic)
-            assert answer == (records, records * value_bytes), (source, answer)
+            response = read(spark, source, bootstrap, topic)
+            assert response == (records, records * value_bytes), (source, response)
             if turn >= 2:
                 wall[source].append(time.perf_counter() - begun)
                 cpu[source].append((cpu_seconds(jvm) - cpu_before) / records * 1e6)

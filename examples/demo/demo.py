@@ -27,7 +27,7 @@ from kbroker.client.connection import BrokerConnectionError
 from kbroker.client.consumer import Consumer
 from kbroker.client.producer import Producer
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.session import require_spark
+from kbroker.spark.setup.session import require_spark
 
 HERE = Path(os.path.relpath(Path(__file__).parent))  # as a user would type it
 TOPIC, PARTITIONS = "orders", 3

@@ -3,14 +3,14 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from kbroker._core.hash_table cimport (
+from kbroker._core.containers.hash_table cimport (
     HashNode, HashTable, hash_add, hash_after, hash_clear, hash_first, hash_next, hash_remove, hash_reserve,
 )
-from kbroker._core.hashing cimport hash_seeded
-from kbroker._core.heap cimport (
+from kbroker._core.containers.hashing cimport hash_seeded
+from kbroker._core.containers.heap cimport (
     Heap, HeapEntry, heap_add, heap_clear, heap_raise, heap_remove, heap_take_top, heap_top,
 )
-from kbroker._core.latest_index cimport LatestIndex, latest_free, latest_init, latest_put
+from kbroker._core.containers.last_index_map cimport LatestIndex, latest_free, latest_init, latest_put
 
 
 cdef struct Thing:

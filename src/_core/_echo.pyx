@@ -1,17 +1,18 @@
-"""Private to tests and benchmarks: puts runs into a queue and answers them natively, as the lane would."""
+"""Private to tests and benchmarks: puts batches into a queue and answers them natively, as the native handlers
+would."""
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memset
 
-from kbroker._core.request cimport (
+from kbroker._core.requests.request cimport (
     ACTION_CLOSE, ACTION_SEND, OpenFile, Request, open_file_new, open_file_release, open_file_retain, request_add_file,
     request_free, request_new, request_reserve,
 )
-from kbroker._core.request_queue cimport (
+from kbroker._core.requests.request_queue cimport (
     Queue, RequestQueue, request_queue_put, request_queue_take,
 )
 
 
-cdef void answer_zeros(Request *request, int64_t body_bytes) noexcept nogil:
+cdef void respond_zeros(Request *request, int64_t body_bytes) noexcept nogil:
     cdef char *out = request_reserve(request, 4 + body_bytes)
     if out is NULL:
         request.action = ACTION_CLOSE
@@ -22,7 +23,7 @@ cdef void answer_zeros(Request *request, int64_t body_bytes) noexcept nogil:
     request.action = ACTION_SEND
 
 
-cdef void answer_echo(Request *request) noexcept nogil:
+cdef void respond_echo(Request *request) noexcept nogil:
     cdef char *out = request_reserve(request, request.size_bytes)
     if out is NULL:
         request.action = ACTION_CLOSE
@@ -30,68 +31,69 @@ cdef void answer_echo(Request *request) noexcept nogil:
     memcpy(out, request.payload, <size_t>request.size_bytes)
 
 
-cdef void respond_backwards(Request *run) noexcept nogil:
-    """The last frame first, each answer by itself: as parked requests may come back."""
-    if run.run_next is not NULL:
-        respond_backwards(run.run_next)
-    run.next = NULL
-    run.responder.respond(run.responder, run)
+cdef void respond_backwards(Request *batch) noexcept nogil:
+    """The last frame first, each response by itself: as delayed requests may come back."""
+    if batch.batch_next is not NULL:
+        respond_backwards(batch.batch_next)
+    batch.next = NULL
+    batch.responder.respond(batch.responder, batch)
 
 
 def run_echo(Queue queue not None, int64_t body_bytes=-1, *, bint backwards=False):
-    """Answer until the queue is closed: the same bytes, or bytes 4..7 (a correlation id) and body_bytes zeros."""
+    """PendingResponse until the queue is closed: the same bytes, or bytes 4..7 (a correlation id) and body_bytes
+    zeros."""
     cdef RequestQueue *requests = queue.queue
-    cdef Request *run
+    cdef Request *batch
     cdef Request *frame
     cdef int64_t served = 0
     with nogil:
         while True:
-            run = request_queue_take(requests, -1)
-            if run is NULL:
+            batch = request_queue_take(requests, -1)
+            if batch is NULL:
                 break
-            frame = run
+            frame = batch
             while frame is not NULL:
                 served += 1
                 if body_bytes < 0:
-                    answer_echo(frame)
+                    respond_echo(frame)
                 else:
-                    answer_zeros(frame, body_bytes)
-                frame.next = frame.run_next
-                frame = frame.run_next
+                    respond_zeros(frame, body_bytes)
+                frame.next = frame.batch_next
+                frame = frame.batch_next
             if backwards:
-                respond_backwards(run)
+                respond_backwards(batch)
             else:
-                run.responder.respond(run.responder, run)
+                batch.responder.respond(batch.responder, batch)
     return served
 
 
 def run_files(Queue queue not None, int fd, int64_t position, int64_t size_bytes):
-    """Answer until the queue is closed: the request's bytes, a file region, the bytes again. Owns fd."""
+    """PendingResponse until the queue is closed: the request's bytes, a file region, the bytes again. Owns fd."""
     cdef RequestQueue *requests = queue.queue
     cdef OpenFile *file = open_file_new(fd)
-    cdef Request *run
+    cdef Request *batch
     cdef Request *frame
     if file is NULL:
         raise MemoryError
     with nogil:
         while True:
-            run = request_queue_take(requests, -1)
-            if run is NULL:
+            batch = request_queue_take(requests, -1)
+            if batch is NULL:
                 break
-            frame = run
+            frame = batch
             while frame is not NULL:
-                answer_echo(frame)
+                respond_echo(frame)
                 if not request_add_file(frame, open_file_retain(file), position, size_bytes):
                     open_file_release(file)
-                answer_echo(frame)
-                frame.next = frame.run_next
-                frame = frame.run_next
-            run.responder.respond(run.responder, run)
+                respond_echo(frame)
+                frame.next = frame.batch_next
+                frame = frame.batch_next
+            batch.responder.respond(batch.responder, batch)
         open_file_release(file)
 
 
-def put_run(Queue queue not None, list payloads not None):
-    """Put one run of frames; False when the queue is closed (the frames are dropped)."""
+def put_batch(Queue queue not None, list payloads not None):
+    """Put one batch of frames; False when the queue is closed (the frames are dropped)."""
     cdef Request *head = NULL
     cdef Request *last = NULL
     cdef Request *frame
@@ -105,29 +107,29 @@ def put_run(Queue queue not None, list payloads not None):
         if last is NULL:
             head = frame
         else:
-            last.run_next = frame
+            last.batch_next = frame
         last = frame
     with nogil:
         done = request_queue_put(queue.queue, &head)
         while head is not NULL:
             frame = head
-            head = head.run_next
+            head = head.batch_next
             request_free(frame)
     return done
 
 
-def take_run(Queue queue not None, int64_t timeout_ns):
-    """Take one run as a list of payloads; None when there is none in time."""
-    cdef Request *run
+def take_batch(Queue queue not None, int64_t timeout_ns):
+    """Take one batch as a list of payloads; None when there is none in time."""
+    cdef Request *batch
     cdef Request *frame
     cdef list payloads = []
     with nogil:
-        run = request_queue_take(queue.queue, timeout_ns)
-    if run is NULL:
+        batch = request_queue_take(queue.queue, timeout_ns)
+    if batch is NULL:
         return None
-    while run is not NULL:
-        frame = run
-        run = run.run_next
+    while batch is not NULL:
+        frame = batch
+        batch = batch.batch_next
         payloads.append(frame.payload[:frame.size_bytes])
         request_free(frame)
     return payloads

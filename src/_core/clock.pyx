@@ -7,7 +7,7 @@ cimport cython
 from libc.stdint cimport INT64_MAX, int64_t
 from libc.stdlib cimport calloc, free
 from kbroker._core.sync cimport (
-    Cond, Mutex, atomic_add, atomic_cas, atomic_load, atomic_store, cond_wait, cond_wait_ns, mutex_destroy,
+    Cond, Mutex, atomic_add_fetch, atomic_cas, atomic_load, atomic_store, cond_wait, cond_wait_ns, mutex_destroy,
     mutex_init, mutex_lock, mutex_unlock,
 )
 
@@ -61,12 +61,12 @@ cdef Clock *clock_new_virtual(int64_t start_epoch_ms) noexcept nogil:
 
 
 cdef Clock *clock_retain(Clock *clock) noexcept nogil:
-    atomic_add(&clock.refs, 1)
+    atomic_add_fetch(&clock.refs, 1)
     return clock
 
 
 cdef void clock_release(Clock *clock) noexcept nogil:
-    if clock is not NULL and atomic_add(&clock.refs, -1) == 0:
+    if clock is not NULL and atomic_add_fetch(&clock.refs, -1) == 0:
         mutex_destroy(&clock.lock)
         free(clock)
 

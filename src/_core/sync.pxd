@@ -1,7 +1,8 @@
 """Locks, conditions and atomic counts over C++17, for C structs used without the GIL.
 
 A ``Mutex``, ``Cond`` or ``AtomicI64`` lives inside a C struct: allocate the struct zeroed, call ``*_init`` once,
-never copy the struct by value. Rules (they keep the GIL and the lane locks from waiting for each other): drop the
+never copy the struct by value. Rules (they keep the GIL and the native handlers locks from waiting for each other):
+drop the
 GIL before taking any of these locks, never take the GIL while holding one.
 """
 from libc.stdint cimport int32_t, int64_t
@@ -105,6 +106,6 @@ cdef extern from *:
     void atomic_store "kb_store"(AtomicI64 *a, int64_t x) noexcept nogil  # release
     int64_t atomic_load_seq "kb_load_seq"(AtomicI64 *a) noexcept nogil
     void atomic_store_seq "kb_store_seq"(AtomicI64 *a, int64_t x) noexcept nogil
-    int64_t atomic_add "kb_add"(AtomicI64 *a, int64_t x) noexcept nogil   # returns the NEW value
+    int64_t atomic_add_fetch "kb_add"(AtomicI64 *a, int64_t x) noexcept nogil   # returns the NEW value
     int64_t atomic_swap "kb_swap"(AtomicI64 *a, int64_t x) noexcept nogil  # returns the old value
     bint atomic_cas "kb_cas"(AtomicI64 *a, int64_t want, int64_t x) noexcept nogil

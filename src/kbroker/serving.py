@@ -122,7 +122,7 @@ def _listener(word: str) -> str:
 
 
 def _from_file_and_environment(config_file: str | Path | None) -> dict[str, str]:
-    from kbroker.common.config import from_environment, parse_properties
+    from kbroker.common.configs.config import from_environment, parse_properties
 
     properties: dict[str, str] = {}
     if config_file is not None:
@@ -139,7 +139,7 @@ def _from_file_and_environment(config_file: str | Path | None) -> dict[str, str]
 
 def _run(properties: dict[str, str], stop: StopSignals) -> bool:
     """Start, say so, wait, stop. Return whether it was ready: a signal before that ends the start."""
-    from kbroker.common.config_def import ConfigError
+    from kbroker.common.configs.config_def import ConfigError
     from kbroker.server.broker import Broker, BrokerStartError, StartCancelled
 
     broker: Broker

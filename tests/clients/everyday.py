@@ -11,7 +11,8 @@ none ... zstd     10 records `CODEC N abc abc ...` to the codec's partition with
 idempotent        10 records to partition 5 by an idempotent producer: their `offsets`
 read              all of TOPIC from the beginning: `values` by partition
 group             member a reads 40 records alone, b joins, both read 40 more, a leaves, b reads the last 40. Who reads
-                  commits, waits for the answer, and only then writes into `reads`: [member, partition, offset, value];
+                  commits, waits for the response, and only then writes into `reads`: [member, partition, offset,
+                  value];
                   `held` are the partitions of each member in the three phases
 by time           50 records 10 ms apart from START_MS on; the `offset` at START_MS + 171 and the `values` from there
 list              which of the three `topics` are listed
@@ -76,13 +77,13 @@ class Lines:
     def on_the_log(self, partition: int) -> tuple[set[int], list[int], int]:
         """Codecs and producer ids of the batches that the broker kept, and how many records they hold."""
         with wire.Connection(self.bootstrap) as connection:
-            answer = wire.fetched(connection.ask(wire.fetch(self.topic, (partition,))))
-        assert answer.error_code == 0
-        batches = answer.batches()
+            response = wire.fetched(connection.ask(wire.fetch(self.topic, (partition,))))
+        assert response.error_code == 0
+        batches = response.batches()
         producers, at = [], 0
         for _ in batches:
-            (length,) = struct.unpack_from(">i", answer.records, at + 8)
-            producers.append(struct.unpack_from(">q", answer.records, at + 43)[0])
+            (length,) = struct.unpack_from(">i", response.records, at + 8)
+            producers.append(struct.unpack_from(">q", response.records, at + 43)[0])
             at += 12 + length
         return {codec for _, codec, _, _ in batches}, producers, sum(count for _, _, count, _ in batches)
 

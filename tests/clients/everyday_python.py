@@ -28,7 +28,7 @@ class Member(Protocol):
     def assigned(self) -> list[int]: ...
 
     def commit(self) -> None:
-        """Commit all that was polled and wait for the answer."""
+        """Commit all that was polled and wait for the response."""
 
     def close(self) -> None: ...
 
@@ -80,7 +80,7 @@ class KafkaPythonMember:
         )
 
     def poll(self) -> Reads:
-        found = self.consumer.poll(1000).values()  # with less it loses an answer now and then
+        found = self.consumer.poll(1000).values()  # with less it loses a response now and then
         return [(m.partition, m.offset, m.value.decode()) for messages in found for m in messages]
 
     def assigned(self) -> list[int]:
@@ -408,14 +408,14 @@ class AioKafkaEveryday(Everyday):
         return ConfigResource(ConfigResourceType.TOPIC, topic, configs)
 
     def retention_ms(self, topic: str) -> str:
-        (answer,) = self._ask(lambda admin: admin.describe_configs([self._resource(topic)]))
-        ((error, _, _, _, entries),) = answer.resources
+        (response,) = self._ask(lambda admin: admin.describe_configs([self._resource(topic)]))
+        ((error, _, _, _, entries),) = response.resources
         assert error == 0, error
         return str(next(entry[1] for entry in entries if entry[0] == "retention.ms"))
 
     def set_retention_ms(self, topic: str, value: str) -> None:
-        (answer,) = self._ask(lambda admin: admin.alter_configs([self._resource(topic, {"retention.ms": value})]))
-        ((error, *_),) = answer.resources
+        (response,) = self._ask(lambda admin: admin.alter_configs([self._resource(topic, {"retention.ms": value})]))
+        ((error, *_),) = response.resources
         assert error == 0, error
 
 

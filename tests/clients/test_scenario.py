@@ -44,9 +44,9 @@ class Topic:
     def codecs_on_the_log(self, bootstrap: str) -> set[int]:
         """The codec bits of the batches that the broker kept."""
         with wire.Connection(bootstrap) as connection:
-            answer = wire.fetched(connection.ask(wire.fetch(self.name, (self.partition,))))
-        assert answer.error_code == 0
-        return {codec for _, codec, _, _ in answer.batches()}
+            response = wire.fetched(connection.ask(wire.fetch(self.name, (self.partition,))))
+        assert response.error_code == 0
+        return {codec for _, codec, _, _ in response.batches()}
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from kbroker.common.config_def import ConfigError
+from kbroker.common.configs.config_def import ConfigError
 from kbroker.protocol import codec
 from kbroker.server.broker import Broker, BrokerStartError, raise_open_files_limit
 from tests.support.compaction import keyed
@@ -84,8 +84,8 @@ def test_a_restart_finds_everything(tmp_path):
         made = create(broker, "t", 3)
         cluster, first_id = broker.cluster_id, ask(broker, 22, 4, {"TransactionalId": None})["ProducerId"]
     broker.start()
-    answer = ask(broker, 3, 12, {"Topics": [{"Name": None, "TopicId": made["TopicId"]}]})
-    assert (answer["ClusterId"], answer["Topics"][0]["Name"], len(answer["Topics"][0]["Partitions"])) == (
+    response = ask(broker, 3, 12, {"Topics": [{"Name": None, "TopicId": made["TopicId"]}]})
+    assert (response["ClusterId"], response["Topics"][0]["Name"], len(response["Topics"][0]["Partitions"])) == (
         cluster,
         "t",
         3,
@@ -152,14 +152,14 @@ def test_several_listeners_tell_each_its_own_address():
     }
     with Broker(config) as broker:
         inside = broker.context.endpoints["INSIDE"]
-        answer = ask(broker, 3, 12, {"Topics": []})
-        assert (answer["Brokers"][0]["Host"], answer["Brokers"][0]["Port"]) == inside
+        response = ask(broker, 3, 12, {"Topics": []})
+        assert (response["Brokers"][0]["Host"], response["Brokers"][0]["Port"]) == inside
         assert broker.context.endpoints["OUTSIDE"] == ("broker.example", 1234)
 
 
 @pytest.mark.parametrize("version", [7, 8, 12])
 def test_produce_names_every_refused_record(version):
-    """From v8 on the answer lists each record without key that a compacted topic refused, and its text follows."""
+    """From v8 on the response lists each record without key that a compacted topic refused, and its text follows."""
     with Broker() as broker:
         config = {"Name": "cleanup.policy", "Value": "compact"}
         topic = {"Name": "t", "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": [config]}
@@ -187,7 +187,7 @@ def test_stop_answers_a_waiting_fetch():
             "Topics": [{"Topic": "t", "Partitions": [partition]}],
         }
         send(one, 1, 4, body)
-        # answered by then or not, the fetch may be parked already or not: both must end
+        # answered by then or not, the fetch may be delayed already or not: both must end
         ask(broker, 3, 12, {"Topics": []})
         started = time.monotonic()
     assert time.monotonic() - started < 10

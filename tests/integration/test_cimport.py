@@ -23,7 +23,7 @@ CHECK = """
 import kbroker._core
 from foreign.sessions import Leases
 from kbroker._core.clock import VirtualClock
-from kbroker._core.memory_pool import MemoryPool
+from kbroker._core.requests.memory_pool import MemoryPool
 
 clock, pool = VirtualClock(), MemoryPool(1000, strict=True)
 leases = Leases(pool, clock)
@@ -149,8 +149,8 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     for wanted in (
         "py.typed",
         "_core/py.typed",
-        "_core/timing_wheel.pxd",
-        "_core/timing_wheel.pyi",
+        "_core/timer/timing_wheel.pxd",
+        "_core/timer/timing_wheel.pyi",
         "_core/__init__.pxd",
         "spark/purgatory/driver.pyi",  # a design of one's own can be put through the study
         "spark/purgatory/driver.pxd",

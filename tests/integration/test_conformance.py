@@ -38,7 +38,7 @@ def test_every_case_is_recorded() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_answers_are_apache_kafkas(broker: BrokerProcess) -> None:
-    """No field of any answer differs from the recording of Apache Kafka."""
+    """No field of any response differs from the recording of Apache Kafka."""
     runner, recording = Runner(look_at(broker.bootstrap), AT_A_TIME), load()
     runner.warm()
     verdicts = [judged(run, recording[run.case.id]) for run in runner.run_all(chosen())]

@@ -15,11 +15,11 @@ from kbroker._core._echo import run_echo
 from kbroker._core.clock import VirtualClock
 from kbroker.common.listeners import Listener
 from kbroker.common.quotas import QuotaEntity
-from kbroker.network._connection_quotas import ConnectionThrottledError
+from kbroker.network.connections._connection_quotas import ConnectionThrottledError
 from kbroker.network.request_channel import RequestChannel
 from kbroker.network.socket_server import ListenerLimits, SocketServer, SocketServerOptions
 from kbroker.server.broker import Broker
-from kbroker.server.dynamic_configs import ConfigChange, Operation, ResourceType
+from kbroker.server.configs.dynamic_configs import ConfigChange, Operation, ResourceType
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 from tests.support.socket_rig import PAUSE, until
 

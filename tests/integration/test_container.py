@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kbroker.common.config import BrokerConfig, from_environment
+from kbroker.common.configs.config import BrokerConfig, from_environment
 from tests.support.broker import BrokerProcess
 
 ROOT = Path(__file__).resolve().parents[2]

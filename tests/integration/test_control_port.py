@@ -28,15 +28,15 @@ class Client:
     def __call__(self, method, path, body=None, headers=None):
         """Return status and decoded answer."""
         raw = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
-        status, answer = self.raw(method, path, raw, {"Authorization": f"Bearer {self.token}", **(headers or {})})
-        return status, json.loads(answer)
+        status, response = self.raw(method, path, raw, {"Authorization": f"Bearer {self.token}", **(headers or {})})
+        return status, json.loads(response)
 
     def raw(self, method, path, raw, headers):
         one = http.client.HTTPConnection(self.address[0].strip("[]"), int(self.address[1]), timeout=20)
         try:
             one.request(method, path, raw, headers)
-            answer = one.getresponse()
-            return answer.status, answer.read()
+            response = one.getresponse()
+            return response.status, response.read()
         finally:
             one.close()
 
@@ -66,13 +66,13 @@ def produce(broker, topic):
 
 def test_what_the_broker_is(broker, call):
     """Address, cluster and clock."""
-    status, answer = call("GET", "/")
-    assert (status, answer["bootstrap_servers"], answer["cluster_id"]) == (
+    status, response = call("GET", "/")
+    assert (status, response["bootstrap_servers"], response["cluster_id"]) == (
         200,
         broker.bootstrap_servers,
         broker.cluster_id,
     )
-    assert answer["clock"] == {"virtual": True, "now_ms": broker.now_ms}
+    assert response["clock"] == {"virtual": True, "now_ms": broker.now_ms}
 
 
 def test_topics(call):
@@ -82,8 +82,8 @@ def test_topics(call):
         {"name": "t", "partitions": 3},
     )
     assert {"name": "t", "partitions": 3} in call("GET", "/topics")[1]["topics"]
-    status, answer = call("POST", "/topics", {"name": "t"})
-    assert (status, answer["code"]) == (409, "TOPIC_ALREADY_EXISTS")
+    status, response = call("POST", "/topics", {"name": "t"})
+    assert (status, response["code"]) == (409, "TOPIC_ALREADY_EXISTS")
     assert call("POST", "/topics", {"name": "default", "partitions": -1}) == (200, {"name": "default", "partitions": 1})
     assert call("POST", "/topics", {"name": "u", "configs": {"no.such": "1"}})[1]["code"] == "INVALID_CONFIG"
     assert call("DELETE", "/topics/t") == (200, {})
@@ -94,8 +94,10 @@ def test_faults(broker, call):
     """Set, waited for, listed with hits, removed; a client in between is refused twice and retries."""
     call("POST", "/topics", {"name": "f"})
     rule = {"keys": ["produce"], "topic": "f", "error": "NOT_LEADER_OR_FOLLOWER", "count": 2}
-    status, answer = call("POST", "/faults", {"rules": [rule, {"keys": [1], "drop": True, "count": -1, "topic": "no"}]})
-    first, second = answer["ids"]
+    status, response = call(
+        "POST", "/faults", {"rules": [rule, {"keys": [1], "drop": True, "count": -1, "topic": "no"}]}
+    )
+    first, second = response["ids"]
     assert status == 200
     thread = threading.Thread(target=produce, args=(broker, "f"))
     thread.start()
@@ -114,7 +116,7 @@ def test_faults(broker, call):
 
 
 def test_a_lost_answer(broker, call):
-    """Served, then the connection closed instead of the answer: the record is there all the same."""
+    """Served, then the connection closed instead of the response: the record is there all the same."""
     call("POST", "/topics", {"name": "lost"})
     rule = {"keys": ["produce"], "topic": "lost", "disconnect": True, "execute": True}
     (number,) = call("POST", "/faults", {"rules": [rule]})[1]["ids"]
@@ -128,28 +130,28 @@ def test_a_lost_answer(broker, call):
 def test_waiting_in_vain(call):
     """408 with the story, not a hanging request."""
     (number,) = call("POST", "/faults", {"rules": [{"drop": True, "topic": "nobody"}]})[1]["ids"]
-    status, answer = call("POST", f"/faults/{number}/wait", {"timeout_ms": 1})
-    assert (status, "0 hits of 1" in answer["error"]) == (408, True)
+    status, response = call("POST", f"/faults/{number}/wait", {"timeout_ms": 1})
+    assert (status, "0 hits of 1" in response["error"]) == (408, True)
     call("DELETE", "/faults")
 
 
 def test_a_bad_rule_installs_none(broker, call):
     """Of several rules none is left when one cannot be."""
-    status, answer = call("POST", "/faults", {"rules": [{"drop": True}, {"error": "NO_SUCH"}]})
-    assert (status, answer) == (400, {"error": "there is no error 'NO_SUCH'", "usage": True})
+    status, response = call("POST", "/faults", {"rules": [{"drop": True}, {"error": "NO_SUCH"}]})
+    assert (status, response) == (400, {"error": "there is no error 'NO_SUCH'", "usage": True})
     assert broker.faults.all() == []
 
 
 def test_time(broker, call):
-    """It moves by the step, and the answer tells the new time."""
+    """It moves by the step, and the response tells the new time."""
     before = broker.now_ms
     assert call("POST", "/clock/advance", {"ms": 1500}) == (200, {"now_ms": before + 1500})
 
 
 def test_state(broker, call):
     """A topic made after the snapshot is gone after the restore, and the address is the old one."""
-    status, answer = call("POST", "/snapshots")
-    number = answer["id"]
+    status, response = call("POST", "/snapshots")
+    number = response["id"]
     assert (status, number in call("GET", "/snapshots")[1]["snapshots"]) == (200, True)
     call("POST", "/topics", {"name": "later"})
     assert call("POST", f"/snapshots/{number}/restore") == (200, {"bootstrap_servers": broker.bootstrap_servers})
@@ -183,8 +185,8 @@ def test_without_the_token_nothing(broker, call, headers):
         ("POST", "/topics", b'{"name": "evil"}'),
         ("POST", "/shutdown", b""),
     ):
-        status, answer = call.raw(method, path, body, given)
-        assert (status, "token" in json.loads(answer)["error"]) == (401, True)
+        status, response = call.raw(method, path, body, given)
+        assert (status, "token" in json.loads(response)["error"]) == (401, True)
     assert (broker.is_running, "evil" in broker.topics) == (True, False)
 
 
@@ -222,8 +224,8 @@ def test_without_the_token_nothing(broker, call, headers):
 )
 def test_wrong_requests(call, method, path, body, status, text):
     """The right status and a sentence; the port goes on serving."""
-    got, answer = call(method, path, body)
-    assert (got, text in answer["error"]) == (status, True), answer
+    got, response = call(method, path, body)
+    assert (got, text in response["error"]) == (status, True), response
     assert call("GET", "/")[0] == 200
 
 
@@ -243,18 +245,18 @@ def test_a_body_of_the_wrong_size(call, headers, status):
     lines = [f"{name}: {value}" for name, value in {"Authorization": f"Bearer {call.token}", **headers}.items()]
     with socket.create_connection((call.address[0], int(call.address[1])), timeout=20) as one:
         one.sendall("\r\n".join(["POST /topics HTTP/1.1", *lines, "", ""]).encode())
-        answer = one.makefile("rb").read()
-    assert answer.split(b" ", 2)[1] == str(status).encode()
-    assert "error" in json.loads(answer.partition(b"\r\n\r\n")[2])
+        response = one.makefile("rb").read()
+    assert response.split(b" ", 2)[1] == str(status).encode()
+    assert "error" in json.loads(response.partition(b"\r\n\r\n")[2])
 
 
 def test_a_target_that_is_no_url(call):
     """A client's mistake, not ours."""
     with socket.create_connection((call.address[0], int(call.address[1])), timeout=20) as one:
         one.sendall(f"GET http://[::1/topics HTTP/1.1\r\nAuthorization: Bearer {call.token}\r\n\r\n".encode())
-        answer = one.makefile("rb").read()
-    assert answer.split(b" ", 2)[1] == b"400"
-    assert "no such target" in json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+        response = one.makefile("rb").read()
+    assert response.split(b" ", 2)[1] == b"400"
+    assert "no such target" in json.loads(response.partition(b"\r\n\r\n")[2])["error"]
 
 
 def test_a_client_that_says_nothing(call):
@@ -279,8 +281,8 @@ def test_a_port_of_the_system_clock():
     with EmbeddedBroker() as broker, ControlServer(broker, token="mine") as control:
         call = Client(control.url, "mine")
         assert call("POST", "/clock/advance", {"ms": 1})[0] == 409
-        status, answer = call("POST", "/snapshots")
-        assert (status, "snapshots need a folder" in answer["error"]) == (409, True)
+        status, response = call("POST", "/snapshots")
+        assert (status, "snapshots need a folder" in response["error"]) == (409, True)
         broker.stop()
         assert call("GET", "/topics") == (409, {"error": "this broker does not run"})
         broker.start()

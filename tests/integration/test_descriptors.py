@@ -68,9 +68,9 @@ def crowd_comes_and_goes(broker: BrokerProcess, client: Connection, turn: int) -
             assert produce(client) == 0
         assert wire.first_topic_error(client.ask(wire.create_topic(f"made-{turn}", 4))) == 0
         assert produce(client, f"made-{turn}") == 0
-        assert not wire.answers(broker.bootstrap, 0.2)
+        assert not wire.responses(broker.bootstrap, 0.2)
         assert descriptors(broker.pid) < LIMIT
-    wait_for("newcomers are served", lambda: wire.answers(broker.bootstrap))
+    wait_for("newcomers are served", lambda: wire.responses(broker.bootstrap))
 
 
 def assert_nothing_broke(broker: BrokerProcess, acknowledged: int) -> None:

@@ -41,11 +41,11 @@ def says(broker: BrokerProcess, text: str) -> bool:
 def produce_until_refused(broker: BrokerProcess, topic: str, attempts: int = 400) -> int:
     """Produce until an error comes; return how many were acknowledged."""
     for acknowledged in range(attempts):
-        answer = produce(broker, topic)
-        if answer.error_code != 0:
-            assert answer.error_code == KAFKA_STORAGE_ERROR
+        response = produce(broker, topic)
+        if response.error_code != 0:
+            assert response.error_code == KAFKA_STORAGE_ERROR
             return acknowledged
-        assert answer.base_offset == acknowledged
+        assert response.base_offset == acknowledged
     raise AssertionError(f"{attempts} batches fitted: the disk was never full")
 
 
@@ -54,9 +54,9 @@ def read_count(broker: BrokerProcess, topic: str) -> int:
     offset = 0
     with Connection(broker.bootstrap) as connection:
         while True:
-            answer = wire.fetched(connection.ask(wire.fetch(topic, offset=offset)))
-            assert answer.error_code == 0
-            batches = answer.batches()
+            response = wire.fetched(connection.ask(wire.fetch(topic, offset=offset)))
+            assert response.error_code == 0
+            batches = response.batches()
             if not batches:
                 return offset
             for base, _, count, _ in batches:
@@ -72,7 +72,7 @@ def test_file_size_limit(start_broker: Callable[..., BrokerProcess]) -> None:
     make_topic(broker, "other")
     acknowledged = produce_until_refused(broker, "full")
     assert acknowledged > 40
-    assert wire.answers(broker.bootstrap)
+    assert wire.responses(broker.bootstrap)
     assert read_count(broker, "full") == acknowledged
     assert produce(broker, "other").error_code == 0, "another partition, with room, was refused too"
     assert broker.is_alive()
@@ -118,7 +118,7 @@ def test_full_disk(small_disk: Path, start_broker: Callable[..., BrokerProcess])
     produce_until_refused(broker, "ballast")
     wait_for("the failed append is told", lambda: says(broker, "the last of partition ballast-0: No space left"), 10)
     assert read_count(broker, "kept") == 5
-    assert wire.answers(broker.bootstrap)
+    assert wire.responses(broker.bootstrap)
     with Connection(broker.bootstrap) as connection:
         delete = wire.header(wire.DELETE_TOPICS, 1) + b"\0\0\0\1" + wire.text("ballast") + b"\0\0\x27\x10"
         assert wire.first_topic_error(connection.ask(delete)) == 0
@@ -327,12 +327,12 @@ def test_few_descriptors(start_broker: Callable[..., BrokerProcess]) -> None:
             before = cpu_seconds(broker.pid)
             for _ in range(20):  # about a second of a client that goes on
                 assert old.ask(wire.header(wire.API_VERSIONS, 0))
-                assert not wire.answers(broker.bootstrap, within=0.05)
+                assert not wire.responses(broker.bootstrap, within=0.05)
             assert cpu_seconds(broker.pid) - before < 0.5
         finally:
             for connection in crowd:
                 connection.close()
-        wait_for("newcomers are served again", lambda: wire.answers(broker.bootstrap), 10)
+        wait_for("newcomers are served again", lambda: wire.responses(broker.bootstrap), 10)
         assert wire.produced(old.ask(wire.produce("few", 0, wire.batch()))).error_code == 0
 
 

@@ -114,7 +114,7 @@ def free_port() -> str:
 
 @pytest.mark.parametrize(("example", "port"), [("line_server", "7007"), ("http_like", "8008")])
 def test_the_servers_of_embedding(session: Session, example: str, port: str) -> None:
-    """Started, talked to with nc and curl, and the answers are those on the page."""
+    """Started, talked to with nc and curl, and the responses are those on the page."""
     program(*(["curl"] if example == "http_like" else []))
     (block,) = [one for one in blocks("embedding.md", "console") if f"examples/{example}.py" in one]
     (start, said), *others = steps(block.replace(port, free_port()))

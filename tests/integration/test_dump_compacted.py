@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from kbroker.log.dump import dump_file
+from kbroker.log.tools.dump import dump_file
 from tests.integration.test_dump_log_segments import kafka_dumps
 from tests.support.compaction import DAY_MS, compact, keyed, marker, records
 from tests.support.log_files import NOW_MS, open_log

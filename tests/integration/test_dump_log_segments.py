@@ -8,10 +8,10 @@ import uuid
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker.common.config import BrokerConfig
-from kbroker.log.dump import dump_file
+from kbroker.common.configs.config import BrokerConfig
 from kbroker.log.manager import LogManager, TopicLogs
-from kbroker.log.verify import verify
+from kbroker.log.tools.dump import dump_file
+from kbroker.log.tools.verify import verify
 from kbroker.protocol.records import RecordBatchBuilder
 from tests.support import need
 from tests.support.kafka import java_command

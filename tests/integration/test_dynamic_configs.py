@@ -1,4 +1,4 @@
-"""Configs changed over the wire of a running broker: in force when the answer is there, and after a restart."""
+"""Configs changed over the wire of a running broker: in force when the response is there, and after a restart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 from kbroker.common.errors import KafkaError
 from kbroker.protocol.records import iter_batches
 from kbroker.server.broker import Broker
-from kbroker.server.dynamic_configs import ConfigChange
+from kbroker.server.configs.dynamic_configs import ConfigChange
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -35,12 +35,12 @@ def test_line_server() -> None:
     """Pipelined lines are answered in order, a delayed one too; what is no command is told so."""
     server = example("line_server").LineServer().start()
     try:
-        answers = talk(server.port, b"ECHO hello\nAFTER 20 later\r\nAFTER x y\nnonsense\nQUIT\nECHO never\n").split(
+        responses = talk(server.port, b"ECHO hello\nAFTER 20 later\r\nAFTER x y\nnonsense\nQUIT\nECHO never\n").split(
             b"\n"
         )
-        assert answers[:3] == [b"hello", b"later", b"? AFTER milliseconds text"]
-        assert answers[3].startswith(b"? ECHO")
-        assert answers[4:] == [b""]
+        assert responses[:3] == [b"hello", b"later", b"? AFTER milliseconds text"]
+        assert responses[3].startswith(b"? ECHO")
+        assert responses[4:] == [b""]
         assert b"timers=0" in talk(server.port, b"STATS\n")
     finally:
         server.stop()
@@ -56,9 +56,9 @@ def test_http_like() -> None:
         with socket.create_connection(("127.0.0.1", server.port), timeout=20) as one:
             for piece in (b"GET /sl", b"ow HTTP/1.1\r", b"\n\r\n"):
                 one.sendall(piece)
-            answer = b""
-            while not answer.endswith(b"/slow\n"):
-                answer += one.recv(4096)
+            response = b""
+            while not response.endswith(b"/slow\n"):
+                response += one.recv(4096)
         assert talk(server.port, b"x" * 9000) == b""
     finally:
         server.stop()

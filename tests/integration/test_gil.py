@@ -1,4 +1,4 @@
-"""The proof of the native lane: requests are answered while Python cannot run in the broker's process."""
+"""The proof of the native handlers: requests are answered while Python cannot run in the broker's process."""
 
 import os
 import select
@@ -155,7 +155,7 @@ def test_new_connection_is_served_without_the_gil(held: HeldBroker) -> None:
     """Accepting, framing and answering a new connection needs no GIL either."""
     held.hold()
     for _ in range(20):
-        assert wire.answers(held.bootstrap, within=0.5)
+        assert wire.responses(held.bootstrap, within=0.5)
     assert held.is_holding()
     assert held.line() == "done"
 
@@ -216,8 +216,8 @@ def test_a_throttle_begins_and_ends_without_the_gil(limited: HeldBroker) -> None
     request = request[:8] + wire.text("slow") + request[8 + 2 + len("raw") :]
     with Connection(limited.bootstrap) as connection:
         limited.hold()
-        answer = connection.ask(request)
-        (throttle_ms,) = struct.unpack(">i", answer[-4:])
+        response = connection.ask(request)
+        (throttle_ms,) = struct.unpack(">i", response[-4:])
         begun = time.monotonic()
         assert 400 < throttle_ms < 600
         connection.ask(NATIVE["ApiVersions v0"])

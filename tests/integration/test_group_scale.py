@@ -105,12 +105,12 @@ def join_all(members: list[Member]) -> None:
     for member in members:
         member.send_join()
     for member in members:
-        answer = member.receive(JOIN_GROUP, JOIN_VERSION)
-        if answer["ErrorCode"] == MEMBER_ID_REQUIRED:
-            member.member_id = str(answer["MemberId"])
+        response = member.receive(JOIN_GROUP, JOIN_VERSION)
+        if response["ErrorCode"] == MEMBER_ID_REQUIRED:
+            member.member_id = str(response["MemberId"])
             member.send_join()
-            answer = {}
-        member.joined = answer
+            response = {}
+        member.joined = response
     for member in members:
         if not member.joined:
             member.joined = member.receive(JOIN_GROUP, JOIN_VERSION)
@@ -137,9 +137,9 @@ def sync_all(members: list[Member]) -> None:
         member.send_sync(rows if member is leader else [])
     found: set[int] = set()
     for member in members:
-        answer = member.receive(SYNC_GROUP, SYNC_VERSION)
-        assert answer["ErrorCode"] == 0
-        data = answer["Assignment"]
+        response = member.receive(SYNC_GROUP, SYNC_VERSION)
+        assert response["ErrorCode"] == 0
+        data = response["Assignment"]
         assert isinstance(data, bytes)
         (topic,) = codec.decode_versioned("ConsumerProtocolAssignment", data)[1]["AssignedPartitions"]
         found.update(topic["Partitions"])
@@ -164,8 +164,8 @@ def test_a_thousand_members_rebalance(made: Made) -> None:
         for member in members:
             member.send_heartbeat()
         for member in members:
-            answer = member.receive(HEARTBEAT, HEARTBEAT_VERSION)
-            assert answer["ErrorCode"] == REBALANCE_IN_PROGRESS
+            response = member.receive(HEARTBEAT, HEARTBEAT_VERSION)
+            assert response["ErrorCode"] == REBALANCE_IN_PROGRESS
         join_all(members)
         again_s = time.monotonic() - begun
         rss_mib = rss_bytes(broker.pid) / 2**20

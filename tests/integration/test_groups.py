@@ -226,7 +226,7 @@ def test_two_members_of_aiokafka_and_kafka_python(broker: BrokerProcess) -> None
             partition_assignment_strategy=[kafka.coordinator.assignors.roundrobin.RoundRobinPartitionAssignor],
         )
         while not stop.is_set():
-            consumer.poll(1000)  # with 100 it loses an answer now and then (docs/compatibility.md)
+            consumer.poll(1000)  # with 100 it loses a response now and then (docs/compatibility.md)
             assigned.clear()
             assigned.update(one.partition for one in consumer.assignment())
         consumer.close()

@@ -34,9 +34,9 @@ def fetch(
     )
 
 
-def session_of(answer: bytes) -> tuple[int, int]:
+def session_of(response: bytes) -> tuple[int, int]:
     """Error code and session id."""
-    error, session = struct.unpack_from(">hi", answer, 8)
+    error, session = struct.unpack_from(">hi", response, 8)
     return error, session
 
 
@@ -140,8 +140,8 @@ def test_session_of_long_names(broker: BrokerProcess) -> None:
     base = rss_bytes(broker.pid)
     with Connection(broker.bootstrap, 30) as connection:
         for _ in range(3):
-            answer = connection.ask(fetch(range(20_000), "n" * 32_000, epoch=0))
-            assert session_of(answer) == (0, NO_SESSION)
+            response = connection.ask(fetch(range(20_000), "n" * 32_000, epoch=0))
+            assert session_of(response) == (0, NO_SESSION)
     assert rss_bytes(broker.pid) - base < 100 << 20
     with Connection(broker.bootstrap) as connection:  # what was refused has been given back
         error, session = session_of(connection.ask(fetch([0], epoch=0)))
@@ -156,8 +156,8 @@ def test_session_that_grows(broker: BrokerProcess) -> None:
         error, session = session_of(connection.ask(fetch(range(step), epoch=0)))
         assert (error, session != NO_SESSION) == (0, True)
         for turn in range(1, 14):
-            answer = connection.ask(fetch(range(turn * step, (turn + 1) * step), session=session, epoch=turn))
-            codes.append(session_of(answer)[0])
+            response = connection.ask(fetch(range(turn * step, (turn + 1) * step), session=session, epoch=turn))
+            codes.append(session_of(response)[0])
             if codes[-1]:
                 break
         assert codes[-1] == FETCH_SESSION_ID_NOT_FOUND

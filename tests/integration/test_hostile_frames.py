@@ -33,7 +33,7 @@ class Target:
 
     def check(self) -> None:
         """The broker answers a newcomer within a second, serves its old client, and holds no more than before."""
-        assert wire.answers(self.bootstrap, within=1.0), "ApiVersions on a new connection was not answered within 1 s"
+        assert wire.responses(self.bootstrap, within=1.0), "ApiVersions on a new connection was not answered within 1 s"
         assert self.producer.is_unharmed()
         if self.pid is None:
             return
@@ -107,8 +107,8 @@ def test_versions_out_of_range(target: Target) -> None:
         assert fate_of(target, frame.data, 5.0) == frame.fate, frame.name
     for version in (-1, target.ranges[wire.API_VERSIONS][1] + 1, 32767):
         with Connection(target.bootstrap) as connection:
-            answer = connection.ask(wire.header(wire.API_VERSIONS, version, 9, flexible=True))
-            assert struct.unpack_from(">ih", answer) == (9, 35)
+            response = connection.ask(wire.header(wire.API_VERSIONS, version, 9, flexible=True))
+            assert struct.unpack_from(">ih", response) == (9, 35)
     target.check()
 
 
@@ -127,11 +127,11 @@ def test_bad_batch_is_refused(target: Target, bad: hostile.BadBatch) -> None:
     """A batch that lies is answered with an error on its partition and leaves nothing behind."""
     before = wire.end_offset(target.bootstrap, TOPIC)
     with Connection(target.bootstrap) as connection:
-        answer = wire.produced(connection.ask(wire.produce(TOPIC, 0, bad.records)))
-        assert answer.error_code in bad.codes
+        response = wire.produced(connection.ask(wire.produce(TOPIC, 0, bad.records)))
+        assert response.error_code in bad.codes
         good = wire.produced(connection.ask(wire.produce(TOPIC, 0, wire.batch([b"good"]))))
     assert good.error_code == 0
-    if answer.error_code != 0:
+    if response.error_code != 0:
         assert good.base_offset == before
     target.check()
 
@@ -140,11 +140,11 @@ def test_produce_to_what_is_not_there(target: Target) -> None:
     """A wrong partition and an unknown topic are answered with UNKNOWN_TOPIC_OR_PARTITION, bad acks with 21."""
     with Connection(target.bootstrap) as connection:
         for topic, partition in ((TOPIC, 99), (TOPIC, -1), ("nobody-made-this", 0)):
-            answer = wire.produced(connection.ask(wire.produce(topic, partition, wire.batch())))
-            assert answer.error_code == 3, (topic, partition)
+            response = wire.produced(connection.ask(wire.produce(topic, partition, wire.batch())))
+            assert response.error_code == 3, (topic, partition)
         for acks in (2, -2, 32767):
-            answer = wire.produced(connection.ask(wire.produce(TOPIC, 0, wire.batch(), acks=acks)))
-            assert answer.error_code == 21, acks
+            response = wire.produced(connection.ask(wire.produce(TOPIC, 0, wire.batch(), acks=acks)))
+            assert response.error_code == 21, acks
     target.check()
 
 
@@ -157,8 +157,8 @@ def test_greedy_fetches(target: Target) -> None:
         connection.ask(wire.fetch(TOPIC, partition_max_bytes=-1))
         connection.ask(wire.fetch(TOPIC, max_bytes=2**31 - 1, partition_max_bytes=2**31 - 1))
         connection.ask(wire.fetch(TOPIC, max_wait_ms=-1))
-        answer = connection.ask(wire.fetch(TOPIC, partitions=range(1, 100_001)))
-        assert wire.fetched(answer).error_code == 3
+        response = connection.ask(wire.fetch(TOPIC, partitions=range(1, 100_001)))
+        assert wire.fetched(response).error_code == 3
     target.check()
 
 
@@ -168,7 +168,7 @@ def test_fetch_whose_client_has_gone(target: Target) -> None:
     with wire.crowd(target.bootstrap, 50) as waiting:
         for connection in waiting:
             connection.send(wire.fetch(TOPIC, offset=end, max_wait_ms=3000, min_bytes=2**31 - 1))
-        assert wire.answers(target.bootstrap)
+        assert wire.responses(target.bootstrap)
         assert target.producer.is_unharmed()
     target.check()
 
@@ -182,9 +182,9 @@ def test_fetch_that_would_wait_for_ever(start_broker: Callable[..., BrokerProces
     with wire.crowd(broker.bootstrap, 20) as waiting:
         for connection in waiting:
             connection.send(wire.fetch(TOPIC, max_wait_ms=2**31 - 1, min_bytes=2**31 - 1))
-        assert wire.answers(broker.bootstrap)
+        assert wire.responses(broker.bootstrap)
     wait_for("idle connections are closed", lambda: socket_count(broker.pid) <= base, 15)
-    assert wire.answers(broker.bootstrap)
+    assert wire.responses(broker.bootstrap)
 
 
 def test_stale_fetch_sessions(target: Target) -> None:
@@ -256,8 +256,8 @@ def test_pipelining_without_reading(target: Target) -> None:
                 sent += connection.socket.send(request)
         except TimeoutError:
             pass  # the broker has stopped reading, and the buffers of the system are full
-        assert sent < 64 << 20, "the broker went on reading requests of a client that reads no answer"
-        assert wire.answers(target.bootstrap)
+        assert sent < 64 << 20, "the broker went on reading requests of a client that reads no response"
+        assert wire.responses(target.bootstrap)
         if target.pid is not None:
             assert rss_bytes(target.pid) - target.base_rss <= MAX_GROWTH_BYTES
     target.check()
@@ -275,7 +275,7 @@ def test_slow_readers(target: Target) -> None:
         for reader in readers:
             for _ in range(3):
                 reader.send(request)
-        assert wire.answers(target.bootstrap)
+        assert wire.responses(target.bootstrap)
         assert target.producer.is_unharmed()
         if target.pid is not None:
             assert rss_bytes(target.pid) - target.base_rss <= MAX_GROWTH_BYTES
@@ -288,7 +288,7 @@ def test_slow_readers(target: Target) -> None:
 def test_silent_clients(target: Target) -> None:
     """Two hundred clients that say nothing take no place from those who speak."""
     with wire.crowd(target.bootstrap, 200):
-        assert wire.answers(target.bootstrap)
+        assert wire.responses(target.bootstrap)
         assert target.producer.is_unharmed()
     target.check()
 
@@ -327,7 +327,7 @@ def test_many_unfinished_frames_hold_no_memory(target: Target) -> None:
     with wire.crowd(target.bootstrap, 100) as begun:
         for connection in begun:
             connection.send_raw(struct.pack(">i", 50_000_000) + b"\0")
-        assert wire.answers(target.bootstrap)
+        assert wire.responses(target.bootstrap)
         assert target.producer.is_unharmed()
         assert rss_bytes(target.pid) - target.base_rss <= MAX_GROWTH_BYTES
     target.check()

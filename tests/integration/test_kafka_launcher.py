@@ -39,7 +39,7 @@ def test_life() -> None:
     """It answers, and afterwards there is neither a process nor a folder."""
     with ApacheKafka({"num.partitions": "3"}) as kafka:
         pid, folder = kafka.pid, kafka.folder
-        assert wire.answers(kafka.bootstrap)
+        assert wire.responses(kafka.bootstrap)
         assert is_running(pid)
         assert "num.partitions=3" in (folder / "server.properties").read_text()
     assert not is_running(pid)

@@ -91,8 +91,8 @@ def test_sigterm_ends_in_order(start_broker: Callable[..., BrokerProcess]) -> No
     create_topic(broker.bootstrap, "kept", 2)
     with wire.Connection(broker.bootstrap) as connection:
         for number in range(100):
-            answer = wire.produced(connection.ask(wire.produce("kept", 1, wire.batch([b"%d" % number]))))
-            assert answer == wire.Produced(0, number)
+            response = wire.produced(connection.ask(wire.produce("kept", 1, wire.batch([b"%d" % number]))))
+            assert response == wire.Produced(0, number)
     assert broker.stop() == 0, broker.tail()
     broker.start()
     assert [value for _, value in read_all(broker.bootstrap, "kept", 1)] == [b"%d" % n for n in range(100)]
@@ -107,4 +107,4 @@ def test_second_broker_on_a_folder_is_refused(start_broker: Callable[..., Broker
         second.start()
     assert "Traceback" not in second.tail()
     assert str(broker.folder) in second.tail()
-    assert wire.answers(broker.bootstrap)
+    assert wire.responses(broker.bootstrap)

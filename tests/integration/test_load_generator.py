@@ -15,7 +15,7 @@ from tests.support import need
 from tests.support.broker import BrokerProcess
 from tests.support.wire import Connection, create_topic, end_offset
 
-Answer = Callable[[int, bytes], bytes]
+PendingResponse = Callable[[int, bytes], bytes]
 PING = {"ping": Frame(struct.pack(">hhih", 18, 0, 0, -1), error_at=4)}
 
 
@@ -25,7 +25,7 @@ def compiler() -> None:
 
 
 @contextlib.contextmanager
-def server(answer: Answer) -> Iterator[int]:
+def server(response: PendingResponse) -> Iterator[int]:
     """One connection after the other, request by request; `answer` gets the request's number and bytes."""
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -38,7 +38,7 @@ def server(answer: Answer) -> Iterator[int]:
             with client, client.makefile("rb") as stream, contextlib.suppress(ConnectionError):
                 number = 0
                 while size := stream.read(4):
-                    reply = answer(number, stream.read(struct.unpack(">i", size)[0]))
+                    reply = response(number, stream.read(struct.unpack(">i", size)[0]))
                     client.sendall(struct.pack(">i", len(reply)) + reply)
                     number += 1
 
@@ -86,7 +86,7 @@ def test_an_error_of_the_broker_ends_the_load(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("response", "said"),
     [
         (lambda n, request: struct.pack(">i", n + (n == 7)) + b"\0\0", "expected the response to request 7, found 8"),
         (lambda n, request: request[4:8] + struct.pack(">h", 0 if n < 5 else -1), "the server answered error -1"),
@@ -94,9 +94,9 @@ def test_an_error_of_the_broker_ends_the_load(tmp_path: Path) -> None:
         (lambda n, request: b"", "a response of 0 bytes"),
     ],
 )
-def test_a_wrong_response_ends_the_load(tmp_path: Path, answer: Answer, said: str) -> None:
+def test_a_wrong_response_ends_the_load(tmp_path: Path, response: PendingResponse, said: str) -> None:
     """Correlation ids come in order, and each response has its error code, which is 0."""
-    with server(answer) as port, pytest.raises(RuntimeError, match=said):
+    with server(response) as port, pytest.raises(RuntimeError, match=said):
         Generator(PING, tmp_path).run(port, "ping", 1, 3, 5)
 
 

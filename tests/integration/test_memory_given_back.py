@@ -38,4 +38,4 @@ def test_memory_comes_back_after_a_hostile_battery(start_broker: Callable[..., B
     assert highest > before + 5 * KEPT_BYTES, "the battery made the broker hold nothing"
     # it looks every five seconds, and every minute where the memory is taken again at once
     wait_for("memory is given back", lambda: rss_bytes(broker.pid) <= before + KEPT_BYTES, 90, every=0.5)
-    assert wire.answers(broker.bootstrap)
+    assert wire.responses(broker.bootstrap)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 class Client:
-    """Asks for changes; every method returns the code and the text of its one answer."""
+    """Asks for changes; every method returns the code and the text of its one response."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.raw = Raw(SimpleNamespace(bootstrap_servers=broker.bootstrap))
@@ -116,12 +116,12 @@ def test_a_full_disk_can_be_made_room_on(
         assert client.create(f"t{number}", 2)[0] == 0
     ballast = fill(small_disk)
     # what a topic needs on the disk finds no room; how many still fit in the reserve is the file's affair
-    answers = [client.create(f"new-{number}", 20, retention_ms="7") for number in range(300)]
-    code, text = answers[-1]
+    responses = [client.create(f"new-{number}", 20, retention_ms="7") for number in range(300)]
+    code, text = responses[-1]
     assert code == STORAGE
     assert text
-    assert {one for one, _ in answers} <= {0, STORAGE}
-    made = {f"new-{number}" for number, (one, _) in enumerate(answers) if one == 0}
+    assert {one for one, _ in responses} <= {0, STORAGE}
+    made = {f"new-{number}" for number, (one, _) in enumerate(responses) if one == 0}
     assert client.topics() == {**{f"t{number}": 2 for number in range(40)}, **dict.fromkeys(made, 20)}
     for number in range(40):
         assert client.configure(TOPIC, f"t{number}", "retention.ms", "1000") == (0, None)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.common.config import BrokerConfig
-from kbroker.common.config_def import ConfigError
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.errors import Errors
 from kbroker.protocol import codec
 from kbroker.server.broker import Broker, BrokerStartError
@@ -48,8 +48,8 @@ def get(broker: Broker, path: str, accept: str = "") -> tuple[int, str, str]:
     assert broker.metrics_url is not None
     request = urllib.request.Request(broker.metrics_url + path, headers={"Accept": accept} if accept else {})
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return answer.status, answer.read().decode(), answer.headers["Content-Type"]
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return response.status, response.read().decode(), response.headers["Content-Type"]
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode(), error.headers["Content-Type"]
@@ -82,7 +82,7 @@ def test_requests_are_counted_where_their_time_went(broker: Broker) -> None:
     assert found[name + 'requests_total{request="Produce",version="7"}'] == 5
     assert found[name + 'errors_total{error="NONE",request="Produce"}'] == 3
     assert found[name + 'errors_total{error="UNKNOWN_TOPIC_OR_PARTITION",request="Produce"}'] == 1
-    assert found[name + 'errors_total{error="NONE",request="Fetch"}'] == 2  # the answer's own, and the partition's
+    assert found[name + 'errors_total{error="NONE",request="Fetch"}'] == 2  # the response's own, and the partition's
     assert found[name + 'errors_total{error="NONE",request="CreateTopics"}'] == 1
     assert found[name + 'request_bytes_total{request="Produce"}'] > 5 * 70
     for api in ("Fetch", "FetchConsumer"):
@@ -168,8 +168,8 @@ def software(broker: Broker) -> dict[tuple[str, str], float]:
 def tell(client: wire.Connection, name: str, version: str) -> int:
     """Send ApiVersions 3; its error code."""
     body = {"ClientSoftwareName": name, "ClientSoftwareVersion": version}
-    answer = client.ask(codec.encode_request_frame(18, 3, 7, "raw", body)[4:])
-    return codec.decode_response_frame(18, 3, bytearray(answer))[1]["ErrorCode"]
+    response = client.ask(codec.encode_request_frame(18, 3, 7, "raw", body)[4:])
+    return codec.decode_response_frame(18, 3, bytearray(response))[1]["ErrorCode"]
 
 
 def test_connections_by_software(broker: Broker) -> None:
@@ -209,7 +209,8 @@ def test_software_that_clients_make_up_is_bounded(broker: Broker) -> None:
 
 
 def test_answers_that_wait_for_a_network_thread() -> None:
-    """The answers between handlers and network threads are counted, of each thread and together, and leave nothing."""
+    """The responses between handlers and network threads are counted, of each thread and together, and leave
+    nothing."""
     with Broker(CONFIG) as broker, wire.Connection(broker.bootstrap_servers) as client:
         server = broker._running().server
         seen: set[float] = set()

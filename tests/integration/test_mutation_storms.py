@@ -54,8 +54,8 @@ def connect(broker: BrokerProcess, client_id: str) -> Connection:
 def create(connection: Connection, version: int, name: str, partitions: int) -> tuple[int, int]:
     """Returns: throttle_time_ms and the error code."""
     topic = {"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
-    answer = connection.request(CREATE_TOPICS, version, {"Topics": [topic], "timeoutMs": 9000})
-    return answer["ThrottleTimeMs"], answer["Topics"][0]["ErrorCode"]
+    response = connection.request(CREATE_TOPICS, version, {"Topics": [topic], "timeoutMs": 9000})
+    return response["ThrottleTimeMs"], response["Topics"][0]["ErrorCode"]
 
 
 def answered_after_ms(connection: Connection) -> float:
@@ -123,11 +123,11 @@ def test_old_and_new_clients_storm(broker: BrokerProcess) -> None:
     try:
         while codes.count(REFUSED) < 3:
             try:
-                answer = new.create_topics({f"new-{len(codes)}": {"num_partitions": 10}}, raise_errors=False)
+                response = new.create_topics({f"new-{len(codes)}": {"num_partitions": 10}}, raise_errors=False)
             except NodeNotReadyError:  # it waits by itself for the time it was told, and refuses to send meanwhile
                 time.sleep(0.05)
                 continue
-            codes += [topic["error_code"] for topic in answer["topics"]]
+            codes += [topic["error_code"] for topic in response["topics"]]
             assert codes.count(0) * 10 <= BURST + RATE * (time.monotonic() - begun) + 10
     finally:
         new.close()
@@ -142,8 +142,8 @@ def test_automatic_creation_is_silent(broker: BrokerProcess) -> None:
     assert create(connection, 7, "auto-a", WINDOWS + 5) == (0, 0)
     body: Body = {"Topics": [{"Name": "auto-b"}], "AllowAutoTopicCreation": True}
     for _ in range(2):
-        answer = connection.request(METADATA, 8, body, timeout_s=3)
-        assert (answer["ThrottleTimeMs"], [t["ErrorCode"] for t in answer["Topics"]]) == (0, [3])
+        response = connection.request(METADATA, 8, body, timeout_s=3)
+        assert (response["ThrottleTimeMs"], [t["ErrorCode"] for t in response["Topics"]]) == (0, [3])
     connection.close()
     limit(broker, "auto", None)
     connection = connect(broker, "auto")

@@ -10,7 +10,7 @@ import pytest
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group_records import CommittedOffset
-from kbroker.log.verify import verify
+from kbroker.log.tools.verify import verify
 from kbroker.server.broker import Broker
 
 GROUPS = 200

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker._core.metric_config import MetricConfig
-from kbroker._core.sensor import Sensor
-from kbroker._core.stats import Percentiles
+from kbroker._core.metrics.metric_config import MetricConfig
+from kbroker._core.metrics.sensor import Sensor
+from kbroker._core.metrics.stats import Percentiles
 from tests.support import need
 from tests.support.kafka import compiled, java_command
 

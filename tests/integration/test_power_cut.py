@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.server.metadata_store import BROKER, MetadataStore
+from kbroker.server.metadata.metadata_store import BROKER, MetadataStore
 from tests.support import need
 from tests.support.broker import BrokerProcess
 from tests.support.fixture_client import Raw
@@ -39,27 +39,27 @@ class Administrator:
         self._made += 1
         name = f"t{self._made}"
         row = {"Name": name, "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
-        answer = self.raw.ask(19, 7, {"Topics": [row], "timeoutMs": 9000, "validateOnly": False})
-        assert answer["Topics"][0]["ErrorCode"] == 0, answer
+        response = self.raw.ask(19, 7, {"Topics": [row], "timeoutMs": 9000, "validateOnly": False})
+        assert response["Topics"][0]["ErrorCode"] == 0, response
         self.topics[name] = (1, {})
 
     def delete(self, name: str) -> None:
-        answer = self.raw.ask(20, 4, {"TopicNames": [name], "TimeoutMs": 9000})
-        assert answer["Responses"][0]["ErrorCode"] == 0, answer
+        response = self.raw.ask(20, 4, {"TopicNames": [name], "TimeoutMs": 9000})
+        assert response["Responses"][0]["ErrorCode"] == 0, response
         del self.topics[name]
 
     def grow(self, name: str) -> None:
         count, configs = self.topics[name]
         row = {"Name": name, "Count": count + 1, "Assignments": None}
-        answer = self.raw.ask(37, 3, {"Topics": [row], "TimeoutMs": 9000, "ValidateOnly": False})
-        assert answer["Results"][0]["ErrorCode"] == 0, answer
+        response = self.raw.ask(37, 3, {"Topics": [row], "TimeoutMs": 9000, "ValidateOnly": False})
+        assert response["Results"][0]["ErrorCode"] == 0, response
         self.topics[name] = (count + 1, configs)
 
     def configure(self, kind: int, name: str, key: str, value: str) -> None:
         change = {"Name": key, "ConfigOperation": 0, "Value": value}
         row = {"ResourceType": kind, "ResourceName": name, "Configs": [change]}
-        answer = self.raw.ask(44, 1, {"Resources": [row], "ValidateOnly": False})
-        assert answer["Responses"][0]["ErrorCode"] == 0, answer
+        response = self.raw.ask(44, 1, {"Resources": [row], "ValidateOnly": False})
+        assert response["Responses"][0]["ErrorCode"] == 0, response
 
     def configure_topic(self, name: str, value: int) -> None:
         self.configure(TOPIC, name, "retention.ms", str(value))
@@ -71,8 +71,8 @@ class Administrator:
 
     def add_user(self, name: str, iterations: int) -> None:
         row = {"Name": name, "Mechanism": 1, "Iterations": iterations, "Salt": b"s" * 16, "SaltedPassword": b"p" * 32}
-        answer = self.raw.ask(51, 0, {"Deletions": [], "Upsertions": [row]})
-        assert answer["Results"][0]["ErrorCode"] == 0, answer
+        response = self.raw.ask(51, 0, {"Deletions": [], "Upsertions": [row]})
+        assert response["Results"][0]["ErrorCode"] == 0, response
         self.users[name] = iterations
 
     def set_quota(self, name: str, rate: float) -> None:
@@ -80,8 +80,8 @@ class Administrator:
             "Entity": [{"EntityType": "user", "EntityName": name}],
             "Ops": [{"Key": "producer_byte_rate", "Value": rate, "Remove": False}],
         }
-        answer = self.raw.ask(49, 1, {"Entries": [entry], "ValidateOnly": False})
-        assert answer["Entries"][0]["ErrorCode"] == 0, answer
+        response = self.raw.ask(49, 1, {"Entries": [entry], "ValidateOnly": False})
+        assert response["Entries"][0]["ErrorCode"] == 0, response
         self.quotas[name] = rate
 
     def random_change(self, rng: random.Random) -> None:
@@ -181,8 +181,8 @@ def test_acknowledged_metadata_survives_a_power_cut(
         again = start_broker(folder=folder / "data")
         every = {"Topics": None, "AllowAutoTopicCreation": False, "IncludeTopicAuthorizedOperations": False}
         with Raw(SimpleNamespace(bootstrap_servers=again.bootstrap)) as raw:
-            answer = raw.ask(3, 12, every)
-        assert [(row["Name"], len(row["Partitions"])) for row in answer["Topics"]] == [("t2", 1)]
+            response = raw.ask(3, 12, every)
+        assert [(row["Name"], len(row["Partitions"])) for row in response["Topics"]] == [("t2", 1)]
         assert (folder / "data" / "t2-0" / "partition.metadata").read_text().startswith("version: 0\ntopic_id: ")
         assert again.stop() == 0
 
@@ -208,7 +208,7 @@ import os, sys, uuid
 from pathlib import Path
 from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.log_dir import LogDir
-from kbroker.server.metadata_store import BROKER, MetadataStore, StoredTopic
+from kbroker.server.metadata.metadata_store import BROKER, MetadataStore, StoredTopic
 
 def acknowledge(what):
     os.write(1, b"ACK " + what.encode() + b"\\n")

@@ -81,12 +81,12 @@ QUIRKS: dict[int, tuple[str, list[tuple[str, str]]]] = {
             (HERE, "test_no_answer_with_acks_0"),
             (HERE, "test_a_whole_batch_however_large"),
             (HERE, "test_offsets_that_are_not_there"),
-            ("integration/test_native_lane", "test_fetch_waits_exactly_its_time"),
-            ("integration/test_native_lane", "test_min_bytes_adds_up_over_partitions"),
+            ("integration/test_native_handlers", "test_fetch_waits_exactly_its_time"),
+            ("integration/test_native_handlers", "test_min_bytes_adds_up_over_partitions"),
         ],
     ),
     14: (
-        "throttled: the answer first, then no reading",
+        "throttled: the response first, then no reading",
         [
             ("integration/socket_server/test_socket_server", "test_throttle_outlasts_the_answer"),
             ("integration/throttling/test_produce", "test_produce_is_answered_at_once_and_muted_to_the_millisecond"),
@@ -156,8 +156,8 @@ def fetch(connection: Connection, version: int, where: dict[str, Any], offset: i
     """The one partition's row, and its topic's."""
     limits = {"MaxWaitMs": 0, "MinBytes": 1, "MaxBytes": 1 << 20, "PartitionMaxBytes": 1 << 20, **limits}
     part = {"Partition": 0, "FetchOffset": offset, "PartitionMaxBytes": limits.pop("PartitionMaxBytes")}
-    answer = ask(connection, wire.FETCH, version, {**limits, "Topics": [{**where, "Partitions": [part]}]})
-    (topic,) = answer["Responses"]
+    response = ask(connection, wire.FETCH, version, {**limits, "Topics": [{**where, "Partitions": [part]}]})
+    (topic,) = response["Responses"]
     (row,) = topic["Partitions"]
     return row, topic
 
@@ -185,7 +185,7 @@ def test_nothing_to_read_is_no_bytes_and_not_null(broker: VirtualBroker, version
 
 
 def test_nothing_to_read_byte_by_byte(broker: VirtualBroker) -> None:
-    """The same by hand: an int32 of 0 up to v11 ends the answer, not -1 (quirk 5)."""
+    """The same by hand: an int32 of 0 up to v11 ends the response, not -1 (quirk 5)."""
     with Connection(broker.bootstrap_servers) as one:
         assert one.ask(wire.fetch("t"))[-4:] == bytes(4)
 
@@ -226,8 +226,8 @@ def test_idempotent_batches_over_the_wire(broker: VirtualBroker) -> None:
 
     def send(sequence: int, *, producer: int = 7, epoch: int = 0, count: int = 1) -> tuple[int, int]:
         data = wire.batch([b"x"] * count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
-        answer = wire.produced(one.ask(wire.produce("t", 0, data, acks=-1)))
-        return answer.error_code, answer.base_offset
+        response = wire.produced(one.ask(wire.produce("t", 0, data, acks=-1)))
+        return response.error_code, response.base_offset
 
     with Connection(broker.bootstrap_servers) as one:
         assert [send(41 + n) for n in range(6)] == [(0, n) for n in range(6)]
@@ -249,16 +249,17 @@ def test_pipelined_batches_keep_their_order(broker: VirtualBroker) -> None:
         for n in range(5):
             data = wire.batch(producer_id=7, producer_epoch=0, base_sequence=n)
             one.send(wire.produce("t", 0, data, acks=-1))
-        answers = [wire.produced(one.receive()) for _ in range(5)]
-        assert [(answer.error_code, answer.base_offset) for answer in answers] == [(0, n) for n in range(5)]
+        responses = [wire.produced(one.receive()) for _ in range(5)]
+        assert [(response.error_code, response.base_offset) for response in responses] == [(0, n) for n in range(5)]
 
 
 def test_no_answer_with_acks_0(broker: VirtualBroker) -> None:
-    """The next answer on the connection is the next request's, and the record is there; a failure closes (quirk 13)."""
+    """The next response on the connection is the next request's, and the record is there; a failure closes (quirk
+    13)."""
     with Connection(broker.bootstrap_servers) as one:
         one.send(wire.produce("t", 0, wire.batch(), acks=0))
-        answer = one.ask(wire.header(wire.API_VERSIONS, 0, 77))
-        assert struct.unpack_from(">i", answer) == (77,)
+        response = one.ask(wire.header(wire.API_VERSIONS, 0, 77))
+        assert struct.unpack_from(">i", response) == (77,)
         assert wire.fetched(one.ask(wire.fetch("t"))).high_watermark == 1
         one.send(wire.produce("missing", 0, wire.batch(), acks=0))
         assert one.is_closed_within(5)

@@ -9,9 +9,9 @@ import time
 import confluent_kafka
 import pytest
 
-from kbroker._core.metric_config import MetricConfig, Quota
-from kbroker._core.sensor import Sensor
-from kbroker._core.stats import CumulativeSum, Rate
+from kbroker._core.metrics.metric_config import MetricConfig, Quota
+from kbroker._core.metrics.sensor import Sensor
+from kbroker._core.metrics.stats import CumulativeSum, Rate
 from kbroker.metrics.registry import MetricName
 from kbroker.network.request_channel import InboundRequest
 from kbroker.testing import EmbeddedBroker

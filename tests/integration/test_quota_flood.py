@@ -29,13 +29,13 @@ def set_quota(client: QuotaClient, client_id: str | None, key: str, value: float
         "Entity": [{"EntityType": "client-id", "EntityName": client_id}],
         "Ops": [{"Key": key, "Value": value, "Remove": False}],
     }
-    (answer,) = client.call("AlterClientQuotas", 1, {"Entries": [entry], "ValidateOnly": False})["Entries"]
-    assert answer["ErrorCode"] == 0
+    (response,) = client.call("AlterClientQuotas", 1, {"Entries": [entry], "ValidateOnly": False})["Entries"]
+    assert response["ErrorCode"] == 0
 
 
 def scrape(url: str) -> dict[str, float]:
-    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
-        rows = (line.rpartition(" ") for line in answer.read().decode().splitlines() if not line.startswith("#"))
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as response:
+        rows = (line.rpartition(" ") for line in response.read().decode().splitlines() if not line.startswith("#"))
         return {name: float(value) for name, _, value in rows}
 
 

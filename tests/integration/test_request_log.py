@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker._core.sensor import QuotaViolationError
-from kbroker.common.config_def import ConfigError
+from kbroker._core.metrics.sensor import QuotaViolationError
+from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.request_log import QUOTA_TYPES
 from kbroker.metrics.registry import Metrics
 from kbroker.protocol.records import columns
@@ -61,7 +61,7 @@ def records(broker: EmbeddedBroker, topic: str = LOG) -> list[Record]:
 
 
 def of_client(broker: EmbeddedBroker, client_id: str = "app", count: int = 1) -> list[Record]:
-    """The records of a client, once there are so many: a request ends after its answer has gone out."""
+    """The records of a client, once there are so many: a request ends after its response has gone out."""
     found: list[Record] = []
 
     def enough() -> bool:
@@ -78,7 +78,7 @@ def test_a_request_is_in_the_log_with_its_sizes(broker: VirtualBroker, client: Q
     software = {"ClientSoftwareName": "my-client", "ClientSoftwareVersion": "1.2.3"}
     first = client.begin("ApiVersions", 3, software)
     client.end()
-    answered = len(client.answer)
+    answered = len(client.response)
     size = client.produce("t", 1000)
     client.end()
     client.call("ListGroups", 0, {})
@@ -166,7 +166,7 @@ def test_a_replay_gives_the_brokers_delays(broker: VirtualBroker, client: QuotaC
 
 
 def test_a_replay_gives_the_delays_of_real_time_too() -> None:
-    """Handlers and network threads take time there, which is charged after the answer: it is in the log as well."""
+    """Handlers and network threads take time there, which is charged after the response: it is in the log as well."""
     settings = {**SETTINGS, "quota.window.num": "2"}
     quotas = ((USER, None, PRODUCER, 30_000), (None, "app", PERCENTAGE, 0.5))
     with EmbeddedBroker(settings) as broker, QuotaClient(broker.bootstrap_servers, "app") as client:
@@ -237,9 +237,9 @@ def test_a_refused_mutation_is_a_verdict(broker: VirtualBroker, client: QuotaCli
         {"Name": f"m{n}", "NumPartitions": 30, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
         for n in range(2)
     ]
-    answer = client.call("CreateTopics", 6, {"Topics": topics, "timeoutMs": 1000, "validateOnly": False})
-    assert sorted(t["ErrorCode"] for t in answer["Topics"]) == [0, 89]
-    told = answer["ThrottleTimeMs"]
+    response = client.call("CreateTopics", 6, {"Topics": topics, "timeoutMs": 1000, "validateOnly": False})
+    assert sorted(t["ErrorCode"] for t in response["Topics"]) == [0, 89]
+    told = response["ThrottleTimeMs"]
     (record,) = of_client(broker)
     (update,) = record["quota"]["updates"]
     (verdict,) = record["quota"]["verdicts"]

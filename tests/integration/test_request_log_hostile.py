@@ -95,7 +95,7 @@ def send_all(broker: EmbeddedBroker, frames: list[bytes]) -> None:
         for frame in frames:
             one = connections.enter_context(Connection(broker.bootstrap_servers))
             one.send_raw(frame)
-        assert wire.answers(broker.bootstrap_servers)
+        assert wire.responses(broker.bootstrap_servers)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kbroker._core.stats import CumulativeSum
+from kbroker._core.metrics.stats import CumulativeSum
 from kbroker.metrics.registry import MetricName
 from kbroker.protocol import codec
 from tests.support import wire

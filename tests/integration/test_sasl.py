@@ -38,9 +38,9 @@ def secured(certificates: Certificates) -> Iterator[SecuredBroker]:
 
 def ask(connection: Connection, key: int, version: int, **body: Any) -> dict[str, Any]:
     frame = codec.encode_request_frame(key, version, 9, "raw", body)[4:]
-    correlation_id, answer = codec.decode_response_frame(key, version, bytearray(connection.ask(frame)))
+    correlation_id, response = codec.decode_response_frame(key, version, bytearray(connection.ask(frame)))
     assert correlation_id == 9
-    return answer
+    return response
 
 
 def log_in(connection: Connection, token: bytes = ALICE, version: int = 2) -> dict[str, Any]:
@@ -76,8 +76,8 @@ def test_wrong_passwords_users_and_mechanisms(secured: SecuredBroker, listener: 
             secured.cluster(listener, changes, mechanism="SCRAM-SHA-512")
         assert refused.value.error is Errors.SASL_AUTHENTICATION_FAILED
     connection = secured.connect("SASL")
-    answer = ask(connection, HANDSHAKE, 1, Mechanism="GSSAPI")
-    assert answer == {"ErrorCode": 33, "Mechanisms": ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]}
+    response = ask(connection, HANDSHAKE, 1, Mechanism="GSSAPI")
+    assert response == {"ErrorCode": 33, "Mechanisms": ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]}
     assert is_closed(connection)
 
 
@@ -132,7 +132,7 @@ def test_api_versions_before_and_after(secured: SecuredBroker) -> None:
 
 
 def test_the_whole_conversation_in_one_packet(secured: SecuredBroker) -> None:
-    """A client that does not wait for answers gets them in order, and its first request is served."""
+    """A client that does not wait for responses gets them in order, and its first request is served."""
     frames = [
         codec.encode_request_frame(HANDSHAKE, 1, 1, "x", {"Mechanism": "PLAIN"}),
         codec.encode_request_frame(AUTHENTICATE, 1, 2, "x", {"AuthBytes": ALICE}),
@@ -173,8 +173,8 @@ def test_frames_as_large_as_allowed_are_read(secured: SecuredBroker) -> None:
         assert is_closed(connection)
     with secured.connect("SASL") as connection:
         assert ask(connection, HANDSHAKE, 1, Mechanism="PLAIN")["ErrorCode"] == 0
-        answer = ask(connection, AUTHENTICATE, 1, AuthBytes=b"\0alice\0" + b"x" * 500_000)
-        assert answer["ErrorCode"] == Errors.SASL_AUTHENTICATION_FAILED
+        response = ask(connection, AUTHENTICATE, 1, AuthBytes=b"\0alice\0" + b"x" * 500_000)
+        assert response["ErrorCode"] == Errors.SASL_AUTHENTICATION_FAILED
 
 
 def test_frames_before_authentication_do_not_touch_the_pool(certificates: Certificates) -> None:
@@ -212,8 +212,8 @@ def test_a_failure_is_told_after_the_delay_only(certificates: Certificates) -> N
             refused.receive()
         refused.socket.settimeout(10)
         clock.advance_ms(1)
-        _, answer = codec.decode_response_frame(AUTHENTICATE, 1, bytearray(refused.receive()))
-        assert answer["ErrorCode"] == Errors.SASL_AUTHENTICATION_FAILED
+        _, response = codec.decode_response_frame(AUTHENTICATE, 1, bytearray(refused.receive()))
+        assert response["ErrorCode"] == Errors.SASL_AUTHENTICATION_FAILED
         assert is_closed(refused)
 
 
@@ -307,8 +307,8 @@ def test_a_session_is_renewed_on_the_same_connection(ending: SecuredBroker, cloc
         connection.send(frame[4:])
         wait_for("the failure", lambda: ending.counters()["authentications_failed"] == 1)
         clock.advance_ms(100)
-        _, answer = codec.decode_response_frame(AUTHENTICATE, 1, bytearray(connection.receive()))
-        assert answer["ErrorMessage"].startswith("Cannot change principals during re-authentication")
+        _, response = codec.decode_response_frame(AUTHENTICATE, 1, bytearray(connection.receive()))
+        assert response["ErrorMessage"].startswith("Cannot change principals during re-authentication")
         assert is_closed(connection)
 
 
@@ -325,9 +325,9 @@ def test_a_renewal_in_a_packet_with_requests(ending: SecuredBroker, clock: Virtu
             + codec.encode_request_frame(AUTHENTICATE, 1, 4, "x", {"AuthBytes": ALICE})
             + codec.encode_request_frame(METADATA, 1, 5, "x", metadata)
         )
-        answers = [connection.receive() for _ in range(5)]
-        assert [struct.unpack_from(">i", answer)[0] for answer in answers] == [1, 2, 3, 4, 5]
-        _, renewed = codec.decode_response_frame(AUTHENTICATE, 1, bytearray(answers[3]))
+        responses = [connection.receive() for _ in range(5)]
+        assert [struct.unpack_from(">i", response)[0] for response in responses] == [1, 2, 3, 4, 5]
+        _, renewed = codec.decode_response_frame(AUTHENTICATE, 1, bytearray(responses[3]))
         assert (renewed["ErrorCode"], renewed["SessionLifetimeMs"]) == (0, 30_000)
 
 
@@ -400,9 +400,9 @@ def test_quotas_go_by_who_logged_in(secured: SecuredBroker) -> None:
             log_in(bob, b"\0bob\0" + PASSWORDS["bob"].encode())
             throttled = {}
             for name, connection in (("alice", alice), ("bob", bob), ("other", other)):
-                answer = connection.ask(wire.produce(topic, 0, records))
-                assert wire.produced(answer).error_code == 0
-                (throttled[name],) = struct.unpack(">i", answer[-4:])
+                response = connection.ask(wire.produce(topic, 0, records))
+                assert wire.produced(response).error_code == 0
+                (throttled[name],) = struct.unpack(">i", response[-4:])
             assert throttled["alice"] > 0
             assert throttled["bob"] == throttled["other"] == 0
     finally:

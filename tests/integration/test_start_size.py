@@ -95,7 +95,7 @@ def test_a_forked_child_runs_and_ends() -> None:
     """A child of a busy broker's process runs Python, makes a broker of its own and exits; the parent serves on."""
     program = f"""
 import os, socket, struct, sys, threading
-from kbroker._core.timing_wheel import Timer
+from kbroker._core.timer.timing_wheel import Timer
 from kbroker.server.broker import Broker
 def ask(broker):
     host, _, port = broker.bootstrap_servers.rpartition(":")

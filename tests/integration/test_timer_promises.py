@@ -17,7 +17,7 @@ from collections.abc import Callable
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker._core.timing_wheel import Timer
+from kbroker._core.timer.timing_wheel import Timer
 
 PENDING = 1_000_000
 TICK_MS = 1

@@ -15,7 +15,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.client.connection import BrokerConnectionError
-from kbroker.common.config_def import ConfigError
+from kbroker.common.configs.config_def import ConfigError
 from tests.support import wire
 from tests.support.broker import wait_for
 from tests.support.certificates import Certificates
@@ -179,10 +179,10 @@ def test_a_slow_handshake(secured: SecuredBroker) -> None:
         dribble(slow.socket, outgoing.read())
         hello.write(struct.pack(">i", 11) + header(API_VERSIONS, 0, client_id="x"))
         dribble(slow.socket, outgoing.read())
-        answer = b""
-        while len(answer) < 4:
+        response = b""
+        while len(response) < 4:
             try:
-                answer += hello.read(1 << 16)
+                response += hello.read(1 << 16)
             except ssl.SSLWantReadError:
                 incoming.write(slow.socket.recv(1 << 16))
 
@@ -316,8 +316,8 @@ def test_file_regions_arrive_whole_under_load(secured: SecuredBroker, filled: tu
                 connection.send(request)
                 if number == 0:  # the kernel's buffers fill up: what was encrypted must wait
                     others_done.wait(60)
-                answer = connection.receive()
-                got = wire.fetched(answer).records
+                response = connection.receive()
+                got = wire.fetched(response).records
                 if got != whole[: len(got)] or len(got) < 1 << 20:
                     failures.append(f"reader {number}: {len(got)} bytes that differ")
 
@@ -332,13 +332,13 @@ def test_file_regions_arrive_whole_under_load(secured: SecuredBroker, filled: tu
     assert failures == []
 
 
-@pytest.mark.parametrize("run_length", [1, 16])
-def test_many_requests_in_one_record(certificates: Certificates, run_length: int) -> None:
+@pytest.mark.parametrize("request_batch_max", [1, 16])
+def test_many_requests_in_one_record(certificates: Certificates, request_batch_max: int) -> None:
     """Bytes decrypted ahead of their turn are handed over when it comes, without another byte from the client."""
     count = 500
     frames = b"".join(struct.pack(">i", 13) + header(API_VERSIONS, 0, number, "raw") for number in range(count))
     with (
-        SecuredBroker(certificates, {"kbroker.run.length": run_length}) as secured,
+        SecuredBroker(certificates, {"kbroker.request.batch.max": request_batch_max}) as secured,
         secured.connect_tls("TLS") as connection,
     ):
         connection.send_raw(frames)
@@ -403,8 +403,8 @@ def test_any_poller_will_do(certificates: Certificates) -> None:
             assert connection.ask(b"\0alice\0alice-secret") == b""
             for _ in range(5):
                 assert wire.produced(connection.ask(wire.produce(topic, 0, batch))).error_code == 0
-            answer = connection.ask(wire.fetch(topic, max_bytes=1 << 25, partition_max_bytes=1 << 25))
-            assert wire.fetched(answer).records.count(batch[61:]) == 5
+            response = connection.ask(wire.fetch(topic, max_bytes=1 << 25, partition_max_bytes=1 << 25))
+            assert wire.fetched(response).records.count(batch[61:]) == 5
         before = secured.counters()["connections_closed"]
         stranger = secured.connect_tls("TLS")
         stranger.reset()
@@ -440,7 +440,7 @@ def test_a_broker_without_secured_listeners_loads_no_openssl(tmp_path: Path) -> 
     program = (
         "import sys, kbroker.cli\n"
         "from kbroker.server.broker import Broker\n"
-        "with Broker(): print('ssl' in sys.modules, 'kbroker.common.scram' in sys.modules)\n"
+        "with Broker(): print('ssl' in sys.modules, 'kbroker.common.security.scram' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.split()[0] == "False", done.stderr

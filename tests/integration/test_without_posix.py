@@ -26,7 +26,7 @@ def test_without_posix(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     modules, locked, end = done.stdout.splitlines()
-    wanted = {"kbroker._core.selector", "kbroker.client.admin", "kbroker.cli.serve", "kbroker.testing.plugin"}
+    wanted = {"kbroker._core.network.selector", "kbroker.client.admin", "kbroker.cli.serve", "kbroker.testing.plugin"}
     assert wanted <= set(modules.split())
     assert "in use by this process" in locked
     assert end == "done"

@@ -22,8 +22,8 @@ READY = re.compile(r"127\.0\.0\.1:([1-9]\d*)")
 FORBIDDEN = (".c", ".cpp", ".pyx", ".o")  # sources are for the sdist, headers and .pxd are for other Cython packages
 NEEDED = (
     "kbroker/py.typed",
-    "kbroker/_core/timing_wheel.pxd",
-    "kbroker/_core/timing_wheel.pyi",
+    "kbroker/_core/timer/timing_wheel.pxd",
+    "kbroker/_core/timer/timing_wheel.pyi",
     "kbroker/_core/py.typed",
     "kbroker/spark/purgatory/driver.pyi",
     "kbroker/spark/purgatory/driver.pxd",

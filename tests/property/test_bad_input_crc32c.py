@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.crc32c import _crc32c_by_table, crc32c
+from kbroker._core.codec.crc32c import _crc32c_by_table, crc32c
 from tests.support.bad_input import JUNK, at_any_pace, attempt
 
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.framing import Framer
-from kbroker._core.memory_pool import MemoryPool
+from kbroker._core.codec.framing import Framer
+from kbroker._core.requests.memory_pool import MemoryPool
 from tests.support.bad_input import BUFFERS, JUNK, at_any_pace, attempt, refused, storm
 
 KINDS = st.sampled_from(["length-prefix", "delimiter", "raw"])

@@ -1,10 +1,10 @@
-"""Requests in Python's hands: those made by hand, and answers that are lost on purpose."""
+"""Requests in Python's hands: those made by hand, and responses that are lost on purpose."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.network._inbound import ChannelThrottle, InboundRequest
-from kbroker.network.request_channel import LostAnswers
+from kbroker.network.processor._inbound import ChannelThrottle, InboundRequest
+from kbroker.network.request_channel import SuppressedResponses
 from tests.support.bad_input import JUNK, OBJECTS, at_any_pace, attempt, refused, storm
 
 
@@ -12,10 +12,10 @@ from tests.support.bad_input import JUNK, OBJECTS, at_any_pace, attempt, refused
 @given(st.data())
 def test_lost_answers(data: st.DataObject) -> None:
     """Only True and False say what becomes of a connection; closed and closed again it stays closed."""
-    attempt(lambda: LostAnswers, data, [JUNK], ())
+    attempt(lambda: SuppressedResponses, data, [JUNK], ())
     for wrong in data.draw(st.lists(OBJECTS.filter(lambda one: not isinstance(one, bool)), max_size=3)):
-        assert refused(LostAnswers, wrong) is TypeError
-    lost = LostAnswers(data.draw(st.booleans()))
+        assert refused(SuppressedResponses, wrong) is TypeError
+    lost = SuppressedResponses(data.draw(st.booleans()))
     storm(data, lost, {"close": [], "kept": [], "lost": [], "__init__": []})
     assert (lost.kept, lost.lost) == (0, 0)
 
@@ -28,6 +28,6 @@ def test_what_only_the_network_makes() -> None:
     for call in (forged.close, forged.respond_nothing, forged.start_throttle):
         assert refused(call) is ValueError
     assert refused(forged.respond, b"") is ValueError
-    assert refused(forged.lose_answer, LostAnswers(True)) is ValueError
-    assert refused(forged.lose_answer, None) is TypeError
+    assert refused(forged.suppress_response, SuppressedResponses(True)) is ValueError
+    assert refused(forged.suppress_response, None) is TypeError
     ChannelThrottle().end()

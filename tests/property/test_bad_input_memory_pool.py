@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.memory_pool import MemoryPool, PooledBuffer
+from kbroker._core.requests.memory_pool import MemoryPool, PooledBuffer
 from tests.support.bad_input import JUNK, OBJECTS, at_any_pace, attempt, storm
 
 SIZES = st.one_of(OBJECTS, st.integers(-(2**70), 2000), st.integers(2**50, 2**70))

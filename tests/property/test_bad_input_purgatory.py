@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker._core.clock import VirtualClock
-from kbroker._core.purgatory import DelayedOperation, Purgatory
-from kbroker._core.timing_wheel import Timer
+from kbroker._core.timer.purgatory import DelayedOperation, Purgatory
+from kbroker._core.timer.timing_wheel import Timer
 from tests.support.bad_input import JUNK, NO_TIME, at_any_pace, attempt, storm
 
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker._core.clock import VirtualClock
-from kbroker._core.request_queue import Queue
-from kbroker.network._inbound import ChannelThrottle, InboundRequest, OwnedPayload, receive
+from kbroker._core.requests.request_queue import Queue
+from kbroker.network.processor._inbound import ChannelThrottle, InboundRequest, OwnedPayload, receive
 from kbroker.network.request_channel import RequestChannel
 from tests.support.bad_input import JUNK, OBJECTS, at_any_pace, attempt, refused, storm
 

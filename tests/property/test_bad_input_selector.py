@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.memory_pool import MemoryPool
-from kbroker._core.mute import EVENTS, IllegalStateError, MuteTable
-from kbroker._core.poller import PortablePoller
-from kbroker._core.selector import Endpoint, Receive, Selector
+from kbroker._core.network.mute import EVENTS, IllegalStateError, MuteTable
+from kbroker._core.network.poller import PortablePoller
+from kbroker._core.network.selector import Endpoint, Receive, Selector
+from kbroker._core.requests.memory_pool import MemoryPool
 from tests.support.bad_input import BUFFERS, JUNK, OBJECTS, at_any_pace, attempt, refused, storm
 
 # of descriptors only what is never open: a real one would be closed under somebody's feet

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.request_queue import Queue
+from kbroker._core.requests.request_queue import Queue
 from kbroker.common.listeners import Listener
 from kbroker.network._acceptor import Acceptor
-from kbroker.network._processor import Processor
+from kbroker.network.processor._processor import Processor
 from kbroker.network.request_channel import RequestChannel
 from kbroker.network.socket_server import SocketServer, SocketServerOptions
 from tests.support.bad_input import JUNK, OBJECTS, at_any_pace, attempt, refused, storm
@@ -22,7 +22,8 @@ HERE = Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)
 @given(st.data())
 def test_processor(data: st.DataObject) -> None:
     """Settings are refused one by one; a processor that never runs can be asked and stopped."""
-    names = ("pool", "clock", "framing", "max_size_bytes", "delimiter", "idle_ms", "frame_timeout_ms", "run_length",
+    names = ("pool", "clock", "framing", "max_size_bytes", "delimiter", "idle_ms", "frame_timeout_ms",
+        "request_batch_max",
              "principal", "listener_id", "max_connections", "send_files")  # fmt: skip
     chosen = data.draw(st.dictionaries(st.sampled_from(names), JUNK, max_size=2))
     queue = st.one_of(st.just(Queue(5)), OBJECTS)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker._core.clock import VirtualClock
-from kbroker._core.timing_wheel import Timer, TimerTask
+from kbroker._core.timer.timing_wheel import Timer, TimerTask
 from tests.support.bad_input import JUNK, NO_TIME, at_any_pace, attempt, refused, storm
 
 # What a callback raises is told to sys.unraisablehook, and is no matter of the arguments: these can be called.

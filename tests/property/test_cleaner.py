@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker._core.clock import VirtualClock
-from kbroker.log._cleaner import Cleaner
 from kbroker.log._partition_log import PartitionLog
+from kbroker.log.compaction._cleaner import Cleaner
 from tests.support.compaction import batches, keyed, marker, records
 from tests.support.log_files import NOW_MS, base_of, crc_ok, open_log, read_all
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.framing import Framer
-from kbroker._core.memory_pool import MemoryPool
+from kbroker._core.codec.framing import Framer
+from kbroker._core.requests.memory_pool import MemoryPool
 
 
 def chunks(stream: bytes, cuts: list[int]) -> list[bytes]:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core.memory_pool import MemoryPool, PooledBuffer
+from kbroker._core.requests.memory_pool import MemoryPool, PooledBuffer
 
 
 @given(st.integers(1, 300), st.booleans(), st.data())

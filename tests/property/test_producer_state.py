@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.log._producer_state import ProducerStateManager
+from kbroker.log.producers._producer_state import ProducerStateManager
 
 MODULUS = 2**31
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kbroker._core.clock import VirtualClock
-from kbroker._core.purgatory import DelayedOperation, Purgatory
+from kbroker._core.timer.purgatory import DelayedOperation, Purgatory
 
 KEYS = st.sampled_from([0, 1, -1, -2, "a", ("t", 3)])
 

@@ -65,7 +65,7 @@ def test_any_bytes_are_batches_or_refused(data: bytes) -> None:
 @given(st.binary(min_size=1, max_size=200), st.integers(0, 5))
 def test_any_records_section_is_read_or_refused(section: bytes, count: int) -> None:
     """A sealed batch with arbitrary record bytes was read past its end."""
-    from tests.unit.test_records import with_payload
+    from tests.unit.protocol.test_records import with_payload
 
     data = with_payload(0, section, count)
     assert batch_at(data).is_crc_valid

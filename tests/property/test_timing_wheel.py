@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kbroker._core.clock import VirtualClock
-from kbroker._core.timing_wheel import Timer, TimerTask
+from kbroker._core.timer.timing_wheel import Timer, TimerTask
 
 DELAYS_MS = st.one_of(st.integers(-3, 60), st.integers(0, 5_000), st.integers(0, 1 << 34))
 

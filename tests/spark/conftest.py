@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.jars import CONNECTOR, DELTA, Jar, fetch_jars
-from kbroker.spark.session import build_session, require_packages, require_spark, stop_session
+from kbroker.spark.setup.jars import CONNECTOR, DELTA, Jar, fetch_jars
+from kbroker.spark.setup.session import build_session, require_packages, require_spark, stop_session
 from tests.spark.source_support import WORKER_STARTS
 from tests.support import need
 from tests.support.broker import BrokerProcess

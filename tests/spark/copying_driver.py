@@ -8,8 +8,8 @@ Prints `jvm PID` when the session stands.
 import sys
 from pathlib import Path
 
-from kbroker.spark.connector import source_options
-from kbroker.spark.session import build_session
+from kbroker.spark.setup.connector import source_options
+from kbroker.spark.setup.session import build_session
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from kbroker.common.request_log import COLUMNS, Column
-from kbroker.spark.log_schema import arrow_schema, is_milliseconds
+from kbroker.spark.tables.log_schema import arrow_schema, is_milliseconds
 
 DATE = "2026-01-02"
 START_US = int(datetime(2026, 1, 2, tzinfo=timezone.utc).timestamp()) * 1_000_000
@@ -147,7 +147,7 @@ def make_day(rows: int = 20_000, seed: int = 7, entities: int = 30, hot_share: f
     order = np.argsort(np.where(late, time + 5 * HOUR_US, time), kind="stable")
     who, api, kind, time, late = who[order], api[order], kind[order], time[order], late[order]
     size = rng.integers(60, 100_000, rows)
-    answer = rng.integers(20, 50_000, rows)
+    response = rng.integers(20, 50_000, rows)
     spans = rng.integers(1, 20_000, (7, rows))
     delay = rng.integers(1, 3_000, rows)
     chance = rng.random(rows)
@@ -158,7 +158,7 @@ def make_day(rows: int = 20_000, seed: int = 7, entities: int = 30, hot_share: f
         | {
             "connection": f"10.0.{who[i]}.1:{40_000 + links[i]}-127.0.0.1:9092-{links[i]}",
             "request_bytes": int(size[i]),
-            "response_bytes": int(answer[i]),
+            "response_bytes": int(response[i]),
             "repeated": int(folded[i]),
             **{name: int(spans[k][i]) for k, name in enumerate(_SPANS)},
         }

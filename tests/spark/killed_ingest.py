@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 from kbroker._core.clock import VirtualClock
-from kbroker.spark.ingest import ingest
-from kbroker.spark.log_reader import LogSource
-from kbroker.spark.manifest import DELTA, PARQUET
-from kbroker.spark.session import build_session
-from kbroker.spark.table_stream import StreamOptions
+from kbroker.spark.setup.session import build_session
+from kbroker.spark.tables.ingest import ingest
+from kbroker.spark.tables.log_reader import LogSource
+from kbroker.spark.tables.manifest import DELTA, PARQUET
+from kbroker.spark.tables.table_stream import StreamOptions
 from tests.spark.conftest import SETTINGS
 from tests.spark.day import START_US
 

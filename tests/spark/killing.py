@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.manifest import LOCK, PARQUET
-from kbroker.spark.session import require_spark
+from kbroker.spark.setup.session import require_spark
+from kbroker.spark.tables.manifest import LOCK, PARQUET
 from kbroker.testing.waiting import wait_until
 from tests.spark.conftest import JVM
 from tests.support import need
@@ -42,7 +42,7 @@ def kill_ingest(logs: Path, table: Path, budget: int, phase: str, table_format: 
 def wait_for_jvm(table: Path) -> None:
     """Wait until the JVM of a killed driver is gone: on a busy machine it takes longer than a new run is willing to."""
 
-    def is_gone() -> bool:
+    def is_closed() -> bool:
         with (table / LOCK).open("r+") as file:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,4 +50,4 @@ def wait_for_jvm(table: Path) -> None:
                 return False
         return True
 
-    wait_until(is_gone, 60)
+    wait_until(is_closed, 60)

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kbroker._core.clock import VirtualClock
-from kbroker._core.sensor import QuotaViolationError
+from kbroker._core.metrics.sensor import QuotaViolationError
 from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
 from kbroker.metrics.registry import Metrics
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
 from kbroker.server.quota._entity_names import DEFAULT_ENTITY
-from kbroker.spark.log_schema import arrow_schema
+from kbroker.spark.tables.log_schema import arrow_schema
 
 START_MS = 1_767_312_000_000  # 2026-01-02
 Quotas = Mapping[QuotaEntity, Mapping[str, float]]
@@ -51,7 +51,7 @@ class LoggedBroker:
         clock = VirtualClock(START_MS)
         self.managers = ClientQuotaManagers(clock, Metrics(clock=clock, expires=True))
         self._sequences: dict[tuple[str, str, str], int] = {}
-        self._sending: list[tuple[int, Callable[[], object]]] = []  # network time is known when an answer is away
+        self._sending: list[tuple[int, Callable[[], object]]] = []  # network time is known when a response is away
 
     def set(self, quotas: Quotas) -> None:
         for entity, values in quotas.items():

@@ -51,7 +51,7 @@ def set_quotas(broker: EmbeddedBroker) -> None:
 
 @dataclass
 class Known:
-    """What one client has counted: requests, their bytes, those of the answers, mutations that were let through, and
+    """What one client has counted: requests, their bytes, those of the responses, mutations that were let through, and
     the delays that it was told."""
 
     requests: int = 0
@@ -87,7 +87,7 @@ class CountingClient(QuotaClient):
 
     def end(self, number: int = -1) -> Body:
         body = super().end(number)
-        self.known.response_bytes += len(self.answer)
+        self.known.response_bytes += len(self.response)
         self.known.told_ms += body["ThrottleTimeMs"]
         return body
 
@@ -97,8 +97,8 @@ class CountingClient(QuotaClient):
             {"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
             for name in names
         ]
-        answer = self.call("CreateTopics", version, {"Topics": topics, "timeoutMs": 1000, "validateOnly": False})
-        codes = [int(topic["ErrorCode"]) for topic in answer["Topics"]]
+        response = self.call("CreateTopics", version, {"Topics": topics, "timeoutMs": 1000, "validateOnly": False})
+        codes = [int(topic["ErrorCode"]) for topic in response["Topics"]]
         self.known.mutations += partitions * codes.count(0)
         return codes
 

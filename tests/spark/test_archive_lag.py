@@ -13,16 +13,16 @@ from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.groups import Groups
 from kbroker.client.producer import Producer
-from kbroker.spark.archive import RecordSchema, archive
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.ingest import ingest
-from kbroker.spark.lag import Lag, checkpoint_lag, group_lag, read_checkpoint
-from kbroker.spark.log_reader import LogSource
-from kbroker.spark.log_schema import arrow_schema
-from kbroker.spark.manifest import TableError, describe_table
-from kbroker.spark.schema_change import first_loss
-from kbroker.spark.table import read_table
-from kbroker.spark.table_stream import StreamOptions
+from kbroker.spark.tables.archive import RecordSchema, archive
+from kbroker.spark.tables.ingest import ingest
+from kbroker.spark.tables.log_reader import LogSource
+from kbroker.spark.tables.log_schema import arrow_schema
+from kbroker.spark.tables.manifest import TableError, describe_table
+from kbroker.spark.tables.schema_change import first_loss
+from kbroker.spark.tables.table import read_table
+from kbroker.spark.tables.table_stream import StreamOptions
+from kbroker.spark.usage_views.lag import Lag, checkpoint_lag, group_lag, read_checkpoint
 from tests.spark.day import make_day
 from tests.support.broker import BrokerProcess
 

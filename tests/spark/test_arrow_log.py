@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kbroker.spark.arrow_log import conform, decode_messages
-from kbroker.spark.log_schema import arrow_schema
+from kbroker.spark.tables.arrow_log import conform, decode_messages
+from kbroker.spark.tables.log_schema import arrow_schema
 from tests.spark.day import make_day
 
 

@@ -38,7 +38,7 @@ def broker_that_serves(apis: Iterable[tuple[str, int]]) -> Iterator[EmbeddedBrok
     versions = dict(apis)
     broker.apis.entries = {
         key: entry._replace(
-            min_version=versions[entry.name], max_version=versions[entry.name], served_from=versions[entry.name]
+            min_version=versions[entry.name], max_version=versions[entry.name], min_served_version=versions[entry.name]
         )
         for key, entry in broker.apis.entries.items()
         if entry.name in versions

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kbroker.spark.connector import clear_failures, explain, sink_options, source_options
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.setup.connector import clear_failures, explain, sink_options, source_options
 from kbroker.testing import wait_until
 from tests.spark.kafka_io import batch_sizes, drain, fill, in_turn, offsets, table, unused_address
 from tests.support.broker import BrokerProcess

@@ -16,16 +16,16 @@ from kbroker._core.clock import VirtualClock
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
-from kbroker.spark.archive import RecordSchema, archive
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.ingest import ingest
-from kbroker.spark.log_reader import LogSource
-from kbroker.spark.manifest import DELTA, PARQUET, Table, TableError, live_files
-from kbroker.spark.quota_set import QuotaSet
-from kbroker.spark.replay import by_client, replay_rows, replay_table
-from kbroker.spark.table import read_table
-from kbroker.spark.table_stream import Ingested, StreamOptions, compact_table
-from kbroker.spark.usage import usage
+from kbroker.spark.tables.archive import RecordSchema, archive
+from kbroker.spark.tables.ingest import ingest
+from kbroker.spark.tables.log_reader import LogSource
+from kbroker.spark.tables.manifest import DELTA, PARQUET, Table, TableError, live_files
+from kbroker.spark.tables.table import read_table
+from kbroker.spark.tables.table_stream import Ingested, StreamOptions, compact_table
+from kbroker.spark.usage_views.usage import usage
+from kbroker.spark.whatif.quota_set import QuotaSet
+from kbroker.spark.whatif.replay import by_client, replay_rows, replay_table
 from tests.spark.day import DATE, START_US, make_day
 from tests.spark.killing import kill_ingest, wait_for_jvm
 from tests.spark.test_replay_core import SETS
@@ -186,7 +186,7 @@ def test_a_session_without_delta_is_told(
     spark: SparkSession, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before anything is written."""
-    monkeypatch.setattr("kbroker.spark.delta._EXTENSION", "one that it lacks")
+    monkeypatch.setattr("kbroker.spark.tables.delta._EXTENSION", "one that it lacks")
     with pytest.raises(PipelineError, match=r"has no Delta Lake; start one with build_session\(delta=True\)"):
         run(spark, log.folder, tmp_path / "table")
     assert not Table(tmp_path / "table").exists()

@@ -1,4 +1,4 @@
-"""The jobs over a synthetic day whose answers are known: every figure exactly."""
+"""The jobs over a synthetic day whose responses are known: every figure exactly."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.request_log import VERSION
-from kbroker.spark.ingest import ingest
-from kbroker.spark.log_reader import LogSource, good, read_log, rejected
-from kbroker.spark.log_schema import arrow_schema
-from kbroker.spark.manifest import DataFile, Table, TableError, TableInfo, bucket_of, describe_table, live_files
-from kbroker.spark.table import read_table, split, write_table
-from kbroker.spark.table_lock import lock_table
-from kbroker.spark.table_stream import StreamOptions, compact_table
-from kbroker.spark.throttles import by_quota, throttles
-from kbroker.spark.usage import MEASURES, top, usage, usage_per_day, usage_per_second
+from kbroker.spark.tables.ingest import ingest
+from kbroker.spark.tables.log_reader import LogSource, good, read_log, rejected
+from kbroker.spark.tables.log_schema import arrow_schema
+from kbroker.spark.tables.manifest import DataFile, Table, TableError, TableInfo, bucket_of, describe_table, live_files
+from kbroker.spark.tables.table import read_table, split, write_table
+from kbroker.spark.tables.table_lock import lock_table
+from kbroker.spark.tables.table_stream import StreamOptions, compact_table
+from kbroker.spark.usage_views.throttles import by_quota, throttles
+from kbroker.spark.usage_views.usage import MEASURES, top, usage, usage_per_day, usage_per_second
 from tests.spark.day import DATE, START_US, Day, make_day
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.ingest import ingest
-from kbroker.spark.log_reader import LogSource
-from kbroker.spark.manifest import Table
-from kbroker.spark.table_stream import StreamOptions
+from kbroker.spark.tables.ingest import ingest
+from kbroker.spark.tables.log_reader import LogSource
+from kbroker.spark.tables.manifest import Table
+from kbroker.spark.tables.table_stream import StreamOptions
 from tests.spark.day import START_US, make_day
 from tests.spark.killing import kill_ingest, wait_for_jvm
 

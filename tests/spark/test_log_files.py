@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.ingest import ingest
-from kbroker.spark.log_files import Files, Piece, read_piece
-from kbroker.spark.log_reader import LogSource, read_log
+from kbroker.spark.tables.ingest import ingest
+from kbroker.spark.tables.log_files import Files, Piece, read_piece
+from kbroker.spark.tables.log_reader import LogSource, read_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,8 +81,8 @@ def test_a_batch_takes_about_what_it_may(tmp_path: Path) -> None:
 
 
 def test_large_files_are_read_by_several_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbroker.spark.log_files.SPLIT_BYTES", 10)
-    monkeypatch.setattr("kbroker.spark.log_files.CHUNK_BYTES", 7)
+    monkeypatch.setattr("kbroker.spark.tables.log_files.SPLIT_BYTES", 10)
+    monkeypatch.setattr("kbroker.spark.tables.log_files.CHUNK_BYTES", 7)
     lines = [f"line-{number}" for number in range(20)]
     (tmp_path / "requests-1.jsonl").write_text("\n".join(lines) + "\n")
     found = files(tmp_path)

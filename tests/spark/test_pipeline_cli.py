@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from kbroker.cli import cli
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.session import require_spark
+from kbroker.spark.setup.session import require_spark
 from tests.spark.conftest import JVM
 from tests.spark.day import make_day
 from tests.support import need

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kbroker.spark.jars import CONNECTOR
+from kbroker.spark.setup.jars import CONNECTOR
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

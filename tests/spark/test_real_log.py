@@ -13,18 +13,18 @@ import pytest
 
 from kbroker.client.cluster import Cluster
 from kbroker.server.quota._entity_names import DEFAULT_ENTITY
-from kbroker.spark.ingest import ingest
-from kbroker.spark.lag import checkpoint_lag
-from kbroker.spark.log_reader import LogSource, good, read_log
-from kbroker.spark.quota_set import QuotaSet
-from kbroker.spark.recommend import needs_of_table, recommend
-from kbroker.spark.replay import by_client, check, replay_exact, replay_table
-from kbroker.spark.replay_core import Windows
-from kbroker.spark.replay_updates import replay_updates
-from kbroker.spark.table import read_table
-from kbroker.spark.table_stream import Ingested, StreamOptions
-from kbroker.spark.throttles import throttles
-from kbroker.spark.usage import usage
+from kbroker.spark.tables.ingest import ingest
+from kbroker.spark.tables.log_reader import LogSource, good, read_log
+from kbroker.spark.tables.table import read_table
+from kbroker.spark.tables.table_stream import Ingested, StreamOptions
+from kbroker.spark.usage_views.lag import checkpoint_lag
+from kbroker.spark.usage_views.throttles import throttles
+from kbroker.spark.usage_views.usage import usage
+from kbroker.spark.whatif.quota_set import QuotaSet
+from kbroker.spark.whatif.recommend import needs_of_table, recommend
+from kbroker.spark.whatif.replay import by_client, check, replay_exact, replay_table
+from kbroker.spark.whatif.replay_core import Windows
+from kbroker.spark.whatif.replay_updates import replay_updates
 from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
 from tests.spark.logged import in_order, lacking
@@ -77,7 +77,7 @@ def rows(spark: SparkSession, scene: Scene) -> DataFrame:
 
 
 def test_usage_is_what_the_clients_have_counted(scene: Scene, rows: DataFrame) -> None:
-    """Requests, bytes of requests and answers, mutations: of raw clients and of librdkafka, by its own statistics."""
+    """Requests, bytes of requests and responses, mutations: of raw clients and of librdkafka, by its own statistics."""
     assert scene.first.rejected == 0
     found = {row.client_id: row for row in usage(rows).collect()}
     written = (

@@ -11,8 +11,9 @@ import pytest
 from kbroker.cli.quota_plan import read_file
 from kbroker.common.quotas import QuotaEntity
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.quota_set import KEY_OF, QuotaSet
-from kbroker.spark.recommend import (
+from kbroker.spark.tables.table import read_table, write_table
+from kbroker.spark.whatif.quota_set import KEY_OF, QuotaSet
+from kbroker.spark.whatif.recommend import (
     FINEST,
     Need,
     _needs,
@@ -22,8 +23,7 @@ from kbroker.spark.recommend import (
     recommend,
     yaml_text,
 )
-from kbroker.spark.replay_core import Replay, Windows
-from kbroker.spark.table import read_table, write_table
+from kbroker.spark.whatif.replay_core import Replay, Windows
 from tests.spark.logged import logged, traffic
 
 if TYPE_CHECKING:

@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from kbroker.spark.quota_set import QuotaSet
-from kbroker.spark.replay import (
+from kbroker.spark.tables.table import read_table, write_table
+from kbroker.spark.whatif.counter_groups import spread_clients, units_of
+from kbroker.spark.whatif.quota_set import QuotaSet
+from kbroker.spark.whatif.replay import (
     by_client,
     check,
     replay_exact,
@@ -20,10 +22,8 @@ from kbroker.spark.replay import (
     verdicts_of_rows,
     verdicts_of_table,
 )
-from kbroker.spark.replay_core import Replay
-from kbroker.spark.replay_updates import replay_updates
-from kbroker.spark.table import read_table, write_table
-from kbroker.spark.units import spread_clients, units_of
+from kbroker.spark.whatif.replay_core import Replay
+from kbroker.spark.whatif.replay_updates import replay_updates
 from tests.spark.logged import LoggedBroker, in_order, lacking, logged, traffic
 from tests.spark.test_replay_core import SETS, verdicts_of
 

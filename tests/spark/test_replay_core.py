@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from kbroker.common.quotas import QuotaEntity
-from kbroker.spark.counter_lives import lives_of
-from kbroker.spark.quota_set import QuotaSet, Tags
-from kbroker.spark.replay_core import Outcome, Replay
-from kbroker.spark.replay_updates import Change, replay_updates
+from kbroker.spark.whatif.counter_epochs import assign_epochs
+from kbroker.spark.whatif.quota_set import QuotaSet, Tags
+from kbroker.spark.whatif.replay_core import Outcome, Replay
+from kbroker.spark.whatif.replay_updates import Change, replay_updates
 from tests.spark.logged import LoggedBroker, logged, traffic
 
 
@@ -240,7 +240,7 @@ def test_a_refusal_by_a_counter_that_the_log_does_not_know_is_unknown() -> None:
         ([(1, 0), (2, 0), (3, 1)], [0, 0, 0]),
         ([(2, 1), (1, 2), (3, 3)], [0, 0, 0]),  # a clock that was read before the lock was taken
         ([(1, 0), (2, 1), (1, 5), (2, 6), (3, 7)], [0, 0, 1, 1, 1]),
-        ([(1, 0), (2, 1), (1, 5), (3, 6), (2, 7), (3, 8)], [0, 0, 1, 0, 1, 1]),  # an answer that was late away
+        ([(1, 0), (2, 1), (1, 5), (3, 6), (2, 7), (3, 8)], [0, 0, 1, 0, 1, 1]),  # a response that was late away
         ([(1, 0), (2, 1), (1, 5), (2, 5), (1, 9)], [0, 0, 1, 1, 2]),
         ([(4, 0), (5, 1), (4, 5), (5, 6), (7, 7)], [0, 0, 1, 1, 1]),  # neither begins at 1, and one has a gap
     ],
@@ -250,6 +250,6 @@ def test_lives_of_a_counter(values: list[tuple[int, int]], lives: list[int]) -> 
     mixed = [(0, *value) for value in values] + [(1, number, number) for number in range(1, 9)]
     order = sorted(range(len(mixed)), key=lambda i: (mixed[i][1], mixed[i][2]))
     counter, sequence, times = (np.array([mixed[i][part] for i in order]) for part in range(3))
-    found = lives_of(counter, sequence, times)
+    found = assign_epochs(counter, sequence, times)
     expected = [*lives, *[0] * 8]
     assert found.tolist() == [expected[i] for i in order]

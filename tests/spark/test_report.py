@@ -12,12 +12,12 @@ import pytest
 
 from kbroker.common.quotas import QuotaEntity
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.recommend import Need, Recommendation, needs_of_table, recommend
 from kbroker.spark.report.data import MEASURES, Client, ReportData
 from kbroker.spark.report.page import render
 from kbroker.spark.report.plots import byte_ticks, heat_map, paired_bars, ticks, time_ticks
 from kbroker.spark.report.write import write_report
-from kbroker.spark.table import write_table
+from kbroker.spark.tables.table import write_table
+from kbroker.spark.whatif.recommend import Need, Recommendation, needs_of_table, recommend
 from tests.spark.logged import logged, traffic
 
 if TYPE_CHECKING:

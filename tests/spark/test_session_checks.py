@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from kbroker.cli import cli
-from kbroker.spark import java, session
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.jars import CONNECTOR, DELTA, Jar, connector_jars, delta_jars, fetch_jars
+from kbroker.spark.setup import java, session
+from kbroker.spark.setup.jars import CONNECTOR, DELTA, Jar, connector_jars, delta_jars, fetch_jars
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -86,7 +86,7 @@ def test_a_missing_package(missing: str, tmp_path: Path) -> None:
         "import importlib.util, sys\n"
         "found = importlib.util.find_spec\n"
         f"importlib.util.find_spec = lambda name, *more: None if name == {missing!r} else found(name, *more)\n"
-        "from kbroker.spark.session import build_session\n"
+        "from kbroker.spark.setup.session import build_session\n"
         "try: build_session()\n"
         "except Exception as error: print(type(error).__name__, error)\n"
         "print(sorted({'pyspark', 'pyarrow', 'pandas', 'numpy'} & set(sys.modules)))\n"

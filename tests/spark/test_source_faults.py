@@ -15,9 +15,9 @@ from pyspark.sql.types import StructField, StructType
 
 from kbroker.client.cluster import Cluster
 from kbroker.protocol.records import Record, build_batch, build_control_batch
-from kbroker.spark.arrow_batches import BatchBuilder
-from kbroker.spark.column_types import TYPES
-from kbroker.spark.options import COLUMNS
+from kbroker.spark.datasource.arrow_batches import BatchBuilder
+from kbroker.spark.datasource.column_types import TYPES
+from kbroker.spark.datasource.options import COLUMNS
 from tests.spark.source_support import refusal, values
 from tests.support.certificates import Certificates
 from tests.support.fake_log import FakeLogBroker
@@ -129,7 +129,7 @@ def test_a_silent_broker_is_told_within_seconds(spark: Any, fake: FakeLogBroker)
     fake.logs["t", 0] = [build_batch([(None, b"x")] * 3)]
     fake.handlers[1] = lambda version, body: b""
     options = {"kafka__default__api__timeout__ms": "500", "kafka__request__timeout__ms": "1000"}
-    assert "no answer within 1.5 s" in refusal(lambda: load(spark, fake.bootstrap, **options).collect())
+    assert "no response within 1.5 s" in refusal(lambda: load(spark, fake.bootstrap, **options).collect())
 
 
 def test_logins_over_tls_and_wrong_passwords(spark: Any, tmp_path: Path) -> None:

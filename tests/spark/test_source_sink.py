@@ -105,10 +105,10 @@ def test_a_producer_id_is_used_where_it_may_be(spark: Any, broker: BrokerProcess
 
 def producer_ids(cluster: Cluster) -> list[int]:
     body = {"Topics": [{"Name": "out", "PartitionIndexes": [0, 1, 2]}]}
-    answer = cluster.request(61, body)
+    response = cluster.request(61, body)
     return [
         producer["ProducerId"]
-        for topic in answer["Topics"]
+        for topic in response["Topics"]
         for partition in topic["Partitions"]
         for producer in partition["ActiveProducers"]
     ]

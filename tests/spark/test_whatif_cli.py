@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from kbroker.cli import cli, pipeline_whatif
 from kbroker.common.quotas import QuotaEntity
 from kbroker.server.broker import Broker
-from kbroker.spark.table import write_table
+from kbroker.spark.tables.table import write_table
 from tests.spark.logged import LoggedBroker, logged, traffic
 
 if TYPE_CHECKING:

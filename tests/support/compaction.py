@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from kbroker.log._cleaner import Cleaner
 from kbroker.log._partition_log import PartitionLog
-from kbroker.log.facts import CleanResult
+from kbroker.log.compaction._cleaner import Cleaner
+from kbroker.log.log_types import CleanResult
 from kbroker.protocol.records import RecordBatch, RecordBatchBuilder, iter_batches
 from tests.support.log_files import NOW_MS, read_all
 

@@ -1,7 +1,8 @@
 """A table of config values, sent to a broker and described: what it accepts, what it refuses, and how it shows it.
 
-``python -m tests.support.config_values HOST:PORT tests/support/kafka_config_values.json`` records the answers of
-Apache Kafka; ``tests/unit/test_config_values.py`` holds kbroker against the recording, without Java. The table is made
+``python -m tests.support.config_values HOST:PORT tests/support/kafka_config_values.json`` records the responses of
+Apache Kafka; ``tests/unit/common/configs/test_config_values.py`` holds kbroker against the recording, without Java.
+The table is made
 from what the broker says of itself, so a newer Kafka brings its own configs. Every value is sent as validate-only
 first, then for real, described, and deleted again.
 """
@@ -145,7 +146,7 @@ def values_of(resource: str, name: str, kind: int, is_read_only: bool) -> list[s
 class Prober:
     """Asks one broker.
 
-    Args: ``ask`` sends a body by API key and returns the answer's; ``settle_s`` how long a change may take to show.
+    Args: ``ask`` sends a body by API key and returns the response's; ``settle_s`` how long a change may take to show.
     """
 
     def __init__(self, ask: Ask, settle_s: float = 0) -> None:
@@ -263,12 +264,12 @@ class Prober:
             "Resources": [{"ResourceType": kind, "ResourceName": of, "Configs": rows}],
             "ValidateOnly": validate_only,
         }
-        (answer,) = self._ask(api, body)["Responses"]
-        return [answer["ErrorCode"], answer["ErrorMessage"]]
+        (response,) = self._ask(api, body)["Responses"]
+        return [response["ErrorCode"], response["ErrorMessage"]]
 
     def _create(self, name: str, value: str) -> list[Any]:
-        (answer,) = self._ask(CREATE_TOPICS, _topic_body("config-values-new", {name: value}, True))["Topics"]
-        return [answer["ErrorCode"], answer["ErrorMessage"]]
+        (response,) = self._ask(CREATE_TOPICS, _topic_body("config-values-new", {name: value}, True))["Topics"]
+        return [response["ErrorCode"], response["ErrorMessage"]]
 
 
 def _closes_connections(name: str, value: str) -> bool:

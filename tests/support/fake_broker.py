@@ -16,7 +16,8 @@ METADATA, API_VERSIONS = 3, 18
 
 
 class FakeBroker:
-    """Answers each request by a function of (version, body): a body, raw bytes of a whole answer, or None to close."""
+    """Answers each request by a function of (version, body): a body, raw bytes of a whole response, or None to
+    close."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -92,11 +93,11 @@ class FakeBroker:
                     continue
                 body = codec.decode_request(key, version, frame, at)
                 self.seen.append((key, version, body))
-                answer = self.handlers[key](version, body)
-                if answer is None:
+                response = self.handlers[key](version, body)
+                if response is None:
                     sock.shutdown(socket.SHUT_RDWR)
                     return
-                if isinstance(answer, bytes):
-                    sock.sendall(answer)
+                if isinstance(response, bytes):
+                    sock.sendall(response)
                 else:
-                    sock.sendall(codec.encode_response_frame(key, version, header.correlation_id, answer))
+                    sock.sendall(codec.encode_response_frame(key, version, header.correlation_id, response))

@@ -51,11 +51,11 @@ class FakeLogBroker(FakeBroker):
         return self.begins.get((topic, partition), 0)
 
     def metadata_with_ids(self, version: int, body: Body) -> Body:
-        answer = self.metadata(version, body)
-        for topic in answer["Topics"]:
+        response = self.metadata(version, body)
+        for topic in response["Topics"]:
             if topic["ErrorCode"] == 0 and version >= 10:
                 topic["TopicId"] = self.ids[topic["Name"]]
-        return answer
+        return response
 
     def list_offsets(self, version: int, body: Body) -> Body:
         def one(topic: str, partition: int, timestamp: int) -> Body:
@@ -84,9 +84,9 @@ class FakeLogBroker(FakeBroker):
             named = {"TopicId": topic["TopicId"]}
             name = next((n for n, i in self.ids.items() if i == topic["TopicId"]), "")
             error = 0 if name else UNKNOWN_TOPIC_ID
-        return {"Responses": [{**named, "Partitions": [self._answer(name, asked, error)]}]}
+        return {"Responses": [{**named, "Partitions": [self._response(name, asked, error)]}]}
 
-    def _answer(self, name: str, asked: Body, error: int) -> Body:
+    def _response(self, name: str, asked: Body, error: int) -> Body:
         offset, partition = asked["FetchOffset"], asked["Partition"]
         records = b""
         if not error and not self.begin(name, partition) <= offset <= self.end(name, partition):

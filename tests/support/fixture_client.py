@@ -55,7 +55,7 @@ class Raw:
         return data
 
     def receive(self):
-        """The next answer. Raises: EOFError when the broker has closed."""
+        """The next response. Raises: EOFError when the broker has closed."""
         key, version = self.asked.pop(0)
         (size,) = struct.unpack(">i", self.exactly(4))
         return codec.decode_response_frame(key, version, self.exactly(size))[1]
@@ -83,7 +83,7 @@ def a_fetch(offset=0, max_wait_ms=0, **more):
     return {"MaxWaitMs": max_wait_ms, "MinBytes": 1, "MaxBytes": 1 << 20, "Topics": topics, **more}
 
 
-def row_of(answer, inner="Partitions"):
-    (topic,) = answer["Responses"]
+def row_of(response, inner="Partitions"):
+    (topic,) = response["Responses"]
     (row,) = topic[inner]
     return row

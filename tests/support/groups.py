@@ -94,14 +94,14 @@ class Groups:
         known: bool = False,
         skip: bool = False,
     ) -> Answers:
-        answers = Answers()
+        responses = Answers()
         rows = RANGE if protocols is None else protocols
         request = JoinRequest(
             group, member_id, instance, "client", "/host", rebalance_ms, session_ms, kind, rows, known, skip
         )
-        self.coordinator.join(request, answers.append)
+        self.coordinator.join(request, responses.append)
         self.coordinator.advance()
-        return answers
+        return responses
 
     def sync(
         self,
@@ -114,11 +114,11 @@ class Groups:
         kind: str | None = None,
         name: str | None = None,
     ) -> Answers:
-        answers = Answers()
+        responses = Answers()
         request = SyncRequest(group, generation, member_id, instance, kind, name, assignments or {})
-        self.coordinator.sync(request, answers.append)
+        self.coordinator.sync(request, responses.append)
         self.coordinator.advance()
-        return answers
+        return responses
 
     def beat(self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None) -> Errors:
         error = self.coordinator.heartbeat(group, member_id, instance, generation)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from kbroker._core.clock import VirtualClock
-from kbroker._core.crc32c import crc32c
+from kbroker._core.codec.crc32c import crc32c
 from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import CompressionType, Record, build_batch
 

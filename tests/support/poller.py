@@ -13,7 +13,7 @@ WANTED = os.environ.get("KBROKER_TEST_POLLER", "")
 def apply() -> None:
     """Make the wanted poller the default of this process and of those it starts."""
     if WANTED:
-        from kbroker.common.config import BROKER_TABLE
+        from kbroker.common.configs.config import BROKER_TABLE
 
         os.environ["KBROKER_POLLER"] = WANTED
         object.__setattr__(BROKER_TABLE["kbroker.poller"], "default", WANTED)

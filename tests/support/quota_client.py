@@ -1,4 +1,4 @@
-"""A connection that asks by our codec, one answer at a time, and can tell that it is being kept waiting."""
+"""A connection that asks by our codec, one response at a time, and can tell that it is being kept waiting."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class QuotaClient(Connection):
 
     def end(self, number: int = -1) -> Body:
         """Return the answer to a request that was sent: the latest, or the one with this number."""
-        self.answer = self.receive()
+        self.response = self.receive()
         number = number % len(self.asked)
         key, version = self.asked[number]
-        correlation_id, body = codec.decode_response_frame(key, version, self.answer)
+        correlation_id, body = codec.decode_response_frame(key, version, self.response)
         assert correlation_id == number
         return body
 
@@ -42,7 +42,7 @@ class QuotaClient(Connection):
         return self.end()
 
     @property
-    def has_answer(self) -> bool:
+    def has_response(self) -> bool:
         """Whether something has arrived."""
         poll = select.poll()  # select ends at descriptor 1023
         poll.register(self.socket, select.POLLIN)

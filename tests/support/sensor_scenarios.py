@@ -1,6 +1,7 @@
 """Sensor scripts that stand for Kafka's own tests of its metrics and quotas; each says which situations it makes.
 
-They hold no expected values: Kafka's classes give those, and tests/unit/test_sensor_vectors.py has them as constants.
+They hold no expected values: Kafka's classes give those, and tests/unit/core/metrics/test_sensor_vectors.py has them
+as constants.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

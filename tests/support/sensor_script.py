@@ -28,11 +28,11 @@ import struct
 from collections.abc import Iterable, Iterator
 
 from kbroker._core.clock import VirtualClock
-from kbroker._core.metric import Metric
-from kbroker._core.metric_config import MetricConfig, Quota
-from kbroker._core.sensor import QuotaViolationError, Sensor
-from kbroker._core.sensor_registry import SensorRegistry
-from kbroker._core.stats import (
+from kbroker._core.metrics.metric import Metric
+from kbroker._core.metrics.metric_config import MetricConfig, Quota
+from kbroker._core.metrics.sensor import QuotaViolationError, Sensor
+from kbroker._core.metrics.sensor_registry import SensorRegistry
+from kbroker._core.metrics.stats import (
     Avg,
     CumulativeCount,
     CumulativeSum,

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kbroker.common.config import BrokerConfig
+from kbroker.common.configs.config import BrokerConfig
 from kbroker.protocol import codec
 from kbroker.server.context import ApiContext, Body, Endpoint, RequestContext
 from kbroker.server.kafka_apis import KafkaApis
-from kbroker.server.metadata_store import MetadataStore
+from kbroker.server.metadata.metadata_store import MetadataStore
 from kbroker.server.topics import TopicRegistry
 
 
@@ -125,16 +125,16 @@ class Bench:
         assert entry is not None
         assert entry.handle is not None
         decoded = codec.decode_request(key, version, codec.encode_request(key, version, body))
-        answer = entry.handle(self.ctx, decoded, RequestContext(key, version, **facts))
-        assert answer is not None
-        return codec.decode_response(key, version, codec.encode_response(key, version, answer))
+        response = entry.handle(self.ctx, decoded, RequestContext(key, version, **facts))
+        assert response is not None
+        return codec.decode_response(key, version, codec.encode_response(key, version, response))
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> Any:
         """Make a topic; gives its view."""
         rows = [{"Name": key.replace("_", "."), "Value": value} for key, value in configs.items()]
         topic = {"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1, "Configs": rows}
-        answer = self.ask("CreateTopics", 7, {"Topics": [topic]})
-        assert answer["Topics"][0]["ErrorCode"] == 0, answer
+        response = self.ask("CreateTopics", 7, {"Topics": [topic]})
+        assert response["Topics"][0]["ErrorCode"] == 0, response
         return self.ctx.topics.get(name)
 
 

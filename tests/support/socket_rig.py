@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from kbroker._core._echo import run_echo
 from kbroker._core.clock import BaseClock
-from kbroker._core.memory_pool import MemoryPool
+from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker.common.listeners import Listener
 from kbroker.network.request_channel import InboundRequest, RequestChannel
 from kbroker.network.socket_server import SocketServer, SocketServerOptions
@@ -33,7 +33,7 @@ def frame(payload: bytes) -> bytes:
 
 
 def read_exactly(client: socket.socket, size: int) -> bytes:
-    """Bytes of an answer; fails when the server closes first."""
+    """Bytes of a response; fails when the server closes first."""
     got = b""
     while len(got) < size:
         piece = client.recv(size - len(got))
@@ -42,8 +42,8 @@ def read_exactly(client: socket.socket, size: int) -> bytes:
     return got
 
 
-def answer(client: socket.socket) -> bytes:
-    """The next answer."""
+def response(client: socket.socket) -> bytes:
+    """The next response."""
     (size,) = struct.unpack(">i", read_exactly(client, 4))
     return read_exactly(client, size)
 

@@ -28,9 +28,9 @@ class SteadyProducer:
             with Connection(self.bootstrap) as connection:
                 expected = wire.end_offset(self.bootstrap, self.topic)
                 while not self._stop.wait(0.005):
-                    answer = wire.produced(connection.ask(request))
-                    if answer != wire.Produced(0, expected):
-                        self.failures.append(f"expected offset {expected}, got {answer}")
+                    response = wire.produced(connection.ask(request))
+                    if response != wire.Produced(0, expected):
+                        self.failures.append(f"expected offset {expected}, got {response}")
                         return
                     expected += 1
                     self.acknowledged += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker._core.metric import Metric
+from kbroker._core.metrics.metric import Metric
 from kbroker.metrics.registry import MetricName
 from kbroker.testing import VirtualBroker
 from tests.support import wire
@@ -21,7 +21,7 @@ SETTINGS = {"num.network.threads": "1", "log.flush.interval.messages": "92233720
 def pass_by(broker: VirtualBroker) -> None:
     """Return when the network thread has been around: whoever may be read has been."""
     for _ in range(2):
-        assert wire.answers(broker.bootstrap_servers, within=10)
+        assert wire.responses(broker.bootstrap_servers, within=10)
 
 
 def metric(broker: VirtualBroker, name: str, group: str, **tags: str) -> float:
@@ -35,7 +35,7 @@ def assert_muted_for(broker: VirtualBroker, client: QuotaClient, throttle_ms: in
     client.begin("ApiVersions", 0, {})
     broker.advance_ms(throttle_ms - 1)
     pass_by(broker)
-    assert not client.has_answer
+    assert not client.has_response
     broker.advance_ms(1)
     assert client.end()["ErrorCode"] == 0
 

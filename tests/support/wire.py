@@ -1,4 +1,4 @@
-"""Raw Kafka frames, built by hand: what no client library would send, and answers read without our own codec."""
+"""Raw Kafka frames, built by hand: what no client library would send, and responses read without our own codec."""
 
 import contextlib
 import socket
@@ -235,7 +235,7 @@ class Connection:
         return b"".join(parts)
 
     def receive(self) -> bytes:
-        """Return the next answer without its length; the correlation id is its first four bytes."""
+        """Return the next response without its length; the correlation id is its first four bytes."""
         (size,) = struct.unpack(">i", self._exactly(4))
         return self._exactly(size)
 
@@ -271,10 +271,10 @@ class Produced:
     base_offset: int
 
 
-def produced(answer: bytes) -> Produced:
+def produced(response: bytes) -> Produced:
     """Read the answer to `produce` (v3-v8)."""
-    (length,) = struct.unpack_from(">h", answer, 8)
-    _, _, error_code, base_offset = struct.unpack_from(">iihq", answer, 10 + length)
+    (length,) = struct.unpack_from(">h", response, 8)
+    _, _, error_code, base_offset = struct.unpack_from(">iihq", response, 10 + length)
     return Produced(error_code, base_offset)
 
 
@@ -299,48 +299,48 @@ class Fetched:
         return found
 
 
-def fetched(answer: bytes) -> Fetched:
+def fetched(response: bytes) -> Fetched:
     """Read the first partition of the answer to `fetch` (v4)."""
-    (length,) = struct.unpack_from(">h", answer, 12)
+    (length,) = struct.unpack_from(">h", response, 12)
     at = 14 + length + 4
-    _, error_code, high_watermark, _, aborted = struct.unpack_from(">ihqqi", answer, at)
+    _, error_code, high_watermark, _, aborted = struct.unpack_from(">ihqqi", response, at)
     at += 26 + max(aborted, 0) * 16
-    (size,) = struct.unpack_from(">i", answer, at)
-    return Fetched(error_code, high_watermark, answer[at + 4 : at + 4 + max(size, 0)])
+    (size,) = struct.unpack_from(">i", response, at)
+    return Fetched(error_code, high_watermark, response[at + 4 : at + 4 + max(size, 0)])
 
 
-def first_topic_error(answer: bytes) -> int:
-    """Error code of the first topic in an answer to CreateTopics v2-v4 (throttle time, then an array of topics)."""
-    (length,) = struct.unpack_from(">h", answer, 12)
-    (code,) = struct.unpack_from(">h", answer, 14 + length)
+def first_topic_error(response: bytes) -> int:
+    """Error code of the first topic in a response to CreateTopics v2-v4 (throttle time, then an array of topics)."""
+    (length,) = struct.unpack_from(">h", response, 12)
+    (code,) = struct.unpack_from(">h", response, 14 + length)
     return int(code)
 
 
 def ranges(bootstrap: str) -> dict[int, tuple[int, int]]:
     """The advertised version range of each API key."""
     with Connection(bootstrap) as connection:
-        answer = connection.ask(header(API_VERSIONS, 0))
-    error, count = struct.unpack_from(">hi", answer, 4)
+        response = connection.ask(header(API_VERSIONS, 0))
+    error, count = struct.unpack_from(">hi", response, 4)
     assert error == 0
-    return {k: (low, high) for k, low, high in struct.iter_unpack(">hhh", answer[10 : 10 + 6 * count])}
+    return {k: (low, high) for k, low, high in struct.iter_unpack(">hhh", response[10 : 10 + 6 * count])}
 
 
-def answers(bootstrap: str, within: float = 1.0) -> bool:
+def responses(bootstrap: str, within: float = 1.0) -> bool:
     """True if ApiVersions is answered without error on a new connection in time."""
     try:
         with Connection(bootstrap, timeout=within) as connection:
-            answer = connection.ask(header(API_VERSIONS, 0, 77))
+            response = connection.ask(header(API_VERSIONS, 0, 77))
     except (OSError, Closed):
         return False
-    return struct.unpack_from(">ih", answer) == (77, 0)
+    return struct.unpack_from(">ih", response) == (77, 0)
 
 
 def end_offset(bootstrap: str, topic: str, partition: int = 0) -> int:
     """The offset the next record will get."""
     with Connection(bootstrap) as connection:
-        answer = connection.ask(list_offsets(topic, partition, -1))
-    (length,) = struct.unpack_from(">h", answer, 8)
-    _, _, error, _, offset = struct.unpack_from(">iihqq", answer, 10 + length)
+        response = connection.ask(list_offsets(topic, partition, -1))
+    (length,) = struct.unpack_from(">h", response, 8)
+    _, _, error, _, offset = struct.unpack_from(">iihqq", response, 10 + length)
     assert error == 0, f"ListOffsets of {topic}-{partition}: error {error}"
     return int(offset)
 

@@ -21,10 +21,10 @@ def test_both_codecs_agree(api: ApiSchema) -> None:
         for _ in range(BODIES):
             body = random_body(rng, message_of(api, "request"), version)
             assert codec.encoded(api.name, version, body) == bytes(ours.encode_request(api.key, version, body))
-            answer = random_body(rng, message_of(api, "response"), version)
-            written = bytes(ours.encode_response(api.key, version, answer))
+            response = random_body(rng, message_of(api, "response"), version)
+            written = bytes(ours.encode_response(api.key, version, response))
             tags = b"\0" if api.is_flexible(version) and api.name != "ApiVersions" else b""
-            assert codec.response(api.name, version, b"\0\0\0\7" + tags + written) == (7, answer)
+            assert codec.response(api.name, version, b"\0\0\0\7" + tags + written) == (7, response)
 
 
 def test_what_is_cut_or_too_long_is_unreadable() -> None:

@@ -94,6 +94,61 @@ def test_every_room_has_its_layer() -> None:
     assert rooms - set(LEVEL) == set()
 
 
+# Sub-packages, lower ones first; "" is what lies directly in the room. One of a row may use itself and those before it.
+# Rooms whose parts hold each other (log, server) name only the pairs that must never be.
+ORDER = {
+    "kbroker._core": ["", "containers", "metrics", "requests", "codec", "timer", "network"],
+    "kbroker.network": ["connections", "transport"],
+    "kbroker.spark": ["", "tables", "usage_views", "setup", "datasource", "whatif", "report"],
+}
+FORBIDDEN = {
+    ("kbroker.log.segment", "kbroker.log.compaction"),
+    ("kbroker.log.producers", "kbroker.log.compaction"),
+    ("kbroker.log.producers", "kbroker.log.segment"),
+    ("kbroker.network.connections", "kbroker.network.processor"),
+    ("kbroker.network.transport", "kbroker.network.processor"),
+    ("kbroker.server.quota", "kbroker.server.apis"),
+    ("kbroker.server.quota", "kbroker.server.native"),
+    ("kbroker.server.quota", "kbroker.server.request_log"),
+    ("kbroker.server.request_log", "kbroker.server.native"),
+    ("kbroker.server.configs", "kbroker.server.apis"),
+}
+ANY_IMPORT = re.compile(r"^\s*(?:from\s+(kbroker[\w.]*)\s+c?import|c?import\s+(kbroker[\w.]*))", re.MULTILINE)
+
+
+def dotted(path: Path) -> str:
+    """The name of a source file as a module: src/_core/clock.pyx is kbroker._core.clock."""
+    parts = path.relative_to(SRC).with_suffix("").parts
+    return ".".join(parts if parts[0] == "kbroker" else ("kbroker", *parts))
+
+
+def test_sub_packages_keep_their_order() -> None:
+    """Inside a room too dependencies point down, compiled sources included."""
+    wrong = []
+    for path in sources(".py", ".pyx", ".pxd"):
+        here = dotted(path)
+        if here in ("kbroker._core._containers", "kbroker._core._echo"):
+            continue
+        found = {a or b for a, b in ANY_IMPORT.findall(path.read_text(encoding="utf-8"))}
+        for room_name, order in ORDER.items():
+            inside = here.removeprefix(room_name + ".")
+            mine = inside.rpartition(".")[0].partition(".")[0]
+            if inside == here or mine not in order:
+                continue
+            for name in found:
+                other = name.removeprefix(room_name + ".")
+                part = other.partition(".")[0] if "." in other else ""
+                if other != name and part in order and order.index(part) > order.index(mine):
+                    wrong.append(f"{relative(path)} imports {name}")
+        for below, above in FORBIDDEN:
+            wrong += [
+                f"{relative(path)} imports {name}"
+                for name in found
+                if here.startswith(below + ".") and name.startswith(above + ".")
+            ]
+    assert wrong == []
+
+
 def nogil_regions(text: str) -> Iterator[tuple[int, str]]:
     """Lines (number, text) inside `with nogil:` blocks and functions declared nogil, but for `with gil:` within."""
     free: int | None = None  # indent of the line that opened the region without the GIL

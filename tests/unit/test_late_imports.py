@@ -35,7 +35,7 @@ def test_every_handler_can_be_imported(function: LateFunction) -> None:
 
 
 def test_every_api_but_the_native_ones_has_a_handler() -> None:
-    """Only Produce and Fetch are answered by the native lane alone."""
+    """Only Produce and Fetch are answered by the native handlers alone."""
     without = [key for key, entry in KafkaApis().entries.items() if entry.handle is None or entry.failure is None]
     assert without == [0, 1]
 
@@ -108,11 +108,11 @@ def test_levels_can_be_set_before_a_module_is_imported() -> None:
     """A BROKER_LOGGER resource knows the loggers of what no client has needed yet."""
     program = (
         "import importlib\nimport kbroker.server.broker\nfrom kbroker.common import loggers\n"
-        "from kbroker.server.broker_loggers import levels\nfrom kbroker.server.kafka_apis import KafkaApis\n"
+        "from kbroker.server.configs.broker_loggers import levels\nfrom kbroker.server.kafka_apis import KafkaApis\n"
         "known = set(levels())\n"
         "for entry in KafkaApis().entries.values():\n"
         "    entry.handle is None or entry.handle.load()\n"
-        "for name in ('server.group_service', 'server.request_log.writer', 'server.dynamic_configs'):\n"
+        "for name in ('server.group_service', 'server.request_log.writer', 'server.configs.dynamic_configs'):\n"
         "    importlib.import_module(f'kbroker.{name}')\n"
         "print(sorted(set(loggers.names()) - known))"
     )

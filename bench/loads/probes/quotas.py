@@ -137,10 +137,10 @@ def mutations(place: Place) -> None:
             topic = {"Name": place.topic("storm"), "NumPartitions": 5, "ReplicationFactor": 1}
             controller = cluster.controller()
             body = {"Topics": [{**topic, "Assignments": [], "Configs": []}], "timeoutMs": 10_000}
-            answer = cluster.request(CREATE_TOPICS, body, node_id=controller, max_version=7, timeout_s=30)
-            codes.append(answer["Topics"][0]["ErrorCode"])
+            response = cluster.request(CREATE_TOPICS, body, node_id=controller, max_version=7, timeout_s=30)
+            codes.append(response["Topics"][0]["ErrorCode"])
             if codes[-1] == THROTTLING_QUOTA_EXCEEDED:
-                expect(answer["ThrottleTimeMs"] > 0, "error 89 without a time to wait")
+                expect(response["ThrottleTimeMs"] > 0, "error 89 without a time to wait")
                 return
             expect(codes[-1] == 0, f"error {codes[-1]}")
             expect(time.monotonic() - begun < 20, "one request took 20 s")

@@ -28,13 +28,13 @@ def fetch_session(place: Place) -> None:
         number = client.end()["SessionId"]
         expect(number > 0, "no session is made")
         client.fetch(topic, session=(number, 1), max_wait_ms=100)
-        answer = client.end()
-        expect(answer["ErrorCode"] == 0, f"incremental fetch: error {answer['ErrorCode']}")
-        expect(answer["Responses"] == [], "an incremental fetch repeats what has not changed")
+        response = client.end()
+        expect(response["ErrorCode"] == 0, f"incremental fetch: error {response['ErrorCode']}")
+        expect(response["Responses"] == [], "an incremental fetch repeats what has not changed")
         place.send(topic, [b"second"])
         client.fetch(topic, session=(number, 2), max_wait_ms=1000)
-        answer = client.end()
-        expect(answer["Responses"], "an incremental fetch does not bring the new record")
+        response = client.end()
+        expect(response["Responses"], "an incremental fetch does not bring the new record")
 
 
 def hostile_frames(place: Place) -> None:
@@ -49,7 +49,7 @@ def hostile_frames(place: Place) -> None:
                 with contextlib.suppress(wire.Closed, OSError):
                     connection.send_raw(frame.data)
                 expect(steady.is_unharmed(), f"after '{frame.name}' the other client: {steady.failures}")
-            wait_for("a new client is answered", lambda: wire.answers(place.bootstrap), 5)
+            wait_for("a new client is answered", lambda: wire.responses(place.bootstrap), 5)
     finally:
         steady.stop()
 
@@ -87,7 +87,7 @@ def start_time(place: Place) -> str:
 def idle_memory(place: Place) -> str:
     """Resident memory, children included, of a server that has answered once."""
     with place.contender.start(Mode.DISK) as server:
-        wait_for("it answers", lambda: wire.answers(server.bootstrap), 10)
+        wait_for("it answers", lambda: wire.responses(server.bootstrap), 10)
         time.sleep(2)
         return f"{peers.resident_bytes(server.pid) / (1 << 20):,.0f} MiB"
 

@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from kbroker._core.clock cimport Clock
 from kbroker._core.sync cimport (
-    AtomicI64, Mutex, atomic_add, atomic_cas, atomic_load, atomic_load_seq, atomic_store, mutex_destroy, mutex_init,
+    AtomicI64, Mutex, atomic_add_fetch, atomic_cas, atomic_load, atomic_load_seq, atomic_store, mutex_destroy, mutex_init,
     mutex_lock, mutex_lock_spinning, mutex_unlock, prefetch,
 )
 from kbroker.spark.purgatory.deadline_queue cimport (
@@ -62,7 +62,7 @@ cdef inline OldOperation *operation_of(StudyRequest *request) noexcept nogil:
 
 cdef void release_operation(void *item) noexcept nogil:
     cdef OldOperation *op = <OldOperation *>item
-    if atomic_add(&op.refs, -1) == 0:
+    if atomic_add_fetch(&op.refs, -1) == 0:
         mutex_destroy(&op.lock)
         request_free(request_of(op), op)
 
@@ -75,7 +75,7 @@ cdef bint win(OldOperation *op) noexcept nogil:
     if not atomic_cas(&op.completed, 0, 1):
         return False
     if atomic_cas(&op.counted, 1, 2):       # no search for it in the heap: that is the design
-        atomic_add(op.pending, -1)
+        atomic_add_fetch(op.pending, -1)
     request_completed(request_of(op))
     return True
 
@@ -107,22 +107,22 @@ cdef bint enqueue(Design *design, StudyRequest *request, int64_t *keys, int32_t 
     mutex_lock(&op.lock)
     done = try_complete(op)
     if not done:
-        atomic_add(&op.refs, count)
+        atomic_add_fetch(&op.refs, count)
         for i in range(count):
             watch(purgatory, op, i, keys[i])
-        atomic_add(&purgatory.watched, count)
+        atomic_add_fetch(&purgatory.watched, count)
         done = try_complete(op)
     mutex_unlock(&op.lock)
     if done or is_completed(op):
         return done
-    atomic_add(&op.refs, 1)
-    atomic_add(&purgatory.pending, 1)
+    atomic_add_fetch(&op.refs, 1)
+    atomic_add_fetch(&purgatory.pending, 1)
     atomic_store(&op.counted, 1)
     if not deadline_queue_add(
             &purgatory.timer, (request.made_ns + NS_PER_MS - 1) // NS_PER_MS + request.run.timeout_ms, op):
         release_operation(op)
     if is_completed(op) and atomic_cas(&op.counted, 1, 2):
-        atomic_add(&purgatory.pending, -1)
+        atomic_add_fetch(&purgatory.pending, -1)
     return False
 
 
@@ -144,7 +144,7 @@ cdef void purge_list(OldPurgatory *purgatory, EntryList *entries, bint everythin
             link = &here.next
     entries.last = last
     mutex_unlock(&entries.lock)
-    atomic_add(&purgatory.watched, -dropped)
+    atomic_add_fetch(&purgatory.watched, -dropped)
 
 
 cdef bint turn(Design *design, int64_t timeout_ms) noexcept nogil:
@@ -175,7 +175,7 @@ cdef void prepare(Design *design, StudyRequest *request) noexcept nogil:
 
 
 cdef void retain(StudyRequest *request) noexcept nogil:
-    atomic_add(&operation_of(request).refs, 1)
+    atomic_add_fetch(&operation_of(request).refs, 1)
 
 
 cdef void release(StudyRequest *request) noexcept nogil:

@@ -123,7 +123,7 @@ def user_message(error: Exception) -> str | None:
     if isinstance(error, KafkaError | BrokerConnectionError | PipelineError):
         return str(error)
     if type(error).__module__.startswith(("py4j.", "pyspark.")):
-        from kbroker.spark.damaged_files import damaged_file
+        from kbroker.spark.tables.damaged_files import damaged_file
 
         damaged = damaged_file(error)
         return None if damaged is None else str(damaged)

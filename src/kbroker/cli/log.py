@@ -28,7 +28,7 @@ def dump(files: tuple[Path, ...], as_json: bool) -> None:
     document a line.
     """
     from kbroker.log.checkpoints import CorruptFileError
-    from kbroker.log.dump import UnknownFileError, describe, dump_file
+    from kbroker.log.tools.dump import UnknownFileError, describe, dump_file
 
     out = binary_stdout()
     try:
@@ -54,10 +54,10 @@ def verify(folder: Path, repair: bool, as_json: bool) -> None:
     cuts out is kept beside the file.
     """
     from kbroker.log.folder_lock import FolderLockedError
-    from kbroker.log.verify import Finding
-    from kbroker.log.verify import verify as verify_folder
-    from kbroker.server.metadata_recovery import damage_of
-    from kbroker.server.metadata_store import FILE_NAME
+    from kbroker.log.tools.verify import Finding
+    from kbroker.log.tools.verify import verify as verify_folder
+    from kbroker.server.metadata.metadata_recovery import damage_of
+    from kbroker.server.metadata.metadata_store import FILE_NAME
 
     try:
         findings = verify_folder(folder, repair=repair)
@@ -93,7 +93,7 @@ def recover_metadata(folder: Path, node_id: int | None, as_json: bool) -> None:
     """
     from kbroker.log.checkpoints import CorruptFileError, uuid_to_text
     from kbroker.log.folder_lock import FolderLockedError
-    from kbroker.server.metadata_recovery import RecoveryError, recover
+    from kbroker.server.metadata.metadata_recovery import RecoveryError, recover
 
     try:
         found = recover(folder, node_id)

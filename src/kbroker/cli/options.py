@@ -83,7 +83,7 @@ def wall_clock() -> "BaseClock":
 
 def client_properties() -> dict[str, str]:
     """The properties of `--command-config`, for clients other than our own."""
-    from kbroker.common.config import parse_properties
+    from kbroker.common.configs.config import parse_properties
 
     context = click.get_current_context(silent=True)
     file = None if context is None else context.meta.get(_COMMAND_CONFIG)
@@ -99,7 +99,7 @@ def _remember(context: click.Context, parameter: click.Parameter, file: Path | N
 
 def _security(file: Path) -> dict[str, Any]:
     from kbroker.client.security import ClientSecurity
-    from kbroker.common.config import parse_properties
+    from kbroker.common.configs.config import parse_properties
 
     try:
         security = ClientSecurity(parse_properties(file.read_text(encoding="utf-8")))

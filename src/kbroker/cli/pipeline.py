@@ -32,7 +32,7 @@ def jars(into: Path | None, delta: bool, as_json: bool) -> None:
     Checks their sums and prints their paths, joined as the setting spark.jars takes them. What is there already is not
     fetched again.
     """
-    from kbroker.spark.jars import CONNECTOR, DELTA, fetch_jars
+    from kbroker.spark.setup.jars import CONNECTOR, DELTA, fetch_jars
 
     files = [str(file.absolute()) for file in fetch_jars([*CONNECTOR, *(DELTA if delta else ())], into)]
     if as_json:

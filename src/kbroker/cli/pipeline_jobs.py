@@ -16,8 +16,8 @@ from kbroker.cli.output import print_json, print_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kbroker.spark.log_reader import LogSource
-    from kbroker.spark.table_stream import Ingested, StreamOptions
+    from kbroker.spark.tables.log_reader import LogSource
+    from kbroker.spark.tables.table_stream import Ingested, StreamOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -112,7 +112,7 @@ def ingest(table: Path, logs: tuple[str, ...], topic: str | None, log_format: st
     chosen = _stream(common, buckets)
 
     def run(spark: SparkSession, **more: Any) -> Ingested:
-        from kbroker.spark.ingest import ingest as run_ingest
+        from kbroker.spark.tables.ingest import ingest as run_ingest
 
         return run_ingest(spark, source(), table, chosen(), **more)
 
@@ -136,8 +136,8 @@ def archive(
 
     Run it again to go on. Records that do not fit the columns are kept in TABLE/_rejected; columns can be added later.
     """
-    from kbroker.spark.archive import RecordSchema
-    from kbroker.spark.archive import archive as run_archive
+    from kbroker.spark.tables.archive import RecordSchema
+    from kbroker.spark.tables.archive import archive as run_archive
 
     source = _source(topic, (), "auto", common)
     chosen = _stream(common, buckets)
@@ -159,12 +159,12 @@ def compact(table: Path, grace: float, **common: Any) -> None:
 
     Deletes the files it replaces; not while a job writes the table.
     """
-    from kbroker.spark.manifest import DELTA, Table
+    from kbroker.spark.tables.manifest import DELTA, Table
 
     common["delta"] = Table(table).info().table_format == DELTA
     spark = session(common)
     try:
-        from kbroker.spark.table_stream import compact_table
+        from kbroker.spark.tables.table_stream import compact_table
 
         done = compact_table(spark, table, grace_ms=int(grace * 60_000), progress=progress(common))
     finally:
@@ -193,7 +193,7 @@ def check_dates(words: tuple[str, ...]) -> tuple[str, ...]:
 
 def session(common: dict[str, Any]) -> SparkSession:
     """A Spark session as the options of a command say."""
-    from kbroker.spark.session import build_session, require_spark
+    from kbroker.spark.setup.session import build_session, require_spark
 
     require_spark()
     progress(common)("starting Spark")
@@ -218,7 +218,7 @@ def _source(
     security = {f"kafka.{name}": value for name, value in client_properties().items()}
 
     def source() -> LogSource:
-        from kbroker.spark.log_reader import LogSource
+        from kbroker.spark.tables.log_reader import LogSource
 
         if topic is None:
             return LogSource.of_files(*logs, format=log_format)
@@ -235,7 +235,7 @@ def _source(
 
 def _stream(common: dict[str, Any], buckets: int) -> Callable[[], StreamOptions]:
     def chosen() -> StreamOptions:
-        from kbroker.spark.table_stream import StreamOptions
+        from kbroker.spark.tables.table_stream import StreamOptions
 
         return StreamOptions(
             buckets=buckets,
@@ -281,7 +281,7 @@ def _run_stream(run: Callable[..., Ingested], table: Path, common: dict[str, Any
 
 def _described(table: Path) -> dict[str, dict[str, Any]]:
     """What is in a table, as far as it is known without Spark: nothing of one that Delta keeps."""
-    from kbroker.spark.manifest import DELTA, Table, describe_table
+    from kbroker.spark.tables.manifest import DELTA, Table, describe_table
 
     return {} if Table(table).info().table_format == DELTA else {"table": describe_table(table)}
 
@@ -290,7 +290,7 @@ def _summary(found: dict[str, dict[str, Any]], common: dict[str, Any]) -> None:
     if common["as_json"]:
         print_json(found)
         return
-    from kbroker.spark import jobs
+    from kbroker.spark import formatting as jobs
 
     shown = {"elapsed_ms": jobs.duration, "size_bytes": jobs.size}
     rows = [

@@ -16,7 +16,7 @@ from kbroker.cli.pipeline_jobs import date_option, options, progress, session, s
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from kbroker.spark.lag import Lag
+    from kbroker.spark.usage_views.lag import Lag
 
 log_options = options(
     click.argument("logs", nargs=-1, required=True, metavar="TABLE|LOG..."),
@@ -50,14 +50,14 @@ def usage(logs: tuple[str, ...], dates: tuple[str, ...], top: int, by: str, per:
     Reads a TABLE of `ingest`, or LOGs as they are, those of a real Kafka too.
     """
     with _rows(logs, dates, common) as rows:
-        from kbroker.spark import usage as measured
+        from kbroker.spark.usage_views import usage as measured
 
         makes = {"total": measured.usage, "day": measured.usage_per_day, "second": measured.usage_per_second}
         found = [row.asDict() for row in measured.top(makes[per](rows), by, top).collect()]
     if common["as_json"]:
         print_json(found)
         return
-    from kbroker.spark import jobs
+    from kbroker.spark import formatting as jobs
 
     shown: dict[str, tuple[str, Callable[[Any], str]]] = {
         "requests": ("REQUESTS", jobs.count),
@@ -105,7 +105,7 @@ def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common:
     Reads a TABLE of `ingest`, or LOGs as they are. A real Kafka's log tells delays but not their quotas.
     """
     with _rows(logs, dates, common) as rows:
-        from kbroker.spark import throttles as judged
+        from kbroker.spark.usage_views import throttles as judged
 
         every = judged.throttles(rows).cache()
         quotas = [row.asDict() for row in judged.by_quota(every).collect()]
@@ -113,7 +113,7 @@ def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common:
     if common["as_json"]:
         print_json({"quotas": quotas, "throttles": found})
         return
-    from kbroker.spark import jobs
+    from kbroker.spark import formatting as jobs
 
     if not found:
         click.echo("Nobody was throttled.")
@@ -168,7 +168,7 @@ def lag(
 
     Without a GROUP or a --checkpoint: all groups. Needs neither Spark nor Java.
     """
-    from kbroker.spark.lag import checkpoint_lag, group_lag, read_checkpoint
+    from kbroker.spark.usage_views.lag import checkpoint_lag, group_lag, read_checkpoint
 
     for folder in checkpoints:
         read_checkpoint(folder)  # a wrong folder is told without a broker
@@ -201,8 +201,8 @@ def _by_topic(found: Sequence[Lag]) -> list[list[object]]:
 @contextmanager
 def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any]) -> Iterator[DataFrame]:
     """The rows of a table, or of logs as they are; Spark runs as long as they are used."""
-    from kbroker.spark import jobs
-    from kbroker.spark.manifest import Table, TableError, describe_table
+    from kbroker.spark import formatting as jobs
+    from kbroker.spark.tables.manifest import Table, TableError, describe_table
 
     tables = [Path(log) for log in logs if Table(Path(log)).exists()]
     if tables and len(logs) > 1:
@@ -213,8 +213,8 @@ def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any])
     common["delta"] = bool(tables) and Table(tables[0]).info().table_format == "delta"
     spark = session(common)
     try:
-        from kbroker.spark.log_reader import REASON, LogSource, good, read_log
-        from kbroker.spark.table import read_table
+        from kbroker.spark.tables.log_reader import REASON, LogSource, good, read_log
+        from kbroker.spark.tables.table import read_table
 
         if tables:
             if not common["delta"]:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kbroker.common.quotas import QuotaEntity
-    from kbroker.spark.recommend import Headroom, Recommendation
-    from kbroker.spark.replay_core import Windows
+    from kbroker.spark.whatif.recommend import Headroom, Recommendation
+    from kbroker.spark.whatif.replay_core import Windows
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -81,10 +81,10 @@ def replay(
     """
     wanted = _read(path)
     with _spark(table, common) as spark:
-        from kbroker.spark import jobs
-        from kbroker.spark.quota_set import QuotaSet
-        from kbroker.spark.replay import by_client, replay_table
-        from kbroker.spark.replay_core import OPEN_LOOP
+        from kbroker.spark import formatting as jobs
+        from kbroker.spark.whatif.quota_set import QuotaSet
+        from kbroker.spark.whatif.replay import by_client, replay_table
+        from kbroker.spark.whatif.replay_core import OPEN_LOOP
 
         quotas, windows = QuotaSet(wanted), _windows(samples, window_seconds)
         if check:
@@ -153,7 +153,7 @@ def recommend(
     of the broker and stated with that cost.
     """
     with _spark(table, common) as spark:
-        from kbroker.spark.recommend import yaml_text
+        from kbroker.spark.whatif.recommend import yaml_text
 
         found = _recommended(spark, table, dates, _windows(samples, window_seconds), common)
     text = yaml_text(found)
@@ -199,7 +199,7 @@ def report(
     if source.is_file():
         from kbroker.spark.report.study_page import write_study_report
 
-        _told(output, write_study_report(source, output, datetime.now(timezone.utc)), common)
+        _notified(output, write_study_report(source, output, datetime.now(timezone.utc)), common)
         return
     in_force = _in_force(current, bootstrap_server)
     wanted = _read(path) if path is not None else None
@@ -220,10 +220,10 @@ def report(
             dates=dates or None,
             windows=windows,
         )
-    _told(output, done, common)
+    _notified(output, done, common)
 
 
-def _told(output: Path, size_bytes: int, common: dict[str, Any]) -> None:
+def _notified(output: Path, size_bytes: int, common: dict[str, Any]) -> None:
     if common["as_json"]:
         print_json({"report": str(output), "size_bytes": size_bytes})
     else:
@@ -250,14 +250,14 @@ def _in_force(path: Path | None, bootstrap_server: str | None) -> dict[QuotaEnti
 
 
 def _windows(samples: int, window_seconds: int) -> Windows:
-    from kbroker.spark.replay_core import Windows
+    from kbroker.spark.whatif.replay_core import Windows
 
     return Windows(samples, window_seconds)
 
 
 @contextmanager
 def _spark(table: Path, common: dict[str, Any]) -> Iterator[SparkSession]:
-    from kbroker.spark.manifest import DELTA, Table
+    from kbroker.spark.tables.manifest import DELTA, Table
 
     common["delta"] = Table(table).info().table_format == DELTA
     spark = session(common)
@@ -270,8 +270,8 @@ def _spark(table: Path, common: dict[str, Any]) -> Iterator[SparkSession]:
 def _check(
     spark: SparkSession, table: Path, dates: tuple[str, ...], quotas: Any, windows: Windows, common: dict[str, Any]
 ) -> None:
-    from kbroker.spark.replay import check, replay_exact
-    from kbroker.spark.table import read_table
+    from kbroker.spark.tables.table import read_table
+    from kbroker.spark.whatif.replay import check, replay_exact
 
     rows = read_table(spark, table, dates=dates or None)
     found = check(replay_exact(rows, quotas, windows=windows))
@@ -291,7 +291,7 @@ def _recommended(
 ) -> Recommendation:
     from dataclasses import replace
 
-    from kbroker.spark.recommend import capacity_percent, headroom_of, needs_of_table, recommend
+    from kbroker.spark.whatif.recommend import capacity_percent, headroom_of, needs_of_table, recommend
 
     share, by = common["throttled_below"] / 100, common["by"]
     progress(common)(f"looking for the smallest quotas by {by}")
@@ -318,7 +318,7 @@ def _recommendation_json(found: Recommendation) -> dict[str, Any]:
 def _print_recommendation(found: Recommendation) -> None:
     from kbroker.cli.quota_plan import number_text
     from kbroker.common.quotas import shown_name
-    from kbroker.spark.quota_set import KEY_OF
+    from kbroker.spark.whatif.quota_set import KEY_OF
 
     kinds = found.by.split(",")
     rows: list[list[object]] = [

@@ -80,7 +80,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class OffsetInfo:
-    """Answer of ListOffsets; `offset` and `timestamp_ms` are -1 when no record fits."""
+    """PendingResponse of ListOffsets; `offset` and `timestamp_ms` are -1 when no record fits."""
 
     offset: int
     timestamp_ms: int
@@ -161,7 +161,8 @@ class Admin:
         """Create topics, or only check that they could be created.
 
         Raises: KafkaError TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG ...;
-            those before the failed one in the answer exist. MutationThrottledError, which a broker answers from v6 on.
+            those before the failed one in the response exist. MutationThrottledError, which a broker answers from v6
+            on.
         """
         wanted = [
             {
@@ -180,12 +181,12 @@ class Admin:
                 )
             return {"Topics": wanted, "timeoutMs": timeout_ms, "validateOnly": validate_only}
 
-        answer = self._ask_controller(CREATE_TOPICS, body, timeout_ms)
-        for t in answer["Topics"]:
-            _check_topic(t, answer)
+        response = self._ask_controller(CREATE_TOPICS, body, timeout_ms)
+        for t in response["Topics"]:
+            _check_topic(t, response)
         return [
             CreatedTopic(t["Name"], to_uuid(t["TopicId"]), t["NumPartitions"], t["ReplicationFactor"])
-            for t in answer["Topics"]
+            for t in response["Topics"]
         ]
 
     def delete_topics(self, names: Iterable[str], *, timeout_ms: int = 30_000) -> None:
@@ -200,11 +201,11 @@ class Admin:
             listed: Body = {"Topics": [{"Name": n} for n in wanted]} if version >= 6 else {"TopicNames": wanted}
             return {**listed, "TimeoutMs": timeout_ms}
 
-        answer = self._ask_controller(DELETE_TOPICS, body, timeout_ms)
-        for t in answer["Responses"]:
+        response = self._ask_controller(DELETE_TOPICS, body, timeout_ms)
+        for t in response["Responses"]:
             self.cluster.forget(t["Name"])
-        for t in answer["Responses"]:
-            _check_topic(t, answer)
+        for t in response["Responses"]:
+            _check_topic(t, response)
 
     def create_partitions(
         self, topic: str, total_count: int, *, validate_only: bool = False, timeout_ms: int = 30_000
@@ -218,23 +219,23 @@ class Admin:
             "TimeoutMs": timeout_ms,
             "ValidateOnly": validate_only,
         }
-        answer = self._ask_controller(CREATE_PARTITIONS, body, timeout_ms)
+        response = self._ask_controller(CREATE_PARTITIONS, body, timeout_ms)
         self.cluster.forget(topic)
-        for t in answer["Results"]:
-            _check_topic(t, answer)
+        for t in response["Results"]:
+            _check_topic(t, response)
 
     def _ask_controller(self, api_key: int, body: BodyFor, timeout_ms: int) -> Body:
         """Send to the controller, again when it has moved (then nothing was done)."""
 
         def attempt() -> Body:
             node_id = self.cluster.controller()
-            answer = self.cluster.request(
+            response = self.cluster.request(
                 api_key, body, node_id=node_id, timeout_s=timeout_ms / 1000 + self.cluster.request_timeout_s
             )
-            for item in answer.get("Topics") or answer.get("Responses") or answer.get("Results") or ():
+            for item in response.get("Topics") or response.get("Responses") or response.get("Results") or ():
                 if item["ErrorCode"] == Errors.NOT_CONTROLLER:
                     raise KafkaError(Errors.NOT_CONTROLLER, f"node {node_id}")
-            return answer
+            return response
 
         deadline = self.cluster.clock() + self.cluster.retry_timeout_s
         while True:
@@ -271,9 +272,9 @@ class Admin:
         }
         node_id = self._broker_of(resource_type, name)
         body = {"Resources": [resource], "IncludeSynonyms": include_synonyms}
-        answer = self.cluster.retry(lambda: self.cluster.request(DESCRIBE_CONFIGS, body, node_id=node_id))
+        response = self.cluster.retry(lambda: self.cluster.request(DESCRIBE_CONFIGS, body, node_id=node_id))
         entries = []
-        for result in answer["Results"]:
+        for result in response["Results"]:
             check(result["ErrorCode"], f"{resource_type.name.lower()} {name!r}", result.get("ErrorMessage"))
             entries += [_config_entry(entry) for entry in result["Configs"]]
         return sorted(entries, key=lambda e: e.name)
@@ -296,10 +297,10 @@ class Admin:
         body: Body = {"Resources": [resource], "ValidateOnly": validate_only}
         node_id = self._broker_of(resource_type, name)
         if node_id is None:
-            answer = self._ask_controller(INCREMENTAL_ALTER_CONFIGS, body, 0)
+            response = self._ask_controller(INCREMENTAL_ALTER_CONFIGS, body, 0)
         else:
-            answer = self.cluster.request(INCREMENTAL_ALTER_CONFIGS, body, node_id=node_id)
-        for result in answer["Responses"]:
+            response = self.cluster.request(INCREMENTAL_ALTER_CONFIGS, body, node_id=node_id)
+        for result in response["Responses"]:
             check(result["ErrorCode"], f"{resource_type.name.lower()} {name!r}", result.get("ErrorMessage"))
 
     def _broker_of(self, resource_type: ResourceType, name: str) -> int | None:
@@ -360,9 +361,9 @@ class Admin:
                 "TimeoutMs": int(self.cluster.request_timeout_s * 1000),
             }
 
-        answer = self.cluster.request(LIST_OFFSETS, body, node_id=node_id)
+        response = self.cluster.request(LIST_OFFSETS, body, node_id=node_id)
         found = {}
-        for t in answer["Topics"]:
+        for t in response["Topics"]:
             for p in t["Partitions"]:
                 check(p["ErrorCode"], f"partition {t['Name']}-{p['PartitionIndex']}")
                 found[t["Name"], p["PartitionIndex"]] = OffsetInfo(p["Offset"], p["Timestamp"], p["LeaderEpoch"])
@@ -376,18 +377,18 @@ class Admin:
             self.cluster.fetch_metadata([])
             nodes = sorted(self.cluster.nodes.values(), key=lambda n: n.node_id)
             return ClusterDescription(self.cluster.cluster_id, self.cluster.controller_id, tuple(nodes))
-        answer = self.cluster.request(DESCRIBE_CLUSTER, {})
-        check(answer["ErrorCode"], "cluster", answer.get("ErrorMessage"))
-        brokers = sorted(answer["Brokers"], key=lambda b: b["BrokerId"])
+        response = self.cluster.request(DESCRIBE_CLUSTER, {})
+        check(response["ErrorCode"], "cluster", response.get("ErrorMessage"))
+        brokers = sorted(response["Brokers"], key=lambda b: b["BrokerId"])
         nodes = [Node(b["BrokerId"], b["Host"], b["Port"], b["Rack"]) for b in brokers]
-        return ClusterDescription(answer["ClusterId"], answer["ControllerId"], tuple(nodes))
+        return ClusterDescription(response["ClusterId"], response["ControllerId"], tuple(nodes))
 
 
-def _check_topic(row: Body, answer: Body) -> None:
-    """Raise for what an answer says of one topic."""
+def _check_topic(row: Body, response: Body) -> None:
+    """Raise for what a response says of one topic."""
     what = f"topic {row['Name']!r}"
     if row["ErrorCode"] == Errors.THROTTLING_QUOTA_EXCEEDED:
-        raise MutationThrottledError(what, answer["ThrottleTimeMs"])
+        raise MutationThrottledError(what, response["ThrottleTimeMs"])
     check(row["ErrorCode"], what, row.get("ErrorMessage"))
 
 

@@ -87,7 +87,7 @@ def check(code: int, what: str, message: str | None = None) -> None:
     """Raise KafkaError unless `code` is 0.
 
     Args:
-        code: error code of an answer.
+        code: error code of a response.
         what: names the thing that failed, for example "topic 'orders'".
         message: the broker's own text, if it sent one.
     """
@@ -295,12 +295,12 @@ class Cluster:
                 fields["AllowAutoTopicCreation"] = allow_auto_topic_creation
             return fields
 
-        answer = self.request(METADATA, body)
-        check(answer.get("ErrorCode", 0), "metadata")
-        self.nodes = {b["NodeId"]: Node(b["NodeId"], b["Host"], b["Port"], b.get("Rack")) for b in answer["Brokers"]}
-        self.controller_id = answer.get("ControllerId", -1)
-        self.cluster_id = answer.get("ClusterId")
-        found = [_topic_metadata(topic) for topic in answer["Topics"]]
+        response = self.request(METADATA, body)
+        check(response.get("ErrorCode", 0), "metadata")
+        self.nodes = {b["NodeId"]: Node(b["NodeId"], b["Host"], b["Port"], b.get("Rack")) for b in response["Brokers"]}
+        self.controller_id = response.get("ControllerId", -1)
+        self.cluster_id = response.get("ClusterId")
+        found = [_topic_metadata(topic) for topic in response["Topics"]]
         if topics is None:
             self._topics.clear()
         for topic in found:
@@ -330,7 +330,7 @@ class Cluster:
         return self.retry(attempt, timeout_s=patience_s)
 
     def forget(self, name: str) -> None:
-        """Drop what is cached of a topic, after an answer that proves it wrong."""
+        """Drop what is cached of a topic, after a response that proves it wrong."""
         self._topics.pop(name, None)
 
     def leader(self, topic: str, partition: int, *, allow_auto_topic_creation: bool = False) -> int:
@@ -406,9 +406,9 @@ def negotiate(connection: Connection, timeout_s: float) -> None:
         refused = connection.decode(API_VERSIONS, 0, frame)
         offered = next((k["MaxVersion"] for k in refused["ApiKeys"] if k["ApiKey"] == API_VERSIONS), 0)
         version = max(0, min(offered, version - 1))
-    answer = connection.decode(API_VERSIONS, version, frame)
-    check(answer["ErrorCode"], f"{format_address(connection.address)}: ApiVersions")
-    connection.versions = {k["ApiKey"]: (k["MinVersion"], k["MaxVersion"]) for k in answer["ApiKeys"]}
+    response = connection.decode(API_VERSIONS, version, frame)
+    check(response["ErrorCode"], f"{format_address(connection.address)}: ApiVersions")
+    connection.versions = {k["ApiKey"]: (k["MinVersion"], k["MaxVersion"]) for k in response["ApiKeys"]}
 
 
 def _topic_metadata(topic: Body) -> TopicMetadata:

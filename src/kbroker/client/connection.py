@@ -14,7 +14,7 @@ from typing import Any
 from kbroker.common.errors import ProtocolError
 from kbroker.protocol import codec
 
-MAX_FRAME_BYTES = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes, taken as the bound of an answer too
+MAX_FRAME_BYTES = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes, taken as the bound of a response too
 RECEIVE_BYTES = 1 << 16
 API_VERSIONS = 18
 
@@ -37,7 +37,7 @@ class BrokerConnectionError(Exception):
 
 
 class BrokerTimeoutError(BrokerConnectionError):
-    """No complete answer within the time given."""
+    """No complete response within the time given."""
 
 
 def format_address(address: Address) -> str:
@@ -85,11 +85,11 @@ class Connection:
         address: host and port.
         client_id: sent in every request header.
         connect_timeout_s: seconds for connecting.
-        max_frame_bytes: an answer that declares more than this closes the connection.
+        max_frame_bytes: a response that declares more than this closes the connection.
         open_stream: makes the connected socket.
         clock: monotonic seconds.
 
-    Raises: BrokerConnectionError when connecting fails. Any transport failure later closes the connection: an answer
+    Raises: BrokerConnectionError when connecting fails. Any transport failure later closes the connection: a response
         that
     comes too late must not be taken for the next one.
 
@@ -143,7 +143,7 @@ class Connection:
             return True
         self._sock.settimeout(0)
         try:
-            if hasattr(self._sock, "pending"):  # TLS: what it reads and keeps to itself is no answer
+            if hasattr(self._sock, "pending"):  # TLS: what it reads and keeps to itself is no response
                 self._sock.recv(1)
             else:
                 self._sock.recv(1, socket.MSG_PEEK)
@@ -166,7 +166,7 @@ class Connection:
     def request(
         self, api_key: int, api_version: int, body: Body, *, timeout_s: float = 30.0, expect_response: bool = True
     ) -> Body:
-        """Send one request and return the decoded body of its answer (an empty dict if none is expected).
+        """Send one request and return the decoded body of its response (an empty dict if none is expected).
 
         Args:
             api_key: key of the API.
@@ -183,7 +183,7 @@ class Connection:
     def exchange(
         self, api_key: int, api_version: int, body: Body, *, timeout_s: float, expect_response: bool = True
     ) -> bytearray | None:
-        """Send one request and return the frame of its answer, its correlation id checked and nothing else."""
+        """Send one request and return the frame of its response, its correlation id checked and nothing else."""
         deadline = self._clock() + timeout_s
         correlation_id = self.send_request(api_key, api_version, body, timeout_s=timeout_s)
         if not expect_response:
@@ -206,7 +206,7 @@ class Connection:
         Args:
             correlation_id: of that request.
             timeout_s: seconds from now.
-            likely_bytes: how large the answer may well be; so much memory is taken at once.
+            likely_bytes: how large the response may well be; so much memory is taken at once.
         """
         return self._receive_until(self._clock() + timeout_s, timeout_s, correlation_id, likely_bytes)
 
@@ -215,7 +215,7 @@ class Connection:
             (size_bytes,) = struct.unpack(">i", self._receive(4, deadline))
             if not 4 <= size_bytes <= self.max_frame_bytes:
                 raise BrokerConnectionError(
-                    self.address, f"an answer of {size_bytes} bytes was announced (is this a Kafka plaintext port?)"
+                    self.address, f"a response of {size_bytes} bytes was announced (is this a Kafka plaintext port?)"
                 )
             frame = self._receive(size_bytes, deadline, likely_bytes)
             (correlation_id,) = struct.unpack_from(">i", frame)
@@ -232,23 +232,23 @@ class Connection:
         except BaseException as error:
             self.close()
             if isinstance(error, TimeoutError):
-                raise BrokerTimeoutError(self.address, f"no answer within {timeout_s:g} s") from None
+                raise BrokerTimeoutError(self.address, f"no response within {timeout_s:g} s") from None
             if isinstance(error, OSError):
                 raise BrokerConnectionError(self.address, _reason(error)) from None
             raise
 
     def decode(self, api_key: int, api_version: int, frame: bytearray) -> Body:
-        """Decode the frame of an answer; note how long the broker will not read from us."""
+        """Decode the frame of a response; note how long the broker will not read from us."""
         try:
-            _, answer = codec.decode_response_frame(api_key, api_version, frame)
+            _, response = codec.decode_response_frame(api_key, api_version, frame)
         except ProtocolError as error:
             self.close()
             what = f"undecodable answer to {codec.api(api_key).name} version {api_version}"
             raise BrokerConnectionError(self.address, f"{what}: {error.message}") from None
-        throttle_time_ms = answer.get("ThrottleTimeMs", 0)
+        throttle_time_ms = response.get("ThrottleTimeMs", 0)
         if throttle_time_ms > 0:
             self.throttled_until_s = self._clock() + throttle_time_ms / 1000
-        return answer
+        return response
 
     def _send(self, data: bytes, deadline: float) -> None:
         view = memoryview(data)

@@ -52,8 +52,8 @@ class Consumer:
         cluster: not owned.
         positions: per partition the offset to begin at, or EARLIEST, or LATEST.
         max_wait_ms: how long the broker may wait for `min_bytes`.
-        min_bytes: what makes an answer worth sending.
-        max_bytes: of one answer.
+        min_bytes: what makes a response worth sending.
+        max_bytes: of one response.
         max_partition_bytes: of one partition in it; a single larger batch comes all the same.
         read_committed: leave out aborted transactions, end at the last stable offset.
         reset: where to go on when a position is outside the log: EARLIEST, LATEST, or None to raise
@@ -158,7 +158,7 @@ class Consumer:
             by_leader.setdefault(self.cluster.leader(*tp), []).append(tp)
         found: list[FetchedPartition] = []
         for node_id, partitions in by_leader.items():
-            # the broker fills an answer in the order asked: another partition first each time, so that none starves
+            # the broker fills a response in the order asked: another partition first each time, so that none starves
             self._turn += 1
             start = self._turn % len(partitions)
             found += self._fetch_from(
@@ -184,16 +184,16 @@ class Consumer:
             "IsolationLevel": int(self.read_committed),
             "Topics": [{"Topic": name, "Partitions": listed} for name, listed in topics.items()],
         }
-        answer = self.cluster.request(
+        response = self.cluster.request(
             FETCH,
             body,
             node_id=node_id,
             max_version=MAX_FETCH_VERSION,
             timeout_s=max_wait_ms / 1000 + self.cluster.request_timeout_s,
         )
-        check(answer.get("ErrorCode", 0), "fetch")
+        check(response.get("ErrorCode", 0), "fetch")
         found = []
-        for t in answer["Responses"]:
+        for t in response["Responses"]:
             for p in t["Partitions"]:
                 part = self._take(t["Topic"], p)
                 if part is not None:
@@ -212,7 +212,7 @@ class Consumer:
 
 
 def fetched_partition(topic: str, fetch_offset: int, fields: Body) -> FetchedPartition | None:
-    """What an answer says of one partition; None when it brought no bytes."""
+    """What a response says of one partition; None when it brought no bytes."""
     data = fields["Records"]
     if not data:
         return None
@@ -241,7 +241,7 @@ class AbortedTransactions:
         self.add(aborted)
 
     def add(self, aborted: Iterable[tuple[int, int]]) -> None:
-        """Note those that another Fetch lists."""
+        """QuotaEvent those that another Fetch lists."""
         self._coming = sorted({*self._coming, *aborted}, key=lambda entry: entry[1], reverse=True)
 
     @property

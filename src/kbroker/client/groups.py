@@ -88,8 +88,8 @@ class Groups:
         self.cluster.fetch_metadata([])
         found: dict[str, ListedGroup] = {}
         for node_id in sorted(self.cluster.nodes):
-            answer = self.cluster.retry(partial(self._list_of, node_id))
-            for g in answer["Groups"]:
+            response = self.cluster.retry(partial(self._list_of, node_id))
+            for g in response["Groups"]:
                 group_type = (g.get("GroupType") or CLASSIC).lower()
                 found[g["GroupId"]] = ListedGroup(
                     g["GroupId"], g["ProtocolType"], g.get("GroupState") or "", group_type
@@ -97,9 +97,9 @@ class Groups:
         return [found[group_id] for group_id in sorted(found)]
 
     def _list_of(self, node_id: int) -> Body:
-        answer = self.cluster.request(LIST_GROUPS, {}, node_id=node_id)
-        check(answer["ErrorCode"], f"groups of node {node_id}")
-        return answer
+        response = self.cluster.request(LIST_GROUPS, {}, node_id=node_id)
+        check(response["ErrorCode"], f"groups of node {node_id}")
+        return response
 
     def describe(self, group_id: str) -> GroupDescription:
         """State and members of a classic group, or of one of the new consumer protocol.
@@ -139,9 +139,9 @@ class Groups:
                 return {"KeyType": 0, "CoordinatorKeys": [group_id]}
             return {"Key": group_id, "KeyType": 0} if version else {"Key": group_id}
 
-        answer = self.cluster.request(FIND_COORDINATOR, body)
-        rows = answer.get("Coordinators")
-        row = rows[0] if rows else answer
+        response = self.cluster.request(FIND_COORDINATOR, body)
+        rows = response.get("Coordinators")
+        row = rows[0] if rows else response
         check(row["ErrorCode"], f"group {group_id!r}", row.get("ErrorMessage"))
         node_id: int = row["NodeId"]
         return node_id
@@ -157,9 +157,9 @@ class Groups:
             return {"GroupId": group_id, "Topics": None}
 
         def attempt() -> list[Body]:
-            answer = self._ask(group_id, OFFSET_FETCH, body, NAMED_TOPICS_MAX_VERSION)
-            rows = answer.get("Groups")
-            row = rows[0] if rows else answer
+            response = self._ask(group_id, OFFSET_FETCH, body, NAMED_TOPICS_MAX_VERSION)
+            rows = response.get("Groups")
+            row = rows[0] if rows else response
             check(row["ErrorCode"], f"group {group_id!r}")
             topics: list[Body] = row["Topics"]
             for topic in topics:
@@ -195,8 +195,8 @@ class Groups:
 
         def attempt() -> None:
             body = {"GroupId": group_id, "Topics": topics}
-            answer = self._ask(group_id, OFFSET_COMMIT, body, NAMED_TOPICS_MAX_VERSION)
-            for topic in answer["Topics"]:
+            response = self._ask(group_id, OFFSET_COMMIT, body, NAMED_TOPICS_MAX_VERSION)
+            for topic in response["Topics"]:
                 for p in topic["Partitions"]:
                     check(p["ErrorCode"], f"group {group_id!r}, partition {topic['Name']}-{p['PartitionIndex']}")
 

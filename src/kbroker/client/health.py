@@ -22,7 +22,7 @@ def check(bootstrap: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> str:
 
     Args:
         bootstrap: ``host:port`` with commas between.
-        timeout_s: seconds for connecting to each, and again for its answer.
+        timeout_s: seconds for connecting to each, and again for its response.
 
     Raises: BrokerConnectionError of the last address when none answers well; ValueError for a malformed address.
     """
@@ -31,12 +31,12 @@ def check(bootstrap: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> str:
         try:
             connection = Connection(address, client_id="kbroker-health", connect_timeout_s=timeout_s)
             try:
-                answer = connection.request(API_VERSIONS, 0, {}, timeout_s=timeout_s)
+                response = connection.request(API_VERSIONS, 0, {}, timeout_s=timeout_s)
             finally:
                 connection.close()
-            if answer["ErrorCode"] != 0 or not answer["ApiKeys"]:
-                raise BrokerConnectionError(address, f"ApiVersions answered error {answer['ErrorCode']}")
-            return f"{format_address(address)} serves {len(answer['ApiKeys'])} APIs"
+            if response["ErrorCode"] != 0 or not response["ApiKeys"]:
+                raise BrokerConnectionError(address, f"ApiVersions answered error {response['ErrorCode']}")
+            return f"{format_address(address)} serves {len(response['ApiKeys'])} APIs"
         except BrokerConnectionError as error:
             failure = error
     assert failure is not None  # parse_bootstrap gives at least one address

@@ -1,4 +1,4 @@
-"""Reads one partition between two offsets: the next Fetch is under way while the last answer is decoded."""
+"""Reads one partition between two offsets: the next Fetch is under way while the last response is decoded."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from kbroker.client.consumer import FETCH, MAX_FETCH_VERSION, FetchedPartition, 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.protocol._arrow_columns import ArrowColumns, whole_batches
 
-FRAME_BYTES = 512  # of an answer beside its records
+FRAME_BYTES = 512  # of a response beside its records
 FIRST_VERSION_WITH_TOPIC_ID = 13
 
 
@@ -109,7 +109,7 @@ class PartitionReader:
                         f"{self.cluster.retry_timeout_s:g} s",
                     )
         finally:
-            if under_way is not None:  # its answer must not be taken for another's
+            if under_way is not None:  # its response must not be taken for another's
                 under_way.connection.close()
 
     @property
@@ -154,12 +154,12 @@ class PartitionReader:
             timeout_s=throttled_s + self.settings.max_wait_ms / 1000 + self.cluster.request_timeout_s,
             likely_bytes=self.settings.max_partition_bytes + FRAME_BYTES,
         )
-        answer = connection.decode(FETCH, asked.version, frame)
-        check(answer.get("ErrorCode", 0), self.where)
+        response = connection.decode(FETCH, asked.version, frame)
+        check(response.get("ErrorCode", 0), self.where)
         try:
-            ((found,),) = (topic["Partitions"] for topic in answer["Responses"])
+            ((found,),) = (topic["Partitions"] for topic in response["Responses"])
         except ValueError:
-            raise BrokerConnectionError(connection.address, "an answer to another Fetch than was sent") from None
+            raise BrokerConnectionError(connection.address, "a response to another Fetch than was sent") from None
         check(found["ErrorCode"], self.where)
         part = fetched_partition(self.topic, asked.position, found)
         if part is None:

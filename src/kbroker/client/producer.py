@@ -209,12 +209,12 @@ class Producer:
         body: Body = {"TransactionalId": None, "TransactionTimeoutMs": 60_000}
 
         def attempt() -> Body:
-            answer = self.cluster.request(INIT_PRODUCER_ID, body)
-            check(answer["ErrorCode"], "producer id")
-            return answer
+            response = self.cluster.request(INIT_PRODUCER_ID, body)
+            check(response["ErrorCode"], "producer id")
+            return response
 
-        answer = self.cluster.retry(attempt)
-        self._producer_id, self._producer_epoch = answer["ProducerId"], answer["ProducerEpoch"]
+        response = self.cluster.retry(attempt)
+        self._producer_id, self._producer_epoch = response["ProducerId"], response["ProducerEpoch"]
         self._sequences.clear()
 
     def _send_all(self, waiting: list[_Batch]) -> None:
@@ -224,9 +224,9 @@ class Producer:
             by_leader.setdefault(self.cluster.leader(batch.topic, batch.partition), []).append(batch)
         failure: KafkaError | None = None
         for node_id, batches in by_leader.items():
-            answers = self._send_to(node_id, batches)
+            responses = self._send_to(node_id, batches)
             for batch in batches:
-                code, base_offset, message = answers.get(
+                code, base_offset, message = responses.get(
                     (batch.topic, batch.partition), (int(Errors.UNKNOWN_SERVER_ERROR), -1, None)
                 )
                 if code == Errors.DUPLICATE_SEQUENCE_NUMBER:
@@ -254,7 +254,7 @@ class Producer:
             "TimeoutMs": self.timeout_ms,
             "TopicData": [{"Name": name, "PartitionData": partitions} for name, partitions in topics.items()],
         }
-        answer = self.cluster.request(
+        response = self.cluster.request(
             PRODUCE,
             body,
             node_id=node_id,
@@ -266,6 +266,6 @@ class Producer:
             return {(b.topic, b.partition): (0, -1, None) for b in batches}
         return {
             (t["Name"], p["Index"]): (p["ErrorCode"], p["BaseOffset"], p.get("ErrorMessage"))
-            for t in answer["Responses"]
+            for t in response["Responses"]
             for p in t["PartitionResponses"]
         }

@@ -43,11 +43,11 @@ class Quotas:
         ]
         components += [{"EntityType": kind, "MatchType": ANY, "Match": None} for kind in present]
         body = {"Components": components, "Strict": strict}
-        answer = self._ask(DESCRIBE_CLIENT_QUOTAS, body)
-        check(answer["ErrorCode"], "quotas", answer["ErrorMessage"])
+        response = self._ask(DESCRIBE_CLIENT_QUOTAS, body)
+        check(response["ErrorCode"], "quotas", response["ErrorMessage"])
         found = {
             _entity(row): {value["Key"]: value["Value"] for value in sorted(row["Values"], key=lambda v: str(v["Key"]))}
-            for row in answer["Entries"] or ()
+            for row in response["Entries"] or ()
         }
         return dict(sorted(found.items(), key=lambda one: _order(one[0])))
 
@@ -72,8 +72,8 @@ class Quotas:
             }
             for entity, ops in changes.items()
         ]
-        answer = self._ask(ALTER_CLIENT_QUOTAS, {"Entries": entries, "ValidateOnly": validate_only})
-        answered = {_entity(row): row for row in answer["Entries"]}
+        response = self._ask(ALTER_CLIENT_QUOTAS, {"Entries": entries, "ValidateOnly": validate_only})
+        answered = {_entity(row): row for row in response["Entries"]}
         results: dict[QuotaEntity, KafkaError | None] = {}
         for entity, ops in changes.items():
             row = answered.get(entity)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from kbroker.client.cluster import check
 from kbroker.client.connection import Address, Connection, format_address, open_plaintext
-from kbroker.common import scram
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.common.jaas import parse_jaas
-from kbroker.common.pem import normal_pem, pem_file
+from kbroker.common.security import scram
+from kbroker.common.security.jaas import parse_jaas
+from kbroker.common.security.pem import normal_pem, pem_file
 
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -36,13 +36,13 @@ class Sasl:
         Raises: KafkaError with what the broker says; BrokerConnectionError.
         """
         where = format_address(connection.address)
-        answer = connection.request(SASL_HANDSHAKE, 1, {"Mechanism": self.mechanism})
-        if answer["ErrorCode"] == Errors.UNSUPPORTED_SASL_MECHANISM:
-            offered = ", ".join(answer["Mechanisms"]) or "none"
+        response = connection.request(SASL_HANDSHAKE, 1, {"Mechanism": self.mechanism})
+        if response["ErrorCode"] == Errors.UNSUPPORTED_SASL_MECHANISM:
+            offered = ", ".join(response["Mechanisms"]) or "none"
             raise KafkaError(
                 Errors.UNSUPPORTED_SASL_MECHANISM, f"{where}: no mechanism {self.mechanism}, there is {offered}"
             )
-        check(answer["ErrorCode"], f"{where}: SaslHandshake")
+        check(response["ErrorCode"], f"{where}: SaslHandshake")
         if self.mechanism == "PLAIN":
             self._send(connection, f"\0{self.user}\0{self.password}".encode())
             return
@@ -55,11 +55,11 @@ class Sasl:
 
     def _send(self, connection: Connection, token: bytes) -> bytes:
         version = min(2, connection.versions.get(SASL_AUTHENTICATE, (0, 2))[1])
-        answer = connection.request(SASL_AUTHENTICATE, version, {"AuthBytes": token})
-        check(answer["ErrorCode"], format_address(connection.address), answer["ErrorMessage"])
-        lifetime_ms = answer.get("SessionLifetimeMs", 0)
+        response = connection.request(SASL_AUTHENTICATE, version, {"AuthBytes": token})
+        check(response["ErrorCode"], format_address(connection.address), response["ErrorMessage"])
+        lifetime_ms = response.get("SessionLifetimeMs", 0)
         connection.renew_after(lifetime_ms / 1000 * RENEW_AFTER if lifetime_ms > 0 else None)
-        return bytes(answer["AuthBytes"])
+        return bytes(response["AuthBytes"])
 
 
 class ClientSecurity:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from kbroker.client.cluster import Cluster, check
 from kbroker.client.connection import Body
-from kbroker.common import scram
+from kbroker.common.security import scram
 
 DESCRIBE_USER_SCRAM_CREDENTIALS, ALTER_USER_SCRAM_CREDENTIALS = 50, 51
 DEFAULT_ITERATIONS = 8192
@@ -21,10 +21,10 @@ class Users:
 
     def list(self) -> Mapping[str, Mapping[str, int]]:
         """Iterations by mechanism of every user, by name."""
-        answer = self._cluster.request(DESCRIBE_USER_SCRAM_CREDENTIALS, {"Users": None})
-        check(answer["ErrorCode"], "describing users", answer["ErrorMessage"])
+        response = self._cluster.request(DESCRIBE_USER_SCRAM_CREDENTIALS, {"Users": None})
+        check(response["ErrorCode"], "describing users", response["ErrorMessage"])
         found: dict[str, dict[str, int]] = {}
-        for result in sorted(answer["Results"], key=lambda result: str(result["User"])):
+        for result in sorted(response["Results"], key=lambda result: str(result["User"])):
             check(result["ErrorCode"], f"user {result['User']!r}", result["ErrorMessage"])
             found[result["User"]] = {
                 scram.BY_NUMBER[info["Mechanism"]].name: info["Iterations"]
@@ -64,6 +64,6 @@ class Users:
 
     def _alter(self, deletions: Sequence[Body], upsertions: Sequence[Body]) -> None:
         body = {"Deletions": [*deletions], "Upsertions": [*upsertions]}
-        answer = self._cluster.request(ALTER_USER_SCRAM_CREDENTIALS, body)
-        for result in answer["Results"]:
+        response = self._cluster.request(ALTER_USER_SCRAM_CREDENTIALS, body)
+        for result in response["Results"]:
             check(result["ErrorCode"], f"user {result['User']!r}", result["ErrorMessage"])

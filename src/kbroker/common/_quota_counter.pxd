@@ -3,8 +3,8 @@
 Locks: none but the sensor's own.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from kbroker._core.metric_config cimport StatConfig
-from kbroker._core.sensor_core cimport MetricCore, SensorCore, Violation
+from kbroker._core.metrics.metric_config cimport StatConfig
+from kbroker._core.metrics.sensor_core cimport MetricCore, SensorCore, Violation
 
 cdef enum:                      # types of quota
     KIND_PRODUCE = 0

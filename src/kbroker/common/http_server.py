@@ -22,7 +22,7 @@ logger = get_logger(__name__)
 
 DEADLINE_MS = 10_000
 MAX_CONNECTIONS = 32
-SHORT_BYTES = 4096  # of an answer that the socket takes at once
+SHORT_BYTES = 4096  # of a response that the socket takes at once
 _POLL_S = 0.1
 _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -39,7 +39,7 @@ class _Connection:
 class HttpServer:
     """Serves one port until ``stop``.
 
-    A request must be read within ``deadline_ms`` of its connection, and its answer be taken within as long, however
+    A request must be read within ``deadline_ms`` of its connection, and its response be taken within as long, however
     slowly the bytes come. Where ``max_connections`` are open a further one takes the place of the one that has been
     sending its request for the longest, so that silent strangers lock nobody out; it is closed unanswered only if all
     are being served.
@@ -132,11 +132,11 @@ class _Server(ThreadingHTTPServer):
     # -------------------------------------------------- what a handler's thread says
 
     def serving(self, connection: socket.socket) -> None:
-        """The request is read: nothing is due until its answer is sent."""
+        """The request is read: nothing is due until its response is sent."""
         self._watch(connection, None)
 
     def answering(self, connection: socket.socket) -> None:
-        """The answer is on its way."""
+        """The response is on its way."""
         self._watch(connection, self._clock.now_ms() + self._deadline_ms)
 
     def _watch(self, connection: socket.socket, due_ms: int | None) -> None:
@@ -224,8 +224,8 @@ class HttpHandler(BaseHTTPRequestHandler):
         """Call this when nothing more is read: serving may take its time."""
         self.server.serving(self.connection)
 
-    def send_answer(self, status: int, body: bytes, content_type: str) -> None:
-        """Send an answer; of HEAD only what is said about it."""
+    def send_page(self, status: int, body: bytes, content_type: str) -> None:
+        """Send a response; of HEAD only what is said about it."""
         if len(body) <= SHORT_BYTES:
             self.server.answered(self.connection)
         else:

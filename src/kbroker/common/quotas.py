@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from itertools import product
 from typing import NamedTuple
 
-from kbroker.common.config_def import ConfigType
+from kbroker.common.configs.config_def import ConfigType
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 ENTITY_TYPES = (USER, CLIENT_ID, IP)
@@ -46,7 +46,7 @@ class QuotaEntity(NamedTuple):
 
     @property
     def parts_by_type(self) -> tuple[tuple[str, str | None], ...]:
-        """The parts as Kafka's answers have them: a client before its user."""
+        """The parts as Kafka's responses have them: a client before its user."""
         return tuple(sorted(self.parts, key=lambda part: part[0]))
 
     def __str__(self) -> str:

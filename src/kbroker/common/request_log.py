@@ -63,7 +63,7 @@ UPDATE = (
 LIST = "list"
 
 COLUMNS = (
-    Column("time", TIMESTAMP_US, "time"),  # when the answer was away
+    Column("time", TIMESTAMP_US, "time"),  # when the response was away
     Column("broker", INT32, "broker"),
     Column("sequence", INT64, "sequence"),  # of the records of a broker's life, also of those left out: gaps show
     Column("api_key", INT16, "requestHeader.requestApiKey"),  # null: a verdict without a request
@@ -89,7 +89,7 @@ COLUMNS = (
     Column("network_time_us", INT64, "networkTimeMs"),  # of the network thread, within the others
     Column("throttle_time_ms", INT32, "throttleTimeMs"),  # told to the client; not inside the total
     Column("error_code", INT16, "errorCode"),  # the first one other than 0, 0 where all is well
-    Column("error_count", INT32, "errorCount"),  # how often it stands in the answer
+    Column("error_count", INT32, "errorCount"),  # how often it stands in the response
     Column("sampling", FLOAT64, "sampling"),  # the share of requests that is recorded
     Column("repeated", INT32, "repeated"),  # requests this record stands for: idle polls of a second are one
     Column("verdicts", LIST, "quota.verdicts", VERDICT),

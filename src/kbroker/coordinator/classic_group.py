@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kbroker.common.errors import Errors, ProtocolError
-from kbroker.common.java_hash import hash_map_order
+from kbroker.common.java.java_hash import hash_map_order
 from kbroker.coordinator.group_records import CommittedOffset, StoredGroup, StoredMember
 from kbroker.protocol import codec
 
@@ -48,7 +48,7 @@ class JoinedMember(NamedTuple):
 
 
 class JoinResult(NamedTuple):
-    """Answer to a join."""
+    """PendingResponse to a join."""
 
     error: Errors
     member_id: str
@@ -61,7 +61,7 @@ class JoinResult(NamedTuple):
 
 
 class SyncResult(NamedTuple):
-    """Answer to a sync."""
+    """PendingResponse to a sync."""
 
     error: Errors
     protocol_type: str | None = None
@@ -241,8 +241,8 @@ class ClassicGroup:
             self._count(member.protocols, -1)
             if member.group_instance_id is not None:
                 self.static_members.pop(member.group_instance_id, None)
-            self.answer_join(member, JoinResult(Errors.UNKNOWN_MEMBER_ID, ""))
-            self.answer_sync(member, SyncResult(Errors.UNKNOWN_MEMBER_ID))
+            self.respond_to_join(member, JoinResult(Errors.UNKNOWN_MEMBER_ID, ""))
+            self.respond_to_sync(member, SyncResult(Errors.UNKNOWN_MEMBER_ID))
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
         self.pending_joins.discard(member_id)
@@ -251,8 +251,8 @@ class ClassicGroup:
     def replace_static(self, group_instance_id: str, old_id: str, new_id: str) -> Member:
         """Give a static member its new id; requests under the old one are answered FENCED_INSTANCE_ID."""
         member = self.members.pop(old_id)
-        self.answer_join(member, JoinResult(Errors.FENCED_INSTANCE_ID, old_id))
-        self.answer_sync(member, SyncResult(Errors.FENCED_INSTANCE_ID))
+        self.respond_to_join(member, JoinResult(Errors.FENCED_INSTANCE_ID, old_id))
+        self.respond_to_sync(member, SyncResult(Errors.FENCED_INSTANCE_ID))
         self.pending_syncs.discard(old_id)
         member.member_id = new_id
         self.members[new_id] = member
@@ -300,12 +300,12 @@ class ClassicGroup:
 
     def await_join(self, member: Member, on_joined: JoinCallback) -> None:
         """Let a join wait; one that waits already is told to come again."""
-        self.answer_join(member, JoinResult(Errors.REBALANCE_IN_PROGRESS, member.member_id))
+        self.respond_to_join(member, JoinResult(Errors.REBALANCE_IN_PROGRESS, member.member_id))
         member.on_joined = on_joined
         self._awaiting_join += 1
 
-    def answer_join(self, member: Member, result: JoinResult) -> bool:
-        """Answer the join a member waits for, if it does."""
+    def respond_to_join(self, member: Member, result: JoinResult) -> bool:
+        """PendingResponse the join a member waits for, if it does."""
         callback, member.on_joined = member.on_joined, None
         if callback is None:
             return False
@@ -315,11 +315,11 @@ class ClassicGroup:
 
     def await_sync(self, member: Member, on_synced: SyncCallback) -> None:
         """Let a sync wait; one that waits already is told to come again."""
-        self.answer_sync(member, SyncResult(Errors.REBALANCE_IN_PROGRESS))
+        self.respond_to_sync(member, SyncResult(Errors.REBALANCE_IN_PROGRESS))
         member.on_synced = on_synced
 
-    def answer_sync(self, member: Member, result: SyncResult) -> bool:
-        """Answer the sync a member waits for, if it does."""
+    def respond_to_sync(self, member: Member, result: SyncResult) -> bool:
+        """PendingResponse the sync a member waits for, if it does."""
         callback, member.on_synced = member.on_synced, None
         if callback is None:
             return False

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
-from kbroker._core.purgatory import Purgatory
+from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator import group_records
@@ -128,9 +128,9 @@ class GroupCoordinator:
         self._heartbeats.run_reaper()
 
     @property
-    def is_quiet(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no join, sync or session is due or being expired: both reapers wait."""
-        return self._joins.is_quiet and self._heartbeats.is_quiet
+        return self._joins.is_idle and self._heartbeats.is_idle
 
     def advance(self) -> None:
         """Run what is due on this thread; for tests with a virtual clock and no reapers."""
@@ -138,7 +138,7 @@ class GroupCoordinator:
             pass
 
     def close(self) -> None:
-        """Answer everything that waits with NOT_COORDINATOR and end the reapers. Idempotent."""
+        """PendingResponse everything that waits with NOT_COORDINATOR and end the reapers. Idempotent."""
         with self._lock:
             self._closed = True
             groups = list(self._groups.values())
@@ -203,7 +203,7 @@ class GroupCoordinator:
             return self._membership.heartbeat(group, member_id, group_instance_id, generation_id)
 
     def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> list[Errors]:
-        """Let members go, one answer each. Raises: KafkaError INVALID_GROUP_ID."""
+        """Let members go, one response each. Raises: KafkaError INVALID_GROUP_ID."""
         if not group_id:
             raise KafkaError(Errors.INVALID_GROUP_ID)
         with self._locked(group_id) as group:

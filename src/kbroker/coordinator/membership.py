@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock
-from kbroker._core.purgatory import DelayedOperation, Purgatory
+from kbroker._core.timer.purgatory import DelayedOperation, Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.classic_group import (
@@ -25,7 +25,7 @@ from kbroker.coordinator.classic_group import (
     SyncCallback,
     SyncResult,
 )
-from kbroker.coordinator.delayed import DelayedHeartbeat, DelayedJoin, DelayedSync, InitialDelayedJoin
+from kbroker.coordinator.delayed_operations import DelayedHeartbeat, DelayedJoin, DelayedSync, InitialDelayedJoin
 
 logger = get_logger(__name__)
 
@@ -102,7 +102,7 @@ class Membership:
     # ------------------------------------------------------------ join
 
     def join(self, group: ClassicGroup, request: JoinRequest, on_joined: JoinCallback) -> None:
-        """Answer now, or when the rebalance is over."""
+        """PendingResponse now, or when the rebalance is over."""
         names = [name for name, _ in request.protocols]
         if not group.accepts(request.member_id, self._max_size):
             if request.member_id in group.members:
@@ -153,7 +153,7 @@ class Membership:
         member = group.members[member_id]
         unchanged = list(member.protocols) == list(request.protocols)
         if group.state is GroupState.COMPLETING_REBALANCE and unchanged:
-            on_joined(group.join_result(member_id))  # its answer was lost
+            on_joined(group.join_result(member_id))  # its response was lost
         elif group.state is GroupState.STABLE and unchanged and group.leader_id != member_id:
             on_joined(group.join_result(member_id))
         else:
@@ -263,7 +263,7 @@ class Membership:
                 self._save_empty(group)
                 return
             for member in list(group.members.values()):
-                group.answer_join(member, group.join_result(member.member_id))
+                group.respond_to_join(member, group.join_result(member.member_id))
                 member.is_new = False
                 self._await_heartbeat(group, member)
                 group.pending_syncs.add(member.member_id)
@@ -279,7 +279,7 @@ class Membership:
     # ------------------------------------------------------------ sync
 
     def sync(self, group: ClassicGroup, request: SyncRequest, on_synced: SyncCallback) -> None:
-        """Answer with the member's assignment, now or when the leader has brought it."""
+        """PendingResponse with the member's assignment, now or when the leader has brought it."""
         error = _sync_error(group, request)
         if error is not Errors.NONE:
             on_synced(SyncResult(error))
@@ -311,13 +311,13 @@ class Membership:
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")  # whom the leader left out gets no bytes
             result = SyncResult(Errors.NONE, group.protocol_type, group.protocol_name, member.assignment)
-            if group.answer_sync(member, result):
+            if group.respond_to_sync(member, result):
                 self._await_heartbeat(group, member)
 
     def _refuse_syncs(self, group: ClassicGroup, error: Errors) -> None:
         for member in group.members.values():
             member.assignment = b""
-            if group.answer_sync(member, SyncResult(error)):
+            if group.respond_to_sync(member, SyncResult(error)):
                 self._await_heartbeat(group, member)
 
     def expire_sync(self, group: ClassicGroup, generation_id: int) -> None:
@@ -388,7 +388,7 @@ class Membership:
     # ------------------------------------------------------------ leave
 
     def leave(self, group: ClassicGroup, leaving: Sequence[LeavingMember]) -> list[Errors]:
-        """Let members go; one answer each, in order."""
+        """Let members go; one response each, in order."""
         return [self._leave(group, one) for one in leaving]
 
     def _leave(self, group: ClassicGroup, leaving: LeavingMember) -> Errors:
@@ -425,8 +425,8 @@ class Membership:
     def dismiss(self, group: ClassicGroup, error: Errors) -> None:
         """Make a group DEAD; whoever waits is answered ``error``."""
         for member in group.members.values():
-            group.answer_join(member, JoinResult(error, member.member_id))
-            group.answer_sync(member, SyncResult(error))
+            group.respond_to_join(member, JoinResult(error, member.member_id))
+            group.respond_to_sync(member, SyncResult(error))
         members = [*group.members, *group.pending_joins]
         group.transition_to(GroupState.DEAD, self._clock.wall_ms())
         for member_id in members:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
-from kbroker.common.java_hash import string_hash
+from kbroker.common.java.java_hash import string_hash
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator import group_records
 from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey, StoredGroup

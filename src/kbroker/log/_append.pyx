@@ -4,7 +4,7 @@ from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 from kbroker._core.clock cimport clock_wall_ms
-from kbroker._core.request cimport OpenFile, open_file_release
+from kbroker._core.requests.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.common._errors cimport (
     CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR,
@@ -18,12 +18,12 @@ from kbroker.log._maintenance cimport (
 )
 from kbroker.log._partition cimport RECENT_APPENDS, AppendResult, Partition, RecentAppend
 from kbroker.log._posix cimport ENOMEM, io_truncate, io_write, put_int32, put_int64
-from kbroker.log._producer_state cimport (
+from kbroker.log.producers._producer_state cimport (
     AbortedTxn, BatchFacts, Duplicate, PRODUCER_CHECK_DUPLICATE, producer_state_apply, producer_state_check,
 )
-from kbroker.log._segment cimport LogSegment, segment_note_append, segment_open
-from kbroker.log._txn_index cimport txn_index_append
-from kbroker.log._validate cimport BatchCheck, trust_batch, validate_batch, whole_batch_bytes
+from kbroker.log.segment._segment cimport LogSegment, segment_note_append, segment_open
+from kbroker.log.segment._txn_index cimport txn_index_append
+from kbroker.log._validate cimport BatchCheck, accept_prevalidated_batch, validate_batch, whole_batch_bytes
 
 cdef enum:
     MAX_BATCHES = 1024          # of one internal append
@@ -290,7 +290,7 @@ cdef void partition_append_built(Partition *partition, char *batch, int64_t size
     cdef BatchCheck check
     cdef LogConfig config
     cdef int64_t now_ms = begin_append(partition, &config, out)
-    trust_batch(batch, size_bytes, partition.clock, now_ms, &config, &check)
+    accept_prevalidated_batch(batch, size_bytes, partition.clock, now_ms, &config, &check)
     if check.error != 0:
         refuse_checked(&check, out)
         return

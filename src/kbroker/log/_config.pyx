@@ -15,7 +15,7 @@ DEFAULTS = {
 }
 
 INT64_MIN = -9223372036854775808
-LEAST_INDEX_BYTES = 24
+MIN_INDEX_BYTES = 24
 
 
 cdef int parse_config(values, LogConfig *out) except -1:
@@ -34,7 +34,7 @@ cdef int parse_config(values, LogConfig *out) except -1:
     out.index_interval_bytes = number("index.interval.bytes", 0)
     # One that holds fewer than two time entries is full before its first. Kafka 4.3.1 stores such values too; below 12
     # it cannot open the log then (error 6), from 12 on each append rolls a segment. Here the index has its least size.
-    out.segment_index_bytes = max(number("segment.index.bytes", 0, 2147483647), LEAST_INDEX_BYTES)
+    out.segment_index_bytes = max(number("segment.index.bytes", 0, 2147483647), MIN_INDEX_BYTES)
     out.max_message_bytes = number("max.message.bytes", 0, 2147483647)
     # Kafka takes any negative number for: no limit
     out.retention_ms = max(number("retention.ms", INT64_MIN), -1)

@@ -1,4 +1,5 @@
-"""Appends, reads and syncs that failed on the lane, counted by partition until a broker asks for those of its folders.
+"""Appends, reads and syncs that failed on the native handlers, counted by partition until a broker asks for those of
+its folders.
 
 Native threads write no log lines; what they count here is told by ``kbroker.log.failed_io``. One table for the process,
 as descriptors and disks are the process's; its entries are named by folder, so that brokers do not mix.

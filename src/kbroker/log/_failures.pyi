@@ -1,3 +1,5 @@
+KINDS: tuple[str, ...]
+
 def take_failures(folder: str) -> list[tuple[str, str, int, int]]:
     """Take what failed in partitions of a log folder since the last call.
 

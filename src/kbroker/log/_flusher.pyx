@@ -7,7 +7,7 @@ cimport cython
 from libc.stdint cimport int32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from kbroker._core.sync cimport (
-    atomic_add, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, cond_signal, cond_wait,
+    atomic_add_fetch, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, cond_signal, cond_wait,
     mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
 from kbroker.log._partition cimport (
@@ -39,14 +39,14 @@ cdef Flusher *flusher_new() noexcept nogil:
 
 
 cdef Flusher *flusher_retain(Flusher *flusher) noexcept nogil:
-    atomic_add(&flusher.refs, 1)
+    atomic_add_fetch(&flusher.refs, 1)
     return flusher
 
 
 cdef void flusher_release(Flusher *flusher) noexcept nogil:
     cdef FlushItem *item
     cdef int32_t i
-    if flusher == NULL or atomic_add(&flusher.refs, -1) > 0:
+    if flusher == NULL or atomic_add_fetch(&flusher.refs, -1) > 0:
         return
     for i in range(FLUSHER_SLOTS):
         while flusher.slots[i] != NULL:     # only if no thread ever ran
@@ -128,10 +128,10 @@ cdef void flusher_run(Flusher *flusher) noexcept nogil:
         flusher.queued -= 1
         item.running = True
         mutex_unlock(&flusher.lock)
-        atomic_add(&flusher.flushes, 1)
-        # a failure takes the partition offline and answers those who wait: nothing is tried again here
+        atomic_add_fetch(&flusher.flushes, 1)
+        # a failure takes the partition offline and responses those who wait: nothing is tried again here
         if partition_flush(item.partition, partition_log_end_offset(item.partition)) != 0:
-            atomic_add(&flusher.failures, 1)
+            atomic_add_fetch(&flusher.failures, 1)
         mutex_lock(&flusher.lock)
         item.running = False
         if item.again:
@@ -210,7 +210,8 @@ cdef class FlusherPool:
             flusher_release(self.flusher)
 
     def refuse_appends(self, PartitionLog log not None):
-        """Answer KAFKA_STORAGE_ERROR to every append from now on; reads go on. Until the partition is opened again."""
+        """PendingResponse KAFKA_STORAGE_ERROR to every append from now on; reads go on. Until the partition is opened
+        again."""
         if log.partition != NULL:
             atomic_store(&log.partition.is_failed, 1)
 

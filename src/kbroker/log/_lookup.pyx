@@ -2,13 +2,13 @@
 """UnifiedLog.fetchOffsetByTimestamp: which record is the first at or after a time."""
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
-from kbroker._core.request cimport OpenFile, open_file_release
+from kbroker._core.requests.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load
-from kbroker.log._index cimport time_index_lookup
+from kbroker.log.segment._index cimport time_index_lookup
 from kbroker.log._maintenance cimport view_acquire
 from kbroker.log._partition cimport Partition
 from kbroker.log._posix cimport EIO, ENOMEM, io_read
-from kbroker.log._segment cimport (
+from kbroker.log.segment._segment cimport (
     LogSegment, SegmentList, segment_find, segment_find_indexed, segment_list_release, segment_open,
 )
 from kbroker.protocol._compression cimport batch_decompress

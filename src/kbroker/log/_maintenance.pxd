@@ -1,7 +1,7 @@
 """What changes a partition's set of segments (roll, retention, removal) and what moves its watermarks (flush)."""
 from libc.stdint cimport int32_t, int64_t
 from kbroker.log._partition cimport Partition
-from kbroker.log._segment cimport LogSegment, SegmentList
+from kbroker.log.segment._segment cimport LogSegment, SegmentList
 
 cdef enum:                      # of Partition.new_names
     NEW_FILE = 1

@@ -6,21 +6,23 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.stdio cimport snprintf
 from libc.string cimport memset, strdup, strrchr
-from kbroker._core.request cimport OpenFile, open_file_release
+from kbroker._core.requests.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport (
     atomic_load, atomic_store, atomic_swap, cond_broadcast, cond_wait, mutex_lock, mutex_unlock,
 )
 from kbroker.log._config cimport LogConfig
 from kbroker.log._failures cimport FAILED_SYNC, count_failure
-from kbroker.log._index cimport index_is_full
+from kbroker.log.segment._index cimport index_is_full
 from kbroker.log._partition cimport DeletedSegment, Partition, partition_hook
 from kbroker.log._posix cimport (
-    EIO, EMFILE, ENFILE, ENOMEM, PATH_ROOM, io_modified_ms, io_sync, io_sync_directory, io_unlink, io_write_file,
+    EIO, EMFILE, ENFILE, ENOMEM, PATH_BYTES, io_modified_ms, io_sync, io_sync_directory, io_unlink, io_write_file,
     log_path,
 )
-from kbroker.log._producer_snapshot cimport producer_state_encode_snapshot, producer_state_store_snapshot
-from kbroker.log._producer_state cimport producer_state_first_unstable_offset, producer_state_set_high_watermark
-from kbroker.log._segment cimport (
+from kbroker.log.producers._producer_snapshot cimport producer_state_encode_snapshot, producer_state_store_snapshot
+from kbroker.log.producers._producer_state cimport (
+    producer_state_first_unstable_offset, producer_state_set_high_watermark,
+)
+from kbroker.log.segment._segment cimport (
     LogSegment, SegmentList, segment_create_file, segment_give_back, segment_list_new, segment_list_release,
     segment_list_retain, segment_new, segment_open, segment_path, segment_release, segment_remove, segment_reserve,
     segment_retain, segment_seal,
@@ -117,9 +119,9 @@ cdef void take_snapshot(Partition *partition, PendingSnapshot *snapshot) noexcep
 
 
 cdef void store_snapshot(Partition *partition, PendingSnapshot *snapshot) noexcept nogil:
-    cdef char path[PATH_ROOM]
+    cdef char path[PATH_BYTES]
     if snapshot.data is not NULL:
-        log_path(path, PATH_ROOM, partition.directory.path, snapshot.offset, b".snapshot")
+        log_path(path, PATH_BYTES, partition.directory.path, snapshot.offset, b".snapshot")
         # lost: recovery replays from an older one
         producer_state_store_snapshot(path, snapshot.data, snapshot.size_bytes)
         free(snapshot.data)
@@ -167,7 +169,7 @@ cdef int32_t roll_segment(Partition *partition, int64_t new_base, int64_t now_ms
 
 
 cdef int32_t write_leader_epochs(Partition *partition) noexcept nogil:
-    cdef char path[PATH_ROOM]
+    cdef char path[PATH_BYTES]
     cdef char *text
     cdef int64_t room, used
     cdef int32_t slot, rc
@@ -181,7 +183,7 @@ cdef int32_t write_leader_epochs(Partition *partition) noexcept nogil:
     for slot in range(partition.epoch_count):
         used += snprintf(text + used, room - used, b"%d %lld\n", partition.epochs[slot],
                          <long long>partition.epoch_starts[slot])
-    snprintf(path, PATH_ROOM, b"%s/leader-epoch-checkpoint", partition.directory.path)
+    snprintf(path, PATH_BYTES, b"%s/leader-epoch-checkpoint", partition.directory.path)
     rc = io_write_file(path, text, used)
     free(text)
     return rc
@@ -212,7 +214,7 @@ cdef int32_t note_leader_epoch(Partition *partition, int32_t epoch, int64_t star
 # --------------------------------------------------------------------------------------------------------- retention
 
 cdef int64_t largest_timestamp(LogSegment *segment, int64_t now_ms) noexcept nogil:
-    cdef char path[PATH_ROOM]
+    cdef char path[PATH_BYTES]
     cdef int64_t known = atomic_load(&segment.max_timestamp_ms)
     if known >= 0:
         return known
@@ -265,7 +267,7 @@ cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogi
     cdef DeletedSegment *entry
     cdef LogSegment *segment
     cdef PendingSnapshot snapshot
-    cdef char path[PATH_ROOM]
+    cdef char path[PATH_BYTES]
     cdef int32_t count, slot, rc, result
     memset(&snapshot, 0, sizeof(snapshot))
     mutex_lock(&partition.append_lock)

@@ -5,12 +5,12 @@ fsync) -> ``view_lock`` (leaf: swaps the immutable segment list). End offset, hi
 """
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
 from kbroker._core.clock cimport Clock
-from kbroker._core.request cimport OpenFile
+from kbroker._core.requests.request cimport OpenFile
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 from kbroker.log._config cimport LogConfig
-from kbroker.log._producer_state cimport AbortedTxn
-from kbroker.log._producer_table cimport ProducerState
-from kbroker.log._segment cimport Directory, FileCache, LogSegment, SegmentList
+from kbroker.log.producers._producer_state cimport AbortedTxn
+from kbroker.log.producers._producer_table cimport ProducerState
+from kbroker.log.segment._segment cimport Directory, FileCache, LogSegment, SegmentList
 
 cdef struct AppendResult:
     int16_t error               # Kafka error code, 0 = appended or duplicate
@@ -39,7 +39,7 @@ cdef struct ReadResult:
     AbortedTxn *aborted         # malloc'ed, caller frees; NULL when none
     int32_t aborted_count
 
-cdef struct ReadProbe:          # what a parked fetch needs to know, without opening anything
+cdef struct ReadProbe:          # what a delayed fetch needs to know, without opening anything
     int16_t error
     int64_t available_bytes     # readable from the offset in its own segment, capped by max_bytes
     bint crosses_segment        # the end is in a later segment than the offset: answer now
@@ -115,7 +115,8 @@ cdef int64_t partition_log_start_offset(Partition *partition) noexcept nogil
 cdef int64_t partition_flushed_offset(Partition *partition) noexcept nogil    # exclusive: all below is on disk
 cdef int32_t partition_leader_epoch(Partition *partition) noexcept nogil
 
-# Called without any lock when a flush, an append through Python's handle, or another event outside the lane's own
+# Called without any lock when a flush, an append through Python's handle, or another event outside the native
+# handlers's own
 # appends has moved the high watermark.
 cdef void partition_set_high_watermark_hook(Partition *partition, partition_hook hook, void *arg) noexcept nogil
 # Called without any lock, on the appending thread, when partition_flush_target() has risen: a flush is wanted.

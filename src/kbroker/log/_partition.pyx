@@ -5,20 +5,20 @@ Python's handle: _partition_log.
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free
 from kbroker._core.clock cimport clock_release
-from kbroker._core.sync cimport atomic_add, atomic_load, cond_destroy, mutex_destroy, mutex_lock, mutex_unlock
+from kbroker._core.sync cimport atomic_add_fetch, atomic_load, cond_destroy, mutex_destroy, mutex_lock, mutex_unlock
 from kbroker.log._maintenance cimport call_hook, flush_log
-from kbroker.log._producer_state cimport producer_state_free
-from kbroker.log._segment cimport directory_release, file_cache_release, segment_list_release, segment_release
+from kbroker.log.producers._producer_state cimport producer_state_free
+from kbroker.log.segment._segment cimport directory_release, file_cache_release, segment_list_release, segment_release
 
 
 cdef Partition *partition_retain(Partition *partition) noexcept nogil:
-    atomic_add(&partition.refs, 1)
+    atomic_add_fetch(&partition.refs, 1)
     return partition
 
 
 cdef void partition_release(Partition *partition) noexcept nogil:
     cdef DeletedSegment *entry
-    if partition is NULL or atomic_add(&partition.refs, -1) != 0:
+    if partition is NULL or atomic_add_fetch(&partition.refs, -1) != 0:
         return
     while partition.deleted is not NULL:
         entry = partition.deleted

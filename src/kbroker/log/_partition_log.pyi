@@ -4,8 +4,8 @@ from typing import Any, final
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
-from kbroker.log._segment import OpenFileCache
-from kbroker.log.facts import AppendInfo, OffsetAndTimestamp, ReadInfo, SegmentFacts
+from kbroker.log.log_types import AppendInfo, OffsetAndTimestamp, ReadInfo, SegmentFacts
+from kbroker.log.segment._segment import OpenFileCache
 
 def topic_id_bytes(topic_id: bytes | str | UUID) -> bytes: ...
 

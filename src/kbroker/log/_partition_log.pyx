@@ -5,7 +5,7 @@ from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strdup
 from kbroker._core.clock cimport borrow_clock, clock_retain, clock_wall_ms
-from kbroker._core.request cimport open_file_release
+from kbroker._core.requests.request cimport open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, cond_init, mutex_init, mutex_lock, mutex_unlock
 from kbroker.log._append cimport partition_append
 from kbroker.log._config cimport LogConfig, parse_config
@@ -18,10 +18,10 @@ from kbroker.log._partition cimport (
     AppendResult, Partition, ReadProbe, ReadResult, partition_flush, partition_flush_target, partition_release,
 )
 from kbroker.log._posix cimport io_read
-from kbroker.log._producer_state cimport producer_state_count, producer_state_expire, producer_state_new
+from kbroker.log.producers._producer_state cimport producer_state_count, producer_state_expire, producer_state_new
 from kbroker.log._read cimport partition_probe, partition_read
 from kbroker.log._recovery cimport cut_partition, load_partition
-from kbroker.log._segment cimport (
+from kbroker.log.segment._segment cimport (
     LogSegment, OpenFileCache, SegmentList, directory_new, file_cache_retain, file_cache_shared, segment_close_file,
     segment_give_back, segment_list_release, segment_reserve, segment_seal,
 )
@@ -32,7 +32,7 @@ import uuid
 from pathlib import Path
 
 from kbroker.log.checkpoints import claim_partition_folder
-from kbroker.log.facts import AbortedTransaction, AppendInfo, OffsetAndTimestamp, ReadInfo, SegmentFacts
+from kbroker.log.log_types import AbortedTransaction, AppendInfo, OffsetAndTimestamp, ReadInfo, SegmentFacts
 
 
 def topic_id_bytes(topic_id) -> bytes:
@@ -135,7 +135,8 @@ cdef class PartitionLog:
             partition_append(state, copy, size, acks, api_version, is_client, &result)
             free(copy)
             if result.high_watermark_moved:
-                call_hook(state, False)         # the lane looks after its own appends; nobody else after these
+                # the native handlers looks after its own appends; nobody else after these
+                call_hook(state, False)
         bad_records = tuple([result.bad_records[slot] for slot in range(result.bad_count)])
         free(result.bad_records)
         return AppendInfo(result.error, result.base_offset, result.last_offset, result.log_append_time_ms,

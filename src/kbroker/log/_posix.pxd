@@ -320,7 +320,7 @@ cdef extern from *:
     int io_rename "kb_rename"(const char *source, const char *target) noexcept nogil
     int io_unlink "kb_unlink"(const char *path) noexcept nogil
     int io_write_file "kb_write_file"(const char *path, const char *data, int64_t size_bytes) noexcept nogil
-    void log_path "kb_log_path"(char *out, int64_t room_bytes, const char *directory, int64_t base_offset,
+    void log_path "kb_log_path"(char *out, int64_t capacity_bytes, const char *directory, int64_t base_offset,
                                 const char *suffix) noexcept nogil
     int64_t get_int64 "kb_get64"(const char *data) noexcept nogil
     int32_t get_int32 "kb_get32"(const char *data) noexcept nogil
@@ -336,4 +336,4 @@ cdef extern from *:
     int ENFILE
 
 cdef enum:
-    PATH_ROOM = 4352            # a directory of PATH_MAX and a file name
+    PATH_BYTES = 4352            # a directory of PATH_MAX and a file name

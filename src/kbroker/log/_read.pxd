@@ -2,7 +2,7 @@
 from libc.stdint cimport int8_t, int64_t
 from kbroker.log._partition cimport Partition, ReadProbe, ReadResult
 
-# max_bytes caps the answer; min_one lets the first batch exceed it. isolation 0 = up to the high watermark, 1 = the
+# max_bytes caps the response; min_one lets the first batch exceed it. isolation 0 = up to the high watermark, 1 = the
 # LSO.
 cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes, bint min_one, int8_t isolation,
                          ReadResult *out) noexcept nogil

@@ -1,20 +1,20 @@
 # cython: freethreading_compatible=True
-"""Read of one partition: UnifiedLog.read on a counted view of its segments, and what a parked fetch asks for."""
+"""Read of one partition: UnifiedLog.read on a counted view of its segments, and what a delayed fetch asks for."""
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
 from libc.string cimport memset
-from kbroker._core.request cimport OpenFile, open_file_release
+from kbroker._core.requests.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, mutex_lock, mutex_unlock
 from kbroker.common._errors cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from kbroker.log._failures cimport FAILED_READ, count_failure
-from kbroker.log._index cimport offset_index_offset_after
+from kbroker.log.segment._index cimport offset_index_offset_after
 from kbroker.log._maintenance cimport view_acquire
 from kbroker.log._partition cimport RECENT_APPENDS, Partition, ReadProbe, ReadResult, RecentAppend
 from kbroker.log._posix cimport ENOENT
-from kbroker.log._segment cimport (
+from kbroker.log.segment._segment cimport (
     LogSegment, SegmentList, segment_find, segment_find_indexed, segment_list_floor, segment_list_release,
     segment_list_retain, segment_open, segment_release, segment_retain,
 )
-from kbroker.log._txn_index cimport txn_index_collect
+from kbroker.log.segment._txn_index cimport txn_index_collect
 from kbroker.protocol._records cimport BatchHeader
 
 cdef enum:

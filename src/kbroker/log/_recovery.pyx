@@ -12,27 +12,27 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
 from libc.string cimport strdup, strlen
 from kbroker._core.clock cimport clock_wall_ms
-from kbroker._core.request cimport OpenFile, open_file_release
+from kbroker._core.requests.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log._maintenance cimport (
     NEW_FILE, advance_watermarks, note_leader_epoch, view_publish, write_leader_epochs,
 )
 from kbroker.log._partition cimport Partition
-from kbroker.log._posix cimport PATH_ROOM, io_fd_size, io_sync, io_sync_directory, io_truncate, log_path
-from kbroker.log._producer_snapshot cimport producer_state_load_snapshot
-from kbroker.log._producer_state cimport producer_state_clear
-from kbroker.log._segment cimport (
+from kbroker.log._posix cimport PATH_BYTES, io_fd_size, io_sync, io_sync_directory, io_truncate, log_path
+from kbroker.log.producers._producer_snapshot cimport producer_state_load_snapshot
+from kbroker.log.producers._producer_state cimport producer_state_clear
+from kbroker.log.segment._segment cimport (
     LogSegment, SegmentList, segment_create_file, segment_find_indexed, segment_list_new, segment_list_release,
     segment_new, segment_open,
 )
-from kbroker.log._segment_files cimport remove_if_there, remove_segment, remove_snapshot
-from kbroker.log._segment_recovery cimport (
+from kbroker.log.segment._segment_files cimport remove_if_there, remove_segment, remove_snapshot
+from kbroker.log.segment._segment_recovery cimport (
     SCAN_ABORTED, SCAN_EPOCHS, SCAN_PRODUCERS, Scan, load_segment, scan_segment,
 )
-from kbroker.log._txn_index cimport txn_index_truncate
+from kbroker.log.segment._txn_index cimport txn_index_truncate
 from kbroker.protocol._records cimport BatchHeader
 
-from kbroker.log._segment_files import tidy_folder
+from kbroker.log.segment._segment_files import tidy_folder
 
 
 cdef void set_damage(Partition *partition, int64_t offset, LogSegment *segment, int64_t position,
@@ -152,7 +152,7 @@ def read_epochs(directory: str) -> list[tuple[int, int]]:
 cdef int load_producers(Partition *partition, str directory, list snapshots, SegmentList *list_, int64_t newest_allowed,
                         int64_t aborted_from, int64_t log_start) except -1:
     """The newest sound snapshot at or below newest_allowed, then a replay of what follows it."""
-    cdef char path[PATH_ROOM]
+    cdef char path[PATH_BYTES]
     cdef int32_t rc
     cdef int64_t offset, from_offset = log_start, now = clock_wall_ms(partition.clock)
     cdef int64_t expiration = partition.config.producer_expiration_ms
@@ -164,7 +164,7 @@ cdef int load_producers(Partition *partition, str directory, list snapshots, Seg
             continue
         if offset > newest_allowed or offset < log_start:
             continue
-        log_path(path, PATH_ROOM, partition.directory.path, offset, b".snapshot")
+        log_path(path, PATH_BYTES, partition.directory.path, offset, b".snapshot")
         with nogil:
             rc = producer_state_load_snapshot(partition.producers, path, now, expiration)
         if rc == 0:
@@ -339,8 +339,9 @@ cdef int load_epochs(Partition *partition, str directory, SegmentList *list_, in
 
 
 cdef int cut_partition(Partition *partition, str directory, int64_t offset) except -1:
-    """The caller took the append lock without the GIL and nothing on the lane takes the GIL under it: no deadlock, but
-    a lane thread may wait here for Python. Only repair and tests cut a log.
+    """The caller took the append lock without the GIL and nothing on the native handlers take the GIL under it: no
+    deadlock, but
+    a native_apis thread may wait here for Python. Only repair and tests cut a log.
     """
     cdef SegmentList *view = partition.view
     cdef LogSegment *segment

@@ -4,7 +4,7 @@ file.
 from libc.stdint cimport int16_t, int32_t, int64_t
 from kbroker._core.clock cimport Clock
 from kbroker.log._config cimport LogConfig
-from kbroker.log._producer_state cimport BatchFacts
+from kbroker.log.producers._producer_state cimport BatchFacts
 from kbroker.protocol._records cimport BatchHeader
 
 cdef struct BatchCheck:
@@ -27,8 +27,9 @@ cdef void validate_batch(char *data, int64_t size_bytes, Clock *clock, int64_t n
                          int16_t api_version, bint is_client, BatchCheck *out) noexcept nogil
 # The same for one whole batch that the broker has just built and summed itself: neither its checksum nor its records
 # are looked at.
-cdef void trust_batch(char *data, int64_t size_bytes, Clock *clock, int64_t now_ms, const LogConfig *config,
-                      BatchCheck *out) noexcept nogil
+cdef void accept_prevalidated_batch(
+    char *data, int64_t size_bytes, Clock *clock, int64_t now_ms, const LogConfig *config, BatchCheck *out
+) noexcept nogil
 cdef void batch_facts(const char *data, const BatchHeader *header, bint from_client, BatchFacts *out) noexcept nogil
 # One whole batch at data? Its size, 0 when the bytes end too early, -1 when they are no batch
 cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept nogil

@@ -6,14 +6,14 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 from kbroker._core.clock cimport Clock, clock_now_ns
-from kbroker._core.crc32c cimport crc32c
+from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.common._errors cimport (
     CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNKNOWN_SERVER_ERROR,
     UNSUPPORTED_COMPRESSION_TYPE,
 )
 from kbroker.log._config cimport LogConfig
 from kbroker.log._posix cimport get_int32, put_int16, put_int32, put_int64
-from kbroker.log._producer_state cimport BatchFacts
+from kbroker.log.producers._producer_state cimport BatchFacts
 from kbroker.protocol._compression cimport batch_decompress, batch_recompress
 from kbroker.protocol._records cimport (
     BATCH_HEADER_BYTES, BatchHeader, RecordView, batch_crc_ok, batch_parse, record_next,
@@ -27,7 +27,7 @@ cdef enum:
     CONTROL_BIT = 32
     LEGACY_OVERHEAD = 14        # smallest size field of any format
     UP_TO_MAGIC = 17
-    MAX_BAD_RECORDS = 8192      # Kafka names all; an answer many times as large as its request helps nobody
+    MAX_BAD_RECORDS = 8192      # Kafka names all; a response many times as large as its request helps nobody
 
 
 cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept nogil:
@@ -278,8 +278,9 @@ cdef void validate_batch(char *data, int64_t size_bytes, Clock *clock, int64_t n
     free(unpacked)
 
 
-cdef void trust_batch(char *data, int64_t size_bytes, Clock *clock, int64_t now_ms, const LogConfig *config,
-                      BatchCheck *out) noexcept nogil:
+cdef void accept_prevalidated_batch(
+    char *data, int64_t size_bytes, Clock *clock, int64_t now_ms, const LogConfig *config, BatchCheck *out
+) noexcept nogil:
     cdef BatchHeader header
     memset(out, 0, sizeof(BatchCheck))
     out.bad_record = -1

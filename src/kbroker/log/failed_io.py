@@ -1,4 +1,4 @@
-"""What failed on the native lane, told to people: appends, reads and syncs that clients saw as KAFKA_STORAGE_ERROR.
+"""What failed on the native handlers, told to people: appends, reads and syncs that clients saw as KAFKA_STORAGE_ERROR.
 
 Threads: ``FailedIo.look`` by one thread at a time, the scheduler's; the counts from any.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from kbroker._core.clock import BaseClock
 from kbroker.common.loggers import get_logger
 from kbroker.log._failures import take_failures
-from kbroker.log.hosted_logs import HostedLogs
+from kbroker.log.hosted_logs import PartitionRegistry
 from kbroker.log.log_dir import LogDir, parse_partition_folder
 
 logger = get_logger(__name__)
@@ -41,7 +41,7 @@ class FailedIo:
     Args: ``hosted``: the partitions; ``log_dirs``: where they lie; ``clock``: the clock.
     """
 
-    def __init__(self, hosted: HostedLogs, log_dirs: Sequence[LogDir], clock: BaseClock) -> None:
+    def __init__(self, hosted: PartitionRegistry, log_dirs: Sequence[LogDir], clock: BaseClock) -> None:
         self._hosted = hosted
         self._dirs = log_dirs
         self._clock = clock
@@ -62,11 +62,11 @@ class FailedIo:
         if error and kind != "read" and not log_dir.is_offline and log_dir.ends_with(error):
             self._hosted.note_failure(log_dir, f"{'an append to' if kind == 'append' else 'a sync of'} {name}", error)
         if log_dir.is_offline and kind != "read":
-            self._tell(log_dir, name, kind, count, f"the folder is offline: {log_dir.failure}")
+            self._notify(log_dir, name, kind, count, f"the folder is offline: {log_dir.failure}")
         elif number:
-            self._tell(log_dir, name, kind, count, os.strerror(number), str(number))
+            self._notify(log_dir, name, kind, count, os.strerror(number), str(number))
         else:
-            self._tell(log_dir, name, kind, count, self._own_reason(name, kind), name)
+            self._notify(log_dir, name, kind, count, self._own_reason(name, kind), name)
 
     def _own_reason(self, name: str, kind: str) -> str:
         """Why a partition itself refuses."""
@@ -76,7 +76,7 @@ class FailedIo:
             return f"{hosted.log.damage}; {repair_command(hosted.log_dir)}"
         return DAMAGED if kind == "read" else "a sync of it has failed: it takes appends again after a restart"
 
-    def _tell(self, log_dir: LogDir, name: str, kind: str, count: int, reason: str, *cause: str) -> None:
+    def _notify(self, log_dir: LogDir, name: str, kind: str, count: int, reason: str, *cause: str) -> None:
         key = (str(log_dir.path), kind, *cause)
         trouble = self._troubles.setdefault(key, _Trouble(kind, key[0]))
         trouble.name, trouble.reason = name, reason

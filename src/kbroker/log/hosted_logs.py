@@ -1,6 +1,7 @@
 """The partitions a broker hosts, where they lie, and what a disk that fails does to them.
 
-Threads: every method from any thread. Lock: ``HostedLogs.lock`` guards the table; no file is touched under it but to
+Threads: every method from any thread. Lock: ``PartitionRegistry.lock`` guards the table; no file is touched under it
+but to
 create or delete a partition.
 """
 
@@ -8,19 +9,19 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from kbroker.common.config_def import INT64_MAX, ConfigValue
+from kbroker.common.configs.config_def import INT64_MAX, ConfigValue
 from kbroker.common.loggers import get_logger
 from kbroker.log._flusher import FlusherPool
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.checkpoints import TopicPartition
-from kbroker.log.cleaner import CompactionConfig
+from kbroker.log.compaction.log_cleaner import CompactionConfig
 from kbroker.log.log_dir import LogDir
 
 logger = get_logger(__name__)
 T = TypeVar("T")
 
 
-class Hosted:
+class PartitionEntry:
     """A partition in service. ``log_dir`` None: in memory; ``compaction`` None: not compacted.
 
     ``flushed_ms``: when it was last flushed by time.
@@ -44,13 +45,13 @@ class Hosted:
         self.compaction = CompactionConfig.of(config)
 
 
-class HostedLogs:
+class PartitionRegistry:
     """The table of partitions. Args: ``flusher``, which refuses writes to partitions of a folder that failed."""
 
     def __init__(self, flusher: FlusherPool) -> None:
         self.lock = threading.RLock()
         self._flusher = flusher
-        self._table: dict[TopicPartition, Hosted] = {}
+        self._table: dict[TopicPartition, PartitionEntry] = {}
 
     def __len__(self) -> int:
         return len(self._table)
@@ -58,26 +59,26 @@ class HostedLogs:
     def __contains__(self, key: TopicPartition) -> bool:
         return key in self._table
 
-    def __getitem__(self, key: TopicPartition) -> Hosted:
+    def __getitem__(self, key: TopicPartition) -> PartitionEntry:
         return self._table[key]
 
-    def find(self, key: TopicPartition) -> Hosted | None:
+    def find(self, key: TopicPartition) -> PartitionEntry | None:
         """Return the partition, None when there is none."""
         with self.lock:
             return self._table.get(key)
 
-    def items(self) -> list[tuple[TopicPartition, Hosted]]:
+    def items(self) -> list[tuple[TopicPartition, PartitionEntry]]:
         """All of them, as they are now."""
         with self.lock:
             return list(self._table.items())
 
-    def add(self, key: TopicPartition, hosted: Hosted) -> None:
+    def add(self, key: TopicPartition, hosted: PartitionEntry) -> None:
         """Put a partition into service."""
         self._flusher.attach(hosted.log)
         with self.lock:
             self._table[key] = hosted
 
-    def remove(self, key: TopicPartition) -> Hosted:
+    def remove(self, key: TopicPartition) -> PartitionEntry:
         """Take a partition out; from here on its log answers as unknown. Raises: KeyError."""
         with self.lock:
             hosted = self._table.pop(key)
@@ -95,7 +96,7 @@ class HostedLogs:
         with self.lock:
             return [sum(h.log_dir is d for h in self._table.values()) for d in log_dirs]
 
-    def guarded(self, hosted: Hosted, what: str, action: Callable[[], T]) -> tuple[bool, T | None]:
+    def guarded(self, hosted: PartitionEntry, what: str, action: Callable[[], T]) -> tuple[bool, T | None]:
         """Run a partition's disk work. A full disk is told; another I/O error takes the folder offline.
 
         Returns: whether it was done, and its result.

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from kbroker._core.clock import BaseClock
-from kbroker.common.config import BrokerConfig
-from kbroker.common.config_def import INT64_MAX
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_def import INT64_MAX
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.checkpoints import TopicPartition
 from kbroker.log.failed_io import LOOK_PERIOD_MS, FailedIo
-from kbroker.log.hosted_logs import HostedLogs
+from kbroker.log.hosted_logs import PartitionRegistry
 from kbroker.log.log_dir import LogDir
 from kbroker.log.scheduler import ScheduledTask, Scheduler
 
@@ -37,7 +37,7 @@ class LogTasks:
 
     def __init__(
         self,
-        hosted: HostedLogs,
+        hosted: PartitionRegistry,
         log_dirs: Sequence[LogDir],
         scheduler: Scheduler,
         config: BrokerConfig,

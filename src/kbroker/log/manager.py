@@ -1,6 +1,7 @@
 """All partitions of a broker: found at start, made, deleted, looked after by the clock, and closed in order.
 
-Threads: every public method from any thread; ``HostedLogs.lock`` guards the table of partitions. Background tasks
+Threads: every public method from any thread; ``PartitionRegistry.lock`` guards the table of partitions. Background
+tasks
 (``LogTasks``) run on the scheduler's thread. Source: ``LogManager``, ``LogLoader``.
 """
 
@@ -12,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock, SystemClock
-from kbroker.common.config import BrokerConfig
-from kbroker.common.config_def import ConfigValue
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_def import ConfigValue
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.log import checkpoints
@@ -21,9 +22,9 @@ from kbroker.log._config import check_config
 from kbroker.log._flusher import FlusherPool
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.checkpoints import TopicPartition
-from kbroker.log.cleaner import CLEANER_KEYS, Compacted, LogCleaner
+from kbroker.log.compaction.log_cleaner import CLEANER_KEYS, Compacted, LogCleaner
 from kbroker.log.failed_io import repair_command
-from kbroker.log.hosted_logs import Hosted, HostedLogs
+from kbroker.log.hosted_logs import PartitionEntry, PartitionRegistry
 from kbroker.log.log_dir import DELETE_SUFFIX, LogDir, parse_partition_folder, remove_folder
 from kbroker.log.log_tasks import LogTasks
 from kbroker.log.scheduler import Scheduler
@@ -108,7 +109,7 @@ class LogManager:
             self.cluster_id = checkpoints.uuid_to_text(uuid.uuid4())
         self.scheduler = Scheduler(clock, "log-scheduler")
         self.flusher = FlusherPool(1)
-        self._hosted = HostedLogs(self.flusher)
+        self._hosted = PartitionRegistry(self.flusher)
         self.tasks = LogTasks(self._hosted, self._dirs, self.scheduler, config, self._clock)
         known = {key: offset for d in self._dirs for key, offset in d.cleaner_offsets.items()}
         self.cleaner = LogCleaner(
@@ -161,7 +162,7 @@ class LogManager:
                 report.damaged[key] = damage
                 command = repair_command(hosted.log_dir)
                 logger.error("partition %s-%d is damaged and takes no appends: %s; %s", *key, damage, command)
-            self._tell_lost(key, hosted, report)
+            self._report_lost(key, hosted, report)
         for log_dir in self._dirs:
             log_dir.high_watermarks = {}  # told of; what topics of the same names will hold is another matter
         # an orderly stop must not vouch for what this start could not read: the next one looks again
@@ -256,7 +257,7 @@ class LogManager:
         return failures
 
     @staticmethod
-    def _tell_lost(key: TopicPartition, hosted: Hosted, report: StartReport) -> None:
+    def _report_lost(key: TopicPartition, hosted: PartitionEntry, report: StartReport) -> None:
         """Say what an unclean stop has cost: what was cut, and what is missing of what could be read before."""
         log, log_dir = hosted.log, hosted.log_dir
         lost = [] if log.cut is None else [log.cut]
@@ -299,7 +300,7 @@ class LogManager:
             if folder is not None and is_new:  # nothing was ever in it, and no table names it
                 remove_folder(folder)
             raise
-        hosted = Hosted(log, log_dir, self._clock.now_ms())
+        hosted = PartitionEntry(log, log_dir, self._clock.now_ms())
         hosted.note_config(config)
         self._hosted.add(key, hosted)
         return log
@@ -379,7 +380,8 @@ class LogManager:
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
 
     def note_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
-        """Note which topics the metadata is about to forget: what a crash leaves of them then is removed by the next
+        """QuotaEvent which topics the metadata is about to forget: what a crash leaves of them then is removed by the
+        next
         start. To be called again with those that it does forget, where it does not forget them all.
 
         A note that cannot be written is told, and holds nothing up.

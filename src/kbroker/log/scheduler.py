@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 from kbroker._core.clock import BaseClock
-from kbroker._core.timing_wheel import Timer
+from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.loggers import get_logger
 
 logger = get_logger(__name__)
@@ -98,9 +98,9 @@ class Scheduler:
             pass
 
     @property
-    def is_quiet(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no task is due or running: the thread waits."""
-        return self._timer.is_quiet
+        return self._timer.is_idle
 
     @property
     def task_names(self) -> list[str]:

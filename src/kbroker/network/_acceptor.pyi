@@ -1,8 +1,8 @@
 from typing import final
 
 from kbroker._core.clock import BaseClock
-from kbroker.network._connection_quotas import ConnectionQuotas
-from kbroker.network._processor import Processor
+from kbroker.network.connections._connection_quotas import ConnectionQuotas
+from kbroker.network.processor._processor import Processor
 
 @final
 class Acceptor:

@@ -13,23 +13,25 @@ from kbroker._core.clock cimport (
     Clock, Waker, borrow_clock, clock_add_waker, clock_epoch_ms, clock_now_ns, clock_real_wait_ns, clock_release,
     clock_remove_waker, clock_retain,
 )
-from kbroker._core.poller cimport KB_READ, Poller, kb_event, poller_from
+from kbroker._core.network.poller cimport KB_READ, Poller, kb_event, poller_from
 from kbroker._core.sync cimport (
-    AtomicI64, Mutex, atomic_add, atomic_load, atomic_load_relaxed, atomic_store, mutex_destroy, mutex_init, mutex_lock,
-    mutex_unlock,
+    AtomicI64, Mutex, atomic_add_fetch, atomic_load, atomic_load_relaxed, atomic_store, mutex_destroy, mutex_init,
+    mutex_lock, mutex_unlock,
 )
-from kbroker.network._address_table cimport ADDRESS_BYTES, AddressEntry
-from kbroker.network._connection_quotas cimport ConnectionQuotas
-from kbroker.network._held_sockets cimport HeldSockets, close_held, held_free, hold_socket
-from kbroker.network._processor cimport Processor
-from kbroker.network._processor_connections cimport processor_offer, processor_wake
-from kbroker.network._processor_core cimport ProcessorCore, core_release
-from kbroker.network._quota_core cimport (
+from kbroker.network.connections._address_table cimport ADDRESS_BYTES, AddressEntry
+from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
+from kbroker.network.connections._throttled_sockets cimport (
+    ThrottledSockets, close_throttled, throttle_socket, throttled_sockets_free,
+)
+from kbroker.network.processor._processor cimport Processor
+from kbroker.network.processor._processor_connections cimport processor_offer, processor_wake
+from kbroker.network.processor._processor_core cimport ProcessorCore, core_release
+from kbroker.network.connections._quota_core cimport (
     QUOTA_ADMITTED, QUOTA_THROTTLED, Admission, ListenerQuota, QuotaCore, QuotaVerdict, quotas_enter, quotas_leave,
     quotas_release, quotas_retain, quotas_wake,
 )
 
-cdef extern from "socket_io.h" nogil:
+cdef extern from "network/socket_io.h" nogil:
     enum:
         KB_NO_DESCRIPTORS
         KB_AGAIN
@@ -61,13 +63,13 @@ cdef struct AcceptorCore:
     Waker waker
     QuotaCore *quotas           # counted; NULL: no limit
     ListenerQuota *listener_quota   # borrowed from quotas
-    HeldSockets held            # of addresses that connect too fast
+    ThrottledSockets throttled            # of addresses that connect too fast
     bint is_short               # of descriptors: look for one before each accept
     AtomicI64 stopping
     AtomicI64 accepted
     AtomicI64 out_of_descriptors
     AtomicI64 blocked_ns
-    AtomicI64 held_count
+    AtomicI64 throttled_count
 
 
 cdef void wake_for_clock(void *arg) noexcept nogil:
@@ -87,12 +89,12 @@ cdef bint admit(AcceptorCore *core, int fd, AddressEntry **entry) noexcept nogil
     kb_address(fd, 1, host, &port)
     verdict = quotas_enter(core.quotas, core.listener_quota, host, &core.stopping, &admission)
     if admission.blocked_ns > 0:
-        atomic_add(&core.blocked_ns, admission.blocked_ns)
+        atomic_add_fetch(&core.blocked_ns, admission.blocked_ns)
     if verdict == QUOTA_ADMITTED:
         entry[0] = admission.entry
         return True
-    if verdict == QUOTA_THROTTLED and hold_socket(&core.held, fd, admission.end_ms):
-        atomic_store(&core.held_count, core.held.count)
+    if verdict == QUOTA_THROTTLED and throttle_socket(&core.throttled, fd, admission.end_ms):
+        atomic_store(&core.throttled_count, core.throttled.count)
         return False
     quotas_leave(core.quotas, core.listener_quota, admission.entry)
     kb_close_socket(fd)
@@ -100,18 +102,18 @@ cdef bint admit(AcceptorCore *core, int fd, AddressEntry **entry) noexcept nogil
 
 
 cdef void close_due(AcceptorCore *core, bint all_of_them) noexcept nogil:
-    if core.held.count > 0:
-        close_held(&core.held, INT64_MAX if all_of_them else clock_epoch_ms(core.clock))
-        atomic_store(&core.held_count, core.held.count)
+    if core.throttled.count > 0:
+        close_throttled(&core.throttled, INT64_MAX if all_of_them else clock_epoch_ms(core.clock))
+        atomic_store(&core.throttled_count, core.throttled.count)
 
 
 cdef int64_t select_ns(AcceptorCore *core) noexcept nogil:
     """How long to wait for connections: half a second, or less if a held socket is due earlier."""
     cdef int64_t due_ns
-    if core.held.count == 0:
+    if core.throttled.count == 0:
         return SELECT_NS
     due_ns = clock_real_wait_ns(core.clock, clock_now_ns(core.clock) + (
-        core.held.heap[0].end_ms + 1 - clock_epoch_ms(core.clock)) * 1000000)
+        core.throttled.heap[0].end_ms + 1 - clock_epoch_ms(core.clock)) * 1000000)
     return due_ns if 0 <= due_ns < SELECT_NS else SELECT_NS
 
 
@@ -126,7 +128,7 @@ cdef ProcessorCore *offer_in_turn(AcceptorCore *core, int fd, AddressEntry *admi
         core.turn = (core.turn + 1) % core.processor_count
         tried += 1
         taken[0] = processor_offer(processor, fd, admission, 0)
-    atomic_add(&processor.refs, 1)
+    atomic_add_fetch(&processor.refs, 1)
     mutex_unlock(&core.deal_lock)
     return processor
 
@@ -148,7 +150,7 @@ cdef bint assign(AcceptorCore *core, int fd, AddressEntry *admission) noexcept n
         if taken or atomic_load(&core.stopping):
             break
     if started >= 0 and taken:
-        atomic_add(&core.blocked_ns, clock_now_ns(core.clock) - started)
+        atomic_add_fetch(&core.blocked_ns, clock_now_ns(core.clock) - started)
     return taken
 
 
@@ -188,7 +190,7 @@ cdef void run_acceptor(AcceptorCore *core) noexcept nogil:
             if fd == KB_AGAIN:
                 break
             if fd == KB_NO_DESCRIPTORS:
-                atomic_add(&core.out_of_descriptors, 1)
+                atomic_add_fetch(&core.out_of_descriptors, 1)
                 close_due(core, True)       # others need them more
                 core.poller.set(core.poller, core.listener, core, interest, 0)
                 interest = 0
@@ -197,7 +199,7 @@ cdef void run_acceptor(AcceptorCore *core) noexcept nogil:
             if fd < 0:                  # that connection failed before we took it; look at the next
                 continue
             kb_tune_socket(fd, core.send_buffer_bytes)
-            atomic_add(&core.accepted, 1)
+            atomic_add_fetch(&core.accepted, 1)
             if admit(core, fd, &admission) and not assign(core, fd, admission):
                 quotas_leave(core.quotas, core.listener_quota, admission)
                 kb_close_socket(fd)
@@ -253,7 +255,7 @@ cdef class Acceptor:
             free(self.core.processors)
             mutex_destroy(&self.core.deal_lock)
             quotas_release(self.core.quotas)
-            held_free(&self.core.held)
+            throttled_sockets_free(&self.core.throttled)
             if self.core.clock is not NULL:
                 clock_remove_waker(self.core.clock, &self.core.waker)
             if self.core.poller is not NULL:
@@ -281,7 +283,7 @@ cdef class Acceptor:
         count = 0
         for processor in processors:
             cores[count] = processor.core
-            atomic_add(&processor.core.refs, 1)
+            atomic_add_fetch(&processor.core.refs, 1)
             count += 1
         with nogil:
             mutex_lock(&self.core.deal_lock)
@@ -334,4 +336,4 @@ cdef class Acceptor:
     @property
     def held(self):
         """Accepted sockets that are not served, and soon closed: their addresses connect too fast."""
-        return atomic_load_relaxed(&self.core.held_count)
+        return atomic_load_relaxed(&self.core.throttled_count)

@@ -2,7 +2,7 @@
 
 A recorder is counted: by its handle and by each processor core that has it.
 """
-from kbroker._core.request cimport Request
+from kbroker._core.requests.request cimport Request
 
 cdef struct Recorder:
     # Once per request that is over (sent, needless, or its channel gone), its network time charged, before it is freed.

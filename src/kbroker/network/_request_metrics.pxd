@@ -4,7 +4,7 @@ One table per network thread, so that no two write to one cache line; readers ad
 ``RequestChannel.Request.updateRequestMetrics``, ``RequestMetrics.java`` (whose histograms forget; these count).
 """
 from libc.stdint cimport int16_t, int32_t, int64_t
-from kbroker._core.request cimport Request
+from kbroker._core.requests.request cimport Request
 from kbroker._core.sync cimport AtomicI64
 
 cdef enum:

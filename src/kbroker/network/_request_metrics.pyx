@@ -5,9 +5,9 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 
-from kbroker._core.event_loop cimport count
-from kbroker._core.request cimport ACTION_NO_OP, THROTTLE_KINDS, Request
-from kbroker._core.sync cimport AtomicI64, atomic_add, atomic_load, atomic_load_relaxed, atomic_store
+from kbroker._core.network.event_loop cimport count
+from kbroker._core.requests.request cimport ACTION_NO_OP, THROTTLE_KINDS, Request
+from kbroker._core.sync cimport AtomicI64, atomic_add_fetch, atomic_load, atomic_load_relaxed, atomic_store
 
 cdef int64_t BOUNDS_US[TIME_BUCKETS - 1]
 BOUNDS_US[:] = [
@@ -23,13 +23,13 @@ FETCH_CONSUMER, FETCH_FOLLOWER = SLOT_FETCH_CONSUMER, SLOT_FETCH_FOLLOWER
 
 cdef MetricsTable *metrics_retain(MetricsTable *table) noexcept nogil:
     if table is not NULL:
-        atomic_add(&table.refs, 1)
+        atomic_add_fetch(&table.refs, 1)
     return table
 
 
 cdef void metrics_release(MetricsTable *table) noexcept nogil:
     cdef int32_t slot
-    if table is NULL or atomic_add(&table.refs, -1) != 0:
+    if table is NULL or atomic_add_fetch(&table.refs, -1) != 0:
         return
     for slot in range(METRIC_SLOTS):
         free(<void *>atomic_load(&table.apis[slot]))

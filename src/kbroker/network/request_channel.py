@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from kbroker._core.clock import BaseClock
-from kbroker._core.request_queue import Queue
-from kbroker.network._inbound import ChannelThrottle, InboundRequest, receive
-from kbroker.network._lost_answers import LostAnswers
+from kbroker._core.requests.request_queue import Queue
+from kbroker.network.processor._inbound import ChannelThrottle, InboundRequest, receive
+from kbroker.network.processor._suppressed_responses import SuppressedResponses
 
-__all__ = ["ChannelThrottle", "InboundRequest", "LostAnswers", "RequestChannel"]
+__all__ = ["ChannelThrottle", "InboundRequest", "RequestChannel", "SuppressedResponses"]
 
 
-_LONGEST_S = 4e9  # 126 years: in nanoseconds it fits 64 bits with any time added
+_MAX_S = 4e9  # 126 years: in nanoseconds it fits 64 bits with any time added
 
 
 class RequestChannel:
@@ -21,7 +21,7 @@ class RequestChannel:
         capacity: of its own queue (``queued.max.requests``).
         clock: of its own queue; None is the system's.
     Raises: TypeError, ValueError for wrong arguments.
-    Threads: any number may receive; an answer may come from any thread.
+    Threads: any number may receive; a response may come from any thread.
     """
 
     def __init__(self, queue: Queue | None = None, *, capacity: int = 500, clock: BaseClock | None = None) -> None:
@@ -42,7 +42,7 @@ class RequestChannel:
             raise TypeError(f"timeout_s must be a number of seconds or None, not {type(timeout_s).__name__}")
         if timeout_s != timeout_s:
             raise ValueError("timeout_s is not a number")
-        return receive(self.queue, int(max(0, min(timeout_s, _LONGEST_S)) * 1e9))
+        return receive(self.queue, int(max(0, min(timeout_s, _MAX_S)) * 1e9))
 
     def close(self) -> None:
         """Accept no more requests; those queued can still be received."""

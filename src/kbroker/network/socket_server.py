@@ -10,17 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
-from kbroker._core.memory_pool import MemoryPool
-from kbroker._core.request_queue import Queue
+from kbroker._core.requests.memory_pool import MemoryPool
+from kbroker._core.requests.request_queue import Queue
 from kbroker.common.listeners import Listener
 from kbroker.common.listening_socket import close_listening
 from kbroker.common.loggers import get_logger
 from kbroker.network._acceptor import Acceptor
-from kbroker.network._connection_quotas import UNLIMITED, ConnectionQuotas
-from kbroker.network._processor import Processor
 from kbroker.network._recorder import RequestRecorder
 from kbroker.network._request_metrics import RequestMetrics
-from kbroker.network.authentication import ListenerSecurity
+from kbroker.network.connections._connection_quotas import UNLIMITED, ConnectionQuotas
+from kbroker.network.processor._processor import Processor
+from kbroker.network.transport.authentication import ListenerSecurity
 
 logger = get_logger(__name__)
 
@@ -49,7 +49,7 @@ class SocketServerOptions(NamedTuple):
     max_request_bytes: int = 104857600
     idle_ms: int = 600000
     frame_timeout_ms: int = 30000
-    run_length: int = 16
+    request_batch_max: int = 16
     max_connections: int = UNLIMITED
     max_connections_per_ip: int = UNLIMITED
     max_connections_per_ip_overrides: Mapping[str, int] | None = None
@@ -90,7 +90,7 @@ class _Tables(NamedTuple):
 
 
 class SocketServer:
-    """Accepts connections, reads requests into a queue and sends the answers (Kafka's ``SocketServer``).
+    """Accepts connections, reads requests into a queue and sends the responses (Kafka's ``SocketServer``).
 
     Args:
         listeners: addresses; port 0 takes a free one.
@@ -223,7 +223,8 @@ class SocketServer:
     def resize(self, network_threads: int | Mapping[str, int]) -> None:
         """Have so many network threads for each listener, or for those that are named, while they serve.
 
-        New connections go to the new threads too. Of a smaller number the last threads end: they send the answers that
+        New connections go to the new threads too. Of a smaller number the last threads end: they send the responses
+        that
         are ready, for a second at most, and close their connections, whose clients connect again.
 
         Threads: any, one at a time. Raises: ValueError below 1; OSError, RuntimeError where the system makes no more:
@@ -355,7 +356,7 @@ class SocketServer:
             delimiter=options.delimiter,
             idle_ms=options.idle_ms,
             frame_timeout_ms=options.frame_timeout_ms,
-            run_length=options.run_length,
+            request_batch_max=options.request_batch_max,
             principal=options.principal,
             listener_id=listener_id,
             quotas=self.connection_quotas,

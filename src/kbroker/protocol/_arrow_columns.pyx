@@ -9,7 +9,7 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
-from kbroker.protocol._columns cimport Vector, array_of, vector_room
+from kbroker.protocol._columns cimport Vector, array_of, vector_reserve
 from kbroker.protocol._compression cimport batch_decompress
 from kbroker.protocol._records cimport (
     BATCH_HEADER_BYTES, BatchHeader, HeaderView, RecordView, batch_crc_ok, batch_parse, header_next, record_next)
@@ -51,7 +51,7 @@ _REASONS = {
 
 cdef inline bint push_i32(Vector *v, int64_t value) noexcept nogil:
     cdef int32_t narrow = <int32_t>value
-    if not vector_room(v, 4):
+    if not vector_reserve(v, 4):
         return False
     memcpy(v.data + v.size, &narrow, 4)
     v.size += 4
@@ -62,7 +62,7 @@ cdef bint clear_bit(Vector *v, int64_t index) noexcept nogil:
     """Mark a row as null; all rows not marked are valid."""
     cdef int64_t need = (index >> 3) + 1
     if need > v.size:
-        if not vector_room(v, need - v.size):
+        if not vector_reserve(v, need - v.size):
             return False
         memset(v.data + v.size, 0xff, need - v.size)
         v.size = need
@@ -87,7 +87,7 @@ cdef inline bint put_string(Strings *s, int64_t row, const char *data, int32_t s
 
 
 cdef bint push_string(Strings *s, int64_t row, const char *data, int32_t size) noexcept nogil:
-    return (vector_room(&s.data, size if size > 0 else 0) and vector_room(&s.ends, 4)
+    return (vector_reserve(&s.data, size if size > 0 else 0) and vector_reserve(&s.ends, 4)
             and put_string(s, row, data, size))
 
 
@@ -227,11 +227,11 @@ cdef class ArrowColumns:
             result = BAD_RECORD
         elif self.keys.data.size + size > INT32_MAX or self.values.data.size + size > INT32_MAX:
             result = OVER_CAP
-        elif not (vector_room(&self.offsets, rows * 8) and vector_room(&self.timestamps, rows * 8)
-                  and vector_room(&self.timestamp_types, rows * 4)
-                  and vector_room(&self.keys.ends, rows * 4) and vector_room(&self.values.ends, rows * 4)
-                  and vector_room(&self.keys.data, size if self.wanted & BIT_KEY else 0)
-                  and vector_room(&self.values.data, size if self.wanted & BIT_VALUE else 0)):
+        elif not (vector_reserve(&self.offsets, rows * 8) and vector_reserve(&self.timestamps, rows * 8)
+                  and vector_reserve(&self.timestamp_types, rows * 4)
+                  and vector_reserve(&self.keys.ends, rows * 4) and vector_reserve(&self.values.ends, rows * 4)
+                  and vector_reserve(&self.keys.data, size if self.wanted & BIT_KEY else 0)
+                  and vector_reserve(&self.values.data, size if self.wanted & BIT_VALUE else 0)):
             result = NO_MEMORY
         for _i in range(header.record_count if result == OK else 0):
             if record_next(records, size, &position, header, &record) != 0:
@@ -328,7 +328,7 @@ cdef object bitmap_of(Vector *valid, int64_t nulls, int64_t rows):
     if nulls == 0:
         return None
     if need > valid.size:
-        if not vector_room(valid, need - valid.size):
+        if not vector_reserve(valid, need - valid.size):
             raise MemoryError
         memset(valid.data + valid.size, 0xff, need - valid.size)
         valid.size = need

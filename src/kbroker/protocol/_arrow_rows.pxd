@@ -39,7 +39,7 @@ cdef class ArrowRows:           # one thread at a time
     cdef:
         Rows rows
         Py_buffer *held         # owned: views of the buffers
-        int held_count
+        int throttled_count
         object given            # what the views are of
         list used               # partitions that rows go to; None: not known yet
         int32_t partition_count

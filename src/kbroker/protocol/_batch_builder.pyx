@@ -9,8 +9,8 @@ from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
-from kbroker._core.crc32c cimport crc32c
-from kbroker.protocol._columns cimport Vector, vector_room
+from kbroker._core.codec.crc32c cimport crc32c
+from kbroker.protocol._columns cimport Vector, vector_reserve
 from kbroker.protocol._compression cimport CODEC_LEVEL, ZSTD, compress
 from kbroker.protocol._records cimport (
     BATCH_HEADER_BYTES, CONTROL, CRC_FROM, LENGTH_FROM, LOG_APPEND_TIME, TRANSACTIONAL, store_be)
@@ -56,14 +56,14 @@ cdef inline uint8_t *put_blob(uint8_t *at, const char *data, int64_t size) noexc
 cdef bint put_header(Vector *to, const char *key, int64_t key_bytes, const char *value,
                      int64_t value_bytes) noexcept nogil:
     cdef uint8_t *at
-    if not vector_room(to, blob_bytes(key_bytes) + blob_bytes(value_bytes)):
+    if not vector_reserve(to, blob_bytes(key_bytes) + blob_bytes(value_bytes)):
         return False
     at = put_blob(put_blob(<uint8_t *>to.data + to.size, key, key_bytes), value, value_bytes)
     to.size = at - <uint8_t *>to.data
     return True
 
 
-cdef bint draft_room(BatchDraft *draft, int64_t size) noexcept nogil:
+cdef bint draft_capacity(BatchDraft *draft, int64_t size) noexcept nogil:
     cdef int64_t capacity = draft.capacity * 2
     cdef uint8_t *grown
     if size <= draft.capacity - draft.size:
@@ -90,7 +90,7 @@ cdef int draft_add(BatchDraft *draft, int64_t timestamp_ms, int64_t delta, const
         return DRAFT_BAD_DELTA
     if draft.size + body + varlong_bytes(body) > INT32_MAX - BATCH_HEADER_BYTES:
         return DRAFT_TOO_LARGE
-    if not draft_room(draft, body + varlong_bytes(body)):
+    if not draft_capacity(draft, body + varlong_bytes(body)):
         return DRAFT_NO_MEMORY
     at = put_varlong(draft.data + draft.size, body)
     at[0] = 0                   # attributes

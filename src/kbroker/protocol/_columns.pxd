@@ -28,6 +28,6 @@ cdef class BinaryColumn:        # immutable
         const uint8_t[::1] nulls_view
 
 # False when out of memory; the vector is as it was.
-cdef bint vector_room(Vector *v, int64_t size) noexcept nogil
+cdef bint vector_reserve(Vector *v, int64_t size) noexcept nogil
 # A memoryview (int64 or bytes) that takes the vector's memory over.
 cdef object array_of(Vector *v, bint is_int64)

@@ -50,7 +50,7 @@ cdef struct Columns_:
     int64_t next_offset         # after the last batch read, -1: none
 
 
-cdef bint vector_room(Vector *v, int64_t size) noexcept nogil:
+cdef bint vector_reserve(Vector *v, int64_t size) noexcept nogil:
     cdef int64_t capacity
     cdef char *grown
     if size <= v.capacity - v.size:
@@ -68,7 +68,7 @@ cdef bint vector_room(Vector *v, int64_t size) noexcept nogil:
 
 
 cdef inline bint push_i64(Vector *v, int64_t value) noexcept nogil:
-    if not vector_room(v, 8):
+    if not vector_reserve(v, 8):
         return False
     memcpy(v.data + v.size, &value, 8)
     v.size += 8
@@ -76,12 +76,12 @@ cdef inline bint push_i64(Vector *v, int64_t value) noexcept nogil:
 
 
 cdef inline bint push_blob(Blobs *b, const char *data, int32_t size) noexcept nogil:
-    if not vector_room(&b.nulls, 1):
+    if not vector_reserve(&b.nulls, 1):
         return False
     b.nulls.data[b.nulls.size] = size < 0
     b.nulls.size += 1
     if size > 0:
-        if not vector_room(&b.data, size):
+        if not vector_reserve(&b.data, size):
             return False
         memcpy(b.data.data + b.data.size, data, size)
         b.data.size += size
@@ -214,7 +214,7 @@ cdef class Array:
 cdef object array_of(Vector *v, bint is_int64):
     """A memoryview that takes the vector's memory over."""
     cdef Array out = Array.__new__(Array)
-    if not vector_room(v, 1):  # some consumers do not like a null pointer, even for nothing
+    if not vector_reserve(v, 1):  # some consumers do not like a null pointer, even for nothing
         raise MemoryError
     out.vector = v[0]
     memset(v, 0, sizeof(Vector))

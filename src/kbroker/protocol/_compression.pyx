@@ -10,7 +10,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
-from kbroker._core.crc32c cimport crc32c
+from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.protocol._records cimport BATCH_HEADER_BYTES, CRC_FROM, LENGTH_FROM, BatchHeader, load_be, store_be
 
 cdef enum:

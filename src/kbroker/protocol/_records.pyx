@@ -9,7 +9,7 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 
-from kbroker._core.crc32c cimport crc32c
+from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.protocol._compression cimport batch_decompress
 
 from kbroker.common.errors import Errors, ProtocolError

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from kbroker._core.clock import BaseClock, SystemClock
-from kbroker.common.config import BrokerConfig
-from kbroker.common.config_def import ConfigError
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.loggers import get_logger
 from kbroker.log.manager import StartCancelled
-from kbroker.server.broker_parts import BrokerParts, Interception, Interceptor
+from kbroker.server.broker_runtime import BrokerRuntime, Interception, Interceptor
 from kbroker.server.kafka_apis import KafkaApis
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Broker:
         self.clock = SystemClock() if clock is None else clock
         self.apis = KafkaApis()
         self._state_lock = threading.Lock()
-        self._parts: BrokerParts | None = None
+        self._parts: BrokerRuntime | None = None
         self._interception = Interception()
         self._is_cancelled = False
 
@@ -80,12 +80,12 @@ class Broker:
             if self._parts is not None:
                 raise BrokerStartError("this broker runs already")
             for name, value in self.config.unknown.items():
-                from kbroker.common.removed_settings import instead_of
+                from kbroker.common.configs.removed_settings import suggest_replacement
 
-                instead = instead_of(name, str(value))
+                instead = suggest_replacement(name, str(value))
                 logger.warning("unknown setting %s is ignored%s", name, "" if instead is None else f"; {instead}")
             raise_open_files_limit(self.config.integer("kbroker.nofile.limit"))
-            parts = BrokerParts(self.config, self.clock, self.apis, self._interception, lambda: self._is_cancelled)
+            parts = BrokerRuntime(self.config, self.clock, self.apis, self._interception, lambda: self._is_cancelled)
             try:
                 parts.start()
             except (ConfigError, StartCancelled):
@@ -136,12 +136,12 @@ class Broker:
         self._running().resume(request)
 
     @property
-    def is_quiet(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether every request that has come in is answered or waits, and nothing is due by the broker's clock.
 
         What clients have sent and the network threads have not read yet does not count.
         """
-        return self._running().is_quiet()
+        return self._running().is_idle()
 
     # ------------------------------------------------------------ facts
 
@@ -159,7 +159,7 @@ class Broker:
     @property
     def waiting_fetches(self) -> int:
         """Fetches that wait for records or for their time to end."""
-        return self._running().lane.waiting_fetches
+        return self._running().native_apis.waiting_fetches
 
     @property
     def cluster_id(self) -> str:
@@ -203,7 +203,7 @@ class Broker:
         metrics = f", metrics at {parts.metrics.url}/metrics" if parts.metrics.url is not None else ""
         return f"{addresses}, node {self.config.node_id}, cluster {parts.ctx.cluster_id}, {data}{metrics}"
 
-    def _running(self) -> BrokerParts:
+    def _running(self) -> BrokerRuntime:
         parts = self._parts
         if parts is None:
             raise RuntimeError("this broker does not run")

@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock, SystemClock
-from kbroker.common.config import BrokerConfig
+from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.metrics.registry import Metrics
-from kbroker.network._connection_quotas import ConnectionQuotas
+from kbroker.network.connections._connection_quotas import ConnectionQuotas
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
 from kbroker.server.quota.entity_store import QuotaEntityStore
 from kbroker.server.security.credentials import ScramCredentials
 
 if TYPE_CHECKING:  # imported at the first request that needs them
     from kbroker.coordinator.group_coordinator import GroupCoordinator
-    from kbroker.server.dynamic_configs import DynamicConfigs
-    from kbroker.server.metadata_store import MetadataStore
+    from kbroker.server.configs.dynamic_configs import DynamicConfigs
+    from kbroker.server.metadata.metadata_store import MetadataStore
     from kbroker.server.quota.mutation_quota import MutationQuota
     from kbroker.server.topics import TopicRegistry
 
@@ -39,7 +39,7 @@ class Endpoint(NamedTuple):
 
 
 class Completion(Protocol):
-    """Takes the answer of a request whose handler returned None."""
+    """Takes the response of a request whose handler returned None."""
 
     def complete(self, body: Body) -> None: ...
 
@@ -88,7 +88,7 @@ class ApiContext:
         """What changes configs at run time."""
         with self._lock:
             if self._dynamic is None:
-                from kbroker.server.dynamic_configs import DynamicConfigs
+                from kbroker.server.configs.dynamic_configs import DynamicConfigs
 
                 self._dynamic = DynamicConfigs(self.config, self.store, self.topics, self._change_hooks)
             return self._dynamic
@@ -160,7 +160,7 @@ class RequestContext(NamedTuple):
         return self.principal.partition(":")[2]
 
     def complete(self, body: Body) -> None:
-        """Answer a request whose handler returned None: exactly once, at any time, from any thread.
+        """PendingResponse a request whose handler returned None: exactly once, at any time, from any thread.
 
         Raises: RuntimeError when it was answered.
         """

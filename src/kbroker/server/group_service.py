@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from kbroker._core.clock import BaseClock
-from kbroker.common.config import BrokerConfig
+from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
 from kbroker.server.topic_rules import OFFSETS_TOPIC
@@ -80,7 +80,7 @@ class GroupService:
         )
 
     def close(self, timeout_s: float) -> None:
-        """Answer what waits; nothing runs afterwards. Idempotent."""
+        """PendingResponse what waits; nothing runs afterwards. Idempotent."""
         self.coordinator.close()
         for thread in self._threads:
             if thread.ident is not None:

@@ -1,4 +1,5 @@
-"""The table of APIs: key to versions and handler. The ApiVersions answer and the native lane's table derive from it."""
+"""The table of APIs: key to versions and handler. The ApiVersions answer and the native handlers' table derive from
+it."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from kbroker.protocol import codec
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 Handle = Callable[[ApiContext, Body, RequestContext], Body | None]
-Failure = Callable[[Body, Errors, RequestContext], Body]
+ErrorResponseBuilder = Callable[[Body, Errors, RequestContext], Body]
 
 NEVER_FLEXIBLE = 32767
 _PRODUCE, _FETCH, _API_VERSIONS = 0, 1, 18
-_NATIVE = frozenset({_PRODUCE, _FETCH, _API_VERSIONS})  # the native lane is asked first
+_NATIVE = frozenset({_PRODUCE, _FETCH, _API_VERSIONS})  # the native handlers are asked first
 
 #: The module of each API's handler in ``kbroker.server.apis``, imported at the API's first request.
 _MODULES = {
@@ -64,19 +65,19 @@ _MODULES = {
 
 
 class ApiEntry(NamedTuple):
-    """One API. ``served_from``: Produce advertises 0 to 2, which old librdkafka looks for, but serves from 3.
+    """One API. ``min_served_version``: Produce advertises 0 to 2, which old librdkafka looks for, but serves from 3.
 
-    ``handle`` is None where only the native lane can answer; ``is_native``: the lane is asked first.
+    ``handle`` is None where only the native handlers can answer; ``is_native``: the native handlers are asked first.
     """
 
     key: int
     name: str
     min_version: int
     max_version: int
-    served_from: int
+    min_served_version: int
     first_flexible: int
     handle: Handle | None
-    failure: Failure | None
+    failure: ErrorResponseBuilder | None
     is_native: bool
 
 
@@ -116,12 +117,12 @@ class KafkaApis:
         schema = codec.api(key)
         low, high = schema.advertised_versions
         flexible = NEVER_FLEXIBLE if schema.flexible_from is None else schema.flexible_from
-        served_from = max(low, schema.request_versions[0])
+        min_served_version = max(low, schema.request_versions[0])
         handle = failure = None
         if name is not None:
             module = f"kbroker.server.apis.{name}"
             handle, failure = LateFunction(module, "handle"), LateFunction(module, "failure")
-        return ApiEntry(key, schema.name, low, high, served_from, flexible, handle, failure, key in _NATIVE)
+        return ApiEntry(key, schema.name, low, high, min_served_version, flexible, handle, failure, key in _NATIVE)
 
     def ranges(self) -> Mapping[int, tuple[int, int]]:
         """Advertised versions by key."""
@@ -130,11 +131,11 @@ class KafkaApis:
     def find(self, key: int, version: int) -> ApiEntry | None:
         """The entry that serves this version, or None: then the connection is closed."""
         entry = self.entries.get(key)
-        return entry if entry is not None and entry.served_from <= version <= entry.max_version else None
+        return entry if entry is not None and entry.min_served_version <= version <= entry.max_version else None
 
 
 class Header(Protocol):
-    """What an answer's header depends on."""
+    """What a response's header depends on."""
 
     @property
     def api_version(self) -> int: ...
@@ -142,7 +143,7 @@ class Header(Protocol):
     def correlation_id(self) -> int: ...
 
 
-def encode_answer(entry: ApiEntry, request: Header, body: Body) -> bytes:
+def encode_response(entry: ApiEntry, request: Header, body: Body) -> bytes:
     """Return response header and body, without the length before them."""
     flexible = request.api_version >= entry.first_flexible and entry.key != _API_VERSIONS
     header = struct.pack(">i", request.correlation_id) + (b"\0" if flexible else b"")

@@ -1,4 +1,4 @@
-"""Python handlers: threads that serve what the native lane declined or never had.
+"""Python handlers: threads that serve what the native handlers declined or never had.
 
 The only place where an exception becomes an error code.
 """
@@ -12,10 +12,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
-from kbroker.network._inbound import InboundRequest as OpenRequest
+from kbroker.network.processor._inbound import InboundRequest as OpenRequest
 from kbroker.protocol import codec
 from kbroker.server.context import ApiContext, Body, RequestContext
-from kbroker.server.kafka_apis import ApiEntry, KafkaApis, encode_answer
+from kbroker.server.kafka_apis import ApiEntry, KafkaApis, encode_response
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
 
 logger = get_logger(__name__)
@@ -23,7 +23,7 @@ logger = get_logger(__name__)
 TAKE_TIMEOUT_S = 0.3
 FIND_COORDINATOR = 10
 #: Never throttled for their time: LeaderAndIsr, StopReplica, UpdateMetadata, WriteTxnMarkers, AlterPartition and the
-#: raft calls of the controller quorum; Fetch of followers and Produce without acks are the native lane's.
+#: raft calls of the controller quorum; Fetch of followers and Produce without acks are the native handlers'.
 EXEMPT_KEYS = frozenset({4, 5, 6, 27, 52, 53, 54, 56, 59})
 MAX_REQUEST_ELEMENTS = 100_000  # topics, partitions, names ... of one request; more closes its connection
 
@@ -53,8 +53,8 @@ class InboundRequest(Protocol):
     def close(self) -> None: ...
 
 
-class Answer:
-    """The one answer of a request: the handler's, one that comes later, or an error. Threads: any.
+class PendingResponse:
+    """The one response of a request: the handler's, one that comes later, or an error. Threads: any.
 
     ``quotas`` judge it before it leaves: what they ask for, or the controller mutations that the handler has put in as
     its ThrottleTimeMs, is told to the client, and its connection is muted so long (KIP-219).
@@ -74,7 +74,7 @@ class Answer:
         return not claimed
 
     def complete(self, body: Body) -> None:
-        """Send the answer. Raises: RuntimeError when it was sent; failures to send close the connection."""
+        """Send the response. Raises: RuntimeError when it was sent; failures to send close the connection."""
         if not self.claim():
             raise RuntimeError(f"{self._entry.name} was answered already")
         self.send(body)
@@ -84,19 +84,19 @@ class Answer:
         try:
             self._judge(body)
             self._request.mark_errors(error_counts(body))
-            self._request.respond(encode_answer(self._entry, self._request, body))
+            self._request.respond(encode_response(self._entry, self._request, body))
         except Exception:
             logger.exception("cannot answer %s v%d", self._entry.name, self._request.api_version)
             self._request.close()
 
     def wait(self) -> None:
-        """The handler has returned and the answer comes later: what passes until then is not the handler's time."""
+        """The handler has returned and the response comes later: what passes until then is not the handler's time."""
         with self._lock:
             if not self._claimed:
                 self._request.handler_done()
 
     def _judge(self, body: Body) -> None:
-        """Throttle as the quotas ask, by the larger delay, and put that into the answer where it has the field."""
+        """Throttle as the quotas ask, by the larger delay, and put that into the response where it has the field."""
         quotas = self._quotas
         try:
             self._throttle(body, quotas)
@@ -129,7 +129,7 @@ class Answer:
 
 
 def error_counts(body: Body) -> dict[int, int]:
-    """How often each error code stands in an answer, anywhere."""
+    """How often each error code stands in a response, anywhere."""
     counts: dict[int, int] = {}
     left: list[Any] = [body]
     while left:
@@ -195,7 +195,7 @@ class RequestHandlerPool(Generic[Inbound]):
                 self.serve(request)
 
     def serve(self, request: InboundRequest) -> None:
-        """Answer one request, or close its connection if nothing can be answered. Never raises."""
+        """PendingResponse one request, or close its connection if nothing can be answered. Never raises."""
         try:
             if not self._serve(request):
                 request.close()
@@ -205,13 +205,13 @@ class RequestHandlerPool(Generic[Inbound]):
                 request.close()
 
     def _serve(self, request: InboundRequest) -> bool:
-        """Answer, or let the handler answer later. Returns: False if the connection is to be closed."""
+        """PendingResponse, or let the handler answer later. Returns: False if the connection is to be closed."""
         key, version = request.api_key, request.api_version
         entry = self._apis.find(key, version)
         if entry is None or entry.handle is None or entry.failure is None:
             logger.debug("closing a connection: api key %d version %d is not served", key, version)
             return False
-        answer = Answer(entry, request, self._ctx.quotas)
+        response = PendingResponse(entry, request, self._ctx.quotas)
         facts = RequestContext(
             key,
             version,
@@ -220,7 +220,7 @@ class RequestHandlerPool(Generic[Inbound]):
             request.listener,
             request.principal,
             request.remote_host,
-            answer,
+            response,
             request if isinstance(request, OpenRequest) else None,
         )
         try:
@@ -239,9 +239,9 @@ class RequestHandlerPool(Generic[Inbound]):
             logger.exception("%s v%d failed (client %r)", entry.name, version, facts.client_id)
             found = self._failed(entry, body, Errors.UNKNOWN_SERVER_ERROR, facts)
         if found is None:
-            answer.wait()
-        elif answer.claim():
-            answer.send(found)
+            response.wait()
+        elif response.claim():
+            response.send(found)
         return True
 
     def _is_about_the_log(self, body: Body) -> bool:

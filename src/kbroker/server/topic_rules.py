@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kbroker.common.config import validate_topic_configs
-from kbroker.common.config_def import ConfigError
+from kbroker.common.configs.config import validate_topic_configs
+from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.errors import Errors, KafkaError
 
 MAX_NAME_LENGTH = 249

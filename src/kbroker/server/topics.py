@@ -9,12 +9,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from kbroker.common.config import BrokerConfig
-from kbroker.common.config_def import ConfigValue
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_def import ConfigValue
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.log.manager import TopicLogs
-from kbroker.server.metadata_store import TOPIC, MetadataStore, StoredTopic
+from kbroker.server.metadata.metadata_store import TOPIC, MetadataStore, StoredTopic
 from kbroker.server.topic_rules import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
@@ -82,7 +82,7 @@ class Created(NamedTuple):
 class TopicRegistry:
     """Topics by name and id.
 
-    Args: ``publish`` gets every topic after each change; it swaps the native lane's table.
+    Args: ``publish`` gets every topic after each change; it swaps the native handlers' table.
     Threads: reading from any thread without a lock (mappings are swapped whole); changes one at a time.
     """
 

@@ -1,6 +1,6 @@
 """An HTTP port to steer a broker under test from another process or language: topics, faults, time, snapshots.
 
-Loopback only, off by default, and every request needs the token. Bodies and answers are JSON; the vocabulary is near
+Loopback only, off by default, and every request needs the token. Bodies and responses are JSON; the vocabulary is near
 that of ``kcl fake control``. The routes are in ``control_routes``.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from kbroker._core.clock import SystemClock, VirtualClock
-from kbroker.common.config import BrokerConfig
+from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.http_server import HttpHandler, HttpServer
 from kbroker.common.listeners import parse_loopback
 from kbroker.common.loggers import get_logger
@@ -117,13 +117,13 @@ class _Handler(HttpHandler):
             body = self._read_body()
             self.request_is_read()
             parts = [unquote(part) for part in self._path().split("/") if part]
-            status, answer = 200, self.server.served.routes.serve(self.command, parts, body)
+            status, response = 200, self.server.served.routes.serve(self.command, parts, body)
         except ControlError as error:
-            status, answer = error.status, error.document()
+            status, response = error.status, error.document()
         except Exception as error:
             logger.exception("%s %s failed", self.command, self.path)
-            status, answer = 500, {"error": f"{type(error).__name__}: {error}"}
-        self._send(status, answer)
+            status, response = 500, {"error": f"{type(error).__name__}: {error}"}
+        self._send(status, response)
 
     def _path(self) -> str:
         try:
@@ -156,8 +156,8 @@ class _Handler(HttpHandler):
             raise ControlError(400, "the body must be a JSON object")
         return body
 
-    def _send(self, status: int, answer: object) -> None:
-        self.send_answer(status, json.dumps(answer).encode() + b"\n", "application/json")
+    def _send(self, status: int, response: object) -> None:
+        self.send_page(status, json.dumps(response).encode() + b"\n", "application/json")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the base class refuses by itself (a malformed request line, an unknown method), as JSON."""

@@ -1,4 +1,4 @@
-"""What the control port can do, without HTTP: a method and a path to an answer."""
+"""What the control port can do, without HTTP: a method and a path to a response."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class ControlError(Exception):
         self.code = code
 
     def document(self) -> dict[str, object]:
-        """The JSON of the answer."""
-        answer: dict[str, object] = {"error": str(self)}
+        """The JSON of the response."""
+        response: dict[str, object] = {"error": str(self)}
         if self.code is not None:
-            answer["code"] = self.code
+            response["code"] = self.code
         if self.status == 400:
-            answer["usage"] = True
-        return answer
+            response["usage"] = True
+        return response
 
 
 class Routes:
@@ -128,7 +128,7 @@ class Routes:
     # ------------------------------------------------------------ faults
 
     def _faults(self, body: Body) -> Body:
-        return {"faults": [_told(fault) for fault in self._broker.faults.all()]}
+        return {"faults": [_notified(fault) for fault in self._broker.faults.all()]}
 
     def _add_faults(self, body: Body) -> Body:
         rules = _take(body, "rules", list)
@@ -229,7 +229,7 @@ class Routes:
         return snapshot
 
 
-def _told(fault: Fault) -> Body:
+def _notified(fault: Fault) -> Body:
     told: Body = {"id": fault.id, "hits": fault.hits, "left": fault.left, "action": fault.action}
     told["keys"] = sorted(fault.keys)
     return {**told, "topic": fault.topic, "client_id": fault.client_id}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kbroker._core.clock import BaseClock, SystemClock, VirtualClock
-from kbroker.common.config import BrokerConfig
+from kbroker.common.configs.config import BrokerConfig
 from kbroker.protocol.records import Record, iter_batches, iter_records
 from kbroker.server.broker import Broker
 from kbroker.server.topic_rules import NewTopic
@@ -216,16 +216,16 @@ class EmbeddedBroker(Broker):
     # ------------------------------------------------------------ waiting
 
     @property
-    def is_quiet(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether every request that has come in is answered or waits, and nothing is due by the broker's clock.
 
         What clients have sent and the network threads have not read yet does not count: wait for what it causes.
         """
-        return super().is_quiet and self.faults.is_quiet
+        return super().is_idle and self.faults.is_idle
 
     def wait_until_quiet(self, timeout_s: float = 10.0) -> None:
-        """Return when the broker ``is_quiet``. Raises: TimeoutError after ``timeout_s`` real seconds."""
-        wait_until(lambda: self.is_quiet, timeout_s, "a quiet broker")
+        """Return when the broker ``is_idle``. Raises: TimeoutError after ``timeout_s`` real seconds."""
+        wait_until(lambda: self.is_idle, timeout_s, "a quiet broker")
 
 
 class VirtualBroker(EmbeddedBroker):

@@ -10,14 +10,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from kbroker._core.timing_wheel import Timer
+from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.loggers import get_logger
-from kbroker.network.request_channel import InboundRequest, LostAnswers
+from kbroker.network.request_channel import InboundRequest, SuppressedResponses
 from kbroker.protocol import codec
 from kbroker.server.context import Body, RequestContext
-from kbroker.server.kafka_apis import ApiEntry, encode_answer
-from kbroker.testing import answers
+from kbroker.server.kafka_apis import ApiEntry, encode_response
+from kbroker.testing import responses
 
 if TYPE_CHECKING:
     from kbroker.server.broker import Broker
@@ -52,7 +52,7 @@ class Fault:
         self.execute = execute
         self.count = count
         self.skip = skip
-        self.lost = LostAnswers(drop)
+        self.lost = SuppressedResponses(drop)
         self._rules = rules
         self._hits = 0
         self._passed = 0
@@ -179,7 +179,7 @@ class FaultRules:
             delay_ms: milliseconds of the broker's clock before anything happens; alone: the request is served then.
             drop: never answer; the connection stays open and mute. Its client has to give up by itself.
             disconnect: close the connection, after the answers to earlier requests.
-            execute: with drop or disconnect: serve the request first, and lose its answer. What a client sends again
+            execute: with drop or disconnect: serve the request first, and lose its response. What a client sends again
                 then has been done already.
             count: how many requests, -1 for all until the rule is removed.
             skip: let so many matching requests pass first.
@@ -193,13 +193,13 @@ class FaultRules:
                 raise ValueError(f"this broker does not serve {codec.api(key).name}")
         code = _error(error)
         if code == Errors.NONE:
-            raise ValueError("NONE is no error: its answer would say that all is done")
+            raise ValueError("NONE is no error: its response would say that all is done")
         if sum((code is not None, drop, disconnect)) > 1:
             raise ValueError("one of error, drop and disconnect at most")
         if code is None and not drop and not disconnect and not delay_ms:
             raise ValueError("a fault needs an error, a delay, drop or disconnect")
         if execute and not drop and not disconnect:
-            raise ValueError("execute needs drop or disconnect: that is how the answer is lost")
+            raise ValueError("execute needs drop or disconnect: that is how the response is lost")
         if not 0 <= delay_ms <= LONGEST_DELAY_MS:
             raise ValueError(f"delay_ms must be 0 to {LONGEST_DELAY_MS}, got {delay_ms}")
         if count != UNLIMITED and count < 1:
@@ -212,7 +212,7 @@ class FaultRules:
                 drop=drop, disconnect=disconnect, execute=execute, count=count, skip=skip,
             )  # fmt: skip
             self._rules.append(fault)
-        self._tell_broker()
+        self._notify_broker()
         return fault
 
     def all(self) -> list[Fault]:
@@ -230,7 +230,7 @@ class FaultRules:
         for request in mine:
             request.close()
         fault.lost.close()
-        self._tell_broker()
+        self._notify_broker()
 
     def clear(self) -> int:
         """Take every rule out. Returns: how many there were."""
@@ -239,7 +239,7 @@ class FaultRules:
             self.remove(fault)
         return len(rules)
 
-    def _tell_broker(self) -> None:
+    def _notify_broker(self) -> None:
         with self.changed:
             active = [fault for fault in self._rules if fault.left != 0]
             keys: set[int] = set()
@@ -265,11 +265,11 @@ class FaultRules:
             view = registry.get_by_id(topic_id)
             return None if view is None else view.name
 
-        topics = frozenset(answers.topics_in(body, name_of))
+        topics = frozenset(responses.topics_in(body, name_of))
         with self.changed:
             if self._suspended:
                 return False
-            hidden = answers.continues_session(entry.key, request.api_version, body)
+            hidden = responses.continues_session(entry.key, request.api_version, body)
             fault: Fault | None = None
             for rule in self._rules:
                 rule.note_seen(entry.name)
@@ -282,10 +282,10 @@ class FaultRules:
                 fault.note_hit()
                 self.changed.notify_all()
         if fault is None:
-            self._answer(request, entry, answers.end_session())
+            self._response(request, entry, responses.end_session())
             return True
         if fault.left == 0:
-            self._tell_broker()
+            self._notify_broker()
         if fault.delay_ms:
             self._delay(fault, request, entry, body)
         else:
@@ -298,7 +298,7 @@ class FaultRules:
 
     def _do(self, fault: Fault, request: InboundRequest, entry: ApiEntry, body: Body) -> None:
         if fault.execute:
-            request.lose_answer(fault.lost)
+            request.suppress_response(fault.lost)
             self._broker.resume(request)
             return
         if fault.drop:
@@ -307,17 +307,17 @@ class FaultRules:
                     self._held.append((fault, request))
                     return
         elif fault.error is not None:
-            failure = answers.failure_of(entry)
-            if failure is not None and not answers.wants_no_answer(entry.key, body):
-                self._answer(request, entry, failure(body, fault.error, _facts(request)))
+            failure = responses.error_response_of(entry)
+            if failure is not None and not responses.wants_no_response(entry.key, body):
+                self._response(request, entry, failure(body, fault.error, _facts(request)))
                 return
         elif not fault.disconnect:
             self._broker.resume(request)
             return
         request.close()
 
-    def _answer(self, request: InboundRequest, entry: ApiEntry, body: Body) -> None:
-        request.respond(encode_answer(entry, _facts(request), body))
+    def _response(self, request: InboundRequest, entry: ApiEntry, body: Body) -> None:
+        request.respond(encode_response(entry, _facts(request), body))
 
     # ------------------------------------------------------------ delays
 
@@ -350,14 +350,14 @@ class FaultRules:
 
     @property
     def dropped(self) -> int:
-        """Requests that are kept without an answer, executed or not."""
+        """Requests that are kept without a response, executed or not."""
         return len(self._held) + sum(fault.lost.kept for fault in self.all())
 
     @property
-    def is_quiet(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no delay is over whose request is not served yet."""
         timer = self._timer
-        return timer is None or timer.is_quiet
+        return timer is None or timer.is_idle
 
     # ------------------------------------------------------------ life, called by the broker
 
@@ -365,7 +365,7 @@ class FaultRules:
         """The broker starts: delays run by its clock."""
         with self.changed:
             for fault in self._rules:
-                fault.lost = LostAnswers(fault.drop)
+                fault.lost = SuppressedResponses(fault.drop)
             timer = self._timer = Timer(self._broker.clock, 1, 20)
             self._suspended = False
             self._thread = threading.Thread(target=_advance, args=(timer,), name="fault-delays", daemon=True)

@@ -10,13 +10,13 @@ import threading
 
 import pytest
 
-from kbroker._core.request_queue import Queue
+from kbroker._core.requests.request_queue import Queue
 from kbroker.common.listeners import Listener
-from kbroker.network._processor import Processor
-from kbroker.network.authentication import ListenerSecurity
+from kbroker.network.processor._processor import Processor
 from kbroker.network.request_channel import RequestChannel
 from kbroker.network.socket_server import SocketServer
-from tests.support.socket_rig import Rig, answer, assert_closed, frame, until
+from kbroker.network.transport.authentication import ListenerSecurity
+from tests.support.socket_rig import Rig, assert_closed, frame, response, until
 
 
 def test_connection_ids_count_per_processor(rig: Rig) -> None:
@@ -44,7 +44,7 @@ def test_stop_sends_what_was_answered(rig: Rig) -> None:
     with pytest.raises(OSError):
         socket.create_connection(client.getpeername(), 1)
     request.respond(b"done")
-    assert answer(client) == b"done"
+    assert response(client) == b"done"
     rig.channel.close()
     assert rig.server.finish_stop()
     assert_closed(client)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import struct
 
 from kbroker._core.clock import VirtualClock
-from kbroker._core.memory_pool import MemoryPool
-from tests.support.socket_rig import Rig, answer, assert_closed, frame, until
+from kbroker._core.requests.memory_pool import MemoryPool
+from tests.support.socket_rig import Rig, assert_closed, frame, response, until
 
 
 def test_idle_connections_expire(backend: object) -> None:
-    """SS-4, SS-5: an answered connection and one whose request is in progress expire; a late answer does no harm."""
+    """SS-4, SS-5: an answered connection and one whose request is in progress expire; a late response does no harm."""
     clock = VirtualClock()
     rig = Rig(backend, clock)
     answered, busy = rig.connect(), rig.connect()
     answered.sendall(frame(b"a"))
     rig.receive().respond(b"a")
-    assert answer(answered) == b"a"
+    assert response(answered) == b"a"
     busy.sendall(frame(b"b") + frame(b"c"))
     late = rig.receive()
     clock.advance_ms(60001)
@@ -31,7 +31,7 @@ def test_idle_connections_expire(backend: object) -> None:
     request = rig.receive()
     assert bytes(request.payload) == b"fresh"
     request.respond(b"ok")
-    assert answer(fresh) == b"ok"
+    assert response(fresh) == b"ok"
     rig.close()
 
 
@@ -62,7 +62,7 @@ def test_pool_limits_what_is_in_progress(backend: object) -> None:
         request = rig.receive()
         assert (pool.available_bytes, len(rig.channel)) == (0, 0)
         request.respond(b"%d" % left)
-    assert sorted(answer(client) for client in clients) == [b"1", b"2", b"3"]
+    assert sorted(response(client) for client in clients) == [b"1", b"2", b"3"]
     until(lambda: pool.available_bytes == 100, "all back")
     rig.close()
 
@@ -74,12 +74,12 @@ def test_excess_connections_close_the_least_active(backend: object) -> None:
     for client in (second, first, third):
         client.sendall(frame(b"1"))
         rig.receive().respond(b"1")
-        assert answer(client) == b"1"
+        assert response(client) == b"1"
     rig.server.connection_quotas.update(2, 100)
     assert_closed(second)
     third.sendall(frame(b"3"))
     rig.receive().respond(b"3")
-    assert answer(third) == b"3"
+    assert response(third) == b"3"
     assert rig.server.connection_quotas.count() == 2
     rig.close()
 
@@ -90,14 +90,14 @@ def test_a_connection_above_the_limit_waits(backend: object) -> None:
     rig.serve()
     first = rig.connect()
     first.sendall(frame(b"1"))
-    assert answer(first) == b"1"
+    assert response(first) == b"1"
     second = rig.connect()
     second.sendall(frame(b"2"))
     (acceptor,) = rig.server.acceptors
     until(lambda: acceptor.accepted == 2, "the second was accepted")
     assert rig.server.connection_quotas.count() == 1
     first.close()
-    assert answer(second) == b"2"
+    assert response(second) == b"2"
     rig.close()
 
 
@@ -108,14 +108,14 @@ def test_one_address_above_its_limit_is_closed(backend: object) -> None:
     clients = [rig.connect() for _ in range(5)]
     for client in clients:
         client.sendall(frame(b"1"))
-        assert answer(client) == b"1"
+        assert response(client) == b"1"
     assert_closed(rig.connect())
     assert (rig.server.connection_quotas.count("127.0.0.1"), rig.server.connection_quotas.refused) == (5, 1)
     clients[0].close()
     until(lambda: rig.server.connection_quotas.count() == 4, "the closed connection is not counted any more")
     again = rig.connect()
     again.sendall(frame(b"2"))
-    assert answer(again) == b"2"
+    assert response(again) == b"2"
     rig.close()
     assert rig.server.connection_quotas.count() == 0
 
@@ -126,10 +126,10 @@ def test_an_address_with_a_limit_of_its_own(backend: object) -> None:
     rig.serve()
     first = rig.connect()
     first.sendall(frame(b"1"))
-    assert answer(first) == b"1"
+    assert response(first) == b"1"
     assert_closed(rig.connect())
     rig.server.connection_quotas.update(100, 0, {"127.0.0.1": 2})
     second = rig.connect()
     second.sendall(frame(b"2"))
-    assert answer(second) == b"2"
+    assert response(second) == b"2"
     rig.close()

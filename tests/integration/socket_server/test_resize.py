@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from tests.support.socket_rig import Rig, answer, assert_closed, frame, until
+from tests.support.socket_rig import Rig, assert_closed, frame, response, until
 
 
 def ids(rig: Rig) -> list[int]:
@@ -24,7 +24,7 @@ def network_threads() -> int:
 
 def ask(client: socket.socket) -> bytes:
     client.sendall(frame(b"x"))
-    return answer(client)
+    return response(client)
 
 
 def test_new_threads_take_their_turn(rig: Rig) -> None:
@@ -69,7 +69,7 @@ def test_an_answer_that_is_ready_still_goes_out(backend: object) -> None:
     request = rig.receive()
     rig.server.resize(1)
     request.respond(b"done")
-    assert answer(client) == b"done"
+    assert response(client) == b"done"
     assert_closed(client)
     rig.close()
 
@@ -116,7 +116,7 @@ def test_growth_and_shrinking_under_load_leave_nothing_behind() -> None:
                         while not done.is_set():
                             payload = struct.pack(">iq", number, answered[number])
                             client.sendall(frame(payload))
-                            assert answer(client) == payload
+                            assert response(client) == payload
                             answered[number] += 1
                 except (ConnectionError, AssertionError) as error:
                     if isinstance(error, AssertionError) and "closed after 0 of 4" not in str(error):

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from kbroker._core._echo import run_files
-from kbroker.network._processor import Processor
+from kbroker.network.processor._processor import Processor
 from kbroker.network.request_channel import RequestChannel
-from tests.support.socket_rig import Rig, answer, assert_closed, frame, read_exactly
+from tests.support.socket_rig import Rig, assert_closed, frame, read_exactly, response
 
 
 @pytest.mark.parametrize("send_files", [True, False])
 @pytest.mark.parametrize("size", [1, 70000, 5_000_000])
 def test_file_regions_between_bytes(tmp_path: Path, send_files: bool, size: int) -> None:
-    """An answer of bytes, a file region and bytes arrives whole, by sendfile and by copying, also to a slow reader."""
+    """A response of bytes, a file region and bytes arrives whole, by sendfile and by copying, also to a slow reader."""
     content = bytes(range(256)) * (size // 256 + 2)
     path = tmp_path / "segment"
     path.write_bytes(content)
@@ -36,7 +36,7 @@ def test_file_regions_between_bytes(tmp_path: Path, send_files: bool, size: int)
         ours.settimeout(10)
         ours.sendall(frame(b"<>") * 3)
         for _ in range(3):
-            assert answer(ours) == b"<>" + content[7 : 7 + size] + b"<>"
+            assert response(ours) == b"<>" + content[7 : 7 + size] + b"<>"
     processor.finish_stop()
     channel.close()
     loop.join(10)
@@ -82,7 +82,7 @@ def test_slow_reader_holds_up_nobody(backend: object) -> None:
     assert sent < 1000
     for i in range(100):
         quick.sendall(frame(b"%d" % i))
-        assert answer(quick) == b"%d" % i
+        assert response(quick) == b"%d" % i
     assert rig.count("requests") < sent + 200
     rig.close()
 

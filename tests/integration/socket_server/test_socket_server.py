@@ -1,4 +1,4 @@
-"""Requests and answers over real sockets: hostile clients, order, throttles, resets; on each back end."""
+"""Requests and responses over real sockets: hostile clients, order, throttles, resets; on each back end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from kbroker._core._echo import run_echo
-from tests.support.socket_rig import Rig, answer, assert_closed, frame, read_exactly, until
+from tests.support.socket_rig import Rig, assert_closed, frame, read_exactly, response, until
 
 
 @pytest.mark.parametrize("size", [101, 2**31 - 1, -1, -(2**31)])
@@ -20,17 +20,17 @@ def test_impossible_sizes_close_the_connection(rig: Rig, size: int) -> None:
     bad.sendall(struct.pack(">i", size) + b"x" * 50)
     assert_closed(bad)
     good.sendall(frame(b"still here"))
-    assert answer(good) == b"still here"
+    assert response(good) == b"still here"
 
 
 def test_empty_frame_is_a_request(rig: Rig) -> None:
-    """A frame of no bytes reaches the handler, and an answer of no bytes the client."""
+    """A frame of no bytes reaches the handler, and a response of no bytes the client."""
     client = rig.connect()
     client.sendall(frame(b""))
     request = rig.receive()
     assert bytes(request.payload) == b""
     request.respond(b"")
-    assert answer(client) == b""
+    assert response(client) == b""
 
 
 def test_requests_of_a_closed_client_are_delivered(rig: Rig) -> None:
@@ -46,7 +46,7 @@ def test_requests_of_a_closed_client_are_delivered(rig: Rig) -> None:
 
 
 def test_no_op_goes_on_with_the_next_request(rig: Rig) -> None:
-    """SS-8: requests without an answer follow each other, one at a time."""
+    """SS-8: requests without a response follow each other, one at a time."""
     client = rig.connect()
     client.sendall(b"".join(frame(b"%d" % i) for i in range(3)))
     for i in range(3):
@@ -57,13 +57,13 @@ def test_no_op_goes_on_with_the_next_request(rig: Rig) -> None:
 
 
 def test_throttle_outlasts_the_answer(rig: Rig) -> None:
-    """SS-9, SS-10: the answer goes out at once; the next request is read only when the throttle has ended."""
+    """SS-9, SS-10: the response goes out at once; the next request is read only when the throttle has ended."""
     client = rig.connect()
     client.sendall(frame(b"1") + frame(b"2"))
     request = rig.receive()
     throttle = request.start_throttle()
     request.respond(b"one")
-    assert answer(client) == b"one"
+    assert response(client) == b"one"
     assert rig.channel.receive(0.05) is None
     throttle.end()
     throttle.end()
@@ -72,10 +72,10 @@ def test_throttle_outlasts_the_answer(rig: Rig) -> None:
     ended = second.start_throttle()
     ended.end()
     second.respond(b"two")
-    assert answer(client) == b"two"
+    assert response(client) == b"two"
     client.sendall(frame(b"3"))
     rig.receive().respond(b"three")
-    assert answer(client) == b"three"
+    assert response(client) == b"three"
     assert rig.count("illegal_states") == 0
 
 
@@ -110,7 +110,7 @@ def test_forgotten_request_closes_its_connection(rig: Rig) -> None:
 
 
 def test_wrong_answer_type_leaves_the_request_open(rig: Rig) -> None:
-    """A TypeError in the answer is the handler's to repair."""
+    """A TypeError in the response is the handler's to repair."""
     client = rig.connect()
     client.sendall(frame(b"1"))
     request = rig.receive()
@@ -121,13 +121,13 @@ def test_wrong_answer_type_leaves_the_request_open(rig: Rig) -> None:
     with pytest.raises(TypeError):
         request.respond([b"part", memoryview(b"every other")[::2]])
     request.respond([b"part", bytearray(b"ial"), memoryview(b"")])
-    assert answer(client) == b"partial"
+    assert response(client) == b"partial"
 
 
-@pytest.mark.parametrize("run_length", [1, 16])
-def test_pipelined_requests_are_answered_in_order(backend: object, run_length: int) -> None:
-    """10,000 requests sent without reading an answer come back complete and in order, in any run length."""
-    rig = Rig(backend, run_length=run_length)
+@pytest.mark.parametrize("request_batch_max", [1, 16])
+def test_pipelined_requests_are_answered_in_order(backend: object, request_batch_max: int) -> None:
+    """10,000 requests sent without reading a response come back complete and in order, in any run length."""
+    rig = Rig(backend, request_batch_max=request_batch_max)
     rig.serve()
     client = rig.connect()
     stream = b"".join(frame(b"%09d" % i) for i in range(10000))
@@ -152,7 +152,7 @@ def test_answers_given_backwards_go_out_in_order(backend: object) -> None:
 
 
 def test_reset_in_the_middle_of_a_request(rig: Rig) -> None:
-    """A connection reset inside a frame, or before its answer is read, costs only itself."""
+    """A connection reset inside a frame, or before its response is read, costs only itself."""
     for payload in (b"\0\0", struct.pack(">i", 50) + b"half", frame(b"whole")):
         client = rig.connect()
         client.sendall(payload)
@@ -165,11 +165,11 @@ def test_reset_in_the_middle_of_a_request(rig: Rig) -> None:
     rig.serve()
     client = rig.connect()
     client.sendall(frame(b"fine"))
-    assert answer(client) == b"fine"
+    assert response(client) == b"fine"
 
 
 def test_reset_while_a_request_is_out(rig: Rig) -> None:
-    """A connection that is reset while its request waits for an answer is closed at once, not when it is answered."""
+    """A connection that is reset while its request waits for a response is closed at once, not when it is answered."""
     client = rig.connect()
     client.sendall(frame(b"whole"))
     request = rig.receive()
@@ -196,22 +196,22 @@ def test_reset_while_more_requests_are_out(rig: Rig) -> None:
 
 
 def test_half_closed_client_gets_its_answers(rig: Rig) -> None:
-    """A client that has sent everything and shut that direction still reads its answers, then the end."""
+    """A client that has sent everything and shut that direction still reads its responses, then the end."""
     client = rig.connect()
     client.sendall(frame(b"1") + frame(b"2"))
     client.shutdown(socket.SHUT_WR)
     for _ in range(2):
         request = rig.receive()
         request.respond(bytes(request.payload))
-    assert (answer(client), answer(client), client.recv(1)) == (b"1", b"2", b"")
+    assert (response(client), response(client), client.recv(1)) == (b"1", b"2", b"")
 
 
 def test_close_follows_earlier_answers(rig: Rig) -> None:
-    """ACTION_CLOSE ends the connection behind the answers before it; what was pipelined behind is dropped."""
+    """ACTION_CLOSE ends the connection behind the responses before it; what was pipelined behind is dropped."""
     client = rig.connect()
     client.sendall(frame(b"1") + frame(b"2") + frame(b"3"))
     rig.receive().respond(b"one")
     rig.receive().close()
-    assert answer(client) == b"one"
+    assert response(client) == b"one"
     assert_closed(client)
     assert rig.channel.receive(0.02) is None

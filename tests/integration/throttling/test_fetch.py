@@ -1,4 +1,4 @@
-"""Fetch over its quota: an empty answer, bytes that are given back, and sessions that go on."""
+"""Fetch over its quota: an empty response, bytes that are given back, and sessions that go on."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ def test_a_throttled_fetch_is_empty_and_gives_its_bytes_back(
     fill(broker, 5000)
     quotas.update(None, "other", FETCH, 1)
     client.fetch("t", version=version)
-    answer = client.end()
-    size = len(client.answer) - (version >= 12)  # Kafka counts the header as four bytes in every version
-    assert answer["Responses"][0]["Partitions"][0]["Records"] is not None
+    response = client.end()
+    size = len(client.response) - (version >= 12)  # Kafka counts the header as four bytes in every version
+    assert response["Responses"][0]["Partitions"][0]["Records"] is not None
     assert metric(broker, "byte-rate", "Fetch", user="", client_id="client") == size / 10
     quotas.fetch.unrecord(USER, "client", size)
-    quotas.update(None, "client", FETCH, 501)  # room for 5010 bytes, and the answer is a little longer
+    quotas.update(None, "client", FETCH, 501)  # room for 5010 bytes, and the response is a little longer
     client.fetch("t", version=version)
-    answer = client.end()
-    assert answer["ThrottleTimeMs"] == round((size / 10 - 501) / 501 * 10_000)
-    assert answer["Responses"] == []
+    response = client.end()
+    assert response["ThrottleTimeMs"] == round((size / 10 - 501) / 501 * 10_000)
+    assert response["Responses"] == []
     assert metric(broker, "byte-rate", "Fetch", user="", client_id="client") == 0
-    assert_muted_for(broker, client, answer["ThrottleTimeMs"])
+    assert_muted_for(broker, client, response["ThrottleTimeMs"])
 
 
 def test_bytes_are_given_back_even_where_time_decided(broker: VirtualBroker, client: QuotaClient) -> None:
-    """The answer is empty whichever manager throttles: the bytes go back, and are credit without a fetch quota."""
+    """The response is empty whichever manager throttles: the bytes go back, and are credit without a fetch quota."""
     quotas = broker.context.quotas
     fill(broker, 5000)
     quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
     client.fetch("t")
-    answer = client.end()
-    assert (answer["ThrottleTimeMs"], answer["Responses"]) == (1000, [])
+    response = client.end()
+    assert (response["ThrottleTimeMs"], response["Responses"]) == (1000, [])
     assert quotas.request.queue_size == 1
     assert metric(broker, "byte-rate", "Fetch", user="", client_id="client") < -500
 
@@ -53,15 +53,15 @@ def test_a_throttled_full_fetch_opens_no_session(broker: VirtualBroker, client: 
     fill(broker, 5000)
     broker.context.quotas.update(None, "client", FETCH, 501)
     client.fetch("t", session=(0, 0))
-    answer = client.end()
-    assert (answer["ThrottleTimeMs"] > 0, answer["SessionId"], answer["ErrorCode"]) == (True, 0, 0)
+    response = client.end()
+    assert (response["ThrottleTimeMs"] > 0, response["SessionId"], response["ErrorCode"]) == (True, 0, 0)
     assert broker.context.quotas.fetch.queue_size == 1
     broker.context.quotas.update(None, "client", FETCH, None)
-    broker.advance_ms(answer["ThrottleTimeMs"])
+    broker.advance_ms(response["ThrottleTimeMs"])
     client.fetch("t", session=(0, 0))
-    answer = client.end()
-    assert answer["SessionId"] != 0
-    assert answer["Responses"][0]["Partitions"][0]["Records"] is not None
+    response = client.end()
+    assert response["SessionId"] != 0
+    assert response["Responses"][0]["Partitions"][0]["Records"] is not None
 
 
 @pytest.mark.parametrize("version", [7, 11, 12])
@@ -77,15 +77,15 @@ def test_a_throttled_incremental_fetch_moves_the_epoch_only(
     fill(broker, 5000)
     quotas.update(None, "client", FETCH, 501)
     client.fetch("t", session=(session_id, 1), version=version)
-    answer = client.end()
-    assert answer["ThrottleTimeMs"] > 0
-    assert (answer["SessionId"], answer["ErrorCode"], answer["Responses"]) == (session_id, 0, [])
+    response = client.end()
+    assert response["ThrottleTimeMs"] > 0
+    assert (response["SessionId"], response["ErrorCode"], response["Responses"]) == (session_id, 0, [])
     quotas.update(None, "client", FETCH, 10_000)
-    broker.advance_ms(answer["ThrottleTimeMs"])
+    broker.advance_ms(response["ThrottleTimeMs"])
     client.fetch("t", session=(session_id, 2), version=version)
-    answer = client.end()
-    assert (answer["ThrottleTimeMs"], answer["SessionId"]) == (0, session_id)
-    assert len(answer["Responses"][0]["Partitions"][0]["Records"]) > 5000
+    response = client.end()
+    assert (response["ThrottleTimeMs"], response["SessionId"]) == (0, session_id)
+    assert len(response["Responses"][0]["Partitions"][0]["Records"]) > 5000
     client.fetch("t", session=(session_id, 3), version=version)
     assert client.end()["ErrorCode"] == 0
 
@@ -104,26 +104,31 @@ def test_refused_sessions_are_told_only_where_nothing_throttles(
     quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
     client.fetch("t", session=asked)
-    answer = client.end()
-    assert (answer["ThrottleTimeMs"], answer["ErrorCode"], answer["SessionId"], answer["Responses"]) == (1000, 0, 0, [])
+    response = client.end()
+    assert (response["ThrottleTimeMs"], response["ErrorCode"], response["SessionId"], response["Responses"]) == (
+        1000,
+        0,
+        0,
+        [],
+    )
 
 
 def test_no_more_is_fetched_at_once_than_fits_the_window(broker: VirtualBroker, client: QuotaClient) -> None:
-    """max_bytes is capped by the quota's window: from an idle counter first an empty answer, then the data."""
+    """max_bytes is capped by the quota's window: from an idle counter first an empty response, then the data."""
     fill(broker, 49_900)
     fill(broker, 49_900)
     quotas = broker.context.quotas
     quotas.update(None, "client", FETCH, 5000)
     client.fetch("t")
-    answer = client.end()
-    assert answer["Responses"] == []
-    throttle_ms = answer["ThrottleTimeMs"]
+    response = client.end()
+    assert response["Responses"] == []
+    throttle_ms = response["ThrottleTimeMs"]
     assert 0 < throttle_ms < 50  # of the overhead only: one batch was read, not both
     broker.advance_ms(throttle_ms + 100)
     client.fetch("t")
-    answer = client.end()
-    assert answer["ThrottleTimeMs"] == 0
-    assert 49_900 < len(answer["Responses"][0]["Partitions"][0]["Records"]) < 50_100
+    response = client.end()
+    assert response["ThrottleTimeMs"] == 0
+    assert 49_900 < len(response["Responses"][0]["Partitions"][0]["Records"]) < 50_100
 
 
 def test_min_bytes_is_capped_too(broker: VirtualBroker, client: QuotaClient) -> None:
@@ -142,10 +147,10 @@ def test_a_fetch_that_waited_is_judged_when_it_is_answered(broker: VirtualBroker
     client.fetch("t", max_wait_ms=30_000, min_bytes=500)
     broker.wait_for_fetches()
     fill(broker, 5000)
-    answer = client.end()
-    assert answer["ThrottleTimeMs"] > 0
-    assert answer["Responses"] == []
-    assert_muted_for(broker, client, answer["ThrottleTimeMs"])
+    response = client.end()
+    assert response["ThrottleTimeMs"] > 0
+    assert response["Responses"] == []
+    assert_muted_for(broker, client, response["ThrottleTimeMs"])
     quotas.update(None, "client", FETCH, 10_000)
     client.fetch("t", max_wait_ms=20, offset=1)
     broker.wait_for_fetches()

@@ -105,7 +105,7 @@ def test_thousands_of_throttled_channels_end_in_their_millisecond(broker: Virtua
             client.begin("ApiVersions", 0, {})
         broker.advance_ms(min(delays) - 1, 60)
         pass_by(broker)
-        assert not any(client.has_answer for client in clients)
+        assert not any(client.has_response for client in clients)
         broker.advance_ms(max(delays) - min(delays) + 1, 60)
         assert all(client.end()["ErrorCode"] == 0 for client in clients)
         assert quotas.produce.queue_size == 0

@@ -16,9 +16,9 @@ def test_api_versions_tells_its_delay(broker: VirtualBroker, client: QuotaClient
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
     body = {"ClientSoftwareName": "a", "ClientSoftwareVersion": "b"} if version >= 3 else {}
-    answer = client.call("ApiVersions", version, body)
-    assert len(answer["ApiKeys"]) > 20
-    assert answer.get("ThrottleTimeMs", 0) == (1000 if version else 0)
+    response = client.call("ApiVersions", version, body)
+    assert len(response["ApiKeys"]) > 20
+    assert response.get("ThrottleTimeMs", 0) == (1000 if version else 0)
     broker.context.quotas.update(None, "client", REQUEST, None)
     assert_muted_for(broker, client, 1000)
 
@@ -28,14 +28,14 @@ def test_cold_requests_are_judged_by_time(broker: VirtualBroker, client: QuotaCl
     """What Python serves is muted in every version, and told where the version has the field."""
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
-    answer = client.call("Metadata", version, {"Topics": [], "AllowAutoTopicCreation": True})
-    assert answer.get("ThrottleTimeMs", 0) == (1000 if version >= 3 else 0)
+    response = client.call("Metadata", version, {"Topics": [], "AllowAutoTopicCreation": True})
+    assert response.get("ThrottleTimeMs", 0) == (1000 if version >= 3 else 0)
     broker.context.quotas.update(None, "client", REQUEST, None)
     assert_muted_for(broker, client, 1000)
 
 
 def test_a_handshake_outside_of_authentication_is_throttled(broker: VirtualBroker, client: QuotaClient) -> None:
-    """P7: SaslHandshake is charged and mutes like any request, though its answer has no field to tell it."""
+    """P7: SaslHandshake is charged and mutes like any request, though its response has no field to tell it."""
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
     assert client.call("SaslHandshake", 1, {"Mechanism": "PLAIN"})["ErrorCode"] != 0
@@ -52,16 +52,16 @@ def test_mutations_throttle_by_their_own_manager_iff_they_ask_for_more(
     topic = {"NumPartitions": 1, "ReplicationFactor": 1}
     quotas.update(None, "client", MUTATION, 1)
     quotas.controller_mutation.record_and_get_throttle(USER, "client", 21)  # burst 11: 10 below zero
-    answer = client.call("CreateTopics", 6, {"Topics": [{**topic, "Name": "late"}], "timeoutMs": 1000})
-    assert (answer["ThrottleTimeMs"], answer["Topics"][0]["ErrorCode"]) == (10_000, 89)
+    response = client.call("CreateTopics", 6, {"Topics": [{**topic, "Name": "late"}], "timeoutMs": 1000})
+    assert (response["ThrottleTimeMs"], response["Topics"][0]["ErrorCode"]) == (10_000, 89)
     assert (quotas.controller_mutation.queue_size, quotas.request.queue_size) == (1, 0)
     assert metric(broker, "throttle-time", "ControllerMutation", user="", client_id="client") == 10_000
     assert_muted_for(broker, client, 10_000)
     quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
     quotas.controller_mutation.record_and_get_throttle(USER, "client", 1)  # 1 below zero: 1,000 ms for both
-    answer = client.call("CreateTopics", 6, {"Topics": [{**topic, "Name": "late"}], "timeoutMs": 1000})
-    assert (answer["ThrottleTimeMs"], answer["Topics"][0]["ErrorCode"]) == (1000, 89)
+    response = client.call("CreateTopics", 6, {"Topics": [{**topic, "Name": "late"}], "timeoutMs": 1000})
+    assert (response["ThrottleTimeMs"], response["Topics"][0]["ErrorCode"]) == (1000, 89)
     assert (quotas.controller_mutation.queue_size, quotas.request.queue_size) == (0, 1)
 
 
@@ -69,8 +69,8 @@ def test_an_old_client_is_muted_for_its_mutations(broker: VirtualBroker, client:
     """Permissive: CreateTopics 5 makes the topic, and pays for it afterwards."""
     broker.context.quotas.update(None, "client", MUTATION, 1)
     topic = {"Name": "many", "NumPartitions": 20, "ReplicationFactor": 1}
-    answer = client.call("CreateTopics", 5, {"Topics": [topic], "timeoutMs": 1000})
-    assert (answer["ThrottleTimeMs"], answer["Topics"][0]["ErrorCode"]) == (9000, 0)
+    response = client.call("CreateTopics", 5, {"Topics": [topic], "timeoutMs": 1000})
+    assert (response["ThrottleTimeMs"], response["Topics"][0]["ErrorCode"]) == (9000, 0)
     assert_muted_for(broker, client, 9000)
 
 
@@ -78,8 +78,8 @@ def test_an_error_is_throttled_like_any_answer(broker: VirtualBroker, client: Qu
     """A refused request costs its time as well."""
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
-    answer = client.call("DescribeConfigs", 1, {"Resources": [{"ResourceType": 99, "ResourceName": "x"}]})
-    assert answer["ThrottleTimeMs"] == 1000
+    response = client.call("DescribeConfigs", 1, {"Resources": [{"ResourceType": 99, "ResourceName": "x"}]})
+    assert response["ThrottleTimeMs"] == 1000
     broker.context.quotas.update(None, "client", REQUEST, None)
     assert_muted_for(broker, client, 1000)
 
@@ -93,14 +93,14 @@ def test_find_coordinator_hides_its_delay_while_there_is_none(
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
     body = {"KeyType": 0, "CoordinatorKeys": ["g"]} if version >= 4 else {"KeyType": 0, "Key": "g"}
-    answer = client.call("FindCoordinator", version, body)
-    assert answer["ThrottleTimeMs"] == told
+    response = client.call("FindCoordinator", version, body)
+    assert response["ThrottleTimeMs"] == told
     broker.context.quotas.update(None, "client", REQUEST, None)
     assert_muted_for(broker, client, 1000)
 
 
 def test_a_join_that_waits_is_not_charged_for_waiting() -> None:
-    """An answer that comes later counts its handler's time, not the three seconds it was waiting for others."""
+    """A response that comes later counts its handler's time, not the three seconds it was waiting for others."""
     settings = {**SETTINGS, "group.initial.rebalance.delay.ms": "3000"}
     with VirtualBroker(settings) as broker, QuotaClient(broker.bootstrap_servers) as client:
         join_and_wait(broker, client)
@@ -126,13 +126,13 @@ def join_and_wait(broker: VirtualBroker, client: QuotaClient) -> None:
         },
     )
     # The clock moves only when the handler is done with it: what it moved meanwhile would be the handler's time.
-    wait_until(lambda: bool(broker.context.groups.list_groups()) and broker.is_quiet)
+    wait_until(lambda: bool(broker.context.groups.list_groups()) and broker.is_idle)
     waited_ms = 0
-    while not client.has_answer:
+    while not client.has_response:
         broker.advance_ms(500)
         waited_ms += 500
         pass_by(broker)
-    answer = client.end()
+    response = client.end()
     assert waited_ms >= 3000
-    assert (answer["ErrorCode"], answer["ThrottleTimeMs"]) == (0, 0)
+    assert (response["ErrorCode"], response["ThrottleTimeMs"]) == (0, 0)
     assert metric(broker, "request-time", "Request", user="", client_id="client") == 0

@@ -1,4 +1,4 @@
-"""Produce over its quota: what the answer tells, and until when the connection is muted."""
+"""Produce over its quota: what the response tells, and until when the connection is muted."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def test_produce_is_answered_at_once_and_muted_to_the_millisecond(broker: Virtua
     quotas = broker.context.quotas
     quotas.update(USER, None, PRODUCE, 1000)
     size = client.produce("t", 20_000)
-    answer = client.end()
+    response = client.end()
     expected = round((size / 10 - 1000) / 1000 * 10_000)
-    assert answer["ThrottleTimeMs"] == expected
-    assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0
+    assert response["ThrottleTimeMs"] == expected
+    assert response["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0
     assert quotas.produce.queue_size == 1
     assert metric(broker, "throttle-time", "Produce", user=USER, client_id="") == expected
     assert_muted_for(broker, client, expected)
@@ -58,18 +58,18 @@ def test_pipelined_requests_wait_for_the_end_each(broker: VirtualBroker, client:
         client.produce("t", 20_000)
     first = client.end(0)["ThrottleTimeMs"]
     pass_by(broker)
-    assert not client.has_answer
+    assert not client.has_response
     broker.advance_ms(first - 1)
     pass_by(broker)
-    assert not client.has_answer
+    assert not client.has_response
     broker.advance_ms(1)
     assert client.end(1)["ThrottleTimeMs"] > 0
     pass_by(broker)
-    assert not client.has_answer
+    assert not client.has_response
 
 
 def test_without_acks_only_bytes_are_judged(broker: VirtualBroker, client: QuotaClient) -> None:
-    """acks=0: no answer, handler time is exempt, and bytes still mute the connection."""
+    """acks=0: no response, handler time is exempt, and bytes still mute the connection."""
     quotas = broker.context.quotas
     quotas.update(USER, None, PRODUCE, 1000)
     quotas.update(USER, None, REQUEST, 1)
@@ -100,7 +100,7 @@ def test_the_larger_delay_counts_once(
 
 
 def test_produce_that_waited_for_the_disk_is_judged_when_it_is_answered() -> None:
-    """acks=all with a flush per message: the thread that completes it judges and answers, large frames too."""
+    """acks=all with a flush per message: the thread that completes it judges and responses, large frames too."""
     settings = {**SETTINGS, "log.flush.interval.messages": "1"}
     with VirtualBroker(settings) as broker, QuotaClient(broker.bootstrap_servers, "durable") as client:
         client.send(create_topic("t", 1))

@@ -146,11 +146,11 @@ class ApacheKafka:
             if self._outlives:
                 pid_file.write_text(str(self._process.pid))
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not wire.answers(self.bootstrap, within=5.0):
+        while not wire.responses(self.bootstrap, within=5.0):
             if self._process.poll() is not None:
                 raise StartError(f"it ended with {self._process.returncode}: {self.tail()}")
             if time.monotonic() > deadline:
-                raise StartError(f"no answer within {START_TIMEOUT_S:g} s: {self.tail()}")
+                raise StartError(f"no response within {START_TIMEOUT_S:g} s: {self.tail()}")
             time.sleep(0.1)
 
     def tail(self) -> str:

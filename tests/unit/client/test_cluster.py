@@ -38,7 +38,7 @@ def test_connection_closed_while_idle_is_replaced(broker, cluster):
 
 
 def test_throttled_answer_holds_back_the_next_request(broker, cluster, fake_time):
-    """After an answer with ThrottleTimeMs the next request waits that long instead of timing out unread."""
+    """After a response with ThrottleTimeMs the next request waits that long instead of timing out unread."""
     broker.handlers[METADATA] = lambda version, body: {**broker.metadata(version, body), "ThrottleTimeMs": 2500}
     cluster.fetch_metadata(None)
     assert fake_time.slept == []
@@ -88,9 +88,9 @@ def test_create_topic_error_carries_the_brokers_text(broker, cluster):
 
 def test_not_controller_is_tried_again_with_fresh_metadata(broker, cluster, fake_time):
     """A controller that has moved is looked up again."""
-    answers = iter([41, 0])
+    responses = iter([41, 0])
     broker.handlers[CREATE_TOPICS] = lambda version, body: {
-        "Topics": [{"Name": "t", "ErrorCode": next(answers), "NumPartitions": 3}]
+        "Topics": [{"Name": "t", "ErrorCode": next(responses), "NumPartitions": 3}]
     }
     (made,) = Admin(cluster).create_topics([NewTopic("t")])
     assert (made.partitions, len(broker.asked(CREATE_TOPICS))) == (3, 2)

@@ -55,7 +55,7 @@ def test_impossible_host_name_is_one_line():
 
 
 @contextlib.contextmanager
-def raw_answer(data: bytes) -> Iterator[Connection]:
+def raw_response(data: bytes) -> Iterator[Connection]:
     """A connection whose peer sends fixed bytes, whatever it is asked."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -70,9 +70,9 @@ def raw_answer(data: bytes) -> Iterator[Connection]:
         (b"", "the broker closed the connection"),
         (b"\0\0", "the broker closed the connection"),
         (struct.pack(">i", 100) + b"x", "the broker closed the connection"),
-        (struct.pack(">i", -1), "an answer of -1 bytes was announced"),
-        (struct.pack(">i", 3), "an answer of 3 bytes was announced"),
-        (struct.pack(">i", 1001), "an answer of 1001 bytes was announced"),
+        (struct.pack(">i", -1), "a response of -1 bytes was announced"),
+        (struct.pack(">i", 3), "a response of 3 bytes was announced"),
+        (struct.pack(">i", 1001), "a response of 1001 bytes was announced"),
         (b"HTTP/1.1 400 Bad Request", "is this a Kafka plaintext port?"),
         (struct.pack(">ii", 4, 99), "answer to request 99 where 1 was awaited"),
         (struct.pack(">ii", 4, 1), "undecodable answer to Metadata version 9"),
@@ -80,8 +80,8 @@ def raw_answer(data: bytes) -> Iterator[Connection]:
     ],
 )
 def test_bad_answers_close_the_connection(data, message):
-    """Whatever a peer sends instead of an answer ends in one error, and the connection is not used again."""
-    with raw_answer(data) as connection:
+    """Whatever a peer sends instead of a response ends in one error, and the connection is not used again."""
+    with raw_response(data) as connection:
         with pytest.raises(BrokerConnectionError) as caught:
             connection.request(METADATA, 9, {})
         assert message in str(caught.value)
@@ -96,7 +96,7 @@ def test_silent_broker_times_out():
     times = iter([0.0, 0.0, 31.0])
     with ours, theirs:
         connection = Connection(("fake", 1), open_stream=lambda address, timeout_s: ours, clock=lambda: next(times))
-        with pytest.raises(BrokerTimeoutError, match="fake:1: no answer within 30 s"):
+        with pytest.raises(BrokerTimeoutError, match="fake:1: no response within 30 s"):
             connection.request(METADATA, 9, {}, timeout_s=30)
         assert connection.closed
 

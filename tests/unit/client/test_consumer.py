@@ -48,8 +48,8 @@ def serve_log(
     def offsets(version: int, body: Body) -> Body:
         (p,) = body["Topics"][0]["Partitions"]
         offset = {LATEST: end, EARLIEST: start}.get(p["Timestamp"], -1)
-        answer = {"PartitionIndex": p["PartitionIndex"], "ErrorCode": 0, "Offset": offset, "Timestamp": -1}
-        return {"Topics": [{"Name": "t", "Partitions": [answer]}]}
+        response = {"PartitionIndex": p["PartitionIndex"], "ErrorCode": 0, "Offset": offset, "Timestamp": -1}
+        return {"Topics": [{"Name": "t", "Partitions": [response]}]}
 
     broker.handlers[FETCH] = fetch
     broker.handlers[LIST_OFFSETS] = offsets

@@ -22,11 +22,11 @@ def take(broker: FakeBroker, codes: Iterator[int]) -> list[tuple[int, bytes]]:
     def produce(version: int, body: Body) -> Body:
         topics = []
         for t in body["TopicData"]:
-            answers = []
+            responses = []
             for p in t["PartitionData"]:
                 taken.append((p["Index"], bytes(p["Records"])))
-                answers.append({"Index": p["Index"], "ErrorCode": next(codes, 0), "BaseOffset": 40})
-            topics.append({"Name": t["Name"], "PartitionResponses": answers})
+                responses.append({"Index": p["Index"], "ErrorCode": next(codes, 0), "BaseOffset": 40})
+            topics.append({"Name": t["Name"], "PartitionResponses": responses})
         return {"Responses": topics}
 
     broker.handlers[PRODUCE] = produce

@@ -7,8 +7,8 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
 from kbroker._core.clock cimport borrow_clock
-from kbroker._core.memory_pool cimport MemoryPool, Pool, pool_give, pool_release, pool_retain, pool_take
-from kbroker._core.timing_wheel cimport (
+from kbroker._core.requests.memory_pool cimport MemoryPool, Pool, pool_free, pool_decref, pool_retain, pool_try_allocate
+from kbroker._core.timer.timing_wheel cimport (
     Timer, TimerEntry, timer_add, timer_advance, timer_cancel, timer_new, timer_pending, timer_release,
 )
 
@@ -32,8 +32,8 @@ cdef void end_lease(Lease *lease) noexcept nogil:
         lease.book.first = lease.next
     if lease.next is not NULL:
         lease.next.prev = lease.prev
-    pool_give(lease.pool, lease.size_bytes)
-    pool_release(lease.pool)
+    pool_free(lease.pool, lease.size_bytes)
+    pool_decref(lease.pool)
     free(lease)
 
 
@@ -80,10 +80,10 @@ cdef class Leases:
         if size_bytes < 1 or size_bytes > pool.max_single_bytes:
             raise ValueError(f"size_bytes must be 1 to {pool.max_single_bytes}, got {size_bytes}")
         with nogil:
-            while granted < count and pool_take(pool, size_bytes):
+            while granted < count and pool_try_allocate(pool, size_bytes):
                 lease = <Lease *>calloc(1, sizeof(Lease))
                 if lease is NULL:
-                    pool_give(pool, size_bytes)
+                    pool_free(pool, size_bytes)
                     break
                 lease.entry.fire = expire
                 lease.pool = pool_retain(pool)

@@ -25,9 +25,9 @@ READ_COMMITTED = 1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Answer each partition on its own; one asked twice gets INVALID_REQUEST once (as 4.3.1 does).
+    """PendingResponse each partition on its own; one asked twice gets INVALID_REQUEST once (as 4.3.1 does).
 
-    A topic without partitions has no answer.
+    A topic without partitions has no response.
     """
     seen: set[tuple[str, int]] = set()
     repeated: set[tuple[str, int]] = set()
@@ -41,9 +41,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         for row in topic["Partitions"]:
             index = row["PartitionIndex"]
             if (topic["Name"], index) in repeated:
-                rows[index] = _answer(index, Errors.INVALID_REQUEST)
+                rows[index] = _response(index, Errors.INVALID_REQUEST)
             elif ctx.topics.is_offline(topic["Name"], index):
-                rows[index] = _answer(index, Errors.KAFKA_STORAGE_ERROR)
+                rows[index] = _response(index, Errors.KAFKA_STORAGE_ERROR)
             else:
                 log = ctx.topics.partition(topic["Name"], index)
                 rows[index] = _lookup(log, row, body["IsolationLevel"], request.api_version)
@@ -54,7 +54,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Every partition with the same error."""
     topics = []
     for topic in body["Topics"]:
-        rows = [_answer(row["PartitionIndex"], error) for row in topic["Partitions"]]
+        rows = [_response(row["PartitionIndex"], error) for row in topic["Partitions"]]
         topics.append({"Name": topic["Name"], "Partitions": rows})
     return {"Topics": topics}
 
@@ -62,38 +62,38 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 def _lookup(log: Any, row: Body, isolation_level: int, version: int) -> Body:
     index, timestamp, epoch = row["PartitionIndex"], row["Timestamp"], row["CurrentLeaderEpoch"]
     if timestamp < 0 and version < FIRST_VERSION.get(timestamp, 1 << 15):
-        return _answer(index, Errors.UNSUPPORTED_VERSION)
+        return _response(index, Errors.UNSUPPORTED_VERSION)
     if log is None or log.is_closed:
-        return _answer(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
     if epoch >= 0 and epoch != log.leader_epoch:
         newer = epoch > log.leader_epoch
-        return _answer(index, Errors.UNKNOWN_LEADER_EPOCH if newer else Errors.FENCED_LEADER_EPOCH)
+        return _response(index, Errors.UNKNOWN_LEADER_EPOCH if newer else Errors.FENCED_LEADER_EPOCH)
     end = log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark
     if timestamp == LATEST:
         return _found(log, index, -1, end, version)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return _found(log, index, -1, log.log_start_offset, version)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return _answer(index, Errors.NONE)  # nothing is tiered
+        return _response(index, Errors.NONE)  # nothing is tiered
     try:
         found = log.offset_for_timestamp(timestamp, isolation=1 if isolation_level == READ_COMMITTED else 0)
     except OSError as error:
         logger.warning("cannot look up a time in partition %d: %s", index, error)
-        return _answer(index, Errors.KAFKA_STORAGE_ERROR)
+        return _response(index, Errors.KAFKA_STORAGE_ERROR)
     except ValueError:  # deleted just now
-        return _answer(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
     if found.offset < 0 or found.offset >= end:
-        return _answer(index, Errors.NONE)
+        return _response(index, Errors.NONE)
     return _found(log, index, found.timestamp_ms, found.offset, version)
 
 
 def _found(log: Any, index: int, timestamp: int, offset: int, version: int) -> Body:
-    answer = _answer(index, Errors.NONE)
-    answer.update(Timestamp=timestamp, Offset=offset)
+    response = _response(index, Errors.NONE)
+    response.update(Timestamp=timestamp, Offset=offset)
     if version >= 4:
-        answer["LeaderEpoch"] = log.leader_epoch
-    return answer
+        response["LeaderEpoch"] = log.leader_epoch
+    return response
 
 
-def _answer(index: int, error: Errors) -> Body:
+def _response(index: int, error: Errors) -> Body:
     return {"PartitionIndex": index, "ErrorCode": int(error), "Timestamp": -1, "Offset": -1, "LeaderEpoch": -1}

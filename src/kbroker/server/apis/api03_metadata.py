@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kbroker.common.errors import Errors
+from kbroker.common.java.java_text import replace_invalid_utf8
 from kbroker.server.context import (
     CLUSTER_OPERATIONS,
     OPERATIONS_NOT_ASKED,
@@ -15,13 +16,13 @@ from kbroker.server.context import (
     Body,
     RequestContext,
 )
-from kbroker.server.java_text import as_java_reads
 from kbroker.server.topic_rules import INTERNAL_TOPICS, invalid_name_reason
 from kbroker.server.topics import ZERO_ID, TopicView
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Answer all topics (null; an empty list in v0), none (an empty list), those named, or those with the ids given.
+    """PendingResponse all topics (null; an empty list in v0), none (an empty list), those named, or those with the ids
+    given.
 
     Ids count from v12, and then names beside them do not (as 4.3.1 does). A topic that is created on the way is in the
     very answer: Kafka goes on with UNKNOWN_TOPIC_OR_PARTITION for 40 to 350 ms, until its other parts know the topic,
@@ -47,15 +48,15 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             topics = _by_name(ctx, names, operations, may_create, request)
     endpoint = ctx.endpoint(request.listener)
     rack = ctx.config.text("broker.rack") or None
-    answer: Body = {
+    response: Body = {
         "Brokers": [{"NodeId": ctx.node_id, "Host": endpoint.host, "Port": endpoint.port, "Rack": rack}],
         "ClusterId": ctx.cluster_id,
         "ControllerId": ctx.node_id,
         "Topics": topics,
     }
     if body["IncludeClusterAuthorizedOperations"]:
-        answer["ClusterAuthorizedOperations"] = CLUSTER_OPERATIONS
-    return answer
+        response["ClusterAuthorizedOperations"] = CLUSTER_OPERATIONS
+    return response
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
@@ -77,11 +78,11 @@ def _by_name(
         if view is not None:
             topics.append(_topic(ctx, view, operations))
         elif invalid_name_reason(name) is not None:
-            topics.append(_unknown(as_java_reads(name), ZERO_ID, Errors.INVALID_TOPIC_EXCEPTION))
+            topics.append(_unknown(replace_invalid_utf8(name), ZERO_ID, Errors.INVALID_TOPIC_EXCEPTION))
         else:
             missing[name] = len(topics)
             topics.append(_unknown(name, ZERO_ID, Errors.UNKNOWN_TOPIC_OR_PARTITION))
-    if missing and may_create:  # over the mutation quota a topic is not made, and nothing in the answer shows it
+    if missing and may_create:  # over the mutation quota a topic is not made, and nothing in the response shows it
         ctx.topics.auto_create(missing, ctx.mutation_quota(request, is_strict=True).record)
         for name, row in missing.items():
             view = ctx.topics.get(name)

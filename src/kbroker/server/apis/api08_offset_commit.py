@@ -21,7 +21,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     retention_ms = body.get("RetentionTimeMs", -1)
     expires_ms = now_ms + retention_ms if retention_ms >= 0 else -1
     offsets: dict[tuple[str, int], CommittedOffset] = {}
-    answers: list[tuple[Body, list[tuple[int, Errors]]]] = []
+    responses: list[tuple[Body, list[tuple[int, Errors]]]] = []
     for topic in body["Topics"]:
         view = ctx.topics.get_by_id(topic["TopicId"]) if by_id else ctx.topics.get(topic["Name"])
         rows: list[tuple[int, Errors]] = []
@@ -40,9 +40,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 value = CommittedOffset(row["CommittedOffset"], epoch, metadata, now_ms, expires_ms)
                 offsets[view.name, index] = value
             rows.append((index, error))
-        answers.append((topic, rows))
+        responses.append((topic, rows))
     refused = _commit(ctx, body, offsets, request) if offsets else Errors.NONE
-    return {"Topics": [_topic(topic, rows, refused) for topic, rows in answers if rows]}
+    return {"Topics": [_topic(topic, rows, refused) for topic, rows in responses if rows]}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

@@ -15,7 +15,8 @@ NOTHING = CommittedOffset(-1, -1, "", -1)
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Answer the partitions asked for, all that have an offset for null; one without offset is -1 and no error.
+    """PendingResponse the partitions asked for, all that have an offset for null; one without offset is -1 and no
+    error.
 
     RequireStable makes no difference while no transaction can hold an offset back.
     """
@@ -41,7 +42,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 def _group(ctx: ApiContext, group: Body, by_id: bool) -> Body:
     try:
         topics = _topics(ctx, group["GroupId"], group["Topics"], by_id)
-    except KafkaError as error:  # of this group: the others have their answers
+    except KafkaError as error:  # of this group: the others have their responses
         return {"GroupId": group["GroupId"], "Topics": [], "ErrorCode": int(error.error)}
     return {"GroupId": group["GroupId"], "Topics": topics, "ErrorCode": 0}
 

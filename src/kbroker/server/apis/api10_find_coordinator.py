@@ -15,7 +15,7 @@ NO_SUCH_KIND = (
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Answer one key, or from v4 each of several.
+    """PendingResponse one key, or from v4 each of several.
 
     A transactional id gets the error that its producer ends with: one that is retriable would leave it waiting.
     """

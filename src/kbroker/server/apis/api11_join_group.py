@@ -30,15 +30,15 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> None:
         requires_known_member_id=version >= 4 and instance_id is None,
         supports_skipping_assignment=version >= 9,
     )
-    ctx.groups.join(joining, lambda result: request.complete(_answer(result, request)))
+    ctx.groups.join(joining, lambda result: request.complete(_response(result, request)))
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """No membership."""
-    return _answer(JoinResult(error, body["MemberId"]), request)
+    return _response(JoinResult(error, body["MemberId"]), request)
 
 
-def _answer(result: JoinResult, request: RequestContext) -> Body:
+def _response(result: JoinResult, request: RequestContext) -> Body:
     name = result.protocol_name
     return {
         "ErrorCode": int(result.error),

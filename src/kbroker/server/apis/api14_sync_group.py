@@ -22,16 +22,16 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
         protocol_name=protocol_name,
         assignments={row["MemberId"]: bytes(row["Assignment"]) for row in body["Assignments"]},
     )
-    ctx.groups.sync(syncing, lambda result: request.complete(_answer(result)))
+    ctx.groups.sync(syncing, lambda result: request.complete(_response(result)))
     return None
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """No assignment."""
-    return _answer(SyncResult(error))
+    return _response(SyncResult(error))
 
 
-def _answer(result: SyncResult) -> Body:
+def _response(result: SyncResult) -> Body:
     return {
         "ErrorCode": int(result.error),
         "ProtocolType": result.protocol_type,

@@ -28,12 +28,12 @@ def _describe(ctx: ApiContext, group_id: str, operations: int, request: RequestC
     if found is not None:
         return _group(found, operations)
     if request.api_version < 6:
-        answer = _nothing(group_id, Errors.NONE, None, GroupState.DEAD.value)
+        response = _nothing(group_id, Errors.NONE, None, GroupState.DEAD.value)
     else:
         text = f"Group {group_id} not found."
-        answer = _nothing(group_id, Errors.GROUP_ID_NOT_FOUND, text, GroupState.DEAD.value)
-    answer["AuthorizedOperations"] = operations
-    return answer
+        response = _nothing(group_id, Errors.GROUP_ID_NOT_FOUND, text, GroupState.DEAD.value)
+    response["AuthorizedOperations"] = operations
+    return response
 
 
 def _group(group: DescribedGroup, operations: int) -> Body:

@@ -1,4 +1,5 @@
-"""ApiVersions: what this broker serves. The native lane sends ``encode_bodies``; ``handle`` is the same in Python."""
+"""ApiVersions: what this broker serves. The native handlers send ``encode_bodies``; ``handle`` is the same in
+Python."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def respond(ranges: Ranges, body: Body, version: int) -> Body:
         words = (body["ClientSoftwareName"], body["ClientSoftwareVersion"])
         if not all(_SOFTWARE.fullmatch(word) for word in words):
             return {"ErrorCode": int(Errors.INVALID_REQUEST), "ApiKeys": []}
-    return answer(ranges, version)
+    return response(ranges, version)
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
@@ -50,7 +51,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     return {"ErrorCode": int(error), "ApiKeys": []}
 
 
-def answer(ranges: Ranges, version: int) -> Body:
+def response(ranges: Ranges, version: int) -> Body:
     """The body that advertises these ranges, and the features.
 
     Clients that ask in version 3 cannot read a feature that may be of level 0.
@@ -82,7 +83,7 @@ def unsupported(ranges: Ranges) -> bytes:
 
 
 class Encoded(NamedTuple):
-    """An answer's body, and where throttle_time_ms stands in it (None where its version has none)."""
+    """A response's body, and where throttle_time_ms stands in it (None where its version has none)."""
 
     data: bytes
     throttle_at: int | None
@@ -93,7 +94,7 @@ def encode_bodies(ranges: Ranges) -> tuple[dict[int, Encoded], dict[int, Encoded
     low, high = ranges[KEY]
     invalid = {"ErrorCode": int(Errors.INVALID_REQUEST), "ApiKeys": []}
     return (
-        {version: _encode(version, answer(ranges, version)) for version in range(low, high + 1)},
+        {version: _encode(version, response(ranges, version)) for version in range(low, high + 1)},
         {version: _encode(version, invalid) for version in range(max(low, 3), high + 1)},
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.server.config_entries import topic_entries
+from kbroker.server.configs.config_entries import topic_entries
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topic_rules import MAX_PARTITIONS_PER_REQUEST, NewTopic
 from kbroker.server.topics import Created
@@ -15,21 +15,21 @@ CONFIG_FIELDS = ("Name", "Value", "ReadOnly", "ConfigSource", "IsSensitive")
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Create the topics, or only check them. A name that comes twice gets INVALID_REQUEST once, and is not made.
 
-    The time-out counts for nothing: a topic is there when the answer leaves.
+    The time-out counts for nothing: a topic is there when the response leaves.
     """
     wanted: dict[str, list[Body]] = {}
     for row in body["Topics"]:
         wanted.setdefault(row["Name"], []).append(row)
     total = sum(max(row["NumPartitions"], len(row["Assignments"])) for row in body["Topics"])
-    answers: dict[str, Body] = {}
+    responses: dict[str, Body] = {}
     topics: dict[str, NewTopic] = {}
     for name, rows in wanted.items():
-        answers[name] = {}  # keeps its place
+        responses[name] = {}  # keeps its place
         if len(rows) > 1:
-            answers[name] = _refused(name, Errors.INVALID_REQUEST, "Duplicate topic name.")
+            responses[name] = _refused(name, Errors.INVALID_REQUEST, "Duplicate topic name.")
         elif total > MAX_PARTITIONS_PER_REQUEST:
             text = "Excessively large number of partitions per request."
-            answers[name] = _refused(name, Errors.POLICY_VIOLATION, text)
+            responses[name] = _refused(name, Errors.POLICY_VIOLATION, text)
         else:
             topics[name] = _new_topic(rows[0])
     quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
@@ -37,10 +37,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     for name, made in zip(topics, results, strict=True):
         if isinstance(made, KafkaError):
             is_throttled = made.error == Errors.THROTTLING_QUOTA_EXCEEDED
-            answers[name] = _refused(name, made.error, None if is_throttled else made.message)
+            responses[name] = _refused(name, made.error, None if is_throttled else made.message)
         else:
-            answers[name] = _created(ctx, name, made)
-    return {"ThrottleTimeMs": quota.throttle_time_ms, "Topics": list(answers.values())}
+            responses[name] = _created(ctx, name, made)
+    return {"ThrottleTimeMs": quota.throttle_time_ms, "Topics": list(responses.values())}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

@@ -23,15 +23,15 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     if not ctx.config.boolean("delete.topic.enable"):
         disabled = Errors.TOPIC_DELETION_DISABLED if request.api_version >= 3 else Errors.INVALID_REQUEST
         return failure(body, disabled, request)
-    answers: list[Body] = []
+    responses: list[Body] = []
     names: list[str] = []
     ids: list[uuid.UUID] = []
     for name, topic_id in _rows(body, request):
         if name is None and topic_id == ZERO_ID:
-            answers.append(_row(None, ZERO_ID, Errors.INVALID_REQUEST, "Neither topic name nor id were specified."))
+            responses.append(_row(None, ZERO_ID, Errors.INVALID_REQUEST, "Neither topic name nor id were specified."))
         elif name is not None and topic_id != ZERO_ID:
             text = "You may not specify both topic name and topic id."
-            answers.append(_row(name, topic_id, Errors.INVALID_REQUEST, text))
+            responses.append(_row(name, topic_id, Errors.INVALID_REQUEST, text))
         elif name is not None:
             names.append(name)
         else:
@@ -39,26 +39,26 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     unique_names, repeated_names = _split(names)
     unique_ids, repeated_ids = _split(ids)
     for name in repeated_names:
-        answers.append(_row(name, ZERO_ID, Errors.INVALID_REQUEST, "Duplicate topic name."))
+        responses.append(_row(name, ZERO_ID, Errors.INVALID_REQUEST, "Duplicate topic name."))
     for topic_id in repeated_ids:
-        answers.append(_row(None, topic_id, Errors.INVALID_REQUEST, "Duplicate topic id."))
+        responses.append(_row(None, topic_id, Errors.INVALID_REQUEST, "Duplicate topic id."))
     names = []
     for topic_id in unique_ids:
         view = ctx.topics.get_by_id(topic_id)
         if view is None:
-            answers.append(_row(None, topic_id, Errors.UNKNOWN_TOPIC_ID, UNKNOWN_ID))
+            responses.append(_row(None, topic_id, Errors.UNKNOWN_TOPIC_ID, UNKNOWN_ID))
         elif view.name in unique_names:
             unique_names.remove(view.name)
             text = "The provided topic name maps to an ID that was already supplied."
-            answers.append(_row(view.name, topic_id, Errors.INVALID_REQUEST, text))
+            responses.append(_row(view.name, topic_id, Errors.INVALID_REQUEST, text))
         else:
             names.append(view.name)
     names += unique_names
     quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
     known = {name: view.topic_id for name in names if (view := ctx.topics.get(name)) is not None}
     for name, deleted in zip(names, ctx.topics.delete_all(names, quota.record), strict=True):
-        answers.append(_answer(name, deleted, known.get(name, ZERO_ID)))
-    return {"ThrottleTimeMs": quota.throttle_time_ms, "Responses": answers}
+        responses.append(_response(name, deleted, known.get(name, ZERO_ID)))
+    return {"ThrottleTimeMs": quota.throttle_time_ms, "Responses": responses}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
@@ -80,7 +80,7 @@ def _split(items: list[_T]) -> tuple[list[_T], list[_T]]:
     return [item for item in counts if counts[item] == 1], [item for item in counts if counts[item] > 1]
 
 
-def _answer(name: str, deleted: uuid.UUID | KafkaError, topic_id: uuid.UUID) -> Body:
+def _response(name: str, deleted: uuid.UUID | KafkaError, topic_id: uuid.UUID) -> Body:
     if isinstance(deleted, uuid.UUID):
         return _row(name, deleted, Errors.NONE, None)
     if isinstance(deleted, ThrottlingQuotaExceededError):

@@ -11,7 +11,8 @@ TO_THE_END = -1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Answer each partition on its own, at once: no replica is waited for. A topic without partitions has none."""
+    """PendingResponse each partition on its own, at once: no replica is waited for. A topic without partitions has
+    none."""
     topics = []
     for topic in body["Topics"]:
         name = topic["Name"]
@@ -20,9 +21,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         for row in topic["Partitions"]:
             index = row["PartitionIndex"]
             if refused is not None:
-                rows.append(_answer(index, refused))
+                rows.append(_response(index, refused))
             elif ctx.topics.is_offline(name, index):
-                rows.append(_answer(index, Errors.KAFKA_STORAGE_ERROR))
+                rows.append(_response(index, Errors.KAFKA_STORAGE_ERROR))
             else:
                 rows.append(_cut(ctx.topics.partition(name, index), index, row["Offset"]))
         if rows:
@@ -34,7 +35,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Every partition with the same error."""
     topics = []
     for topic in body["Topics"]:
-        rows = [_answer(row["PartitionIndex"], error) for row in topic["Partitions"]]
+        rows = [_response(row["PartitionIndex"], error) for row in topic["Partitions"]]
         topics.append({"Name": topic["Name"], "Partitions": rows})
     return {"Topics": topics}
 
@@ -54,15 +55,15 @@ def _refused(ctx: ApiContext, name: str) -> Errors | None:
 
 def _cut(log: Any, index: int, offset: int) -> Body:
     if log is None or log.is_closed:
-        return _answer(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
     if offset < TO_THE_END or offset > log.high_watermark:
-        return _answer(index, Errors.OFFSET_OUT_OF_RANGE)
+        return _response(index, Errors.OFFSET_OUT_OF_RANGE)
     try:
         start = log.delete_records(offset)
     except ValueError:  # deleted just now: a high watermark does not go back
-        return _answer(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
     return {"PartitionIndex": index, "LowWatermark": start, "ErrorCode": 0}
 
 
-def _answer(index: int, error: Errors) -> Body:
+def _response(index: int, error: Errors) -> Body:
     return {"PartitionIndex": index, "LowWatermark": -1, "ErrorCode": int(error)}

@@ -13,7 +13,7 @@ UNKNOWN = -1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Answer each partition on its own."""
+    """PendingResponse each partition on its own."""
     topics = []
     for topic in body["Topics"]:
         name = topic["Topic"]
@@ -21,7 +21,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         for row in topic["Partitions"]:
             index = row["Partition"]
             if ctx.topics.is_offline(name, index):
-                rows.append(_answer(index, Errors.KAFKA_STORAGE_ERROR))
+                rows.append(_response(index, Errors.KAFKA_STORAGE_ERROR))
             else:
                 rows.append(_look_up(ctx.topics.partition(name, index), row))
         topics.append({"Topic": name, "Partitions": rows})
@@ -32,7 +32,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Every partition with the same error."""
     topics = []
     for topic in body["Topics"]:
-        rows = [_answer(row["Partition"], error) for row in topic["Partitions"]]
+        rows = [_response(row["Partition"], error) for row in topic["Partitions"]]
         topics.append({"Topic": topic["Topic"], "Partitions": rows})
     return {"Topics": topics}
 
@@ -54,17 +54,17 @@ def end_of_epoch(epochs: Sequence[tuple[int, int]], latest: int, log_end: int, w
 def _look_up(log: Any, row: Body) -> Body:
     index, current = row["Partition"], row["CurrentLeaderEpoch"]
     if log is None or log.is_closed:
-        return _answer(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
     if current >= 0 and current != log.leader_epoch:
         newer = current > log.leader_epoch
-        return _answer(index, Errors.UNKNOWN_LEADER_EPOCH if newer else Errors.FENCED_LEADER_EPOCH)
+        return _response(index, Errors.UNKNOWN_LEADER_EPOCH if newer else Errors.FENCED_LEADER_EPOCH)
     try:
         epochs = log.leader_epochs()
     except ValueError:  # deleted just now
-        return _answer(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION)
     epoch, end = end_of_epoch(epochs, log.leader_epoch, log.log_end_offset, row["LeaderEpoch"])
     return {"ErrorCode": 0, "Partition": index, "LeaderEpoch": epoch, "EndOffset": end}
 
 
-def _answer(index: int, error: Errors) -> Body:
+def _response(index: int, error: Errors) -> Body:
     return {"ErrorCode": int(error), "Partition": index, "LeaderEpoch": UNKNOWN, "EndOffset": UNKNOWN}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kbroker.common.config_def import ConfigSource, ConfigType
-from kbroker.common.config_resources import CLIENT_METRICS_TABLE, GROUP_TABLE
+from kbroker.common.configs.config_def import ConfigSource, ConfigType
+from kbroker.common.configs.config_resources import CLIENT_METRICS_TABLE, GROUP_TABLE
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.server import metadata_store
-from kbroker.server.broker_loggers import levels
-from kbroker.server.config_entries import (
+from kbroker.common.java.java_text import body_as_java_reads
+from kbroker.server.configs.broker_loggers import levels
+from kbroker.server.configs.config_entries import (
     Entry,
     broker_entries,
     default_broker_entries,
@@ -15,14 +15,15 @@ from kbroker.server.config_entries import (
     topic_entries,
 )
 from kbroker.server.context import ApiContext, Body, RequestContext
-from kbroker.server.java_text import body_as_java_reads
-from kbroker.server.metadata_store import BROKER
+from kbroker.server.metadata import metadata_store
+from kbroker.server.metadata.metadata_store import BROKER
 from kbroker.server.topic_rules import invalid_name_reason
 
 TOPIC, BROKERS, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 TYPES = frozenset({TOPIC, BROKERS, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
-# Rows that an answer may hold beyond those of each topic and broker once: for resources named again, and for groups and
+# Rows that a response may hold beyond those of each topic and broker once: for resources named again, and for groups
+# and
 # subscriptions, which exist by being named. Kafka has no such bound; a name of a few bytes would cost kilobytes.
 MAX_FREE_ROWS = 10_000
 

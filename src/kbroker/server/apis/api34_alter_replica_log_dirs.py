@@ -10,7 +10,7 @@ from kbroker.server.context import ApiContext, Body, RequestContext
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Answer each partition: done if the folder named is ours, LOG_DIR_NOT_FOUND if it is another."""
+    """PendingResponse each partition: done if the folder named is ours, LOG_DIR_NOT_FOUND if it is another."""
     ours = folder_path(ctx)
 
     def judge(path: str, name: str, index: int) -> Errors:
@@ -20,15 +20,15 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             return Errors.KAFKA_STORAGE_ERROR
         return Errors.UNKNOWN_TOPIC_OR_PARTITION if ctx.topics.partition(name, index) is None else Errors.NONE
 
-    return _answer(body, judge)
+    return _response(body, judge)
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Every partition with the same error."""
-    return _answer(body, lambda path, name, index: error)
+    return _response(body, lambda path, name, index: error)
 
 
-def _answer(body: Body, judge: Callable[[str, str, int], Errors]) -> Body:
+def _response(body: Body, judge: Callable[[str, str, int], Errors]) -> Body:
     topics: dict[str, dict[int, Body]] = {}
     for folder in body["Dirs"]:
         for topic in folder["Topics"]:

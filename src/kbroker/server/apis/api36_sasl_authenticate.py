@@ -13,9 +13,9 @@ KEY = 36
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Refuse."""
-    answer = failure(body, Errors.ILLEGAL_SASL_STATE, request)
-    answer["ErrorMessage"] = "SaslAuthenticate request received after successful authentication"
-    return answer
+    response = failure(body, Errors.ILLEGAL_SASL_STATE, request)
+    response["ErrorMessage"] = "SaslAuthenticate request received after successful authentication"
+    return response
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

@@ -16,18 +16,18 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     for row in body["Topics"]:
         wanted.setdefault(row["Name"], []).append(row)
     quota = ctx.mutation_quota(request, request.api_version >= STRICT_FROM)
-    answers = []
+    responses = []
     for name, rows in wanted.items():
         if len(rows) > 1:
-            answers.append(_answer(name, Errors.INVALID_REQUEST, "Duplicate topic name."))
+            responses.append(_response(name, Errors.INVALID_REQUEST, "Duplicate topic name."))
         else:
-            answers.append(_grow(ctx, rows[0], body["ValidateOnly"], quota))
-    return {"ThrottleTimeMs": quota.throttle_time_ms, "Results": answers}
+            responses.append(_grow(ctx, rows[0], body["ValidateOnly"], quota))
+    return {"ThrottleTimeMs": quota.throttle_time_ms, "Results": responses}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Every topic with the same error."""
-    return {"Results": [_answer(row["Name"], error, error.message) for row in body["Topics"]]}
+    return {"Results": [_response(row["Name"], error, error.message) for row in body["Topics"]]}
 
 
 def _grow(ctx: ApiContext, row: Body, validate_only: bool, quota: MutationQuota) -> Body:
@@ -36,9 +36,9 @@ def _grow(ctx: ApiContext, row: Body, validate_only: bool, quota: MutationQuota)
     try:
         ctx.topics.add_partitions(row["Name"], row["Count"], brokers, validate_only, quota.record)
     except KafkaError as error:
-        return _answer(row["Name"], error.error, None if error.error in WITHOUT_TEXT else error.message)
-    return _answer(row["Name"], Errors.NONE, None)
+        return _response(row["Name"], error.error, None if error.error in WITHOUT_TEXT else error.message)
+    return _response(row["Name"], Errors.NONE, None)
 
 
-def _answer(name: str, error: Errors, message: str | None) -> Body:
+def _response(name: str, error: Errors, message: str | None) -> Body:
     return {"Name": name, "ErrorCode": int(error), "ErrorMessage": message}

@@ -10,7 +10,8 @@ NOT_NEEDED = "Leader election not needed for topic partition."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Answer each partition named; of all (null) each topic, but no partition that needs no election: so none."""
+    """PendingResponse each partition named; of all (null) each topic, but no partition that needs no election: so
+    none."""
     kind = body.get("ElectionType", PREFERRED)
     if body["TopicPartitions"] == []:  # nothing to elect: Kafka does not look at the type
         return {"ErrorCode": 0, "ReplicaElectionResults": []}
@@ -25,12 +26,12 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         rows = []
         for index in dict.fromkeys(topic["Partitions"]):
             if view is None:
-                rows.append(_answer(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}"))
+                rows.append(_response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}"))
             elif not 0 <= index < len(view.partitions):
                 text = f"No such partition as {name}-{index}"
-                rows.append(_answer(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, text))
+                rows.append(_response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, text))
             else:
-                rows.append(_answer(index, Errors.ELECTION_NOT_NEEDED, NOT_NEEDED))
+                rows.append(_response(index, Errors.ELECTION_NOT_NEEDED, NOT_NEEDED))
         topics.append({"Topic": name, "PartitionResult": rows})
     return {"ErrorCode": 0, "ReplicaElectionResults": topics}
 
@@ -43,13 +44,13 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 def _failed(body: Body, error: Errors, text: str, request: RequestContext) -> Body:
     topics = []
     for topic in body["TopicPartitions"] or ():
-        rows = [_answer(index, error, text) for index in topic["Partitions"]]
+        rows = [_response(index, error, text) for index in topic["Partitions"]]
         topics.append({"Topic": topic["Topic"], "PartitionResult": rows})
-    answer: Body = {"ReplicaElectionResults": topics}
+    response: Body = {"ReplicaElectionResults": topics}
     if request.api_version >= 1:  # v0 has no place for it
-        answer["ErrorCode"] = int(error)
-    return answer
+        response["ErrorCode"] = int(error)
+    return response
 
 
-def _answer(index: int, error: Errors, text: str) -> Body:
+def _response(index: int, error: Errors, text: str) -> Body:
     return {"PartitionId": index, "ErrorCode": int(error), "ErrorMessage": text}

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.java.java_text import body_as_java_reads
+from kbroker.server.configs.dynamic_configs import ConfigChange
 from kbroker.server.context import ApiContext, Body, RequestContext
-from kbroker.server.dynamic_configs import ConfigChange
-from kbroker.server.java_text import body_as_java_reads
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
@@ -25,7 +25,7 @@ def each_resource(body: Body, alter: Callable[[Body], None]) -> Body:
     """The answer to AlterConfigs too: ``alter`` raises KafkaError for a resource that is refused."""
     body = body_as_java_reads(body)  # it is stored
     times = Counter((row["ResourceType"], row["ResourceName"]) for row in body["Resources"])
-    answers = []
+    responses = []
     for resource in body["Resources"]:
         error, message = Errors.NONE, None
         try:
@@ -35,16 +35,16 @@ def each_resource(body: Body, alter: Callable[[Body], None]) -> Body:
         except KafkaError as refusal:
             error = refusal.error
             message = None if error == Errors.UNKNOWN_SERVER_ERROR else refusal.message
-        answers.append(_answer(resource, error, message))
-    return {"Responses": answers}
+        responses.append(_response(resource, error, message))
+    return {"Responses": responses}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Every resource with the same error."""
-    return {"Responses": [_answer(resource, error, error.message) for resource in body["Resources"]]}
+    return {"Responses": [_response(resource, error, error.message) for resource in body["Resources"]]}
 
 
-def _answer(resource: Body, error: Errors, message: str | None) -> Body:
+def _response(resource: Body, error: Errors, message: str | None) -> Body:
     return {
         "ErrorCode": int(error),
         "ErrorMessage": message,

@@ -10,7 +10,8 @@ from kbroker.server.topic_rules import check_assignment
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Answer each partition: in place is done at once; there is never one under way that could be cancelled (null)."""
+    """PendingResponse each partition: in place is done at once; there is never one under way that could be cancelled
+    (null)."""
     topics = []
     for topic in body["Topics"]:
         rows = []
@@ -22,7 +23,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             except KafkaError as error:
                 rows.append(_row(index, error.error, error.message or None))
         topics.append({"Name": topic["Name"], "Partitions": rows})
-    return _answer(body, Errors.NONE, None, topics)
+    return _response(body, Errors.NONE, None, topics)
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
@@ -31,7 +32,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     for topic in body["Topics"]:
         rows = [_row(row["PartitionIndex"], error, error.message) for row in topic["Partitions"]]
         topics.append({"Name": topic["Name"], "Partitions": rows})
-    return _answer(body, error, error.message, topics)
+    return _response(body, error, error.message, topics)
 
 
 def _reassign(ctx: ApiContext, name: str, index: int, replicas: Sequence[int] | None) -> None:
@@ -49,7 +50,7 @@ def _row(index: int, error: Errors, text: str | None) -> Body:
     return {"PartitionIndex": index, "ErrorCode": int(error), "ErrorMessage": text}
 
 
-def _answer(body: Body, error: Errors, text: str | None, topics: list[Body]) -> Body:
+def _response(body: Body, error: Errors, text: str | None, topics: list[Body]) -> Body:
     return {
         "AllowReplicationFactorChange": body.get("AllowReplicationFactorChange", True),
         "ErrorCode": int(error),

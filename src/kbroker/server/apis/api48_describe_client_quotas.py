@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.java.java_text import body_as_java_reads
 from kbroker.common.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER
 from kbroker.server.context import ApiContext, Body, RequestContext
-from kbroker.server.java_text import body_as_java_reads
 
 EXACT, DEFAULT, ANY = 0, 1, 2
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Answer the entities that have all the parts asked for; if strict, no others. No part at all asks for everything.
+    """PendingResponse the entities that have all the parts asked for; if strict, no others. No part at all asks for
+    everything.
 
     Source: ``ClientQuotasImage.describe``.
     """

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.java.java_text import body_as_java_reads
 from kbroker.common.quotas import QuotaEntity
 from kbroker.server.context import ApiContext, Body, RequestContext
-from kbroker.server.java_text import body_as_java_reads
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 
 
@@ -19,13 +19,13 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         for row in body["Entries"]
     ]
     results = ctx.quota_entities.alter(alterations, body["ValidateOnly"])
-    return {"Entries": [_answer(entity, refusal) for entity, refusal in results.items()]}
+    return {"Entries": [_response(entity, refusal) for entity, refusal in results.items()]}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Every entity with the same error."""
     entities = dict.fromkeys(_entity(row) for row in body["Entries"])
-    return {"Entries": [_answer(entity, KafkaError(error)) for entity in entities]}
+    return {"Entries": [_response(entity, KafkaError(error)) for entity in entities]}
 
 
 def _entity(row: Body) -> QuotaEntity:
@@ -33,7 +33,7 @@ def _entity(row: Body) -> QuotaEntity:
     return QuotaEntity.of({part["EntityType"]: body_as_java_reads(part["EntityName"]) for part in row["Entity"]})
 
 
-def _answer(entity: QuotaEntity, refusal: KafkaError | None) -> Body:
+def _response(entity: QuotaEntity, refusal: KafkaError | None) -> Body:
     return {
         "ErrorCode": int(Errors.NONE if refusal is None else refusal.error),
         "ErrorMessage": None if refusal is None else refusal.message,

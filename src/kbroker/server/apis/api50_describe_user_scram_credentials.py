@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kbroker.common import scram
 from kbroker.common.errors import Errors
+from kbroker.common.java.java_text import replace_invalid_utf8
+from kbroker.common.security import scram
 from kbroker.server.context import ApiContext, Body, RequestContext
-from kbroker.server.java_text import as_java_reads
 
 _TWICE = "Cannot describe SCRAM credentials for the same user twice in a single request: "
 _UNKNOWN = "Attempt to describe a user credential that does not exist: "
@@ -19,7 +19,7 @@ _UNKNOWN = "Attempt to describe a user credential that does not exist: "
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe the users named, or all of them."""
     known = ctx.credentials.users()
-    asked = [as_java_reads(user["Name"]) for user in body["Users"] or ()] or list(known)
+    asked = [replace_invalid_utf8(user["Name"]) for user in body["Users"] or ()] or list(known)
     results = []
     for name, times in Counter(asked).items():
         result: Body = {"User": name, "ErrorCode": 0, "ErrorMessage": None, "CredentialInfos": []}

@@ -6,8 +6,8 @@ Source: ``ScramControlManager.alterCredentials``.
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
+from kbroker.common.java.java_text import body_as_java_reads
 from kbroker.server.context import ApiContext, Body, RequestContext
-from kbroker.server.java_text import body_as_java_reads
 from kbroker.server.security.credentials import Deletion, Upsertion
 
 

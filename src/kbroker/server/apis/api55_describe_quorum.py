@@ -26,11 +26,11 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
             else:
                 rows.append(_unknown(index))
         topics.append({"TopicName": topic["TopicName"], "Partitions": rows})
-    answer: Body = {"ErrorCode": 0, "ErrorMessage": "", "Topics": topics}
+    response: Body = {"ErrorCode": 0, "ErrorMessage": "", "Topics": topics}
     if request.api_version >= FIRST_WITH_NODES:
         listeners = [{"Name": name, "Host": at.host, "Port": at.port} for name, at in ctx.endpoints.items()]
-        answer["Nodes"] = [{"NodeId": ctx.node_id, "Listeners": listeners}]
-    return answer
+        response["Nodes"] = [{"NodeId": ctx.node_id, "Listeners": listeners}]
+    return response
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.common.errors import Errors
-from kbroker.log._active_producers import active_producers
+from kbroker.log.producers._active_producers import active_producers
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topic_rules import invalid_name_reason
 
@@ -13,7 +13,7 @@ NOT_HOSTED = "This server does not host this topic-partition."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Answer each partition on its own."""
+    """PendingResponse each partition on its own."""
     topics = []
     for topic in body["Topics"]:
         name = topic["Name"]
@@ -21,11 +21,11 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         rows = []
         for index in topic["PartitionIndexes"]:
             if reason is not None:
-                rows.append(_answer(index, Errors.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}"))
+                rows.append(_response(index, Errors.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}"))
             elif ctx.topics.get(name) is None:
-                rows.append(_answer(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED))
+                rows.append(_response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED))
             elif ctx.topics.is_offline(name, index):
-                rows.append(_answer(index, Errors.KAFKA_STORAGE_ERROR, None))
+                rows.append(_response(index, Errors.KAFKA_STORAGE_ERROR, None))
             else:
                 rows.append(_describe(ctx.topics.partition(name, index), index))
         topics.append({"Name": name, "Partitions": rows})
@@ -36,16 +36,16 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """Every partition with the same error."""
     topics = []
     for topic in body["Topics"]:
-        rows = [_answer(index, error, error.message) for index in topic["PartitionIndexes"]]
+        rows = [_response(index, error, error.message) for index in topic["PartitionIndexes"]]
         topics.append({"Name": topic["Name"], "Partitions": rows})
     return {"Topics": topics}
 
 
 def _describe(log: Any, index: int) -> Body:
     if log is None or log.is_closed:
-        return _answer(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, None)
-    answer = _answer(index, Errors.NONE, None)
-    answer["ActiveProducers"] = [
+        return _response(index, Errors.UNKNOWN_TOPIC_OR_PARTITION, None)
+    response = _response(index, Errors.NONE, None)
+    response["ActiveProducers"] = [
         {
             "ProducerId": one.producer_id,
             "ProducerEpoch": one.producer_epoch,
@@ -56,8 +56,8 @@ def _describe(log: Any, index: int) -> Body:
         }
         for one in active_producers(log)
     ]
-    return answer
+    return response
 
 
-def _answer(index: int, error: Errors, text: str | None) -> Body:
+def _response(index: int, error: Errors, text: str | None) -> Body:
     return {"PartitionIndex": index, "ErrorCode": int(error), "ErrorMessage": text, "ActiveProducers": []}

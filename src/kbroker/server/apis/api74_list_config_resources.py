@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
-from kbroker.server import metadata_store
+from kbroker.server.configs.dynamic_configs import ResourceType
 from kbroker.server.context import ApiContext, Body, RequestContext
-from kbroker.server.dynamic_configs import ResourceType
+from kbroker.server.metadata import metadata_store
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:

@@ -1,6 +1,6 @@
 from typing import NamedTuple, final
 
-from kbroker._core.sensor import Sensor
+from kbroker._core.metrics.sensor import Sensor
 from kbroker.server.quota._counter_metrics import TYPES as TYPES
 
 class Resolution(NamedTuple):

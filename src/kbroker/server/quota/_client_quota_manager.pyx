@@ -9,13 +9,13 @@ from typing import NamedTuple
 from libc.float cimport DBL_MAX
 from libc.stdint cimport int32_t, int64_t
 
-from kbroker._core.metric cimport checked_time
-from kbroker._core.request cimport Request
-from kbroker._core.sensor import QuotaViolationError
-from kbroker._core.sensor_core cimport Violation, sensor_record
+from kbroker._core.metrics.metric cimport checked_time
+from kbroker._core.requests.request cimport Request
+from kbroker._core.metrics.sensor import QuotaViolationError
+from kbroker._core.metrics.sensor_core cimport Violation, sensor_record
 from kbroker._core.sync cimport mutex_lock, mutex_unlock
 from kbroker.common._quota_counter cimport NO_LIMIT
-from kbroker.network._inbound cimport InboundRequest
+from kbroker.network.processor._inbound cimport InboundRequest
 from kbroker.server.quota._counters cimport (
     ClientQuotas, ClientSensors, QuotaManager, client_sensors, is_enabled, quotas_release, quotas_retain,
     record_and_get_throttle, sensors_release,
@@ -24,7 +24,7 @@ from kbroker.server.quota._counter_metrics import TYPES
 from kbroker.server.quota._entities cimport Match, Text, entities_match
 from kbroker.server.quota._entity_names cimport encoded, text_of
 from kbroker.server.quota._entity_names import sanitize
-from kbroker.server.quota._gate cimport charge_mutation
+from kbroker.server.quota._quota_enforcement cimport charge_mutation
 
 
 class Resolution(NamedTuple):

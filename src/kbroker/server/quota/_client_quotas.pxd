@@ -1,5 +1,5 @@
-"""Python's view of the client quotas; the native lane borrows their struct."""
-from kbroker._core.metric_config cimport MetricConfig
+"""Python's view of the client quotas; the native handlers borrows their struct."""
+from kbroker._core.metrics.metric_config cimport MetricConfig
 from kbroker.server.quota._client_quota_manager cimport ClientQuotaManager
 from kbroker.server.quota._counter_metrics cimport CounterMetrics
 from kbroker.server.quota._counters cimport ClientQuotas

@@ -9,18 +9,18 @@ from operator import index
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from kbroker._core.clock cimport borrow_clock, clock_now_ns
-from kbroker._core.metric cimport checked_time
-from kbroker._core.metric_config cimport MetricConfig, Quota, borrow_config
-from kbroker._core.request cimport Request
-from kbroker._core.sensor cimport borrow_sensor
-from kbroker._core.sensor_core cimport sensor_retain
-from kbroker._core.stats import CumulativeSum, Rate
+from kbroker._core.metrics.metric cimport checked_time
+from kbroker._core.metrics.metric_config cimport MetricConfig, Quota, borrow_config
+from kbroker._core.requests.request cimport Request
+from kbroker._core.metrics.sensor cimport borrow_sensor
+from kbroker._core.metrics.sensor_core cimport sensor_retain
+from kbroker._core.metrics.stats import CumulativeSum, Rate
 from kbroker._core.sync cimport atomic_load, atomic_load_relaxed, atomic_store
 from kbroker._core.thread_setup cimport kb_block_signals, kb_short_slice
-from kbroker._core.timing_wheel cimport timer_close, timer_is_quiet
+from kbroker._core.timer.timing_wheel cimport timer_close, timer_is_quiet
 from kbroker.common._quota_counter cimport NO_LIMIT
-from kbroker.network._connection_quotas cimport ConnectionQuotas
-from kbroker.network._inbound cimport InboundRequest
+from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
+from kbroker.network.processor._inbound cimport InboundRequest
 from kbroker.server.quota._client_quota_manager cimport ClientQuotaManager, new_manager
 from kbroker.server.quota._connection_verdicts cimport observe_verdicts
 from kbroker.server.quota._counter_metrics cimport new_counter_metrics
@@ -31,8 +31,8 @@ from kbroker.server.quota._counters cimport (
 )
 from kbroker.server.quota._entities cimport PART_DEFAULT, PART_EXACT, PART_NONE, Text
 from kbroker.server.quota._entity_names cimport encoded, part_of, text_of
-from kbroker.server.quota._gate cimport charge_request, gate_exempt, settle_verdicts, throttle_request
-from kbroker.server.quota._throttled cimport throttled_advance, throttled_close
+from kbroker.server.quota._quota_enforcement cimport charge_request, gate_exempt, settle_verdicts, throttle_request
+from kbroker.server.quota._throttled_channel_reaper cimport throttled_advance, throttled_close
 from kbroker.server.quota._verdict cimport QUOTA_TYPES, verdict_rows
 from kbroker.server.quota.verdict import Verdict
 
@@ -88,7 +88,7 @@ cdef class ClientQuotaManagers:
             quotas.managers[kind].delay_queue = sensor_retain(borrow_sensor(queue))
             managers.append(new_manager(quotas, kind, self._counters, queue.metrics[name]))
         self.produce, self.fetch, self.request, self.controller_mutation = managers
-        registry.add_source(self._counters.tell_registry)
+        registry.add_source(self._counters.publish_to_registry)
 
     cdef object own_sensor(self, str sensor_name, object metric_name, object stat):
         """A sensor without a client."""
@@ -135,9 +135,9 @@ cdef class ClientQuotaManagers:
         if not done:
             raise MemoryError
 
-    def tell_registry(self) -> None:
+    def publish_to_registry(self) -> None:
         """Make counters of clients that came and went since the last call known to the registry (which calls this)."""
-        self._counters.tell_registry()
+        self._counters.publish_to_registry()
 
     def expire_inactive(self, time_ms=None) -> list:
         """Forget the counters without a record for more than an hour; return their sensors' names.
@@ -149,7 +149,7 @@ cdef class ClientQuotaManagers:
     def charge(self, InboundRequest request not None) -> int:
         """Judge the handler's time of a request that is about to be answered, and end it.
 
-        The network threads' time is charged once the answer is away.
+        The network threads' time is charged once the response is away.
         Returns: by how many milliseconds its client is over its request_percentage. Raises: ValueError when it was
         answered.
         """
@@ -173,7 +173,7 @@ cdef class ClientQuotaManagers:
                  int32_t throttle_time_ms) -> None:
         """Mute the connection of a request for so long from now, as decided by one of the managers.
 
-        Call it once, before the answer: that goes out at once, and the connection is read again when both are over.
+        Call it once, before the response: that goes out at once, and the connection is read again when both are over.
         Raises: ValueError when it was answered.
         """
         cdef ClientQuotas *quotas = self.quotas
@@ -195,7 +195,7 @@ cdef class ClientQuotaManagers:
         """Let the verdicts on a request be known (``verdicts``); before it is answered. Raises: ValueError."""
         cdef Request *judged = request.request
         request.check_open()
-        if judged.trail != NULL:
+        if judged.quota_events != NULL:
             with nogil:
                 settle_verdicts(self.quotas, judged)
 
@@ -251,7 +251,7 @@ cdef class ClientQuotaManagers:
             throttled_close(quotas)
 
     @property
-    def is_quiet(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no throttle is due: the reaper waits."""
         cdef bint quiet
         with nogil:

@@ -5,10 +5,10 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from kbroker._core.sync cimport mutex_lock, mutex_unlock
-from kbroker.network._connection_quotas cimport ConnectionQuotas
-from kbroker.network._quota_core cimport ConnectionVerdict, VerdictObserver
+from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
+from kbroker.network.connections._quota_core cimport ConnectionVerdict, VerdictObserver
 from kbroker.server.quota._counters cimport ClientQuotas, quotas_release, quotas_retain
-from kbroker.server.quota._trail cimport NOTE_VERDICT, QUOTA_CONNECTION_RATE, VerdictNote
+from kbroker.server.quota._quota_events cimport EVENT_VERDICT, QUOTA_CONNECTION_RATE, VerdictEvent
 from kbroker.server.quota._verdict cimport publish_connection
 
 
@@ -20,9 +20,9 @@ cdef struct Told:
 
 cdef void tell(VerdictObserver *observer, const ConnectionVerdict *given) noexcept nogil:
     cdef Told *told = <Told *>observer
-    cdef VerdictNote verdict
+    cdef VerdictEvent verdict
     memset(&verdict, 0, sizeof(verdict))
-    verdict.note.kind = NOTE_VERDICT
+    verdict.note.kind = EVENT_VERDICT
     verdict.note.quota_type = QUOTA_CONNECTION_RATE
     verdict.note.flag = <int8_t>given.is_refused
     verdict.note.time_ms = given.time_ms

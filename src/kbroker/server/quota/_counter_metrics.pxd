@@ -9,7 +9,7 @@ cdef class CounterMetrics:
     cdef list _limited          # MetricConfig of each kind's counters, without a limit
     cdef readonly object registry
     cdef object tell(self, int kind, ClientSensors *sensors)
-    cdef list untell(self, int kind, ClientSensors *gone)
+    cdef list unpublish(self, int kind, ClientSensors *gone)
     cdef object find(self, int kind, ClientSensors *sensors)
     cdef list expire(self, int64_t now_ms)
 

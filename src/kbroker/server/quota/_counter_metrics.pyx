@@ -7,12 +7,12 @@ import threading
 
 from libc.stdint cimport int64_t
 
-from kbroker._core.metric_config cimport Quota, StatConfig
-from kbroker._core.sensor cimport Sensor, sensor_handle
-from kbroker._core.sensor_core cimport metric_get_config
+from kbroker._core.metrics.metric_config cimport Quota, StatConfig
+from kbroker._core.metrics.sensor cimport Sensor, sensor_handle
+from kbroker._core.metrics.sensor_core cimport metric_get_config
 from kbroker.server.quota._counters cimport (
-    KIND_MUTATION, KINDS, ClientQuotas, ClientSensors, QuotaManager, forget_untold, quotas_release,
-    quotas_retain, sensors_release, take_evicted, take_expired, take_untold,
+    KIND_MUTATION, KINDS, ClientQuotas, ClientSensors, QuotaManager, forget_unpublished, quotas_release,
+    quotas_retain, sensors_release, take_evicted, take_expired, take_unpublished,
 )
 from kbroker.server.quota._entity_names cimport decoded
 from kbroker.server.quota._entity_names import sanitize
@@ -33,7 +33,7 @@ cdef class CounterMetrics:
             with nogil:
                 quotas_release(quotas)
 
-    def tell_registry(self) -> None:
+    def publish_to_registry(self) -> None:
         """Make counters of clients that came and went since the last call known to the registry (which calls this).
 
         At most some hundreds of those that came, the oldest first: the rest at the next call.
@@ -46,10 +46,10 @@ cdef class CounterMetrics:
                 manager = &self.quotas.managers[kind]
                 with nogil:
                     sensors = take_evicted(manager)
-                self.untell(kind, sensors)
+                self.unpublish(kind, sensors)
                 while left > 0:
                     with nogil:
-                        sensors = take_untold(manager)
+                        sensors = take_unpublished(manager)
                     if sensors == NULL:
                         break
                     left -= 1
@@ -59,7 +59,7 @@ cdef class CounterMetrics:
                         with nogil:
                             sensors_release(sensors)
 
-    cdef list untell(self, int kind, ClientSensors *gone):
+    cdef list unpublish(self, int kind, ClientSensors *gone):
         """Have the registry forget a list of removed counters, which is given back; returns their sensors' names."""
         cdef ClientSensors *following
         names = []
@@ -110,7 +110,7 @@ cdef class CounterMetrics:
             return found
         with self._lock:
             with nogil:
-                forget_untold(&self.quotas.managers[kind], sensors)
+                forget_unpublished(&self.quotas.managers[kind], sensors)
             return self.tell(kind, sensors)
 
     cdef list expire(self, int64_t now_ms):
@@ -120,12 +120,12 @@ cdef class CounterMetrics:
         cdef int kind
         names = []
         with self._lock:
-            self.tell_registry()
+            self.publish_to_registry()
             for kind in range(KINDS):
                 manager = &self.quotas.managers[kind]
                 with nogil:
                     expired = take_expired(manager, now_ms)
-                names += self.untell(kind, expired)
+                names += self.unpublish(kind, expired)
         return names
 
 

@@ -4,7 +4,8 @@ Locks, in order: ``QuotaManager.lock`` (entities, table of counters) -> a sensor
 (list of throttled channels) -> the timer's lock. Nothing else is taken under them, and neither under the other. Where
 no quota of a type is set, its ``enabled`` is all that is looked at: one atomic load.
 
-Ownership: ``ClientQuotas`` is counted (the Python handle, each lane, each throttled channel). ``ClientSensors`` are
+Ownership: ``ClientQuotas`` is counted (the Python handle, each native_apis, each throttled channel). ``ClientSensors``
+are
 counted too: by the table, by the caches of handler threads and by requests whose network time is still to be charged.
 A counter that has expired or was evicted is marked in its sensor and replaced when its client comes back.
 
@@ -12,14 +13,14 @@ Counters of client ids that a default quota reaches are made up by whoever conne
 ``QuotaManager.most_made_up``: a further one takes the place of the one that was recorded to the longest ago.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from kbroker._core.chain cimport Chain, ChainNode
+from kbroker._core.containers.linked_list cimport Chain, ChainNode
 from kbroker._core.clock cimport Clock
-from kbroker._core.hash_table cimport HashNode, HashTable
-from kbroker._core.heap cimport Heap, HeapEntry
-from kbroker._core.metric_config cimport StatConfig
-from kbroker._core.sensor_core cimport MetricCore, SensorCore
+from kbroker._core.containers.hash_table cimport HashNode, HashTable
+from kbroker._core.containers.heap cimport Heap, HeapEntry
+from kbroker._core.metrics.metric_config cimport StatConfig
+from kbroker._core.metrics.sensor_core cimport MetricCore, SensorCore
 from kbroker._core.sync cimport AtomicI64, Mutex, atomic_load
-from kbroker._core.timing_wheel cimport Timer
+from kbroker._core.timer.timing_wheel cimport Timer
 from kbroker.common._quota_counter cimport (
     KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, KINDS, Judgement,
 )
@@ -34,8 +35,8 @@ cdef double PERCENT_PER_NS
 cdef struct ClientSensors:      # a counter, named by its tags, and the throttle times it caused
     HashNode node               # first; QuotaManager.lock, and so are the following five
     HeapEntry recency           # second; in QuotaManager.made_up where a default client id's quota made it
-    ChainNode untold            # third; in QuotaManager.untold
-    bint is_untold
+    ChainNode unpublished            # third; in QuotaManager.unpublished
+    bint is_unpublished
     ClientSensors *next         # of a list of those that were taken out
     Text user                   # behind the struct
     Text client_id
@@ -56,7 +57,7 @@ cdef struct QuotaManager:
     Mutex lock
     EntityTable entities
     HashTable counters
-    Chain untold                # counted each; the oldest first
+    Chain unpublished                # counted each; the oldest first
     ClientSensors *evicted      # counted each; known to the metrics registry still
     Heap made_up                # by a time no later than that of the latest record, brought up where it is looked at
     int64_t most_made_up
@@ -111,7 +112,8 @@ cdef bint update_quota(ClientQuotas *quotas, QuotaManager *manager, int user_par
 # Takes the counters out that were idle for an hour, and marks them; a list by `next`, each with a count.
 cdef ClientSensors *take_expired(QuotaManager *manager, int64_t now_ms) noexcept nogil
 # One counter that the metrics registry does not know yet, with a count; NULL: it knows all.
-cdef ClientSensors *take_untold(QuotaManager *manager) noexcept nogil
-cdef void forget_untold(QuotaManager *manager, ClientSensors *sensors) noexcept nogil    # it is made known otherwise
+cdef ClientSensors *take_unpublished(QuotaManager *manager) noexcept nogil
+# it is made known otherwise
+cdef void forget_unpublished(QuotaManager *manager, ClientSensors *sensors) noexcept nogil
 # The counters that were evicted and that the registry may know; a list by `next`, each with a count.
 cdef ClientSensors *take_evicted(QuotaManager *manager) noexcept nogil

@@ -15,24 +15,24 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from kbroker._core.chain cimport ChainNode, chain_append, chain_remove
+from kbroker._core.containers.linked_list cimport ChainNode, chain_append, chain_remove
 from kbroker._core.clock cimport Clock, clock_release, clock_retain
-from kbroker._core.hash_table cimport (
+from kbroker._core.containers.hash_table cimport (
     HashNode, hash_add, hash_after, hash_clear, hash_first, hash_next, hash_remove, hash_reserve,
 )
-from kbroker._core.hashing cimport hash_seeded, mix_hash
-from kbroker._core.heap cimport HeapEntry, heap_add, heap_clear, heap_raise, heap_remove, heap_top
-from kbroker._core.metric_config cimport QUOTA_NONE, StatConfig
-from kbroker._core.sample_window cimport SAMPLE_AVG
-from kbroker._core.sensor_core cimport (
+from kbroker._core.containers.hashing cimport hash_seeded, mix_hash
+from kbroker._core.containers.heap cimport HeapEntry, heap_add, heap_clear, heap_raise, heap_remove, heap_top
+from kbroker._core.metrics.metric_config cimport QUOTA_NONE, StatConfig
+from kbroker._core.metrics.sample_window cimport SAMPLE_AVG
+from kbroker._core.metrics.sensor_core cimport (
     RECORD_ACCEPTED, metric_get_config, sensor_check, sensor_has_expired, sensor_is_removed, sensor_new,
     sensor_release,
 )
-from kbroker._core.stats cimport FORM_SAMPLED
+from kbroker._core.metrics.stats cimport FORM_SAMPLED
 from kbroker._core.sync cimport (
-    atomic_add, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+    atomic_add_fetch, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
-from kbroker._core.timing_wheel cimport timer_new, timer_release
+from kbroker._core.timer.timing_wheel cimport timer_new, timer_release
 from kbroker.common._quota_counter cimport (
     NO_LIMIT, Judgement, add_metric, counter_judge, counter_sensor_new, counter_throttle_ms, limited_config,
     set_limit,
@@ -81,13 +81,13 @@ cdef ClientQuotas *quotas_new(Clock *clock, const StatConfig *unlimited, const S
 
 
 cdef ClientQuotas *quotas_retain(ClientQuotas *quotas) noexcept nogil:
-    atomic_add(&quotas.refs, 1)
+    atomic_add_fetch(&quotas.refs, 1)
     return quotas
 
 
 cdef void quotas_release(ClientQuotas *quotas) noexcept nogil:
     cdef int kind
-    if quotas == NULL or atomic_add(&quotas.refs, -1) != 0:
+    if quotas == NULL or atomic_add_fetch(&quotas.refs, -1) != 0:
         return
     for kind in range(KINDS):
         clear_manager(&quotas.managers[kind])
@@ -113,7 +113,7 @@ cdef void clear_manager(QuotaManager *manager) noexcept nogil:
     cdef HashNode *node = hash_after(&manager.counters, NULL)
     cdef HashNode *following
     while True:
-        sensors = take_untold(manager)
+        sensors = take_unpublished(manager)
         if sensors == NULL:
             break
         sensors_release(sensors)
@@ -130,7 +130,7 @@ cdef void clear_manager(QuotaManager *manager) noexcept nogil:
 
 
 cdef ClientSensors *sensors_retain(ClientSensors *sensors) noexcept nogil:
-    atomic_add(&sensors.refs, 1)
+    atomic_add_fetch(&sensors.refs, 1)
     return sensors
 
 
@@ -139,7 +139,7 @@ cdef void sensors_release(ClientSensors *sensors) noexcept nogil:
 
 
 cdef void give_counts(ClientSensors *sensors, int64_t counts) noexcept nogil:
-    if sensors == NULL or atomic_add(&sensors.refs, -counts) != 0:
+    if sensors == NULL or atomic_add_fetch(&sensors.refs, -counts) != 0:
         return
     sensor_release(sensors.quota)
     sensor_release(sensors.throttle_time)
@@ -231,8 +231,8 @@ cdef void evict_one(QuotaManager *manager, int64_t now_ms) noexcept nogil:
         heap_raise(&manager.made_up, oldest, now_ms + RECHECK_MS)
     take_out(manager, sensors)
     mark_removed(sensors)
-    if sensors.is_untold:
-        unlink_untold(manager, sensors)
+    if sensors.is_unpublished:
+        unlink_unpublished(manager, sensors)
         sensors_release(sensors)
         sensors_release(sensors)
     else:
@@ -240,20 +240,20 @@ cdef void evict_one(QuotaManager *manager, int64_t now_ms) noexcept nogil:
         manager.evicted = sensors
 
 
-cdef inline ClientSensors *of_untold(ChainNode *node) noexcept nogil:
+cdef inline ClientSensors *of_unpublished(ChainNode *node) noexcept nogil:
     return <ClientSensors *>(<char *>node - sizeof(HashNode) - sizeof(HeapEntry))
 
 
-cdef void link_untold(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
+cdef void link_unpublished(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
     sensors_retain(sensors)
-    sensors.is_untold = True
-    chain_append(&manager.untold, &sensors.untold)
+    sensors.is_unpublished = True
+    chain_append(&manager.unpublished, &sensors.unpublished)
 
 
-cdef void unlink_untold(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
+cdef void unlink_unpublished(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
     """Its count is the caller's."""
-    chain_remove(&manager.untold, &sensors.untold)
-    sensors.is_untold = False
+    chain_remove(&manager.unpublished, &sensors.unpublished)
+    sensors.is_unpublished = False
 
 
 cdef ClientSensors *make_counter(QuotaManager *manager, const Match *match, uint64_t h, int64_t now_ms) noexcept nogil:
@@ -267,7 +267,7 @@ cdef ClientSensors *make_counter(QuotaManager *manager, const Match *match, uint
         sensors_release(made)
         return NULL
     hash_add(&manager.counters, &made.node, h)
-    link_untold(manager, made)
+    link_unpublished(manager, made)
     return made
 
 
@@ -335,7 +335,7 @@ cdef bint update_quota(ClientQuotas *quotas, QuotaManager *manager, int user_par
     after = entities_bits(&manager.entities)
     atomic_store(&manager.enabled, after)
     if manager.kind != KIND_MUTATION and (before == 0) != (after == 0):
-        atomic_add(&quotas.enabled_types, 1 if after else -1)
+        atomic_add_fetch(&quotas.enabled_types, 1 if after else -1)
     if user_part != PART_DEFAULT and client_part != PART_DEFAULT:       # only the counter with these very tags
         sensors = find(manager, hash_of(manager, user, client_id), user, client_id)
         if sensors != NULL:
@@ -345,7 +345,7 @@ cdef bint update_quota(ClientQuotas *quotas, QuotaManager *manager, int user_par
         while node != NULL:
             follow_limit(manager, <ClientSensors *>node)
             node = hash_after(&manager.counters, node)
-    atomic_add(&manager.generation, 1)
+    atomic_add_fetch(&manager.generation, 1)
     mutex_unlock(&manager.lock)
     return done
 
@@ -368,24 +368,24 @@ cdef ClientSensors *take_expired(QuotaManager *manager, int64_t now_ms) noexcept
     return expired
 
 
-cdef ClientSensors *take_untold(QuotaManager *manager) noexcept nogil:
+cdef ClientSensors *take_unpublished(QuotaManager *manager) noexcept nogil:
     cdef ClientSensors *sensors = NULL
     mutex_lock(&manager.lock)
-    if manager.untold.first != NULL:
-        sensors = of_untold(manager.untold.first)
-        unlink_untold(manager, sensors)
+    if manager.unpublished.first != NULL:
+        sensors = of_unpublished(manager.unpublished.first)
+        unlink_unpublished(manager, sensors)
     mutex_unlock(&manager.lock)
     return sensors
 
 
-cdef void forget_untold(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
-    cdef bint was_untold
+cdef void forget_unpublished(QuotaManager *manager, ClientSensors *sensors) noexcept nogil:
+    cdef bint was_unpublished
     mutex_lock(&manager.lock)
-    was_untold = sensors.is_untold
-    if was_untold:
-        unlink_untold(manager, sensors)
+    was_unpublished = sensors.is_unpublished
+    if was_unpublished:
+        unlink_unpublished(manager, sensors)
     mutex_unlock(&manager.lock)
-    if was_untold:
+    if was_unpublished:
         sensors_release(sensors)
 
 

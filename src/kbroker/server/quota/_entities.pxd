@@ -3,7 +3,7 @@
 Threads: no lock inside; a table belongs to its manager and is guarded by ``QuotaManager.lock``.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from kbroker._core.hash_table cimport HashTable
+from kbroker._core.containers.hash_table cimport HashTable
 
 cdef enum:
     LEVELS = 8                  # of precedence, 1 the most specific: see entity_level

@@ -7,10 +7,10 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
-from kbroker._core.hash_table cimport (
+from kbroker._core.containers.hash_table cimport (
     HashNode, hash_add, hash_after, hash_clear, hash_first, hash_next, hash_remove, hash_reserve,
 )
-from kbroker._core.hashing cimport hash_seeded, mix_hash
+from kbroker._core.containers.hashing cimport hash_seeded, mix_hash
 from kbroker.common._quota_counter cimport NO_LIMIT
 
 

@@ -3,9 +3,9 @@
 Lock: ``VerdictRing.lock``, a leaf. Where nothing is throttled nobody comes here.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t
-from kbroker._core.request cimport Request
+from kbroker._core.requests.request cimport Request
 from kbroker._core.sync cimport AtomicI64, Mutex
-from kbroker.server.quota._trail cimport Note, VerdictNote
+from kbroker.server.quota._quota_events cimport QuotaEvent, VerdictEvent
 
 cdef enum:
     VERDICT_SLOTS = 1024
@@ -14,7 +14,7 @@ cdef enum:
     QUOTA_TYPES = 5
 
 cdef struct VerdictSlot:
-    VerdictNote verdict
+    VerdictEvent verdict
     int16_t api_key             # -1: none, a connection
     int32_t user_bytes
     int32_t client_tag_bytes
@@ -41,9 +41,9 @@ cdef struct VerdictRing:
 
 cdef void verdicts_init(VerdictRing *ring) noexcept nogil
 cdef void verdicts_destroy(VerdictRing *ring) noexcept nogil
-# The verdicts that the request's trail has got since the last call.
+# The verdicts that the request's quota_events has got since the last call.
 cdef void publish_verdicts(VerdictRing *ring, Request *request) noexcept nogil
 # One without a request: of an address, or of all of them (NULL).
-cdef void publish_connection(VerdictRing *ring, const VerdictNote *verdict, const char *address) noexcept nogil
+cdef void publish_connection(VerdictRing *ring, const VerdictEvent *verdict, const char *address) noexcept nogil
 # (totals by type, the verdicts kept as tuples, oldest first); ``takes`` empties the ring
 cdef list verdict_rows(VerdictRing *ring, bint takes)

@@ -4,10 +4,12 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset, strlen
 
-from kbroker._core.channel cimport Channel
-from kbroker._core.request cimport Request
-from kbroker._core.sync cimport atomic_add, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
-from kbroker.server.quota._trail cimport NOTE_VERDICT, Note, Trail, VerdictNote, note_texts, trail_note
+from kbroker._core.network.channel cimport Channel
+from kbroker._core.requests.request cimport Request
+from kbroker._core.sync cimport atomic_add_fetch, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
+from kbroker.server.quota._quota_events cimport (
+    EVENT_VERDICT, QuotaEvent, QuotaEvents, VerdictEvent, quota_event_at, quota_event_texts,
+)
 
 
 cdef void verdicts_init(VerdictRing *ring) noexcept nogil:
@@ -26,7 +28,7 @@ cdef inline int32_t cut(char *to, const char *data, int32_t size_bytes) noexcept
     return n if n > 0 else 0
 
 
-cdef VerdictSlot *next_slot(VerdictRing *ring, const VerdictNote *verdict) noexcept nogil:
+cdef VerdictSlot *next_slot(VerdictRing *ring, const VerdictEvent *verdict) noexcept nogil:
     """Under the lock; NULL: memory is out."""
     cdef VerdictSlot *slot
     if ring.slots == NULL:
@@ -42,15 +44,15 @@ cdef VerdictSlot *next_slot(VerdictRing *ring, const VerdictNote *verdict) noexc
     return slot
 
 
-cdef inline void count_verdict(VerdictRing *ring, const VerdictNote *verdict) noexcept nogil:
+cdef inline void count_verdict(VerdictRing *ring, const VerdictEvent *verdict) noexcept nogil:
     if verdict.note.flag:
-        atomic_add(&ring.refusals[verdict.note.quota_type], 1)
+        atomic_add_fetch(&ring.refusals[verdict.note.quota_type], 1)
     else:
-        atomic_add(&ring.delays[verdict.note.quota_type], 1)
+        atomic_add_fetch(&ring.delays[verdict.note.quota_type], 1)
 
 
-cdef void publish_one(VerdictRing *ring, const VerdictNote *verdict, Request *request) noexcept nogil:
-    cdef const char *texts = note_texts(&verdict.note)
+cdef void publish_one(VerdictRing *ring, const VerdictEvent *verdict, Request *request) noexcept nogil:
+    cdef const char *texts = quota_event_texts(&verdict.note)
     cdef Channel *channel = <Channel *>request.channel
     cdef VerdictSlot *slot
     count_verdict(ring, verdict)
@@ -67,29 +69,29 @@ cdef void publish_one(VerdictRing *ring, const VerdictNote *verdict, Request *re
             slot.client_id_bytes = cut(slot.client_id, request.client_id, request.client_id_bytes)
         slot.connection_index = -1
         if channel != NULL:
-            slot.connection_index = channel.facts.index
-            slot.local_port = channel.facts.local_port
-            slot.remote_port = channel.facts.remote_port
+            slot.connection_index = channel.metadata.index
+            slot.local_port = channel.metadata.local_port
+            slot.remote_port = channel.metadata.remote_port
             slot.processor_id = request.responder.processor_id
-            memcpy(slot.local_host, channel.facts.local_host, VERDICT_HOST_BYTES)
-            memcpy(slot.remote_host, channel.facts.remote_host, VERDICT_HOST_BYTES)
+            memcpy(slot.local_host, channel.metadata.local_host, VERDICT_HOST_BYTES)
+            memcpy(slot.remote_host, channel.metadata.remote_host, VERDICT_HOST_BYTES)
     mutex_unlock(&ring.lock)
 
 
 cdef void publish_verdicts(VerdictRing *ring, Request *request) noexcept nogil:
-    cdef Trail *trail = <Trail *>request.trail
-    cdef Note *note
-    if trail == NULL:
+    cdef QuotaEvents *quota_events = <QuotaEvents *>request.quota_events
+    cdef QuotaEvent *note
+    if quota_events == NULL:
         return
-    note = trail_note(trail, trail.published_bytes)
+    note = quota_event_at(quota_events, quota_events.published_bytes)
     while note != NULL:
-        if note.kind == NOTE_VERDICT:
-            publish_one(ring, <VerdictNote *>note, request)
-        trail.published_bytes += note.size_bytes
-        note = trail_note(trail, trail.published_bytes)
+        if note.kind == EVENT_VERDICT:
+            publish_one(ring, <VerdictEvent *>note, request)
+        quota_events.published_bytes += note.size_bytes
+        note = quota_event_at(quota_events, quota_events.published_bytes)
 
 
-cdef void publish_connection(VerdictRing *ring, const VerdictNote *verdict, const char *address) noexcept nogil:
+cdef void publish_connection(VerdictRing *ring, const VerdictEvent *verdict, const char *address) noexcept nogil:
     cdef VerdictSlot *slot
     cdef size_t n
     count_verdict(ring, verdict)
@@ -109,7 +111,7 @@ cdef str text(const char *data, int32_t size_bytes):
 
 
 cdef tuple row_of(const VerdictSlot *slot):
-    cdef const VerdictNote *verdict = &slot.verdict
+    cdef const VerdictEvent *verdict = &slot.verdict
     cdef str remote = text(slot.remote_host, <int32_t>strlen(slot.remote_host))
     connection = ""
     if slot.connection_index >= 0:

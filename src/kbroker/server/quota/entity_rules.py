@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.common.config_def import INT32_MAX, INT64_MAX, ConfigType
+from kbroker.common.configs.config_def import INT32_MAX, INT64_MAX, ConfigType
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import CLIENT_KEYS, ENTITY_TYPES, IP, IP_KEYS, QuotaEntity
 

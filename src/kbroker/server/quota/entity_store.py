@@ -11,7 +11,7 @@ from typing import TypeGuard
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.common.quotas import IP, QuotaEntity
-from kbroker.server.metadata_store import MetadataStore
+from kbroker.server.metadata.metadata_store import MetadataStore
 from kbroker.server.quota.entity_rules import Alteration, check_entity, check_ops
 
 logger = get_logger(__name__)
@@ -151,20 +151,20 @@ class QuotaEntityStore:
         """Tell the hooks; of a host name what it led to (``found``), and when it goes, what it led to then."""
         host = entity.names.get(IP)
         if not _is_name(host):
-            self._tell(entity, key, value)
+            self._notify(entity, key, value)
             return
         before = self._addresses.pop(entity, None)
         address = found.get(host) if value is not None else None
         after = None if address is None else QuotaEntity.of({IP: address})
         if before is not None and before != after:
-            self._tell(before, key, None)
+            self._notify(before, key, None)
         if after is not None:
             self._addresses[entity] = after
-            self._tell(after, key, value)
+            self._notify(after, key, value)
         elif value is not None:
             logger.error("cannot put %s of %s in force: it has no address", key, entity)
 
-    def _tell(self, entity: QuotaEntity, key: str, value: float | None) -> None:
+    def _notify(self, entity: QuotaEntity, key: str, value: float | None) -> None:
         for hook in self._hooks:
             try:
                 hook(entity, key, value)

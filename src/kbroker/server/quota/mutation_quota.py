@@ -9,14 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
-from kbroker._core.sensor import QuotaViolationError
+from kbroker._core.metrics.sensor import QuotaViolationError
 from kbroker.common.errors import Errors, KafkaError
 
 
 class ThrottlingQuotaExceededError(KafkaError):
     """The quota refuses a mutation (error 89). ``throttle_time_ms``: how long until it would not.
 
-    Clients get no text, as from Kafka: what they need is in the answer's throttle time.
+    Clients get no text, as from Kafka: what they need is in the response's throttle time.
     """
 
     def __init__(self, throttle_time_ms: int) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 from kbroker._core.clock import BaseClock
-from kbroker._core.metric_config import MetricConfig
-from kbroker.common.config import BrokerConfig
+from kbroker._core.metrics.metric_config import MetricConfig
+from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.quotas import CLIENT_ID, CLIENT_KEYS, IP, USER, QuotaEntity
 from kbroker.log.scheduler import ScheduledTask, Scheduler
 from kbroker.metrics.registry import EXPIRY_INTERVAL_MS, Metrics

@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t
 from kbroker.server.request_log._drain cimport RecordFormat, RecordSink
 from kbroker.server.request_log._log_core cimport KNOWN_APIS
-from kbroker.server.request_log._text cimport Buffer
+from kbroker.server.request_log._json_format cimport Buffer
 
 cdef enum:
     MOST_COLUMNS = 64           # those of a record, of its verdicts and of its updates, one behind the other

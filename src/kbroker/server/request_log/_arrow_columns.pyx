@@ -6,18 +6,18 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, strlen
 
-from kbroker._core.crc32c cimport crc32c
+from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.common.request_log import (
     BOOL, COLUMNS, FLOAT64, INT16, INT32, INT64, LIST, STRING, TIMESTAMP_US, UPDATE, VERDICT,
 )
-from kbroker.server.quota._trail cimport (
-    NOTE_UPDATE, NOTE_VERDICT, QUOTA_CONNECTION_RATE, Note, VerdictNote, note_texts,
+from kbroker.server.quota._quota_events cimport (
+    EVENT_UPDATE, EVENT_VERDICT, QUOTA_CONNECTION_RATE, QuotaEvent, VerdictEvent, quota_event_texts,
 )
 from kbroker.server.request_log._record_ring cimport (
     FACTS_ADDRESS, FACTS_CONNECTION, FACTS_LISTENER, FACTS_PRINCIPAL, FACTS_PROTOCOL, FACTS_SOFTWARE_NAME,
     FACTS_SOFTWARE_VERSION, Record, record_client_id, record_notes,
 )
-from kbroker.server.request_log._text cimport buffer_free, buffer_room, put_utf8, quota_type_name
+from kbroker.server.request_log._json_format cimport buffer_free, buffer_reserve, put_utf8, quota_type_name
 
 WIDTHS = {TIMESTAMP_US: 8, INT64: 8, FLOAT64: 8, INT32: 4, INT16: 2, BOOL: 1, STRING: 0, LIST: -1}
 # in the order in which put_row, put_verdict and put_update fill them
@@ -51,7 +51,7 @@ cdef struct Cursor:             # the next column of the row that is being fille
 
 
 cdef inline bint mark(Cursor *at, bint is_valid) noexcept nogil:
-    cdef char *to = buffer_room(&at.column.is_valid, 1)
+    cdef char *to = buffer_reserve(&at.column.is_valid, 1)
     if to == NULL:
         at.rows.failed = True
         return False
@@ -65,7 +65,7 @@ cdef inline bint mark(Cursor *at, bint is_valid) noexcept nogil:
 cdef inline void put_fixed(Cursor *at, const void *value) noexcept nogil:
     """The low bytes of a value; NULL is a null."""
     cdef int64_t nothing = 0
-    cdef char *to = buffer_room(&at.column.values, at.column.width)
+    cdef char *to = buffer_reserve(&at.column.values, at.column.width)
     if to == NULL:
         at.rows.failed = True
     elif mark(at, value != NULL):
@@ -97,7 +97,7 @@ cdef inline void put_real(Cursor *at, double value) noexcept nogil:
 
 cdef inline bint put_offset(Cursor *at, int64_t offset) noexcept nogil:
     cdef int32_t value = <int32_t>offset
-    cdef char *to = buffer_room(&at.column.offsets, 8)
+    cdef char *to = buffer_reserve(&at.column.offsets, 8)
     if to == NULL:
         at.rows.failed = True
         return False
@@ -112,7 +112,7 @@ cdef inline bint put_offset(Cursor *at, int64_t offset) noexcept nogil:
 
 cdef inline void put_text(Cursor *at, const char *data, int64_t size_bytes, bint is_known) noexcept nogil:
     cdef Buffer *values = &at.column.values
-    cdef char *to = buffer_room(values, 3 * size_bytes + 1)
+    cdef char *to = buffer_reserve(values, 3 * size_bytes + 1)
     cdef int64_t before = values.size_bytes
     if to == NULL:
         at.rows.failed = True
@@ -141,9 +141,9 @@ cdef inline void put_list(Cursor *at, int64_t end) noexcept nogil:
 
 # ---------------------------------------------------------------- rows
 
-cdef void put_verdict(RowSet *rows, const VerdictNote *verdict) noexcept nogil:
-    cdef const Note *note = &verdict.note
-    cdef const char *texts = note_texts(note)
+cdef void put_verdict(RowSet *rows, const VerdictEvent *verdict) noexcept nogil:
+    cdef const QuotaEvent *note = &verdict.note
+    cdef const char *texts = quota_event_texts(note)
     cdef bint is_connection = note.quota_type == QUOTA_CONNECTION_RATE
     cdef Cursor at
     at.rows = rows
@@ -164,8 +164,8 @@ cdef void put_verdict(RowSet *rows, const VerdictNote *verdict) noexcept nogil:
     rows.verdict_count += 1
 
 
-cdef void put_update(RowSet *rows, const Note *note) noexcept nogil:
-    cdef const char *texts = note_texts(note)
+cdef void put_update(RowSet *rows, const QuotaEvent *note) noexcept nogil:
+    cdef const char *texts = quota_event_texts(note)
     cdef Cursor at
     at.rows = rows
     at.column = &rows.columns[FIRST_UPDATE]
@@ -182,19 +182,19 @@ cdef void put_update(RowSet *rows, const Note *note) noexcept nogil:
 cdef void put_notes(RowSet *rows, const Record *record) noexcept nogil:
     cdef const char *place = record_notes(record)
     cdef const char *end = place + record.notes_bytes
-    cdef const Note *note
+    cdef const QuotaEvent *note
     while place < end:
-        note = <const Note *>place
+        note = <const QuotaEvent *>place
         place += note.size_bytes
-        if note.kind == NOTE_VERDICT:
-            put_verdict(rows, <const VerdictNote *>note)
-        elif note.kind == NOTE_UPDATE:
+        if note.kind == EVENT_VERDICT:
+            put_verdict(rows, <const VerdictEvent *>note)
+        elif note.kind == EVENT_UPDATE:
             put_update(rows, note)
 
 
 cdef void put_row(ArrowCore *core, RowSet *rows, const Record *record, int64_t sequence) noexcept nogil:
     cdef bint is_request = record.api_key >= 0
-    cdef const Note *note = <const Note *>record_notes(record)
+    cdef const QuotaEvent *note = <const QuotaEvent *>record_notes(record)
     cdef const char *name = NULL
     cdef Cursor at
     put_notes(rows, record)
@@ -214,7 +214,7 @@ cdef void put_row(ArrowCore *core, RowSet *rows, const Record *record, int64_t s
     if is_request:
         put_fact(&at, record, FACTS_ADDRESS)
     else:
-        put_text(&at, note_texts(note), note.user_bytes, note.user_bytes > 0)
+        put_text(&at, quota_event_texts(note), note.user_bytes, note.user_bytes > 0)
     put_fact(&at, record, FACTS_PRINCIPAL)
     put_fact(&at, record, FACTS_LISTENER)
     put_fact(&at, record, FACTS_PROTOCOL)

@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t
 from kbroker.server.request_log._drain cimport RecordFormat, RecordSink
 from kbroker.server.request_log._log_core cimport KNOWN_APIS
 from kbroker.server.request_log._record_batches cimport TopicBatches
-from kbroker.server.request_log._text cimport Buffer
+from kbroker.server.request_log._json_format cimport Buffer
 
 cdef struct Words:              # a beginning that is written as it stands
     int64_t size_bytes

@@ -9,18 +9,18 @@ from libc.stdint cimport INT64_MIN, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
-from kbroker._core.crc32c cimport crc32c
+from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.common.request_log import QUOTA_TYPES, VERSION
-from kbroker.server.quota._trail cimport (
-    NOTE_UPDATE, NOTE_VERDICT, QUOTA_CONNECTION_RATE, Note, VerdictNote, note_texts,
+from kbroker.server.quota._quota_events cimport (
+    EVENT_UPDATE, EVENT_VERDICT, QUOTA_CONNECTION_RATE, QuotaEvent, VerdictEvent, quota_event_texts,
 )
 from kbroker.server.request_log._record_batches cimport batches_add, batches_append, batches_destroy, batches_init
 from kbroker.server.request_log._record_ring cimport (
     FACTS_ADDRESS, FACTS_CONNECTION, FACTS_LISTENER, FACTS_PRINCIPAL, FACTS_PROTOCOL, FACTS_SOFTWARE_NAME,
     FACTS_SOFTWARE_VERSION, FACTS_TEXTS, Facts, Record, record_client_id, record_notes,
 )
-from kbroker.server.request_log._text cimport (
-    buffer_free, buffer_room, put, put_double, put_int, put_json, put_ms, put_raw, put_three, put_utc,
+from kbroker.server.request_log._json_format cimport (
+    buffer_free, buffer_reserve, put, put_double, put_int, put_json, put_ms, put_raw, put_three, put_utc,
 )
 
 cdef enum:
@@ -81,9 +81,9 @@ cdef bint render(Facts *facts) noexcept nogil:
     return True
 
 
-cdef char *put_verdict(char *to, const VerdictNote *verdict) noexcept nogil:
-    cdef const Note *note = &verdict.note
-    cdef const char *texts = note_texts(note)
+cdef char *put_verdict(char *to, const VerdictEvent *verdict) noexcept nogil:
+    cdef const QuotaEvent *note = &verdict.note
+    cdef const char *texts = quota_event_texts(note)
     to = put_words(to, &HEADS[note.quota_type])
     if note.quota_type == QUOTA_CONNECTION_RATE:
         to = put(to, b',"user":"","clientId":""')
@@ -104,8 +104,8 @@ cdef char *put_verdict(char *to, const VerdictNote *verdict) noexcept nogil:
     return put(put_number(to, b',"timeMs":', note.time_ms), b"}")
 
 
-cdef char *put_update(char *to, const Note *note) noexcept nogil:
-    cdef const char *texts = note_texts(note)
+cdef char *put_update(char *to, const QuotaEvent *note) noexcept nogil:
+    cdef const char *texts = quota_event_texts(note)
     to = put_words(to, &HEADS[note.quota_type])
     to = put_json(put(to, b',"user":'), texts, note.user_bytes)
     to = put_json(put(to, b',"clientId":'), texts + note.user_bytes, note.client_id_bytes)
@@ -118,10 +118,10 @@ cdef char *put_update(char *to, const Note *note) noexcept nogil:
 cdef char *put_notes(char *to, const Record *record, int kind) noexcept nogil:
     cdef const char *at = record_notes(record)
     cdef const char *end = at + record.notes_bytes
-    cdef const Note *note
+    cdef const QuotaEvent *note
     cdef bint is_first = True
     while at < end:
-        note = <const Note *>at
+        note = <const QuotaEvent *>at
         at += note.size_bytes
         if note.kind != kind:
             continue
@@ -129,13 +129,13 @@ cdef char *put_notes(char *to, const Record *record, int kind) noexcept nogil:
             to[0] = c','
             to += 1
         is_first = False
-        to = put_verdict(to, <const VerdictNote *>note) if kind == NOTE_VERDICT else put_update(to, note)
+        to = put_verdict(to, <const VerdictEvent *>note) if kind == EVENT_VERDICT else put_update(to, note)
     return to
 
 
 cdef int64_t most_bytes(const Record *record) noexcept nogil:
     cdef int64_t most = HEAD_BYTES + 6 * record.client_id_bytes + 6 * record.notes_bytes + 64
-    most += (record.notes_bytes // sizeof(Note)) * NOTE_BYTES
+    most += (record.notes_bytes // sizeof(QuotaEvent)) * NOTE_BYTES
     if record.facts != NULL:
         most += record.facts.rendered_bytes
     return most
@@ -183,20 +183,20 @@ cdef inline char *put_begin(JsonCore *core, char *to, int64_t time_us) noexcept 
 
 cdef bint write_object(JsonCore *core, const Record *record, int64_t sequence) noexcept nogil:
     cdef char *to
-    cdef const Note *note
+    cdef const QuotaEvent *note
     core.object.size_bytes = 0
     if record.facts != NULL and not render(record.facts):
         return False
-    to = buffer_room(&core.object, most_bytes(record))
+    to = buffer_reserve(&core.object, most_bytes(record))
     if to == NULL:
         return False
     to = put_int(put_words(put_begin(core, to, record.time_us), &core.numbered), sequence)
     if record.api_key >= 0:
         to = put_request(to, core, record)
     else:
-        note = <const Note *>record_notes(record)
+        note = <const QuotaEvent *>record_notes(record)
         if note.user_bytes > 0:
-            to = put_json(put(to, b',"address":'), note_texts(note), note.user_bytes)
+            to = put_json(put(to, b',"address":'), quota_event_texts(note), note.user_bytes)
     if record.sampling == 1.0:
         to = put(to, b',"sampling":1.0')
     else:
@@ -205,8 +205,8 @@ cdef bint write_object(JsonCore *core, const Record *record, int64_t sequence) n
     if record.notes_bytes == 0:
         to = put(to, b',"quota":{"verdicts":[],"updates":[]}}\n')
     else:
-        to = put_notes(put(to, b',"quota":{"verdicts":['), record, NOTE_VERDICT)
-        to = put_notes(put(to, b'],"updates":['), record, NOTE_UPDATE)
+        to = put_notes(put(to, b',"quota":{"verdicts":['), record, EVENT_VERDICT)
+        to = put_notes(put(to, b'],"updates":['), record, EVENT_UPDATE)
         to = put(to, b"]}}\n")
     core.object.size_bytes = to - core.object.data
     return True
@@ -220,7 +220,7 @@ cdef bint write_key(JsonCore *core, const Record *record) noexcept nogil:
     core.key.size_bytes = 0
     if facts != NULL:
         principal_bytes = facts.starts[FACTS_PRINCIPAL + 1] - facts.starts[FACTS_PRINCIPAL]
-    to = buffer_room(&core.key, principal_bytes + 1 + record.client_id_bytes)
+    to = buffer_reserve(&core.key, principal_bytes + 1 + record.client_id_bytes)
     if to == NULL:
         return False
     if principal_bytes > 0:
@@ -238,7 +238,7 @@ cdef bint take(RecordSink *sink, const Record *record, int64_t sequence) noexcep
     if not write_object(core, record, sequence):
         return False
     if core.wants_lines:
-        to = buffer_room(&core.lines, core.object.size_bytes)
+        to = buffer_reserve(&core.lines, core.object.size_bytes)
         if to == NULL:
             return False
         memcpy(to, core.object.data, <size_t>core.object.size_bytes)

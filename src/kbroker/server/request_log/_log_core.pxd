@@ -9,7 +9,7 @@ from kbroker._core.clock cimport Clock, Waker
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 from kbroker.network._recorder cimport Recorder, RequestRecorder
 from kbroker.server.quota._connection_verdicts cimport VerdictListener
-from kbroker.server.quota._trail cimport VerdictNote
+from kbroker.server.quota._quota_events cimport VerdictEvent
 from kbroker.server.request_log._record_ring cimport Facts, RecordRing
 
 cdef enum:
@@ -39,7 +39,7 @@ cdef struct ThreadRecorder:     # of one network thread
     uint64_t random
     char protocol[PROTOCOL_BYTES]
 
-cdef struct Observed:           # what hangs on a channel; its network thread's
+cdef struct MetricSources:           # what hangs on a channel; its network thread's
     Facts *facts                # one count
     int64_t spare               # more of them, given to records one by one
     int64_t software            # ClientSoftware.number that the facts tell; 0: unknown
@@ -47,7 +47,7 @@ cdef struct Observed:           # what hangs on a channel; its network thread's
 cdef LogCore *log_retain(LogCore *log) noexcept nogil
 cdef void log_release(LogCore *log) noexcept nogil
 # A verdict on a new connection; any thread.
-cdef void log_connection(LogCore *log, const VerdictNote *verdict, const char *address) noexcept nogil
+cdef void log_connection(LogCore *log, const VerdictEvent *verdict, const char *address) noexcept nogil
 
 cdef class RequestLogCore:
     cdef LogCore *log           # owned count

@@ -8,21 +8,21 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset, strlen
 
-from kbroker._core.channel cimport Channel
+from kbroker._core.network.channel cimport Channel
 from kbroker._core.clock cimport (
     borrow_clock, clock_add_waker, clock_now_ns, clock_release, clock_remove_waker, clock_retain, clock_wait_until,
 )
-from kbroker._core.request cimport RECORD_BROUGHT_NOTHING, RECORD_LEAVE_OUT, Request
+from kbroker._core.requests.request cimport RECORD_EMPTY_FETCH, RECORD_SKIP, Request
 from kbroker._core.sync cimport (
-    atomic_add, atomic_load, atomic_load_relaxed, atomic_store, cond_broadcast, cond_destroy, cond_init,
+    atomic_add_fetch, atomic_load, atomic_load_relaxed, atomic_store, cond_broadcast, cond_destroy, cond_init,
     mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
-from kbroker.network._client_software cimport ClientSoftware, software_texts
-from kbroker.network._connection_quotas cimport ConnectionQuotas
+from kbroker.network.connections._client_information cimport ClientSoftware, software_texts
+from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
 from kbroker.server.quota._client_quotas cimport ClientQuotaManagers
 from kbroker.server.quota._connection_verdicts cimport observe_verdicts
 from kbroker.server.quota._counters cimport THROTTLE_SERVED
-from kbroker.server.quota._trail cimport NOTE_VERDICT, Trail, VerdictNote
+from kbroker.server.quota._quota_events cimport EVENT_VERDICT, QuotaEvents, VerdictEvent
 from kbroker.server.request_log._record_ring cimport (
     FACTS_ADDRESS, FACTS_CONNECTION, FACTS_LISTENER, FACTS_PRINCIPAL, FACTS_PROTOCOL, FACTS_SOFTWARE_NAME,
     FACTS_SOFTWARE_VERSION, FACTS_TEXTS, RECORD_REQUEST, RECORD_VERDICT, Facts, Record, RecordRing, facts_new,
@@ -39,13 +39,13 @@ cdef enum:
 # ---------------------------------------------------------------- life
 
 cdef LogCore *log_retain(LogCore *log) noexcept nogil:
-    atomic_add(&log.refs, 1)
+    atomic_add_fetch(&log.refs, 1)
     return log
 
 
 cdef void log_release(LogCore *log) noexcept nogil:
     cdef ThreadRecorder *thread
-    if log == NULL or atomic_add(&log.refs, -1) != 0:
+    if log == NULL or atomic_add_fetch(&log.refs, -1) != 0:
         return
     clock_remove_waker(log.clock, &log.waker)
     while log.threads != NULL:
@@ -93,7 +93,7 @@ cdef void wake_writer(LogCore *log) noexcept nogil:
 # ---------------------------------------------------------------- the facts of a connection
 
 cdef void release_observed(void *given) noexcept nogil:
-    cdef Observed *observed = <Observed *>given
+    cdef MetricSources *observed = <MetricSources *>given
     facts_release(observed.facts, observed.spare + 1)
     free(observed)
 
@@ -105,18 +105,18 @@ cdef Facts *make_facts(ThreadRecorder *self, Channel *channel, Request *request)
     cdef char connection[256]
     cdef const ClientSoftware *software = <const ClientSoftware *>channel.software
     cdef int32_t i
-    snprintf(connection, sizeof(connection), b"%s:%d-%s:%d-%d-%d", channel.facts.local_host,
-             <int>channel.facts.local_port, channel.facts.remote_host, <int>channel.facts.remote_port,
-             <int>request.responder.processor_id, <int>channel.facts.index)
+    snprintf(connection, sizeof(connection), b"%s:%d-%s:%d-%d-%d", channel.metadata.local_host,
+             <int>channel.metadata.local_port, channel.metadata.remote_host, <int>channel.metadata.remote_port,
+             <int>request.responder.processor_id, <int>channel.metadata.index)
     for i in range(FACTS_TEXTS):
         texts[i] = b"unknown"           # as Kafka says of a client's software
     texts[FACTS_CONNECTION] = connection
-    texts[FACTS_ADDRESS] = channel.facts.remote_host
+    texts[FACTS_ADDRESS] = channel.metadata.remote_host
     texts[FACTS_PROTOCOL] = self.protocol
     if request.session != NULL:
         texts[FACTS_PRINCIPAL] = request.session.principal
-    if channel.facts.listener_name != NULL:
-        texts[FACTS_LISTENER] = channel.facts.listener_name
+    if channel.metadata.listener_name != NULL:
+        texts[FACTS_LISTENER] = channel.metadata.listener_name
     for i in range(FACTS_TEXTS):
         sizes[i] = <int32_t>strlen(texts[i])
     if software != NULL:
@@ -130,11 +130,11 @@ cdef Facts *make_facts(ThreadRecorder *self, Channel *channel, Request *request)
 cdef Facts *facts_of(ThreadRecorder *self, Request *request) noexcept nogil:
     """A count on the facts of the request's connection, for its record; NULL: memory is out."""
     cdef Channel *channel = <Channel *>request.channel
-    cdef Observed *observed = <Observed *>channel.observed
+    cdef MetricSources *observed = <MetricSources *>channel.observed
     cdef Facts *facts
     cdef int64_t software = observed.software if observed != NULL else 0
     if observed == NULL:
-        observed = <Observed *>calloc(1, sizeof(Observed))
+        observed = <MetricSources *>calloc(1, sizeof(MetricSources))
         if observed == NULL:
             return NULL
         channel.observed = observed
@@ -208,10 +208,10 @@ cdef void fill(Record *record, Request *request, const LogCore *log) noexcept no
     record.network_us = us(request.network_ns)
 
 
-cdef void take_down(ThreadRecorder *self, RecordRing *ring, Request *request, double sampling) noexcept nogil:
-    cdef Trail *trail = <Trail *>request.trail
+cdef void write_record(ThreadRecorder *self, RecordRing *ring, Request *request, double sampling) noexcept nogil:
+    cdef QuotaEvents *quota_events = <QuotaEvents *>request.quota_events
     cdef int32_t client_bytes = request.client_id_bytes if request.client_id != NULL else 0
-    cdef int32_t notes_bytes = trail.size_bytes if trail != NULL else 0
+    cdef int32_t notes_bytes = quota_events.size_bytes if quota_events != NULL else 0
     cdef int64_t size = <int64_t>sizeof(Record) + padded(client_bytes) + notes_bytes
     cdef Record *record
     if size > LARGEST_RECORD:           # a client id has 32 KiB at most: it is the notes, and they go
@@ -228,30 +228,30 @@ cdef void take_down(ThreadRecorder *self, RecordRing *ring, Request *request, do
     record.facts = facts_of(self, request)
     fill(record, request, self.log)
     record.may_fold = (
-        (request.record_flags & RECORD_BROUGHT_NOTHING) != 0 and notes_bytes == 0 and record.error_code == 0
+        (request.record_flags & RECORD_EMPTY_FETCH) != 0 and notes_bytes == 0 and record.error_code == 0
         and record.throttle_ms == 0)
     if client_bytes > 0:
         memcpy(<char *>record + sizeof(Record), request.client_id, <size_t>client_bytes)
     if notes_bytes > 0:
-        memcpy(<char *>record + size - notes_bytes, trail.data, <size_t>notes_bytes)
+        memcpy(<char *>record + size - notes_bytes, quota_events.data, <size_t>notes_bytes)
     ring_commit(ring, size)
 
 
 cdef void record_request(Recorder *recorder, Request *request, bint is_late) noexcept nogil:
     cdef ThreadRecorder *self = <ThreadRecorder *>recorder
     cdef LogCore *log = self.log
-    cdef Trail *trail = <Trail *>request.trail
+    cdef QuotaEvents *quota_events = <QuotaEvents *>request.quota_events
     cdef double sampling = log.sampling
-    if request.dequeue_ns == 0 or request.record_flags & RECORD_LEAVE_OUT or not 0 <= request.api_key < KNOWN_APIS:
+    if request.dequeue_ns == 0 or request.record_flags & RECORD_SKIP or not 0 <= request.api_key < KNOWN_APIS:
         return                          # never handled, or nobody's business
     if not log.is_known[request.api_key] or (request.header_bytes == 0 and request.api_key != API_VERSIONS):
         return                          # its header was refused
     if is_late:
         mutex_lock(&log.late_lock)
-    if trail != NULL and trail.verdict_count > 0:
+    if quota_events != NULL and quota_events.verdict_count > 0:
         sampling = 1.0                  # what was throttled is always recorded, and says so
     if sampling >= 1.0 or is_sampled(self):
-        take_down(self, &log.late if is_late else &self.ring, request, sampling)
+        write_record(self, &log.late if is_late else &self.ring, request, sampling)
         if not is_late and atomic_load_relaxed(&self.ring.head) - self.ring.seen_tail > self.ring.size_bytes // 4:
             self.ring.seen_tail = atomic_load(&self.ring.tail)
             if (atomic_load_relaxed(&self.ring.head) - self.ring.seen_tail > self.ring.size_bytes // 4
@@ -261,12 +261,12 @@ cdef void record_request(Recorder *recorder, Request *request, bint is_late) noe
         mutex_unlock(&log.late_lock)
 
 
-cdef void log_connection(LogCore *log, const VerdictNote *verdict, const char *address) noexcept nogil:
+cdef void log_connection(LogCore *log, const VerdictEvent *verdict, const char *address) noexcept nogil:
     cdef size_t address_bytes = strlen(address) if address != NULL else 0
-    cdef int64_t notes = padded(<int64_t>(sizeof(VerdictNote) + address_bytes))
+    cdef int64_t notes = padded(<int64_t>(sizeof(VerdictEvent) + address_bytes))
     cdef int64_t size = <int64_t>sizeof(Record) + notes
     cdef Record *record
-    cdef VerdictNote *note
+    cdef VerdictEvent *note
     mutex_lock(&log.late_lock)
     record = <Record *>ring_reserve(&log.late, size)
     if record != NULL:
@@ -278,19 +278,19 @@ cdef void log_connection(LogCore *log, const VerdictNote *verdict, const char *a
         record.repeated = 1
         record.sampling = 1.0
         record.time_us = verdict.note.time_ms * 1000
-        note = <VerdictNote *>(<char *>record + sizeof(Record))
+        note = <VerdictEvent *>(<char *>record + sizeof(Record))
         note[0] = verdict[0]
-        note.note.kind = NOTE_VERDICT
+        note.note.kind = EVENT_VERDICT
         note.note.size_bytes = <int32_t>notes
         note.note.user_bytes = <int32_t>address_bytes
         note.note.client_id_bytes = 0
         if address_bytes > 0:
-            memcpy(<char *>note + sizeof(VerdictNote), address, address_bytes)
+            memcpy(<char *>note + sizeof(VerdictEvent), address, address_bytes)
         ring_commit(&log.late, size)
     mutex_unlock(&log.late_lock)
 
 
-cdef void tell_log(VerdictListener *listener, const VerdictNote *verdict, const char *address) noexcept nogil:
+cdef void log_record(VerdictListener *listener, const VerdictEvent *verdict, const char *address) noexcept nogil:
     log_connection(<LogCore *>listener, verdict, address)
 
 
@@ -341,7 +341,7 @@ cdef class RequestLogCore:
         mutex_init(&log.wake_lock)
         cond_init(&log.wake)
         log.clock = clock_retain(borrow_clock(clock))
-        log.listener.verdict = tell_log
+        log.listener.verdict = log_record
         log.listener.release = forget_log
         log.sampling = sampling
         log.waker.wake = wake_for_clock

@@ -3,7 +3,7 @@
 Threads: one at a time (the writer's lock).
 """
 from libc.stdint cimport int32_t, int64_t
-from kbroker.server.request_log._text cimport Buffer
+from kbroker.server.request_log._json_format cimport Buffer
 
 cdef enum:
     BATCH_BYTES = 262144        # below message.max.bytes; a batch that has so many is ended

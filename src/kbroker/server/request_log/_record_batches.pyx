@@ -4,13 +4,13 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from kbroker._core.crc32c cimport crc32c
+from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.log._append cimport partition_append_built
 from kbroker.log._maintenance cimport call_hook
 from kbroker.log._partition cimport AppendResult, Partition, partition_release, partition_retain
 from kbroker.log._partition_log cimport PartitionLog
 from kbroker.protocol._records cimport BATCH_HEADER_BYTES
-from kbroker.server.request_log._text cimport buffer_free, buffer_room, put_raw
+from kbroker.server.request_log._json_format cimport buffer_free, buffer_reserve, put_raw
 
 cdef enum:
     RECORD_OVERHEAD = 40        # of a record: six numbers of variable length
@@ -84,7 +84,7 @@ cdef bint batches_add(TopicBatches *batches, int32_t partition, const char *key,
     cdef int64_t head_bytes, size
     cdef int64_t before = batch.data.size_bytes
     if batch.count == 0:
-        if buffer_room(&batch.data, BATCH_HEADER_BYTES) == NULL:
+        if buffer_reserve(&batch.data, BATCH_HEADER_BYTES) == NULL:
             return False
         batch.begin = batch.data.size_bytes
         batch.data.size_bytes += BATCH_HEADER_BYTES
@@ -96,7 +96,7 @@ cdef bint batches_add(TopicBatches *batches, int32_t partition, const char *key,
     head_bytes = at - body
     at = put_varint(at, value_bytes)    # and what stands before the value
     size = (at - body) + key_bytes + value_bytes + 1
-    to = buffer_room(&batch.data, size + RECORD_OVERHEAD)
+    to = buffer_reserve(&batch.data, size + RECORD_OVERHEAD)
     if to == NULL:
         batch.data.size_bytes = before
         return False

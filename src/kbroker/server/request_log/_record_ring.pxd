@@ -3,7 +3,7 @@
 One producer, one consumer. A record that finds no room is dropped and counted; the producer never waits.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t
-from kbroker._core.request cimport Session
+from kbroker._core.requests.request cimport Session
 from kbroker._core.sync cimport AtomicI64
 
 cdef enum:                      # kinds of record

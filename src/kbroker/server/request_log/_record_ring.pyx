@@ -16,8 +16,8 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
-from kbroker._core.request cimport Session, session_release, session_retain
-from kbroker._core.sync cimport atomic_add, atomic_load, atomic_load_relaxed, atomic_store
+from kbroker._core.requests.request cimport Session, session_release, session_retain
+from kbroker._core.sync cimport atomic_add_fetch, atomic_load, atomic_load_relaxed, atomic_store
 
 
 cdef bint ring_init(RecordRing *ring, int64_t size_bytes) noexcept nogil:
@@ -100,11 +100,11 @@ cdef Facts *facts_new(Session *session, const char **texts, int32_t *sizes) noex
 
 
 cdef void facts_retain(Facts *facts, int64_t counts) noexcept nogil:
-    atomic_add(&facts.refs, counts)
+    atomic_add_fetch(&facts.refs, counts)
 
 
 cdef void facts_release(Facts *facts, int64_t counts) noexcept nogil:
-    if facts == NULL or counts == 0 or atomic_add(&facts.refs, -counts) != 0:
+    if facts == NULL or counts == 0 or atomic_add_fetch(&facts.refs, -counts) != 0:
         return
     session_release(facts.session)
     free(facts.texts)

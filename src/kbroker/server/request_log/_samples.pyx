@@ -5,17 +5,18 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc
 from libc.string cimport memcpy
 
-from kbroker._core.channel cimport Channel, channel_free
-from kbroker._core.request cimport (
-    RECORD_BROUGHT_NOTHING, RECORD_LEAVE_OUT, Request, Responder, Session, request_free, request_mark_error,
+from kbroker._core.network.channel cimport Channel, channel_free
+from kbroker._core.requests.request cimport (
+    RECORD_EMPTY_FETCH, RECORD_SKIP, Request, Responder, Session, request_free, request_mark_error,
     request_new, session_new, session_release, session_retain,
 )
-from kbroker.network._client_software cimport (
-    SoftwareTable, software_announce, software_destroy, software_enter, software_init, software_leave, software_settle,
+from kbroker.network.connections._client_information cimport (
+    ClientInformationTable, client_information_announce, software_destroy, software_enter, software_init,
+    software_leave, software_settle,
 )
 from kbroker.server.quota._counters cimport THROTTLE_SERVED
 from kbroker.server.quota._entities cimport Text
-from kbroker.server.quota._trail cimport NOTE_UPDATE, NOTE_VERDICT, Note, VerdictNote, trail_add
+from kbroker.server.quota._quota_events cimport EVENT_UPDATE, EVENT_VERDICT, QuotaEvent, VerdictEvent, quota_events_add
 from kbroker.server.request_log._log_core cimport RequestLogRecorder
 
 
@@ -44,7 +45,7 @@ cdef class SampleConnection:
     cdef Channel *channel       # owned
     cdef Session *session       # counted
     cdef Responder responder
-    cdef SoftwareTable software
+    cdef ClientInformationTable software
     cdef bytes listener
 
     def __cinit__(self, RequestLogRecorder recorder not None, bytes principal not None=b"User:ANONYMOUS", *,
@@ -58,12 +59,12 @@ cdef class SampleConnection:
         if self.channel == NULL or self.session == NULL:
             raise MemoryError
         self.channel.fd = -1
-        copy_host(self.channel.facts.local_host, local_host)
-        copy_host(self.channel.facts.remote_host, remote_host)
-        self.channel.facts.local_port = local_port
-        self.channel.facts.remote_port = remote_port
-        self.channel.facts.index = index
-        self.channel.facts.listener_name = self.listener
+        copy_host(self.channel.metadata.local_host, local_host)
+        copy_host(self.channel.metadata.remote_host, remote_host)
+        self.channel.metadata.local_port = local_port
+        self.channel.metadata.remote_port = remote_port
+        self.channel.metadata.index = index
+        self.channel.metadata.listener_name = self.listener
         self.responder.processor_id = processor_id
         software_init(&self.software, 0)
         software_enter(&self.software, self.channel)
@@ -97,8 +98,8 @@ cdef class SampleConnection:
         leave_out: as a handler says it. is_late: the network thread has ended.
         """
         cdef Request *request
-        cdef Note *note
-        cdef VerdictNote *verdict
+        cdef QuotaEvent *note
+        cdef VerdictEvent *verdict
         cdef int _i
         for _i in range(count):
             request = request_new(0)
@@ -124,22 +125,22 @@ cdef class SampleConnection:
                 request.size_bytes = request_bytes
                 request.response_bytes = response_bytes
                 request.throttle_ms[THROTTLE_SERVED] = throttle_ms
-                request.record_flags = RECORD_BROUGHT_NOTHING * brought_nothing | RECORD_LEAVE_OUT * leave_out
+                request.record_flags = RECORD_EMPTY_FETCH * brought_nothing | RECORD_SKIP * leave_out
                 for code, times in errors:
                     request_mark_error(request, code, times)
                 if software is not None:
                     name, version = software
-                    software_announce(request, name, <int32_t>len(name), version, <int32_t>len(version))
+                    client_information_announce(request, name, <int32_t>len(name), version, <int32_t>len(version))
                     software_settle(&self.software, self.channel, request)
                 for kind, user, client, sequence, time_ms, value, checked in updates:
-                    note = trail_add(request, NOTE_UPDATE, text_of(user), text_of(client))
+                    note = quota_events_add(request, EVENT_UPDATE, text_of(user), text_of(client))
                     note.quota_type = <int8_t><int>kind
                     note.sequence = sequence
                     note.time_ms = time_ms
                     note.value = value
                     note.flag = checked
                 for kind, user, client, level, time_ms, observed, limit, window_ms, asked, served, refused in verdicts:
-                    verdict = <VerdictNote *>trail_add(request, NOTE_VERDICT, text_of(user), text_of(client))
+                    verdict = <VerdictEvent *>quota_events_add(request, EVENT_VERDICT, text_of(user), text_of(client))
                     verdict.note.quota_type = <int8_t><int>kind
                     verdict.note.level = <int8_t><int>level
                     verdict.note.flag = refused

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kbroker.common.config_def import ConfigError
+from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.common.request_log_names import ARROW_END, ARROW_SUFFIX, JSON_SUFFIX
@@ -16,9 +16,9 @@ from kbroker.server.topic_rules import NewTopic
 
 if TYPE_CHECKING:  # what writes the log is imported where there is one: most brokers keep none
     from kbroker._core.clock import BaseClock
-    from kbroker.common.config import BrokerConfig
+    from kbroker.common.configs.config import BrokerConfig
     from kbroker.common.listeners import Listener
-    from kbroker.network._connection_quotas import ConnectionQuotas
+    from kbroker.network.connections._connection_quotas import ConnectionQuotas
     from kbroker.server.quota._client_quotas import ClientQuotaManagers
     from kbroker.server.request_log._drain import RecordFormat
     from kbroker.server.request_log._log_core import RequestLogCore, RequestLogRecorder

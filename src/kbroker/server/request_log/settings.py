@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kbroker.common.config import BrokerConfig
-from kbroker.common.config_def import ConfigError
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_def import ConfigError
 from kbroker.server.topic_rules import INTERNAL_TOPICS
 
 

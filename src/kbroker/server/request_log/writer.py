@@ -60,8 +60,8 @@ class RequestLogWriter:
         self._lock = threading.Lock()  # draining and writing; held over writes, never over an fsync
         self._stopping = False
         self._unwritten = 0
-        self._told_dropped = 0
-        self._told_ms: int | None = None
+        self._reported_dropped = 0
+        self._reported_ms: int | None = None
         self._why = ""
         self.written_bytes = 0
 
@@ -87,7 +87,7 @@ class RequestLogWriter:
             while not done:
                 done = self._drain.drain(self._sink, self._form.budget_bytes, unfold)
                 self._write()
-            self._tell()
+            self._notify()
 
     def close(self) -> None:
         """Write what is there, and close the files."""
@@ -98,7 +98,7 @@ class RequestLogWriter:
                     self._files.close()
                 except OSError as error:
                     self._why = str(error)
-            self._tell(now=True)
+            self._notify(now=True)
 
     def _write(self) -> None:
         missed = 0
@@ -120,17 +120,17 @@ class RequestLogWriter:
                 self._why = why
         self._unwritten += missed
 
-    def _tell(self, now: bool = False) -> None:
+    def _notify(self, now: bool = False) -> None:
         """A line about what was dropped since the last one, once a minute at most."""
         dropped = self.dropped
         now_ms = self._clock.now_ms()
-        if dropped == self._told_dropped:
+        if dropped == self._reported_dropped:
             return
-        if not now and self._told_ms is not None and now_ms - self._told_ms < TELL_INTERVAL_MS:
+        if not now and self._reported_ms is not None and now_ms - self._reported_ms < TELL_INTERVAL_MS:
             return
         why = self._why or "the buffer was full (kbroker.request.log.buffer.bytes)"
-        logger.warning("the request log has dropped %d records: %s", dropped - self._told_dropped, why)
-        self._told_dropped, self._told_ms, self._why = dropped, now_ms, ""
+        logger.warning("the request log has dropped %d records: %s", dropped - self._reported_dropped, why)
+        self._reported_dropped, self._reported_ms, self._why = dropped, now_ms, ""
 
     @property
     def written(self) -> int:

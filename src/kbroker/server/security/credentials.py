@@ -9,9 +9,9 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kbroker.common import scram
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.server.metadata_store import MetadataStore
+from kbroker.common.security import scram
+from kbroker.server.metadata.metadata_store import MetadataStore
 
 _TWICE = "A user credential cannot be altered twice in the same request"
 

@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from functools import partial
 
 from kbroker._core.clock import BaseClock
-from kbroker.common import scram
-from kbroker.common.bounded_log import BoundedLog
-from kbroker.common.config import BrokerConfig
-from kbroker.common.config_def import ConfigError, ConfigValue
-from kbroker.common.jaas import PLAIN_MODULE, parse_jaas
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_def import ConfigError, ConfigValue
 from kbroker.common.listeners import Listener
 from kbroker.common.loggers import get_logger
-from kbroker.common.pem import normal_pem, pem_file
-from kbroker.network._tls import TlsServer
-from kbroker.network.authentication import ListenerSecurity
+from kbroker.common.rate_limited_logger import RateLimitedLogger
+from kbroker.common.security import scram
+from kbroker.common.security.jaas import PLAIN_MODULE, parse_jaas
+from kbroker.common.security.pem import normal_pem, pem_file
+from kbroker.network.transport._tls import TlsServer
+from kbroker.network.transport.authentication import ListenerSecurity
 from kbroker.server.kafka_apis import KafkaApis
 from kbroker.server.security.credentials import ScramCredentials
 from kbroker.server.security.mechanisms import PLAIN, SUPPORTED, MechanismFactory, PlainMechanism, ScramMechanism
@@ -38,7 +38,7 @@ def listener_security(
     Raises: ConfigError for what is missing, contradicts itself or cannot be read.
     """
     found = {}
-    log = BoundedLog(logger, clock)
+    log = RateLimitedLogger(logger, clock)
     for listener in config.listeners:
         tls = _tls(config, listener, log) if listener.has_tls else None
         sasl = _sasl(config, listener, apis, credentials, clock) if listener.has_sasl else None
@@ -109,7 +109,7 @@ def _whole(value: ConfigValue) -> int:
 # ---- TLS
 
 
-def _tls(config: BrokerConfig, listener: Listener, log: BoundedLog) -> TlsServer:
+def _tls(config: BrokerConfig, listener: Listener, log: RateLimitedLogger) -> TlsServer:
     def text(name: str) -> str:
         value = config.listener_value(listener.name, name)
         return value if isinstance(value, str) else ""

@@ -9,7 +9,7 @@ import hmac
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from kbroker.common import scram
+from kbroker.common.security import scram
 
 PLAIN = "PLAIN"
 SUPPORTED = (PLAIN, *scram.MECHANISMS)
@@ -109,6 +109,6 @@ class ScramMechanism:
         if final.channel_binding != self._first.header.encode():
             raise SaslError("Invalid channel binding in the final client message.")
         signed = f"{self._first.bare},{self._challenge.message},{final.without_proof}".encode()
-        answer = scram.verify(self._mechanism, self._credential, signed, final.proof)
+        response = scram.verify(self._mechanism, self._credential, signed, final.proof)
         self.user, self._credential = self._first.user, None
-        return answer
+        return response

@@ -1,6 +1,7 @@
 """The conversation before the first request: ApiVersions, SaslHandshake, the mechanism's tokens; and it again later.
 
-Kafka's order and answers. After SaslHandshake version 0 tokens travel without Kafka's headers (KIP-43); from version 1
+Kafka's order and responses. After SaslHandshake version 0 tokens travel without Kafka's headers (KIP-43); from version
+1
 in SaslAuthenticate requests (KIP-152), whose answer says how long the session lasts (KIP-368).
 Source: ``SaslServerAuthenticator``.
 """
@@ -12,10 +13,10 @@ import struct
 from collections.abc import Callable, Mapping
 
 from kbroker._core.clock import BaseClock
-from kbroker.common.bounded_log import BoundedLog
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.loggers import get_logger
-from kbroker.network.authentication import Outcome, Step
+from kbroker.common.rate_limited_logger import RateLimitedLogger
+from kbroker.network.transport.authentication import Outcome, Step
 from kbroker.protocol import codec
 from kbroker.server.apis import api17_sasl_handshake, api18_api_versions, api36_sasl_authenticate
 from kbroker.server.context import Body, RequestContext
@@ -73,7 +74,7 @@ class SaslListener:
         self.max_reauth_ms = dict(max_reauth_ms or {})
         self.max_receive_bytes = max_receive_bytes
         self.failure_delay_ms = failure_delay_ms
-        self.log = BoundedLog(logger, clock)
+        self.log = RateLimitedLogger(logger, clock)
 
     def begin(self, remote_host: str, remote_port: int) -> SaslAuthenticator:
         """Make the authenticator of a new connection."""
@@ -147,13 +148,13 @@ class SaslAuthenticator:
         header, at = codec.decode_request_header(frame)
         body_in = codec.decode_request(key, version, frame, at, max_elements=MAX_ELEMENTS)
         if key == api18_api_versions.KEY:
-            answer = api18_api_versions.respond(self._listener.api_versions(), body_in, version)
+            response = api18_api_versions.respond(self._listener.api_versions(), body_in, version)
             software = None
-            if answer["ErrorCode"] == 0:
+            if response["ErrorCode"] == 0:
                 self._state = _State.HANDSHAKE
                 if version >= 3:
                     software = body_in["ClientSoftwareName"], body_in["ClientSoftwareVersion"]
-            return Step(Outcome.CONTINUE, _encode(key, version, correlation_id, answer), client_software=software)
+            return Step(Outcome.CONTINUE, _encode(key, version, correlation_id, response), client_software=software)
         return self._handshake(version, header.correlation_id, body_in["Mechanism"])
 
     def _handshake(self, version: int, correlation_id: int, name: str) -> Step:
@@ -161,9 +162,9 @@ class SaslAuthenticator:
         factory = listener.mechanisms.get(name)
         error = Errors.NONE if factory is not None else Errors.UNSUPPORTED_SASL_MECHANISM
         body = {"ErrorCode": int(error), "Mechanisms": list(listener.mechanisms)}
-        answer = _encode(api17_sasl_handshake.KEY, version, correlation_id, body)
+        response = _encode(api17_sasl_handshake.KEY, version, correlation_id, body)
         if factory is None:
-            return self._failed(f"Unsupported SASL mechanism {_shown(name)}", answer)
+            return self._failed(f"Unsupported SASL mechanism {_shown(name)}", response)
         if self._previous is not None and name != self._previous[0]:
             self._refusal = (
                 f"SASL mechanism '{name}' requested by client is not supported for re-authentication of mechanism "
@@ -174,7 +175,7 @@ class SaslAuthenticator:
             self._name = name
             self._exchange = factory()
             self._state = _State.TOKENS if version >= 1 else _State.BARE_TOKENS
-        return Step(Outcome.CONTINUE, answer)
+        return Step(Outcome.CONTINUE, response)
 
     # ------------------------------------------------------------ tokens
 
@@ -232,10 +233,10 @@ class SaslAuthenticator:
         self._previous = None
         self._lifetime_ms = self._listener.max_reauth_ms.get(self._name, 0)
 
-    def _answered(self, answer: bytes, principal: str) -> Step:
+    def _answered(self, response: bytes, principal: str) -> Step:
         if principal:
-            return Step(Outcome.COMPLETE, answer, principal, self._lifetime_ms)
-        return Step(Outcome.CONTINUE, answer)
+            return Step(Outcome.COMPLETE, response, principal, self._lifetime_ms)
+        return Step(Outcome.CONTINUE, response)
 
     # ------------------------------------------------------------ failures
 
@@ -255,11 +256,11 @@ class SaslAuthenticator:
         }
         return self._failed(text, _encode(header.api_key, header.api_version, header.correlation_id, body))
 
-    def _failed(self, text: str, answer: bytes | None = None) -> Step:
+    def _failed(self, text: str, response: bytes | None = None) -> Step:
         self._listener.log.info("failed %s with %s (%s)", self._what, self._client, text)
         self._state = _State.FAILED
         self._exchange = None
-        return Step(Outcome.FAILED, answer)
+        return Step(Outcome.FAILED, response)
 
     def _closed(self, text: str) -> Step:
         logger.debug("closing the connection of %s: %s", self._client, text)

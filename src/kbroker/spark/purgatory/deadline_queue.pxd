@@ -28,8 +28,8 @@ cdef bint deadline_queue_add(DeadlineQueue *queue, int64_t at_ms, void *item) no
 # Waits up to timeout_ms for the first item to be due (one thread only); NULL: none came due.
 cdef void *deadline_queue_poll(DeadlineQueue *queue, int64_t timeout_ms) noexcept nogil
 cdef void *deadline_queue_take_any(DeadlineQueue *queue) noexcept nogil         # due or not; NULL: empty
-# Takes out what `is_gone` says of, in one pass, with `drop` for each; how many. The lock is held throughout.
+# Takes out what `is_closed` says of, in one pass, with `drop` for each; how many. The lock is held throughout.
 cdef int64_t deadline_queue_purge(
-    DeadlineQueue *queue, bint (*is_gone)(void *item) noexcept nogil, void (*drop)(void *item) noexcept nogil
+    DeadlineQueue *queue, bint (*is_closed)(void *item) noexcept nogil, void (*drop)(void *item) noexcept nogil
 ) noexcept nogil
 cdef void deadline_queue_close(DeadlineQueue *queue) noexcept nogil

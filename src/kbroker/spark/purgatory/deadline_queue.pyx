@@ -131,12 +131,12 @@ cdef void *deadline_queue_take_any(DeadlineQueue *queue) noexcept nogil:
 
 
 cdef int64_t deadline_queue_purge(
-        DeadlineQueue *queue, bint (*is_gone)(void *item) noexcept nogil, void (*drop)(void *item) noexcept nogil
+        DeadlineQueue *queue, bint (*is_closed)(void *item) noexcept nogil, void (*drop)(void *item) noexcept nogil
 ) noexcept nogil:
     cdef int64_t i, kept = 0, dropped
     mutex_lock_spinning(&queue.lock)
     for i in range(queue.count):
-        if is_gone(queue.heap[i].item):
+        if is_closed(queue.heap[i].item):
             drop(queue.heap[i].item)
         else:
             queue.heap[kept] = queue.heap[i]

@@ -14,7 +14,7 @@ from kbroker._core.sync cimport (
     mutex_lock, mutex_unlock,
 )
 from kbroker._core.thread_setup cimport kb_short_slice
-from kbroker._core.timer_core cimport Timer, TimerFigures, timer_close, timer_figures, timer_new, timer_release
+from kbroker._core.timer.timer_core cimport Timer, TimerFigures, timer_close, timer_figures, timer_new, timer_release
 from kbroker.spark.purgatory.deadline_queue cimport (
     DeadlineQueue, deadline_queue_add, deadline_queue_close, deadline_queue_destroy, deadline_queue_init,
     deadline_queue_poll, deadline_queue_take_any,
@@ -34,7 +34,7 @@ cdef enum:
     SAMPLE_MS = 10
     # limits: what a run may ask for
     MOST_REQUESTS = 100000000       # 16 bytes each in the harness alone
-    MOST_KEYS = 64
+    MAX_KEYS = 64
     MOST_KEY_SPACE = 1000000
     MOST_PAYLOAD = 1 << 20
     MOST_MS = 1000000000
@@ -127,7 +127,7 @@ cdef class StudyRun:
         self.n = integer(n, "n", 1, MOST_REQUESTS)
         self.state.timeout_ms = integer(timeout_ms, "timeout_ms", 1, MOST_MS)
         self.state.payload_bytes = integer(size, "size", 0, MOST_PAYLOAD)
-        self.key_count = <int32_t>integer(keys, "keys", 1, MOST_KEYS)
+        self.key_count = <int32_t>integer(keys, "keys", 1, MAX_KEYS)
         self.key_space = integer(key_space, "key_space", 1, MOST_KEY_SPACE)
         self.memory_bytes = integer(memory_mb, "memory_mb", 0, MOST_MEMORY_MB) << 20
         interval = integer(purge_interval, "purge_interval", 0, INT64_MAX)
@@ -187,7 +187,7 @@ cdef class StudyRun:
         cond_broadcast(&self.over)
 
     cdef void generate(self) noexcept nogil:
-        cdef int64_t keys[MOST_KEYS]
+        cdef int64_t keys[MAX_KEYS]
         cdef SplitMix64 random
         cdef int64_t i, wait_ms, start_ms = self.start_ns // NS_PER_MS, before_ns = self.start_ns, gap_ns
         cdef int64_t immediate = 0, longest_stall_ns = 0, stalled_ns = 0, made = 0

@@ -1,6 +1,6 @@
 """The design under study: kbroker's own purgatory on its timing wheel."""
 from libc.stdint cimport int64_t
-from kbroker._core.timer_core cimport Timer
+from kbroker._core.timer.timer_core cimport Timer
 from kbroker.spark.purgatory.study_request cimport Design
 
 cdef bint new_design_init(

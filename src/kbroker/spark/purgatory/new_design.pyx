@@ -1,20 +1,20 @@
 # cython: freethreading_compatible=True
 """kbroker's own purgatory behind the study's table of functions."""
 from libc.stdint cimport int32_t, int64_t
-from kbroker._core.purgatory cimport (
+from kbroker._core.timer.purgatory cimport (
     Key, Operation, OperationTable, Purgatory, operation_force_complete, operation_init, operation_release,
     purgatory_advance, purgatory_close, purgatory_delayed, purgatory_new, purgatory_release,
     purgatory_try_complete_else_watch,
 )
-from kbroker._core.sync cimport atomic_add
-from kbroker._core.timer_core cimport Timer
-from kbroker._core.watch_lists cimport WatcherBlock, watcher_block_bytes
+from kbroker._core.sync cimport atomic_add_fetch
+from kbroker._core.timer.timer_core cimport Timer
+from kbroker._core.timer.watch_lists cimport WatcherBlock, watcher_block_bytes
 from kbroker.spark.purgatory.study_request cimport (
     Design, StudyRequest, request_completed, request_expired, request_free, request_is_due,
 )
 
 cdef enum:
-    MOST_KEYS = 64
+    MAX_KEYS = 64
 
 
 cdef struct NewHead:            # then room for the watchers
@@ -58,11 +58,11 @@ cdef void prepare(Design *design, StudyRequest *request) noexcept nogil:
     operation_init(&head.op, &TABLE, request.run.timeout_ms, NULL)
     head.request = request
     head.op.room = <WatcherBlock *>(<char *>head + sizeof(NewHead))
-    head.op.room_for = design.keys
+    head.op.reserve_for = design.keys
 
 
 cdef void retain(StudyRequest *request) noexcept nogil:
-    atomic_add(&operation_of(request).refs, 1)
+    atomic_add_fetch(&operation_of(request).refs, 1)
 
 
 cdef void release(StudyRequest *request) noexcept nogil:
@@ -70,7 +70,7 @@ cdef void release(StudyRequest *request) noexcept nogil:
 
 
 cdef bint enqueue(Design *design, StudyRequest *request, int64_t *keys, int32_t count) noexcept nogil:
-    cdef Key native[MOST_KEYS]
+    cdef Key native[MAX_KEYS]
     cdef int32_t i
     for i in range(count):
         native[i].high = keys[i]

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.jobs import Progress, silent
+from kbroker.spark.formatting import Progress, silent
 from kbroker.spark.purgatory import figures
 from kbroker.spark.purgatory.point import Point, measure, mix_of, point_of
 
@@ -95,7 +95,7 @@ def run_study(
     frame = plan(spark, points).mapInArrow(_task(measure), _ddl(figures.row_schema()))
     from pyspark.errors import PythonException
 
-    with _told(spark, len(points), progress):
+    with _notified(spark, len(points), progress):
         try:
             found = frame.collect()
         except Exception as error:
@@ -129,7 +129,7 @@ def _row(point: Point, measure: Measure) -> dict[str, Any]:
 
 
 @contextmanager
-def _told(spark: SparkSession, count: int, progress: Progress) -> Iterator[None]:
+def _notified(spark: SparkSession, count: int, progress: Progress) -> Iterator[None]:
     """Tell how many tasks of the session's next job are done, from a thread of its own."""
     if progress is silent:
         yield

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, intptr_t, uintptr_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 from kbroker._core.clock cimport clock_now_ms, clock_now_ns
-from kbroker._core.sync cimport atomic_add, atomic_cas, atomic_load, atomic_swap, prefetch
+from kbroker._core.sync cimport atomic_add_fetch, atomic_cas, atomic_load, atomic_swap, prefetch
 
 cdef enum:
     NS_PER_MS = 1000000
@@ -74,7 +74,7 @@ cdef bint request_is_due(StudyRequest *request) noexcept nogil:
 
 
 cdef void request_completed(StudyRequest *request) noexcept nogil:
-    atomic_add(&request.run.left, -1)
+    atomic_add_fetch(&request.run.left, -1)
 
 
 cdef void request_expired(StudyRequest *request) noexcept nogil:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.spark import jobs
+from kbroker.spark import formatting as jobs
 from kbroker.spark.purgatory.figures import Summary
 from kbroker.spark.purgatory.point import MOST_OTHER_CPUS, MOST_STOLEN_CPUS
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common.quotas import QuotaEntity
-from kbroker.spark.recommend import Recommendation
-from kbroker.spark.replay import by_client
+from kbroker.spark.whatif.recommend import Recommendation
+from kbroker.spark.whatif.replay import by_client
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,13 +7,13 @@ from datetime import datetime, timezone
 from html import escape
 
 from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
-from kbroker.spark import jobs
-from kbroker.spark.quota_set import KEY_OF, TYPE_OF, QuotaSet
-from kbroker.spark.recommend import Need, Recommendation
-from kbroker.spark.replay_core import OPEN_LOOP
+from kbroker.spark import formatting as jobs
 from kbroker.spark.report.data import ReportData
 from kbroker.spark.report.document import LINES, cards, document, legend, table
 from kbroker.spark.report.plots import Line, Text, byte_ticks, heat_map, line_plot, paired_bars
+from kbroker.spark.whatif.quota_set import KEY_OF, TYPE_OF, QuotaSet
+from kbroker.spark.whatif.recommend import Need, Recommendation
+from kbroker.spark.whatif.replay_core import OPEN_LOOP
 
 
 def render(data: ReportData, made_at: datetime) -> str:
@@ -78,7 +78,7 @@ def _throttled(data: ReportData) -> Iterable[str]:
     yield "<h2>Who was throttled, and when</h2>"
     held = [client for client in data.clients if client.totals["logged_delay_ms"] > 0]
     if not held:
-        yield "<p>Nobody: no answer in this log carried a throttle time.</p>"
+        yield "<p>Nobody: no response in this log carried a throttle time.</p>"
         return
     yield heat_map(
         [client.name for client in held],

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from kbroker.spark import jobs
+from kbroker.spark import formatting as jobs
 from kbroker.spark.purgatory import figures
 from kbroker.spark.purgatory.figures import Row
 from kbroker.spark.purgatory.tables import DISTURBED, HEADER, cells, target

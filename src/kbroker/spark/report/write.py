@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.quota_set import QuotaSet
-from kbroker.spark.replay import replay_table
 from kbroker.spark.report.data import Quotas, gather
 from kbroker.spark.report.page import render
+from kbroker.spark.whatif.quota_set import QuotaSet
+from kbroker.spark.whatif.replay import replay_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kbroker.spark.recommend import Recommendation
-    from kbroker.spark.replay_core import Windows
+    from kbroker.spark.whatif.recommend import Recommendation
+    from kbroker.spark.whatif.replay_core import Windows
 
 
 def write_report(

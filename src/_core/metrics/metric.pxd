@@ -1,0 +1,16 @@
+"""Python's handle of one number of a sensor."""
+from libc.stdint cimport int64_t
+from kbroker._core.clock cimport Clock
+from kbroker._core.metrics.sensor_core cimport MetricCore, SensorCore
+
+cdef class Metric:
+    cdef SensorCore *sensor     # owned count
+    cdef MetricCore *metric
+    cdef Clock *clock           # owned count
+    cdef object _config
+    cdef readonly object name
+    cdef int bind(self, SensorCore *sensor, MetricCore *metric, Clock *clock, object config) except -1
+    cdef int demand(self) except -1
+    cdef int demand_rate(self) except -1
+
+cdef int64_t checked_time(object time_ms, Clock *clock) except? -1  # None: the clock's; ValueError beyond +-2**60

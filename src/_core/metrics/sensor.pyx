@@ -1,0 +1,322 @@
+# cython: freethreading_compatible=True
+"""Python's handle of sensors: the same functions that native code calls, with arguments checked."""
+cimport cython
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t
+from libc.stdlib cimport calloc, free
+
+from kbroker._core.arguments cimport integer
+from kbroker._core.clock cimport borrow_clock, clock_epoch_ms, clock_release, clock_retain
+from kbroker._core.metrics.metric cimport Metric, checked_time
+from kbroker._core.metrics.metric_config cimport MetricConfig, StatConfig, borrow_config, level_number
+from kbroker._core.metrics.sensor_core cimport (
+    RECORD_ACCEPTED, MetricCore, SensorCore, Violation, metric_has_throttle, sensor_add_metric, sensor_add_stat,
+    sensor_check, sensor_has_expired, sensor_is_removed, sensor_metric, sensor_new, sensor_record,
+    sensor_record_own_and_unlock, sensor_record_strict, sensor_release, sensor_retain,
+)
+from kbroker._core.metrics.stats cimport PART_WHOLE, Stat, StatSpec
+from kbroker._core.sync cimport atomic_load, atomic_store, mutex_try_lock
+
+from threading import Lock
+
+cdef int LARGEST_DEPTH = 64
+
+
+cdef SensorCore *borrow_sensor(object sensor) except NULL:
+    if not isinstance(sensor, Sensor):
+        raise TypeError(f"sensor must be a Sensor, not {type(sensor).__name__}")
+    return (<Sensor>sensor).sensor
+
+
+class QuotaViolationError(Exception):
+    """A metric is beyond its quota. Cheap to raise; the value stays recorded where a record raised it.
+
+    Attributes: metric (the Metric), value (observed), bound, throttle_time_ms (how long until the average is back at
+    the bound, uncapped; None for a metric that is neither a rate nor a token bucket).
+    Source: ``QuotaViolationException.java``; the delay, which KIP-13 put into it, by ``QuotaUtils.java``.
+    """
+
+    def __init__(self, metric, value, bound, throttle_time_ms):
+        super().__init__(metric, value, bound, throttle_time_ms)
+        self.metric = metric
+        self.value = value
+        self.bound = bound
+        self.throttle_time_ms = throttle_time_ms
+
+    def __str__(self):
+        return f"'{self.metric.name}' violated quota. Actual: {self.value}, Threshold: {self.bound}"
+
+
+cdef int count_ancestors(Sensor sensor, set seen, int depth) except -1:
+    if sensor in seen:
+        raise ValueError(f"sensor {sensor.name!r} is reached twice through parents")
+    if depth > LARGEST_DEPTH:
+        raise ValueError(f"sensors may stand {LARGEST_DEPTH} deep at most")
+    seen.add(sensor)
+    for parent in sensor.parents:
+        count_ancestors(parent, seen, depth + 1)
+    return 0
+
+
+@cython.final
+cdef class Sensor:
+    """A named stream of values, the statistics it feeds, and parents that receive every value too.
+
+    Usable alone, or made by ``SensorRegistry.sensor``, which keeps metric names unique and removes idle sensors.
+    Args:
+        name: of the sensor.
+        config: for metrics that bring none; its ``record_level`` decides whether this sensor records at all.
+        parents: sensors that record every value as well, unless a check raised first.
+        inactive_expiration_ms: idle time after which the sensor has expired, None for never.
+        record_level: how detailed this sensor is.
+        clock: tells the time where a call gives none; None is the process's system clock.
+        registry: the SensorRegistry that owns the metric names, or None.
+    Raises: ValueError if a sensor is reached twice through parents or stands more than 64 deep; TypeError.
+    Threads: any; one lock per sensor, held for one record or measurement.
+    Source: ``Sensor.java``.
+    """
+
+    def __cinit__(self, str name not None, config=None, *, parents=(), inactive_expiration_ms=None,
+                  record_level="INFO", clock=None, registry=None):
+        cdef SensorCore **cores = NULL
+        cdef int64_t expiration_ms = INT64_MAX
+        cdef bint records
+        cdef int32_t count, i
+        self.clock = clock_retain(borrow_clock(clock))
+        self.config = MetricConfig() if config is None else config
+        borrow_config(self.config)
+        self.parents = tuple(parents)
+        self.name = name
+        self.registry = registry
+        self._metrics = []
+        self._by_name = {}
+        self._adding = Lock()
+        if inactive_expiration_ms is not None:
+            if not 0 <= inactive_expiration_ms <= INT64_MAX:
+                raise ValueError(f"inactive_expiration_ms must be 0 to {INT64_MAX}, got {inactive_expiration_ms}")
+            expiration_ms = inactive_expiration_ms
+        for parent in self.parents:
+            borrow_sensor(parent)
+        count_ancestors(self, set(), 0)
+        records = level_number(record_level) <= (<MetricConfig>self.config).level
+        count = len(self.parents)
+        if count:
+            cores = <SensorCore **>calloc(count, sizeof(SensorCore *))
+            if cores is NULL:
+                raise MemoryError
+            for i in range(count):
+                cores[i] = borrow_sensor(self.parents[i])
+        self.sensor = sensor_new(cores, count, expiration_ms, records, clock_epoch_ms(self.clock))
+        free(cores)
+        if self.sensor is NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        sensor_release(self.sensor)
+        clock_release(self.clock)
+
+    cdef object find_metric(self, const MetricCore *metric):
+        cdef Sensor parent
+        if metric.sensor is self.sensor:
+            return self._metrics[metric.index]
+        for item in self.parents:
+            parent = item
+            found = parent.find_metric(metric)
+            if found is not None:
+                return found
+        return None
+
+    cdef object raise_violation(self, const Violation *violation):
+        raise QuotaViolationError(
+            self.find_metric(violation.metric), violation.observed, violation.bound,
+            violation.throttle_ms if metric_has_throttle(violation.metric) else None)
+
+    def add(self, name, StatSpec stat not None, config=None) -> bool:
+        """Begin to keep ``stat`` as the metric ``name``, or as the metrics that a compound stat names.
+
+        Args:
+            name: any hashable value; None (only) for a Meter or Percentiles, which bring their names.
+            stat: what to keep.
+            config: None is the sensor's.
+        Returns: False if the sensor has expired; True otherwise, also if it has this metric already.
+        Raises: ValueError if the name belongs to another sensor of the registry; TypeError; MemoryError.
+        """
+        cdef const StatConfig *c_config
+        cdef Stat *c_stat
+        cdef StatSpec spec = stat
+        parts = spec.parts or ((name, <int>PART_WHOLE, 0.0),)
+        if spec.parts and name is not None:
+            raise TypeError(f"a {type(stat).__name__} brings its names; pass None as name")
+        if name is None and not spec.parts:
+            raise TypeError("a metric needs a name")
+        config = self.config if config is None else config
+        c_config = borrow_config(config)
+        with self._adding:      # one at a time: names stay unique, and places agree with the native list
+            if self.has_expired() or self.is_removed:
+                return False
+            missing = [part for part in parts if part[0] not in self._by_name]
+            metrics = [Metric(part[0]) for part in missing]
+            if not missing:
+                return True
+            if self.registry is not None and not self.registry._claim(self, metrics):   # all of the names or none
+                return False
+            with nogil:
+                c_stat = sensor_add_stat(self.sensor, &spec.shape, c_config)
+            if c_stat is NULL:
+                if self.registry is not None:
+                    self.registry._disclaim(self, metrics)
+                raise MemoryError
+            for metric, (_, part, quantile) in zip(metrics, missing, strict=True):
+                self.attach(metric, c_stat, part, quantile, config, bool(spec.parts))
+        return True
+
+    cdef int attach(self, Metric metric, Stat *stat, int32_t part, double quantile, object config,
+                    bint is_compound) except -1:
+        cdef const StatConfig *c_config = borrow_config(config)
+        cdef MetricCore *core
+        self._metrics.append(metric)
+        with nogil:
+            core = sensor_add_metric(self.sensor, stat, part, quantile, c_config, is_compound)
+        if core is NULL:
+            self._metrics.pop()
+            if self.registry is not None:
+                self.registry._disclaim(self, [metric])
+            raise MemoryError
+        metric.bind(self.sensor, core, self.clock, config)
+        self._by_name[metric.name] = metric
+        return 0
+
+    def record(self, double value=1.0, time_ms=None, bint check=True) -> None:
+        """Record ``value`` into every statistic and then, if ``check``, hold every quota against what it measures now.
+
+        Args:
+            value: any float; below zero gives back what was recorded.
+            time_ms: milliseconds since 1970; None asks the clock.
+            check: False records only.
+        Raises: QuotaViolationError by the first violated metric; the value stays recorded, parents are not reached.
+        """
+        cdef int64_t now_ms = checked_time(time_ms, self.clock)
+        cdef Violation violation
+        if self.record_native(value, now_ms, check, &violation) != RECORD_ACCEPTED:
+            self.raise_violation(&violation)
+
+    cdef int record_native(self, double value, int64_t now_ms, bint check, Violation *violation) noexcept:
+        """A record from Python: the GIL is dropped only where somebody else holds the lock, or parents follow."""
+        cdef SensorCore *sensor = self.sensor
+        cdef int result
+        if sensor.parent_count == 0 and sensor.records and mutex_try_lock(&sensor.lock):
+            atomic_store(&sensor.last_record_ms, now_ms)
+            return sensor_record_own_and_unlock(sensor, value, now_ms, check, violation, NULL)
+        with nogil:
+            result = sensor_record(sensor, value, now_ms, check, violation)
+        return result
+
+    def record_and_throttle(self, double value=1.0, time_ms=None, max_throttle_ms=None) -> int:
+        """Record with check, and answer a violation by its delay instead of an error.
+
+        Args: value, time_ms: as for ``record``. max_throttle_ms: the longest delay that is answered, None for any.
+        Returns: milliseconds until the average is back at the bound; 0 if every quota is kept.
+        Raises: ValueError if the violated metric is neither a rate nor a token bucket (the value stays recorded).
+        """
+        cdef int64_t now_ms = checked_time(time_ms, self.clock)
+        cdef int64_t cap_ms = INT64_MAX
+        cdef Violation violation
+        if max_throttle_ms is not None:
+            cap_ms = integer(max_throttle_ms, "max_throttle_ms", INT64_MIN, INT64_MAX)
+        if self.record_native(value, now_ms, True, &violation) == RECORD_ACCEPTED:
+            return 0
+        if not metric_has_throttle(violation.metric):
+            name = self.find_metric(violation.metric).name
+            raise ValueError(f"no delay follows from {name!r}: not a rate, no token bucket")
+        return max(0, min(cap_ms, violation.throttle_ms))    # a lower bound asks for no wait
+
+    def record_strict(self, double value=1.0, time_ms=None) -> None:
+        """Check first, and record without a check only if every quota is kept: a refused value is not recorded.
+
+        The value itself may go far beyond the bound: what counts is what was recorded before.
+        Raises: QuotaViolationError; nothing was recorded.
+        """
+        cdef int64_t now_ms = checked_time(time_ms, self.clock)
+        cdef Violation violation
+        cdef int result
+        with nogil:
+            result = sensor_record_strict(self.sensor, value, now_ms, &violation, NULL)
+        if result != RECORD_ACCEPTED:
+            self.raise_violation(&violation)
+
+    def check_quotas(self, time_ms=None) -> None:
+        """Hold every quota against what its metric measures now; raises QuotaViolationError by the first violated."""
+        cdef int64_t now_ms = checked_time(time_ms, self.clock)
+        cdef Violation violation
+        cdef int result
+        with nogil:
+            result = sensor_check(self.sensor, now_ms, &violation)
+        if result != RECORD_ACCEPTED:
+            self.raise_violation(&violation)
+
+    def has_expired(self, time_ms=None) -> bool:
+        """Return whether the last record is longer ago than the sensor's idle time."""
+        return sensor_has_expired(self.sensor, checked_time(time_ms, self.clock))
+
+    @property
+    def should_record(self) -> bool:
+        """Whether the config's level lets this sensor record."""
+        return bool(self.sensor.records)
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the registry has removed this sensor; it goes on working, for nobody."""
+        return sensor_is_removed(self.sensor)
+
+    @property
+    def last_record_time_ms(self) -> int:
+        """Time of the last record, refused by a check or not; at first, that of creation."""
+        return atomic_load(&self.sensor.last_record_ms)
+
+    @property
+    def metrics(self) -> dict:
+        """A copy of name to Metric, in the order of addition."""
+        return dict(self._by_name)
+
+    def _record_repeatedly(self, int64_t count, double value, int64_t time_ms) -> int:
+        """Call the native record with check `count` times, eight a millisecond; return the violations (for
+        benchmarks).
+        """
+        cdef Violation violation
+        cdef int64_t violations = 0
+        cdef int64_t i
+        checked_time(time_ms, self.clock)
+        with nogil:
+            for i in range(count):
+                violations += sensor_record(self.sensor, value, time_ms + (i >> 3), True, &violation)
+        return violations
+
+    def _join(self, registry) -> None:
+        """Belong to a registry from now on (SensorRegistry.adopt)."""
+        if self.registry is not None and self.registry is not registry:
+            raise ValueError(f"sensor {self.name!r} belongs to another registry")
+        self.registry = registry
+
+    def _mark_removed(self) -> None:
+        atomic_store(&self.sensor.removed, 1)
+
+    def __repr__(self):
+        return f"<Sensor {self.name!r}, {len(self._by_name)} metrics>"
+
+
+cdef Sensor sensor_handle(SensorCore *core, str name, object clock, list metrics):
+    cdef Sensor handle = Sensor.__new__(Sensor, name, None, clock=clock)
+    cdef MetricCore *metric_core
+    cdef Metric metric
+    cdef int32_t index
+    sensor_release(handle.sensor)
+    handle.sensor = sensor_retain(core)
+    for index, (metric_name, config) in enumerate(metrics):
+        with nogil:
+            metric_core = sensor_metric(core, index)
+        if metric_core is NULL:
+            raise ValueError(f"sensor {name!r} has no metric {index}")
+        metric = Metric(metric_name)
+        metric.bind(core, metric_core, handle.clock, config)
+        handle._metrics.append(metric)
+        handle._by_name[metric_name] = metric
+    return handle

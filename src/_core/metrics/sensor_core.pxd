@@ -1,0 +1,94 @@
+"""A sensor: a stream of values that feeds several statistics, some of them bounded by a quota; and its parents.
+
+Locks: ``SensorCore.lock`` guards everything below it in the struct. It is a leaf but for sensors_charge, which takes
+the locks of several sensors in the order of their addresses; nothing else is taken under it. Ownership: counted; a
+sensor holds a count on each parent. Stats and metrics live as long as their sensor, so a borrowed MetricCore needs a
+count on the sensor. Everything here is safe from any thread without the GIL.
+"""
+from libc.stdint cimport int32_t, int64_t
+from kbroker._core.metrics.metric_config cimport StatConfig
+from kbroker._core.metrics.stats cimport Stat, StatShape
+from kbroker._core.sync cimport AtomicI64, Mutex
+
+cdef enum:
+    NO_THROTTLE_FORMULA = -1    # throttle_ms of a violation that is neither a rate's nor a token bucket's
+    NO_CAP = -1
+
+cdef enum RecordResult:
+    RECORD_ACCEPTED = 0
+    RECORD_VIOLATED = 1
+
+cdef struct MetricCore:
+    SensorCore *sensor          # borrowed: the owner
+    Stat *stat                  # borrowed from the same sensor
+    StatConfig config           # guarded by the sensor's lock
+    double quantile
+    int32_t part
+    int32_t index               # place among the sensor's metrics
+
+cdef struct Violation:
+    MetricCore *metric          # borrowed: of the sensor or one of its parents
+    double observed
+    double bound
+    int64_t throttle_ms         # uncapped; how long until the average is back at the bound, or NO_THROTTLE_FORMULA
+    int64_t window_ms           # what a rate covers now; of a token bucket, how long it takes to fill
+
+cdef struct SensorCore:
+    AtomicI64 refs
+    AtomicI64 last_record_ms
+    AtomicI64 removed           # 1: no longer in its registry; who cached it looks its name up again
+    int64_t expiration_ms       # INT64_MAX: never; fixed at creation
+    bint records                # false: too detailed for its config; fixed at creation
+    int32_t parent_count
+    SensorCore **parents        # owned counts; fixed at creation
+    Mutex lock
+    int64_t record_count        # values recorded so far
+    int32_t stat_count
+    int32_t metric_count
+    int32_t stat_capacity
+    int32_t metric_capacity
+    Stat **stats
+    MetricCore **metrics
+
+cdef SensorCore *sensor_new(SensorCore **parents, int32_t parent_count, int64_t expiration_ms, bint records,
+                            int64_t now_ms) noexcept nogil
+cdef SensorCore *sensor_retain(SensorCore *sensor) noexcept nogil
+cdef void sensor_release(SensorCore *sensor) noexcept nogil
+cdef bint sensor_has_expired(SensorCore *sensor, int64_t now_ms) noexcept nogil
+cdef bint sensor_is_removed(SensorCore *sensor) noexcept nogil
+# Adds a stat that several metrics may show; NULL when memory is out. A simple stat (is_compound false) takes its config
+# from its one metric from then on, a compound one keeps `config`.
+cdef Stat *sensor_add_stat(SensorCore *sensor, const StatShape *shape, const StatConfig *config) noexcept nogil
+cdef MetricCore *sensor_add_metric(SensorCore *sensor, Stat *stat, int32_t part, double quantile,
+                                   const StatConfig *config, bint is_compound) noexcept nogil
+# The metric of a place in the order of addition, NULL if there is none; borrowed.
+cdef MetricCore *sensor_metric(SensorCore *sensor, int32_t index) noexcept nogil
+# Record, then check every quota in the order of the metrics, then the parents; the first violation ends it (what was
+# recorded stays, parents stay unrecorded). The violation is written only with RECORD_VIOLATED.
+cdef int sensor_record(SensorCore *sensor, double value, int64_t now_ms, bint check,
+                       Violation *violation) noexcept nogil
+# The same, and *number is the value's place among all that this sensor has recorded, from 1; 0: it was not.
+cdef int sensor_record_numbered(SensorCore *sensor, double value, int64_t now_ms, bint check, Violation *violation,
+                                int64_t *number) noexcept nogil
+cdef int sensor_check(SensorCore *sensor, int64_t now_ms, Violation *violation) noexcept nogil
+# Check, and only if nothing is violated record without a check, in one go. *number: as above, of a refused
+# value that of the latest recorded before; NULL if nobody asks.
+cdef int sensor_record_strict(SensorCore *sensor, double value, int64_t now_ms, Violation *violation,
+                              int64_t *number) noexcept nogil
+# sensor_record as a delay: 0, or the throttle time of the violation, at most cap_ms unless NO_CAP (0 if it has no
+# formula).
+cdef int64_t sensor_throttle_ms(SensorCore *sensor, double value, int64_t now_ms, int64_t cap_ms) noexcept nogil
+cdef double metric_measure(MetricCore *metric, int64_t now_ms) noexcept nogil
+cdef bint metric_is_rate(const MetricCore *metric) noexcept nogil
+cdef int64_t metric_window_ms(MetricCore *metric, int64_t now_ms) noexcept nogil     # of a rate
+cdef int64_t metric_throttle_ms(MetricCore *metric, double observed, int64_t now_ms) noexcept nogil
+cdef bint metric_set_config(MetricCore *metric, const StatConfig *config) noexcept nogil     # false: memory is out
+cdef void metric_get_config(MetricCore *metric, StatConfig *config) noexcept nogil
+cdef bint metric_has_throttle(const MetricCore *metric) noexcept nogil      # a rate's or a token bucket's
+# With the lock held (sensors_charge). The first gives the lock back.
+cdef int sensor_record_own_and_unlock(SensorCore *sensor, double value, int64_t now_ms, bint check,
+                                      Violation *violation, int64_t *number) noexcept nogil
+cdef void sensor_record_locked(SensorCore *sensor, double value, int64_t now_ms) noexcept nogil
+cdef int sensor_check_locked(SensorCore *sensor, int64_t now_ms, Violation *violation) noexcept nogil
+cdef int sensor_record_parents(SensorCore *sensor, double value, int64_t now_ms, bint check,
+                               Violation *violation) noexcept nogil

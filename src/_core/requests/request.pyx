@@ -1,0 +1,222 @@
+"""Birth, answer and death of a Request: memory only, no thread, no Kafka."""
+from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset, strlen
+
+from kbroker._core.requests.memory_pool cimport pool_free, pool_decref
+from kbroker._core.sync cimport atomic_add_fetch, atomic_store
+
+cdef extern from *:
+    """
+    #ifdef _WIN32
+    #include <io.h>
+    static inline void kb_close_fd(int fd) { _close(fd); }
+    #else
+    #include <unistd.h>
+    static inline void kb_close_fd(int fd) { close(fd); }
+    #endif
+    """
+    void kb_close_fd(int fd) noexcept nogil
+
+
+cdef OpenFile *open_file_new(int fd) noexcept nogil:
+    cdef OpenFile *file = <OpenFile *>calloc(1, sizeof(OpenFile))
+    if file is not NULL:
+        atomic_store(&file.refs, 1)
+        file.fd = fd
+    return file
+
+
+cdef OpenFile *open_file_retain(OpenFile *file) noexcept nogil:
+    atomic_add_fetch(&file.refs, 1)
+    return file
+
+
+cdef void open_file_release(OpenFile *file) noexcept nogil:
+    if file is NULL or atomic_add_fetch(&file.refs, -1) != 0:
+        return
+    if file.fd >= 0:
+        kb_close_fd(file.fd)
+    free(file)
+
+
+cdef Session *session_new(const char *principal) noexcept nogil:
+    cdef Session *session = <Session *>calloc(1, sizeof(Session))
+    cdef size_t size = strlen(principal) + 1
+    if session is NULL:
+        return NULL
+    session.principal = <char *>malloc(size)
+    if session.principal is NULL:
+        free(session)
+        return NULL
+    memcpy(session.principal, principal, size)
+    atomic_store(&session.refs, 1)
+    return session
+
+
+cdef Session *session_retain(Session *session) noexcept nogil:
+    atomic_add_fetch(&session.refs, 1)
+    return session
+
+
+cdef void session_release(Session *session) noexcept nogil:
+    if session is NULL or atomic_add_fetch(&session.refs, -1) != 0:
+        return
+    if session.release_keys is not NULL and session.keys is not NULL:
+        session.release_keys(session.keys)
+    free(session.principal)
+    free(session)
+
+
+cdef Request *request_new(int64_t payload_bytes) noexcept nogil:
+    cdef Request *request
+    if payload_bytes < 0:
+        return NULL
+    request = <Request *>malloc(sizeof(Request) + <size_t>payload_bytes)
+    if request is NULL:
+        return NULL
+    memset(request, 0, <size_t>(request.quota_events_capacity - <char *>request))
+    request.payload = <char *>request + sizeof(Request)
+    request.size_bytes = payload_bytes
+    request.capacity_bytes = payload_bytes
+    request.segments = request.inline_segments
+    request.segment_capacity = INLINE_SEGMENTS
+    return request
+
+
+cdef void request_free(Request *request) noexcept nogil:
+    if request is NULL:
+        return
+    if request.release_state is not NULL and request.state is not NULL:
+        request.release_state(request)
+    request_charge_network(request)
+    if request.quota_events is not NULL:
+        request.release_quota_events(request.quota_events)
+    if request.response_hook is not NULL:
+        request.release_diverted(request.response_hook)
+    request_clear_response(request)
+    drop_payload(request)
+    free(request.client_id_owned)
+    free(request.announced)
+    session_release(request.session)
+    free(request)
+
+
+cdef void request_charge_network(Request *request) noexcept nogil:
+    if request.charge_network is not NULL:
+        request.charge_network(request)
+        request.charge_network = NULL
+
+
+cdef void request_release_payload(Request *request) noexcept nogil:
+    """Give memory and charge back. A payload behind the struct lives on until request_free, and so does client_id;
+    from one with memory of its own it is copied, for whoever judges or logs the request at its end."""
+    cdef char *copy
+    if request.payload_owned is not NULL and request.client_id is not NULL and request.client_id_owned is NULL:
+        copy = <char *>malloc(<size_t>(request.client_id_bytes or 1))
+        if copy is not NULL:
+            memcpy(copy, request.client_id, <size_t>request.client_id_bytes)
+        else:
+            request.client_id_bytes = 0
+        request.client_id = request.client_id_owned = copy
+    drop_payload(request)
+
+
+cdef void drop_payload(Request *request) noexcept nogil:
+    free(request.payload_owned)
+    request.payload_owned = NULL
+    request.payload = NULL
+    if request.pool is not NULL:
+        if request.pool_charge > 0:
+            pool_free(request.pool, request.pool_charge)
+        request.pool_charge = 0
+        pool_decref(request.pool)
+        request.pool = NULL
+
+
+cdef Segment *next_segment(Request *request) noexcept nogil:
+    """Room for one more segment, zeroed; NULL when memory is out."""
+    cdef Segment *grown
+    cdef int32_t capacity
+    if request.segment_count == request.segment_capacity:
+        capacity = request.segment_capacity * 4
+        grown = <Segment *>malloc(<size_t>capacity * sizeof(Segment))
+        if grown is NULL:
+            return NULL
+        memcpy(grown, request.segments, <size_t>request.segment_count * sizeof(Segment))
+        free(request.segments_owned)
+        request.segments = grown
+        request.segments_owned = grown
+        request.segment_capacity = capacity
+    grown = &request.segments[request.segment_count]
+    memset(grown, 0, sizeof(Segment))
+    return grown
+
+
+cdef char *request_reserve(Request *request, int64_t size_bytes) noexcept nogil:
+    cdef Segment *last
+    cdef char *region
+    if size_bytes < 0:
+        return NULL
+    if size_bytes <= INLINE_OUT_BYTES - request.inline_used:
+        region = request.inline_out + request.inline_used
+        if request.segment_count > 0:
+            last = &request.segments[request.segment_count - 1]
+            if last.kind == SEGMENT_MEMORY and last.owned is NULL and last.data + last.size_bytes == region:
+                last.size_bytes += size_bytes       # one iovec for neighbours
+                request.inline_used += <int32_t>size_bytes
+                request.response_bytes += size_bytes
+                return region
+        if not request_add_memory(request, region, size_bytes, NULL):
+            return NULL
+        request.inline_used += <int32_t>size_bytes
+        return region
+    region = <char *>malloc(<size_t>size_bytes)
+    if region is NULL:
+        return NULL
+    if not request_add_memory(request, region, size_bytes, region):
+        free(region)
+        return NULL
+    return region
+
+
+cdef bint request_add_memory(Request *request, char *data, int64_t size_bytes, char *owned) noexcept nogil:
+    cdef Segment *segment = next_segment(request)
+    if segment is NULL:
+        return False
+    segment.kind = SEGMENT_MEMORY
+    segment.data = data
+    segment.size_bytes = size_bytes
+    segment.owned = owned
+    request.segment_count += 1
+    request.response_bytes += size_bytes
+    return True
+
+
+cdef bint request_add_file(Request *request, OpenFile *file, int64_t position, int64_t size_bytes) noexcept nogil:
+    cdef Segment *segment = next_segment(request)
+    if segment is NULL:
+        return False                # the count stays the caller's
+    segment.kind = SEGMENT_FILE
+    segment.file = file
+    segment.position = position
+    segment.size_bytes = size_bytes
+    request.segment_count += 1
+    request.response_bytes += size_bytes
+    return True
+
+
+cdef void request_clear_response(Request *request) noexcept nogil:
+    cdef int32_t i
+    for i in range(request.segment_count):
+        free(request.segments[i].owned)
+        if request.segments[i].kind == SEGMENT_FILE:
+            open_file_release(request.segments[i].file)
+    free(request.segments_owned)
+    request.segments_owned = NULL
+    request.segments = request.inline_segments
+    request.segment_capacity = INLINE_SEGMENTS
+    request.segment_count = 0
+    request.inline_used = 0
+    request.response_bytes = 0
+    request.error_kinds = 0

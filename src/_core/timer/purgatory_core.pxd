@@ -1,0 +1,80 @@
+"""Delayed operations watched by key, completed once, expired by a timing wheel (Kafka's DelayedOperationPurgatory).
+
+An operation is any struct that begins with ``Operation`` and brings a table of functions. Lock order: operation's lock
+(its own, or one supplied) -> shard lock; operation's lock -> timer lock; no shard lock is held with the timer's.
+Functions of a table run under no lock but the operation's. check_and_complete is called holding none of them.
+"""
+from libc.stdint cimport int32_t, int64_t
+from kbroker._core.sync cimport AtomicI64, Mutex
+from kbroker._core.timer.timer_core cimport Timer, TimerEntry
+from kbroker._core.timer.watch_lists cimport Key, Watcher, WatcherBlock, WatchTable
+
+cdef struct Operation
+cdef struct OperationTable:
+    # Under the operation's lock. True if satisfied AND this call won operation_force_complete. Safe to call repeatedly.
+    bint (*try_complete)(Operation *op) noexcept nogil
+    # Exactly once, on the winner's thread; under the operation's lock if the winner is try_complete, else under none.
+    void (*on_complete)(Operation *op) noexcept nogil
+    void (*on_expiration)(Operation *op) noexcept nogil     # after on_complete, only if the time-out won; may be NULL
+    void (*destroy)(Operation *op) noexcept nogil           # last count gone; the payload was freed at completion
+
+cdef struct Operation:
+    AtomicI64 refs              # caller, each watch list, timer
+    AtomicI64 completed         # 0 -> 1 once
+    AtomicI64 block             # its WatcherBlock, from the watch on: an operation is watched once
+    TimerEntry timer_entry      # in one cache line with the three before it; the operation is found through ``self_``
+    Operation *self_            # directly behind timer_entry
+    OperationTable *table
+    int64_t timeout_ms
+    WatcherBlock *room          # in the owner's memory, for up to reserve_for watchers; NULL: allocated at the watch
+    int64_t reserve_for            # both set between operation_init and the watch
+    Mutex *lock                 # &own_lock or the supplied one; NULL: try_complete locks for itself (Python operations)
+    Mutex own_lock
+
+cdef struct Purgatory:          # counted: its makers, and each operation that was watched
+    AtomicI64 refs
+    AtomicI64 estimated_total   # operations watched, corrected by each purge
+    AtomicI64 delayed           # operations in the timer
+    AtomicI64 closed
+    Timer *timer                # owned count
+    int64_t purge_interval
+    WatchTable lists
+
+cdef Purgatory *purgatory_new(Timer *timer, int64_t purge_interval, int32_t shards) noexcept nogil
+cdef Purgatory *purgatory_retain(Purgatory *purgatory) noexcept nogil
+cdef void purgatory_release(Purgatory *purgatory) noexcept nogil
+# Count 1, the caller's; lock NULL: its own.
+cdef void operation_init(Operation *op, OperationTable *table, int64_t timeout_ms, Mutex *lock) noexcept nogil
+cdef void operation_release(Operation *op) noexcept nogil
+cdef bint operation_force_complete(Operation *op) noexcept nogil
+cdef bint operation_is_completed(Operation *op) noexcept nogil
+# The caller keeps its own count on op, which was not watched before. True: completed by this call. Without memory to
+# watch it, and after close, it is completed at once.
+cdef bint purgatory_try_complete_else_watch(
+    Purgatory *purgatory, Operation *op, Key *keys, int32_t key_count) noexcept nogil
+cdef int64_t purgatory_check_and_complete(Purgatory *purgatory, Key *key) noexcept nogil
+cdef int64_t purgatory_cancel_for_key(Purgatory *purgatory, Key *key) noexcept nogil   # how many; completes none
+cdef int64_t purgatory_watched(Purgatory *purgatory) noexcept nogil
+cdef int64_t purgatory_delayed(Purgatory *purgatory) noexcept nogil
+# One reaper turn: timer, then maybe purge.
+cdef bint purgatory_advance(Purgatory *purgatory, int64_t timeout_ms) noexcept nogil
+# Completes what still waits (payloads are freed by on_complete), wakes the reaper and refuses to watch from now on. The
+# timer stays open: it may serve others. An owner must call it: watched operations hold a count of their purgatory.
+cdef void purgatory_close(Purgatory *purgatory) noexcept nogil
+
+# For Python's view, whose operations complete in their own way.
+cdef bint win_completion(Operation *op) noexcept nogil                 # true for one caller only
+cdef void stop_timeout(Operation *op) noexcept nogil
+cdef void leave_all_lists(Operation *op) noexcept nogil                # of a completed one; the caller has a count
+cdef Purgatory *purgatory_of(Operation *op) noexcept nogil             # NULL before the watch
+cdef bint watch_all(Purgatory *purgatory, Operation *op, Key *keys, int32_t key_count) noexcept nogil
+cdef void start_timeout(Purgatory *purgatory, Operation *op) noexcept nogil
+cdef Watcher *take_watchers(Purgatory *purgatory, Key *key, int64_t *traces) noexcept nogil
+cdef void rewatch(Purgatory *purgatory, Key *key, Watcher *watcher) noexcept nogil     # of take_watchers
+cdef void maybe_purge(Purgatory *purgatory) noexcept nogil
+# Closes; every operation leaves lists and timer and goes through `drop`, which may be NULL: then it is completed.
+cdef void purgatory_empty(Purgatory *purgatory, void (*drop)(Operation *op) noexcept nogil) noexcept nogil
+
+
+cdef inline Operation *operation_of(TimerEntry *entry) noexcept nogil:
+    return (<Operation **>(<char *>entry + sizeof(TimerEntry)))[0]

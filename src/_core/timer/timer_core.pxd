@@ -1,0 +1,96 @@
+"""Hierarchical timing wheel with linked buckets and a delay queue of buckets (Kafka's SystemTimer + TimingWheel).
+
+Lock: one mutex per timer (``Timer.lock``); callbacks run outside it, on the thread that advances. O(1) add and cancel;
+a cancelled entry is unlinked at once. Never early: a due time between two ticks counts as the later tick.
+"""
+from libc.stdint cimport int32_t, int64_t
+from kbroker._core.clock cimport Clock, Waker
+from kbroker._core.containers.heap cimport Heap, HeapEntry
+from kbroker._core.sync cimport AtomicI64, Cond, Mutex
+
+cdef enum:
+    LARGEST_LEVELS = 64             # with two slots a level doubles the span: 2**63 ms is out of any clock's reach
+
+cdef struct TimerEntry:         # embedded in its owner (zeroed before first use); one timer at a time
+    TimerEntry *next
+    TimerEntry *prev
+    void *bucket                # NULL: not pending
+    int64_t due_ms              # absolute, clock_now_ms scale, rounded up to a tick
+    void (*fire)(TimerEntry *entry) noexcept nogil    # outside the lock; the entry is no longer pending
+
+# The layout is for this module and for Python's view of it.
+cdef struct Bucket:
+    HeapEntry expiration            # in the delay queue by the start of its slot in ms; -1: not queued
+    TimerEntry root                 # sentinel of a circular list, in order of insertion
+    int32_t level
+    int32_t slot
+
+cdef struct Wheel:
+    int64_t tick_ms
+    int64_t interval_ms             # tick * size: what this wheel can hold beyond its clock
+    int64_t current_ms              # clock of this wheel: a multiple of tick, moved only by buckets that came due
+    Bucket *buckets
+
+cdef struct Timer:                  # counted
+    AtomicI64 refs
+    Clock *clock                    # owned count
+    Waker waker
+    Mutex lock                      # guards all below; wakers of the clock take it, nothing else is taken under it
+    int64_t pending                 # entries in buckets and in due
+    int32_t waiters
+    int32_t levels
+    bint closed
+    Cond changed                    # an earlier bucket, something due, the virtual time, close
+    int32_t wheel_size
+    int64_t wake_calls              # of timer_wake
+    int64_t offers                  # buckets put in the queue
+    Bucket fresh                    # due when added; joins `due` at the next collect: a callback that adds ends
+    Bucket due                      # expired, not yet taken
+    Heap queue                      # the delay queue of buckets; room for every bucket there is
+    Wheel wheels[LARGEST_LEVELS]
+
+cdef struct TimerFigures:
+    int64_t pending
+    int64_t offers                  # buckets put in the delay queue since the start
+    int64_t queued_buckets          # in the delay queue now
+    int64_t live_buckets            # with at least one entry
+
+cdef Timer *timer_new(Clock *clock, int64_t tick_ms, int32_t wheel_size) noexcept nogil
+cdef Timer *timer_retain(Timer *timer) noexcept nogil
+cdef void timer_release(Timer *timer) noexcept nogil
+# Re-adding re-schedules. An entry that is due already fires at the next advance, never on the adding thread.
+cdef void timer_add(Timer *timer, TimerEntry *entry, int64_t delay_ms) noexcept nogil
+# True: it was pending and will not fire. False: it was not added, has fired, or is firing on another thread right now:
+# the owner keeps the entry's memory until ``fire`` has run (count what the timer holds).
+cdef bint timer_cancel(Timer *timer, TimerEntry *entry) noexcept nogil
+cdef int64_t timer_pending(Timer *timer) noexcept nogil                    # exact
+# Waits (without the GIL) up to timeout_ms for a bucket to become due, fires what is due; true if anything was polled.
+cdef bint timer_advance(Timer *timer, int64_t timeout_ms) noexcept nogil
+# Wakes and ends the waiters; pending entries can only be cancelled.
+cdef void timer_close(Timer *timer) noexcept nogil
+cdef bint timer_is_closed(Timer *timer) noexcept nogil
+# The two halves of timer_advance, for an owner that fires in its own way: wait and collect, then take what is due one
+# by one (NULL: none left). An entry taken is no longer pending and ``fire`` has not run.
+cdef bint timer_collect(Timer *timer, int64_t timeout_ms) noexcept nogil
+cdef TimerEntry *timer_take_due(Timer *timer) noexcept nogil
+cdef TimerEntry *timer_take_due_with_gil(Timer *timer) noexcept       # the same for a caller that holds the GIL
+# Up to `room` at once, for an owner whose entries need not be cancelled once they are due; 0: none left.
+cdef int32_t timer_take_due_batch(Timer *timer, TimerEntry **entries, int32_t room) noexcept nogil
+cdef void timer_wake(Timer *timer) noexcept nogil                          # every wait of now ends as if timed out
+# Nothing is due, nothing fires, and a thread waits for what comes (or the timer is closed).
+cdef bint timer_is_quiet(Timer *timer) noexcept nogil
+cdef Clock *timer_clock(Timer *timer) noexcept nogil                       # borrowed
+cdef void timer_figures(Timer *timer, TimerFigures *figures) noexcept nogil
+
+# For Python's view, which drops the GIL only if the lock is taken. All but due_after: the lock is held.
+cdef int64_t due_after(Timer *timer, int64_t delay_ms) noexcept nogil
+cdef bint add_locked(Timer *timer, TimerEntry *entry, int64_t due_ms) noexcept nogil   # true: broadcast `changed`
+cdef bint cancel_locked(Timer *timer, TimerEntry *entry) noexcept nogil
+cdef Bucket *bucket_at(Timer *timer, int32_t level, int32_t slot) noexcept nogil       # level -2: due, -1: fresh
+
+
+cdef inline void unlink_entry(TimerEntry *entry) noexcept nogil:
+    entry.prev.next = entry.next
+    entry.next.prev = entry.prev
+    entry.next = entry.prev = NULL
+    entry.bucket = NULL

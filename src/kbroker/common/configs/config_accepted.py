@@ -1,0 +1,175 @@
+"""Broker keys of Kafka's that change nothing here: some are taken and shown, the others are refused at run time.
+
+What one broker without tiered storage, transactions or the new group protocols has no use for is accepted, so that
+tools which set it find it again. Names only known to be Kafka's are refused where a change would be a lie: Kafka reads
+them at start, or would apply them and kbroker would not.
+"""
+
+from __future__ import annotations
+
+from kbroker.common.configs.config_def import (
+    INT64_MAX,
+    ConfigKey,
+    ConfigType,
+    ConfigValue,
+    Dynamic,
+    Importance,
+    Validator,
+    between,
+)
+
+BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = (
+    ConfigType.BOOLEAN,
+    ConfigType.STRING,
+    ConfigType.INT,
+    ConfigType.SHORT,
+    ConfigType.LONG,
+    ConfigType.DOUBLE,
+    ConfigType.LIST,
+)
+TIERED, GROUPS = "Accepted; there is no tiered storage.", "Accepted; these groups are not served."
+GROUP_ASSIGNMENT_MAX_MS = 15_000  # group.consumer.max.assignment.interval.ms, and those of the other kinds
+ONE_BROKER = "Accepted; one broker replicates nothing."
+
+
+def _key(name: str, kind: ConfigType, default: ConfigValue, validator: Validator | None, doc: str) -> ConfigKey:
+    return ConfigKey(name, kind, default, doc, validator, Importance.LOW, Dynamic.CLUSTER_WIDE)
+
+
+ACCEPTED_KEYS: tuple[ConfigKey, ...] = (
+    _key("num.replica.fetchers", INT, 1, between(1), ONE_BROKER),
+    _key("follower.fetch.last.tiered.offset.enable", BOOLEAN, False, None, TIERED),
+    _key("remote.fetch.max.wait.ms", INT, 500, between(1), TIERED),
+    _key("remote.list.offsets.request.timeout.ms", LONG, 30_000, between(1), TIERED),
+    _key("remote.log.index.file.cache.total.size.bytes", LONG, 1_073_741_824, between(1), TIERED),
+    _key("remote.log.manager.copier.thread.pool.size", INT, 10, between(1), TIERED),
+    _key("remote.log.manager.expiration.thread.pool.size", INT, 10, between(1), TIERED),
+    _key("remote.log.manager.follower.thread.pool.size", INT, 2, between(1), TIERED),
+    _key("remote.log.manager.copy.max.bytes.per.second", LONG, INT64_MAX, between(1), TIERED),
+    _key("remote.log.manager.fetch.max.bytes.per.second", LONG, INT64_MAX, between(1), TIERED),
+    _key("remote.log.reader.threads", INT, 10, between(1), TIERED),
+    _key("group.consumer.assignment.interval.ms", INT, 1000, between(0), GROUPS),
+    _key("group.share.assignment.interval.ms", INT, 1000, between(0), GROUPS),
+    _key("group.streams.assignment.interval.ms", INT, 1000, between(0), GROUPS),
+    _key("group.coordinator.cached.buffer.max.bytes", INT, 1_048_588, between(512 * 1024), "Accepted."),
+    _key("share.coordinator.cached.buffer.max.bytes", INT, 1_048_588, between(512 * 1024), GROUPS),
+    _key("transaction.partition.verification.enable", BOOLEAN, True, None, "Accepted; there are no transactions."),
+)
+
+_NOT_SERVED = "Accepted; there is no Kerberos and no bearer token."
+_OWN_TLS = "Accepted; TLS is OpenSSL's."
+
+
+def _of_one(name: str, kind: ConfigType, default: ConfigValue, validator: Validator | None, doc: str) -> ConfigKey:
+    return ConfigKey(name, kind, default, doc, validator, Importance.LOW, Dynamic.PER_BROKER)
+
+
+ACCEPTED_KEYS += (
+    _of_one("sasl.kerberos.kinit.cmd", STRING, "/usr/bin/kinit", None, _NOT_SERVED),
+    _of_one("sasl.kerberos.min.time.before.relogin", LONG, 60_000, None, _NOT_SERVED),
+    _of_one("sasl.kerberos.principal.to.local.rules", LIST, ("DEFAULT",), None, _NOT_SERVED),
+    _of_one("sasl.kerberos.service.name", STRING, None, None, _NOT_SERVED),
+    _of_one("sasl.kerberos.ticket.renew.jitter", DOUBLE, 0.05, None, _NOT_SERVED),
+    _of_one("sasl.kerberos.ticket.renew.window.factor", DOUBLE, 0.8, None, _NOT_SERVED),
+    _of_one("sasl.login.refresh.buffer.seconds", SHORT, 300, None, _NOT_SERVED),
+    _of_one("sasl.login.refresh.min.period.seconds", SHORT, 60, None, _NOT_SERVED),
+    _of_one("sasl.login.refresh.window.factor", DOUBLE, 0.8, None, _NOT_SERVED),
+    _of_one("sasl.login.refresh.window.jitter", DOUBLE, 0.05, None, _NOT_SERVED),
+    _of_one("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, "Accepted; there is one broker."),
+    _of_one("ssl.endpoint.identification.algorithm", STRING, "https", None, "Accepted; there is one broker."),
+    _of_one("ssl.keymanager.algorithm", STRING, "SunX509", None, _OWN_TLS),
+    _of_one("ssl.protocol", STRING, "TLSv1.3", None, "Accepted; ssl.enabled.protocols says which versions are served."),
+    _of_one("ssl.provider", STRING, None, None, _OWN_TLS),
+    _of_one("ssl.secure.random.implementation", STRING, None, None, _OWN_TLS),
+    _of_one("ssl.trustmanager.algorithm", STRING, "PKIX", None, _OWN_TLS),
+)
+
+#: Those that are shown only once they are set.
+RATE_KEYS: tuple[ConfigKey, ...] = tuple(
+    _key(name, LONG, None, between(0), ONE_BROKER)
+    for name in (
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    )
+)
+
+_READ_AT_START = """
+    add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms alter.config.policy.class.name
+    alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
+    authorizer.class.name auto.leader.rebalance.enable broker.heartbeat.interval.ms broker.session.timeout.ms
+    client.quota.callback.class controller.listener.names controller.quorum.append.linger.ms
+    controller.quorum.auto.join.enable controller.quorum.bootstrap.servers controller.quorum.election.backoff.max.ms
+    controller.quorum.election.timeout.ms controller.quorum.fetch.max.bytes
+    controller.quorum.fetch.snapshot.max.bytes controller.quorum.fetch.timeout.ms
+    controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms controller.quorum.voters
+    controller.socket.timeout.ms create.topic.policy.class.name delegation.token.expiry.check.interval.ms
+    delegation.token.expiry.time.ms delegation.token.max.lifetime.ms delegation.token.secret.key
+    delete.records.purgatory.purge.interval.requests early.start.listeners group.consumer.assignors
+    group.consumer.heartbeat.interval.ms group.consumer.max.assignment.interval.ms
+    group.consumer.max.heartbeat.interval.ms group.consumer.max.session.timeout.ms group.consumer.max.size
+    group.consumer.migration.policy group.consumer.min.assignment.interval.ms
+    group.consumer.min.heartbeat.interval.ms group.consumer.min.session.timeout.ms group.consumer.session.timeout.ms
+    group.coordinator.append.linger.ms group.coordinator.background.threads group.coordinator.rebalance.protocols
+    group.coordinator.threads group.share.assignors group.share.delivery.count.limit
+    group.share.heartbeat.interval.ms group.share.max.assignment.interval.ms group.share.max.delivery.count.limit
+    group.share.max.heartbeat.interval.ms group.share.max.partition.max.record.locks
+    group.share.max.record.lock.duration.ms group.share.max.session.timeout.ms group.share.max.share.sessions
+    group.share.max.size group.share.min.assignment.interval.ms group.share.min.delivery.count.limit
+    group.share.min.heartbeat.interval.ms group.share.min.partition.max.record.locks
+    group.share.min.record.lock.duration.ms group.share.min.session.timeout.ms
+    group.share.partition.max.record.locks group.share.record.lock.duration.ms group.share.session.timeout.ms
+    group.streams.heartbeat.interval.ms group.streams.initial.rebalance.delay.ms
+    group.streams.max.assignment.interval.ms group.streams.max.heartbeat.interval.ms
+    group.streams.max.session.timeout.ms group.streams.max.size group.streams.max.standby.replicas
+    group.streams.min.assignment.interval.ms group.streams.min.heartbeat.interval.ms
+    group.streams.min.session.timeout.ms group.streams.num.standby.replicas group.streams.session.timeout.ms
+    initial.broker.registration.timeout.ms kafka.metrics.polling.interval.secs kafka.metrics.reporters
+    leader.imbalance.check.interval.seconds log.dir.failure.timeout.ms max.request.partition.size.limit
+    metadata.log.dir metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms
+    metadata.log.segment.bytes metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes
+    metadata.max.retention.ms metrics.recording.level num.replica.alter.log.dirs.threads offsets.commit.timeout.ms
+    offsets.load.buffer.size offsets.topic.compression.codec remote.log.manager.copy.quota.window.num
+    remote.log.manager.copy.quota.window.size.seconds remote.log.manager.fetch.quota.window.num
+    remote.log.manager.fetch.quota.window.size.seconds remote.log.manager.task.interval.ms
+    remote.log.manager.thread.pool.size remote.log.metadata.custom.metadata.max.bytes
+    remote.log.metadata.manager.class.name remote.log.metadata.manager.class.path
+    remote.log.metadata.manager.impl.prefix remote.log.metadata.manager.listener.name
+    remote.log.reader.max.pending.tasks remote.log.storage.manager.class.name remote.log.storage.manager.class.path
+    remote.log.storage.manager.impl.prefix remote.log.storage.system.enable replica.fetch.backoff.ms
+    replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
+    replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms replica.selector.class
+    replica.socket.receive.buffer.bytes replica.socket.timeout.ms replication.quota.window.num
+    replication.quota.window.size.seconds sasl.client.callback.handler.class sasl.login.callback.handler.class
+    sasl.login.class sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.retry.backoff.max.ms
+    sasl.login.retry.backoff.ms sasl.mechanism.controller.protocol sasl.oauthbearer.assertion.algorithm
+    sasl.oauthbearer.assertion.claim.aud sasl.oauthbearer.assertion.claim.exp.seconds
+    sasl.oauthbearer.assertion.claim.iss sasl.oauthbearer.assertion.claim.jti.include
+    sasl.oauthbearer.assertion.claim.nbf.seconds sasl.oauthbearer.assertion.claim.sub
+    sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.private.key.file
+    sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.template.file
+    sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.client.credentials.client.secret
+    sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer
+    sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
+    sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
+    sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
+    sasl.server.callback.handler.class security.providers share.coordinator.append.linger.ms
+    share.coordinator.load.buffer.size share.coordinator.snapshot.update.records.per.snapshot
+    share.coordinator.state.topic.compression.codec share.coordinator.state.topic.min.isr
+    share.coordinator.state.topic.num.partitions share.coordinator.state.topic.replication.factor
+    share.coordinator.state.topic.segment.bytes share.coordinator.threads share.coordinator.write.timeout.ms
+    share.fetch.purgatory.purge.interval.requests socket.connection.setup.timeout.max.ms
+    socket.connection.setup.timeout.ms ssl.allow.dn.changes ssl.allow.san.changes telemetry.max.bytes
+    transaction.abort.timed.out.transaction.cleanup.interval.ms
+    transaction.remove.expired.transaction.cleanup.interval.ms transaction.state.log.load.buffer.size
+    transaction.two.phase.commit.enable
+"""
+
+_NOT_APPLIED = """
+    config.providers cordoned.log.dirs metric.reporters principal.builder.class sasl.jaas.config
+    ssl.engine.factory.class ssl.keystore.password ssl.truststore.password
+"""
+
+#: Names of Kafka's that cannot be changed at run time here, and have no row.
+FIXED_NAMES = frozenset(_READ_AT_START.split() + _NOT_APPLIED.split())

@@ -1,0 +1,248 @@
+"""What a configuration key is: its type, default, limits, and how text becomes a value (Kafka's ``ConfigDef``)."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kbroker.common.java.java_values import double_text, parse_double, parse_long, split_list, trim
+
+ConfigValue = bool | int | float | str | tuple[str, ...] | None
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+MOST_THREADS = 10_000  # of one kind: the broker would spend minutes, and then fail, making more
+
+
+class ConfigType(enum.IntEnum):
+    """Types as DescribeConfigs numbers them."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class ConfigSource(enum.IntEnum):
+    """Where a value comes from, as DescribeConfigs numbers it; a lower number wins over a higher one."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
+
+
+class Importance(enum.Enum):
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Dynamic(enum.Enum):
+    """Whether a key can change while the broker runs, and for whom."""
+
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER_WIDE = "cluster-wide"
+
+
+class ConfigError(ValueError):
+    """A value that a key cannot have.
+
+    ``str()`` is Kafka's wording, as clients get it; ``explain()`` adds what is allowed, for people.
+    """
+
+    def __init__(self, key: str, value: object, reason: str, allowed: str = "") -> None:
+        super().__init__(f"Invalid value {value} for configuration {key}: {reason}" if key else reason)
+        self.key = key
+        self.value = value
+        self.reason = reason
+        self.allowed = allowed
+
+    def explain(self) -> str:
+        """One line with key, value, reason and what is allowed."""
+        return f"{self} (allowed: {self.allowed})" if self.allowed else str(self)
+
+
+class Validator(NamedTuple):
+    """``check`` gives the reason of a refusal, or None; of a list, it sees each word. ``allowed`` says what passes.
+
+    ``keeps_list``: the list may hold empty words, and words twice.
+    """
+
+    allowed: str
+    check: Callable[[bool | int | float | str], str | None]
+    keeps_list: bool = False
+
+
+def between(low: float, high: float | None = None) -> Validator:
+    """A number from low to high, both included; no upper limit when high is None."""
+
+    def check(value: bool | int | float | str) -> str | None:
+        assert isinstance(value, (int, float))
+        if not value >= low:  # NaN is neither below nor above
+            return f"Value must be at least {low}"
+        if high is not None and value > high:
+            return f"Value must be no more than {high}"
+        return None
+
+    return Validator(f"at least {low}" if high is None else f"{low} to {high}", check)
+
+
+def one_of(*words: str) -> Validator:
+    """One of these words, or a list of some of them."""
+
+    def check(value: bool | int | float | str) -> str | None:
+        return None if value in words else f"String must be one of: {', '.join(words)}"
+
+    return Validator(", ".join(words), check)
+
+
+def levels(low: int, high: int, default: int) -> Validator:
+    """Compression levels: low to high, or the codec's own default, which may lie outside."""
+
+    def check(value: bool | int | float | str) -> str | None:
+        assert isinstance(value, int)
+        good = low <= value <= high or value == default
+        return None if good else f"Value must be between {low} and {high} or equal to {default}"
+
+    return Validator(f"{low} to {high}, or {default}", check)
+
+
+def throttled_replicas(name: str) -> Validator:
+    """``*``, empty, or a list of partition:broker; the check sees the whole list, as text."""
+
+    def check(value: bool | int | float | str) -> str | None:
+        if value == "*" or re.fullmatch(r"(?:[0-9]+:[0-9]+)?(?:,(?:[0-9]+:[0-9]+)?)*", str(value)):
+            return None
+        form = "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+        return f"{name} must be the literal '*' or a list of replicas in the following format: {form}"
+
+    return Validator("*, or partition:broker,...", check, keeps_list=True)
+
+
+class ConfigKey(NamedTuple):
+    """One row of the configuration table.
+
+    ``synonym``: for a topic key, the broker key that gives the topic's default. ``doc``: what DescribeConfigs and the
+    printed reference say. ``default_doc``: how a default that depends on the machine is put in words.
+    """
+
+    name: str
+    type: ConfigType
+    default: ConfigValue
+    doc: str
+    validator: Validator | None = None
+    importance: Importance = Importance.MEDIUM
+    dynamic: Dynamic = Dynamic.READ_ONLY
+    synonym: str | None = None
+    default_doc: str = ""
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether the value must not leave the broker."""
+        return self.type in (ConfigType.PASSWORD, ConfigType.UNKNOWN)
+
+    @property
+    def allowed(self) -> str:
+        """What a value may be, in words."""
+        kind = _KINDS[self.type]
+        return f"{kind}, {self.validator.allowed}" if self.validator else kind
+
+    def parse(self, text: object) -> ConfigValue:
+        """Return the typed value of ``text`` (any Python value is taken as its text).
+
+        Raises: ConfigError if it is of the wrong type or out of range.
+        """
+        value = self._typed(text)
+        if isinstance(value, tuple):
+            return self._checked_list(value)
+        if self.validator is not None and value is not None:
+            reason = self.validator.check(value)
+            if reason is not None:
+                raise ConfigError(self.name, to_text(value), reason, self.allowed)
+        return value
+
+    def _checked_list(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        """The words, each once, none empty."""
+        if self.validator is not None and self.validator.keeps_list:
+            reason = self.validator.check(",".join(words))
+            if reason is not None:
+                raise ConfigError(self.name, f"[{', '.join(words)}]", reason, self.allowed)
+            return words
+        for word in words:
+            if not word:
+                raise ConfigError("", word, f"Configuration '{self.name}' values must not be empty.", self.allowed)
+            reason = None if self.validator is None else self.validator.check(word)
+            if reason is not None:
+                raise ConfigError(self.name, word, reason, self.allowed)
+        return tuple(dict.fromkeys(words))
+
+    def _typed(self, given: object) -> ConfigValue:
+        if given is None:
+            if self.default is None:
+                return None
+            raise ConfigError(self.name, given, "entry must be non null", self.allowed)
+        if isinstance(given, (list, tuple)):
+            text = ",".join(str(word) for word in given)
+        elif isinstance(given, bool):
+            text = "true" if given else "false"
+        else:
+            text = str(given)
+        trimmed = trim(text)
+        if self.type is ConfigType.BOOLEAN:
+            if trimmed.lower() not in ("true", "false"):
+                raise ConfigError(self.name, text, "Expected value to be either true or false", self.allowed)
+            return trimmed.lower() == "true"
+        if self.type in _INTEGER_BITS:
+            bits, whole = _INTEGER_BITS[self.type], parse_long(trimmed)
+            if whole is not None and -(1 << bits) <= whole < 1 << bits:
+                return whole
+        elif self.type is ConfigType.DOUBLE:
+            number = parse_double(trimmed)
+            if number is not None:
+                return number
+        elif self.type is ConfigType.LIST:
+            return split_list(trimmed)
+        else:
+            return trimmed
+        raise ConfigError(self.name, text, f"Not a number of type {self.type.name}", self.allowed)
+
+
+_INTEGER_BITS = {ConfigType.SHORT: 15, ConfigType.INT: 31, ConfigType.LONG: 63}
+
+_KINDS = {
+    ConfigType.UNKNOWN: "text",
+    ConfigType.BOOLEAN: "true or false",
+    ConfigType.STRING: "text",
+    ConfigType.INT: "a whole number of 32 bits",
+    ConfigType.SHORT: "a whole number of 16 bits",
+    ConfigType.LONG: "a whole number of 64 bits",
+    ConfigType.DOUBLE: "a number",
+    ConfigType.LIST: "words with commas between them",
+    ConfigType.CLASS: "a class name",
+    ConfigType.PASSWORD: "text",
+}
+
+
+def to_text(value: ConfigValue) -> str | None:
+    """The value as clients see it in DescribeConfigs; None stays None."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return double_text(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,104 @@
+"""Broker keys about who clients are: SASL, TLS, principals. Those of LISTENER_KEYS may be set for one listener alone.
+
+``listener.name.<listener in lower case>.<key>`` wins over ``<key>``; of a mechanism's own keys, which exist with the
+prefix only, ``listener.name.sasl_ssl.plain.sasl.jaas.config`` is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kbroker.common.configs.config_def import (
+    ConfigKey,
+    ConfigType,
+    ConfigValue,
+    Importance,
+    Validator,
+    between,
+    one_of,
+)
+from kbroker.common.security.scram import MECHANISMS
+
+BOOLEAN, STRING, INT, LONG, LIST, PASSWORD = (
+    ConfigType.BOOLEAN,
+    ConfigType.STRING,
+    ConfigType.INT,
+    ConfigType.LONG,
+    ConfigType.LIST,
+    ConfigType.PASSWORD,
+)
+HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+LISTENER_PREFIX = "listener.name."
+SASL_MECHANISMS = ("PLAIN", *MECHANISMS)
+
+
+def _key(
+    name: str, kind: ConfigType, default: ConfigValue, validator: Validator | None, doc: str,
+    importance: Importance = MEDIUM,
+) -> ConfigKey:  # fmt: skip
+    return ConfigKey(name, kind, default, doc, validator, importance)
+
+
+LISTENER_KEYS: tuple[ConfigKey, ...] = (
+    _key("sasl.enabled.mechanisms", LIST, (), one_of(*SASL_MECHANISMS),
+         "Mechanisms of SASL listeners, in the order clients are told. A SASL listener needs one; GSSAPI, Kafka's "
+         "default, is not served."),
+    _key("connections.max.reauth.ms", LONG, 0, between(0),
+         "How long a SASL authentication counts, in milliseconds; a client must renew it by then, or its next request "
+         "closes the connection. 0: as long as the connection."),
+    _key("sasl.server.max.receive.size", INT, 524_288, between(1),
+         "Largest frame in bytes before a SASL client is known; a larger one closes."),
+    _key("ssl.keystore.type", STRING, "PEM", one_of("PEM"), "Form of the broker's key and certificates."),
+    _key("ssl.keystore.location", STRING, None, None,
+         "PEM file with the broker's private key and its certificates, the broker's own first.", HIGH),
+    _key("ssl.keystore.key", PASSWORD, None, None, "The private key itself, PEM; instead of ssl.keystore.location.",
+         HIGH),
+    _key("ssl.keystore.certificate.chain", PASSWORD, None, None,
+         "The certificates themselves, PEM; with ssl.keystore.key.", HIGH),
+    _key("ssl.key.password", PASSWORD, None, None, "Password of the private key, where it is encrypted.", HIGH),
+    _key("ssl.truststore.type", STRING, "PEM", one_of("PEM"), "Form of the certificates that sign those of clients."),
+    _key("ssl.truststore.location", STRING, None, None,
+         "PEM file with the certificates that sign those of clients. Unset: the system's.", HIGH),
+    _key("ssl.truststore.certificates", PASSWORD, None, None,
+         "The certificates themselves, PEM; instead of ssl.truststore.location.", HIGH),
+    _key("ssl.client.auth", STRING, "none", one_of("required", "requested", "none"),
+         "Whether TLS clients show a certificate: required refuses those who do not, requested takes them as "
+         "ANONYMOUS."),
+    _key("ssl.enabled.protocols", LIST, ("TLSv1.2", "TLSv1.3"), one_of("TLSv1.2", "TLSv1.3"), "Versions of TLS."),
+    _key("ssl.cipher.suites", LIST, (), None, "Ciphers of TLS 1.2 by OpenSSL's names; empty: Python's choice.", LOW),
+    _key("ssl.principal.mapping.rules", STRING, "DEFAULT", None,
+         "How a certificate's distinguished name becomes a user's name: DEFAULT takes all of it, "
+         "RULE:pattern/replacement/[LU] a part; the first rule that matches wins.", LOW),
+)  # fmt: skip
+
+SECURITY_KEYS: tuple[ConfigKey, ...] = (
+    *LISTENER_KEYS,
+    _key("connection.failed.authentication.delay.ms", INT, 100, between(0),
+         "How long a client waits for the news that its authentication failed, in milliseconds; below "
+         "connections.max.idle.ms.", LOW),
+    _key("security.inter.broker.protocol", STRING, "PLAINTEXT", None, "Accepted; there is one broker."),
+)  # fmt: skip
+
+JAAS_CONFIG = _key(
+    "sasl.jaas.config", PASSWORD, None, None,
+    "Users of PLAIN: org.apache.kafka.common.security.plain.PlainLoginModule required user_alice=\"password\" ... ;",
+)  # fmt: skip
+
+_BY_NAME: Mapping[str, ConfigKey] = {key.name: key for key in LISTENER_KEYS}
+_OF_MECHANISM: Mapping[str, ConfigKey] = {
+    f"{mechanism.lower()}.{key.name}": key
+    for mechanism in SASL_MECHANISMS
+    for key in (JAAS_CONFIG, _BY_NAME["connections.max.reauth.ms"])
+}
+
+
+def security_key(name: str) -> ConfigKey | None:
+    """The row of a key with a listener's prefix, or None if there is no such key."""
+    if not name.startswith(LISTENER_PREFIX):
+        return None
+    rest = name[len(LISTENER_PREFIX) :]
+    for table in (_OF_MECHANISM, _BY_NAME):
+        for suffix, key in table.items():
+            if rest.endswith("." + suffix) and len(rest) > len(suffix) + 1:
+                return key
+    return None

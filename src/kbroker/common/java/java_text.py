@@ -1,0 +1,26 @@
+"""Text as Java's brokers read it: bytes that are no UTF-8 are replacement characters.
+
+The codec keeps such bytes as surrogate escapes, so that a response can give them back. What is stored, or shown by
+other
+tools, is read so instead: the metadata file takes no surrogates.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def replace_invalid_utf8(text: str) -> str:
+    """Return text without surrogate escapes."""
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def body_as_java_reads(value: Any) -> Any:
+    """Return a decoded body, or a part of it, with all of its texts read so; names of fields stay."""
+    if isinstance(value, str):
+        return replace_invalid_utf8(value)
+    if isinstance(value, dict):
+        return {name: body_as_java_reads(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [body_as_java_reads(part) for part in value]
+    return value

@@ -1,0 +1,102 @@
+"""What waits in the group purgatories: joins, syncs and heartbeats, each under its group's lock.
+
+Source: ``DelayedJoin``, ``InitialDelayedJoin``, ``DelayedSync``, ``DelayedHeartbeat``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kbroker._core.timer.purgatory import DelayedOperation
+from kbroker.coordinator.classic_group import ClassicGroup, GroupState
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.membership import Membership
+
+NO_MEMBERSHIP = (GroupState.DEAD, GroupState.EMPTY, GroupState.PREPARING_REBALANCE)
+
+
+class DelayedJoin(DelayedOperation):
+    """A rebalance that waits until all known members have joined, or as long as the slowest of them may take."""
+
+    def __init__(self, membership: Membership, group: ClassicGroup, timeout_ms: int) -> None:
+        super().__init__(max(0, timeout_ms), group.lock)
+        self._membership = membership
+        self._group = group
+
+    def try_complete(self) -> bool:
+        return self._group.have_all_joined and self.force_complete()
+
+    def on_complete(self) -> None:
+        self._membership.complete_join(self._group)
+
+
+class InitialDelayedJoin(DelayedOperation):
+    """The first rebalance of an empty group: waits for more members, longer while they keep coming."""
+
+    def __init__(
+        self, membership: Membership, group: ClassicGroup, configured_ms: int, delay_ms: int, remaining_ms: int
+    ) -> None:
+        super().__init__(max(0, delay_ms), group.lock)
+        self._membership = membership
+        self._group = group
+        self._configured_ms = configured_ms
+        self._remaining_ms = remaining_ms
+
+    def try_complete(self) -> bool:
+        return False
+
+    def on_complete(self) -> None:
+        group = self._group
+        with group.lock:
+            if group.new_member_added and self._remaining_ms > 0:
+                group.new_member_added = False
+                delay_ms = min(self._configured_ms, self._remaining_ms)
+                remaining_ms = max(self._remaining_ms - self.timeout_ms, 0)
+                again = InitialDelayedJoin(self._membership, group, self._configured_ms, delay_ms, remaining_ms)
+                self._membership.watch_join(group, again)
+            else:
+                self._membership.complete_join(group)
+
+
+class DelayedSync(DelayedOperation):
+    """Waits until every member has asked for its assignment; those that have not in time are out."""
+
+    def __init__(self, membership: Membership, group: ClassicGroup, generation_id: int, timeout_ms: int) -> None:
+        super().__init__(max(0, timeout_ms), group.lock)
+        self._membership = membership
+        self._group = group
+        self._generation_id = generation_id
+
+    def try_complete(self) -> bool:
+        group = self._group
+        over = group.generation_id != self._generation_id or group.state in NO_MEMBERSHIP or group.have_all_synced
+        return over and self.force_complete()
+
+    def on_expiration(self) -> None:
+        self._membership.expire_sync(self._group, self._generation_id)
+
+
+class DelayedHeartbeat(DelayedOperation):
+    """The session of a member, or the time somebody has to use the member id that was handed out."""
+
+    def __init__(
+        self, membership: Membership, group: ClassicGroup, member_id: str, timeout_ms: int, is_pending: bool = False
+    ) -> None:
+        super().__init__(max(0, timeout_ms), group.lock)
+        self._membership = membership
+        self._group = group
+        self._member_id = member_id
+        self._is_pending = is_pending
+
+    def try_complete(self) -> bool:
+        group = self._group
+        if group.state is GroupState.DEAD:
+            return self.force_complete()
+        if self._is_pending:
+            return self._member_id not in group.pending_joins and self.force_complete()
+        member = group.members.get(self._member_id)
+        return (member is None or member.has_satisfied_heartbeat) and self.force_complete()
+
+    def on_expiration(self) -> None:
+        self._membership.expire_heartbeat(self._group, self._member_id, self._is_pending)

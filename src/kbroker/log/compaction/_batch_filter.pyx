@@ -1,0 +1,286 @@
+# cython: freethreading_compatible=True
+"""Compaction of one batch. Offsets stay; a batch that loses records is packed again, its delete horizon with it.
+
+Source: ``MemoryRecords.filterTo``, ``Cleaner.shouldRetainRecord``, KIP-534 (delete horizon).
+"""
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdlib cimport free, qsort
+from libc.string cimport memcpy
+from kbroker._core.codec.crc32c cimport crc32c
+from kbroker.log.compaction._cleaned_segment cimport Bytes, CleanedSegment, bytes_free, bytes_reserve, cleaned_append
+from kbroker.log.compaction._cleaner_txn cimport tracker_free, tracker_read_data, tracker_read_marker
+from kbroker.log.compaction._offset_map cimport offset_map_get
+from kbroker.log._posix cimport ENOMEM, put_int16, put_int32, put_int64
+from kbroker.log.producers._producer_state cimport BatchFacts, ProducerFacts
+from kbroker.log._validate cimport batch_facts
+from kbroker.protocol._compression cimport CODEC_LEVEL, batch_decompress, batch_recompress
+from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, RecordView, record_next
+
+cdef enum:
+    CODEC_MASK = 7
+    LOG_APPEND_TIME_BIT = 8
+    CONTROL_BIT = 32
+    DELETE_HORIZON_BIT = 64
+    CRC_FROM = 21
+    LENGTH_FROM = 12
+    UNPACK_CAP_BYTES = 2147483647
+    VARINT_ROOM = 32            # three of them, and the attributes
+
+
+cdef void filter_free(BatchFilter *filter) noexcept nogil:
+    tracker_free(&filter.transactions)
+    free(filter.producers)
+    filter.producers = NULL
+    bytes_free(&filter.unpacked_flags)
+    bytes_free(&filter.records)
+    bytes_free(&filter.batch)
+
+
+cdef int by_id(const void *left, const void *right) noexcept nogil:
+    cdef int64_t a = (<const ProducerFacts *>left).producer_id, b = (<const ProducerFacts *>right).producer_id
+    return -1 if a < b else (1 if a > b else 0)
+
+
+cdef void filter_set_producers(BatchFilter *filter, ProducerFacts *rows, int64_t count) noexcept nogil:
+    free(filter.producers)
+    filter.producers = rows
+    filter.producer_count = count
+    if count > 1:
+        qsort(rows, count, sizeof(ProducerFacts), by_id)
+
+
+cdef bint is_last_of_producer(const BatchFilter *filter, const BatchHeader *header) noexcept nogil:
+    """An active producer's last batch carries its sequence; or, when it has none, its marker the epoch."""
+    cdef int64_t low = 0, high = filter.producer_count - 1, middle
+    cdef const ProducerFacts *row
+    while low <= high:
+        middle = low + (high - low) // 2
+        row = &filter.producers[middle]
+        if row.producer_id == header.producer_id:
+            if row.last_offset >= 0:
+                return header.base_offset + header.last_offset_delta == row.last_offset
+            return header.attributes & CONTROL_BIT != 0 and header.producer_epoch == row.producer_epoch
+        if row.producer_id < header.producer_id:
+            low = middle + 1
+        else:
+            high = middle - 1
+    return False
+
+
+cdef int32_t control_type_of(const char *data, const BatchHeader *header) noexcept nogil:
+    cdef BatchFacts facts
+    batch_facts(data, header, False, &facts)
+    return facts.control_type
+
+
+cdef int32_t unpack_records(const char *data, const BatchHeader *header, char **owned, const char **records,
+                            int64_t *size_bytes) noexcept nogil:
+    cdef int32_t rc
+    owned[0] = NULL
+    records[0] = data + BATCH_HEADER_BYTES
+    size_bytes[0] = <int64_t>header.batch_length + LENGTH_FROM - BATCH_HEADER_BYTES
+    if header.attributes & CODEC_MASK == 0 or header.record_count == 0:
+        return 0
+    rc = batch_decompress(data, header, UNPACK_CAP_BYTES, owned, size_bytes)
+    if rc != 0:
+        return CLEAN_CORRUPT if rc == -1 else -ENOMEM
+    records[0] = owned[0]
+    return 0
+
+
+# ------------------------------------------------------------------------------------------------------- record rules
+
+cdef bint keep_record(const BatchFilter *filter, const BatchHeader *header, const RecordView *record) noexcept nogil:
+    if record.offset >= filter.end_offset:
+        return True                             # the map does not reach so far: the next round's
+    if record.key_bytes < 0:
+        return False
+    if record.offset < offset_map_get(filter.latest, record.key, record.key_bytes):
+        return False
+    if record.value_bytes >= 0 or not header.attributes & DELETE_HORIZON_BIT:
+        return True
+    return filter.now_ms < header.base_timestamp_ms
+
+
+cdef inline const char *after_varint(const char *at) noexcept nogil:
+    """The varint was read by record_next: it ends."""
+    while at[0] & <char>0x80:
+        at += 1
+    return at + 1
+
+
+cdef inline int64_t put_varint(char *at, int64_t value) noexcept nogil:
+    cdef uint64_t bits = (<uint64_t>value << 1) ^ <uint64_t>(value >> 63)
+    cdef int64_t size = 0
+    while bits >= 0x80:
+        at[size] = <char>(bits & 0x7f | 0x80)
+        bits >>= 7
+        size += 1
+    at[size] = <char>bits
+    return size + 1
+
+
+cdef int32_t put_record(Bytes *out, const char *record, const char *end, int64_t timestamp_delta) noexcept nogil:
+    """A record as it was but for its time stamp, which may be relative to another base now."""
+    cdef char stamp[VARINT_ROOM]
+    cdef const char *at = after_varint(record)
+    cdef const char *rest = after_varint(at + 1)
+    cdef int64_t stamp_bytes = put_varint(stamp, timestamp_delta), rest_bytes = end - rest
+    cdef char *target
+    if not bytes_reserve(out, 1 + stamp_bytes + rest_bytes + VARINT_ROOM):
+        return -ENOMEM
+    target = out.data + out.size_bytes
+    target += put_varint(target, 1 + stamp_bytes + rest_bytes)
+    target[0] = at[0]                           # attributes
+    target += 1
+    memcpy(target, stamp, stamp_bytes)
+    memcpy(target + stamp_bytes, rest, rest_bytes)
+    out.size_bytes = target + stamp_bytes + rest_bytes - out.data
+    return 0
+
+
+# -------------------------------------------------------------------------------------------------------------- batch
+
+cdef int32_t write_batch(BatchFilter *filter, const BatchHeader *header, int32_t attributes, int64_t base_timestamp_ms,
+                         int64_t max_timestamp_ms, int32_t count, CleanedSegment *cleaned) noexcept nogil:
+    """A batch of filter.records under the old one's offsets, producer and epoch."""
+    cdef Bytes *out = &filter.batch
+    cdef int32_t rc
+    cdef char *at
+    cdef char *packed = NULL
+    cdef int64_t size_bytes = BATCH_HEADER_BYTES + filter.records.size_bytes, packed_bytes = 0
+    if size_bytes > UNPACK_CAP_BYTES:
+        return -ENOMEM
+    out.size_bytes = 0
+    if not bytes_reserve(out, size_bytes):
+        return -ENOMEM
+    out.size_bytes = size_bytes
+    at = out.data
+    if filter.records.size_bytes > 0:
+        memcpy(at + BATCH_HEADER_BYTES, filter.records.data, filter.records.size_bytes)
+    put_int64(at, header.base_offset)
+    put_int32(at + 8, <int32_t>(out.size_bytes - LENGTH_FROM))
+    put_int32(at + 12, header.leader_epoch)
+    at[16] = 2
+    put_int16(at + 21, attributes & ~CODEC_MASK)
+    put_int32(at + 23, header.last_offset_delta)
+    put_int64(at + 27, base_timestamp_ms)
+    put_int64(at + 35, max_timestamp_ms)
+    put_int64(at + 43, header.producer_id)
+    put_int16(at + 51, header.producer_epoch)
+    put_int32(at + 53, header.base_sequence)
+    put_int32(at + 57, count)
+    if attributes & CODEC_MASK == 0 or count == 0:
+        put_int32(at + 17, <int32_t>crc32c(0, at + CRC_FROM, size_bytes - CRC_FROM))
+        return cleaned_append(cleaned, at, size_bytes)
+    rc = batch_recompress(at, at + BATCH_HEADER_BYTES, filter.records.size_bytes, attributes & CODEC_MASK, CODEC_LEVEL,
+                          &packed, &packed_bytes)
+    if rc != 0:
+        return -ENOMEM                          # of a known codec the library asks nothing else
+    rc = cleaned_append(cleaned, packed, packed_bytes)
+    free(packed)
+    return rc
+
+
+cdef int32_t write_empty(BatchFilter *filter, const BatchHeader *header, CleanedSegment *cleaned) noexcept nogil:
+    """The header alone: its offsets and sequence are what matters."""
+    filter.records.size_bytes = 0
+    return write_batch(filter, header, header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT), -1,
+                       header.max_timestamp_ms, 0, cleaned)
+
+
+cdef int32_t rebuild(BatchFilter *filter, const BatchHeader *header, const char *records, int64_t size_bytes,
+                     int32_t kept, int64_t horizon_ms, CleanedSegment *cleaned) noexcept nogil:
+    """The records flagged as kept; horizon_ms is the base of their time stamps when it is set (>= 0)."""
+    cdef RecordView record
+    cdef int64_t at = 0, start, base = horizon_ms, largest = -1
+    cdef int32_t slot, rc
+    cdef bint is_first = True
+    filter.records.size_bytes = 0
+    for slot in range(header.record_count):
+        start = at
+        if record_next(records, size_bytes, &at, header, &record) != 0:
+            return CLEAN_CORRUPT
+        if filter.unpacked_flags.data[slot] == 0:
+            continue
+        if is_first and horizon_ms < 0:
+            base = record.timestamp_ms
+        if is_first or record.timestamp_ms > largest:
+            largest = record.timestamp_ms
+        is_first = False
+        rc = put_record(&filter.records, records + start, records + at,
+                        <int64_t>(<uint64_t>record.timestamp_ms - <uint64_t>base))
+        if rc != 0:
+            return rc
+    if header.attributes & LOG_APPEND_TIME_BIT:
+        largest = header.max_timestamp_ms
+    return write_batch(filter, header, header.attributes | (DELETE_HORIZON_BIT if horizon_ms >= 0 else 0), base,
+                       largest, kept, cleaned)
+
+
+cdef int32_t filter_records(BatchFilter *filter, const char *data, const BatchHeader *header, bint keep_empty,
+                            bint starts_horizon, CleanedSegment *cleaned) noexcept nogil:
+    cdef const char *records
+    cdef char *owned
+    cdef int64_t size_bytes, at = 0, horizon_ms = -1
+    cdef int32_t slot, kept = 0, rc = unpack_records(data, header, &owned, &records, &size_bytes)
+    cdef RecordView record
+    cdef bint is_control = (header.attributes & CONTROL_BIT) != 0, keep
+    if rc != 0:
+        return rc
+    filter.unpacked_flags.size_bytes = 0
+    if header.record_count > size_bytes or not bytes_reserve(&filter.unpacked_flags, header.record_count):
+        free(owned)
+        return CLEAN_CORRUPT if header.record_count > size_bytes else -ENOMEM
+    for slot in range(header.record_count):
+        if record_next(records, size_bytes, &at, header, &record) != 0:
+            free(owned)
+            return CLEAN_CORRUPT
+        keep = is_control or keep_record(filter, header, &record)
+        filter.unpacked_flags.data[slot] = keep
+        if keep:
+            kept += 1
+            if record.value_bytes < 0:
+                starts_horizon = True
+    if at != size_bytes:
+        free(owned)
+        return CLEAN_CORRUPT
+    filter.records_read += header.record_count
+    filter.records_kept += kept
+    if header.attributes & DELETE_HORIZON_BIT:
+        horizon_ms = header.base_timestamp_ms
+        starts_horizon = False
+    elif starts_horizon:
+        horizon_ms = filter.now_ms + filter.delete_retention_ms
+        if horizon_ms < 0:
+            horizon_ms = 9223372036854775807
+    if kept == 0:
+        rc = write_empty(filter, header, cleaned) if keep_empty else 0
+    elif kept == header.record_count and not starts_horizon:
+        rc = cleaned_append(cleaned, data, <int64_t>header.batch_length + LENGTH_FROM)
+    else:
+        rc = rebuild(filter, header, records, size_bytes, kept, horizon_ms, cleaned)
+    free(owned)
+    return rc
+
+
+cdef int32_t filter_batch(BatchFilter *filter, const char *data, const BatchHeader *header,
+                          CleanedSegment *cleaned) noexcept nogil:
+    cdef bint is_control = (header.attributes & CONTROL_BIT) != 0
+    cdef bint drop_records, keep_empty
+    cdef int32_t settled                        # data of an aborted transaction, or a marker without any data
+    if is_control:
+        settled = tracker_read_marker(&filter.transactions, header, control_type_of(data, header), cleaned)
+    else:
+        settled = tracker_read_data(&filter.transactions, header)
+    if settled < 0:
+        return settled
+    drop_records = settled == 1
+    if is_control and drop_records:             # a marker stays for as long as a tombstone does
+        drop_records = (header.attributes & DELETE_HORIZON_BIT) != 0 and header.base_timestamp_ms <= filter.now_ms
+    keep_empty = (header.producer_id >= 0 and is_last_of_producer(filter, header)) or (
+        header.base_offset + header.last_offset_delta + 1 == filter.end_offset)
+    if drop_records:
+        filter.records_read += header.record_count
+        return write_empty(filter, header, cleaned) if keep_empty else 0
+    return filter_records(filter, data, header, keep_empty, is_control and settled == 1, cleaned)

@@ -1,0 +1,468 @@
+# cython: freethreading_compatible=True
+"""Writes the cleaner's new segments and swaps them in: LocalLog.replaceSegments, with readers left alone."""
+from libc.stdint cimport INT64_MAX, int32_t, int64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
+from kbroker._core.requests.request cimport open_file_new
+from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
+from kbroker.log.segment._index cimport (
+    OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, index_seal, offset_index_append, time_index_maybe_append,
+)
+from kbroker.log._maintenance cimport view_publish
+from kbroker.log._partition cimport Partition, RECENT_APPENDS
+from kbroker.log._posix cimport (
+    ENOENT, ENOMEM, PATH_BYTES, get_int32, get_int64, io_close, io_memory_file, io_open, io_rename, io_sync,
+    io_sync_directory, io_truncate, io_unlink, io_write, log_path, put_int16, put_int32, put_int64,
+)
+from kbroker.log.producers._producer_state cimport AbortedTxn
+from kbroker.log.segment._segment cimport (
+    LogSegment, SegmentList, segment_list_new, segment_list_release, segment_new, segment_path, segment_pin,
+    segment_release, segment_retain,
+)
+from kbroker.log.segment._txn_index cimport TXN_ENTRY_BYTES, txn_index_append
+from kbroker.protocol._records cimport BatchHeader, batch_parse
+
+cdef extern from *:
+    """
+    #include <cerrno>
+    #include <fcntl.h>
+    #include <sys/stat.h>
+    static inline int kb_copy_modified(const char *from, int to) {      /* the file's age decides its retention */
+    #ifdef _WIN32
+        WIN32_FILE_ATTRIBUTE_DATA f;
+        int rc = kb_win_facts(from, &f);
+        if (rc) return rc;
+        return SetFileTime(kb_handle(to), NULL, &f.ftLastAccessTime, &f.ftLastWriteTime) ? 0 : kb_win_error();
+    #else
+        struct stat s;
+        if (stat(from, &s)) return -errno;
+    #ifdef __APPLE__
+        struct timespec t[2] = {s.st_atimespec, s.st_mtimespec};
+    #else
+        struct timespec t[2] = {s.st_atim, s.st_mtim};
+    #endif
+        return futimens(to, t) ? -errno : 0;
+    #endif
+    }
+    """
+    int copy_modified "kb_copy_modified"(const char *source, int fd) noexcept nogil
+
+cdef enum:
+    MAX_INT32 = 2147483647
+    WRITE_BYTES = 1048576       # gathered before they are written
+    SUFFIXES = 4
+
+# Indexes first, the log last: the log's name says that all are complete.
+cdef const char *suffix_of(int32_t slot) noexcept nogil:
+    if slot == 0:
+        return b".index"
+    if slot == 1:
+        return b".timeindex"
+    return b".txnindex" if slot == 2 else b".log"
+
+
+cdef const char *cleaned_suffix(int32_t slot) noexcept nogil:
+    if slot == 0:
+        return b".index.cleaned"
+    if slot == 1:
+        return b".timeindex.cleaned"
+    return b".txnindex.cleaned" if slot == 2 else b".log.cleaned"
+
+
+cdef const char *swap_suffix(int32_t slot) noexcept nogil:
+    if slot == 0:
+        return b".index.swap"
+    if slot == 1:
+        return b".timeindex.swap"
+    return b".txnindex.swap" if slot == 2 else b".log.swap"
+
+
+cdef const char *deleted_suffix(int32_t slot) noexcept nogil:
+    if slot == 0:
+        return b".index.deleted"
+    if slot == 1:
+        return b".timeindex.deleted"
+    return b".txnindex.deleted" if slot == 2 else b".log.deleted"
+
+
+cdef bint bytes_reserve(Bytes *bytes, int64_t more) noexcept nogil:
+    cdef int64_t capacity = bytes.capacity
+    cdef char *grown
+    if bytes.size_bytes + more <= capacity:
+        return True
+    capacity = capacity * 2 if capacity > 0 else 256
+    if capacity < bytes.size_bytes + more:
+        capacity = bytes.size_bytes + more
+    grown = <char *>realloc(bytes.data, capacity)
+    if grown is NULL:
+        return False
+    bytes.data = grown
+    bytes.capacity = capacity
+    return True
+
+
+cdef void bytes_free(Bytes *bytes) noexcept nogil:
+    free(bytes.data)
+    memset(bytes, 0, sizeof(Bytes))
+
+
+cdef bint crash_point(CrashPoint *crash) noexcept nogil:
+    if crash.left <= 0:
+        return False
+    crash.left -= 1
+    return crash.left == 0
+
+
+# ------------------------------------------------------------------------------------------------------------ writing
+
+cdef int32_t cleaned_open(CleanedSegment *cleaned, Partition *partition, int64_t base_offset) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    cdef int32_t rc
+    memset(cleaned, 0, sizeof(CleanedSegment))
+    cleaned.directory = partition.directory
+    cleaned.base_offset = base_offset
+    mutex_lock(&partition.view_lock)
+    cleaned.index_bytes = partition.config.segment_index_bytes
+    cleaned.index_interval = partition.config.index_interval_bytes
+    mutex_unlock(&partition.view_lock)
+    cleaned.max_timestamp_ms = -1
+    cleaned.offset_of_max = base_offset
+    cleaned.last_time_entry_ms = -1
+    if cleaned.directory is NULL:
+        cleaned.fd = io_memory_file()
+        return 0 if cleaned.fd >= 0 else cleaned.fd
+    log_path(path, PATH_BYTES, cleaned.directory.path, base_offset, cleaned_suffix(3))
+    cleaned.fd = io_open(path, True)
+    if cleaned.fd < 0:
+        return cleaned.fd
+    rc = io_truncate(cleaned.fd, 0)             # of a round that failed
+    return rc
+
+
+cdef void cleaned_close(CleanedSegment *cleaned) noexcept nogil:
+    if cleaned.fd >= 0:
+        io_close(cleaned.fd)
+    cleaned.fd = -1
+    bytes_free(&cleaned.pending)
+    bytes_free(&cleaned.offsets)
+    bytes_free(&cleaned.times)
+    bytes_free(&cleaned.aborted)
+
+
+cdef void cleaned_discard(CleanedSegment *cleaned) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    cdef int32_t slot
+    if cleaned.directory is not NULL:
+        for slot in range(SUFFIXES - 1, -1, -1):
+            log_path(path, PATH_BYTES, cleaned.directory.path, cleaned.base_offset, swap_suffix(slot))
+            io_unlink(path)
+            log_path(path, PATH_BYTES, cleaned.directory.path, cleaned.base_offset, cleaned_suffix(slot))
+            io_unlink(path)
+    cleaned_close(cleaned)
+
+
+cdef int32_t write_pending(CleanedSegment *cleaned) noexcept nogil:
+    cdef int64_t rc
+    if cleaned.pending.size_bytes == 0:
+        return 0
+    rc = io_write(cleaned.fd, cleaned.pending.data, cleaned.pending.size_bytes,
+                  cleaned.size_bytes - cleaned.pending.size_bytes)
+    if rc < 0:
+        return <int32_t>rc
+    cleaned.pending.size_bytes = 0
+    return 0
+
+
+cdef bint add_time_entry(CleanedSegment *cleaned, bint is_closing) noexcept nogil:
+    """False: out of memory. The last place is kept for the closing entry."""
+    cdef int64_t room = cleaned.index_bytes // TIME_ENTRY_BYTES - (0 if is_closing else 1)
+    cdef char *at
+    if cleaned.max_timestamp_ms <= cleaned.last_time_entry_ms or cleaned.times.size_bytes // TIME_ENTRY_BYTES >= room:
+        return True
+    if not bytes_reserve(&cleaned.times, TIME_ENTRY_BYTES):
+        return False
+    at = cleaned.times.data + cleaned.times.size_bytes
+    put_int64(at, cleaned.max_timestamp_ms)
+    put_int32(at + 8, <int32_t>(cleaned.offset_of_max - cleaned.base_offset))
+    cleaned.times.size_bytes += TIME_ENTRY_BYTES
+    cleaned.last_time_entry_ms = cleaned.max_timestamp_ms
+    return True
+
+
+cdef int32_t cleaned_append(CleanedSegment *cleaned, const char *batch, int64_t size_bytes) noexcept nogil:
+    cdef BatchHeader header
+    cdef int64_t last_offset
+    cdef char *at
+    batch_parse(batch, size_bytes, &header)
+    last_offset = header.base_offset + header.last_offset_delta
+    if header.max_timestamp_ms > cleaned.max_timestamp_ms:
+        cleaned.max_timestamp_ms = header.max_timestamp_ms
+        cleaned.offset_of_max = last_offset
+    if cleaned.bytes_since_index > cleaned.index_interval and cleaned.size_bytes <= MAX_INT32 and (
+            cleaned.offsets.size_bytes // OFFSET_ENTRY_BYTES < cleaned.index_bytes // OFFSET_ENTRY_BYTES):
+        if not bytes_reserve(&cleaned.offsets, OFFSET_ENTRY_BYTES):
+            return -ENOMEM
+        at = cleaned.offsets.data + cleaned.offsets.size_bytes
+        put_int32(at, <int32_t>(last_offset - cleaned.base_offset))
+        put_int32(at + 4, <int32_t>cleaned.size_bytes)
+        cleaned.offsets.size_bytes += OFFSET_ENTRY_BYTES
+        if not add_time_entry(cleaned, False):
+            return -ENOMEM
+        cleaned.bytes_since_index = 0
+    cleaned.bytes_since_index += size_bytes
+    if not bytes_reserve(&cleaned.pending, size_bytes):
+        return -ENOMEM
+    memcpy(cleaned.pending.data + cleaned.pending.size_bytes, batch, size_bytes)
+    cleaned.pending.size_bytes += size_bytes
+    cleaned.size_bytes += size_bytes
+    return write_pending(cleaned) if cleaned.pending.size_bytes >= WRITE_BYTES else 0
+
+
+cdef int32_t cleaned_add_aborted(CleanedSegment *cleaned, const AbortedTxn *entry) noexcept nogil:
+    cdef char *at
+    if not bytes_reserve(&cleaned.aborted, TXN_ENTRY_BYTES):
+        return -ENOMEM
+    at = cleaned.aborted.data + cleaned.aborted.size_bytes
+    put_int16(at, 0)
+    put_int64(at + 2, entry.producer_id)
+    put_int64(at + 10, entry.first_offset)
+    put_int64(at + 18, entry.last_offset)
+    put_int64(at + 26, entry.last_stable_offset)
+    cleaned.aborted.size_bytes += TXN_ENTRY_BYTES
+    return 0
+
+
+cdef int32_t write_index(CleanedSegment *cleaned, int32_t slot, const Bytes *entries) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    cdef int64_t rc
+    cdef int fd
+    log_path(path, PATH_BYTES, cleaned.directory.path, cleaned.base_offset, cleaned_suffix(slot))
+    fd = io_open(path, True)
+    if fd < 0:
+        return fd
+    rc = io_truncate(fd, 0)
+    if rc == 0 and entries.size_bytes > 0:
+        rc = io_write(fd, entries.data, entries.size_bytes, 0)
+    if rc >= 0:
+        rc = io_sync(fd)
+    io_close(fd)
+    return 0 if rc >= 0 else <int32_t>rc
+
+
+cdef int32_t cleaned_finish(CleanedSegment *cleaned, LogSegment *newest, CrashPoint *crash) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    cdef int32_t rc = write_pending(cleaned)
+    if rc == 0 and not add_time_entry(cleaned, True):
+        rc = -ENOMEM
+    if rc != 0 or cleaned.directory is NULL:
+        return rc
+    if crash_point(crash):
+        return REPLACE_STOPPED
+    # an empty transaction index is written too: recovery tells by it which of the two of this name it looks at
+    rc = write_index(cleaned, 0, &cleaned.offsets)
+    if rc == 0:
+        rc = write_index(cleaned, 1, &cleaned.times)
+    if rc == 0 and crash_point(crash):
+        return REPLACE_STOPPED
+    if rc == 0:
+        rc = write_index(cleaned, 2, &cleaned.aborted)
+    if rc == 0:
+        segment_path(newest, b".log", path)
+        rc = copy_modified(path, cleaned.fd)
+    return io_sync(cleaned.fd) if rc == 0 else rc
+
+
+# ------------------------------------------------------------------------------------------------------------ swapping
+
+cdef LogSegment *segment_of(Partition *partition, CleanedSegment *cleaned, int64_t now_ms) noexcept nogil:
+    """The new segment as readers see it. Its files have their final names before it is published."""
+    cdef LogSegment *segment = segment_new(partition.directory, partition.files, cleaned.base_offset,
+                                           cleaned.index_bytes, cleaned.directory is NULL, now_ms)
+    cdef AbortedTxn entry
+    cdef const char *at
+    cdef int64_t slot
+    cdef int32_t rc = 0
+    if segment is NULL:
+        return NULL
+    atomic_store(&segment.max_timestamp_ms, cleaned.max_timestamp_ms)
+    atomic_store(&segment.offset_of_max, cleaned.offset_of_max)
+    atomic_store(&segment.size_bytes, cleaned.size_bytes)
+    if cleaned.directory is not NULL:
+        atomic_store(&segment.offsets.entries, cleaned.offsets.size_bytes // OFFSET_ENTRY_BYTES)
+        atomic_store(&segment.times.entries, cleaned.times.size_bytes // TIME_ENTRY_BYTES)
+        return segment
+    for slot in range(cleaned.offsets.size_bytes // OFFSET_ENTRY_BYTES):
+        at = cleaned.offsets.data + slot * OFFSET_ENTRY_BYTES
+        if rc == 0:
+            rc = offset_index_append(&segment.offsets, cleaned.base_offset + get_int32(at), get_int32(at + 4))
+    for slot in range(cleaned.times.size_bytes // TIME_ENTRY_BYTES):
+        at = cleaned.times.data + slot * TIME_ENTRY_BYTES
+        if rc == 0:
+            rc = time_index_maybe_append(&segment.times, get_int64(at), cleaned.base_offset + get_int32(at + 8), True)
+    for slot in range(cleaned.aborted.size_bytes // TXN_ENTRY_BYTES):
+        at = cleaned.aborted.data + slot * TXN_ENTRY_BYTES
+        entry.producer_id = get_int64(at + 2)
+        entry.first_offset = get_int64(at + 10)
+        entry.last_offset = get_int64(at + 18)
+        entry.last_stable_offset = get_int64(at + 26)
+        if rc == 0:
+            rc = txn_index_append(&segment.aborted, &entry)
+    index_seal(&segment.offsets)
+    index_seal(&segment.times)
+    segment.file = open_file_new(cleaned.fd)
+    if segment.file is not NULL:
+        cleaned.fd = -1                         # the segment's now
+    if rc != 0 or segment.file is NULL:
+        segment_release(segment)
+        return NULL
+    return segment
+
+
+cdef int32_t place_in_view(Partition *partition, LogSegment **old, int32_t count) noexcept nogil:
+    """Under the append lock: slot of old[0] when all of old stand there side by side below the active one, else -1."""
+    cdef SegmentList *view = partition.view
+    cdef int32_t slot, first = -1
+    for slot in range(view.count):
+        if view.segments[slot] == old[0]:
+            first = slot
+            break
+    if first < 0 or first + count >= view.count:
+        return -1
+    for slot in range(count):
+        if view.segments[first + slot] != old[slot]:
+            return -1
+    return first
+
+
+cdef int32_t rename_all(LogSegment *segment, bint to_deleted, CrashPoint *crash) noexcept nogil:
+    """An old segment's files out of the way (its log last to go), or the new one's into place (log last)."""
+    cdef char source[PATH_BYTES]
+    cdef char target[PATH_BYTES]
+    cdef int32_t slot, rc
+    for slot in range(SUFFIXES):
+        if crash_point(crash):
+            return REPLACE_STOPPED
+        segment_path(segment, suffix_of(slot) if to_deleted else swap_suffix(slot), source)
+        segment_path(segment, deleted_suffix(slot) if to_deleted else suffix_of(slot), target)
+        rc = io_rename(source, target)
+        if rc != 0 and not (rc == -ENOENT and to_deleted and slot != 3):
+            return rc
+    return 0
+
+
+cdef int32_t swap_names(Partition *partition, LogSegment **old, int32_t count, LogSegment *fresh,
+                        CrashPoint *crash) noexcept nogil:
+    cdef int32_t slot, rc
+    for slot in range(count):
+        rc = rename_all(old[slot], True, crash)
+        if rc != 0:
+            return rc
+    return rename_all(fresh, False, crash)
+
+
+cdef inline void forget_recent(Partition *partition, LogSegment **old, int32_t count) noexcept nogil:
+    """Positions of recent appends are of the old files."""
+    cdef int32_t slot, which
+    mutex_lock(&partition.view_lock)
+    for slot in range(RECENT_APPENDS):
+        for which in range(count):
+            if partition.recent[slot].segment_base == old[which].base_offset:
+                partition.recent[slot].segment_base = -1
+    mutex_unlock(&partition.view_lock)
+
+
+cdef int32_t publish(Partition *partition, LogSegment **old, int32_t count, LogSegment *fresh,
+                     CrashPoint *crash) noexcept nogil:
+    """Under the append lock."""
+    cdef SegmentList *view = partition.view
+    cdef SegmentList *changed
+    cdef int32_t first, slot, rc = 0
+    if atomic_load(&partition.closed) or atomic_load(&partition.damage_offset) != INT64_MAX:
+        return REPLACE_STALE
+    first = place_in_view(partition, old, count)
+    if first < 0:
+        return REPLACE_STALE
+    changed = segment_list_new(view.count - count + 1)
+    if changed is NULL:
+        return -ENOMEM
+    if partition.directory is not NULL:
+        rc = swap_names(partition, old, count, fresh, crash)
+        if rc != 0:
+            # Readers go on with the old files, which are open. Names are mixed: only an opening puts them in order.
+            atomic_store(&partition.is_failed, 1)
+            segment_list_release(changed)
+            return rc
+    for slot in range(first):
+        changed.segments[slot] = segment_retain(view.segments[slot])
+    changed.segments[first] = segment_retain(fresh)
+    for slot in range(first + 1, changed.count):
+        changed.segments[slot] = segment_retain(view.segments[slot + count - 1])
+    forget_recent(partition, old, count)
+    view_publish(partition, changed)
+    for slot in range(count):
+        atomic_store(&old[slot].is_deleted, 1)
+    return 0
+
+
+cdef int32_t name_swap(CleanedSegment *cleaned, CrashPoint *crash) noexcept nogil:
+    cdef char source[PATH_BYTES]
+    cdef char target[PATH_BYTES]
+    cdef int32_t slot, rc
+    for slot in range(SUFFIXES):
+        if crash_point(crash):
+            return REPLACE_STOPPED
+        log_path(source, PATH_BYTES, cleaned.directory.path, cleaned.base_offset, cleaned_suffix(slot))
+        log_path(target, PATH_BYTES, cleaned.directory.path, cleaned.base_offset, swap_suffix(slot))
+        rc = io_rename(source, target)
+        if rc != 0:
+            return rc
+    return io_sync_directory(cleaned.directory.path)
+
+
+cdef int32_t remove_old(Partition *partition, LogSegment **old, int32_t count, bint no_aborted,
+                        CrashPoint *crash) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    cdef int32_t slot, which
+    io_sync_directory(partition.directory.path)
+    for slot in range(count):
+        if crash_point(crash):
+            return REPLACE_STOPPED
+        for which in range(SUFFIXES):
+            segment_path(old[slot], deleted_suffix(which), path)
+            io_unlink(path)
+        if slot > 0:
+            segment_path(old[slot], b".snapshot", path)
+            io_unlink(path)
+    if no_aborted:
+        segment_path(old[0], b".txnindex", path)
+        io_unlink(path)
+    return 0
+
+
+cdef int32_t replace_segments(Partition *partition, LogSegment **old, int32_t count, CleanedSegment *cleaned,
+                              int64_t now_ms, CrashPoint *crash) noexcept nogil:
+    cdef LogSegment *fresh = NULL
+    cdef int32_t slot, rc = 0
+    cdef bint on_disk = partition.directory is not NULL
+    cdef bint no_aborted = cleaned.aborted.size_bytes == 0
+    if on_disk:
+        rc = name_swap(cleaned, crash)
+    for slot in range(count):                   # an old view must never open a new file by its old name
+        if rc == 0:
+            rc = segment_pin(old[slot])
+    if rc == 0:
+        fresh = segment_of(partition, cleaned, now_ms)
+        if fresh is NULL:
+            rc = -ENOMEM
+    if rc == 0:
+        mutex_lock(&partition.append_lock)
+        rc = publish(partition, old, count, fresh, crash)
+        mutex_unlock(&partition.append_lock)
+        segment_release(fresh)
+    if rc == 0 and on_disk:
+        rc = remove_old(partition, old, count, no_aborted, crash)
+    if rc == 0 or rc == REPLACE_STOPPED or atomic_load(&partition.is_failed):
+        cleaned_close(cleaned)                  # what has been renamed by half is the next opening's
+    else:
+        cleaned_discard(cleaned)
+    return rc

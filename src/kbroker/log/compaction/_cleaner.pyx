@@ -1,0 +1,428 @@
+# cython: freethreading_compatible=True
+"""One round of the log cleaner over one partition: read the dirty part into the map, rewrite all up to its end.
+
+Appends and reads go on meanwhile: the round works on a counted view of sealed segments and takes the append lock only
+to swap a group of them. Source: ``Cleaner.doClean``, ``LogCleaner.scala``.
+"""
+import os
+
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memmove, memset
+from kbroker._core.requests.request cimport OpenFile, open_file_release
+from kbroker._core.sync cimport AtomicI64, atomic_load, atomic_store, mutex_lock, mutex_unlock
+from kbroker.log.compaction._batch_filter cimport (
+    CLEAN_CORRUPT, BatchFilter, control_type_of, filter_batch, filter_free, filter_set_producers, unpack_records,
+)
+from kbroker.log.compaction._cleaned_segment cimport (
+    REPLACE_STALE, REPLACE_STOPPED, CleanedSegment, CrashPoint, cleaned_close, cleaned_discard, cleaned_finish,
+    cleaned_open, replace_segments,
+)
+from kbroker.log.compaction._cleaner_txn cimport (
+    TxnTracker, tracker_free, tracker_load, tracker_read_data, tracker_read_marker,
+)
+from kbroker.log.segment._index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from kbroker.log._maintenance cimport view_acquire
+from kbroker.log.compaction._offset_map cimport (
+    OffsetMap, offset_map_destroy, offset_map_init, offset_map_put, offset_map_reset,
+)
+from kbroker.log._partition cimport Partition
+from kbroker.log._partition_log cimport PartitionLog
+from kbroker.log._posix cimport ENOMEM, io_read
+from kbroker.log.producers._producer_state cimport ProducerFacts, producer_state_count, producer_state_list
+from kbroker.log.segment._segment cimport (
+    LogSegment, SegmentList, segment_find_indexed, segment_list_floor, segment_list_release, segment_open,
+)
+from kbroker.log.compaction._throttle cimport ByteThrottle, Throttle, throttle_take, throttle_wake
+from kbroker.protocol._records cimport (
+    BATCH_HEADER_BYTES, BatchHeader, RecordView, batch_crc_ok, batch_parse, record_next,
+)
+
+from kbroker.log.log_types import CleanResult, CorruptLogError
+
+cdef enum:
+    CLEAN_STOPPED = -20004
+    CLEAN_MAP_TOO_SMALL = -20005
+    BUFFER_BYTES = 1048576
+    CONTROL_BIT = 32
+    MAX_INT32 = 2147483647
+
+cdef struct Round:
+    Partition *partition        # borrowed
+    SegmentList *view           # counted
+    OffsetMap *map              # borrowed
+    AtomicI64 *stop             # borrowed
+    CrashPoint *crash           # borrowed
+    Throttle *throttle          # borrowed; NULL: none
+    BatchFilter filter
+    int64_t first_dirty
+    int64_t first_uncleanable
+    int64_t bytes_read          # of all segments rewritten
+    int64_t bytes_written
+    int32_t segments_before
+    int32_t segments_after
+    int64_t bad_offset          # of CLEAN_CORRUPT
+
+cdef struct Reader:             # batches of one sealed segment, one after the other
+    LogSegment *segment         # borrowed
+    OpenFile *file              # counted
+    int64_t at
+    int64_t limit
+    char *buffer                # owned
+    int64_t room
+    int64_t start               # of the buffer in the file
+    int64_t filled
+    const char *batch
+    BatchHeader header
+    int64_t next_offset
+
+
+cdef int32_t reader_open(Reader *reader, LogSegment *segment, int64_t from_offset) noexcept nogil:
+    """Keeps the buffer of an earlier segment."""
+    cdef int32_t rc = 0
+    cdef BatchHeader header
+    if reader.file is not NULL:
+        open_file_release(reader.file)
+        reader.file = NULL
+    reader.segment = segment
+    reader.limit = atomic_load(&segment.size_bytes)
+    reader.at = 0
+    reader.start = 0
+    reader.filled = 0
+    reader.next_offset = segment.base_offset
+    if reader.limit == 0:
+        return 0
+    reader.file = segment_open(segment, &rc)
+    if reader.file is NULL:
+        return rc
+    if from_offset > segment.base_offset:
+        rc = segment_find_indexed(segment, reader.file, from_offset, reader.limit, &reader.at, &header)
+        if rc == 0:
+            reader.at = reader.limit
+        elif rc < 0:
+            return CLEAN_CORRUPT if rc == -1 else rc
+    return 0
+
+
+cdef void reader_close(Reader *reader) noexcept nogil:
+    if reader.file is not NULL:
+        open_file_release(reader.file)
+    free(reader.buffer)
+    memset(reader, 0, sizeof(Reader))
+
+
+cdef int32_t reader_fill(Reader *reader, int64_t size_bytes) noexcept nogil:
+    """Have size_bytes from reader.at on in the buffer: 0, CLEAN_CORRUPT or -errno."""
+    cdef char *grown
+    cdef int64_t got, want
+    if reader.at >= reader.start and reader.at + size_bytes <= reader.start + reader.filled:
+        return 0
+    if reader.at + size_bytes > reader.limit:
+        return CLEAN_CORRUPT
+    if size_bytes > reader.room:
+        want = size_bytes if size_bytes > BUFFER_BYTES else BUFFER_BYTES
+        grown = <char *>realloc(reader.buffer, want)
+        if grown is NULL:
+            return -ENOMEM
+        reader.buffer = grown
+        reader.room = want
+    if reader.start <= reader.at < reader.start + reader.filled:
+        memmove(reader.buffer, reader.buffer + (reader.at - reader.start), reader.start + reader.filled - reader.at)
+        reader.filled = reader.start + reader.filled - reader.at
+    else:
+        reader.filled = 0
+    reader.start = reader.at
+    want = reader.limit - (reader.start + reader.filled)
+    if want > reader.room - reader.filled:
+        want = reader.room - reader.filled
+    got = io_read(reader.file.fd, reader.buffer + reader.filled, want, reader.start + reader.filled)
+    if got < 0:
+        return <int32_t>got
+    reader.filled += got
+    return 0 if reader.filled >= size_bytes else CLEAN_CORRUPT
+
+
+cdef inline void charge(Round *round_, int64_t size_bytes) noexcept nogil:
+    """Bytes read or written; waits where there are too many of them."""
+    if round_.throttle is not NULL:
+        throttle_take(round_.throttle, size_bytes, round_.stop)
+
+
+cdef int32_t reader_next(Reader *reader) noexcept nogil:
+    """1: reader.batch and its header, checksum and offsets sound; 0: the end; CLEAN_CORRUPT or -errno."""
+    cdef int32_t rc
+    cdef int64_t total
+    if reader.at >= reader.limit:
+        return 0
+    rc = reader_fill(reader, BATCH_HEADER_BYTES)
+    if rc != 0:
+        return rc
+    batch_parse(reader.buffer + (reader.at - reader.start), BATCH_HEADER_BYTES, &reader.header)
+    total = <int64_t>reader.header.batch_length + 12
+    if total < BATCH_HEADER_BYTES or reader.header.magic != 2 or reader.header.last_offset_delta < 0 or (
+            reader.header.record_count < 0 or reader.header.base_offset < reader.next_offset):
+        return CLEAN_CORRUPT
+    rc = reader_fill(reader, total)
+    if rc != 0:
+        return rc
+    reader.batch = reader.buffer + (reader.at - reader.start)
+    if not batch_crc_ok(reader.batch, &reader.header):
+        return CLEAN_CORRUPT
+    reader.at += total
+    reader.next_offset = reader.header.base_offset + reader.header.last_offset_delta + 1
+    return 1
+
+
+# -------------------------------------------------------------------------------------------------- reading the dirt
+
+cdef int32_t map_batch(Round *round_, Reader *reader, TxnTracker *transactions) noexcept nogil:
+    """0, CLEAN_MAP_TOO_SMALL when the map is full, else an error."""
+    cdef const char *records
+    cdef char *owned
+    cdef int64_t size_bytes, at = 0
+    cdef int32_t _slot, rc
+    cdef RecordView record
+    if reader.header.attributes & CONTROL_BIT:
+        rc = tracker_read_marker(transactions, &reader.header, control_type_of(reader.batch, &reader.header), NULL)
+        return rc if rc < 0 else 0
+    rc = tracker_read_data(transactions, &reader.header)
+    if rc != 0:
+        return rc if rc < 0 else 0              # aborted data has no say about its keys
+    rc = unpack_records(reader.batch, &reader.header, &owned, &records, &size_bytes)
+    if rc != 0:
+        return rc
+    for _slot in range(reader.header.record_count):
+        if record_next(records, size_bytes, &at, &reader.header, &record) != 0:
+            rc = CLEAN_CORRUPT
+            break
+        if record.key_bytes >= 0 and record.offset >= round_.first_dirty and not offset_map_put(
+                round_.map, record.key, record.key_bytes, record.offset):
+            rc = CLEAN_MAP_TOO_SMALL
+            break
+    free(owned)
+    return rc
+
+
+cdef int32_t build_map(Round *round_, int64_t *end_offset) noexcept nogil:
+    """The map of the dirty part, as far as it has room: all below *end_offset is in it."""
+    cdef TxnTracker transactions
+    cdef Reader reader
+    cdef SegmentList *view = round_.view
+    cdef int64_t next_base
+    cdef int32_t slot = segment_list_floor(view, round_.first_dirty), rc
+    memset(&transactions, 0, sizeof(TxnTracker))
+    memset(&reader, 0, sizeof(Reader))
+    end_offset[0] = round_.first_dirty
+    if slot < 0:
+        slot = 0
+    rc = tracker_load(&transactions, view, round_.first_dirty, round_.first_uncleanable)
+    if rc == 0 and not offset_map_reset(round_.map, round_.first_uncleanable - round_.first_dirty):
+        rc = -ENOMEM
+    while rc == 0 and slot < view.count - 1 and view.segments[slot].base_offset < round_.first_uncleanable:
+        next_base = view.segments[slot + 1].base_offset
+        rc = reader_open(&reader, view.segments[slot], round_.first_dirty)
+        while rc == 0:
+            if atomic_load(round_.stop):
+                rc = CLEAN_STOPPED
+                break
+            rc = reader_next(&reader)
+            if rc != 1:
+                break
+            charge(round_, reader.header.batch_length + 12)
+            rc = map_batch(round_, &reader, &transactions)
+            if rc == 0:
+                end_offset[0] = reader.next_offset
+        if rc == CLEAN_MAP_TOO_SMALL:
+            rc = 0 if end_offset[0] > round_.first_dirty else CLEAN_MAP_TOO_SMALL
+            break
+        if rc == 0:
+            end_offset[0] = next_base
+        slot += 1
+    if rc == CLEAN_CORRUPT:
+        round_.bad_offset = reader.next_offset
+    tracker_free(&transactions)
+    reader_close(&reader)
+    return rc
+
+
+# ------------------------------------------------------------------------------------------------------------ rewriting
+
+cdef int32_t load_producers(Round *round_) noexcept nogil:
+    cdef Partition *partition = round_.partition
+    cdef ProducerFacts *rows
+    cdef int64_t count = 0
+    cdef bint failed
+    mutex_lock(&partition.append_lock)
+    rows = producer_state_list(partition.producers, &count)
+    failed = rows is NULL and producer_state_count(partition.producers) > 0
+    mutex_unlock(&partition.append_lock)
+    filter_set_producers(&round_.filter, rows, count)
+    return -ENOMEM if failed else 0
+
+
+cdef int32_t clean_group(Round *round_, int32_t first, int32_t count) noexcept nogil:
+    cdef CleanedSegment cleaned
+    cdef Reader reader
+    cdef LogSegment *segment
+    cdef int64_t written
+    cdef int32_t slot, rc
+    memset(&reader, 0, sizeof(Reader))
+    rc = load_producers(round_)
+    if rc != 0:
+        return rc
+    rc = cleaned_open(&cleaned, round_.partition, round_.view.segments[first].base_offset)
+    for slot in range(first, first + count):
+        if rc != 0:
+            break
+        segment = round_.view.segments[slot]
+        rc = reader_open(&reader, segment, 0)
+        while rc == 0:
+            if atomic_load(round_.stop):
+                rc = CLEAN_STOPPED
+                break
+            rc = reader_next(&reader)
+            if rc != 1:
+                break
+            written = cleaned.size_bytes
+            rc = filter_batch(&round_.filter, reader.batch, &reader.header, &cleaned)
+            charge(round_, reader.header.batch_length + 12 + cleaned.size_bytes - written)
+        if rc == CLEAN_CORRUPT:
+            round_.bad_offset = reader.next_offset
+        round_.bytes_read += reader.limit
+    reader_close(&reader)
+    if rc == 0:
+        rc = cleaned_finish(&cleaned, round_.view.segments[first + count - 1], round_.crash)
+    if rc == REPLACE_STOPPED:
+        cleaned_close(&cleaned)
+        return rc
+    if rc != 0:
+        cleaned_discard(&cleaned)
+        return rc
+    round_.bytes_written += cleaned.size_bytes
+    round_.segments_before += count
+    round_.segments_after += 1
+    return replace_segments(round_.partition, &round_.view.segments[first], count, &cleaned, round_.filter.now_ms,
+                            round_.crash)
+
+
+cdef int32_t group_size(Round *round_, int32_t first, int64_t segment_bytes, int64_t index_bytes) noexcept nogil:
+    """How many segments from first on fit into one, and belong to the round."""
+    cdef SegmentList *view = round_.view
+    cdef LogSegment *segment = view.segments[first]
+    cdef int64_t base = segment.base_offset, size = atomic_load(&segment.size_bytes), last
+    cdef int64_t offsets = atomic_load(&segment.offsets.entries) * OFFSET_ENTRY_BYTES
+    cdef int64_t times = atomic_load(&segment.times.entries) * TIME_ENTRY_BYTES
+    cdef int32_t count = 1
+    while first + count < view.count - 1 and view.segments[first + count].base_offset < round_.filter.end_offset:
+        segment = view.segments[first + count]
+        size += atomic_load(&segment.size_bytes)
+        offsets += atomic_load(&segment.offsets.entries) * OFFSET_ENTRY_BYTES
+        times += atomic_load(&segment.times.entries) * TIME_ENTRY_BYTES
+        last = view.segments[first + count + 1].base_offset - 1
+        if size > segment_bytes or offsets > index_bytes or times > index_bytes:
+            break
+        if atomic_load(&segment.size_bytes) > 0 and last - base > MAX_INT32:
+            break
+        count += 1
+    return count
+
+
+cdef int32_t clean(Round *round_) noexcept nogil:
+    cdef Partition *partition = round_.partition
+    cdef int64_t end_offset = 0, segment_bytes, index_bytes
+    cdef int32_t slot = 0, count, rc
+    mutex_lock(&partition.view_lock)
+    segment_bytes = partition.config.segment_bytes
+    index_bytes = partition.config.segment_index_bytes
+    mutex_unlock(&partition.view_lock)
+    rc = build_map(round_, &end_offset)
+    round_.filter.latest = round_.map
+    round_.filter.end_offset = end_offset
+    if rc == 0:
+        rc = tracker_load(&round_.filter.transactions, round_.view, round_.view.segments[0].base_offset, end_offset)
+    while rc == 0 and slot < round_.view.count - 1 and round_.view.segments[slot].base_offset < end_offset:
+        count = group_size(round_, slot, segment_bytes, index_bytes)
+        rc = clean_group(round_, slot, count)
+        slot += count
+    return rc
+
+
+@cython.final
+cdef class Cleaner:
+    """A cleaner thread's memory and its switch. See _cleaner.pyi."""
+    cdef OffsetMap map
+    cdef AtomicI64 stopping
+    cdef CrashPoint crash
+    cdef ByteThrottle throttle
+
+    def __cinit__(self, int64_t memory_bytes, double load_factor=0.9, ByteThrottle throttle=None):
+        cdef bytes secret = os.urandom(16)
+        cdef uint64_t halves[2]
+        if memory_bytes < 1024:
+            raise ValueError(f"memory_bytes must be >= 1024, got {memory_bytes}")
+        if not 0 < load_factor <= 1:
+            raise ValueError(f"load_factor must be above 0 and at most 1, got {load_factor}")
+        memcpy(halves, <const char *>secret, 16)
+        offset_map_init(&self.map, memory_bytes, load_factor, halves[0], halves[1])
+        self.throttle = throttle
+
+    def __dealloc__(self):
+        offset_map_destroy(&self.map)
+
+    def stop(self):
+        atomic_store(&self.stopping, 1)
+        if self.throttle is not None:
+            with nogil:
+                throttle_wake(&self.throttle.throttle)
+
+    def _crash_before(self, int64_t step):
+        """Tests: leave everything as it is before the step of that number (from 1; 0: never). Returns steps left."""
+        cdef int64_t left = self.crash.left
+        self.crash.left = step
+        return left
+
+    def clean(self, PartitionLog log not None, int64_t first_dirty, int64_t first_uncleanable, *, int64_t now_ms,
+              int64_t delete_retention_ms=86400000):
+        cdef Round round_
+        cdef int32_t rc
+        if first_dirty < 0 or first_uncleanable < first_dirty:
+            raise ValueError(f"no range of offsets: {first_dirty} to {first_uncleanable}")
+        if delete_retention_ms < 0:
+            raise ValueError(f"delete_retention_ms must be >= 0, got {delete_retention_ms}")
+        memset(&round_, 0, sizeof(Round))
+        round_.partition = log.partition
+        round_.map = &self.map
+        round_.stop = &self.stopping
+        round_.crash = &self.crash
+        if self.throttle is not None:
+            round_.throttle = &self.throttle.throttle
+        round_.first_dirty = first_dirty
+        round_.first_uncleanable = first_uncleanable
+        round_.filter.now_ms = now_ms
+        round_.filter.delete_retention_ms = delete_retention_ms
+        with nogil:
+            round_.view = view_acquire(round_.partition)
+            if first_uncleanable > round_.view.segments[round_.view.count - 1].base_offset:
+                round_.first_uncleanable = round_.view.segments[round_.view.count - 1].base_offset
+            if round_.first_uncleanable < first_dirty:
+                rc = REPLACE_STALE
+            else:
+                rc = clean(&round_)
+            segment_list_release(round_.view)
+            filter_free(&round_.filter)
+            offset_map_destroy(&self.map)
+        if rc == REPLACE_STALE or rc == CLEAN_STOPPED or rc == REPLACE_STOPPED:
+            return None
+        if atomic_load(&log.partition.closed):
+            return None                         # its folder went away under the round
+        if rc == CLEAN_CORRUPT:
+            raise CorruptLogError(f"{log.topic}-{log.partition_id}: the batch at or after offset {round_.bad_offset} "
+                                  "is damaged")
+        if rc == CLEAN_MAP_TOO_SMALL:
+            raise CorruptLogError(f"{log.topic}-{log.partition_id}: the keys of the batch at offset {first_dirty} need "
+                                  "more than log.cleaner.dedupe.buffer.size")
+        if rc != 0:
+            raise OSError(-rc, os.strerror(-rc), log.directory)
+        return CleanResult(round_.filter.end_offset, round_.bytes_read, round_.bytes_written, round_.segments_before,
+                           round_.segments_after, round_.filter.records_read, round_.filter.records_kept)

@@ -1,0 +1,359 @@
+"""Chooses the dirtiest compacted partition and has it cleaned, on threads of its own, by the clock it was given.
+
+Source: ``LogCleaner``, ``LogCleanerManager``.
+"""
+
+import functools
+import os
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_def import INT64_MAX, ConfigValue
+from kbroker.common.loggers import get_logger
+from kbroker.log._partition_log import PartitionLog
+from kbroker.log.checkpoints import TopicPartition
+from kbroker.log.compaction._cleaner import Cleaner
+from kbroker.log.compaction._throttle import ByteThrottle
+from kbroker.log.log_types import CleanResult, CorruptLogError, SegmentFacts
+from kbroker.log.scheduler import Scheduler
+
+logger = get_logger(__name__)
+
+HEADER_BYTES = 61  # of a record batch
+LEAST_MEMORY_BYTES = 1 << 20
+#: Broker configs that the threads are made with.
+CLEANER_KEYS = frozenset(
+    {
+        "log.cleaner.backoff.ms",
+        "log.cleaner.threads",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.buffer.load.factor",
+        "log.cleaner.io.max.bytes.per.second",
+    }
+)
+
+
+class CompactionConfig(NamedTuple):
+    """A compacted topic's settings, by Kafka's names."""
+
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = INT64_MAX
+    delete_retention_ms: int = 86_400_000
+
+    @classmethod
+    def of(cls, config: Mapping[str, ConfigValue]) -> "CompactionConfig | None":
+        """Read a topic's settings; None when it is not compacted."""
+        policy = config.get("cleanup.policy") or ()
+        names = [part.strip() for part in policy.split(",")] if isinstance(policy, str) else policy
+        if not isinstance(names, (list, tuple)) or "compact" not in names:
+            return None
+        defaults = cls()
+        ratio = config.get("min.cleanable.dirty.ratio")
+
+        def number(name: str, default: int) -> int:
+            value = config.get(name)
+            return int(value) if isinstance(value, (int, str)) else default
+
+        return cls(
+            float(ratio) if isinstance(ratio, (int, float, str)) else defaults.min_cleanable_dirty_ratio,
+            number("min.compaction.lag.ms", defaults.min_compaction_lag_ms),
+            number("max.compaction.lag.ms", defaults.max_compaction_lag_ms),
+            number("delete.retention.ms", defaults.delete_retention_ms),
+        )
+
+
+class Compacted(NamedTuple):
+    """A partition to look at."""
+
+    key: TopicPartition
+    log: PartitionLog
+    config: CompactionConfig
+
+
+class Dirt(NamedTuple):
+    """How dirty a partition is: what a round would read, and whether it must be done at once."""
+
+    first_dirty: int
+    first_uncleanable: int  # base of a segment
+    clean_bytes: int
+    cleanable_bytes: int
+    is_overdue: bool  # max.compaction.lag.ms is exceeded
+
+    @property
+    def ratio(self) -> float:
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else 0.0
+
+    def is_due(self, config: CompactionConfig) -> bool:
+        """The ratio must be above the least one, not at it."""
+        return (self.is_overdue and self.cleanable_bytes > 0) or self.ratio > config.min_cleanable_dirty_ratio
+
+
+def measure(log: PartitionLog, config: CompactionConfig, cleaned: int | None, now_ms: int) -> Dirt:
+    """Judge a partition.
+
+    Args: ``cleaned`` where its last round ended; out of the log's range it starts again at the log start.
+    Raises: OSError.
+    """
+    start, stable = log.log_start_offset, log.last_stable_offset
+    segments = log.segments()
+    bases = [s.base_offset for s in segments]
+    first_dirty = cleaned if cleaned is not None and start <= cleaned <= log.log_end_offset else start
+
+    def sealed_from(offset: int) -> list[SegmentFacts]:
+        return segments[max(0, bisect_right(bases, offset) - 1) : -1]
+
+    bound = min(stable, bases[-1])
+    if config.min_compaction_lag_ms > 0:
+        newest = now_ms - config.min_compaction_lag_ms
+        young = (s.base_offset for s in sealed_from(first_dirty) if _largest_timestamp(log, s, now_ms) > newest)
+        bound = min(bound, next(young, bound))
+    first_uncleanable = next((s.base_offset for s in sealed_from(bound)), bases[-1])
+    lowest = bases[max(0, bisect_right(bases, min(first_dirty, first_uncleanable)) - 1)]
+    cleanable = sum(s.size_bytes for s in segments if lowest <= s.base_offset < first_uncleanable)
+    return Dirt(
+        first_dirty,
+        first_uncleanable,
+        sum(s.size_bytes for s in segments if s.base_offset < first_dirty),
+        cleanable,
+        _is_overdue(log, sealed_from(first_dirty), now_ms - config.max_compaction_lag_ms)
+        if config.max_compaction_lag_ms < INT64_MAX
+        else False,
+    )
+
+
+def _largest_timestamp(log: PartitionLog, segment: SegmentFacts, now_ms: int) -> int:
+    """Of its records, or of its file when they have none."""
+    if segment.max_timestamp_ms >= 0 or log.directory is None:
+        return segment.max_timestamp_ms
+    try:
+        return os.stat(os.path.join(log.directory, f"{segment.base_offset:020d}.log")).st_mtime_ns // 1_000_000
+    except FileNotFoundError:
+        return now_ms
+
+
+def _is_overdue(log: PartitionLog, dirty: Iterable[SegmentFacts], before_ms: int) -> bool:
+    """Whether the first batch of a dirty segment is older than the longest time it may wait."""
+    for segment in dirty:
+        offset = max(segment.base_offset, log.log_start_offset)
+        header = log.read(offset, HEADER_BYTES).records[:HEADER_BYTES]
+        stamp = int.from_bytes(header[35:43], "big", signed=True) if len(header) == HEADER_BYTES else -1
+        if 0 < stamp < before_ms:
+            return True
+    return False
+
+
+class LogCleaner:
+    """Keeps compacted partitions clean.
+
+    Args:
+        clock, config: of the broker.
+        partitions: gives the compacted partitions there are.
+        cleaned: where earlier rounds ended (``cleaner-offset-checkpoint``).
+        store: writes where the rounds of all partitions ended; called after each round.
+        failed: told of an OSError; whether to go on with the folder is its matter.
+    Threads: all methods from any; ``log.cleaner.threads`` threads of its own after ``start``. A partition is in one
+    thread's hands at a time. Lock: ``_lock`` guards the tables; no file is touched under it.
+    """
+
+    def __init__(
+        self,
+        clock: BaseClock,
+        config: BrokerConfig,
+        partitions: Callable[[], Iterable[Compacted]],
+        cleaned: Mapping[TopicPartition, int],
+        store: Callable[[Mapping[TopicPartition, int]], None],
+        failed: Callable[[TopicPartition, str, OSError], None],
+    ) -> None:
+        self._clock = clock
+        self._partitions = partitions
+        self._store = store
+        self._failed = failed
+        self._lock = threading.Lock()
+        self._store_lock = threading.Lock()
+        self._cleaned = dict(cleaned)
+        self._busy: set[TopicPartition] = set()
+        self._uncleanable: set[TopicPartition] = set()
+        self._config = config
+        self._throttle = ByteThrottle(clock)
+        self._life_lock = threading.Lock()  # start, reconfigure, close; taken before any other
+        self._started = self._closed = False
+        self._make_threads()
+
+    def _make_threads(self) -> None:
+        config = self._config
+        self._backoff_ms = config.integer("log.cleaner.backoff.ms")
+        threads = config.integer("log.cleaner.threads") if config.boolean("log.cleaner.enable") else 0
+        memory = max(LEAST_MEMORY_BYTES, config.integer("log.cleaner.dedupe.buffer.size") // max(1, threads))
+        load = config.value("log.cleaner.io.buffer.load.factor")
+        load_factor = min(1.0, float(load)) if isinstance(load, (int, float)) and load > 0 else 0.9
+        rate = config.value("log.cleaner.io.max.bytes.per.second")
+        self._throttle.set_rate(float(rate) if isinstance(rate, (int, float)) else 0.0)
+        self._cleaners = [Cleaner(memory, load_factor, self._throttle) for _ in range(threads)]
+        self._schedulers = [Scheduler(self._clock, f"kafka-log-cleaner-thread-{i}") for i in range(threads)]
+
+    def start(self) -> None:
+        """Begin; the first look is at once, the next ones ``log.cleaner.backoff.ms`` after nothing was left to do."""
+        with self._life_lock:
+            self._started = True
+            self._start_threads()
+
+    def _start_threads(self) -> None:
+        for cleaner, scheduler in zip(self._cleaners, self._schedulers, strict=True):
+            scheduler.schedule("log-cleaner", functools.partial(self._run, cleaner), period_ms=max(1, self._backoff_ms))
+            scheduler.start()
+
+    def close(self) -> None:
+        """End rounds under way at their next batch, and wait for that."""
+        with self._life_lock:
+            self._closed = True
+            self._end_threads()
+
+    def reconfigure(self) -> None:
+        """Go on with what CLEANER_KEYS say now: other threads, as Kafka does it; rounds under way begin again."""
+        with self._life_lock:
+            if self._closed:
+                return
+            self._end_threads()
+            self._make_threads()
+            if self._started:
+                self._start_threads()
+
+    def _end_threads(self) -> None:
+        for cleaner in self._cleaners:
+            cleaner.stop()
+        for scheduler in self._schedulers:
+            scheduler.close()
+
+    def cleaned_offset(self, key: TopicPartition) -> int | None:
+        """Where the partition's last round ended; None: it was never compacted."""
+        with self._lock:
+            return self._cleaned.get(key)
+
+    def forget(self, key: TopicPartition) -> None:
+        """The partition is deleted."""
+        with self._lock:
+            self._uncleanable.discard(key)
+            known = self._cleaned.pop(key, None) is not None
+        if known:
+            self._write()
+
+    @property
+    def uncleanable(self) -> set[TopicPartition]:
+        """Partitions that are left alone, their logs being damaged."""
+        with self._lock:
+            return set(self._uncleanable)
+
+    # -- a thread's work ---------------------------------------------------------------------------------------------
+
+    def run_once(self) -> list[TopicPartition]:
+        """Clean until nothing is due, on the calling thread. Returns: what was cleaned."""
+        cleaner = self._cleaners[0] if self._cleaners else Cleaner(LEAST_MEMORY_BYTES)
+        return self._run(cleaner)
+
+    def _run(self, cleaner: Cleaner) -> list[TopicPartition]:
+        done: list[TopicPartition] = []
+        while (key := self._clean_filthiest(cleaner)) is not None:
+            done.append(key)
+        for partition in self._partitions():  # compact,delete; and what lies below a moved log start
+            try:
+                partition.log.apply_retention(self._clock.wall_ms())
+            except ValueError:
+                continue  # deleted meanwhile
+            except OSError as e:
+                self._failed(partition.key, "retention", e)
+        return done
+
+    def _clean_filthiest(self, cleaner: Cleaner) -> TopicPartition | None:
+        """Clean the dirtiest partition that is due. None: there was none, or it could not be done."""
+        picked = self._grab()
+        if picked is None:
+            return None
+        partition, dirt = picked
+        key = partition.key
+        try:
+            if self.cleaned_offset(key) is None:
+                self._note(key, dirt.first_dirty)  # before its offsets get gaps: a later start must expect them
+            result = cleaner.clean(
+                partition.log,
+                dirt.first_dirty,
+                dirt.first_uncleanable,
+                now_ms=self._clock.wall_ms(),
+                delete_retention_ms=partition.config.delete_retention_ms,
+            )
+            if result is None:
+                return None
+            self._note(key, result.end_offset)
+            _notify(key, dirt, result)
+            return key
+        except CorruptLogError as e:
+            logger.error("%s; it is not compacted any more", e)
+            with self._lock:
+                self._uncleanable.add(key)
+        except ValueError as e:
+            logger.info("compaction of %s-%d: %s", *key, e)
+        except OSError as e:
+            self._failed(key, "compaction", e)
+        finally:
+            with self._lock:
+                self._busy.discard(key)
+        return None
+
+    def _grab(self) -> tuple[Compacted, Dirt] | None:
+        """The dirtiest partition that is due, now this thread's."""
+        now_ms = self._clock.wall_ms()
+        due: list[tuple[float, Compacted, Dirt]] = []
+        for partition in self._partitions():
+            key, log = partition.key, partition.log
+            with self._lock:
+                if key in self._busy or key in self._uncleanable:
+                    continue
+            if log.is_closed or log.is_failed or log.damage_offset is not None:
+                continue
+            try:
+                dirt = measure(log, partition.config, self.cleaned_offset(key), now_ms)
+            except ValueError:
+                continue  # deleted meanwhile
+            except OSError as e:
+                self._failed(key, "compaction", e)
+                continue
+            if dirt.is_due(partition.config):
+                due.append((dirt.ratio, partition, dirt))
+        for _, partition, dirt in sorted(due, key=lambda row: row[0], reverse=True):
+            with self._lock:
+                if partition.key not in self._busy:
+                    self._busy.add(partition.key)
+                    return partition, dirt
+        return None
+
+    def _note(self, key: TopicPartition, offset: int) -> None:
+        with self._lock:
+            self._cleaned[key] = offset
+        self._write()
+
+    def _write(self) -> None:
+        with self._store_lock:
+            with self._lock:
+                offsets = dict(self._cleaned)
+            self._store(offsets)
+
+
+def _notify(key: TopicPartition, dirt: Dirt, result: CleanResult) -> None:
+    logger.info(
+        "compacted %s-%d up to offset %d: %d segments of %d bytes (%.0f %% dirty) are %d of %d bytes, "
+        "%d of %d records stay",
+        *key,
+        result.end_offset,
+        result.segments_before,
+        result.bytes_read,
+        100 * dirt.ratio,
+        result.segments_after,
+        result.bytes_written,
+        result.records_kept,
+        result.records_read,
+    )

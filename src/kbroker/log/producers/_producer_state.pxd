@@ -1,0 +1,65 @@
+"""Idempotent-producer state of one partition (spec/log-storage 7, 8): sequence rules over the table of entries.
+
+Lock: none of its own; the partition's append lock guards every call.
+"""
+from libc.stdint cimport int16_t, int32_t, int64_t
+from kbroker.log.producers._producer_table cimport ProducerState
+
+cdef enum:
+    PRODUCER_CHECK_DUPLICATE = -100
+
+cdef struct BatchFacts:         # header fields of one v2 batch, parsed once by the append
+    int64_t base_offset         # assigned
+    int64_t last_offset
+    int32_t last_offset_delta
+    int64_t producer_id
+    int16_t producer_epoch
+    int32_t base_sequence
+    int32_t last_sequence       # wrapped
+    int64_t max_timestamp_ms
+    bint is_transactional
+    bint is_control
+    int16_t control_type        # of a control batch: 0 abort, 1 commit
+    int32_t coordinator_epoch   # of an end marker
+    bint from_client            # client origin: sequence rules apply; else (recovery, replication) they do not
+
+cdef struct Duplicate:          # the remembered batch that a repeat matches
+    int64_t base_offset
+    int64_t timestamp_ms
+
+cdef struct AbortedTxn:
+    int64_t producer_id
+    int64_t first_offset
+    int64_t last_offset
+    int64_t last_stable_offset
+
+cdef struct ProducerFacts:      # one producer as DescribeProducers shows it
+    int64_t producer_id
+    int16_t producer_epoch
+    int32_t coordinator_epoch   # -1: no marker seen
+    int64_t last_timestamp_ms
+    int32_t last_sequence       # -1: no batch remembered
+    int64_t last_offset         # -1: no batch remembered
+    int64_t current_txn_first_offset    # -1: none
+    int32_t batch_count         # 0 to 5
+
+cdef ProducerState *producer_state_new() noexcept nogil
+cdef void producer_state_free(ProducerState *state) noexcept nogil
+cdef void producer_state_clear(ProducerState *state) noexcept nogil
+# 0 = may be written (not yet applied); -100 = duplicate, *duplicate filled; else the Kafka error code (45, 47, 48, 52;
+# 56 when memory is out). Memory that apply needs is taken here, so that an apply after a good check cannot fail.
+# An end marker is judged as the coordinator's (47, 52); recovery applies without asking.
+cdef int32_t producer_state_check(ProducerState *state, const BatchFacts *facts, Duplicate *duplicate) noexcept nogil
+# After the write. True when a marker aborted a transaction: *aborted is then an entry for the .txnindex.
+cdef bint producer_state_apply(ProducerState *state, const BatchFacts *facts, AbortedTxn *aborted) noexcept nogil
+cdef void producer_state_set_high_watermark(ProducerState *state, int64_t high_watermark) noexcept nogil
+cdef int64_t producer_state_first_unstable_offset(ProducerState *state) noexcept nogil   # -1: none
+cdef void producer_state_expire(ProducerState *state, int64_t now_ms, int64_t expiration_ms) noexcept nogil
+cdef int64_t producer_state_count(ProducerState *state) noexcept nogil
+# malloc'ed list for the caller to free, NULL when empty or when memory is out (*count is then 0)
+cdef ProducerFacts *producer_state_list(ProducerState *state, int64_t *count) noexcept nogil
+# Forgets the batches at or after it.
+cdef void producer_state_truncate(ProducerState *state, int64_t end_offset) noexcept nogil
+
+cdef class ProducerStateManager:    # Python's handle for tools and tests: owns its state
+    cdef ProducerState *state

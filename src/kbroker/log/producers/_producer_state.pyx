@@ -1,0 +1,425 @@
+"""Idempotent-producer state of one partition: who wrote last, with which sequence, and whose transaction is open.
+
+Source: ``ProducerStateManager``, ``ProducerAppendInfo``, ``ProducerStateEntry``, KIP-98, KIP-360.
+"""
+cimport cython
+from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+from kbroker._core.containers.linked_list cimport chain_remove
+from kbroker.common._errors cimport (
+    INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, OUT_OF_ORDER_SEQUENCE_NUMBER,
+    TRANSACTION_COORDINATOR_FENCED,
+)
+from kbroker.log.producers._producer_snapshot cimport (
+    SNAPSHOT_CORRUPT, producer_state_encode_snapshot, producer_state_load_snapshot, producer_state_store_snapshot,
+)
+from kbroker.log.producers._producer_table cimport (
+    Entry, ProducerState, RememberedBatch, Txn, add_entry, find, is_expired, remember, remove_slot, reserve,
+    table_clear, table_free, table_new, txn_insert, txn_open, txn_remove,
+)
+
+import os
+
+
+cdef int32_t INT32_MAX = 0x7FFFFFFF
+
+
+# -- life --------------------------------------------------------------------------------------------------------------
+
+cdef ProducerState *producer_state_new() noexcept nogil:
+    return table_new()
+
+
+cdef void producer_state_clear(ProducerState *state) noexcept nogil:
+    table_clear(state)
+
+
+cdef void producer_state_free(ProducerState *state) noexcept nogil:
+    table_free(state)
+
+
+# -- the rules ---------------------------------------------------------------------------------------------------------
+
+cdef inline int32_t first_sequence(const RememberedBatch *batch) noexcept nogil:
+    """Counted back over the wrap: the sequence before 0 is max int32."""
+    if batch.last_sequence >= batch.offset_delta:
+        return batch.last_sequence - batch.offset_delta
+    return <int32_t>(<int64_t>INT32_MAX - (batch.offset_delta - batch.last_sequence) + 1)
+
+
+cdef inline bint in_sequence(int32_t last, int32_t first) noexcept nogil:
+    return <int64_t>first == <int64_t>last + 1 or (first == 0 and last == INT32_MAX)
+
+
+cdef int32_t check_marker(const Entry *entry, const BatchFacts *facts) noexcept nogil:
+    if entry == NULL:
+        return 0
+    if facts.producer_epoch < entry.epoch:
+        return INVALID_PRODUCER_EPOCH
+    if facts.coordinator_epoch < entry.coordinator_epoch:
+        return TRANSACTION_COORDINATOR_FENCED
+    return 0
+
+
+cdef int32_t check_sequence(const Entry *entry, const BatchFacts *facts) noexcept nogil:
+    cdef int32_t last
+    if entry == NULL or entry.epoch == -1:      # unknown producer: any sequence
+        return 0
+    if facts.producer_epoch != entry.epoch:
+        return 0 if facts.base_sequence == 0 else OUT_OF_ORDER_SEQUENCE_NUMBER
+    if entry.any_sequence:
+        return 0
+    last = entry.batches[entry.batch_count - 1].last_sequence if entry.batch_count > 0 else -1
+    return 0 if in_sequence(last, facts.base_sequence) else OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+cdef int32_t producer_state_check(ProducerState *state, const BatchFacts *facts, Duplicate *duplicate) noexcept nogil:
+    cdef Entry *entry
+    cdef RememberedBatch *batch
+    cdef int32_t i
+    cdef int32_t error = 0
+    if facts.producer_id < 0:
+        return 0
+    entry = find(state, facts.producer_id)
+    if facts.is_control:
+        error = check_marker(entry, facts)
+    else:
+        if facts.from_client and entry != NULL and entry.epoch == facts.producer_epoch:
+            for i in range(entry.batch_count):
+                batch = &entry.batches[i]
+                if batch.last_sequence == facts.last_sequence and first_sequence(batch) == facts.base_sequence:
+                    duplicate.base_offset = batch.last_offset - batch.offset_delta
+                    duplicate.timestamp_ms = batch.timestamp_ms
+                    return PRODUCER_CHECK_DUPLICATE
+        if facts.from_client:
+            if entry != NULL and facts.producer_epoch < entry.epoch:
+                return INVALID_PRODUCER_EPOCH
+            error = check_sequence(entry, facts)
+        if error == 0 and entry != NULL and entry.txn != NULL and not facts.is_transactional:
+            error = INVALID_TXN_STATE
+    if error == 0 and not reserve(state, facts.is_transactional):
+        error = KAFKA_STORAGE_ERROR
+    return error
+
+
+cdef void set_epoch(Entry *entry, int16_t epoch) noexcept nogil:
+    if entry.epoch != epoch:
+        entry.epoch = epoch
+        entry.batch_count = 0
+        entry.any_sequence = False
+
+
+cdef bint apply_marker(ProducerState *state, Entry *entry, const BatchFacts *facts, AbortedTxn *aborted) noexcept nogil:
+    cdef Txn *txn = entry.txn
+    cdef Txn *other
+    set_epoch(entry, facts.producer_epoch)
+    entry.coordinator_epoch = facts.coordinator_epoch
+    entry.last_timestamp_ms = facts.max_timestamp_ms
+    if txn == NULL:
+        return False                # an empty transaction: nothing to index
+    entry.txn = NULL
+    chain_remove(&state.ongoing, &txn.node)
+    txn.last_offset = facts.base_offset
+    txn_insert(&state.unreplicated, txn)
+    if facts.control_type != 0:
+        return False
+    other = <Txn *>state.ongoing.first  # a producer has one transaction at most, so these are all others'
+    aborted.producer_id = entry.producer_id
+    aborted.first_offset = txn.first_offset
+    aborted.last_offset = facts.base_offset
+    aborted.last_stable_offset = other.first_offset if other != NULL else facts.base_offset + 1
+    return True
+
+
+cdef bint producer_state_apply(ProducerState *state, const BatchFacts *facts, AbortedTxn *aborted) noexcept nogil:
+    cdef Entry *entry
+    if facts.producer_id < 0:
+        return False
+    if not reserve(state, facts.is_transactional):
+        # Only without a check before (recovery). A forgotten producer's next sequence is accepted as it comes.
+        return False
+    entry = find(state, facts.producer_id)
+    if entry == NULL:
+        entry = add_entry(state, facts.producer_id)
+    if facts.is_control:
+        return apply_marker(state, entry, facts, aborted)
+    set_epoch(entry, facts.producer_epoch)
+    entry.last_timestamp_ms = facts.max_timestamp_ms
+    remember(entry, facts.last_sequence, facts.last_offset, <int32_t>(facts.last_offset - facts.base_offset),
+             facts.max_timestamp_ms)
+    if facts.is_transactional and entry.txn == NULL:
+        txn_open(state, entry, facts.base_offset)
+    return False
+
+
+cdef void producer_state_set_high_watermark(ProducerState *state, int64_t high_watermark) noexcept nogil:
+    cdef Txn *txn = <Txn *>state.unreplicated.first
+    cdef Txn *following
+    while txn != NULL:
+        following = <Txn *>txn.node.next
+        if txn.last_offset < high_watermark:
+            txn_remove(&state.unreplicated, txn)
+        txn = following
+
+
+cdef int64_t producer_state_first_unstable_offset(ProducerState *state) noexcept nogil:
+    cdef Txn *ongoing = <Txn *>state.ongoing.first
+    cdef Txn *ended = <Txn *>state.unreplicated.first
+    if ongoing == NULL:
+        return ended.first_offset if ended != NULL else -1
+    if ended != NULL and ended.first_offset < ongoing.first_offset:
+        return ended.first_offset
+    return ongoing.first_offset
+
+
+cdef void producer_state_expire(ProducerState *state, int64_t now_ms, int64_t expiration_ms) noexcept nogil:
+    cdef int64_t i = 0
+    while i < state.capacity:
+        if state.slots[i] != NULL and is_expired(
+                state.slots[i].txn != NULL, state.slots[i].last_timestamp_ms, now_ms, expiration_ms):
+            remove_slot(state, i)   # another may have moved into slot i
+        else:
+            i += 1
+
+
+cdef int64_t producer_state_count(ProducerState *state) noexcept nogil:
+    return state.count
+
+
+cdef ProducerFacts *producer_state_list(ProducerState *state, int64_t *count) noexcept nogil:
+    cdef ProducerFacts *rows
+    cdef ProducerFacts *row
+    cdef Entry *entry
+    cdef int64_t i
+    cdef int64_t n = 0
+    count[0] = 0
+    if state.count == 0:
+        return NULL
+    rows = <ProducerFacts *>calloc(<size_t>state.count, sizeof(ProducerFacts))
+    if rows == NULL:
+        return NULL
+    for i in range(state.capacity):
+        entry = state.slots[i]
+        if entry == NULL:
+            continue
+        row = &rows[n]
+        n += 1
+        row.producer_id = entry.producer_id
+        row.producer_epoch = entry.epoch
+        row.coordinator_epoch = entry.coordinator_epoch
+        row.last_timestamp_ms = entry.last_timestamp_ms
+        row.last_sequence = row.last_offset = -1
+        if entry.batch_count > 0:
+            row.last_sequence = entry.batches[entry.batch_count - 1].last_sequence
+            row.last_offset = entry.batches[entry.batch_count - 1].last_offset
+        row.current_txn_first_offset = entry.txn.first_offset if entry.txn != NULL else -1
+        row.batch_count = entry.batch_count
+    count[0] = n
+    return rows
+
+
+cdef void producer_state_truncate(ProducerState *state, int64_t end_offset) noexcept nogil:
+    """What was at or after end_offset did not happen. An epoch seen there stays known; its sequence is not judged."""
+    cdef int64_t i = 0
+    cdef int32_t kept
+    cdef Entry *entry
+    cdef Txn *txn = <Txn *>state.unreplicated.first
+    cdef Txn *following
+    while txn != NULL:              # ended at or after the cut: open again, or never begun
+        following = <Txn *>txn.node.next
+        if txn.last_offset >= end_offset:
+            entry = find(state, txn.producer_id)
+            if txn.first_offset < end_offset and entry != NULL and (
+                    entry.txn == NULL or entry.txn.first_offset >= end_offset):
+                if entry.txn != NULL:
+                    txn_remove(&state.ongoing, entry.txn)
+                chain_remove(&state.unreplicated, &txn.node)
+                txn.last_offset = -1
+                txn_insert(&state.ongoing, txn)
+                entry.txn = txn
+            else:
+                txn_remove(&state.unreplicated, txn)
+        txn = following
+    while i < state.capacity:
+        entry = state.slots[i]
+        if entry == NULL:
+            i += 1
+            continue
+        if entry.txn != NULL and entry.txn.first_offset >= end_offset:
+            txn_remove(&state.ongoing, entry.txn)
+            entry.txn = NULL
+        kept = entry.batch_count
+        while kept > 0 and entry.batches[kept - 1].last_offset >= end_offset:
+            kept -= 1
+        if kept < entry.batch_count:
+            entry.batch_count = kept
+            if kept == 0 and entry.txn == NULL:
+                remove_slot(state, i)   # nothing left to judge by: an unknown producer
+                continue
+            entry.any_sequence = kept == 0
+        i += 1
+
+
+# -- Python's handle ---------------------------------------------------------------------------------------------------
+
+cdef int64_t checked(object value, str name, int64_t low, int64_t high) except? -2:
+    if not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be in [{low}, {high}], got {value}")
+    return <int64_t>value
+
+
+cdef int64_t INT64_MAX = 0x7FFFFFFFFFFFFFFF
+
+
+cdef int64_t checked_offset(object value, str name) except? -2:
+    return checked(value, name, 0, INT64_MAX - 1)
+
+
+@cython.final
+@cython.no_gc
+cdef class ProducerStateManager:
+    """The producer state of one partition, for tools and tests; the broker uses the native functions.
+
+    Threads: one at a time; the caller's lock, as the partition's append lock does for the native state.
+    Source: ``ProducerStateManager``.
+    """
+
+    def __cinit__(self):
+        self.state = producer_state_new()
+        if self.state == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        producer_state_free(self.state)
+
+    def append(self, producer_id, producer_epoch, base_sequence, base_offset, *, record_count=1, timestamp_ms=0,
+               transactional=False, from_client=True):
+        """Judge a batch and, if it may be written, apply it.
+
+        Args: ``from_client``: the sequence rules count; False is how recovery and replication apply what was accepted.
+        Returns: (error, base offset, timestamp_ms): 0 with the batch's own values, or those of the remembered batch it
+        repeats; 45, 47, 48 or 56 with -1, -1.
+        Raises: TypeError, ValueError for a number out of range.
+        """
+        cdef BatchFacts facts
+        cdef Duplicate duplicate
+        cdef AbortedTxn aborted
+        cdef int32_t code
+        memset(&facts, 0, sizeof(facts))
+        facts.producer_id = checked(producer_id, "producer_id", 0, INT64_MAX)
+        facts.producer_epoch = <int16_t>checked(producer_epoch, "producer_epoch", 0, 32767)
+        facts.base_sequence = <int32_t>checked(base_sequence, "base_sequence", 0, INT32_MAX)
+        facts.base_offset = checked(base_offset, "base_offset", 0, INT64_MAX - 1 - INT32_MAX)
+        facts.last_offset_delta = <int32_t>checked(record_count, "record_count", 1, INT32_MAX) - 1
+        facts.last_offset = facts.base_offset + facts.last_offset_delta
+        if facts.base_sequence > INT32_MAX - facts.last_offset_delta:
+            facts.last_sequence = facts.last_offset_delta - (INT32_MAX - facts.base_sequence) - 1
+        else:
+            facts.last_sequence = facts.base_sequence + facts.last_offset_delta
+        facts.max_timestamp_ms = checked(timestamp_ms, "timestamp_ms", -1, INT64_MAX)
+        facts.is_transactional = bool(transactional)
+        facts.from_client = bool(from_client)
+        code = producer_state_check(self.state, &facts, &duplicate)
+        if code == PRODUCER_CHECK_DUPLICATE:
+            return 0, duplicate.base_offset, duplicate.timestamp_ms
+        if code != 0:
+            return code, -1, -1
+        producer_state_apply(self.state, &facts, &aborted)
+        return 0, facts.base_offset, facts.max_timestamp_ms
+
+    def end_transaction(self, producer_id, producer_epoch, offset, *, commit, coordinator_epoch=0, timestamp_ms=0):
+        """Judge and apply an end marker of the coordinator at ``offset``.
+
+        Returns: (error 0, 47, 52 or 56; the entry (producer id, first, last, last stable offset) for the transaction
+        index when a transaction was aborted, else None).
+        """
+        cdef BatchFacts facts
+        cdef Duplicate duplicate
+        cdef AbortedTxn aborted
+        cdef int32_t code
+        memset(&facts, 0, sizeof(facts))
+        facts.producer_id = checked(producer_id, "producer_id", 0, INT64_MAX)
+        facts.producer_epoch = <int16_t>checked(producer_epoch, "producer_epoch", 0, 32767)
+        facts.base_offset = facts.last_offset = checked_offset(offset, "offset")
+        facts.base_sequence = facts.last_sequence = -1
+        facts.coordinator_epoch = <int32_t>checked(coordinator_epoch, "coordinator_epoch", 0, INT32_MAX)
+        facts.max_timestamp_ms = checked(timestamp_ms, "timestamp_ms", -1, INT64_MAX)
+        facts.is_transactional = facts.is_control = True
+        facts.control_type = 1 if commit else 0
+        code = producer_state_check(self.state, &facts, &duplicate)
+        if code != 0:
+            return code, None
+        if producer_state_apply(self.state, &facts, &aborted):
+            return 0, (aborted.producer_id, aborted.first_offset, aborted.last_offset, aborted.last_stable_offset)
+        return 0, None
+
+    def set_high_watermark(self, offset):
+        producer_state_set_high_watermark(self.state, checked_offset(offset, "offset"))
+
+    @property
+    def first_unstable_offset(self):
+        cdef int64_t offset = producer_state_first_unstable_offset(self.state)
+        return None if offset < 0 else offset
+
+    def expire(self, now_ms, expiration_ms):
+        producer_state_expire(self.state, checked(now_ms, "now_ms", 0, INT64_MAX),
+                              checked(expiration_ms, "expiration_ms", 1, INT64_MAX))
+
+    def truncate(self, end_offset):
+        producer_state_truncate(self.state, checked_offset(end_offset, "end_offset"))
+
+    def clear(self):
+        producer_state_clear(self.state)
+
+    def __len__(self):
+        return producer_state_count(self.state)
+
+    def describe(self):
+        cdef int64_t count = 0
+        cdef int64_t i
+        cdef ProducerFacts *rows = producer_state_list(self.state, &count)
+        if rows == NULL and producer_state_count(self.state) > 0:
+            raise MemoryError
+        try:
+            return sorted([
+                {
+                    "producer_id": rows[i].producer_id,
+                    "producer_epoch": rows[i].producer_epoch,
+                    "coordinator_epoch": rows[i].coordinator_epoch,
+                    "last_timestamp_ms": rows[i].last_timestamp_ms,
+                    "last_sequence": rows[i].last_sequence,
+                    "last_offset": rows[i].last_offset,
+                    "current_txn_first_offset": rows[i].current_txn_first_offset,
+                    "batch_count": rows[i].batch_count,
+                }
+                for i in range(count)
+            ], key=lambda row: row["producer_id"])
+        finally:
+            free(rows)
+
+    def write_snapshot(self, path):
+        cdef bytes encoded = os.fsencode(path)
+        cdef const char *name = encoded
+        cdef int64_t size = 0
+        cdef int32_t code
+        cdef char *data = producer_state_encode_snapshot(self.state, &size)
+        if data == NULL:
+            raise MemoryError
+        with nogil:
+            code = producer_state_store_snapshot(name, data, size)
+            free(data)
+        if code != 0:
+            raise OSError(-code, os.strerror(-code), os.fsdecode(encoded))
+
+    def load_snapshot(self, path, *, now_ms=0, expiration_ms=86_400_000):
+        cdef bytes encoded = os.fsencode(path)
+        cdef int32_t code = producer_state_load_snapshot(
+            self.state, encoded, checked(now_ms, "now_ms", 0, INT64_MAX),
+            checked(expiration_ms, "expiration_ms", 1, INT64_MAX))
+        if code == SNAPSHOT_CORRUPT:
+            raise ValueError(f"corrupt producer snapshot: {os.fsdecode(encoded)}")
+        if code != 0:
+            raise OSError(-code, os.strerror(-code), os.fsdecode(encoded))

@@ -1,0 +1,81 @@
+"""How producer states are kept: an open-addressing table of entries, and two lists of transactions.
+
+Linear probing, deletion by shifting back; pointers keyed by producer id. The transactions are sorted by first offset:
+the ongoing ones, and those that ended but whose marker the high watermark has not passed yet. Nothing waits or locks.
+"""
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from kbroker._core.containers.linked_list cimport Chain, ChainNode
+from kbroker._core.containers.hashing cimport mix_hash
+
+cdef enum:
+    REMEMBERED_BATCHES = 5
+
+cdef struct RememberedBatch:
+    int32_t last_sequence
+    int32_t offset_delta
+    int64_t last_offset
+    int64_t timestamp_ms
+
+cdef struct Txn:                    # in one of the two lists; owned by the list
+    ChainNode node                  # first
+    int64_t producer_id
+    int64_t first_offset
+    int64_t last_offset             # the marker's; -1 while ongoing
+
+cdef struct Entry:
+    int64_t producer_id
+    int16_t epoch                   # -1: none known
+    int32_t coordinator_epoch       # -1: no marker seen
+    int64_t last_timestamp_ms
+    Txn *txn                        # the ongoing one, owned by state.ongoing; NULL: none
+    bint any_sequence               # its batches were cut off: the next sequence cannot be judged
+    int32_t batch_count
+    RememberedBatch batches[REMEMBERED_BATCHES]     # oldest first
+
+cdef struct ProducerState:
+    Entry **slots
+    int64_t capacity                # power of two
+    int64_t count
+    Chain ongoing                   # of Txn, sorted by first_offset; so is the next
+    Chain unreplicated
+    Entry *spare_entry              # made by a check, used by the apply that follows
+    Txn *spare_txn
+
+cdef inline int64_t find_slot(Entry **slots, int64_t capacity, int64_t producer_id) noexcept nogil:
+    """The slot that holds the producer, or the free one where it belongs."""
+    cdef int64_t mask = capacity - 1
+    cdef int64_t i = <int64_t>(mix_hash(<uint64_t>producer_id) & <uint64_t>mask)
+    while slots[i] != NULL and slots[i].producer_id != producer_id:
+        i = (i + 1) & mask
+    return i
+
+
+cdef inline Entry *find(ProducerState *state, int64_t producer_id) noexcept nogil:
+    return state.slots[find_slot(state.slots, state.capacity, producer_id)]
+
+
+cdef inline bint is_expired(bint has_txn, int64_t last_timestamp_ms, int64_t now_ms,
+                            int64_t expiration_ms) noexcept nogil:
+    # written so that a hostile time stamp (near int64 min or max) cannot overflow
+    if has_txn or expiration_ms < 0:
+        return False
+    if last_timestamp_ms < 0:
+        last_timestamp_ms = -1
+    if now_ms < last_timestamp_ms:
+        return False
+    return now_ms - last_timestamp_ms >= expiration_ms
+
+
+# Takes all memory one apply may need: a slot, an entry, a transaction.
+cdef bint reserve(ProducerState *state, bint is_transactional) noexcept nogil
+cdef Entry *add_entry(ProducerState *state, int64_t producer_id) noexcept nogil              # after a reserve
+cdef void remove_slot(ProducerState *state, int64_t hole) noexcept nogil
+cdef void remember(Entry *entry, int32_t last_sequence, int64_t last_offset, int32_t offset_delta,
+                   int64_t timestamp_ms) noexcept nogil
+cdef void txn_insert(Chain *txns, Txn *txn) noexcept nogil
+cdef void txn_remove(Chain *txns, Txn *txn) noexcept nogil       # and free it
+# After a reserve with is_transactional.
+cdef void txn_open(ProducerState *state, Entry *entry, int64_t first_offset) noexcept nogil
+cdef ProducerState *table_new() noexcept nogil
+cdef void table_clear(ProducerState *state) noexcept nogil
+cdef void table_free(ProducerState *state) noexcept nogil

@@ -1,0 +1,404 @@
+# cython: freethreading_compatible=True
+"""Offset and time index of a segment: Kafka's OffsetIndex and TimeIndex over mapped files."""
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memset
+from kbroker._core.sync cimport Mutex, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
+from kbroker.log._posix cimport (
+    EIO, ENOENT, ENOMEM, PATH_BYTES, get_int32, get_int64, io_close, io_fd_size, io_map, io_open, io_path_size,
+    io_read, io_truncate, io_unlink, io_unmap, io_write, log_path, put_int32, put_int64,
+)
+
+cdef enum:
+    RESERVE_BYTES = 4096
+    MAX_INT32 = 2147483647
+
+
+cdef inline void index_path(const Index *index, char *out) noexcept nogil:
+    log_path(out, PATH_BYTES, index.directory, index.base_offset,
+             b".index" if index.entry_bytes == OFFSET_ENTRY_BYTES else b".timeindex")
+
+
+cdef void index_init(Index *index, const char *directory, int64_t base_offset, int32_t entry_bytes, int64_t max_bytes,
+                     bint writable, Mutex *lock) noexcept nogil:
+    index.directory = directory
+    index.base_offset = base_offset
+    index.entry_bytes = entry_bytes
+    index.writable = writable
+    index.max_entries = max_bytes // entry_bytes
+    index.map_bytes = 0
+    index.reserved_bytes = 0
+    index.lock = lock
+    atomic_store(&index.map, 0)
+    atomic_store(&index.entries, 0)
+
+
+cdef void index_destroy(Index *index) noexcept nogil:
+    cdef int64_t address = atomic_load(&index.map)
+    if address != 0:
+        io_unmap(<char *>address, index.map_bytes)
+        atomic_store(&index.map, 0)
+
+
+cdef int32_t index_ensure(Index *index) noexcept nogil:
+    """Map the file (made and preallocated for the active segment); 0 or -errno."""
+    cdef char path[PATH_BYTES]
+    cdef int fd
+    cdef int64_t size, want
+    cdef char *address
+    cdef int32_t rc = 0
+    if atomic_load(&index.map) != 0:
+        return 0
+    mutex_lock(index.lock)
+    if atomic_load(&index.map) != 0:
+        mutex_unlock(index.lock)
+        return 0
+    want = (index.max_entries if index.writable else atomic_load(&index.entries)) * index.entry_bytes
+    if want <= 0:
+        mutex_unlock(index.lock)
+        return -ENOENT
+    if index.directory is NULL:
+        address = io_map(-1, want, True)
+    else:
+        index_path(index, path)
+        fd = io_open(path, index.writable)
+        if fd < 0:
+            mutex_unlock(index.lock)
+            return fd
+        size = io_fd_size(fd)
+        if size < 0:
+            rc = <int32_t>size
+        elif index.writable and size != want:
+            rc = io_truncate(fd, want)
+        elif size < want:
+            rc = -EIO
+        address = io_map(fd, want, index.writable) if rc == 0 else NULL
+        io_close(fd)
+    if address is NULL:
+        if rc == 0:
+            rc = -ENOMEM
+    else:
+        index.map_bytes = want
+        atomic_store(&index.map, <int64_t>address)
+    mutex_unlock(index.lock)
+    return rc
+
+
+cdef int32_t index_load(Index *index, int64_t end_offset, int64_t file_bytes) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    cdef char first[TIME_ENTRY_BYTES]
+    cdef char last[TIME_ENTRY_BYTES]
+    cdef int64_t size, count, offset
+    cdef int fd
+    cdef bint ok
+    if index.directory is NULL:
+        return INDEX_MISSING
+    index_path(index, path)
+    size = io_path_size(path)
+    if size == -ENOENT:
+        return INDEX_MISSING
+    if size < 0:
+        return <int32_t>size
+    count = size // index.entry_bytes
+    if size % index.entry_bytes != 0 or (index.writable and count > index.max_entries):
+        return INDEX_CORRUPT
+    if count > 0:
+        fd = io_open(path, False)
+        if fd < 0:
+            return fd
+        ok = (io_read(fd, first, index.entry_bytes, 0) == index.entry_bytes
+              and io_read(fd, last, index.entry_bytes, (count - 1) * index.entry_bytes) == index.entry_bytes)
+        io_close(fd)
+        if not ok:
+            return -EIO
+        if index.entry_bytes == OFFSET_ENTRY_BYTES:
+            offset = get_int32(last)
+            if (get_int32(last + 4) < 0 or get_int32(last + 4) >= file_bytes or get_int32(first) < 0
+                    or (count > 1 and offset <= get_int32(first))):
+                return INDEX_CORRUPT
+        else:
+            offset = get_int32(last + 8)
+            if get_int64(last) < get_int64(first) or get_int64(first) < -1 or (count > 1
+                                                                               and get_int64(last) == get_int64(first)):
+                return INDEX_CORRUPT
+        if offset < 0 or (end_offset >= 0 and index.base_offset + offset >= end_offset):
+            return INDEX_CORRUPT
+    index.reserved_bytes = size
+    atomic_store(&index.entries, count)
+    return 0
+
+
+cdef int32_t index_reset(Index *index) noexcept nogil:
+    """The index is empty again and its file gone. Not while readers may look: opening only."""
+    cdef char path[PATH_BYTES]
+    cdef int rc
+    atomic_store(&index.entries, 0)
+    index.reserved_bytes = 0
+    index_destroy(index)
+    index.map_bytes = 0
+    if index.directory is NULL:
+        return 0
+    index_path(index, path)
+    rc = io_unlink(path)
+    return 0 if rc == -ENOENT else rc
+
+
+cdef int32_t index_seal(Index *index) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    cdef int fd, rc
+    index.writable = False
+    if index.directory is NULL:
+        return 0
+    index_path(index, path)
+    fd = io_open(path, True)
+    if fd < 0:
+        return fd
+    rc = io_truncate(fd, atomic_load(&index.entries) * index.entry_bytes)
+    io_close(fd)
+    return rc
+
+
+cdef bint index_is_full(Index *index) noexcept nogil:
+    cdef int64_t room = index.max_entries - (1 if index.entry_bytes == TIME_ENTRY_BYTES else 0)
+    return atomic_load(&index.entries) >= room
+
+
+cdef int32_t index_reserve(Index *index, int64_t end_bytes) noexcept nogil:
+    """Give the file real blocks up to end_bytes, so that a store into the mapping cannot meet a full disk."""
+    cdef char path[PATH_BYTES]
+    cdef char zeros[RESERVE_BYTES]
+    cdef int64_t target, chunk, done
+    cdef int fd
+    if index.directory is NULL or end_bytes <= index.reserved_bytes:
+        return 0
+    target = (end_bytes + RESERVE_BYTES - 1) // RESERVE_BYTES * RESERVE_BYTES
+    if target > index.map_bytes:
+        target = index.map_bytes
+    index_path(index, path)
+    fd = io_open(path, True)
+    if fd < 0:
+        return fd
+    memset(zeros, 0, RESERVE_BYTES)
+    while index.reserved_bytes < target:
+        chunk = target - index.reserved_bytes
+        if chunk > RESERVE_BYTES:
+            chunk = RESERVE_BYTES
+        done = io_write(fd, zeros, chunk, index.reserved_bytes)
+        if done < 0:
+            io_close(fd)
+            return <int32_t>done
+        index.reserved_bytes += done
+    io_close(fd)
+    return 0
+
+
+cdef inline int64_t key_at(const Index *index, const char *entries, int64_t slot) noexcept nogil:
+    if index.entry_bytes == OFFSET_ENTRY_BYTES:
+        return index.base_offset + get_int32(entries + slot * OFFSET_ENTRY_BYTES)
+    return get_int64(entries + slot * TIME_ENTRY_BYTES)
+
+
+cdef int64_t floor_slot(Index *index, int64_t target, int64_t count) noexcept nogil:
+    """Slot of the largest key <= target among the first count entries; -1: none (or the index cannot be read)."""
+    cdef const char *entries
+    cdef int64_t low = 0, high = count - 1, middle
+    if count <= 0 or index_ensure(index) != 0:
+        return -1
+    entries = <const char *>atomic_load(&index.map)
+    while low <= high:
+        middle = low + (high - low) // 2
+        if key_at(index, entries, middle) <= target:
+            low = middle + 1
+        else:
+            high = middle - 1
+    return low - 1
+
+
+cdef void index_truncate(Index *index, int64_t offset) noexcept nogil:
+    cdef int64_t count = atomic_load(&index.entries)
+    cdef int32_t at = 0 if index.entry_bytes == OFFSET_ENTRY_BYTES else 8
+    cdef const char *entries
+    if count == 0 or index_ensure(index) != 0:
+        return
+    entries = <const char *>atomic_load(&index.map)
+    while count > 0 and index.base_offset + get_int32(entries + (count - 1) * index.entry_bytes + at) >= offset:
+        count -= 1
+    atomic_store(&index.entries, count)
+
+
+cdef int32_t offset_index_append(Index *index, int64_t offset, int64_t position) noexcept nogil:
+    cdef int64_t count = atomic_load(&index.entries)
+    cdef int64_t relative = offset - index.base_offset
+    cdef char *entry
+    cdef int32_t rc
+    if count >= index.max_entries:
+        return INDEX_FULL
+    if relative < 0 or relative > MAX_INT32 or position < 0 or position > MAX_INT32:
+        return INDEX_OUT_OF_ORDER
+    rc = index_ensure(index)
+    if rc != 0:
+        return rc
+    if count > 0 and offset <= key_at(index, <const char *>atomic_load(&index.map), count - 1):
+        return INDEX_OUT_OF_ORDER
+    rc = index_reserve(index, (count + 1) * OFFSET_ENTRY_BYTES)
+    if rc != 0:
+        return rc
+    entry = <char *>atomic_load(&index.map) + count * OFFSET_ENTRY_BYTES
+    put_int32(entry, <int32_t>relative)
+    put_int32(entry + 4, <int32_t>position)
+    atomic_store(&index.entries, count + 1)
+    return 0
+
+
+cdef void offset_index_lookup(Index *index, int64_t target, int64_t *offset, int64_t *position) noexcept nogil:
+    cdef int64_t slot = floor_slot(index, target, atomic_load(&index.entries))
+    cdef const char *entry
+    offset[0] = index.base_offset
+    position[0] = 0
+    if slot >= 0:
+        entry = <const char *>atomic_load(&index.map) + slot * OFFSET_ENTRY_BYTES
+        offset[0] = index.base_offset + get_int32(entry)
+        position[0] = get_int32(entry + 4)
+
+
+cdef int64_t offset_index_offset_after(Index *index, int64_t position) noexcept nogil:
+    cdef int64_t count = atomic_load(&index.entries), low = 0, high, middle
+    cdef const char *entries
+    if count == 0 or index_ensure(index) != 0:
+        return -1
+    entries = <const char *>atomic_load(&index.map)
+    high = count
+    while low < high:                       # first slot whose position >= the one asked
+        middle = low + (high - low) // 2
+        if get_int32(entries + middle * OFFSET_ENTRY_BYTES + 4) >= position:
+            high = middle
+        else:
+            low = middle + 1
+    if low == count:
+        return -1
+    return index.base_offset + get_int32(entries + low * OFFSET_ENTRY_BYTES)
+
+
+cdef bint time_index_last(Index *index, int64_t *timestamp_ms, int64_t *offset) noexcept nogil:
+    cdef int64_t count = atomic_load(&index.entries)
+    cdef const char *entry
+    timestamp_ms[0] = -1
+    offset[0] = index.base_offset
+    if count == 0:
+        return False
+    if index_ensure(index) != 0:
+        return False
+    entry = <const char *>atomic_load(&index.map) + (count - 1) * TIME_ENTRY_BYTES
+    timestamp_ms[0] = get_int64(entry)
+    offset[0] = index.base_offset + get_int32(entry + 8)
+    return True
+
+
+cdef int32_t time_index_maybe_append(Index *index, int64_t timestamp_ms, int64_t offset,
+                                     bint is_closing) noexcept nogil:
+    cdef int64_t count = atomic_load(&index.entries), last_timestamp, last_offset
+    cdef int64_t relative = offset - index.base_offset
+    cdef char *entry
+    cdef int32_t rc
+    if count >= index.max_entries or (not is_closing and index_is_full(index)):
+        return INDEX_FULL
+    if relative < 0 or relative > MAX_INT32:
+        return INDEX_OUT_OF_ORDER
+    if time_index_last(index, &last_timestamp, &last_offset):
+        if offset < last_offset or timestamp_ms < last_timestamp:
+            return INDEX_OUT_OF_ORDER
+    if timestamp_ms <= last_timestamp:
+        return 0                            # nothing new to say; an empty index counts as -1
+    rc = index_ensure(index)
+    if rc != 0:
+        return rc
+    rc = index_reserve(index, (count + 1) * TIME_ENTRY_BYTES)
+    if rc != 0:
+        return rc
+    entry = <char *>atomic_load(&index.map) + count * TIME_ENTRY_BYTES
+    put_int64(entry, timestamp_ms)
+    put_int32(entry + 8, <int32_t>relative)
+    atomic_store(&index.entries, count + 1)
+    return 0
+
+
+cdef void time_index_lookup(Index *index, int64_t target_ms, int64_t *timestamp_ms, int64_t *offset) noexcept nogil:
+    cdef int64_t slot = floor_slot(index, target_ms, atomic_load(&index.entries))
+    cdef const char *entry
+    timestamp_ms[0] = -1
+    offset[0] = index.base_offset
+    if slot >= 0:
+        entry = <const char *>atomic_load(&index.map) + slot * TIME_ENTRY_BYTES
+        timestamp_ms[0] = get_int64(entry)
+        offset[0] = index.base_offset + get_int32(entry + 8)
+
+
+# ------------------------------------------------------------------------------------------------- Python's handles
+
+cdef int32_t check_entry(int32_t rc) except? -1:
+    if rc == INDEX_OUT_OF_ORDER:
+        raise ValueError("entry out of order or outside the index's range")
+    if rc == INDEX_FULL:
+        raise ValueError("index is full")
+    if rc < 0:
+        raise OSError(-rc, "index file")
+    return rc
+
+
+cdef class _FileIndex:
+    cdef Index index
+    cdef Mutex lock
+    cdef bytes directory
+
+    def __cinit__(self, directory, int64_t base_offset, int64_t max_bytes):
+        import os
+        mutex_init(&self.lock)
+        if base_offset < 0:
+            raise ValueError(f"base_offset must be >= 0, got {base_offset}")
+        if max_bytes < TIME_ENTRY_BYTES:
+            raise ValueError(f"max_bytes must hold an entry, got {max_bytes}")
+        self.directory = os.fsencode(directory)
+        if len(self.directory) > 4096:
+            raise ValueError("directory name too long")
+        index_init(&self.index, <const char *>self.directory, base_offset,
+                   TIME_ENTRY_BYTES if isinstance(self, TimeIndex) else OFFSET_ENTRY_BYTES, max_bytes, True, &self.lock)
+
+    def __dealloc__(self):
+        index_destroy(&self.index)
+        mutex_destroy(&self.lock)
+
+    def __len__(self):
+        return atomic_load(&self.index.entries)
+
+    @property
+    def is_full(self):
+        return index_is_full(&self.index)
+
+    def load(self, int64_t file_bytes=MAX_INT32):
+        """Read the count of an existing file; returns False when it is missing or fails the sanity check."""
+        return index_load(&self.index, -1, file_bytes) == 0
+
+    def seal(self):
+        check_entry(index_seal(&self.index))
+
+    def truncate(self, int64_t offset):
+        index_truncate(&self.index, offset)
+
+
+cdef class OffsetIndex(_FileIndex):
+    def append(self, int64_t offset, int64_t position):
+        check_entry(offset_index_append(&self.index, offset, position))
+
+    def lookup(self, int64_t target):
+        cdef int64_t offset, position
+        offset_index_lookup(&self.index, target, &offset, &position)
+        return offset, position
+
+
+cdef class TimeIndex(_FileIndex):
+    def maybe_append(self, int64_t timestamp_ms, int64_t offset, bint is_closing=False):
+        check_entry(time_index_maybe_append(&self.index, timestamp_ms, offset, is_closing))
+
+    def lookup(self, int64_t target_ms):
+        cdef int64_t timestamp, offset
+        time_index_lookup(&self.index, target_ms, &timestamp, &offset)
+        return timestamp, offset

@@ -1,0 +1,99 @@
+"""One segment of a log: its file, its indexes, and the cache that bounds how many files are open.
+
+Counts: a segment is kept by every ``SegmentList`` (the immutable view readers take) and by whoever retained it.
+Locks, leaves:
+``FileCache.lock`` -> ``LogSegment.lock``. One writer per segment (the partition's append lock); sizes are published
+last.
+"""
+from libc.stdint cimport int32_t, int64_t
+from kbroker._core.requests.request cimport OpenFile
+from kbroker._core.sync cimport AtomicI64, Mutex
+from kbroker.log.segment._index cimport Index
+from kbroker.log.segment._txn_index cimport TxnIndex
+from kbroker.protocol._records cimport BatchHeader
+
+cdef struct Directory:          # name of a partition's folder, shared by its segments
+    AtomicI64 refs
+    char *path                  # owned
+
+cdef struct FileCache:          # segments with an open file, in a ring that a clock hand walks
+    AtomicI64 refs
+    Mutex lock
+    int64_t capacity
+    int64_t open_files
+    LogSegment *hand
+
+cdef struct LogSegment:
+    AtomicI64 refs
+    Directory *directory        # counted; NULL: in memory
+    FileCache *files            # counted
+    int64_t base_offset
+    int64_t created_ms
+    AtomicI64 size_bytes        # readable bytes
+    AtomicI64 max_timestamp_ms  # -1: none
+    AtomicI64 offset_of_max     # last offset of the batch that holds it
+    AtomicI64 is_deleted        # the file is named .deleted, or gone
+    int64_t first_timestamp_ms  # largest of the first append, -1: none (roll by time); append lock
+    int64_t bytes_since_index   # append lock
+    bint needs_sync             # append lock
+    Mutex lock                  # leaf: file, mappings, aborted list
+    OpenFile *file              # counted; NULL: not open
+    AtomicI64 used              # second chance of the clock hand
+    LogSegment *ring_next       # cache lock
+    LogSegment *ring_prev
+    Index offsets
+    Index times
+    TxnIndex aborted
+
+cdef struct SegmentList:        # immutable once published
+    AtomicI64 refs
+    int32_t count
+    LogSegment **segments       # each counted, by base offset
+
+cdef Directory *directory_new(const char *path) noexcept nogil
+cdef Directory *directory_retain(Directory *directory) noexcept nogil
+cdef void directory_release(Directory *directory) noexcept nogil
+
+cdef FileCache *file_cache_new(int64_t capacity) noexcept nogil          # 0: a quarter of the descriptor limit
+cdef FileCache *file_cache_shared() noexcept nogil                       # a count on the process's own cache
+cdef FileCache *file_cache_retain(FileCache *files) noexcept nogil
+cdef void file_cache_release(FileCache *files) noexcept nogil
+
+cdef LogSegment *segment_new(Directory *directory, FileCache *files, int64_t base_offset, int64_t index_bytes,
+                             bint writable,
+                             int64_t now_ms) noexcept nogil
+cdef LogSegment *segment_retain(LogSegment *segment) noexcept nogil
+cdef void segment_release(LogSegment *segment) noexcept nogil
+# A count on the open file, opened (or made, in memory) if it is not; NULL and *error = -errno when that fails
+cdef OpenFile *segment_open(LogSegment *segment, int32_t *error) noexcept nogil
+cdef void segment_close_file(LogSegment *segment) noexcept nogil
+# File, mappings and aborted list stay open until the segment is freed, so that its names may go to another. 0 or -errno
+cdef int32_t segment_pin(LogSegment *segment) noexcept nogil
+# out: PATH_BYTES bytes
+cdef void segment_path(const LogSegment *segment, const char *suffix, char *out) noexcept nogil
+cdef int32_t segment_create_file(LogSegment *segment) noexcept nogil     # an empty .log; 0 or -errno
+# Room on the disk for the whole .log (preallocate); 0 or -errno. And what is left of it given back.
+cdef int32_t segment_reserve(LogSegment *segment, int64_t size_bytes) noexcept nogil
+cdef void segment_give_back(LogSegment *segment) noexcept nogil
+# Bookkeeping of an append at ``position`` that ends before the published size: indexes, largest time stamp.
+cdef void segment_note_append(LogSegment *segment, int64_t position, int64_t size_bytes, int64_t last_offset,
+                              int64_t max_timestamp_ms, int64_t offset_of_max, int64_t index_interval) noexcept nogil
+cdef int32_t segment_seal(LogSegment *segment) noexcept nogil            # closing time entry, both indexes trimmed
+# rename to .deleted, or unlink everything
+cdef int32_t segment_remove(LogSegment *segment, bint at_once) noexcept nogil
+# The first batch at or after from_position whose last offset >= offset: 1 found (position, its header), 0 none below
+# limit,
+# -1 what is there is no batch, else -errno
+cdef int32_t segment_find(LogSegment *segment, OpenFile *file, int64_t offset, int64_t from_position, int64_t limit,
+                          int64_t *position, BatchHeader *header) noexcept nogil
+# As above from the index's entry, or from 0 when that does not point at a batch
+cdef int32_t segment_find_indexed(LogSegment *segment, OpenFile *file, int64_t offset, int64_t limit, int64_t *position,
+                                  BatchHeader *header) noexcept nogil
+
+cdef SegmentList *segment_list_new(int32_t count) noexcept nogil         # room for count, each slot NULL
+cdef SegmentList *segment_list_retain(SegmentList *segments) noexcept nogil
+cdef void segment_list_release(SegmentList *segments) noexcept nogil
+cdef int32_t segment_list_floor(const SegmentList *segments, int64_t offset) noexcept nogil   # -1: below the first
+
+cdef class OpenFileCache:       # Python's handle on a cache shared by many partitions
+    cdef FileCache *files

@@ -1,0 +1,24 @@
+"""Transaction index of one segment, in Kafka's format. ``lock`` (the segment's leaf lock) guards the entries."""
+from libc.stdint cimport int32_t, int64_t
+from kbroker._core.sync cimport Mutex
+from kbroker.log.producers._producer_state cimport AbortedTxn
+
+cdef enum:
+    TXN_ENTRY_BYTES = 34        # int16 version 0, int64 producer id, first, last, last stable offset
+
+cdef struct TxnIndex:
+    const char *directory       # borrowed; NULL: memory only
+    int64_t base_offset
+    AbortedTxn *entries         # owned
+    int32_t count
+    int32_t capacity
+    bint is_loaded              # the file has been read
+    Mutex *lock
+
+cdef void txn_index_init(TxnIndex *index, const char *directory, int64_t base_offset, Mutex *lock) noexcept nogil
+cdef void txn_index_destroy(TxnIndex *index) noexcept nogil
+cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept nogil
+cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil
+# Adds to *out (realloc'ed) what overlaps [fetch_offset, upper_bound). True: no later segment can add more; -1: an error
+cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t upper_bound, AbortedTxn **out,
+                               int32_t *count) noexcept nogil

@@ -1,0 +1,206 @@
+# cython: freethreading_compatible=True
+"""Transaction index of a segment: Kafka's TransactionIndex, the aborted transactions of its batches in a file."""
+cimport cython
+from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport free, malloc, realloc
+from kbroker._core.sync cimport Mutex, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
+from kbroker.log.segment._index cimport INDEX_OUT_OF_ORDER, check_entry
+from kbroker.log._posix cimport (
+    EIO, ENOENT, ENOMEM, PATH_BYTES, get_int64, io_close, io_fd_size, io_open, io_read, io_truncate, io_unlink,
+    io_write, log_path, put_int16, put_int64,
+)
+
+
+cdef void txn_index_init(TxnIndex *index, const char *directory, int64_t base_offset, Mutex *lock) noexcept nogil:
+    index.directory = directory
+    index.base_offset = base_offset
+    index.entries = NULL
+    index.count = 0
+    index.capacity = 0
+    index.is_loaded = directory is NULL
+    index.lock = lock
+
+
+cdef void txn_index_destroy(TxnIndex *index) noexcept nogil:
+    free(index.entries)
+    index.entries = NULL
+
+
+cdef bint txn_push(TxnIndex *index, const AbortedTxn *entry) noexcept nogil:
+    cdef AbortedTxn *grown
+    cdef int32_t capacity
+    if index.count == index.capacity:
+        capacity = 8 if index.capacity == 0 else index.capacity * 2
+        grown = <AbortedTxn *>realloc(index.entries, capacity * sizeof(AbortedTxn))
+        if grown is NULL:
+            return False
+        index.entries = grown
+        index.capacity = capacity
+    index.entries[index.count] = entry[0]
+    index.count += 1
+    return True
+
+
+cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
+    """Under the lock. A torn or foreign entry ends the list: recovery has rebuilt what matters."""
+    cdef char path[PATH_BYTES]
+    cdef int64_t size, slot
+    cdef char *data
+    cdef const char *at
+    cdef AbortedTxn entry
+    cdef int fd
+    if index.is_loaded:
+        return 0
+    log_path(path, PATH_BYTES, index.directory, index.base_offset, b".txnindex")
+    fd = io_open(path, False)
+    if fd == -ENOENT:
+        index.is_loaded = True
+        return 0
+    if fd < 0:
+        return fd
+    size = io_fd_size(fd)
+    data = <char *>malloc(size if size > 0 else 1)
+    if data is NULL or size < 0 or io_read(fd, data, size, 0) != size:
+        io_close(fd)
+        free(data)
+        return -EIO
+    io_close(fd)
+    for slot in range(size // TXN_ENTRY_BYTES):
+        at = data + slot * TXN_ENTRY_BYTES
+        entry.producer_id = get_int64(at + 2)
+        entry.first_offset = get_int64(at + 10)
+        entry.last_offset = get_int64(at + 18)
+        entry.last_stable_offset = get_int64(at + 26)
+        if at[0] != 0 or at[1] != 0 or entry.last_offset < index.base_offset or (
+                index.count > 0 and entry.last_offset <= index.entries[index.count - 1].last_offset):
+            break
+        if not txn_push(index, &entry):
+            free(data)
+            return -ENOMEM
+    free(data)
+    index.is_loaded = True
+    return 0
+
+
+cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    cdef char data[TXN_ENTRY_BYTES]
+    cdef int fd
+    cdef int64_t rc
+    mutex_lock(index.lock)
+    rc = txn_load(index)
+    if rc == 0 and index.count > 0 and entry.last_offset <= index.entries[index.count - 1].last_offset:
+        rc = INDEX_OUT_OF_ORDER
+    if rc == 0 and index.directory is not NULL:
+        put_int16(data, 0)
+        put_int64(data + 2, entry.producer_id)
+        put_int64(data + 10, entry.first_offset)
+        put_int64(data + 18, entry.last_offset)
+        put_int64(data + 26, entry.last_stable_offset)
+        log_path(path, PATH_BYTES, index.directory, index.base_offset, b".txnindex")
+        fd = io_open(path, True)
+        rc = fd
+        if fd >= 0:
+            rc = io_write(fd, data, TXN_ENTRY_BYTES, <int64_t>index.count * TXN_ENTRY_BYTES)
+            io_close(fd)
+            if rc > 0:
+                rc = 0
+    if rc == 0 and not txn_push(index, entry):
+        rc = -ENOMEM
+    mutex_unlock(index.lock)
+    return <int32_t>rc
+
+
+cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    cdef int fd
+    cdef int32_t rc
+    mutex_lock(index.lock)
+    rc = txn_load(index)
+    while index.count > 0 and index.entries[index.count - 1].last_offset >= offset:
+        index.count -= 1
+    if index.directory is not NULL:
+        log_path(path, PATH_BYTES, index.directory, index.base_offset, b".txnindex")
+        if index.count == 0:
+            rc = io_unlink(path)
+            if rc == -ENOENT:
+                rc = 0
+        else:
+            fd = io_open(path, False)
+            rc = fd
+            if fd >= 0:
+                rc = io_truncate(fd, <int64_t>index.count * TXN_ENTRY_BYTES)
+                io_close(fd)
+    mutex_unlock(index.lock)
+    return rc
+
+
+cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t upper_bound, AbortedTxn **out,
+                               int32_t *count) noexcept nogil:
+    cdef int32_t slot, complete = 0
+    cdef AbortedTxn *entry
+    cdef AbortedTxn *grown
+    mutex_lock(index.lock)
+    if txn_load(index) != 0:
+        mutex_unlock(index.lock)
+        return -1
+    for slot in range(index.count):
+        entry = &index.entries[slot]
+        if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound:
+            if count[0] & (count[0] - 1) == 0:          # room doubles at each power of two
+                grown = <AbortedTxn *>realloc(out[0],
+                                              <size_t>(count[0] * 2 if count[0] > 0 else 1) * sizeof(AbortedTxn))
+                if grown is NULL:
+                    mutex_unlock(index.lock)
+                    return -1
+                out[0] = grown
+            out[0][count[0]] = entry[0]
+            count[0] += 1
+        if entry.last_stable_offset >= upper_bound:
+            complete = 1
+            break
+    mutex_unlock(index.lock)
+    return complete
+
+
+# -------------------------------------------------------------------------------------------------- Python's handle
+
+@cython.final
+cdef class TransactionIndex:
+    cdef TxnIndex index
+    cdef Mutex lock
+    cdef bytes directory
+
+    def __cinit__(self, directory, int64_t base_offset):
+        import os
+        mutex_init(&self.lock)
+        self.directory = os.fsencode(directory)
+        if len(self.directory) > 4096:
+            raise ValueError("directory name too long")
+        txn_index_init(&self.index, <const char *>self.directory, base_offset, &self.lock)
+
+    def __dealloc__(self):
+        txn_index_destroy(&self.index)
+        mutex_destroy(&self.lock)
+
+    def append(self, int64_t producer_id, int64_t first_offset, int64_t last_offset, int64_t last_stable_offset):
+        cdef AbortedTxn entry
+        entry.producer_id = producer_id
+        entry.first_offset = first_offset
+        entry.last_offset = last_offset
+        entry.last_stable_offset = last_stable_offset
+        check_entry(txn_index_append(&self.index, &entry))
+
+    def truncate(self, int64_t offset):
+        check_entry(txn_index_truncate(&self.index, offset))
+
+    def collect(self, int64_t fetch_offset, int64_t upper_bound):
+        cdef AbortedTxn *found = NULL
+        cdef int32_t count = 0, complete, slot
+        complete = txn_index_collect(&self.index, fetch_offset, upper_bound, &found, &count)
+        if complete < 0:
+            raise OSError(EIO, "transaction index")
+        result = [(found[slot].producer_id, found[slot].first_offset, found[slot].last_offset,
+                   found[slot].last_stable_offset) for slot in range(count)]
+        free(found)
+        return result, bool(complete)

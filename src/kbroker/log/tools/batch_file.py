@@ -1,0 +1,158 @@
+"""Walks the batches of a ``.log`` file as bytes on disk, for the tools that judge damaged files: nothing is trusted.
+
+The broker's own reading is native (``_partition.pyx``); this is the slow, suspicious reader of ``dump`` and ``verify``.
+"""
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kbroker._core.codec.crc32c import crc32c
+
+HEADER = struct.Struct(">qiibIhiqqqhii")  # DefaultRecordBatch, magic 2
+HEADER_BYTES = HEADER.size
+OVERHEAD_BYTES = 12  # base offset and length: what the length field does not count
+CRC_FROM = 21
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+MAX_OFFSET = 2**63 - 2
+
+assert HEADER_BYTES == 61
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Header of one v2 batch, and where it lies."""
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    leader_epoch: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+    is_valid: bool  # the checksum fits
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def last_sequence(self) -> int:
+        return -1 if self.base_sequence < 0 else (self.base_sequence + self.last_offset_delta) % 2**31
+
+    @property
+    def codec(self) -> str:
+        code = self.attributes & 7
+        return CODECS[code] if code < len(CODECS) else f"unknown({code})"
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & 0x08)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & 0x10)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & 0x20)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        return self.base_timestamp_ms if self.attributes & 0x40 else None
+
+
+class DamagedBatch(ValueError):
+    """The bytes at ``position`` are no batch: ``str()`` says why."""
+
+    def __init__(self, position: int, fault: str) -> None:
+        super().__init__(fault)
+        self.position = position
+
+
+class BatchFile:
+    """A ``.log`` file, mapped for reading; to be closed. Raises: OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+        try:
+            self.size_bytes = os.fstat(fd).st_size
+            self.data: mmap.mmap | bytes = (
+                mmap.mmap(fd, self.size_bytes, access=mmap.ACCESS_READ) if self.size_bytes else b""
+            )
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        if isinstance(self.data, mmap.mmap):
+            self.data.close()
+
+    def batch_at(self, position: int) -> Batch:
+        """Return the batch that starts at ``position``, its checksum judged. Raises: DamagedBatch."""
+        left = self.size_bytes - position
+        if left < HEADER_BYTES:
+            raise DamagedBatch(position, f"{left} bytes left, a batch has at least {HEADER_BYTES}")
+        base, length, epoch, magic, crc, attributes, delta, *rest = HEADER.unpack_from(self.data, position)
+        if magic != 2:
+            raise DamagedBatch(position, f"magic {magic} is not 2")
+        size = length + OVERHEAD_BYTES
+        if size < HEADER_BYTES:
+            raise DamagedBatch(position, f"batch length {length} is too small")
+        if size > left:
+            raise DamagedBatch(position, f"batch of {size} bytes, {left} are left")
+        with memoryview(self.data) as view, view[position + CRC_FROM : position + size] as checked:
+            is_valid = crc32c(checked) == crc
+        base_ms, max_ms, producer_id, producer_epoch, sequence, count = rest
+        batch = Batch(
+            position,
+            size,
+            base,
+            epoch,
+            crc,
+            attributes,
+            delta,
+            base_ms,
+            max_ms,
+            producer_id,
+            producer_epoch,
+            sequence,
+            count,
+            is_valid,
+        )
+        if base < 0 or batch.last_offset_delta < 0 or batch.last_offset > MAX_OFFSET:
+            raise DamagedBatch(position, f"impossible offsets {base} + {batch.last_offset_delta}")
+        return batch
+
+    def batches(self, position: int = 0) -> Iterator[Batch]:
+        """Yield batch after batch, those with a wrong checksum too. Raises: DamagedBatch where the walk ends."""
+        while position < self.size_bytes:
+            batch = self.batch_at(position)
+            yield batch
+            position += batch.size_bytes
+
+    def next_valid(self, position: int, from_offset: int, up_to_offset: int) -> Batch | None:
+        """Return the first undamaged batch at or after ``position`` whose offsets lie in the range, or None."""
+        while True:
+            magic_at = self.data.find(b"\x02", position + 16)
+            if magic_at < 0:
+                return None
+            position = magic_at - 16
+            try:
+                base, length = struct.unpack_from(">qi", self.data, position)
+                plausible = from_offset <= base <= up_to_offset and length >= HEADER_BYTES - OVERHEAD_BYTES
+                batch = self.batch_at(position) if plausible else None
+            except (DamagedBatch, struct.error):
+                batch = None
+            if batch is not None and batch.is_valid and batch.last_offset <= up_to_offset:
+                return batch
+            position += 1

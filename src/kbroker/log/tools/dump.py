@@ -1,0 +1,267 @@
+"""Reads the files of a partition's folder and says what is in them, as Kafka's ``DumpLogSegments`` does.
+
+Files of a running broker may be read; the end of an active segment can then look torn.
+"""
+
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from kbroker._core.codec.crc32c import crc32c
+from kbroker.common.errors import KafkaError
+from kbroker.log import checkpoints
+from kbroker.log.tools.batch_file import Batch, BatchFile, DamagedBatch
+from kbroker.protocol._records import batch_at
+
+Row = dict[str, Any]
+
+_OFFSET_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
+_TXN_ENTRY = struct.Struct(">hqqqq")
+_SNAPSHOT_HEADER = struct.Struct(">hIi")
+_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+_STATE_FILE_MAX_BYTES = 2**31
+
+
+class UnknownFileError(ValueError):
+    """The name says nothing about the content."""
+
+
+def dump_file(path: str | Path, *, records: bool = False) -> Iterator[Row]:
+    """Yield what a file holds, one dict for each entry, with ``kind`` telling which.
+
+    Kinds: ``batch`` (.log), each followed by its ``record`` rows with ``records``, else only those of end markers,
+    ``offset_index``, ``time_index``, ``txn_index``, ``producer`` (.snapshot), ``checkpoint``
+    (checkpoint files), ``epoch`` (leader-epoch-checkpoint), ``partition_metadata``, and ``damage`` with ``position``
+    and ``message`` for a place that cannot be read; the walk ends there.
+
+    Raises: UnknownFileError; OSError; ``checkpoints.CorruptFileError`` for a damaged text file.
+    """
+    path = Path(path)
+    if path.suffix == ".log":
+        return _dump_log(path, records)
+    reader = _READERS.get(path.suffix) or _BY_NAME.get(path.name)
+    if reader is None:
+        known = ", ".join((".log", *_READERS, *_BY_NAME))
+        raise UnknownFileError(f"{path}: not a file of the log (known: {known})")
+    return reader(path)
+
+
+def describe(row: Row) -> str:
+    """Return a row as one line of text, in the manner of Kafka's tool."""
+    return " ".join(f"{key}: {_text(value)}" for key, value in row.items() if key != "kind")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "none" if value is None else str(value)
+
+
+def _base_offset(path: Path) -> int:
+    if not (path.stem.isascii() and path.stem.isdigit()):
+        raise UnknownFileError(f"{path}: the name is not an offset of 20 digits")
+    return int(path.stem)
+
+
+def _dump_log(path: Path, show_records: bool) -> Iterator[Row]:
+    _base_offset(path)
+    with closing(BatchFile(path)) as file:
+        try:
+            for batch in file.batches():
+                yield _batch_row(batch)
+                yield from _record_rows(file, batch, show_records)
+        except DamagedBatch as e:
+            yield {"kind": "damage", "position": e.position, "message": str(e)}
+
+
+def _batch_row(batch: Batch) -> Row:
+    return {
+        "kind": "batch",
+        "baseOffset": batch.base_offset,
+        "lastOffset": batch.last_offset,
+        "count": batch.record_count,
+        "baseSequence": batch.base_sequence,
+        "lastSequence": batch.last_sequence,
+        "producerId": batch.producer_id,
+        "producerEpoch": batch.producer_epoch,
+        "partitionLeaderEpoch": batch.leader_epoch,
+        "isTransactional": batch.is_transactional,
+        "isControl": batch.is_control,
+        "deleteHorizonMs": batch.delete_horizon_ms,
+        "position": batch.position,
+        "LogAppendTime" if batch.is_log_append_time else "CreateTime": batch.max_timestamp_ms,
+        "size": batch.size_bytes,
+        "magic": 2,
+        "compresscodec": batch.codec,
+        "crc": batch.crc,
+        "isvalid": batch.is_valid,
+    }
+
+
+def _record_rows(file: BatchFile, batch: Batch, show_records: bool) -> Iterator[Row]:
+    """The end marker of a control batch, and the records themselves when they are asked for."""
+    if not (batch.is_control or show_records) or not batch.is_valid:
+        return
+    parsed = batch_at(file.data[batch.position : batch.position + batch.size_bytes])
+    try:
+        records = parsed.records() if parsed is not None else []
+    except (KafkaError, ValueError) as e:
+        yield {"kind": "damage", "position": batch.position, "message": f"the records cannot be read: {e}"}
+        return
+    for i, (offset, timestamp_ms, key, value, headers) in enumerate(records):
+        row: Row = {
+            "kind": "record",
+            "offset": offset,
+            "LogAppendTime" if batch.is_log_append_time else "CreateTime": timestamp_ms,
+            "keySize": -1 if key is None else len(key),
+            "valueSize": -1 if value is None else len(value),
+            "sequence": -1 if batch.base_sequence < 0 else (batch.base_sequence + i) % 2**31,
+            "headerKeys": [name for name, _ in headers],
+        }
+        if batch.is_control:
+            yield row | _marker(key or b"", value or b"")
+        else:
+            yield row | {"key": _shown(key), "payload": _shown(value)}
+
+
+def _marker(key: bytes, value: bytes) -> Row:
+    if len(key) < 4:
+        return {"endTxnMarker": "UNREADABLE"}
+    control_type = struct.unpack_from(">hh", key)[1]
+    row: Row = {"endTxnMarker": {0: "ABORT", 1: "COMMIT"}.get(control_type, f"UNKNOWN({control_type})")}
+    if control_type in (0, 1) and len(value) >= 6:
+        row["coordinatorEpoch"] = struct.unpack_from(">hi", value)[1]
+    return row
+
+
+def _shown(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "backslashreplace")
+
+
+def _read(path: Path) -> bytes:
+    if path.stat().st_size > _STATE_FILE_MAX_BYTES:
+        raise checkpoints.CorruptFileError(f"{path}: larger than {_STATE_FILE_MAX_BYTES} bytes")
+    return path.read_bytes()
+
+
+def _entries(path: Path, entry: struct.Struct) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Entries with their positions; a rest that is no whole entry ends them."""
+    data = _read(path)
+    for position in range(0, len(data) - entry.size + 1, entry.size):
+        yield position, entry.unpack_from(data, position)
+
+
+def _rest(path: Path, entry: struct.Struct) -> Iterator[Row]:
+    size = path.stat().st_size
+    if size % entry.size:
+        yield {
+            "kind": "damage",
+            "position": size - size % entry.size,
+            "message": f"{size} bytes are no multiple of {entry.size}",
+        }
+
+
+def _dump_offset_index(path: Path) -> Iterator[Row]:
+    base = _base_offset(path)
+    for at, (relative, position) in _entries(path, _OFFSET_ENTRY):
+        if relative == 0 and position == 0:  # the active segment's index is filled with zeros to its full size
+            return
+        yield {"kind": "offset_index", "offset": base + relative, "position": position, "entry": at // 8}
+    yield from _rest(path, _OFFSET_ENTRY)
+
+
+def _dump_time_index(path: Path) -> Iterator[Row]:
+    base = _base_offset(path)
+    for at, (timestamp_ms, relative) in _entries(path, _TIME_ENTRY):
+        if timestamp_ms == 0 and relative == 0:
+            return
+        yield {"kind": "time_index", "timestamp": timestamp_ms, "offset": base + relative, "entry": at // 12}
+    yield from _rest(path, _TIME_ENTRY)
+
+
+def _dump_txn_index(path: Path) -> Iterator[Row]:
+    _base_offset(path)
+    for at, (version, producer_id, first, last, stable) in _entries(path, _TXN_ENTRY):
+        if version != 0:
+            yield {"kind": "damage", "position": at, "message": f"version {version} is not 0"}
+            return
+        yield {
+            "kind": "txn_index",
+            "version": version,
+            "producerId": producer_id,
+            "firstOffset": first,
+            "lastOffset": last,
+            "lastStableOffset": stable,
+        }
+    yield from _rest(path, _TXN_ENTRY)
+
+
+def snapshot_fault(data: bytes) -> str | None:
+    """Return what is wrong with the bytes of a producer snapshot, None when they are whole."""
+    if len(data) < _SNAPSHOT_HEADER.size:
+        return f"{len(data)} bytes are too few"
+    version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)
+    if version != 1:
+        return f"version {version} is not 1"
+    if crc32c(data[6:]) != crc:
+        return "the checksum does not fit"
+    if len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
+        return f"{count} entries do not take {len(data)} bytes"
+    return None
+
+
+def _dump_snapshot(path: Path) -> Iterator[Row]:
+    data = _read(path)
+    fault = snapshot_fault(data)
+    if fault is not None:
+        yield {"kind": "damage", "position": 0, "message": fault}
+        return
+    for entry in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEADER.size :]):
+        producer_id, epoch, sequence, offset, delta, timestamp_ms, coordinator_epoch, txn_first = entry
+        has_batch = offset >= 0
+        yield {
+            "kind": "producer",
+            "producerId": producer_id,
+            "producerEpoch": epoch,
+            "coordinatorEpoch": coordinator_epoch,
+            "currentTxnFirstOffset": txn_first if txn_first >= 0 else None,
+            "lastTimestamp": timestamp_ms,
+            "firstSequence": (sequence - delta) % 2**31 if has_batch else None,
+            "lastSequence": sequence if has_batch else None,
+            "lastOffset": offset if has_batch else None,
+            "offsetDelta": delta if has_batch else None,
+        }
+
+
+def _dump_checkpoint(path: Path) -> Iterator[Row]:
+    for (topic, partition), offset in checkpoints.offset_checkpoint(path).read().items():
+        yield {"kind": "checkpoint", "topic": topic, "partition": partition, "offset": offset}
+
+
+def _dump_epochs(path: Path) -> Iterator[Row]:
+    for epoch, offset in checkpoints.leader_epoch_checkpoint(path).read().items():
+        yield {"kind": "epoch", "epoch": epoch, "startOffset": offset}
+
+
+def _dump_partition_metadata(path: Path) -> Iterator[Row]:
+    topic_id = checkpoints.read_partition_metadata(path.parent)
+    if topic_id is not None:
+        yield {"kind": "partition_metadata", "topicId": checkpoints.uuid_to_text(topic_id)}
+
+
+_READERS = {
+    ".index": _dump_offset_index,
+    ".timeindex": _dump_time_index,
+    ".txnindex": _dump_txn_index,
+    ".snapshot": _dump_snapshot,
+}
+_BY_NAME = {
+    checkpoints.RECOVERY_POINT_CHECKPOINT: _dump_checkpoint,
+    checkpoints.LOG_START_CHECKPOINT: _dump_checkpoint,
+    checkpoints.HIGH_WATERMARK_CHECKPOINT: _dump_checkpoint,
+    checkpoints.LEADER_EPOCH_CHECKPOINT: _dump_epochs,
+    checkpoints.PARTITION_METADATA: _dump_partition_metadata,
+}

@@ -1,0 +1,239 @@
+"""Checks every file of a log folder, and cuts damaged places out when told to.
+
+The broker itself cuts nothing but a torn tail after an unclean stop; damage anywhere else fences the partition until
+``verify(path, repair=True)`` has been run on the stopped broker's folder.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from kbroker.log import checkpoints
+from kbroker.log.folder_lock import FolderLock
+from kbroker.log.tools.batch_file import MAX_OFFSET, Batch, BatchFile, DamagedBatch
+from kbroker.log.tools.dump import Row, dump_file
+
+SEGMENT = re.compile(r"[0-9]{20}\.log\Z")
+PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)\Z")
+COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One damaged place.
+
+    ``position`` and ``size_bytes`` say where in the file, ``offset`` is the first offset that may be missing (-1 when
+    the file holds no records); ``is_torn_tail``: the end of the last segment, which the broker cuts by itself;
+    ``repair`` says what was done, "" when nothing was.
+    """
+
+    path: Path
+    position: int
+    size_bytes: int
+    offset: int
+    problem: str
+    is_torn_tail: bool = False
+    repair: str = ""
+
+
+def verify(path: str | Path, repair: bool = False) -> list[Finding]:
+    """Check a log folder, or one partition's folder in it, and return what is damaged.
+
+    With ``repair`` damaged places are cut out of segments (what was cut is kept beside them as
+    ``<segment>.<position>.damaged``), the segment's indexes are removed and rebuilt by the next start, and damaged
+    snapshots, indexes and checkpoints are removed. Everything undamaged stays, also behind the place.
+
+    Raises: NotADirectoryError; FolderLockedError, when a broker uses the folder and ``repair`` is asked; OSError.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is not a folder")
+    is_partition = any(SEGMENT.match(name) for name in os.listdir(folder))
+    lock = FolderLock(folder.parent if is_partition else folder) if repair else None
+    try:
+        partitions = [folder] if is_partition else sorted(p for p in folder.iterdir() if _is_partition(p))
+        findings = [] if is_partition else list(_verify_state_files(folder, repair))
+        for partition in partitions:
+            found = _verify_partition(partition, repair)
+            if any(f.repair for f in found):
+                _recover_at_next_start(partition)
+            findings += found
+        return findings
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _is_partition(path: Path) -> bool:
+    return path.is_dir() and PARTITION.match(path.name) is not None and not path.name.endswith("-delete")
+
+
+def _verify_state_files(folder: Path, repair: bool) -> Iterator[Finding]:
+    """Checkpoints can be had again from the logs, so a damaged one is removed; the owner's file is left to people."""
+    for name in (
+        checkpoints.RECOVERY_POINT_CHECKPOINT,
+        checkpoints.LOG_START_CHECKPOINT,
+        checkpoints.HIGH_WATERMARK_CHECKPOINT,
+        checkpoints.CLEANER_OFFSET_CHECKPOINT,
+    ):
+        path = folder / name
+        if path.exists():
+            try:
+                checkpoints.offset_checkpoint(path).read()
+            except checkpoints.CorruptFileError as e:
+                yield _damaged_file(path, str(e), repair)
+    try:
+        checkpoints.read_meta_properties(folder)
+    except checkpoints.CorruptFileError as e:
+        yield _damaged_file(folder / checkpoints.META_PROPERTIES, str(e), repair=False)
+
+
+def _damaged_file(path: Path, problem: str, repair: bool) -> Finding:
+    finding = Finding(path, 0, path.stat().st_size, -1, problem)
+    if not repair:
+        return finding
+    path.unlink()
+    checkpoints.sync_folder(path.parent)
+    return replace(finding, repair="removed")
+
+
+def _verify_partition(folder: Path, repair: bool) -> list[Finding]:
+    segments = sorted(p for p in folder.iterdir() if SEGMENT.match(p.name))
+    findings: list[Finding] = []
+    next_offset = 0
+    for i, segment in enumerate(segments):
+        limit = int(segments[i + 1].stem) - 1 if i + 1 < len(segments) else MAX_OFFSET
+        damaged, next_offset = _verify_segment(segment, next_offset, limit)
+        if damaged and repair:
+            damaged = _cut(segment, damaged)
+        findings += damaged
+        if not damaged:
+            findings += _verify_indexes(segment, next_offset, repair)
+    for snapshot in sorted(folder.glob("*.snapshot")):
+        findings += [_damaged_file(snapshot, row["message"], repair) for row in dump_file(snapshot) if _bad(row)]
+    for name in (checkpoints.LEADER_EPOCH_CHECKPOINT, checkpoints.PARTITION_METADATA):
+        path = folder / name
+        if path.exists():
+            try:
+                list(dump_file(path))
+            except checkpoints.CorruptFileError as e:
+                findings.append(_damaged_file(path, str(e), repair))
+    return findings
+
+
+def _recover_at_next_start(partition: Path) -> None:
+    """Indexes, producer state and transaction indexes of a cut partition are had again from all its batches."""
+    name = PARTITION.match(partition.name)
+    assert name is not None
+    (partition.parent / checkpoints.CLEAN_SHUTDOWN).unlink(missing_ok=True)
+    checkpoint = checkpoints.offset_checkpoint(partition.parent / checkpoints.RECOVERY_POINT_CHECKPOINT)
+    offsets = checkpoint.read()
+    if offsets.pop((name["topic"], int(name["partition"])), None) is not None:
+        checkpoint.write(offsets)
+    for snapshot in partition.glob("*.snapshot"):
+        snapshot.unlink()
+    checkpoints.sync_folder(partition)
+
+
+def _bad(row: Row) -> bool:
+    return bool(row["kind"] == "damage")
+
+
+def _verify_segment(path: Path, next_offset: int, limit: int) -> tuple[list[Finding], int]:
+    """Return the damaged places, and the offset after the last good batch."""
+    findings: list[Finding] = []
+    base = int(path.stem)
+    problem = f"the segment before reaches offset {next_offset - 1}" if base < next_offset else ""
+    next_offset = max(base, next_offset)
+    with closing(BatchFile(path)) as file:
+        if problem:
+            findings.append(Finding(path, 0, 0, base, problem))
+        position = 0
+        while position < file.size_bytes:
+            fault, batch = _judge(file, position, next_offset, limit)
+            if batch is not None:
+                next_offset, position = batch.last_offset + 1, position + batch.size_bytes
+                continue
+            good = file.next_valid(position + 1, next_offset, limit)
+            end = good.position if good is not None else file.size_bytes
+            torn = good is None and limit == MAX_OFFSET
+            findings.append(Finding(path, position, end - position, next_offset, fault, torn))
+            position = end
+    return findings, next_offset
+
+
+def _judge(file: BatchFile, position: int, next_offset: int, limit: int) -> tuple[str, Batch | None]:
+    try:
+        batch = file.batch_at(position)
+    except DamagedBatch as e:
+        return str(e), None
+    if not batch.is_valid:
+        return "the checksum does not fit", None
+    if not next_offset <= batch.base_offset <= batch.last_offset <= limit:
+        return f"offsets {batch.base_offset} to {batch.last_offset} are not in {next_offset} to {limit}", None
+    return "", batch
+
+
+def _verify_indexes(segment: Path, next_offset: int, repair: bool) -> Iterator[Finding]:
+    """Indexes must rise and point into the segment; a damaged one is only removed, since the next start rebuilds it."""
+    size = segment.stat().st_size
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        path = segment.with_suffix(suffix)
+        if not path.exists():
+            continue
+        problem = _index_fault(path, int(segment.stem), next_offset, size)
+        if problem:
+            yield _damaged_file(path, problem, repair)
+
+
+def _index_fault(path: Path, base: int, next_offset: int, size: int) -> str:
+    last: Row = {}
+    for row in dump_file(path):
+        if _bad(row):
+            return str(row["message"])
+        offset = row["lastOffset"] if row["kind"] == "txn_index" else row["offset"]
+        if not base <= offset < max(next_offset, base + 1):
+            return f"offset {offset} is not in the segment ({base} to {next_offset - 1})"
+        for rising in {"offset_index": ("offset", "position"), "time_index": ("timestamp",)}.get(row["kind"], ()):
+            if last and row[rising] <= last[rising]:
+                return f"{rising} {row[rising]} after {last[rising]}"
+        if row["kind"] == "offset_index" and not 0 <= row["position"] < size:
+            return f"position {row['position']} is past the segment's {size} bytes"
+        last = row
+    return ""
+
+
+def _cut(segment: Path, findings: list[Finding]) -> list[Finding]:
+    """Rewrite the segment without the damaged places, whole or not at all; indexes go first, being rebuilt from it."""
+    cuts = [f for f in findings if f.size_bytes > 0]
+    if not cuts:
+        return findings
+    for suffix in (".index", ".timeindex"):
+        segment.with_suffix(suffix).unlink(missing_ok=True)
+    temporary = segment.with_name(segment.name + ".repaired")
+    with segment.open("rb") as source, temporary.open("wb") as target:
+        at = 0
+        for f in cuts:
+            _copy(source, target, f.position - at)
+            with segment.with_name(f"{segment.name}.{f.position}.damaged").open("wb") as aside:
+                _copy(source, aside, f.size_bytes)
+            at = f.position + f.size_bytes
+        _copy(source, target, segment.stat().st_size - at)
+        target.flush()
+        checkpoints.sync_descriptor(target.fileno())
+    temporary.replace(segment)
+    checkpoints.sync_folder(segment.parent)
+    return [replace(f, repair=f"cut {f.size_bytes} bytes") if f.size_bytes else f for f in findings]
+
+
+def _copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
+    while size > 0:
+        piece = source.read(min(size, COPY_BYTES))
+        if not piece:
+            return
+        target.write(piece)
+        size -= len(piece)

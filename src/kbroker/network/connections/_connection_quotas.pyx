@@ -1,0 +1,443 @@
+# cython: freethreading_compatible=True
+"""Python's view of the limits of connections; the rules are in _quota_core."""
+cimport cython
+import os
+import socket
+
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy
+
+from kbroker._core.arguments cimport integer
+from kbroker._core.clock cimport Clock, borrow_clock, clock_epoch_ms
+from kbroker._core.metrics.sensor_core cimport sensor_release, sensor_retain
+from kbroker._core.sync cimport atomic_load, cond_broadcast, mutex_lock, mutex_unlock
+from kbroker.network.connections._address_table cimport (
+    ADDRESS_BYTES, AddressEntry, addresses_after, addresses_drop_if_empty, addresses_find, addresses_take,
+)
+from kbroker.network.connections._gauge cimport Gauge, gauge_measure, gauge_set_limit
+from kbroker.network.connections._quota_core cimport (
+    NO_LIMIT, QUOTA_NO_MEMORY, QUOTA_THROTTLED, QUOTA_TOO_MANY, Admission, ListenerQuota, QuotaCore, QuotaVerdict,
+    add_listener, address_max_rate, admit_locked, apply_rates, find_listener, forget_own_limits, has_slot,
+    leave_locked, listener_max_rate, note_total, quotas_enter, quotas_exceeded, quotas_init, quotas_release,
+    record_connection, sweep_addresses,
+)
+
+UNLIMITED = NO_LIMIT
+
+
+class TooManyConnectionsError(Exception):
+    """One connection too many from an address. It counts: whoever closes it calls ``ConnectionQuotas.dec``."""
+
+
+class ConnectionThrottledError(Exception):
+    """Connections come too fast from an address: not counted; to be closed after ``throttle_time_ms``.
+
+    Attributes: throttle_time_ms, end_ms (by ``clock.epoch_ms``).
+    """
+
+    def __init__(self, address, throttle_time_ms, end_ms):
+        super().__init__(f"connections from {address} come too fast: wait {throttle_time_ms} ms")
+        self.throttle_time_ms = throttle_time_ms
+        self.end_ms = end_ms
+
+
+def canonical_address(host):
+    """Return an address as sockets tell it (``127.0.0.1``, ``::1``); a host name is resolved, its first address counts.
+
+    Raises: ValueError for what is no address and has none.
+    """
+    import ipaddress
+
+    text = str(host)
+    try:
+        address = ipaddress.ip_address(text.strip("[]"))
+        return str(getattr(address, "ipv4_mapped", None) or address)
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(text, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise ValueError(f"{text} is no address and has none") from None
+    return str(found[0][4][0])
+
+
+cdef bytes address_bytes(object address):
+    name = str(address).encode()
+    if len(name) >= ADDRESS_BYTES:
+        raise ValueError(f"an address is too long: {name[:ADDRESS_BYTES]!r}")
+    if not name or b"\0" in name:
+        raise ValueError(f"no address: {address!r}")
+    return name
+
+
+cdef int64_t limit_of(object value, int64_t least=0) except? -1:
+    if not isinstance(value, int):
+        raise TypeError(f"a limit of connections must be an integer, not {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"a limit of connections must be >= {least}, got {value}")
+    return min(value, INT64_MAX)
+
+
+cdef int64_t limit_or_none(object value, int64_t least=0) except? -2:
+    return -1 if value is None else limit_of(value, least)
+
+
+@cython.final
+cdef class ConnectionQuotas:
+    """Limits of the connections of one server, and of how fast new ones come (KIP-612).
+
+    A connection above a count or a rate of the server or of its listener waits in its acceptor. One too many from an
+    address is closed; one that comes too fast from an address is held unserved, then closed. UNLIMITED is no limit.
+
+    Args:
+        max_connections: at once, >= 0.
+        max_per_address: at once from one address, >= 0.
+        overrides: address (as text) to its own limit.
+        max_rate: new connections per second, >= 0; listeners without a rate of their own have this one too.
+        samples, window_seconds: the window of the rates; window_seconds is also the longest wait for a rate.
+        inter_broker_listener: while there are others, this listener is not held to the limits of the server, and its
+            new connections do not use up the rate.
+        clock: None is the system's.
+    Raises: ValueError, TypeError for limits that cannot be, or an address that is too long.
+    Threads: any.
+    Source: ``SocketServer.ConnectionQuotas``.
+    """
+
+    def __cinit__(self, max_connections=UNLIMITED, max_per_address=UNLIMITED, overrides=None, *, max_rate=UNLIMITED,
+                  samples=11, window_seconds=1, inter_broker_listener=None, clock=None):
+        cdef Clock *native_clock = borrow_clock(clock)
+        cdef int32_t sample_count = <int32_t>integer(samples, "samples", 1, 100000)
+        cdef int64_t window_ms = integer(window_seconds, "window_seconds", 1, 1 << 30) * 1000
+        cdef uint64_t seed = int.from_bytes(os.urandom(8), "little")
+        cdef bytes name
+        cdef QuotaCore *core = <QuotaCore *>calloc(1, sizeof(QuotaCore))
+        if core is NULL:
+            raise MemoryError
+        self.core = core
+        if not quotas_init(core, native_clock, sample_count, window_ms, seed):
+            raise MemoryError
+        if inter_broker_listener is not None:
+            name = str(inter_broker_listener).encode()
+            core.inter_broker = <char *>calloc(1, len(name) + 1)
+            if core.inter_broker is NULL:
+                raise MemoryError
+            memcpy(core.inter_broker, <const char *>name, len(name))
+        self.update(max_connections, max_per_address, overrides, max_rate)
+
+    def __dealloc__(self):
+        with nogil:
+            quotas_release(self.core)
+
+    # -------------------------------------------------------- limits
+
+    def update(self, max_connections, max_per_address, overrides=None, max_rate=None):
+        """Other limits; connections above them stay, but for those that exceed `max_connections`.
+
+        A wait that has begun is not shortened by a higher rate. ``max_rate`` None leaves the rate as it is.
+        """
+        cdef QuotaCore *core = self.core
+        cdef AddressEntry *entry
+        cdef int64_t most = limit_of(max_connections)
+        cdef int64_t each = limit_of(max_per_address)
+        cdef int64_t rate = limit_or_none(max_rate)
+        cdef int64_t own
+        cdef const char *text
+        cdef bint done = True
+        given = [(address_bytes(name), limit_of(limit))
+                 for name, limit in (overrides or {}).items()]
+        with nogil:
+            mutex_lock(&core.lock)
+            core.max_connections = most
+            core.max_per_address = each
+            if rate >= 0:
+                core.max_rate = rate
+                done = apply_rates(core)
+            forget_own_limits(core)
+            note_total(core, 0)
+            cond_broadcast(&core.room)
+            mutex_unlock(&core.lock)
+        for name, limit in given:
+            text = name
+            own = limit
+            with nogil:
+                mutex_lock(&core.lock)
+                entry = addresses_take(&core.addresses, text)
+                if entry is not NULL:
+                    entry.max_count = own
+                mutex_unlock(&core.lock)
+            done = done and entry is not NULL
+        if not done:
+            raise MemoryError
+
+    def update_listener(self, str name not None, max_connections=None, max_rate=None):
+        """Add a listener, or change its limits; None is the server's.
+
+        Raises: ValueError for a limit below 1, TypeError.
+        """
+        cdef QuotaCore *core = self.core
+        cdef ListenerQuota *listener
+        cdef int64_t most = limit_or_none(max_connections, 1)
+        cdef int64_t rate = limit_or_none(max_rate, 1)
+        cdef bytes encoded = name.encode()
+        cdef const char *text = encoded
+        cdef size_t size = len(encoded)
+        cdef bint done = False
+        with nogil:
+            mutex_lock(&core.lock)
+            listener = find_listener(core, text)
+            if listener is NULL:
+                listener = add_listener(core, text, size)
+            if listener is not NULL:
+                listener.own_max_connections = most
+                listener.own_max_rate = rate
+                done = gauge_set_limit(&listener.rate, <double>listener_max_rate(core, listener))
+                cond_broadcast(&core.room)
+            mutex_unlock(&core.lock)
+        if not done:
+            raise MemoryError
+
+    def update_ip_rate(self, ip, rate):
+        """Limit the new connections per second from one address; sensors there are keep their history.
+
+        Args: ip: an address or a host name; None: of every address without a rate of its own. rate: >= 0, or None for
+        the default again (for ``ip`` None: no limit).
+        Raises: ValueError for an address that is none, TypeError.
+        """
+        cdef QuotaCore *core = self.core
+        cdef AddressEntry *entry
+        cdef int64_t limit = limit_or_none(rate)
+        cdef bytes encoded
+        cdef const char *text
+        cdef bint done = True
+        if ip is None:
+            with nogil:
+                mutex_lock(&core.lock)
+                core.max_address_rate = NO_LIMIT if limit < 0 else limit
+                done = apply_rates(core)
+                mutex_unlock(&core.lock)
+        else:
+            encoded = address_bytes(canonical_address(ip))
+            text = encoded
+            with nogil:
+                mutex_lock(&core.lock)
+                entry = addresses_take(&core.addresses, text)
+                done = entry is not NULL
+                if done:
+                    entry.max_rate = limit
+                    if entry.rate.sensor is not NULL:
+                        done = gauge_set_limit(&entry.rate, <double>address_max_rate(core, entry))
+                    addresses_drop_if_empty(&core.addresses, entry)
+                mutex_unlock(&core.lock)
+        if not done:
+            raise MemoryError
+
+    # -------------------------------------------------------- connections
+
+    cdef ListenerQuota *demand(self, str name) except NULL:
+        cdef QuotaCore *core = self.core
+        cdef ListenerQuota *listener
+        cdef bytes encoded = name.encode()
+        cdef const char *text = encoded
+        with nogil:
+            mutex_lock(&core.lock)
+            listener = find_listener(core, text)
+            mutex_unlock(&core.lock)
+        if listener is NULL:
+            raise KeyError(name)
+        return listener
+
+    def inc(self, str listener not None, address):
+        """Count a connection; waits, without the GIL, while its listener is throttled or has no slot.
+
+        Raises: KeyError for a listener that was not added; TooManyConnectionsError, ConnectionThrottledError.
+        """
+        cdef ListenerQuota *found = self.demand(listener)
+        cdef bytes encoded = address_bytes(address)
+        cdef const char *text = encoded
+        cdef Admission admission
+        cdef QuotaVerdict verdict
+        with nogil:
+            verdict = quotas_enter(self.core, found, text, NULL, &admission)
+        self.raise_verdict(verdict, address, admission.end_ms)
+
+    cdef int raise_verdict(self, QuotaVerdict verdict, object address, int64_t end_ms) except -1:
+        if verdict == QUOTA_TOO_MANY:
+            raise TooManyConnectionsError(f"too many connections from {address}")
+        if verdict == QUOTA_THROTTLED:
+            raise ConnectionThrottledError(address, end_ms - clock_epoch_ms(self.core.clock), end_ms)
+        if verdict == QUOTA_NO_MEMORY:
+            raise MemoryError
+        return 0
+
+    def begin(self, str listener not None):
+        """The first step of ``inc``, for an acceptor that waits in its own way: record a new connection.
+
+        Returns: milliseconds that it is to wait; then, while ``has_slot``, ``admit`` is the last step.
+        """
+        cdef ListenerQuota *found = self.demand(listener)
+        cdef int64_t throttle_ms
+        with nogil:
+            mutex_lock(&self.core.lock)
+            sweep_addresses(self.core)
+            throttle_ms = record_connection(self.core, found, clock_epoch_ms(self.core.clock))
+            mutex_unlock(&self.core.lock)
+        return throttle_ms
+
+    def has_slot(self, str listener not None):
+        """Whether the counts allow one connection more of this listener."""
+        cdef ListenerQuota *found = self.demand(listener)
+        cdef bint has
+        with nogil:
+            mutex_lock(&self.core.lock)
+            has = has_slot(self.core, found)
+            mutex_unlock(&self.core.lock)
+        return has
+
+    def admit(self, str listener not None, address):
+        """The last step of ``inc``: hold the address to its limits and count the connection. Raises as ``inc``."""
+        cdef ListenerQuota *found = self.demand(listener)
+        cdef bytes encoded = address_bytes(address)
+        cdef const char *text = encoded
+        cdef Admission admission
+        cdef QuotaVerdict verdict
+        with nogil:
+            mutex_lock(&self.core.lock)
+            verdict = admit_locked(self.core, found, text, &admission)
+            mutex_unlock(&self.core.lock)
+        self.raise_verdict(verdict, address, admission.end_ms)
+
+    def dec(self, str listener not None, address):
+        """A connection has gone. Raises: ValueError if none is counted from there; KeyError as ``inc``."""
+        cdef ListenerQuota *found = self.demand(listener)
+        cdef QuotaCore *core = self.core
+        cdef AddressEntry *entry
+        cdef bytes encoded = address_bytes(address)
+        cdef const char *text = encoded
+        cdef bint counted
+        with nogil:
+            mutex_lock(&core.lock)
+            entry = addresses_find(&core.addresses, text)
+            counted = entry is not NULL and entry.count > 0
+            if counted:
+                leave_locked(core, found, entry)
+            mutex_unlock(&core.lock)
+        if not counted:
+            raise ValueError(f"there is no connection from {address}")
+
+    # -------------------------------------------------------- facts
+
+    def count(self, str address=None):
+        """Connections there are, in all or from one address."""
+        cdef QuotaCore *core = self.core
+        cdef AddressEntry *entry
+        cdef int64_t total
+        cdef bytes encoded = b"" if address is None else address_bytes(address)
+        cdef const char *text = encoded
+        cdef bint of_all = address is None
+        with nogil:
+            mutex_lock(&core.lock)
+            total = core.total
+            if not of_all:
+                entry = addresses_find(&core.addresses, text)
+                total = 0 if entry is NULL else entry.count
+            mutex_unlock(&core.lock)
+        return total
+
+    def listener_count(self, str listener not None):
+        """Connections of a listener."""
+        cdef ListenerQuota *found = self.demand(listener)
+        cdef int64_t counted
+        with nogil:
+            mutex_lock(&self.core.lock)
+            counted = found.count
+            mutex_unlock(&self.core.lock)
+        return counted
+
+    def waiting(self, str listener not None):
+        """Connections of a listener that wait in ``inc`` or in its acceptor."""
+        cdef ListenerQuota *found = self.demand(listener)
+        cdef int64_t counted
+        with nogil:
+            mutex_lock(&self.core.lock)
+            counted = found.waiting
+            mutex_unlock(&self.core.lock)
+        return counted
+
+    def max_connections_exceeded(self, str listener not None):
+        """Whether this listener's network threads close connections because there are too many in all."""
+        return quotas_exceeded(self.core, self.demand(listener))
+
+    def rate(self, str listener=None):
+        """New connections per second (``broker-connection-accept-rate``; of a listener ``connection-accept-rate``)."""
+        cdef Gauge *gauge = &self.core.rate if listener is None else &self.demand(listener).rate
+        return measured(self.core, gauge)
+
+    def throttle_time(self, str listener not None):
+        """Average delay of a listener's throttled connections in ms, NaN without any
+        (``connection-accept-throttle-time``)."""
+        return measured(self.core, &self.demand(listener).throttle_ms)
+
+    def ip_throttle_time(self, str listener not None):
+        """The same of connections refused for the rate of their address (``ip-connection-accept-throttle-time``)."""
+        return measured(self.core, &self.demand(listener).address_throttle_ms)
+
+    def ip_rates(self):
+        """New connections per second of each address that has a limit and came within the last hour."""
+        cdef QuotaCore *core = self.core
+        cdef AddressEntry *entry
+        cdef AddressEntry *copies
+        cdef int64_t found = 0
+        cdef int64_t i
+        with nogil:
+            mutex_lock(&core.lock)
+            sweep_addresses(core)
+            copies = <AddressEntry *>malloc(<size_t>(core.addresses.entries.count + 1) * sizeof(AddressEntry))
+            if copies is not NULL:
+                entry = addresses_after(&core.addresses, NULL)
+                while entry is not NULL:
+                    if entry.rate.sensor is not NULL:
+                        copies[found] = entry[0]
+                        sensor_retain(entry.rate.sensor)
+                        found += 1
+                    entry = addresses_after(&core.addresses, entry)
+            mutex_unlock(&core.lock)
+        if copies is NULL:
+            raise MemoryError
+        rates = {}
+        for i in range(found):
+            rates[copies[i].address.decode()] = measured(core, &copies[i].rate)
+            sensor_release(copies[i].rate.sensor)
+        free(copies)
+        return rates
+
+    @property
+    def listeners(self):
+        """Names of the listeners, the latest first."""
+        cdef ListenerQuota *listener
+        cdef list names = []
+        with nogil:     # listeners are only ever added at the front
+            mutex_lock(&self.core.lock)
+            listener = self.core.listeners
+            mutex_unlock(&self.core.lock)
+        while listener is not NULL:
+            names.append(listener.name.decode())
+            listener = listener.next
+        return names
+
+    @property
+    def refused(self):
+        """Connections closed because of their address's limit."""
+        return atomic_load(&self.core.refused)
+
+    @property
+    def throttled(self):
+        """Connections not served because they came too fast from their address."""
+        return atomic_load(&self.core.throttled)
+
+
+cdef double measured(QuotaCore *core, Gauge *gauge) noexcept:
+    cdef double value
+    with nogil:
+        value = gauge_measure(gauge, clock_epoch_ms(core.clock))
+    return value

@@ -1,0 +1,102 @@
+"""How many connections there may be, and how fast new ones: in all, of a listener, from one address.
+
+Shared by all acceptors and network threads. Lock: ``lock``; only the locks of sensors are taken under it. An acceptor
+waits on ``room`` for a slot or for the end of its throttle. Source: ``SocketServer.ConnectionQuotas``, KIP-612.
+"""
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from kbroker._core.clock cimport Clock, Waker
+from kbroker._core.sync cimport AtomicI64, Cond, Mutex
+from kbroker.network.connections._address_table cimport AddressEntry, AddressTable
+from kbroker.network.connections._gauge cimport Gauge
+
+cdef enum:
+    NO_LIMIT = 2147483647       # as a rate of an address: nothing is recorded
+
+cdef enum QuotaVerdict:
+    QUOTA_ADMITTED = 0
+    QUOTA_TOO_MANY = 1          # from this address, but counted: close it, and leave by the entry
+    QUOTA_THROTTLED = 2         # new ones come too fast from this address: hold the socket until end_ms, then close it
+    QUOTA_STOPPED = 3           # while it waited its acceptor was stopped; not counted
+    QUOTA_NO_MEMORY = 4         # not counted
+
+cdef struct ConnectionVerdict:  # on a new connection that is delayed, or refused, for a rate
+    const char *address         # whose rate it is; NULL: of the listener or of all
+    double observed
+    double limit
+    int64_t window_ms
+    int64_t asked_ms            # by the formula, before the cap
+    int64_t served_ms           # of two delays the longer is served
+    int64_t time_ms
+    bint is_refused
+
+cdef struct VerdictObserver:    # counted by itself
+    void (*verdict)(VerdictObserver *self, const ConnectionVerdict *verdict) noexcept nogil     # under QuotaCore.lock
+    void (*release)(VerdictObserver *self) noexcept nogil
+
+cdef struct ListenerQuota:      # lives as long as its QuotaCore
+    ListenerQuota *next
+    char *name                  # owned
+    int64_t own_max_connections  # -1: the broker's
+    int64_t own_max_rate        # -1: the broker's
+    int64_t count
+    int64_t waiting             # acceptors
+    AtomicI64 is_protected      # the inter-broker listener, if there are others: not held to the broker's limits
+    Gauge rate
+    Gauge throttle_ms
+    Gauge address_throttle_ms
+
+cdef struct QuotaCore:
+    AtomicI64 refs
+    Clock *clock                # counted
+    Waker waker
+    Mutex lock
+    Cond room
+    int32_t samples
+    int64_t window_ms           # of one sample; also the longest throttle
+    int64_t total               # this and the rest under the lock
+    int64_t max_connections
+    int64_t max_per_address
+    int64_t max_rate
+    int64_t max_address_rate    # of addresses without one of their own
+    int64_t next_sweep_ms
+    Gauge rate
+    AddressTable addresses
+    ListenerQuota *listeners
+    int64_t listener_count
+    VerdictObserver *observer   # one count; NULL: nobody is told of verdicts
+    char *inter_broker          # owned; NULL: no listener is protected
+    AtomicI64 exceeded          # total > max_connections, to be read without the lock
+    AtomicI64 refused           # connections closed for their address's limit
+    AtomicI64 throttled         # connections not served for their address's rate
+
+cdef struct Admission:          # what quotas_enter came to
+    AddressEntry *entry         # admitted or one too many: what the connection leaves by
+    int64_t end_ms              # throttled: when it may be closed, by clock_epoch_ms
+    int64_t blocked_ns          # how long the acceptor waited
+
+cdef QuotaCore *quotas_retain(QuotaCore *core) noexcept nogil
+cdef void quotas_release(QuotaCore *core) noexcept nogil
+# Counts a connection; waits for a slot and for the end of the listener's throttle, unless *stopping.
+cdef QuotaVerdict quotas_enter(QuotaCore *core, ListenerQuota *listener, const char *address, AtomicI64 *stopping,
+                               Admission *admission) noexcept nogil
+cdef void quotas_leave(QuotaCore *core, ListenerQuota *listener, AddressEntry *entry) noexcept nogil  # NULLs: nothing
+cdef void quotas_wake(QuotaCore *core) noexcept nogil       # waiting acceptors look whether they are stopped
+# Whether network threads of this listener are to close connections: there are more than allowed in all.
+cdef bint quotas_exceeded(QuotaCore *core, ListenerQuota *listener) noexcept nogil
+
+cdef bint quotas_init(QuotaCore *core, Clock *clock, int32_t samples, int64_t window_ms, uint64_t seed) noexcept nogil
+
+# ---- the steps of quotas_enter, limits that change, and what ConnectionQuotas asks for; all of them under the lock
+cdef int64_t record_connection(QuotaCore *core, ListenerQuota *listener, int64_t now_ms) noexcept nogil
+cdef bint has_slot(QuotaCore *core, ListenerQuota *listener) noexcept nogil
+cdef QuotaVerdict admit_locked(QuotaCore *core, ListenerQuota *listener, const char *address,
+                               Admission *admission) noexcept nogil
+cdef bint apply_rates(QuotaCore *core) noexcept nogil       # false: memory is out, some sensors keep the old limit
+cdef void forget_own_limits(QuotaCore *core) noexcept nogil     # of connections, by address
+cdef void note_total(QuotaCore *core, int64_t change) noexcept nogil
+cdef void leave_locked(QuotaCore *core, ListenerQuota *listener, AddressEntry *entry) noexcept nogil
+cdef void sweep_addresses(QuotaCore *core) noexcept nogil
+cdef ListenerQuota *find_listener(QuotaCore *core, const char *name) noexcept nogil
+cdef ListenerQuota *add_listener(QuotaCore *core, const char *name, size_t name_bytes) noexcept nogil
+cdef int64_t listener_max_rate(QuotaCore *core, ListenerQuota *listener) noexcept nogil
+cdef int64_t address_max_rate(QuotaCore *core, AddressEntry *entry) noexcept nogil

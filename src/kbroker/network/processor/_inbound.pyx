@@ -1,0 +1,312 @@
+"""A request in the hands of Python: safe if never answered (its connection closes), an error if answered twice."""
+cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from kbroker._core.arguments cimport integer
+from kbroker._core.network.channel cimport Channel
+from kbroker._core.clock cimport Clock, clock_now_ns
+from kbroker._core.requests.request cimport (
+    ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE,
+    RECORD_SKIP, Request, request_clear_response, request_mark_error, request_new, request_reserve,
+)
+from kbroker._core.requests.request_queue cimport Queue, RequestQueue, request_queue_put, request_queue_take
+from kbroker.network.processor._suppressed_responses cimport SuppressedResponses, suppress_response
+
+
+@cython.final
+@cython.no_gc
+cdef class OwnedPayload:
+    """The memory of a large frame, taken over from its request."""
+    cdef char *data
+    cdef Py_ssize_t size
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.size, 1, flags)
+
+    def __dealloc__(self):
+        free(self.data)
+
+
+@cython.final
+@cython.no_gc
+cdef class ChannelThrottle:
+    """Keeps a connection muted after its response until ``end`` is called or the object is gone (KIP-219)."""
+    cdef Request *ending        # owned until end
+
+    def end(self):
+        """Let the connection read on. Further calls do nothing. Threads: any."""
+        cdef Request *ending = self.ending
+        self.ending = NULL
+        if ending is not NULL:
+            with nogil:
+                ending.responder.respond(ending.responder, ending)
+
+    def __dealloc__(self):
+        self.end()
+
+
+@cython.final
+cdef class InboundRequest:
+    """One frame, to be answered once by any thread. Made by ``RequestChannel.receive``.
+
+    Facts of the connection and of the header are copies and stay readable; ``payload`` and ``body`` must be read before
+    the response, the views they return stay valid after it.
+    """
+    def __init__(self):
+        raise TypeError("an InboundRequest comes from RequestChannel.receive")
+
+    @property
+    def listener(self):
+        """The same as ``listener_name``."""
+        return self.listener_name
+
+    @property
+    def answered(self):
+        """True once one of the answering methods was called."""
+        return self.request is NULL
+
+    @property
+    def payload(self):
+        """The frame without its length prefix, read-only."""
+        cdef OwnedPayload owned
+        if self.held is None:
+            self.check_open()
+            if self.request.payload_owned is not NULL:
+                owned = OwnedPayload.__new__(OwnedPayload)
+                owned.data = self.request.payload_owned
+                owned.size = self.request.size_bytes
+                self.request.payload_owned = NULL       # payload still points at it: the views keep it alive
+                self.held = owned
+            else:
+                self.held = self.request.payload[:self.request.size_bytes]
+        return memoryview(self.held)
+
+    @property
+    def body(self):
+        """The payload behind the request header (all of it where no native handler parsed a header)."""
+        return self.payload[self.header_bytes:]
+
+    cdef int check_open(self) except -1:
+        if self.request is NULL:
+            raise ValueError("the request was answered")
+        return 0
+
+    cdef int finish(self, int action) except -1:
+        cdef Request *request = self.request
+        cdef Clock *clock = self.clock
+        self.request = NULL
+        with nogil:
+            if self.held is not None:
+                request.payload = NULL
+            request.action = action
+            request.response_ready_ns = clock_now_ns(clock)
+            if request.local_done_ns == 0:
+                request.local_done_ns = request.response_ready_ns
+            request.next = NULL
+            request.responder.respond(request.responder, request)
+        return 0
+
+    def respond(self, response):
+        """Send ``answer``: bytes-like, or a list of them; framing adds its length prefix, and no delimiter.
+
+        Raises: ValueError when it was answered, TypeError for other types, MemoryError. After either of the last two
+        it can still be answered.
+        """
+        cdef const unsigned char[::1] piece
+        cdef char *into
+        cdef int64_t total = 0
+        self.check_open()
+        pieces = response if isinstance(response, (list, tuple)) else (response,)
+        views = [memoryview(item).cast("B") for item in pieces]     # held: none can shrink or fail from here on
+        for view in views:
+            total += view.nbytes
+        if total > 0x7FFFFFFF:
+            raise ValueError(f"a response has at most 2**31 - 1 bytes, got {total}")
+        self.check_open()                       # a buffer of Python's own may have answered meanwhile
+        for view in views:
+            piece = view
+            if piece.shape[0] == 0:
+                continue
+            into = request_reserve(self.request, piece.shape[0])
+            if into is NULL:
+                request_clear_response(self.request)
+                raise MemoryError
+            memcpy(into, &piece[0], piece.shape[0])
+        self.finish(ACTION_SEND)
+
+    def mark_errors(self, dict counts not None):
+        """Tell the metrics which error codes the response has, and how often; before it is given.
+
+        Does nothing when it was answered. Raises: TypeError, OverflowError for what are no such numbers.
+        """
+        cdef int32_t code, times
+        for key, value in counts.items():
+            code, times = key, value
+            if self.request is not NULL:
+                request_mark_error(self.request, code, times)
+
+    def leave_out(self):
+        """Whoever records finished requests leaves this one out. Does nothing when it was answered."""
+        if self.request is not NULL:
+            self.request.record_flags |= RECORD_SKIP
+
+    def handler_done(self):
+        """The handler has returned without a response, which comes later: what passes until then is not its time.
+
+        Does nothing when it was answered. Threads: not while another one answers.
+        """
+        if self.request is not NULL and self.request.local_done_ns == 0:
+            self.request.local_done_ns = clock_now_ns(self.clock)
+
+    def respond_nothing(self):
+        """Complete without a response (acks=0): the connection reads on."""
+        self.check_open()
+        self.finish(ACTION_NO_OP)
+
+    def close(self):
+        """Close the connection, after the answers to its earlier requests."""
+        self.check_open()
+        self.finish(ACTION_CLOSE)
+
+    @property
+    def was_examined(self):
+        """True once it was handed over: whoever shows requests to an interceptor leaves this one alone."""
+        return self.examined
+
+    def hand_over(self, Queue to not None):
+        """Give the request to the handlers of another queue instead of answering it; it counts as answered here.
+
+        A queue that is closed closes the connection. Views of a large payload stay valid: the request goes on with a
+        copy.
+
+        Raises: ValueError when it was answered, MemoryError.
+        Threads: any; waits without the GIL while the queue is full.
+        """
+        cdef Request *request
+        cdef RequestQueue *queue = to.queue
+        cdef char *copy
+        self.check_open()
+        request = self.request
+        if self.held is not None and isinstance(self.held, OwnedPayload):
+            copy = <char *>malloc(<size_t>(request.size_bytes or 1))
+            if copy is NULL:
+                raise MemoryError
+            memcpy(copy, request.payload, request.size_bytes)
+            if request.client_id is not NULL:
+                request.client_id = copy + (request.client_id - request.payload)
+            request.payload = copy
+            request.payload_owned = copy
+        self.request = NULL
+        request.was_examined = True
+        request.next = NULL
+        with nogil:
+            if not request_queue_put(queue, &request):
+                request.action = ACTION_CLOSE
+                request.responder.respond(request.responder, request)
+
+    def suppress_response(self, SuppressedResponses to not None):
+        """Have the response, whoever gives it, go to ``to`` instead of to the client: call before handing over.
+
+        Raises: ValueError when it was answered.
+        """
+        self.check_open()
+        suppress_response(to, self.request)
+
+    def start_throttle(self):
+        """Mute the connection beyond its response: call before answering, and ``end`` on what is returned later.
+
+        Raises: ValueError when it was answered, MemoryError.
+        """
+        cdef ChannelThrottle throttle
+        cdef Request *starting
+        self.check_open()
+        throttle = ChannelThrottle.__new__(ChannelThrottle)
+        starting = control_message(self.request, ACTION_START_THROTTLE)
+        throttle.ending = control_message(self.request, ACTION_END_THROTTLE)
+        if starting is NULL or throttle.ending is NULL:
+            free(starting)
+            free(throttle.ending)
+            throttle.ending = NULL
+            raise MemoryError
+        with nogil:
+            starting.responder.respond(starting.responder, starting)
+        return throttle
+
+    def __dealloc__(self):
+        cdef Request *request = self.request
+        if request is not NULL:         # forgotten: its client must not wait for ever
+            self.request = NULL
+            with nogil:
+                request.action = ACTION_CLOSE
+                request.next = NULL
+                request.responder.respond(request.responder, request)
+
+
+cdef Request *control_message(Request *about, int action) noexcept:
+    cdef Request *message = request_new(0)
+    if message is not NULL:
+        message.action = action
+        message.responder = about.responder
+        message.channel = about.channel
+        message.channel_number = about.channel_number
+    return message
+
+
+cdef str text(const char *chars):
+    return chars.decode("utf-8", "replace")
+
+
+cdef InboundRequest wrap(Queue queue, Request *request):
+    cdef InboundRequest inbound = InboundRequest.__new__(InboundRequest)
+    cdef Channel *channel = <Channel *>request.channel
+    inbound.request = request           # from here on dealloc answers it
+    inbound.queue = queue
+    inbound.clock = queue.queue.clock
+    inbound.header_bytes = request.header_bytes
+    inbound.api_key = request.api_key
+    inbound.api_version = request.api_version
+    inbound.correlation_id = request.correlation_id
+    inbound.size_bytes = <int>request.size_bytes
+    inbound.examined = request.was_examined
+    if request.client_id is not NULL:
+        inbound.client_id = request.client_id[:request.client_id_bytes].decode("utf-8", "replace")
+    inbound.principal = text(request.session.principal) if request.session is not NULL else ""
+    inbound.listener_name = text(channel.metadata.listener_name)
+    inbound.local_host = text(channel.metadata.local_host)
+    inbound.local_port = channel.metadata.local_port
+    inbound.remote_host = text(channel.metadata.remote_host)
+    inbound.remote_port = channel.metadata.remote_port
+    inbound.processor_id = request.responder.processor_id
+    inbound.connection_id = (
+        f"{inbound.local_host}:{inbound.local_port}-{inbound.remote_host}:{inbound.remote_port}"
+        f"-{inbound.processor_id}-{channel.metadata.index}")
+    return inbound
+
+
+def receive(Queue queue not None, timeout_ns):
+    """Take one request; None at the time-out, or when the queue is closed and empty. Negative: wait for the close.
+
+    Of a longer run the other frames go back to their connection, which hands them over after this one is answered.
+    """
+    cdef RequestQueue *requests = queue.queue
+    cdef int64_t timeout = integer(timeout_ns, "timeout_ns", INT64_MIN, INT64_MAX)
+    cdef Request *batch
+    cdef Request *rest
+    cdef Request *frame
+    with nogil:
+        batch = request_queue_take(requests, timeout)
+        if batch is not NULL:
+            batch.dequeue_ns = clock_now_ns(requests.clock)       # a native handler that declined it set it before
+            rest = batch.batch_next
+            batch.batch_next = NULL
+            if rest is not NULL:
+                frame = rest
+                while frame is not NULL:
+                    frame.action = ACTION_RETURN
+                    frame.next = frame.batch_next
+                    frame = frame.batch_next
+                rest.responder.respond(rest.responder, rest)
+    return wrap(queue, batch) if batch is not NULL else None

@@ -1,0 +1,72 @@
+"""What one network thread has (the state of Kafka's Processor), and the ends of its requests and channels.
+
+A ProcessorCore lives until its handle is gone and every request it handed over came back, whenever its thread ended.
+Threads: the loop's, but for the responses (``inbox``), the offered connections (``offer_lock``) and the atomics.
+"""
+from libc.stdint cimport int32_t, int64_t
+from kbroker._core.network.channel cimport Channel, Link
+from kbroker._core.network.event_loop cimport EventLoop
+from kbroker._core.requests.request cimport Request, Responder, Session
+from kbroker._core.requests.request_queue cimport RequestQueue
+from kbroker._core.sync cimport AtomicI64, Cond, Mutex
+from kbroker.network.connections._address_table cimport AddressEntry
+from kbroker.network.connections._client_information cimport ClientInformationTable
+from kbroker.network.connections._quota_core cimport ListenerQuota, QuotaCore
+from kbroker.network._recorder cimport Recorder
+from kbroker.network._request_metrics cimport MetricsTable
+
+cdef enum:
+    NEW_CONNECTIONS = 20        # Processor.ConnectionQueueSize
+
+cdef enum ProcessorStage:
+    STAGE_RUN = 0
+    STAGE_DRAIN = 1             # answers only
+    STAGE_END = 2
+    STAGE_RETIRE = 3            # answers only, and the end by itself when they are away, a second later at most
+
+cdef struct ProcessorCore:
+    EventLoop loop              # first: the loop's callbacks find the core by it
+    Responder responder
+    AtomicI64 refs              # the handle; after the thread's end also each request still out
+    AtomicI64 inbox             # stack of answered Requests, newest first; INBOX_DEAD after the thread's end
+    AtomicI64 inbox_size
+    AtomicI64 stage
+    AtomicI64 mutes_illegal     # moves the mute table refused
+    AtomicI64 authenticated     # and, behind it, what else became of authentications
+    AtomicI64 authentications_failed
+    AtomicI64 sessions_expired
+    RequestQueue *queue         # counted
+    Session *session            # counted: identity of connections without authentication
+    Mutex offer_lock            # leaf; guards the next six
+    Cond offer_capacity
+    int offered[NEW_CONNECTIONS]
+    AddressEntry *admissions[NEW_CONNECTIONS]   # what each is counted by, NULL: not counted
+    int32_t offered_first
+    int32_t offered_count
+    bint offers_closed          # the thread takes no more
+    int32_t request_batch_max
+    int32_t next_index
+    int64_t in_flight
+    int64_t retire_by_ns        # when it ends with responses still out; 0: it does not retire
+    int64_t max_connections     # of this processor; excess closes the lowest priority channel, one per pass
+    QuotaCore *quotas           # counted; NULL: nothing is counted. A channel's owner is its AddressEntry
+    ListenerQuota *listener_quota   # borrowed from quotas
+    ClientInformationTable software      # open connections by their clients' software
+    MetricsTable *metrics       # counted; written by this thread only; NULL: none are kept
+    Recorder *recorder          # counted; NULL: finished requests are not recorded
+    Link zombies                # closed channels with requests still out
+    Link failed_auth                # channels to be told that their authentication failed, and closed, when it is due
+    int64_t refusal_delay_ns
+    int64_t max_receive_bytes   # of a frame during authentication
+    void *tls                   # the handle's TlsServer; NULL: plaintext
+    void *authentication        # the handle's Authentication; NULL: none
+    char *listener_name         # owned
+
+cdef void core_release(ProcessorCore *core) noexcept nogil      # any thread
+# The end of a request: the hook, the record, the memory. ``is_late``: on another thread, after the loop's end.
+cdef void complete_request(ProcessorCore *core, Request *request, bint is_late) noexcept nogil
+# The same on the loop's thread, for a request that was handed over: sent, needless, or its channel gone.
+cdef void complete(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil
+cdef void free_if_done(Channel *channel) noexcept nogil         # a closed channel goes when nobody can name it any more
+# Moves the channel's mute state; a move that the table does not know closes it.
+cdef void mute_event(ProcessorCore *core, Channel *channel, int event) noexcept nogil

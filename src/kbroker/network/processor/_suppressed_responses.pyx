@@ -1,0 +1,103 @@
+"""A network that breaks after the broker has acted, for tests of retries and idempotence."""
+cimport cython
+from libc.stdlib cimport calloc, free
+
+from kbroker._core.guarded cimport guarded_value
+from kbroker._core.requests.request cimport ACTION_CLOSE, Request, request_clear_response
+from kbroker._core.sync cimport (
+    atomic_add_fetch, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
+)
+
+
+cdef void lost_release(void *core_pointer) noexcept nogil:
+    cdef LostCore *core = <LostCore *>core_pointer
+    if atomic_add_fetch(&core.refs, -1) == 0:     # nothing is kept: closing came before the handle's end
+        mutex_destroy(&core.lock)
+        free(core)
+
+
+cdef bint lost_divert(Request *request) noexcept nogil:
+    """Forget the response; keep the request, or let it go on to close its connection."""
+    cdef LostCore *core = <LostCore *>request.response_hook
+    cdef bint kept
+    request.set_response_hook = NULL                   # once: when it goes on, it goes to its network thread
+    if request.action == ACTION_CLOSE:
+        return False
+    request_clear_response(request)
+    request.action = ACTION_CLOSE
+    mutex_lock(&core.lock)
+    core.lost_count += 1
+    kept = core.keeps
+    if kept:
+        request.next = core.kept
+        core.kept = request
+        core.kept_count += 1
+    mutex_unlock(&core.lock)
+    return kept
+
+
+cdef void lost_close(LostCore *core) noexcept nogil:
+    cdef Request *request
+    cdef Request *following
+    mutex_lock(&core.lock)
+    core.keeps = False
+    request = core.kept
+    core.kept = NULL
+    core.kept_count = 0
+    mutex_unlock(&core.lock)
+    while request is not NULL:              # of any connection, so one by one
+        following = request.next
+        request.next = NULL
+        request.responder.respond(request.responder, request)
+        request = following
+
+
+cdef void suppress_response(SuppressedResponses lost, Request *request) noexcept:
+    if request.response_hook is not NULL:
+        request.release_diverted(request.response_hook)
+    atomic_add_fetch(&lost.core.refs, 1)
+    request.set_response_hook = lost_divert
+    request.response_hook = lost.core
+    request.release_diverted = lost_release
+
+
+@cython.final
+@cython.no_gc
+cdef class SuppressedResponses:
+    """Where answers go that their clients must not see; see ``InboundRequest.suppress_response``.
+
+    Args: ``keep``: True leaves the connections open and mute until ``close``; False closes each of them in place of
+    its response.
+    Threads: any.
+    """
+
+    def __cinit__(self, keep):
+        if not isinstance(keep, bool):
+            raise TypeError(f"keep must be True or False, not {type(keep).__name__}")
+        self.core = <LostCore *>calloc(1, sizeof(LostCore))
+        if self.core is NULL:
+            raise MemoryError
+        atomic_store(&self.core.refs, 1)
+        mutex_init(&self.core.lock)
+        self.core.keeps = keep
+
+    @property
+    def kept(self):
+        """Requests that were executed and whose connections are kept mute."""
+        return guarded_value(&self.core.lock, &self.core.kept_count)
+
+    @property
+    def lost(self):
+        """Answers that were lost so far."""
+        return guarded_value(&self.core.lock, &self.core.lost_count)
+
+    def close(self):
+        """Close the connections that are kept, and from now on each at its lost answer. Idempotent."""
+        with nogil:
+            lost_close(self.core)
+
+    def __dealloc__(self):
+        if self.core is not NULL:
+            with nogil:
+                lost_close(self.core)
+                lost_release(self.core)

@@ -1,0 +1,369 @@
+"""Encrypts and decrypts the bytes of a channel with ``ssl.SSLObject`` between two memory buffers.
+
+Sockets are read and written without the GIL. What was encrypted and could not be sent yet is kept; its plaintext counts
+as sent only when all of it is in the kernel, so that a response is complete when Kafka's would be.
+Source: ``SslTransportLayer``.
+"""
+cimport cython
+
+from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
+from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from kbroker._core.network.channel cimport (
+    KB_AGAIN, KB_FAILED, KB_WANT_WRITE, Channel, Transport, kb_piece, kb_piece_bytes, kb_piece_data, kb_piece_set,
+)
+from kbroker._core.requests.request cimport Session, session_new, session_release
+
+from kbroker.common.loggers import get_logger
+
+cdef extern from "network/socket_io.h" nogil:
+    int64_t kb_receive(int fd, char *into, int64_t n)
+    int64_t kb_send(int fd, kb_piece *pieces, int count, int more)
+    void kb_close_socket(int fd)
+
+cdef enum:
+    CIPHER_BYTES = 32768        # of one receive
+    RECORD_BYTES = 16384        # plaintext of one TLS record at most
+    CHUNK_BYTES = 65536         # encrypted before it is sent
+    SEND_BYTES = 1048576        # then the other channels get their turn
+
+logger = get_logger("kbroker.network.tls")
+cdef object ssl = None          # the module, loaded with the first TlsServer: most brokers have none
+
+
+@cython.final
+cdef class TlsServer:
+    """What the connections of a listener share.
+
+    Args:
+        context: of a server.
+        principal_of: names the client of a connection by its certificate (DER; None when it sent none); None leaves
+            the listener's principal, as where SASL follows. An exception refuses the connection.
+        on_failure: told of a handshake that failed: host and port of the client, and why.
+    Raises: TypeError for anything but a context.
+    """
+    def __cinit__(self, context, principal_of=None, on_failure=None):
+        global ssl
+        import ssl as loaded
+        ssl = loaded
+        if not isinstance(context, ssl.SSLContext):
+            raise TypeError(f"context must be an ssl.SSLContext, not {type(context).__name__}")
+        self.context = context
+        self.principal_of = principal_of
+        self.on_failure = on_failure
+
+
+cdef struct TlsState:
+    PyObject *connection        # owned: the SSLObject, its two buffers, and the TlsServer
+    PyObject *incoming
+    PyObject *outgoing
+    PyObject *server
+    PyObject *unsent            # owned: bytes that go to the socket
+    const char *unsent_data
+    int64_t unsent_bytes
+    int64_t unsent_at
+    int64_t covers              # plaintext bytes that unsent carries
+    bint is_ready
+    bint has_ended              # the peer said that nothing follows
+    bint buffered
+
+
+cdef Transport TLS                      # a constant table, filled once at import
+TLS.receive = tls_receive
+TLS.send = tls_send
+TLS.send_file = NULL
+TLS.handshake = tls_handshake
+TLS.has_buffered = tls_has_buffered
+TLS.close = tls_close
+
+
+cdef PyObject *hold(object thing) noexcept:
+    Py_INCREF(thing)
+    return <PyObject *>thing
+
+
+cdef bint tls_open(Channel *channel, void *server) noexcept nogil:
+    cdef TlsState *state = <TlsState *>calloc(1, sizeof(TlsState))
+    if state is NULL:
+        return False
+    with gil:
+        try:
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            connection = (<TlsServer>server).context.wrap_bio(incoming, outgoing, server_side=True)
+        except BaseException as error:
+            logger.error("cannot begin TLS: %s", error)
+            free(state)
+            return False
+        state.connection = hold(connection)
+        state.incoming = hold(incoming)
+        state.outgoing = hold(outgoing)
+        state.server = hold(<TlsServer>server)
+    channel.transport = &TLS
+    channel.transport_state = state
+    return True
+
+
+cdef void collect(TlsState *state) except *:
+    """Take what is to be sent out of the buffer; only when the last of it has gone."""
+    cdef object found
+    if state.unsent is not NULL or not (<object>state.outgoing).pending:
+        return
+    found = (<object>state.outgoing).read()
+    state.unsent_data = PyBytes_AS_STRING(found)
+    state.unsent_bytes = PyBytes_GET_SIZE(found)
+    state.unsent_at = 0
+    state.unsent = hold(found)
+
+
+cdef int64_t flush(Channel *channel, TlsState *state) noexcept nogil:
+    """0 when the kernel has everything, else KB_AGAIN or KB_FAILED."""
+    cdef kb_piece piece
+    cdef int64_t n
+    while state.unsent is not NULL:
+        kb_piece_set(&piece, state.unsent_data + state.unsent_at, state.unsent_bytes - state.unsent_at)
+        n = kb_send(channel.fd, &piece, 1, False)
+        if n < 0:
+            return n
+        state.unsent_at += n
+        if state.unsent_at == state.unsent_bytes:
+            with gil:
+                Py_XDECREF(state.unsent)
+                state.unsent = NULL
+                try:
+                    collect(state)      # a session ticket, or the answer to a change of keys
+                except BaseException:
+                    return KB_FAILED
+    return 0
+
+
+# ---- handshake
+
+cdef int tls_handshake(Channel *channel) noexcept nogil:
+    cdef TlsState *state = <TlsState *>channel.transport_state
+    cdef char cipher[CIPHER_BYTES]
+    cdef int64_t n = 0
+    cdef int step
+    while True:
+        n = flush(channel, state)
+        if n != 0:
+            return KB_WANT_WRITE if n == KB_AGAIN else KB_FAILED
+        if state.is_ready:
+            return 1
+        n = kb_receive(channel.fd, cipher, CIPHER_BYTES)
+        if n <= 0:
+            return KB_AGAIN if n == KB_AGAIN else KB_FAILED
+        step = shake(channel, state, cipher, n)
+        if step == KB_FAILED:
+            flush(channel, state)       # the alert; whoever cannot take it now does without
+            return KB_FAILED
+
+
+cdef int shake(Channel *channel, TlsState *state, const char *cipher, int64_t size_bytes) noexcept nogil:
+    """One step of the handshake. Returns: 1 ready, KB_AGAIN: it goes on, KB_FAILED."""
+    cdef int step = KB_AGAIN
+    with gil:
+        try:
+            (<object>state.incoming).write(PyMemoryView_FromMemory(<char *>cipher, size_bytes, PyBUF_READ))
+            try:
+                (<object>state.connection).do_handshake()
+                identify(channel, state)
+                state.is_ready = True
+                state.buffered = (<object>state.incoming).pending > 0
+                step = 1
+            except ssl.SSLWantReadError:
+                pass
+            finally:
+                collect(state)
+        except BaseException as error:
+            step = KB_FAILED
+            report_failure(channel, state, error)
+    return step
+
+
+cdef void report_failure(Channel *channel, TlsState *state, object error) noexcept:
+    cdef TlsServer server = <TlsServer>state.server
+    if server.on_failure is not None:
+        server.on_failure(channel.metadata.remote_host.decode("utf-8", "replace"), channel.metadata.remote_port, error)
+
+
+cdef void identify(Channel *channel, TlsState *state) except *:
+    """The client's principal; no request has been read yet, so nobody holds the old one."""
+    cdef TlsServer server = <TlsServer>state.server
+    cdef Session *session
+    cdef bytes name
+    if server.principal_of is None:
+        return
+    name = server.principal_of((<object>state.connection).getpeercert(True)).encode()
+    session = session_new(name)
+    if session is NULL:
+        raise MemoryError
+    session_release(channel.session)
+    channel.session = session
+
+
+# ---- receiving
+
+cdef bint tls_has_buffered(Channel *channel) noexcept nogil:
+    return (<TlsState *>channel.transport_state).buffered
+
+
+cdef int64_t tls_receive(Channel *channel, char *into, int64_t size_bytes) noexcept nogil:
+    cdef TlsState *state = <TlsState *>channel.transport_state
+    cdef char cipher[CIPHER_BYTES]
+    cdef int64_t n, got
+    if state.buffered:
+        got = decrypt(channel, state, NULL, 0, into, size_bytes)
+        if got != KB_AGAIN:
+            return got
+    while True:
+        if state.has_ended:
+            return 0
+        n = kb_receive(channel.fd, cipher, CIPHER_BYTES)
+        if n < 0:
+            return n
+        got = decrypt(channel, state, cipher, n, into, size_bytes)
+        if got != KB_AGAIN:
+            return got
+
+
+cdef int64_t decrypt(
+        Channel *channel, TlsState *state, const char *cipher, int64_t n, char *into,
+        int64_t size_bytes) noexcept nogil:
+    """Plaintext bytes, KB_AGAIN: more ciphertext is needed, 0 end, KB_FAILED. Without cipher: from what is held."""
+    cdef int64_t filled = 0, got
+    cdef int64_t result
+    with gil:
+        state.buffered = False
+        try:
+            if cipher is not NULL:
+                if n > 0:
+                    (<object>state.incoming).write(PyMemoryView_FromMemory(<char *>cipher, n, PyBUF_READ))
+                else:
+                    (<object>state.incoming).write_eof()
+            try:
+                while filled < size_bytes:
+                    got = (<object>state.connection).read(
+                        size_bytes - filled, PyMemoryView_FromMemory(into + filled, size_bytes - filled, PyBUF_WRITE))
+                    if got == 0:
+                        state.has_ended = True
+                        break
+                    filled += got
+                    if not (<object>state.incoming).pending and not (<object>state.connection).pending():
+                        break
+            except ssl.SSLWantReadError:
+                pass
+            except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+                state.has_ended = True
+                state.buffered = filled > 0     # the end itself is still to be told
+            else:
+                state.buffered = bool(
+                    state.has_ended or (<object>state.incoming).pending or (<object>state.connection).pending())
+            result = filled if filled > 0 else 0 if state.has_ended else KB_AGAIN
+            collect(state)
+        except BaseException as error:
+            logger.debug("closing a connection: %s", error)
+            result = KB_FAILED
+    if result != KB_FAILED and state.unsent is not NULL and state.covers == 0:
+        flush(channel, state)           # what cannot go now goes before the next response
+    return result
+
+
+# ---- sending
+
+cdef int64_t tls_send(Channel *channel, kb_piece *pieces, int count, bint more) noexcept nogil:
+    cdef TlsState *state = <TlsState *>channel.transport_state
+    cdef int64_t total = 0, n
+    cdef int64_t wanted = 0
+    cdef int i
+    for i in range(count):
+        wanted += kb_piece_bytes(&pieces[i])
+    while True:
+        n = flush(channel, state)
+        if n == KB_FAILED:
+            return n
+        if n != 0:
+            return total if total > 0 else n
+        total += state.covers
+        state.covers = 0
+        if total >= wanted or total >= SEND_BYTES:
+            return total
+        if not encrypt(state, pieces, count, total):
+            return KB_FAILED
+
+
+cdef bint encrypt(TlsState *state, kb_piece *pieces, int count, int64_t skipped) noexcept nogil:
+    """Encrypt the next bytes of the pieces, small ones together in one record."""
+    cdef char block[RECORD_BYTES]
+    cdef const char *data
+    cdef int64_t size, n, filled = 0, taken = 0
+    cdef int i = 0
+    with gil:
+        try:
+            while i < count and taken + filled < CHUNK_BYTES:
+                size = kb_piece_bytes(&pieces[i])
+                if skipped >= size:
+                    skipped -= size
+                    i += 1
+                    continue
+                data = kb_piece_data(&pieces[i]) + skipped
+                size -= skipped
+                if filled == 0 and size >= RECORD_BYTES:
+                    n = size if size < CHUNK_BYTES - taken else CHUNK_BYTES - taken
+                    write_all(state, data, n)
+                    taken += n
+                else:
+                    n = size if size < RECORD_BYTES - filled else RECORD_BYTES - filled
+                    memcpy(block + filled, data, <size_t>n)
+                    filled += n
+                    if filled == RECORD_BYTES:
+                        write_all(state, block, filled)
+                        taken += filled
+                        filled = 0
+                skipped += n
+            if filled > 0:
+                write_all(state, block, filled)
+                taken += filled
+            collect(state)
+            state.covers = taken
+            return True
+        except BaseException as error:
+            logger.debug("closing a connection: %s", error)
+            return False
+
+
+cdef void write_all(TlsState *state, const char *data, int64_t size_bytes) except *:
+    cdef int64_t at = 0
+    while at < size_bytes:
+        at += (<object>state.connection).write(
+            PyMemoryView_FromMemory(<char *>data + at, size_bytes - at, PyBUF_READ))
+
+
+# ---- the end
+
+cdef void tls_close(Channel *channel) noexcept nogil:
+    cdef TlsState *state = <TlsState *>channel.transport_state
+    with gil:
+        if state.is_ready:
+            try:
+                (<object>state.connection).unwrap()     # tells the peer; its response is not waited for
+            except BaseException:
+                pass
+            try:
+                collect(state)
+            except BaseException:
+                pass
+    flush(channel, state)
+    kb_close_socket(channel.fd)
+    channel.transport_state = NULL
+    with gil:
+        Py_XDECREF(state.unsent)
+        Py_XDECREF(state.connection)
+        Py_XDECREF(state.incoming)
+        Py_XDECREF(state.outgoing)
+        Py_XDECREF(state.server)
+    free(state)

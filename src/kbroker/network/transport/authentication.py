@@ -1,0 +1,62 @@
+"""How a listener learns who its clients are: what the network asks of whoever knows mechanisms and users."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple, Protocol
+
+from kbroker.network.transport._tls import TlsServer
+
+
+class Outcome(enum.IntEnum):
+    """What becomes of a connection after one frame of an authentication."""
+
+    CONTINUE = 0  # the response goes out, the next frame is awaited
+    COMPLETE = 1  # the response goes out, and from the next frame on requests are served
+    FAILED = 2  # the response, if any, goes out after a delay, then the connection is closed
+    CLOSE = 3  # closed at once: nothing that could be answered
+
+
+class Step(NamedTuple):
+    """What one frame led to.
+
+    ``answer``: without its length; None sends nothing. When COMPLETE: ``principal`` as ``User:name``, and how long it
+    counts in ``session_lifetime_ms`` (0: as long as the connection). ``client_software``: name and version, where the
+    frame told them (KIP-511).
+    """
+
+    outcome: Outcome
+    response: bytes | None = None
+    principal: str = ""
+    session_lifetime_ms: int = 0
+    client_software: tuple[str, str] | None = None
+
+
+class Authenticator(Protocol):
+    """One connection's authentication. Threads: the connection's own."""
+
+    def receive(self, frame: bytes) -> Step:
+        """Take the next frame. An exception closes the connection."""
+        ...
+
+    def begin_again(self) -> bool:
+        """Whether the frame that follows may begin a re-authentication (else it is a request like any other)."""
+        ...
+
+
+class Authentication(Protocol):
+    """A listener's authentication. ``max_receive_bytes``: of a frame until it is complete."""
+
+    max_receive_bytes: int
+    failure_delay_ms: int
+
+    def begin(self, remote_host: str, remote_port: int) -> Authenticator:
+        """Make the authenticator of a new connection. Threads: several."""
+        ...
+
+
+class ListenerSecurity(NamedTuple):
+    """What protects one listener; both may be there (TLS first)."""
+
+    tls: TlsServer | None = None
+    authentication: Authentication | None = None

@@ -1,9 +1,0 @@
-"""The Fetch response: records as file regions (small ones copied), judged by the quotas before it leaves."""
-from kbroker.server._fetch_types cimport FetchState
-from kbroker.server.quota._client_cache cimport ClientCache
-
-# Writes the answer into the request as it stands in the state; the parts have been read (or there are none).
-cdef void build_answer(FetchState *state) noexcept nogil
-# The same after read_partitions, or for a refused session: decides what an incremental answer tells, and has the
-# quotas judge it (``clients``: the calling handler's cache, NULL: none).
-cdef void answer_fetch(FetchState *state, ClientCache *clients) noexcept nogil

@@ -1,0 +1,250 @@
+"""Encoding and judging the response of a Fetch (KIP-227 for what an incremental one leaves out)."""
+from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdlib cimport free, malloc
+
+from kbroker._core.clock cimport clock_now_ms, clock_now_ns
+from kbroker._core.requests.request cimport (
+    ACTION_CLOSE, ACTION_SEND, RECORD_EMPTY_FETCH, OpenFile, Request, open_file_release, request_add_file,
+    request_add_memory, request_clear_response, request_mark_error,
+)
+from kbroker._core.codec.wire cimport (
+    Writer, write_i16, write_i32, write_i64, write_length, write_raw, write_reserve, write_string, write_uvarint,
+    writer_free, writer_init,
+)
+from kbroker.common._errors cimport FENCED_LEADER_EPOCH, NONE, NOT_LEADER_OR_FOLLOWER
+from kbroker.log._partition cimport partition_leader_epoch
+from kbroker.log._posix cimport io_read
+from kbroker.network._request_metrics cimport SLOT_FETCH_CONSUMER, SLOT_FETCH_FOLLOWER
+from kbroker.server.apis.api01_fetch._fetch_partitions cimport drop_reads, has_records
+from kbroker.server.apis.api01_fetch._fetch_session cimport SessionCache, session_drop, session_end, session_select
+from kbroker.server.apis.api01_fetch._fetch_types cimport FetchPart, FetchState
+from kbroker.server.native._native_types cimport NativeApisCore
+from kbroker.server.quota._client_sensors cimport ClientCache
+from kbroker.server.quota._quota_enforcement cimport gate_exempt, gate_fetch, quotas_are_set, store_throttle
+
+cdef enum:
+    COPY_BYTES = 32768          # a smaller region is copied into the response: one write instead of three
+
+
+cdef struct Split:              # a file region between two stretches of the response's memory
+    int64_t at
+    OpenFile *file
+    int64_t position
+    int64_t size_bytes
+
+
+cdef bint same_topic(FetchPart *a, FetchPart *b) noexcept nogil:
+    """Parts of one TopicData element share the pointer; those of a session are told apart by their bytes."""
+    cdef int32_t i
+    if a.id != NULL:
+        if a.id == b.id:
+            return True
+        for i in range(16):
+            if a.id[i] != b.id[i]:
+                return False
+        return True
+    if a.name == b.name and a.name_bytes == b.name_bytes:
+        return True
+    if a.name_bytes != b.name_bytes:
+        return False
+    for i in range(a.name_bytes):
+        if a.name[i] != b.name[i]:
+            return False
+    return True
+
+
+cdef int32_t group_end(FetchState *state, int32_t i, int32_t *included) noexcept nogil:
+    """End of the batch of parts of the same topic that begins at i, and how many of them stand in the response."""
+    cdef int32_t first = i
+    included[0] = 0
+    while i < state.part_count and same_topic(&state.parts[first], &state.parts[i]):
+        included[0] += state.parts[i].is_included
+        i += 1
+    return i
+
+
+cdef void write_aborted(Writer *w, FetchState *state, FetchPart *part, bint flexible) noexcept nogil:
+    cdef int32_t i
+    if part.is_unread:          # Kafka: an empty list where it did not look into the log, null where it did
+        write_length(w, 0, flexible, True)
+        return
+    if state.isolation == 0 or part.read.error != NONE:
+        write_length(w, -1, flexible, True)
+        return
+    write_length(w, part.read.aborted_count, flexible, True)
+    for i in range(part.read.aborted_count):
+        write_i64(w, part.read.aborted[i].producer_id)
+        write_i64(w, part.read.aborted[i].first_offset)
+        if flexible:
+            write_uvarint(w, 0)
+
+
+cdef bint write_records(Writer *w, FetchPart *part, bint flexible, Split *splits, int32_t *split_count) noexcept nogil:
+    """The records' length, and they themselves: copied when few, else as a file region. False: they are not there."""
+    cdef char *to
+    write_length(w, part.read.size_bytes, flexible, True)
+    if part.read.size_bytes == 0:
+        return True
+    if part.read.size_bytes <= COPY_BYTES:
+        to = write_reserve(w, part.read.size_bytes)
+        if to == NULL:
+            return False
+        return io_read(part.read.file.fd, to, part.read.size_bytes, part.read.position) == part.read.size_bytes
+    splits[split_count[0]].at = w.size_bytes
+    splits[split_count[0]].file = part.read.file
+    splits[split_count[0]].position = part.read.position
+    splits[split_count[0]].size_bytes = part.read.size_bytes
+    part.read.file = NULL       # its count goes to the response
+    split_count[0] += 1
+    return True
+
+
+cdef bint write_part(Writer *w, FetchState *state, FetchPart *part, Split *splits, int32_t *split_count) noexcept nogil:
+    cdef int16_t version = state.version
+    cdef bint flexible = version >= 12, ok
+    request_mark_error(state.request, part.read.error, 1)
+    write_i32(w, part.index)
+    write_i16(w, part.read.error)
+    write_i64(w, part.read.high_watermark)
+    write_i64(w, part.read.last_stable_offset)
+    if version >= 5:
+        write_i64(w, part.read.log_start_offset)
+    write_aborted(w, state, part, flexible)
+    if version >= 11:
+        write_i32(w, -1)        # preferred read replica
+    ok = write_records(w, part, flexible, splits, split_count)
+    if version >= 16 and part.read.error in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH):
+        write_uvarint(w, 1)
+        write_uvarint(w, 1)     # CurrentLeader: id, epoch, no tags
+        write_uvarint(w, 9)
+        write_i32(w, state.native_apis.node_id)
+        write_i32(w, 0 if part.partition == NULL else partition_leader_epoch(part.partition))
+        write_uvarint(w, 0)
+    elif flexible:
+        write_uvarint(w, 0)
+    return ok
+
+
+cdef bint write_head(Writer *w, FetchState *state, int64_t topic_count) noexcept nogil:
+    cdef bint flexible = state.version >= 12
+    request_mark_error(state.request, state.error, 1)
+    state.request.metric_slot = SLOT_FETCH_CONSUMER if state.replica_id < 0 else SLOT_FETCH_FOLLOWER
+    write_i32(w, state.request.correlation_id)
+    if flexible:
+        write_uvarint(w, 0)
+    write_i32(w, state.throttle_ms)
+    if state.version >= 7:
+        write_i16(w, state.error)
+        write_i32(w, state.response_session_id)
+    write_length(w, topic_count, flexible, True)
+    return not w.failed
+
+
+cdef void hand_over(Request *request, Writer *w, Split *splits, int32_t split_count, bint ok) noexcept nogil:
+    """Turns memory and regions into the request's segments, in order."""
+    cdef int64_t at = 0
+    cdef int32_t i
+    request.action = ACTION_SEND
+    ok = ok and not w.failed
+    for i in range(split_count):
+        if ok and splits[i].at > at:
+            # The last stretch of memory owns the block; when the response ends in a region, that is the one before it.
+            ok = request_add_memory(request, w.data + at, splits[i].at - at,
+                                    w.data if i == split_count - 1 and splits[i].at == w.size_bytes else NULL)
+            at = splits[i].at
+        if ok:
+            ok = request_add_file(request, splits[i].file, splits[i].position, splits[i].size_bytes)
+            if ok:
+                continue        # the response holds the count now
+        open_file_release(splits[i].file)
+    if ok and w.size_bytes > at:
+        ok = request_add_memory(request, w.data + at, w.size_bytes - at, w.data)
+    if not ok:
+        request.action = ACTION_CLOSE
+
+
+cdef void build_response(FetchState *state) noexcept nogil:
+    cdef bint flexible = state.version >= 12, ok = True
+    cdef int64_t topic_count = 0
+    cdef int32_t i = 0, k, end, included, split_count = 0
+    cdef Split *splits = <Split *>malloc(<size_t>(state.part_count or 1) * sizeof(Split))
+    cdef Writer w
+    for i in range(state.part_count):
+        if state.parts[i].is_superseded:
+            state.parts[i].is_included = False
+    i = 0
+    while i < state.part_count:
+        i = group_end(state, i, &included)
+        topic_count += included > 0
+    writer_init(&w, NULL, 0)
+    ok = splits != NULL and write_head(&w, state, topic_count)
+    i = 0
+    while ok and i < state.part_count:
+        end = group_end(state, i, &included)
+        if included > 0:
+            if state.version >= 13:
+                write_raw(&w, state.parts[i].id, 16)
+            else:
+                write_string(&w, state.parts[i].name, state.parts[i].name_bytes, flexible)
+            write_length(&w, included, flexible, True)
+            for k in range(i, end):
+                if ok and state.parts[k].is_included:
+                    ok = write_part(&w, state, &state.parts[k], splits, &split_count)
+            if flexible:
+                write_uvarint(&w, 0)
+        i = end
+    if flexible:
+        write_uvarint(&w, 0)
+    hand_over(state.request, &w, splits, split_count, ok)
+    if state.request.action == ACTION_CLOSE and state.request.segment_count == 0:
+        writer_free(&w)
+    free(splits)
+    drop_reads(state)
+
+
+# ---------------------------------------------------------------- judging
+
+cdef void respond_to_fetch(FetchState *state, ClientCache *clients) noexcept nogil:
+    cdef NativeApisCore *native_apis = state.native_apis
+    cdef Request *request = state.request
+    cdef int64_t now_ns
+    if not has_records(state):
+        request.record_flags |= RECORD_EMPTY_FETCH
+    if not quotas_are_set(native_apis.quotas) or state.replica_id >= 0:
+        session_end(<SessionCache *>native_apis.sessions, state, clock_now_ms(native_apis.clock))
+        build_response(state)
+        if state.replica_id >= 0:
+            gate_exempt(native_apis.quotas, request, clock_now_ns(native_apis.clock))
+        return
+    session_select(state)
+    build_response(state)         # its size is what is charged
+    if request.action == ACTION_CLOSE:
+        return
+    now_ns = clock_now_ns(native_apis.clock)
+    # Kafka counts the header as four bytes, also where it has a tagged section
+    state.throttle_ms = gate_fetch(
+        native_apis.quotas, clients, request, request.response_bytes - (state.version >= 12), now_ns)
+    if state.throttle_ms > 0:
+        respond_throttled(state)
+        return
+    if state.session != NULL:
+        session_end(<SessionCache *>native_apis.sessions, state, clock_now_ms(native_apis.clock))
+        if not state.is_incremental:
+            store_int32(request.segments[0].data + (11 if state.version >= 12 else 10), state.response_session_id)
+
+
+cdef inline void store_int32(char *at, int32_t value) noexcept nogil:
+    store_throttle(at, value)
+
+
+cdef void respond_throttled(FetchState *state) noexcept nogil:
+    """Nothing but the delay: no data, no error; a session goes on, and none is opened."""
+    cdef int32_t i
+    request_clear_response(state.request)
+    state.error = NONE
+    if not state.is_incremental:
+        session_drop(state)
+        state.response_session_id = 0
+    for i in range(state.part_count):
+        state.parts[i].is_included = False
+    build_response(state)

@@ -1,0 +1,67 @@
+"""Limits of connections as they are configured: settings of broker and listeners, quotas of addresses; live."""
+
+from __future__ import annotations
+
+import socket
+
+from kbroker.common.configs.config import BrokerConfig, host_limits
+from kbroker.common.loggers import get_logger
+from kbroker.common.quotas import QuotaEntity
+from kbroker.network.connections._connection_quotas import ConnectionQuotas
+from kbroker.network.socket_server import ListenerLimits
+
+logger = get_logger(__name__)
+
+
+class ConnectionLimits:
+    """Keeps the limits of a socket server as configuration and quota entities say.
+
+    Threads: one change at a time, as their stores give them.
+    """
+
+    def __init__(self, config: BrokerConfig, quotas: ConnectionQuotas) -> None:
+        self._config = config
+        self._quotas = quotas
+
+    def on_config_change(self, changed: frozenset[str]) -> None:
+        """Put changed settings in force."""
+        if not any("max.connection" in name for name in changed):
+            return
+        config = self._config
+        self._quotas.update(
+            config.integer("max.connections"),
+            config.integer("max.connections.per.ip"),
+            address_limits(config),
+            config.integer("max.connection.creation.rate"),
+        )
+        for name, limits in listener_limits(config).items():
+            self._quotas.update_listener(name, *limits)
+
+    def on_quota_change(self, entity: QuotaEntity, key: str, value: float | None) -> None:
+        """Put a changed quota of an address, or of all addresses, in force; others are not for us."""
+        if key == "connection_creation_rate" and "ip" in entity.names:
+            self._quotas.update_ip_rate(entity.names["ip"], None if value is None else int(value))
+
+
+def address_limits(config: BrokerConfig) -> dict[str, int]:
+    """max.connections.per.ip.overrides by address; a name counts for every address it has now."""
+    limits = {}
+    for host, limit in host_limits(config.text("max.connections.per.ip.overrides")).items():
+        try:
+            found = {str(row[4][0]) for row in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+        except OSError as error:
+            logger.warning("max.connections.per.ip.overrides: %s has no address: %s", host, error)
+            continue
+        limits.update(dict.fromkeys(found, limit))
+    return limits
+
+
+def listener_limits(config: BrokerConfig) -> dict[str, ListenerLimits]:
+    """The limits of connections that listeners have of their own."""
+    return {
+        listener.name: ListenerLimits(
+            config.listener_integer(listener.name, "max.connections"),
+            config.listener_integer(listener.name, "max.connection.creation.rate"),
+        )
+        for listener in config.listeners
+    }

@@ -1,0 +1,221 @@
+"""What the cluster remembers beside the logs: topics, configs, quotas, users ...; one SQLite file with transactions.
+
+Once a method has returned, its change survives a power cut if the disk keeps its promises (``metadata_file``).
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple, cast
+
+from kbroker.common.errors import KafkaError
+from kbroker.common.security.scram import Credential
+from kbroker.log.log_dir import partition_folders
+from kbroker.server.metadata.metadata_file import UNREADABLE, MetadataError, MetadataFile, way_out
+from kbroker.server.metadata.metadata_schema import SCHEMA_VERSION
+
+__all__ = ["FILE_NAME", "SCHEMA_VERSION", "MetadataError", "MetadataStore", "StoredTopic"]
+
+FILE_NAME = "kbroker-metadata.db"
+PRODUCER_ID_BLOCK = 1000
+
+BROKER, TOPIC, GROUP, CLIENT_METRICS = "broker", "topic", "group", "client-metrics"
+
+
+class StoredTopic(NamedTuple):
+    """A topic as remembered: ``configs`` are the ones it sets itself."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+    configs: Mapping[str, str] = MappingProxyType({})
+
+
+class MetadataStore:
+    """Cluster metadata.
+
+    Args: ``folder`` of the logs, None to keep everything in memory; ``node_id`` of this broker; ``cluster_id`` of the
+    log folder, None to make one up for a new file and take the stored one otherwise.
+    Raises: MetadataError if the file is damaged, locked, of a newer version, of another node or cluster, or missing or
+    empty where there are partitions.
+    Methods raise KafkaError KAFKA_STORAGE_ERROR when the disk fails them; nothing has changed then.
+    Threads: any.
+    """
+
+    def __init__(self, folder: Path | None, node_id: int, cluster_id: str | None = None) -> None:
+        self.path = None if folder is None else folder / FILE_NAME
+        self._producer_lock = threading.Lock()  # taken before the file's
+        self._next_producer_id = self._block_end = 0
+        if folder is not None and not (folder / FILE_NAME).exists():
+            _check_no_partitions(folder, "is missing")
+        file = self._file = MetadataFile(self.path)
+        try:
+            if folder is not None and file.is_new:
+                _check_no_partitions(folder, "is empty")
+            file.complete([("cluster.id", cluster_id or new_cluster_id()), ("node.id", str(node_id))])
+            self._check_owner(node_id, cluster_id)
+        except (*UNREADABLE, KafkaError) as error:
+            file.close()
+            raise MetadataError(f"cannot use {self.path}: {error}") from error
+        except BaseException:
+            file.close()
+            raise
+        self.node_id = node_id
+
+    def _check_owner(self, node_id: int, cluster_id: str | None) -> None:
+        facts = {name: value for name, value in self._file.rows("SELECT name, value FROM facts")}  # noqa: C416
+        for name in ("cluster.id", "node.id"):
+            if name not in facts:
+                raise MetadataError(f"{self.path} lacks {name}: it is not a metadata file of kbroker, or it is damaged")
+        self.cluster_id = str(facts["cluster.id"])
+        stored = str(facts["node.id"])
+        if stored != str(node_id):
+            raise MetadataError(f"{self.path} belongs to node.id {stored}, this broker is {node_id}")
+        if cluster_id is not None and cluster_id != self.cluster_id:
+            raise MetadataError(f"{self.path} belongs to cluster {self.cluster_id}, its log folder to {cluster_id}")
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._file.close()
+
+    # ------------------------------------------------------------ topics
+
+    def topics(self) -> list[StoredTopic]:
+        """All topics, by name."""
+        rows = self._file.rows("SELECT name, topic_id, partitions FROM topics ORDER BY name")
+        configs: dict[str, dict[str, str]] = {}
+        query = "SELECT resource, name, value FROM configs WHERE kind=? ORDER BY name"
+        for resource, name, value in self._file.rows(query, (TOPIC,)):
+            configs.setdefault(str(resource), {})[str(name)] = str(value)
+        return [
+            StoredTopic(str(name), uuid.UUID(bytes=cast(bytes, raw)), cast(int, count), configs.get(str(name), {}))
+            for name, raw, count in rows
+        ]
+
+    def add_topics(self, topics: Iterable[StoredTopic]) -> None:
+        """Remember new topics, all or none. Raises: sqlite3.IntegrityError if a name or id is taken."""
+        topics = list(topics)
+        file = self._file
+        with file.transaction(grows=True):
+            file.insert("topics", [(topic.name, topic.topic_id.bytes, topic.partitions) for topic in topics])
+            file.insert(
+                "configs",
+                [(TOPIC, topic.name, name, value) for topic in topics for name, value in topic.configs.items()],
+            )
+
+    def remove_topics(self, names: Iterable[str]) -> None:
+        """Forget topics and their configs, all or none."""
+        names = list(names)
+        with self._file.transaction():
+            self._file.delete("topics", "name=?", [(name,) for name in names])
+            self._file.delete("configs", "kind=? AND resource=?", [(TOPIC, name) for name in names])
+
+    def set_partitions(self, name: str, partitions: int) -> None:
+        """Remember the new number of partitions of a topic."""
+        with self._file.transaction():
+            row = self._file.one("SELECT topic_id FROM topics WHERE name=?", (name,))
+            if row is not None:
+                self._file.delete("topics", "name=?", [(name,)])
+                self._file.insert("topics", [(name, row[0], partitions)])
+
+    # ------------------------------------------------------------ configs
+
+    def configs(self, kind: str, resource: str) -> dict[str, str]:
+        """Dynamic configs of one resource; ``kind`` is BROKER, TOPIC ...; broker "" is the default of all brokers."""
+        query = "SELECT name, value FROM configs WHERE kind=? AND resource=? ORDER BY name"
+        return {str(name): str(value) for name, value in self._file.rows(query, (kind, resource))}
+
+    def replace_configs(self, kind: str, resource: str, configs: Mapping[str, str]) -> None:
+        """Set the dynamic configs of one resource to exactly these."""
+        with self._file.transaction():
+            self._file.delete("configs", "kind=? AND resource=?", [(kind, resource)])
+            self._file.insert("configs", [(kind, resource, name, value) for name, value in configs.items()])
+
+    def resources_with_configs(self, kind: str) -> list[str]:
+        """Names of the resources of a kind that have configs."""
+        query = "SELECT DISTINCT resource FROM configs WHERE kind=? ORDER BY resource"
+        return [str(row[0]) for row in self._file.rows(query, (kind,))]
+
+    # ------------------------------------------------------------ quotas
+
+    def quotas(self) -> list[tuple[str, str, float]]:
+        """Every quota: entity (as ``alter_quotas`` was given it), key, value."""
+        rows = self._file.rows("SELECT entity, key, value FROM quotas ORDER BY entity, key")
+        return [(str(entity), str(key), float(value)) for entity, key, value in rows]
+
+    def alter_quotas(self, changes: Iterable[tuple[str, str, float | None]]) -> None:
+        """Set quotas by entity and key, or remove those whose value is None: all of them together."""
+        with self._file.transaction():
+            for entity, key, value in changes:
+                self._file.delete("quotas", "entity=? AND key=?", [(entity, key)])
+                if value is not None:
+                    self._file.insert("quotas", [(entity, key, float(value))])
+
+    # ------------------------------------------------------------ users
+
+    def scram_credentials(self) -> dict[tuple[str, str], Credential]:
+        """The SCRAM users: credentials by user and mechanism."""
+        query = "SELECT user, mechanism, salt, iterations, stored_key, server_key FROM scram_credentials"
+        return {(str(user), str(mechanism)): _credential(*rest) for user, mechanism, *rest in self._file.rows(query)}
+
+    def change_scram_credentials(
+        self, stored: Mapping[tuple[str, str], Credential], removed: Iterable[tuple[str, str]]
+    ) -> None:
+        """Remove some credentials and store others, all of it or nothing."""
+        with self._file.transaction(grows=bool(stored)):
+            self._file.delete("scram_credentials", "user=? AND mechanism=?", [*removed, *stored])
+            self._file.insert(
+                "scram_credentials",
+                [(*key, bytes(c.salt), c.iterations, c.stored_key, c.server_key) for key, c in stored.items()],
+            )
+
+    # ------------------------------------------------------------ producer ids
+
+    def next_producer_id(self) -> int:
+        """Return an id no producer has had: its block was taken durably, so that none comes twice after a crash."""
+        with self._producer_lock:
+            if self._next_producer_id >= self._block_end:
+                with self._file.transaction():
+                    row = self._file.one("SELECT next FROM producer_ids")
+                    start = 0 if row is None else cast(int, row[0])
+                    self._set_next_block(start + PRODUCER_ID_BLOCK)
+                self._next_producer_id, self._block_end = start, start + PRODUCER_ID_BLOCK
+            self._next_producer_id += 1
+            return self._next_producer_id - 1
+
+    def skip_producer_ids(self, next_id: int) -> None:
+        """Let producer ids go on from ``next_id``: for a file that is made anew."""
+        with self._producer_lock, self._file.transaction():
+            self._set_next_block(next_id)
+
+    def _set_next_block(self, start: int) -> None:
+        self._file.delete("producer_ids", "1", [()])
+        self._file.insert("producer_ids", [(start,)])
+
+
+def _credential(*parts: object) -> Credential:
+    return Credential(*parts)  # type: ignore[arg-type]
+
+
+def _check_no_partitions(folder: Path, state: str) -> None:
+    """Raises: MetadataError, for an empty cluster would put the folders of a topic made again aside."""
+    found = partition_folders(folder)
+    if found:
+        count = f"{len(found)} partition folders" if len(found) > 1 else "a partition folder"
+        raise MetadataError(
+            f"{folder / FILE_NAME} {state}, but {folder} has {count} ({found[0].name}"
+            f"{', ...' if len(found) > 1 else ''}): {way_out(folder)}"
+        )
+
+
+def new_cluster_id() -> str:
+    """A random cluster id as Kafka writes it: 22 characters, the first not a dash (it would look like an option)."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text

@@ -1,0 +1,99 @@
+"""The broker's metrics as a part of its life: what is shown, and the HTTP port that shows it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kbroker._core.clock import BaseClock
+from kbroker._core.metrics.stats import Meter
+from kbroker._core.requests.memory_pool import MemoryPool
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.listeners import parse_http_address
+from kbroker.metrics.registry import Metrics
+
+if TYPE_CHECKING:
+    from kbroker.metrics.exposition import Exposition
+    from kbroker.server.metrics.broker_metrics import MetricSources
+    from kbroker.server.metrics.metrics_server import MetricsServer
+
+
+SOCKETS = "socket-server-metrics"
+
+
+class MetricsService:
+    """What a broker shows; ``/ready`` says yes between ``ready`` and ``stop``.
+
+    Threads: start, ready and stop from one thread; ``exposition`` from any.
+    """
+
+    def __init__(self, config: BrokerConfig, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._entity_series = config.integer("kbroker.metrics.entity.series")
+        self._parts: Callable[[], MetricSources] | None = None
+        self._lock = threading.Lock()
+        self._exposition: Exposition | None = None
+        self._address = config.text("kbroker.metrics.listener")
+        self._is_ready = False
+        self._server: MetricsServer | None = None
+
+    def start(self, parts: Callable[[], MetricSources]) -> None:
+        """Show the broker's parts, asked for when somebody looks; open the port if there is to be one.
+
+        Raises: OSError if it cannot be bound; MissingLibraryError.
+        """
+        self._parts = parts
+        if self._address:
+            from kbroker.server.metrics.metrics_server import (
+                MetricsServer,  # http.server is not loaded where nobody looks
+            )
+
+            server = MetricsServer(self.exposition, lambda: self._is_ready, *parse_http_address(self._address))
+            server.start()
+            self._server = server
+
+    @property
+    def exposition(self) -> Exposition:
+        """The broker's families. They are made when somebody looks: shares of time begin then."""
+        with self._lock:
+            if self._exposition is None:
+                from kbroker.metrics.exposition import Exposition
+
+                self._exposition = Exposition(self._metrics, self._entity_series)
+                if self._parts is not None:
+                    from kbroker.server.metrics.broker_metrics import register_broker_metrics
+
+                    register_broker_metrics(self._exposition, self._parts())
+            return self._exposition
+
+    def ready(self) -> None:
+        """Clients are served from now on."""
+        self._is_ready = True
+
+    def not_ready(self) -> None:
+        """The broker is about to stop."""
+        self._is_ready = False
+
+    def stop(self) -> None:
+        """Close the port. Idempotent."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
+
+    @property
+    def url(self) -> str | None:
+        """Where the port is, None without one."""
+        return self._server.url if self._server is not None else None
+
+
+def memory_pool(config: BrokerConfig, clock: BaseClock, metrics: Metrics) -> MemoryPool | None:
+    """The pool of ``queued.max.request.bytes``, None without a limit; a sensor of the registry tells when it is dry."""
+    size_bytes = config.integer("queued.max.request.bytes")
+    if size_bytes <= 0:
+        return None
+    depletion = metrics.sensor("MemoryPoolUtilization")
+    share = metrics.metric_name("MemoryPoolAvgDepletedPercent", SOCKETS)
+    total = metrics.metric_name("MemoryPoolDepletedTimeTotal", SOCKETS)
+    depletion.add(None, Meter(share, total, unit="milliseconds"))
+    return MemoryPool(size_bytes, config.integer("socket.request.max.bytes"), clock=clock, depletion=depletion)

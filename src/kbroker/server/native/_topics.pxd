@@ -1,0 +1,34 @@
+"""Topics as the native handlers sees them: an immutable table, swapped whole, counted.
+
+A table holds a count on every partition in it. Who finds a partition and keeps it past the request takes a count of
+its own.
+"""
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from kbroker._core.sync cimport AtomicI64
+from kbroker.log._partition cimport Partition
+
+cdef struct Topic:
+    char *name                  # owned, not terminated
+    int32_t name_bytes
+    char id[16]
+    Partition **partitions      # owned counts; index = partition number
+    int32_t partition_count
+    bint is_internal
+    bint is_unrecorded          # requests about it alone are not recorded: the request log's own
+
+cdef struct TopicTable:
+    AtomicI64 refs
+    Topic *topics
+    int32_t topic_count
+    int32_t *by_name            # open addressing, -1 free; size is a power of two
+    int32_t *by_id
+    int32_t mask
+
+cdef TopicTable *topic_table_retain(TopicTable *table) noexcept nogil
+cdef void topic_table_release(TopicTable *table) noexcept nogil
+cdef Topic *topic_by_name(TopicTable *table, const char *name, int64_t name_bytes) noexcept nogil
+cdef Topic *topic_by_id(TopicTable *table, const char *id16) noexcept nogil
+cdef uint64_t hash_bytes(const char *data, int64_t size_bytes) noexcept nogil
+
+# from objects with name, topic_id, partitions, is_internal and maybe is_unrecorded
+cdef TopicTable *topic_table_build(object views) except NULL

@@ -1,0 +1,127 @@
+"""Immutable topic table of the native handlers; see the .pxd for who owns what."""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy
+
+from kbroker._core.sync cimport atomic_add_fetch, atomic_store
+from kbroker.log._partition cimport Partition, partition_release, partition_retain
+from kbroker.log._partition_log cimport PartitionLog
+
+
+cdef uint64_t hash_bytes(const char *data, int64_t size_bytes) noexcept nogil:
+    """FNV-1a with a final mix: names are short, and no attacker chooses many of them cheaply."""
+    cdef uint64_t h = <uint64_t>1469598103934665603
+    cdef int64_t i
+    for i in range(size_bytes):
+        h = (h ^ <uint8_t>data[i]) * <uint64_t>1099511628211
+    h ^= h >> 32
+    return h
+
+
+cdef TopicTable *topic_table_retain(TopicTable *table) noexcept nogil:
+    atomic_add_fetch(&table.refs, 1)
+    return table
+
+
+cdef void topic_table_release(TopicTable *table) noexcept nogil:
+    cdef int32_t i, k
+    if table == NULL or atomic_add_fetch(&table.refs, -1) > 0:
+        return
+    for i in range(table.topic_count):
+        for k in range(table.topics[i].partition_count):
+            if table.topics[i].partitions[k] != NULL:
+                partition_release(table.topics[i].partitions[k])
+        free(table.topics[i].partitions)
+        free(table.topics[i].name)
+    free(table.topics)
+    free(table.by_name)
+    free(table.by_id)
+    free(table)
+
+
+cdef Topic *topic_by_name(TopicTable *table, const char *name, int64_t name_bytes) noexcept nogil:
+    cdef int32_t slot = <int32_t>(hash_bytes(name, name_bytes) & <uint64_t>table.mask)
+    cdef Topic *topic
+    while table.by_name[slot] >= 0:
+        topic = &table.topics[table.by_name[slot]]
+        if topic.name_bytes == name_bytes and memcmp(topic.name, name, <size_t>name_bytes) == 0:
+            return topic
+        slot = (slot + 1) & table.mask
+    return NULL
+
+
+cdef Topic *topic_by_id(TopicTable *table, const char *id16) noexcept nogil:
+    cdef int32_t slot = <int32_t>(hash_bytes(id16, 16) & <uint64_t>table.mask)
+    cdef Topic *topic
+    while table.by_id[slot] >= 0:
+        topic = &table.topics[table.by_id[slot]]
+        if memcmp(topic.id, id16, 16) == 0:
+            return topic
+        slot = (slot + 1) & table.mask
+    return NULL
+
+
+cdef void link(TopicTable *table, int32_t index) noexcept nogil:
+    cdef Topic *topic = &table.topics[index]
+    cdef int32_t slot = <int32_t>(hash_bytes(topic.name, topic.name_bytes) & <uint64_t>table.mask)
+    while table.by_name[slot] >= 0:
+        slot = (slot + 1) & table.mask
+    table.by_name[slot] = index
+    slot = <int32_t>(hash_bytes(topic.id, 16) & <uint64_t>table.mask)
+    while table.by_id[slot] >= 0:
+        slot = (slot + 1) & table.mask
+    table.by_id[slot] = index
+
+
+cdef int fill(Topic *topic, object view) except -1:
+    cdef bytes name = view.name.encode("utf-8", "surrogateescape")
+    cdef bytes topic_id = view.topic_id.bytes
+    cdef list logs = list(view.partitions)
+    cdef PartitionLog log
+    cdef int32_t k
+    topic.name = <char *>malloc(<size_t>(len(name) or 1))
+    topic.partitions = <Partition **>calloc(<size_t>(len(logs) or 1), sizeof(Partition *))
+    if topic.name == NULL or topic.partitions == NULL:
+        raise MemoryError
+    memcpy(topic.name, <const char *>name, <size_t>len(name))
+    topic.name_bytes = <int32_t>len(name)
+    memcpy(topic.id, <const char *>topic_id, 16)
+    topic.is_internal = bool(view.is_internal)
+    topic.is_unrecorded = bool(getattr(view, "is_unrecorded", False))
+    for k in range(<int32_t>len(logs)):
+        log = logs[k]
+        if log is not None and log.partition != NULL:
+            topic.partitions[k] = partition_retain(log.partition)
+        topic.partition_count = k + 1
+    return 0
+
+
+cdef TopicTable *topic_table_build(object views) except NULL:
+    """Args: views with ``name``, ``topic_id`` (uuid.UUID), ``partitions`` (PartitionLog by number), ``is_internal``."""
+    cdef list all_views = list(views)
+    cdef int32_t count = <int32_t>len(all_views)
+    cdef int32_t size = 16, i
+    cdef TopicTable *table = <TopicTable *>calloc(1, sizeof(TopicTable))
+    while size < count * 2:
+        size *= 2
+    if table == NULL:
+        raise MemoryError
+    atomic_store(&table.refs, 1)
+    table.mask = size - 1
+    table.topics = <Topic *>calloc(<size_t>(count or 1), sizeof(Topic))
+    table.by_name = <int32_t *>malloc(<size_t>size * sizeof(int32_t))
+    table.by_id = <int32_t *>malloc(<size_t>size * sizeof(int32_t))
+    try:
+        if table.topics == NULL or table.by_name == NULL or table.by_id == NULL:
+            raise MemoryError
+        for i in range(size):
+            table.by_name[i] = table.by_id[i] = -1
+        for i in range(count):
+            table.topic_count = i + 1
+            fill(&table.topics[i], all_views[i])
+            link(table, i)
+    except BaseException:
+        topic_table_release(table)
+        raise
+    return table

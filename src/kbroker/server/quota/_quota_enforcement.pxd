@@ -1,0 +1,41 @@
+"""Where quotas judge a native response before it leaves (design: ``quota_gate``).
+
+Every function returns at once, after one atomic load, where no quota of Produce, Fetch or Request is set. A delay that
+is returned has been begun: StartThrottling is on its way, so the response must be given to its responder afterwards,
+with
+the delay in it. ``cache`` is the calling handler thread's own, NULL elsewhere.
+"""
+from libc.stdint cimport int32_t, int64_t
+from kbroker._core.requests.request cimport Request
+from kbroker._core.metrics.sensor_core cimport Violation
+from kbroker._core.sync cimport atomic_load
+from kbroker.server.quota._client_sensors cimport ClientCache
+from kbroker.server.quota._counters cimport ClientQuotas, ClientSensors, QuotaManager
+
+cdef inline bint quotas_are_set(ClientQuotas *quotas) noexcept nogil:
+    return quotas != NULL and atomic_load(&quotas.enabled_types) != 0
+
+# After the append. Without a response (acks=0) only bytes are judged; its handler's time is exempt.
+cdef int32_t gate_produce(ClientQuotas *quotas, ClientCache *cache, Request *request, bint has_response,
+                          int64_t now_ns) noexcept nogil
+# response_bytes: of the whole response. With a delay they are given back: the client gets an empty response.
+cdef int32_t gate_fetch(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t response_bytes,
+                        int64_t now_ns) noexcept nogil
+# Any other request: only the handler's time is judged.
+cdef int32_t gate_request(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t now_ns) noexcept nogil
+# The two halves of it, for those who compare the delay with another one first. The first begins nothing.
+cdef int32_t charge_request(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil
+cdef void throttle_request(ClientQuotas *quotas, QuotaManager *manager, Request *request, int32_t throttle_ms,
+                           int64_t now_ns) noexcept nogil
+# A mutation charged to a counter, strict (refused where it is over already) or not, with its notes: the delay, or 0.
+cdef int32_t charge_mutation(ClientQuotas *quotas, ClientSensors *sensors, Request *request, double value,
+                             int64_t now_ms, bint is_strict, Violation *violation) noexcept nogil
+# Verdicts that are noted on a request become known; before it is answered.
+cdef void settle_verdicts(ClientQuotas *quotas, Request *request) noexcept nogil
+# Times of a request that is never throttled for them.
+cdef void gate_exempt(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil
+# The most bytes that a fetch may be handed at once, INT32_MAX for any.
+cdef int32_t fetch_window_bytes(ClientQuotas *quotas, ClientCache *cache, Request *request,
+                                int64_t now_ns) noexcept nogil
+# throttle_time_ms in a response, big-endian.
+cdef void store_throttle(char *at, int32_t throttle_ms) noexcept nogil

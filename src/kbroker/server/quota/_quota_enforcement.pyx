@@ -1,0 +1,321 @@
+# cython: freethreading_compatible=True
+"""Charging native requests: bytes and time, the larger of two delays, the network time at the end.
+
+Source: ``KafkaApis.handleProduceRequest``, ``KafkaApis.handleFetchRequest``, ``RequestHandlerHelper``,
+``ClientRequestQuotaManager``.
+"""
+from libc.stdint cimport INT32_MAX, int8_t, int32_t, int64_t, uint32_t
+
+from kbroker._core.requests.request cimport Request
+from kbroker._core.metrics.sensor_core cimport (
+    NO_CAP, RECORD_ACCEPTED, Violation, sensor_record, sensor_record_numbered, sensor_record_strict,
+)
+from kbroker._core.sync cimport atomic_load_relaxed
+from kbroker.common._quota_counter cimport judge
+from kbroker.server.quota._client_sensors cimport count_for_request, sensors_of_request
+from kbroker.server.quota._counters cimport (
+    KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, PERCENT_PER_NS, THROTTLE_SERVED, ClientSensors, Judgement,
+    QuotaManager, epoch_ms_of, is_enabled, max_value_in_window, quotas_release, quotas_retain, record_and_judge,
+    sensors_release,
+)
+from kbroker.server.quota._throttled_channel_reaper cimport throttle_channel
+from kbroker.server.quota._quota_events cimport (
+    EVENT_UPDATE, EVENT_VERDICT, QuotaEvent, QuotaEvents, VerdictEvent, quota_events_add, quota_event_at,
+)
+from kbroker.server.quota._verdict cimport publish_verdicts
+
+
+cdef void store_throttle(char *at, int32_t throttle_ms) noexcept nogil:
+    cdef uint32_t value = <uint32_t>throttle_ms
+    at[0] = <char>(value >> 24)
+    at[1] = <char>(value >> 16)
+    at[2] = <char>(value >> 8)
+    at[3] = <char>value
+
+
+cdef inline double handler_percent(Request *request, int64_t now_ns) noexcept nogil:
+    """Handler time as percent of a thread and second; reading it ends the local time."""
+    if request.local_done_ns == 0:
+        request.local_done_ns = now_ns
+    return <double>max(request.local_done_ns - request.dequeue_ns, 0) * PERCENT_PER_NS
+
+
+# ---------------------------------------------------------------- notes for the request log, and verdicts
+
+cdef void note_update(Request *request, int kind, ClientSensors *sensors, int64_t sequence, int64_t now_ms,
+                      double value, bint is_checked) noexcept nogil:
+    """A value that was recorded, for whoever replays the counter; only while there is a request log."""
+    cdef QuotaEvent *note = quota_events_add(request, EVENT_UPDATE, sensors.user, sensors.client_id)
+    if note != NULL:
+        note.quota_type = <int8_t>kind
+        note.flag = is_checked
+        note.sequence = sequence
+        note.time_ms = now_ms
+        note.value = value
+
+
+cdef void note_verdict(Request *request, int kind, ClientSensors *sensors, const Judgement *judgement, int64_t now_ms,
+                       int64_t served_ms, bint refuses) noexcept nogil:
+    cdef VerdictEvent *verdict
+    verdict = <VerdictEvent *>quota_events_add(request, EVENT_VERDICT, sensors.user, sensors.client_id)
+    if verdict == NULL:
+        return
+    verdict.note.quota_type = <int8_t>kind
+    verdict.note.level = <int8_t>atomic_load_relaxed(&sensors.level)
+    verdict.note.flag = refuses
+    verdict.note.sequence = judgement.sequence
+    verdict.note.time_ms = now_ms
+    verdict.note.value = judgement.observed
+    verdict.limit = judgement.limit
+    verdict.window_ms = judgement.window_ms
+    verdict.asked_ms = judgement.asked_ms
+    verdict.served_ms = served_ms
+
+
+cdef void note_served(Request *request, int kind, int64_t served_ms) noexcept nogil:
+    """The delay that is told to the client goes to the longest verdict of the kind that has won."""
+    cdef QuotaEvents *quota_events = <QuotaEvents *>request.quota_events
+    cdef QuotaEvent *note = quota_event_at(quota_events, 0)
+    cdef VerdictEvent *longest = NULL
+    cdef int32_t at = 0
+    while note != NULL:
+        if note.kind == EVENT_VERDICT and note.quota_type == kind and (
+                longest == NULL or (<VerdictEvent *>note).asked_ms > longest.asked_ms):
+            longest = <VerdictEvent *>note
+        at += note.size_bytes
+        note = quota_event_at(quota_events, at)
+    if longest != NULL:
+        longest.served_ms = served_ms
+
+
+cdef void settle_verdicts(ClientQuotas *quotas, Request *request) noexcept nogil:
+    publish_verdicts(&quotas.verdicts, request)
+
+
+# ---------------------------------------------------------------- network time, at the end of a request
+
+cdef inline void charge_network_time(Request *request, ClientSensors *sensors, bint notes) noexcept nogil:
+    cdef int64_t sequence, now_ms
+    cdef double percent
+    if request.response_sent_ns != 0 and request.network_ns > 0:   # of a batch, the first request carries it all
+        percent = <double>request.network_ns * PERCENT_PER_NS
+        now_ms = epoch_ms_of(sensors.clock, request.response_sent_ns)
+        sensor_record_numbered(sensors.quota, percent, now_ms, False, NULL, &sequence)
+        if notes:
+            note_update(request, KIND_REQUEST, sensors, sequence, now_ms, percent, False)
+    sensors_release(sensors)
+
+
+cdef void charge_client(Request *request) noexcept nogil:
+    charge_network_time(request, <ClientSensors *>request.network_account, False)
+
+
+cdef void charge_and_note_client(Request *request) noexcept nogil:
+    charge_network_time(request, <ClientSensors *>request.network_account, True)
+
+
+cdef void charge_exempt(Request *request) noexcept nogil:
+    cdef ClientQuotas *quotas = <ClientQuotas *>request.network_account
+    if request.response_sent_ns != 0 and request.network_ns > 0:
+        sensor_record(quotas.exempt, <double>request.network_ns * PERCENT_PER_NS,
+                      epoch_ms_of(quotas.clock, request.response_sent_ns), False, NULL)
+    quotas_release(quotas)
+
+
+# ---------------------------------------------------------------- charges
+
+cdef struct Charge:             # against one manager
+    ClientSensors *sensors      # NULL: the manager has no quota
+    bint is_counted
+    int32_t throttle_ms
+    Judgement judgement
+
+
+cdef inline bint notes_updates(ClientQuotas *quotas) noexcept nogil:
+    return atomic_load_relaxed(&quotas.notes_updates) != 0
+
+
+cdef inline void clear(Charge *charge) noexcept nogil:
+    charge.judgement.asked_ms = 0
+    charge.sensors = NULL
+    charge.is_counted = False
+    charge.throttle_ms = 0
+
+
+cdef inline void give_back(Charge *charge) noexcept nogil:
+    if charge.is_counted:
+        sensors_release(charge.sensors)
+
+
+cdef inline void find(Charge *charge, QuotaManager *manager, ClientCache *cache, Request *request,
+                      int64_t now_ms) noexcept nogil:
+    charge.sensors = sensors_of_request(manager, cache, request, now_ms, &charge.is_counted)
+
+
+cdef inline void record(Charge *charge, ClientQuotas *quotas, QuotaManager *manager, Request *request, double value,
+                        int64_t now_ms) noexcept nogil:
+    charge.throttle_ms = record_and_judge(manager, charge.sensors, value, now_ms, &charge.judgement)
+    request.throttle_ms[manager.kind] = charge.throttle_ms
+    if notes_updates(quotas):
+        note_update(request, manager.kind, charge.sensors, charge.judgement.sequence, now_ms, value, True)
+
+
+cdef inline void charge_bytes(Charge *charge, ClientQuotas *quotas, QuotaManager *manager, ClientCache *cache,
+                              Request *request, int64_t size_bytes, int64_t now_ms) noexcept nogil:
+    clear(charge)
+    if not is_enabled(manager):
+        return
+    find(charge, manager, cache, request, now_ms)
+    if charge.sensors != NULL:
+        record(charge, quotas, manager, request, <double>size_bytes, now_ms)
+
+
+cdef inline void charge_time(Charge *charge, ClientQuotas *quotas, ClientCache *cache, Request *request,
+                             int64_t now_ns, int64_t now_ms) noexcept nogil:
+    """The handler's time now, the network threads' when the request ends."""
+    cdef QuotaManager *manager = &quotas.managers[KIND_REQUEST]
+    clear(charge)
+    if not is_enabled(manager):
+        return
+    find(charge, manager, cache, request, now_ms)
+    if charge.sensors == NULL:
+        return
+    if request.charge_network == NULL:
+        count_for_request(manager, cache, charge.sensors, charge.is_counted)
+        request.network_account = charge.sensors
+        request.charge_network = charge_and_note_client if notes_updates(quotas) else charge_client
+    record(charge, quotas, manager, request, handler_percent(request, now_ns), now_ms)
+
+
+cdef inline int32_t serve(ClientQuotas *quotas, int kind, Request *request, Charge *bandwidth, Charge *time,
+                          int64_t now_ms) noexcept nogil:
+    """Throttle by the larger of two delays, once; gives the counters back."""
+    cdef int32_t longest_ms = max(bandwidth.throttle_ms, time.throttle_ms, 0)
+    cdef bint bandwidth_wins = bandwidth.throttle_ms > time.throttle_ms
+    if longest_ms > 0:
+        request.throttle_ms[THROTTLE_SERVED] = longest_ms
+        if bandwidth.judgement.asked_ms > 0:
+            note_verdict(request, kind, bandwidth.sensors, &bandwidth.judgement, now_ms,
+                         longest_ms if bandwidth_wins else 0, False)
+        if time.judgement.asked_ms > 0:
+            note_verdict(request, KIND_REQUEST, time.sensors, &time.judgement, now_ms,
+                         0 if bandwidth_wins else longest_ms, False)
+        settle_verdicts(quotas, request)
+        if bandwidth_wins:
+            throttle_channel(quotas, &quotas.managers[kind], bandwidth.sensors, request, longest_ms, now_ms)
+        else:
+            throttle_channel(quotas, &quotas.managers[KIND_REQUEST], time.sensors, request, longest_ms, now_ms)
+    give_back(bandwidth)
+    give_back(time)
+    return longest_ms
+
+
+cdef int32_t gate_produce(ClientQuotas *quotas, ClientCache *cache, Request *request, bint has_response,
+                          int64_t now_ns) noexcept nogil:
+    cdef Charge bandwidth, time
+    cdef int64_t now_ms
+    if not quotas_are_set(quotas):
+        return 0
+    now_ms = epoch_ms_of(quotas.clock, now_ns)
+    charge_bytes(&bandwidth, quotas, &quotas.managers[KIND_PRODUCE], cache, request, request.size_bytes, now_ms)
+    if has_response:
+        charge_time(&time, quotas, cache, request, now_ns, now_ms)
+    else:
+        clear(&time)
+        gate_exempt(quotas, request, now_ns)
+    return serve(quotas, KIND_PRODUCE, request, &bandwidth, &time, now_ms)
+
+
+cdef int32_t gate_fetch(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t response_bytes,
+                        int64_t now_ns) noexcept nogil:
+    cdef Charge bandwidth, time
+    cdef int64_t now_ms, sequence
+    if not quotas_are_set(quotas):
+        return 0
+    now_ms = epoch_ms_of(quotas.clock, now_ns)
+    charge_time(&time, quotas, cache, request, now_ns, now_ms)
+    charge_bytes(&bandwidth, quotas, &quotas.managers[KIND_FETCH], cache, request, response_bytes, now_ms)
+    if bandwidth.throttle_ms > 0 or time.throttle_ms > 0:
+        if bandwidth.sensors == NULL:       # given back although nobody counted it, as Kafka does
+            find(&bandwidth, &quotas.managers[KIND_FETCH], cache, request, now_ms)
+        if bandwidth.sensors != NULL:
+            sensor_record_numbered(bandwidth.sensors.quota, -<double>response_bytes, now_ms, False, NULL, &sequence)
+            if notes_updates(quotas):
+                note_update(request, KIND_FETCH, bandwidth.sensors, sequence, now_ms, -<double>response_bytes, False)
+    return serve(quotas, KIND_FETCH, request, &bandwidth, &time, now_ms)
+
+
+cdef int32_t gate_request(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t now_ns) noexcept nogil:
+    cdef Charge none, time
+    cdef int64_t now_ms
+    if not quotas_are_set(quotas):
+        return 0
+    now_ms = epoch_ms_of(quotas.clock, now_ns)
+    clear(&none)
+    charge_time(&time, quotas, cache, request, now_ns, now_ms)
+    return serve(quotas, KIND_REQUEST, request, &none, &time, now_ms)
+
+
+cdef int32_t charge_request(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil:
+    cdef Charge time
+    cdef int64_t now_ms = epoch_ms_of(quotas.clock, now_ns)
+    charge_time(&time, quotas, NULL, request, now_ns, now_ms)
+    if time.judgement.asked_ms > 0:
+        note_verdict(request, KIND_REQUEST, time.sensors, &time.judgement, now_ms, 0, False)
+    give_back(&time)
+    return time.throttle_ms
+
+
+cdef void throttle_request(ClientQuotas *quotas, QuotaManager *manager, Request *request, int32_t throttle_ms,
+                           int64_t now_ns) noexcept nogil:
+    cdef int64_t now_ms = epoch_ms_of(quotas.clock, now_ns)
+    cdef Charge by
+    find(&by, manager, NULL, request, now_ms)
+    request.throttle_ms[manager.kind] = throttle_ms
+    request.throttle_ms[THROTTLE_SERVED] = throttle_ms
+    note_served(request, manager.kind, throttle_ms)
+    throttle_channel(quotas, manager, by.sensors, request, throttle_ms, now_ms)
+    give_back(&by)
+
+
+cdef int32_t charge_mutation(ClientQuotas *quotas, ClientSensors *sensors, Request *request, double value,
+                             int64_t now_ms, bint is_strict, Violation *violation) noexcept nogil:
+    cdef Judgement judgement
+    cdef int result
+    cdef int32_t throttle_ms = 0
+    if is_strict:
+        result = sensor_record_strict(sensors.quota, value, now_ms, violation, &judgement.sequence)
+    else:
+        result = sensor_record_numbered(sensors.quota, value, now_ms, True, violation, &judgement.sequence)
+    if (result == RECORD_ACCEPTED or not is_strict) and notes_updates(quotas):
+        note_update(request, KIND_MUTATION, sensors, judgement.sequence, now_ms, value, True)
+    if result != RECORD_ACCEPTED:
+        throttle_ms = judge(&judgement, violation, NO_CAP)
+        if judgement.asked_ms > 0 or is_strict:
+            note_verdict(request, KIND_MUTATION, sensors, &judgement, now_ms, 0, is_strict)
+    return throttle_ms
+
+
+cdef void gate_exempt(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil:
+    if not quotas_are_set(quotas) or not is_enabled(&quotas.managers[KIND_REQUEST]):
+        return
+    sensor_record(quotas.exempt, handler_percent(request, now_ns), epoch_ms_of(quotas.clock, now_ns), False, NULL)
+    if request.charge_network == NULL:
+        request.network_account = quotas_retain(quotas)
+        request.charge_network = charge_exempt
+
+
+cdef int32_t fetch_window_bytes(ClientQuotas *quotas, ClientCache *cache, Request *request,
+                                int64_t now_ns) noexcept nogil:
+    cdef QuotaManager *manager
+    cdef Charge by
+    cdef double most
+    if not quotas_are_set(quotas) or not is_enabled(&quotas.managers[KIND_FETCH]):
+        return INT32_MAX
+    manager = &quotas.managers[KIND_FETCH]
+    find(&by, manager, cache, request, epoch_ms_of(quotas.clock, now_ns))
+    if by.sensors == NULL:
+        return INT32_MAX
+    most = max_value_in_window(manager, by.sensors)
+    give_back(&by)
+    return INT32_MAX if most >= INT32_MAX else <int32_t>most

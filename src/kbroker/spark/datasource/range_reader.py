@@ -1,0 +1,128 @@
+"""Reads one range of offsets into Arrow batches: what a task of Spark does."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kbroker.client.admin import EARLIEST, LATEST, Admin
+from kbroker.client.cluster import Cluster
+from kbroker.client.consumer import AbortedTransactions, FetchedPartition
+from kbroker.client.partition_reader import FetchSettings, PartitionReader
+from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.protocol.records import iter_batches
+from kbroker.spark.datasource.arrow_batches import BatchBuilder
+from kbroker.spark.datasource.options import KEEP_ON
+from kbroker.spark.datasource.planning import OffsetRange
+from kbroker.spark.errors import PipelineError
+
+LIMIT_ROWS, LIMIT_BYTES = 40_000, 1 << 20  # of an Arrow batch; it ends with the record batch that reaches one
+NO_SUCH_TOPIC = (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.UNKNOWN_TOPIC_ID, Errors.INCONSISTENT_TOPIC_ID)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class RangeReader:
+    """Iterating gives the records of ``wanted`` as Arrow batches.
+
+    Args:
+        cluster: not owned.
+        wanted: partition and offsets.
+        columns: as BatchBuilder.
+        fetch: sizes, waits, isolation.
+        fail_on_data_loss: offsets that are gone are an error; otherwise they are passed over with a warning.
+
+    Raises: PipelineError for lost data; KafkaError CORRUPT_MESSAGE or UNSUPPORTED_FOR_MESSAGE_FORMAT with partition and
+        offset; what `PartitionReader` raises.
+
+    Threads: as its Cluster.
+    """
+
+    cluster: Cluster
+    wanted: OffsetRange
+    columns: Sequence[str]
+    fetch: FetchSettings
+    fail_on_data_loss: bool = True
+
+    def __iter__(self) -> Iterator[Any]:
+        builder = BatchBuilder(self.columns, self.wanted.topic, self.wanted.partition)
+        for data in self._segments():
+            position = 0
+            while True:
+                try:
+                    position = builder.gathered.append(
+                        data,
+                        position,
+                        self.wanted.from_offset,
+                        self.wanted.until_offset,
+                        limit_rows=LIMIT_ROWS,
+                        limit_bytes=LIMIT_BYTES,
+                    )
+                except ProtocolError as error:
+                    raise ProtocolError(f"{self._name}: {error.message}", error.error) from None
+                if not builder.gathered.is_full:
+                    break
+                yield builder.take()
+        if builder.gathered.row_count:
+            yield builder.take()
+
+    @property
+    def _name(self) -> str:
+        return f"partition {self.wanted.topic}-{self.wanted.partition}"
+
+    def _segments(self) -> Iterator[memoryview]:
+        """Record batches that count, in order: whole answers, or what aborted transactions leave of them."""
+        aborted = AbortedTransactions(())
+        for part in self._parts():
+            if not part.aborted and not aborted.are_open:
+                yield part.data
+                continue
+            aborted.add(part.aborted)
+            for batch in iter_batches(part.data, allow_truncated=True):
+                if not aborted.skips(batch):
+                    yield batch.raw
+
+    def _parts(self) -> Iterator[FetchedPartition]:
+        wanted = self.wanted
+        reader = PartitionReader(
+            self.cluster,
+            wanted.topic,
+            wanted.partition,
+            wanted.from_offset,
+            wanted.until_offset,
+            wanted.topic_id,
+            self.fetch,
+        )
+        while reader.position < reader.until_offset:
+            try:
+                yield from reader
+            except KafkaError as error:
+                if error.error is Errors.OFFSET_OUT_OF_RANGE:
+                    self._pass_over(reader)
+                elif error.error in NO_SUCH_TOPIC:
+                    self._lost(
+                        f"offsets {reader.position} to {wanted.until_offset - 1} of {self._name} are gone: {error}"
+                    )
+                    return
+                else:
+                    raise
+
+    def _pass_over(self, reader: PartitionReader) -> None:
+        """Go on where the log begins now, and end where it ends."""
+        tp = (self.wanted.topic, self.wanted.partition)
+        admin = Admin(self.cluster)
+        begin, end = (admin.list_offsets({tp: which})[tp].offset for which in (EARLIEST, LATEST))
+        asked = f"offsets {reader.position} to {reader.until_offset - 1} of {self._name}"
+        if begin <= reader.position <= end:
+            raise KafkaError(Errors.OFFSET_OUT_OF_RANGE, f"{asked}: the broker refuses them, yet has {begin} to {end}")
+        self._lost(f"{asked} are not all there: the log has offsets {begin} to {end - 1} (by retention, or truncated)")
+        reader.position = min(max(begin, reader.position), reader.until_offset)
+        reader.until_offset = max(reader.position, min(end, reader.until_offset))
+
+    def _lost(self, what: str) -> None:
+        if self.fail_on_data_loss:
+            raise PipelineError(f"{what}; {KEEP_ON}")
+        _log.warning("%s", what)

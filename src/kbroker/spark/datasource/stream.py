@@ -1,0 +1,103 @@
+"""Streaming reads: Spark's calls, answered by `StreamProgress`.
+
+Spark runs the planning side in a process of its own for each query, which keeps one connection to each leader it asks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from kbroker.spark.datasource.error_messages import plainly
+from kbroker.spark.datasource.offset_lookup import Lookup
+from kbroker.spark.datasource.offsets import INITIAL_OFFSET, SourceOffset, is_initial
+from kbroker.spark.datasource.options import ReadOptions
+from kbroker.spark.datasource.planning import split
+from kbroker.spark.datasource.reader import RangePartition, read_partition
+from kbroker.spark.datasource.stream_progress import StreamProgress
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+
+class KbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reader of a streaming query.
+
+    The initial offset is a mere mark: Spark asks for it more than once and does not write it down. Where the first
+    batch begins stands in the offset that ends it, which Spark writes into the checkpoint before it runs the batch.
+
+    Threads: one at a time; pickled to the workers, which only read.
+    """
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        self.options = options
+        self.columns = tuple(columns)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "columns": self.columns}  # no connection
+
+    @functools.cached_property
+    def progress(self) -> StreamProgress:
+        """Opened by the first call that needs the cluster."""
+        return StreamProgress(Lookup(self.options.client.connect(), self.options), self.options)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """The mark of a query that has no batch yet."""
+        return INITIAL_OFFSET
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What Spark hands to `latestOffset`, unless its trigger is once."""
+        if self.options.max_offsets is not None:
+            return ReadMaxRows(self.options.max_offsets)
+        if self.options.min_offsets is not None:
+            return ReadMinRows(self.options.min_offsets)
+        return ReadAllAvailable()
+
+    @plainly
+    def prepareForTriggerAvailableNow(self) -> None:
+        """QuotaEvent where the logs end now."""
+        self.progress.stop_at_now()
+
+    @plainly
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch; `start` itself, to the letter, when there is nothing new."""
+        last = None if is_initial(start) else SourceOffset.from_json(start)
+        end = self.progress.next_end(last, all_there_is=isinstance(limit, ReadAllAvailable))
+        return start if end is last else end.to_json()
+
+    @plainly
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the logs ended when last asked, for the query's progress."""
+        found = self.progress.lookup.last_ends()
+        return None if found is None else SourceOffset(found.offsets, found.topic_ids).to_json()
+
+    @plainly
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Ranges between two offsets; the first batch begins where its end says."""
+        until = SourceOffset.from_json(end)
+        if not is_initial(start):
+            begin = SourceOffset.from_json(start)
+        else:
+            begin = until.start if until.start is not None else self.progress.begin()
+        ranges = self.progress.ranges(begin, until)
+        return [RangePartition(one) for one in split(ranges, self.options.min_partitions, self.options.max_records)]
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """Arrow batches of one range."""
+        return read_partition(partition, self.options, self.columns)
+
+    def stop(self) -> None:
+        """Close what is open; Spark may not call it."""
+        opened = self.__dict__.pop("progress", None)
+        if opened is not None:
+            opened.lookup.cluster.close()

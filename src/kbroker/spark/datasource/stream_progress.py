@@ -1,0 +1,178 @@
+"""How far a stream goes: from the offset of the last batch to that of the next, whatever became of the topics."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from uuid import UUID
+
+from kbroker.client.admin import TopicPartition
+from kbroker.spark.datasource.offset_lookup import Found, Lookup
+from kbroker.spark.datasource.offsets import SourceOffset
+from kbroker.spark.datasource.options import KEEP_ON, ReadOptions
+from kbroker.spark.datasource.planning import OffsetRange, limited
+from kbroker.spark.errors import PipelineError
+
+_log = logging.getLogger(__name__)
+
+LATE_ASKS, LATE_WAIT_S = 3, 0.1  # a new leader may know an earlier end for a moment
+
+
+class StreamProgress:
+    """Decides on offsets; asks a `Lookup` for facts.
+
+    Args:
+        lookup: of the topics that are read.
+        options: what to do about limits and lost data.
+
+    Raises: PipelineError for lost data, and for topics that do not exist.
+
+    Threads: as its Lookup.
+    """
+
+    def __init__(self, lookup: Lookup, options: ReadOptions) -> None:
+        self.lookup = lookup
+        self._options = options
+        self._begin: SourceOffset | None = None
+        self._moved_at_s: float | None = None
+        self._target: Found | None = None
+
+    def begin(self) -> SourceOffset:
+        """Where a new query begins; looked up once."""
+        if self._begin is None:
+            partitions = self.lookup.partitions()
+            missing = self.lookup.missing()
+            if missing:
+                raise PipelineError(f"topic {missing[0]!r} does not exist")
+            offsets = self.lookup.resolve(self._options.start, partitions)
+            self._begin = SourceOffset(offsets, self.lookup.topic_ids())
+        return self._begin
+
+    def stop_at_now(self) -> None:
+        """Go no further than what is there now (the trigger availableNow)."""
+        self._target = self.lookup.ends(fresh=True)
+
+    def next_end(self, last: SourceOffset | None, *, all_there_is: bool = False) -> SourceOffset:
+        """The end of the next batch, as far as the limits allow; equal to `last` when there is nothing new.
+
+        Args:
+            last: end of the batch before; None for the first one, whose start is then part of the response.
+            all_there_is: pay no heed to limits (the trigger once).
+        """
+        start = self.begin() if last is None else last
+        ends = self._ends(start)
+        begins = self.begins(start, ends)
+        until = {tp: max(end, begins[tp]) for tp, end in ends.offsets.items()}
+        if not all_there_is:
+            until = self._limited(begins, until)
+        end = SourceOffset(until, ends.topic_ids, start if last is None else None)
+        if last is not None and end == replace(last, start=None):
+            return last
+        return end
+
+    def ranges(self, start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
+        """What a batch reads of each partition."""
+        begins = self.begins(start, Found(end.topic_ids, end.offsets))
+        return [
+            OffsetRange(*tp, begins[tp], max(begins[tp], until), end.topic_ids.get(tp[0]))
+            for tp, until in sorted(end.offsets.items())
+        ]
+
+    def begins(self, start: SourceOffset, ends: Found) -> dict[TopicPartition, int]:
+        """Where each partition of `ends` is read from: new partitions and new topics from their beginning.
+
+        A topic of another id is another topic. Partitions that are gone, and logs that have become shorter, are lost
+        data.
+        """
+        self._check_same_query(start, ends)
+        found: dict[TopicPartition, int] = {}
+        for tp, end in ends.offsets.items():
+            topic = tp[0]
+            if tp not in start.offsets:
+                continue
+            before, now = start.topic_ids.get(topic), ends.topic_ids.get(topic)
+            if before is not None and now is not None and before != now:
+                self._lost(_replaced(topic, before, now))
+            elif start.offsets[tp] > end:
+                self._lost(
+                    f"partition {topic}-{tp[1]} ends at {end}, but was read until {start.offsets[tp]}: the log was "
+                    "truncated, or this is another cluster than the checkpoint's"
+                )
+                found[tp] = end
+            else:
+                found[tp] = start.offsets[tp]
+        gone = sorted(set(start.offsets) - set(ends.offsets))
+        if gone:
+            self._lost(f"{_listed(gone)} are gone: deleted, or no longer chosen by the options")
+        new = [tp for tp in ends.offsets if tp not in found]
+        return {**found, **(self.lookup.earliest(new) if new else {})}
+
+    def _ends(self, start: SourceOffset) -> Found:
+        ends = self._target
+        if ends is None:
+            ends = self.lookup.ends()
+            for _ in range(LATE_ASKS):
+                if not _is_behind(ends, start):
+                    break
+                self.lookup.cluster.sleep(LATE_WAIT_S)
+                ends = self.lookup.ends(fresh=True)
+            return ends
+        # what a restart had planned already may lie behind the target
+        later = {
+            tp: max(end, start.offsets.get(tp, 0)) if _same_topic(tp[0], ends, start) else end
+            for tp, end in ends.offsets.items()
+        }
+        return Found(ends.topic_ids, later)
+
+    def _limited(
+        self, begins: Mapping[TopicPartition, int], until: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        options = self._options
+        if options.min_offsets is not None and self._target is None:
+            now_s = self.lookup.cluster.clock()
+            if self._moved_at_s is None:
+                self._moved_at_s = now_s
+            there = sum(end - begins[tp] for tp, end in until.items())
+            if there < options.min_offsets and now_s - self._moved_at_s < options.max_delay_s:
+                return dict(begins)
+            self._moved_at_s = now_s
+        if options.max_offsets is None:
+            return until
+        return limited(options.max_offsets, begins, until)
+
+    def _check_same_query(self, start: SourceOffset, ends: Found) -> None:
+        before = {topic for topic, _ in start.offsets}
+        now = {topic for topic, _ in ends.offsets}
+        if before and now and not before & now:
+            raise PipelineError(
+                f"the checkpoint is of a query over {', '.join(sorted(before))}, this one reads "
+                f"{', '.join(sorted(now))}: give it a checkpointLocation of its own"
+            )
+
+    def _lost(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise PipelineError(f"{what}; {KEEP_ON}, or give the query a new checkpointLocation")
+        _log.warning("%s", what)
+
+
+def _same_topic(topic: str, ends: Found, start: SourceOffset) -> bool:
+    return ends.topic_ids.get(topic) == start.topic_ids.get(topic)
+
+
+def _is_behind(ends: Found, start: SourceOffset) -> bool:
+    """Whether a log of the same topic seems shorter than what was read of it."""
+    return any(start.offsets.get(tp, 0) > end and _same_topic(tp[0], ends, start) for tp, end in ends.offsets.items())
+
+
+def _replaced(topic: str, before: UUID, now: UUID) -> str:
+    return (
+        f"topic {topic!r} is not the one that was read so far (its id was {before} and is {now}): it was deleted and "
+        "created again, or this is another cluster than the checkpoint's"
+    )
+
+
+def _listed(partitions: list[TopicPartition]) -> str:
+    shown = ", ".join(f"{topic}-{partition}" for topic, partition in partitions[:5])
+    more = f" and {len(partitions) - 5} more" if len(partitions) > 5 else ""
+    return f"partitions {shown}{more}"

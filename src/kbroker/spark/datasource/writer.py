@@ -1,0 +1,140 @@
+"""Writing: rows become records, at least once, in order within a partition.
+
+A task sends its rows in their order and ends when every batch is acknowledged. A task that Spark runs again sends its
+rows again: what the first attempt had written is then there twice. Within one attempt an idempotent producer keeps
+the broker from storing a retried batch twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
+
+from kbroker.client.cluster import Cluster
+from kbroker.client.producer import Producer
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.spark.datasource.cluster_cache import cluster_for
+from kbroker.spark.datasource.column_types import HEADERS
+from kbroker.spark.datasource.error_messages import plainly
+from kbroker.spark.datasource.options import WriteOptions
+from kbroker.spark.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+BYTES: tuple[DataType, ...] = (BinaryType(), StringType())
+ALLOWED: dict[str, tuple[DataType, ...]] = {
+    "key": BYTES,
+    "value": BYTES,
+    "topic": (StringType(),),
+    "partition": (IntegerType(),),
+    "headers": (HEADERS,),
+}
+NO_PRODUCER_ID = (Errors.CLUSTER_AUTHORIZATION_FAILED, Errors.UNSUPPORTED_VERSION)
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """How many records a task has written."""
+
+    record_count: int
+
+
+class KbrokerWriter(DataSourceArrowWriter):
+    """Writer of a batch query. Threads: one at a time; pickled to the workers."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.options = options
+
+    @plainly
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task."""
+        return send_rows(iterator, self.options)
+
+
+class KbrokerStreamWriter(DataSourceStreamArrowWriter):
+    """Writer of a streaming query; a batch that Spark runs again is sent again."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.options = options
+
+    @plainly
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task."""
+        return send_rows(iterator, self.options)
+
+
+def check_schema(schema: StructType, options: WriteOptions) -> None:
+    """Look at the columns of what is to be written; others than ours are passed over, as the official sink does.
+
+    Raises: PipelineError naming the column and its type.
+    """
+    given = {one.name: one for one in schema.fields if one.name in ALLOWED}
+    if "value" not in given:
+        raise PipelineError("there is no column value to write; name one so: selectExpr('... AS value')")
+    if options.topic is None and "topic" not in given:
+        raise PipelineError("no topic to write to: set the option topic, or give a column topic")
+    for name, one in given.items():
+        if all(one.dataType.simpleString() != kind.simpleString() for kind in ALLOWED[name]):
+            wanted = " or ".join(kind.simpleString() for kind in ALLOWED[name])
+            raise PipelineError(f"column {name} is {one.dataType.simpleString()}; cast it to {wanted}")
+
+
+def send_rows(batches: Iterator[Any], options: WriteOptions) -> Written:
+    """Send Arrow batches and wait until all are acknowledged.
+
+    Raises: KafkaError, BrokerConnectionError; PipelineError for a row without a topic.
+    """
+    from kbroker.spark.datasource.arrow_rows import by_topic, rows_of
+
+    producer: Producer | None = None
+    count = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        if producer is None:
+            producer = open_producer(cluster_for(options.client), options)
+        for topic, part in [(options.topic, batch)] if options.topic is not None else by_topic(batch):
+            if topic is None:
+                raise PipelineError("a row has no topic: set the option topic, or leave no null in the column topic")
+            try:
+                producer.send_rows(topic, rows_of(part))
+            except ValueError as error:
+                raise PipelineError(str(error)) from None
+        count += batch.num_rows
+    if producer is not None:
+        producer.flush()
+    return Written(count)
+
+
+def open_producer(cluster: Cluster, options: WriteOptions) -> Producer:
+    """A producer; idempotent unless that is turned off, or not allowed and not insisted on."""
+
+    def make(idempotent: bool) -> Producer:
+        return Producer(
+            cluster,
+            acks=options.acks,
+            codec=options.codec,
+            batch_size_bytes=options.batch_size_bytes,
+            idempotent=idempotent,
+            timeout_ms=options.timeout_ms,
+        )
+
+    if options.idempotent is False:
+        return make(False)
+    producer = make(True)
+    try:
+        producer.init_producer_id()
+    except KafkaError as error:
+        if options.idempotent or error.error not in NO_PRODUCER_ID:
+            raise
+        return make(False)
+    return producer

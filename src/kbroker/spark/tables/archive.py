@@ -1,0 +1,172 @@
+"""Keep any topic as Parquet: one row per record, its value as bytes, text, or columns of a schema; resumable.
+
+The table is laid out as that of `ingest`: by date and hour of the records' time stamps, and by partition. It is written
+in the same way, exactly once over kill and restart, and its hours are compacted when they are closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kbroker._core.clock import BaseClock, SystemClock
+from kbroker.spark import formatting as jobs
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.tables.log_reader import POSITION, RAW, REASON, SOURCE, LogSource, topic_options
+from kbroker.spark.tables.manifest import TOPIC, TableInfo
+from kbroker.spark.tables.table import Hook
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+    from kbroker.spark.tables.table_stream import Ingested, StreamOptions
+
+BINARY, STRING, JSON = "binary", "string", "json"
+FORMS = (BINARY, STRING, JSON)
+
+
+@dataclass(frozen=True)
+class RecordSchema:
+    """What keys and values are kept as: "binary", "string" (UTF-8), or "json".
+
+    A part that is JSON needs its columns, as in SQL: "id bigint, tags array<string>". A record that does not fit is
+    kept aside. Columns may be added later; old rows have null there.
+    """
+
+    key: str = BINARY
+    value: str = BINARY
+    key_columns: str = ""
+    value_columns: str = ""
+
+    def check(self) -> None:
+        """Find what is wrong before Spark runs.
+
+        Raises: PipelineError for columns that are missing, or given for what is no JSON.
+        """
+        for part, form, columns in (("key", self.key, self.key_columns), ("value", self.value, self.value_columns)):
+            if form != JSON and columns:
+                raise PipelineError(f"columns were given for the {part}, which is kept as {form}, not as json")
+            if form == JSON and not columns:
+                raise PipelineError(f'a {part} that is JSON needs its columns, such as "id bigint, name string"')
+
+    def types(self) -> tuple[DataType, DataType]:
+        """Spark's types of key and value; needs a session.
+
+        Raises: PipelineError as `check`, and for columns that are misspelt.
+        """
+        self.check()
+        return _type(self.key, self.key_columns), _type(self.value, self.value_columns)
+
+
+def _type(form: str, columns: str) -> DataType:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import types
+
+    if form != JSON:
+        return types.StringType() if form == STRING else types.BinaryType()
+    try:
+        return types.StructType.fromDDL(columns)
+    except (PySparkException, ValueError) as error:
+        raise PipelineError(f"{columns!r} are no columns: {' '.join(str(error).split())[:200]}") from None
+
+
+def archive(
+    spark: SparkSession,
+    source: LogSource,
+    path: Path,
+    schema: RecordSchema | None = None,
+    options: StreamOptions | None = None,
+    *,
+    clock: BaseClock | None = None,
+    progress: jobs.Progress = jobs.silent,
+    stopping: Callable[[], bool] = lambda: False,
+    at: Hook | None = None,
+) -> Ingested:
+    """Copy a topic into the table at `path` until all is read, or until `stopping` says so; goes on where it ended.
+
+    Args and raises: as `kbroker.spark.tables.ingest.ingest`, and TableError for a schema that would lose columns.
+    """
+    from kbroker.spark.tables.table_stream import StreamOptions, TableStream
+
+    kept = schema or RecordSchema()
+    wanted = TableInfo(TOPIC, source=str(source), schema=archive_schema(kept).jsonValue())
+    job = TableStream(spark, path, options or StreamOptions(), wanted, clock or SystemClock(), progress, at)
+    given = topic_options(source)
+    if job.options.max_per_batch:
+        given["maxOffsetsPerTrigger"] = str(job.options.max_per_batch)
+    reader = spark.readStream.format(source.connector).options(**given)
+    return job.run(reader.load, lambda batch: parse_records(batch, kept), stopping)
+
+
+def archive_schema(schema: RecordSchema) -> StructType:
+    """The columns of an archive."""
+    from pyspark.sql import types as t
+
+    key, value = schema.types()
+    header = t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())])
+    columns: list[tuple[str, DataType]] = [
+        ("topic", t.StringType()),
+        ("partition", t.IntegerType()),
+        ("offset", t.LongType()),
+        ("timestamp", t.TimestampType()),
+        ("timestamp_type", t.IntegerType()),
+        ("key", key),
+        ("value", value),
+        ("headers", t.ArrayType(header)),
+    ]
+    return t.StructType([t.StructField(name, kind) for name, kind in columns])
+
+
+def parse_records(batch: DataFrame, schema: RecordSchema) -> DataFrame:
+    """Records of a topic as rows of `archive_schema`, and of those that do not fit, why.
+
+    Args: `batch`: key, value, topic, partition, offset, timestamp, timestampType, headers.
+    """
+    from pyspark.sql import functions as F
+
+    key_type, value_type = schema.types()
+    key, bad_key = _decoded("key", schema.key, key_type)
+    value, bad_value = _decoded("value", schema.value, value_type)
+    text = F.col("value").cast("string")
+    raw = F.when(F.is_valid_utf8(text), text).otherwise(F.concat(F.lit("base64:"), F.base64("value")))
+    return batch.select(
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        F.col("timestampType").cast("int").alias("timestamp_type"),
+        key.alias("key"),
+        value.alias("value"),
+        "headers",
+        F.coalesce(bad_key, bad_value).alias(REASON),
+        raw.alias(RAW),
+        F.concat("topic", F.lit("-"), F.col("partition").cast("string")).alias(SOURCE),
+        F.col("offset").alias(POSITION),
+    )
+
+
+def _decoded(part: str, form: str, kind: DataType) -> tuple[Column, Column]:
+    """The value of a column, and why it is none."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    column = F.col(part)
+    if form == BINARY:
+        return column, F.lit(None).cast("string")
+    text = column.cast("string")
+    is_text = F.is_valid_utf8(text)
+    no_text = F.when(~is_text, F.lit(f"the {part} is no UTF-8 text"))
+    if form == STRING:
+        return F.when(is_text, text), no_text
+    assert isinstance(kind, StructType)
+    checked = StructType([*kind.fields, StructField("_corrupt", StringType())])
+    record = F.from_json(text, checked, {"columnNameOfCorruptRecord": "_corrupt"})
+    bad = F.when(
+        column.isNotNull() & (record.isNull() | record["_corrupt"].isNotNull()),
+        F.lit(f"the {part} is no JSON of these columns"),
+    )
+    fitting = F.when(record.isNotNull(), F.struct(*(record[name].alias(name) for name in kind.names)))
+    return fitting, F.coalesce(no_text, bad)

@@ -1,0 +1,135 @@
+"""Arrow batches of a request log, of any version: made into the columns of this one, batch by batch.
+
+Runs in Spark's Python workers; needs pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kbroker.spark.tables import log_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+MAX_BATCH_BYTES = 256 << 20  # of one message once it is unpacked
+
+
+def message_schema() -> StructType:
+    """What `decode_messages` yields: text for what is no Arrow, why a message is none, its origin, the flat columns."""
+    from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+    return StructType(
+        [
+            StructField("text", StringType()),
+            StructField("reason", StringType()),
+            StructField("source", StringType()),
+            StructField("position", LongType()),
+            StructField("stamp", TimestampType()),
+            *log_schema.spark_schema().fields,
+        ]
+    )
+
+
+def decode_messages(batches: Iterable[Any]) -> Iterator[Any]:
+    """Batches of (value, arrow, source, position, stamp) as those of `message_schema`.
+
+    Values that are no Arrow pass through as text. A message that cannot be read is one row that says why.
+    """
+    import pyarrow.compute as pc
+
+    for batch in batches:
+        is_arrow = batch["arrow"]
+        if is_arrow.true_count < len(is_arrow):
+            plain = batch if not is_arrow.true_count else batch.filter(pc.invert(is_arrow))
+            yield _message(plain.num_rows, _text(plain["value"]), None, *_origin(plain))
+        if is_arrow.true_count:
+            for row in range(batch.num_rows):
+                if is_arrow[row].as_py():
+                    yield from _decode(batch.slice(row, 1))
+
+
+def _decode(message: Any) -> Iterator[Any]:
+    import pyarrow as pa
+
+    try:
+        with pa.ipc.open_stream(message["value"][0].as_buffer()) as stream:
+            tables = []
+            for batch in stream:
+                if batch.nbytes > MAX_BATCH_BYTES:
+                    raise pa.ArrowInvalid(f"{batch.nbytes} bytes in one batch")
+                batch.validate(full=True)  # it came over the wire: no offset may point outside
+                tables.append(conform(batch))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = f"no Arrow stream of this log: {' '.join(str(error).split())[:200]}"
+        yield _message(1, None, reason, *_origin(message))
+        return
+    for columns in tables:
+        count = len(columns[0])
+        origin = [pa.repeat(value[0], count) for value in _origin(message)]
+        yield _message(count, None, None, *origin, columns=columns)
+
+
+def _origin(batch: Any) -> list[Any]:
+    return [batch["source"], batch["position"], batch["stamp"]]
+
+
+def _text(value: Any) -> Any:
+    """Bytes as a string without looking at them: Spark's JSON parser judges what is no UTF-8."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.string(), len(value), value.buffers(), value.null_count, value.offset)
+
+
+def _message(
+    count: int, text: Any, reason: str | None, *origin: Any, columns: list[Any] | None = None
+) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    schema = log_schema.arrow_schema()
+    texts = pa.nulls(count, pa.string()) if text is None else text
+    reasons = pa.nulls(count, pa.string()) if reason is None else pa.repeat(reason, count)
+    flat = [pa.nulls(count, field.type) for field in schema] if columns is None else columns
+    names = ["text", "reason", "source", "position", "stamp", *schema.names]
+    return pa.RecordBatch.from_arrays([texts, reasons, *origin, *flat], names)
+
+
+def conform(batch: pa.RecordBatch) -> list[Any]:
+    """The columns of this version: those that `batch` lacks are null, those that this version lacks are left out.
+
+    Raises: pyarrow.ArrowInvalid for a column whose values do not fit.
+    """
+    import pyarrow as pa
+
+    found = {name: batch.column(name) for name in batch.schema.names}
+    if not found.keys() & set(log_schema.names()):
+        raise pa.ArrowInvalid("none of its columns is one of a request log")
+    return [_fit(found.get(field.name), field.type, batch.num_rows) for field in log_schema.arrow_schema()]
+
+
+def _fit(values: Any, wanted: Any, count: int) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if values is None:
+        return pa.nulls(count, wanted)
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if values.type == wanted:
+        return values
+    if pa.types.is_list(wanted) and (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
+        items = values.flatten()  # without what lies under nulls and outside of a slice
+        offsets = pa.array([0], pa.int32())
+        lengths = pc.fill_null(pc.list_value_length(values), 0)
+        offsets = pa.concat_arrays([offsets, pc.cumulative_sum(lengths).cast(pa.int32())])
+        mask = values.is_null() if values.null_count else None
+        return pa.ListArray.from_arrays(offsets, _fit(items, wanted.value_type, len(items)), mask=mask)
+    if pa.types.is_struct(wanted) and pa.types.is_struct(values.type):
+        names = {field.name for field in values.type}
+        parts = [
+            _fit(pc.struct_field(values, f.name) if f.name in names else None, f.type, len(values)) for f in wanted
+        ]
+        return pa.StructArray.from_arrays(parts, fields=list(wanted))
+    return values.cast(wanted)

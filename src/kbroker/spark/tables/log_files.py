@@ -1,0 +1,294 @@
+"""Spark source of request-log files that are still being written: rolling JSON lines, Arrow streams, a Kafka's log.
+
+Spark's own file sources read a file once, as it is when they first see it; what is appended later is lost to them. Here
+the offset of a stream says how far each file has been read, and only whole lines and whole Arrow batches are read.
+
+A file is known by its path, but one whose name says nothing (a real Kafka's `kafka-request.log`, which is renamed when
+it is full) by its first line. Register `LogFiles` with a session before use; `kbroker.spark.tables.log_reader` does.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+
+from kbroker.spark.errors import PipelineError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NAME = "kbroker_log_files"
+SCHEMA = "value binary, arrow boolean, source string, position bigint, stamp timestamp"
+SPLIT_BYTES = 8 << 20  # of a task
+CHUNK_BYTES = 1 << 20  # of an Arrow batch
+MAX_LINE_BYTES = 16 << 20
+_ARROW, _LINES = ".arrows", ".jsonl"
+
+
+@dataclass
+class Piece(InputPartition):
+    """A part of one file: bytes of lines, or numbers of Arrow batches."""
+
+    path: str
+    begin: int
+    end: int
+
+    def __init__(self, path: str, begin: int, end: int) -> None:
+        self.path, self.begin, self.end = path, begin, end
+
+
+class LogFiles(DataSource):
+    """`format("kbroker_log_files")`. Options: `paths` (JSON list of files, folders, patterns), `maxBytesPerTrigger`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return _Reader(self.options["paths"])
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        limit = self.options.get("maxBytesPerTrigger")
+        return _StreamReader(self.options["paths"], int(limit) if limit else None)
+
+
+class Files:
+    """The files behind some paths, each with the key by which a stream's offset knows it."""
+
+    def __init__(self, paths: str) -> None:
+        self.paths: list[str] = json.loads(paths)
+
+    def found(self) -> dict[str, Path]:
+        """Files that have something to read by key, the oldest first; of two with one first line the longer one."""
+        files: set[Path] = set()
+        for path in self.paths:
+            place = Path(path)
+            names = place.iterdir() if place.is_dir() else map(Path, glob.glob(path))
+            files |= {file for file in names if not file.name.startswith((".", "_")) and file.is_file()}
+        keyed: dict[str, Path] = {}
+        for file in sorted(files, key=_age):
+            key = _key(file)
+            if key is not None and (key not in keyed or file.stat().st_size > keyed[key].stat().st_size):
+                keyed[key] = file
+        return keyed
+
+    def ends(self, start: dict[str, int], budget: int | None) -> dict[str, int]:
+        """How far each file can be read now. `budget`: bytes beyond `start`, None for all; at least a line is read."""
+        ends: dict[str, int] = {}
+        whole = budget
+        for key, file in self.found().items():
+            begin = start.get(key, 0)
+            if budget is not None and budget <= 0:
+                ends[key] = begin
+            elif file.suffix == _ARROW:
+                ends[key], taken = _batches(file, begin, budget)
+                budget = None if budget is None else budget - taken
+            else:
+                ends[key] = _line_end(file, begin, budget, force=budget == whole)
+                budget = None if budget is None else budget - (ends[key] - begin)
+        return ends
+
+    def pieces(self, start: dict[str, int], end: dict[str, int]) -> list[Piece]:
+        """Tasks for what lies between two offsets.
+
+        Raises: PipelineError when a file with records in between is gone.
+        """
+        files = self.found()
+        pieces: list[Piece] = []
+        for key, last in end.items():
+            first = start.get(key, 0)
+            if last <= first:
+                continue
+            if key not in files:
+                raise PipelineError(f"a log file ({key}) was deleted with records in it that were not read to the end")
+            file = files[key]
+            if file.suffix == _ARROW:
+                pieces.append(Piece(str(file), first, last))
+                continue
+            while first < last:
+                cut = last if last - first <= SPLIT_BYTES else _line_end(file, first, SPLIT_BYTES, force=True)
+                pieces.append(Piece(str(file), first, cut))
+                first = cut
+        return pieces
+
+
+def _age(file: Path) -> tuple[float, str]:
+    return file.stat().st_mtime, file.name
+
+
+def _key(file: Path) -> str | None:
+    """None for a file without a whole first line."""
+    if file.suffix in (_ARROW, _LINES):
+        return str(file.absolute())
+    with file.open("rb") as opened:
+        first = opened.readline(4096)
+    if not first.endswith(b"\n") and len(first) < 4096:
+        return None
+    return hashlib.blake2b(first, digest_size=12).hexdigest()
+
+
+def _line_end(file: Path, begin: int, budget: int | None, *, force: bool) -> int:
+    """Where the last whole line ends within `budget` bytes. `force`: the first line counts whatever its length."""
+    size = file.stat().st_size
+    if size <= begin:
+        return begin
+    end = size if budget is None else min(size, begin + budget)
+    with file.open("rb") as opened:
+        at = end
+        while at > begin:
+            step = max(begin, at - 65_536)
+            opened.seek(step)
+            newline = opened.read(at - step).rfind(b"\n")
+            if newline >= 0:
+                return step + newline + 1
+            at = step
+        opened.seek(end)
+        while force and end < size and end - begin < MAX_LINE_BYTES:
+            more = opened.read(65_536)
+            newline = more.find(b"\n")
+            if newline >= 0:
+                return end + newline + 1
+            end += len(more)
+    return end if end - begin >= MAX_LINE_BYTES else begin
+
+
+def _batches(file: Path, begin: int, budget: int | None) -> tuple[int, int]:
+    """How many whole batches a stream file has, up to a budget of bytes beyond `begin`; and the bytes of those."""
+    number = taken = 0
+    for number, batch in enumerate(_open_batches(file), 1):
+        if number > begin:
+            taken += batch.nbytes
+            if budget is not None and taken >= budget:
+                break
+    return max(number, begin), taken
+
+
+def _open_batches(file: Path) -> Iterator[pa.RecordBatch]:
+    """The whole batches of a stream file; one that is still being written ends it."""
+    import pyarrow as pa
+
+    if file.stat().st_size == 0:
+        return
+    with pa.memory_map(str(file)) as mapped:
+        try:
+            reader = pa.ipc.open_stream(mapped)
+            while True:
+                yield reader.read_next_batch()
+        except (StopIteration, pa.ArrowInvalid, OSError):
+            return
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, paths: str) -> None:
+        self._paths = paths
+
+    def partitions(self) -> Sequence[InputPartition]:
+        files = Files(self._paths)
+        return files.pieces({}, files.ends({}, None))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # what has no partitions Spark reads as one of its own making
+        return read_piece(partition) if isinstance(partition, Piece) else iter(())
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Runs in a process of its own, beside the driver."""
+
+    def __init__(self, paths: str, max_bytes: int | None) -> None:
+        self._files = Files(paths)
+        self._max_bytes = max_bytes
+        self._last: dict[str, int] | None = None  # with availableNow: where to end
+
+    def initialOffset(self) -> dict[str, int]:
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable() if self._max_bytes is None else ReadMaxBytes(self._max_bytes)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._last = self._files.ends({}, None)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        budget = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        ends = self._files.ends(start, budget)
+        if self._last is not None:
+            ends = {key: min(end, max(self._last.get(key, 0), start.get(key, 0))) for key, end in ends.items()}
+        # an offset of nothing but zeroes is none: a stream must not see progress where there is none
+        ends = {key: end for key, end in ends.items() if end}
+        return start if all(start.get(key, 0) >= end for key, end in ends.items()) else ends
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return self._files.pieces(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Piece)
+        return read_piece(partition)
+
+
+def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
+    """The lines of a piece, or its Arrow batches as streams of one batch each; no Python object per line."""
+    path = Path(piece.path)
+    if path.suffix == _ARROW:
+        yield from _read_arrow(path, piece)
+        return
+    import numpy as np
+
+    with path.open("rb") as file:
+        file.seek(piece.begin)
+        at, rest = piece.begin, b""
+        while at < piece.end:
+            chunk = rest + file.read(min(CHUNK_BYTES, piece.end - at - len(rest)))
+            whole = chunk.rfind(b"\n") + 1 if at + len(chunk) < piece.end else len(chunk)
+            if whole == 0 and at + len(chunk) < piece.end:
+                rest = chunk
+                continue
+            block, rest = chunk[:whole], chunk[whole:]
+            ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + 1
+            if not len(ends) or ends[-1] != len(block):
+                ends = np.append(ends, len(block))
+            yield _lines(block, np.concatenate([[0], ends]).astype(np.int32), path.name, at)
+            at += whole
+
+
+def _lines(block: bytes, offsets: Any, name: str, at: int) -> pa.RecordBatch:
+    import numpy as np
+    import pyarrow as pa
+
+    count = len(offsets) - 1
+    value = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(block)])
+    positions = pa.array(offsets[:-1].astype(np.int64) + at)
+    return _batch(value, pa.repeat(False, count), pa.repeat(name, count), positions)
+
+
+def _read_arrow(path: Path, piece: Piece) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for number, batch in enumerate(_open_batches(path)):
+        if number >= piece.end:
+            return
+        if number >= piece.begin:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as writer:
+                writer.write_batch(batch)
+            value = pa.array([sink.getvalue().to_pybytes()], pa.binary())
+            yield _batch(value, pa.array([True]), pa.array([path.name]), pa.array([number]))
+
+
+def _batch(value: Any, arrow: Any, source: Any, position: Any) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    stamp = pa.nulls(len(value), pa.timestamp("us", "UTC"))
+    return pa.RecordBatch.from_arrays(
+        [value, arrow, source, position, stamp], ["value", "arrow", "source", "position", "stamp"]
+    )

@@ -1,0 +1,241 @@
+"""Read a request log with Spark, whatever wrote it: rows of the flat columns, and of what is no record, why.
+
+Taken are JSON objects of any version, the lines of a real Kafka's log (KIP-673) and Arrow batches, from files or from a
+topic. JSON is taken apart by Spark's own parser, Arrow batch by batch: there is no Python object per record.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kbroker.common.request_log import COLUMNS, LIST, TIMESTAMP_US
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.tables import log_schema
+from kbroker.spark.tables.arrow_log import decode_messages, message_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+AUTO, JSON, ARROW = "auto", "json", "arrow"
+FORMATS = (AUTO, JSON, ARROW)
+KBROKER, KAFKA = "kbroker", "kafka"  # Spark's names of the sources of topics
+ARROW_HEADER = ("format", "arrow")
+
+#: What a row that is no record has instead: why, what it was, where it stood.
+REASON, RAW, SOURCE, POSITION = "_reason", "_raw", "_source", "_position"
+MAX_RAW_CHARACTERS = 65_536
+_KAFKA_LINE = r"Completed request:\s*(\{.*\})"
+_KAFKA_STAMP = r"^\W{0,3}(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[.,](\d{3,6})"
+
+
+@dataclass(frozen=True)
+class LogSource:
+    """Where a log is. Either `paths` (files, folders, patterns) or `topic` with `bootstrap_servers`.
+
+    `connector`: Spark's source of the topic, "kbroker" or the official "kafka"; `format`: what the records are, "json"
+    or "arrow"; "auto" takes both, for some more processor time; `options`: more of the source's, such as
+    startingOffsets or, for the official one, kafka.security.protocol.
+    """
+
+    paths: tuple[str, ...] = ()
+    bootstrap_servers: str = ""
+    topic: str = ""
+    connector: str = KBROKER
+    format: str = AUTO
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_files(cls, *paths: str | os.PathLike[str], format: str = AUTO) -> LogSource:
+        """Files, folders of files, or patterns of names."""
+        return cls(paths=tuple(os.path.abspath(path) for path in paths), format=format)
+
+    @classmethod
+    def of_topic(
+        cls,
+        bootstrap_servers: str,
+        topic: str,
+        *,
+        connector: str = KBROKER,
+        format: str = AUTO,
+        options: Mapping[str, str] | None = None,
+    ) -> LogSource:
+        """A topic."""
+        return cls((), bootstrap_servers, topic, connector, format, options or {})
+
+    def __str__(self) -> str:
+        # files are known to a stream one by one, wherever they are
+        return f"topic {self.topic}" if self.topic else "files"
+
+
+def read_log(spark: SparkSession, source: LogSource) -> DataFrame:
+    """All records of a log, once: the flat columns and REASON, RAW, SOURCE, POSITION."""
+    return parse(_normal(_load(spark, source, streaming=False), source), source.format)
+
+
+def stream_log(spark: SparkSession, source: LogSource, max_per_batch: int | None = None) -> DataFrame:
+    """The log as a stream, its records not yet taken apart: give each batch to `parse`.
+
+    Args: `max_per_batch`: records of a topic, bytes of files.
+    """
+    return _normal(_load(spark, source, streaming=True, max_per_batch=max_per_batch), source)
+
+
+def _load(spark: SparkSession, source: LogSource, *, streaming: bool, max_per_batch: int | None = None) -> DataFrame:
+    reader = spark.readStream if streaming else spark.read
+    if not source.topic:
+        for path in source.paths:
+            if not glob.glob(path) and not os.path.exists(path):
+                raise PipelineError(f"there is no log at {path}: name files, folders of files, or patterns")
+        from kbroker.spark.tables.log_files import NAME, LogFiles
+
+        spark.dataSource.register(LogFiles)
+        options = {"paths": json.dumps(source.paths)}
+        if max_per_batch:
+            options["maxBytesPerTrigger"] = str(max_per_batch)
+        return reader.format(NAME).options(**options).load()
+    options = topic_options(source)
+    if streaming and max_per_batch:
+        options["maxOffsetsPerTrigger"] = str(max_per_batch)
+    return reader.format(source.connector).options(**options).load()
+
+
+def topic_options(source: LogSource) -> dict[str, str]:
+    """Options of Spark's source for a topic from its start, by either connector."""
+    return {
+        "kafka.bootstrap.servers": source.bootstrap_servers,
+        "subscribe": source.topic,
+        "startingOffsets": "earliest",
+        "includeHeaders": "true",
+        **source.options,
+    }
+
+
+def _normal(raw: DataFrame, source: LogSource) -> DataFrame:
+    """Topics as files: value, arrow, source, position, stamp."""
+    if not source.topic:
+        return raw
+    from pyspark.sql import functions as F
+
+    name, wanted = ARROW_HEADER
+    is_arrow = F.exists("headers", lambda h: (h["key"] == name) & (h["value"].cast("string") == wanted))
+    return raw.select(
+        "value",
+        F.coalesce(is_arrow, F.lit(False)).alias("arrow"),
+        F.concat("topic", F.lit("-"), F.col("partition").cast("string")).alias("source"),
+        F.col("offset").alias("position"),
+        F.col("timestamp").alias("stamp"),
+    )
+
+
+def parse(raw: DataFrame, format: str = AUTO) -> DataFrame:
+    """Take the values of `stream_log` apart: one row per record, and one per value that is none.
+
+    Returns: the flat columns, and REASON (null for a record), RAW, SOURCE, POSITION.
+    """
+    from pyspark.sql import functions as F
+
+    raw = raw.where("value is not null")  # a tombstone is nothing, like an empty line
+    if format == JSON:
+        reason = F.when(F.col("arrow"), F.lit("an Arrow batch where JSON was said to be"))
+        return _parse_json(raw.select(F.col("value").cast("string").alias("text"), reason.alias("reason"), *_ORIGIN))
+    decoded = raw.mapInArrow(_decode, message_schema())
+    if format == ARROW:
+        no_batch = F.when(F.col("text").isNotNull(), F.lit("no Arrow batch (its header does not say so)"))
+        reason = F.coalesce("reason", no_batch)
+        return decoded.select(
+            *log_schema.names(), reason.alias(REASON), F.rtrim(F.col("text"), F.lit("\r\n")).alias(RAW), *_renamed()
+        )
+    return _parse_json(decoded, beside=True)
+
+
+_ORIGIN = ("source", "position", "stamp")
+
+
+def _decode(batches: Iterable[object]) -> Iterator[object]:
+    return decode_messages(batches)
+
+
+def _renamed() -> list[Column]:
+    from pyspark.sql import functions as F
+
+    return [F.col("source").alias(SOURCE), F.col("position").alias(POSITION)]
+
+
+def _parse_json(messages: DataFrame, beside: bool = False) -> DataFrame:
+    """`beside`: rows that have no text are records already, in columns of their own."""
+    from pyspark.sql import functions as F
+
+    text = F.col("text")
+    is_json = text.startswith("{")
+    body = F.when(is_json, text).otherwise(F.regexp_extract(text, _KAFKA_LINE, 1))
+    day, clock, part = (F.regexp_extract(text, _KAFKA_STAMP, group) for group in (1, 2, 3))
+    told = F.concat(day, F.lit("T"), clock, F.lit("."), part, F.lit("Z")).try_cast("timestamp")
+    record = F.from_json(body, log_schema.json_schema("_corrupt"), {"columnNameOfCorruptRecord": "_corrupt"})
+    lines = messages.where(
+        text.isNull() | (F.length(F.trim(F.regexp_replace(F.substring(text, 1, 64), r"\s", ""))) > 0)
+    )
+    kept = log_schema.names() if beside else []
+    found = lines.select(
+        record.alias("record"),
+        F.when(~is_json, told).alias("told"),
+        *(F.col(name).alias(f"arrow_{name}") for name in kept),
+        *("text", "reason", *_ORIGIN),
+    )
+    columns = [_column(c.name, c.type, c.json, beside).alias(c.name) for c in COLUMNS]
+    parsed = found.select(*columns, _reason().alias("reason"), "text", *_ORIGIN)
+    timed = F.when(F.col("time").isNull() & F.col("reason").isNull(), F.lit("no time"))
+    before = F.when(F.unix_micros("time") < 0, F.lit("a time before 1970"))
+    return parsed.select(
+        *log_schema.names(),
+        F.coalesce("reason", timed, before).alias(REASON),
+        F.rtrim(F.substring("text", 1, MAX_RAW_CHARACTERS), F.lit("\r\n")).alias(RAW),
+        *_renamed(),
+    )
+
+
+def _reason() -> Column:
+    from pyspark.sql import functions as F
+
+    record = F.col("record")
+    is_request = record["requestHeader"]["requestApiKey"].isNotNull() | record["quota"]["verdicts"].isNotNull()
+    return (
+        F.when(F.col("reason").isNotNull(), F.col("reason"))
+        .when(F.col("text").isNull(), F.lit(None))
+        .when(record.isNull(), F.lit("no record of a request in this line"))
+        .when(record["_corrupt"].isNotNull(), F.lit("no valid JSON, or a field of another type"))
+        .when(~is_request, F.lit("JSON that is no record of a request"))
+    )
+
+
+def _column(name: str, kind: str, path: str, beside: bool) -> Column:
+    from pyspark.sql import functions as F
+
+    value = F.col("record")
+    for part in path.split("."):
+        value = value[part]
+    if kind == TIMESTAMP_US:
+        value = F.coalesce(value.try_cast("timestamp"), F.col("told"), F.col("stamp"))
+    elif kind == LIST:
+        value = value.cast(log_schema.spark_schema()[name].dataType)  # by position: the names are others
+    elif name.endswith("_us"):
+        value = F.round(value * 1000).try_cast("bigint")
+    if not beside:
+        return value
+    return F.when(F.col("text").isNull(), F.col(f"arrow_{name}")).otherwise(value)
+
+
+def good(parsed: DataFrame) -> DataFrame:
+    """The records alone, without what is said of others."""
+    return parsed.where(f"{REASON} is null").drop(REASON, RAW, SOURCE, POSITION)
+
+
+def rejected(parsed: DataFrame) -> DataFrame:
+    """What is no record: source, position, reason, raw."""
+    return parsed.where(f"{REASON} is not null").selectExpr(
+        f"{SOURCE} as source", f"{POSITION} as position", f"{REASON} as reason", f"{RAW} as raw"
+    )

@@ -1,0 +1,242 @@
+"""Work on all rows of clients that belong together, in one place each: who shares a counter must be judged in one row.
+
+A unit is a set of clients (principal and client id) that share something, like a quota's counter, with each other. In a
+table most units lie in one bucket: there is one task per bucket then, which reads the bucket's files with pyarrow and
+nothing passes through Spark. Units that span buckets are brought together by a shuffle of their rows alone; so are all
+units of a DataFrame that comes from elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kbroker.spark.tables.damaged_files import DAMAGED, MISSING, DamagedFileError
+from kbroker.spark.whatif.replay_events import COLUMNS, numbered
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+Client = tuple[str | None, str | None]  # principal and client id
+Shared = Callable[[str | None, str | None], Iterable[Hashable]]
+Work = Callable[["pa.Table"], "pa.Table"]
+SLOT = "slot"
+ROWS_AT_ONCE = 65_536
+
+
+def work_on_table(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    shared: Shared,
+    work: Work,
+    schema: pa.Schema,
+    dates: Sequence[str] | None = None,
+) -> DataFrame:
+    """`work` on the rows of each unit of a request log's table; several units may come in one call.
+
+    Args: `shared`: what a client shares with others; those that have one thing in common are a unit. `work`: gets
+        COLUMNS, in no order, and returns rows of `schema`. It runs in the executors, which must see the files.
+    Raises: TableError when the folder is no table.
+    """
+    from kbroker.spark.tables.manifest import DELTA, Table, live_files
+    from kbroker.spark.tables.table import read_table
+
+    if Table(Path(path)).info().table_format == DELTA:  # its files are Delta's own: which are live it alone knows
+        return work_on_rows(read_table(spark, path, dates=dates), shared, work, schema)
+    buckets: dict[int, list[str]] = {}
+    for (_, _, bucket), files in live_files(path, dates).items():
+        buckets.setdefault(bucket, []).extend(str(file.absolute()) for file in files)
+    if not buckets:
+        return _empty(spark, schema)
+    tasks = spark.createDataFrame(
+        spark.sparkContext.parallelize(sorted(buckets.items()), len(buckets)), "bucket int, files array<string>"
+    )
+    found = tasks.mapInArrow(_clients, "bucket int, principal string, client_id string").toArrow()
+    spread = spread_clients(
+        zip(*(found.column(name).to_pylist() for name in ("bucket", "principal", "client_id")), strict=True), shared
+    )
+    alone = tasks.mapInArrow(_alone(work, spread), _ddl(schema))
+    if not spread:
+        return alone
+    rows = tasks.mapInArrow(_spread(spread), _row_schema())
+    return alone.unionByName(_grouped(rows, work, schema))
+
+
+def work_on_rows(rows: DataFrame, shared: Shared, work: Work, schema: pa.Schema) -> DataFrame:
+    """The same on any DataFrame with columns of the request log; missing ones are null."""
+    from pyspark.sql import functions as F
+
+    fields = {field.name: field.dataType for field in _row_schema().fields if field.name != SLOT}
+    has = set(rows.columns)
+    full = rows.select(*(F.col(n) if n in has else F.lit(None).cast(t).alias(n) for n, t in fields.items()))
+    clients = full.select("principal", "client_id").distinct().collect()
+    # as if each lay in a bucket of its own, and then also those that share nothing: all go through the shuffle
+    units = units_of(((row.principal, row.client_id) for row in clients), shared)
+    slots = {client: number for number, unit in enumerate(units) for client in unit}
+
+    def place(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            yield from _with_slots(pa.Table.from_batches([batch]), slots).to_batches()
+
+    return _grouped(full.mapInArrow(place, _row_schema()), work, schema)
+
+
+def units_of(clients: Iterable[Client], shared: Shared) -> list[list[Client]]:
+    """Clients that share something, directly or by way of others; each client in one list."""
+    parent: dict[Hashable, Hashable] = {}
+
+    def root(one: Hashable) -> Hashable:
+        while parent.setdefault(one, one) != one:
+            parent[one] = parent[parent[one]]  # halves the way for the next one
+            one = parent[one]
+        return one
+
+    everyone = list(dict.fromkeys(clients))
+    for client in everyone:
+        for thing in shared(*client):
+            parent[root(("thing", thing))] = root(("client", client))
+    units: dict[Hashable, list[Client]] = {}
+    for client in everyone:
+        units.setdefault(root(("client", client)), []).append(client)
+    return list(units.values())
+
+
+def spread_clients(places: Iterable[tuple[int, str | None, str | None]], shared: Shared) -> dict[Client, int]:
+    """Clients of units that lie in more than one bucket, and the number of their unit."""
+    buckets: dict[Client, set[int]] = {}
+    for bucket, principal, client_id in places:
+        buckets.setdefault((principal, client_id), set()).add(bucket)
+    units = units_of(buckets, shared)
+    spread = [unit for unit in units if len(set().union(*(buckets[client] for client in unit))) > 1]
+    return {client: number for number, unit in enumerate(spread) for client in unit}
+
+
+# ---------------------------------------------------------------- in the executors
+
+
+def read_columns(files: Sequence[str], columns: Sequence[str] = COLUMNS) -> pa.Table:
+    """Some columns of a table's files; what an older file lacks is left out, or null if another file has it.
+
+    Raises: DamagedFileError.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    parts = []
+    for name in files:
+        try:
+            with pq.ParquetFile(name) as file:
+                has = set(file.schema_arrow.names)
+                parts.append(file.read(columns=[column for column in columns if column in has]))
+        except FileNotFoundError:
+            raise DamagedFileError(str(name), MISSING) from None
+        except (pa.ArrowException, OSError) as error:
+            raise DamagedFileError(str(name), DAMAGED) from error
+    return pa.concat_tables(parts, promote_options="permissive")
+
+
+def _clients(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        for task in batch.to_pylist():
+            table = read_columns(task["files"], ("principal", "client_id"))
+            _, clients = numbered([table.column("principal"), table.column("client_id")])
+            yield pa.record_batch(
+                {
+                    "bucket": pa.array([task["bucket"]] * len(clients), pa.int32()),
+                    "principal": pa.array([client[0] for client in clients], pa.string()),
+                    "client_id": pa.array([client[1] for client in clients], pa.string()),
+                }
+            )
+
+
+def _alone(work: Work, spread: Mapping[Client, int]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Work on what lies in one bucket."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for task in batch.to_pylist():
+                table = read_columns(task["files"])
+                if spread:
+                    table = _chosen(table, spread, False)
+                yield from work(table).to_batches(max_chunksize=ROWS_AT_ONCE)
+
+    return run
+
+
+def _spread(spread: Mapping[Client, int]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The rows that do not lie in one bucket."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for task in batch.to_pylist():
+                table = _chosen(read_columns(task["files"]), spread, True)
+                yield from _with_slots(table, spread).to_batches(max_chunksize=ROWS_AT_ONCE)
+
+    return run
+
+
+def _chosen(table: pa.Table, clients: Mapping[Client, int], inside: bool) -> pa.Table:
+    import numpy as np
+    import pyarrow as pa
+
+    number, names = numbered([table.column("principal"), table.column("client_id")])
+    is_one = np.array([(name in clients) == inside for name in names], bool)
+    return table.filter(pa.array(is_one[number])) if len(names) else table
+
+
+def _with_slots(table: pa.Table, slots: Mapping[Client, int]) -> pa.Table:
+    """COLUMNS as their types are written down, and the number of the row's unit."""
+    import numpy as np
+    import pyarrow as pa
+
+    from kbroker.spark.tables.log_schema import arrow_schema
+
+    number, names = numbered([table.column("principal"), table.column("client_id")])
+    slot = np.array([slots[name] for name in names], np.int32)
+    fields = [arrow_schema().field(name) for name in COLUMNS]
+    columns = [
+        table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(table.num_rows, f.type)
+        for f in fields
+    ]
+    return pa.table(
+        [*columns, pa.array(slot[number] if len(names) else [], pa.int32())],
+        schema=pa.schema([*fields, pa.field(SLOT, pa.int32())]),
+    )
+
+
+# ---------------------------------------------------------------- in the driver
+
+
+def _grouped(rows: DataFrame, work: Work, schema: pa.Schema) -> DataFrame:
+    """Work on units that were numbered; several of them come at once."""
+    from pyspark.sql import functions as F
+
+    groups = 4 * rows.sparkSession.sparkContext.defaultParallelism
+    return rows.groupBy(F.pmod(F.xxhash64(SLOT), F.lit(groups))).applyInArrow(work, _ddl(schema))
+
+
+def _row_schema() -> Any:
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
+    from kbroker.spark.tables.log_schema import spark_schema
+
+    by_name = {field.name: field for field in spark_schema().fields}
+    return StructType([*(by_name[name] for name in COLUMNS), StructField(SLOT, IntegerType())])
+
+
+def _ddl(schema: pa.Schema) -> Any:
+    """An Arrow schema as Spark's."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)
+
+
+def _empty(spark: SparkSession, schema: pa.Schema) -> DataFrame:
+    return spark.createDataFrame([], _ddl(schema))

@@ -1,0 +1,286 @@
+"""Rows of a request log as what a replay feeds to counters: one value each, in the order in which a broker saw them.
+
+Where a row has the values that the broker recorded, they are taken; else they are made of sizes and times as the broker
+would: Produce the request's bytes, Fetch the response's, Request the handler's time and, once the response is away, the
+network thread's. The bytes of a fetch are given back if it is delayed. Columns are numpy arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kbroker.spark.whatif._replay import COUNTED, GIVEN_BACK, JUDGED, STRICT
+from kbroker.spark.whatif.quota_set import Tags
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+PRODUCE, FETCH, METADATA, CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 0, 1, 3, 19, 20, 37
+NOT_JUDGED = (17, 36)  # the exchange of SASL comes before quotas
+PERCENT_PER_US = 100 / 1e6
+
+#: What is read of a log, whatever the quotas are; `updates` where they are wanted.
+COLUMNS = (
+    *("time", "sequence", "api_key", "api_version", "principal", "client_id", "throttle_time_ms"),
+    *("request_bytes", "response_bytes", "local_time_us", "network_time_us"),
+    *("send_time_us", "response_queue_time_us", "updates", "verdicts"),
+)
+
+
+@dataclass
+class Events:
+    """Values of one type of quota. `sequence`: their order where times are equal."""
+
+    row: np.ndarray[Any, Any]  # int32: of the table
+    time_ms: np.ndarray[Any, Any]  # int64
+    value: np.ndarray[Any, Any]  # float64
+    action: np.ndarray[Any, Any]  # int8
+    sequence: np.ndarray[Any, Any]  # int64
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def taken(self, places: np.ndarray[Any, Any]) -> Events:
+        """Some of them, or all in another order."""
+        return Events(*(getattr(self, name)[places] for name in self.__dataclass_fields__))
+
+    def in_order(self) -> Events:
+        """By time, and by sequence where the time is the same; untouched if they are so already."""
+        import numpy as np
+
+        later = np.diff(self.time_ms)
+        if np.all((later > 0) | ((later == 0) & (np.diff(self.sequence) >= 0))):
+            return self
+        order = np.argsort(self.sequence, kind="stable")
+        return self.taken(order[np.argsort(self.time_ms[order], kind="stable")])
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The flattened `updates` of a table. `tag`: number of the counter, whose name is in `tags`."""
+
+    row: np.ndarray[Any, Any]
+    tag: np.ndarray[Any, Any]
+    tags: list[Tags]
+    sequence: np.ndarray[Any, Any]
+    time_ms: np.ndarray[Any, Any]
+    value: np.ndarray[Any, Any]
+    checked: np.ndarray[Any, Any]
+
+    @staticmethod
+    def of(table: pa.Table) -> Updates | None:
+        """None where the table has none."""
+        import numpy as np
+
+        found = flattened(table, "updates")
+        if found is None:
+            return None
+        row, field = found
+        tag, names = numbered([field(name) for name in ("quota_type", "user", "client_id")])
+        return Updates(
+            row,
+            tag,
+            [Tags(kind or "", user or "", client_id or "") for kind, user, client_id in names],
+            field("sequence").to_numpy(zero_copy_only=False).astype(np.int64),
+            field("time_ms").to_numpy(zero_copy_only=False).astype(np.int64),
+            field("value").to_numpy(zero_copy_only=False).astype(np.float64),
+            field("checked").to_numpy(zero_copy_only=False).astype(bool),
+        )
+
+
+def numbered(columns: Sequence[Any]) -> tuple[np.ndarray[Any, Any], list[tuple[Any, ...]]]:
+    """Of columns of the same length: each combination of their values as a number, and the combinations by number."""
+    import numpy as np
+    import pyarrow as pa
+
+    code = np.zeros(len(columns[0]), np.int64)
+    names = []
+    for column in columns:
+        encoded = column.dictionary_encode("encode")
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+            if isinstance(encoded, pa.ChunkedArray):  # of no chunk at all
+                return code.astype(np.int32), []
+        names.append(encoded.dictionary.to_pylist())
+        code = code * max(len(names[-1]), 1) + encoded.indices.to_numpy(zero_copy_only=False)
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(code) != 0])) if len(code) else np.zeros(0, np.int64)
+    distinct, short = np.unique(code[starts], return_inverse=True)  # mostly rows of a client lie together
+    number = np.repeat(short, np.diff(np.concatenate([starts, [len(code)]]))).astype(np.int32)
+    combinations = []
+    for one in distinct.tolist():
+        parts = []
+        for values in reversed(names):
+            one, place = divmod(one, max(len(values), 1))
+            parts.append(values[place])
+        combinations.append(tuple(reversed(parts)))
+    return number, combinations
+
+
+def flattened(table: pa.Table, name: str) -> tuple[np.ndarray[Any, Any], Any] | None:
+    """Of a column of lists: the row of each element, and a function from a field's name to its column. None: empty."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    if name not in table.column_names:
+        return None
+    column = table.column(name).combine_chunks()
+    if column.null_count == len(column):
+        return None
+    elements = pc.list_flatten(column)
+    if len(elements) == 0:
+        return None
+    rows = pc.list_parent_indices(column).to_numpy(zero_copy_only=False).astype(np.int32)
+    return rows, lambda field: pc.struct_field(elements, field)
+
+
+def numbers(table: pa.Table, name: str, kind: str = "int64") -> np.ndarray[Any, Any]:
+    """A column of numbers; what is missing is 0."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if name not in table.column_names:
+        return np.zeros(table.num_rows, kind)
+    column = table.column(name).combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    if column.null_count:
+        column = pc.fill_null(column, 0)
+    return np.asarray(column.to_numpy(zero_copy_only=False)).astype(kind, copy=False)
+
+
+class Log:
+    """A table of rows, seen as values of each type of quota. Rows without a request carry none.
+
+    Args: `table`: any of COLUMNS; `row`s are its places.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.updates = Updates.of(table)
+        self.api_key = self._api_keys()
+        self.answered_us = (
+            numbers(table, "time") - numbers(table, "send_time_us") - numbers(table, "response_queue_time_us")
+        )
+
+    def _api_keys(self) -> np.ndarray[Any, Any]:
+        import pyarrow.compute as pc
+
+        column = self.table.column("api_key")
+        column = pc.fill_null(column, -1) if column.null_count else column
+        found: np.ndarray[Any, Any] = column.combine_chunks().to_numpy(zero_copy_only=False)
+        return found
+
+    def events(self, quota_type: str, counter: np.ndarray[Any, Any]) -> Events:
+        """The values of a type, in order. Args: `counter`: by row, below 0 for rows that nothing limits."""
+        import numpy as np
+
+        parts = []
+        made = counter >= 0
+        if self.updates is not None:
+            logged = self._logged(quota_type, counter)
+            parts.append(logged)
+            made = made.copy()
+            made[logged.row] = False
+        rows = np.flatnonzero(made & self._judged(quota_type)).astype(np.int32)
+        parts += self._made(quota_type, rows)
+        return joined(parts).in_order() if parts else _events(rows, 0, 0, JUDGED, 0)
+
+    def _judged(self, quota_type: str) -> np.ndarray[Any, Any]:
+        """The rows that a broker would judge by this type."""
+        import numpy as np
+
+        if quota_type == "Produce":
+            return np.asarray(self.api_key == PRODUCE)
+        if quota_type == "Fetch":
+            return np.asarray(self.api_key == FETCH)
+        if quota_type == "Request":
+            unanswered = (self.api_key == PRODUCE) & (numbers(self.table, "response_bytes") == 0)  # acks=0 is exempt
+            return np.asarray((self.api_key >= 0) & ~np.isin(self.api_key, NOT_JUDGED) & ~unanswered)
+        return np.zeros(len(self.api_key), bool)  # how many mutations a request asked for only an update says
+
+    def _made(self, quota_type: str, rows: np.ndarray[Any, Any]) -> list[Events]:
+        """Values of rows that have none, of their sizes and times. Places 0 to 2 within a row keep its order."""
+        if len(rows) == 0:
+            return []
+        times, order = self.answered_us[rows] // 1000, numbers(self.table, "sequence")[rows] * 4
+        if quota_type == "Request":
+            handler = numbers(self.table, "local_time_us")[rows] * PERCENT_PER_US
+            network = numbers(self.table, "network_time_us")[rows] * PERCENT_PER_US
+            sent = numbers(self.table, "time")[rows] // 1000
+            found = [_events(rows, times, handler, JUDGED, order)]
+            return [*found, _events(rows, sent, network, COUNTED, order + 2)] if network.any() else found
+        size = numbers(self.table, "request_bytes" if quota_type == "Produce" else "response_bytes", "float64")[rows]
+        found = [_events(rows, times, size, JUDGED, order)]
+        return found if quota_type == "Produce" else [*found, _events(rows, times, size, GIVEN_BACK, order + 1)]
+
+    def _logged(self, quota_type: str, counter: np.ndarray[Any, Any]) -> Events:
+        """Values that the broker recorded. What a delayed fetch was given back is decided anew."""
+        import numpy as np
+
+        updates = self.updates
+        assert updates is not None
+        of_type = np.array([tag.quota_type == quota_type for tag in updates.tags], bool)
+        at = np.flatnonzero(of_type[updates.tag] & (counter[updates.row] >= 0))
+        row, value = updates.row[at], updates.value[at]
+        action = np.where(updates.checked[at], JUDGED, COUNTED).astype(np.int8)
+        if quota_type == "ControllerMutation":
+            action[self.knows_error_89()[row]] = STRICT
+        elif quota_type == "Fetch":
+            action[value < 0] = GIVEN_BACK
+            value = np.abs(value)
+        # A counter that stays as it was keeps its own order; where several become one, records say who came first.
+        place = numbers(self.table, "sequence")[row] * 4 + np.where(action == COUNTED, 2, action == GIVEN_BACK)
+        kept = _of_one(counter[row], updates.tag[at], int(counter.max(initial=0)) + 1)
+        found = Events(row, updates.time_ms[at], value, action, np.where(kept, updates.sequence[at] * 4, place))
+        if quota_type != "Fetch":
+            return found
+        returned = np.zeros(len(counter), bool)
+        returned[row[action == GIVEN_BACK]] = True
+        more = found.taken(np.flatnonzero((action == JUDGED) & ~returned[row]))  # not delayed then, perhaps now
+        more.action[:] = GIVEN_BACK
+        more.sequence += 1
+        return joined([found, more])
+
+    def knows_error_89(self) -> np.ndarray[Any, Any]:
+        """Rows whose mutations are refused, not delayed, where the quota is overdrawn."""
+        import numpy as np
+
+        key, version = self.api_key, numbers(self.table, "api_version")
+        return np.asarray(
+            (key == METADATA)
+            | ((key == CREATE_TOPICS) & (version >= 6))
+            | ((key == CREATE_PARTITIONS) & (version >= 3))
+            | ((key == DELETE_TOPICS) & (version >= 5))
+        )
+
+
+def joined(parts: Sequence[Events]) -> Events:
+    """All of them, one behind the other."""
+    import numpy as np
+
+    return Events(*(np.concatenate([getattr(part, name) for part in parts]) for name in Events.__dataclass_fields__))
+
+
+def _of_one(group: np.ndarray[Any, Any], value: np.ndarray[Any, Any], groups: int) -> np.ndarray[Any, Any]:
+    """Whether all values of an element's group are the same."""
+    import numpy as np
+
+    low, high = np.full(groups, 2**31 - 1, np.int32), np.full(groups, -1, np.int32)
+    np.minimum.at(low, group, value)
+    np.maximum.at(high, group, value)
+    return np.asarray((low == high)[group])
+
+
+def _events(rows: Any, time_ms: Any, value: Any, action: int, sequence: Any) -> Events:
+    import numpy as np
+
+    n = len(rows)
+    spread = [np.broadcast_to(np.asarray(x), n) for x in (time_ms, value, action, sequence)]
+    kinds = (np.int64, np.float64, np.int8, np.int64)
+    return Events(rows, *(np.ascontiguousarray(x, kind) for x, kind in zip(spread, kinds, strict=True)))

@@ -1,0 +1,82 @@
+"""Answers that refuse: what a broker in trouble would say to a request, in the codec's terms.
+
+APIs that Python serves bring their own ``failure``; the ones here are served natively and never fail as a whole there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+from kbroker.common.errors import Errors
+from kbroker.server.context import Body
+from kbroker.server.kafka_apis import ApiEntry, ErrorResponseBuilder
+
+PRODUCE, FETCH = 0, 1
+FETCH_SESSIONS_FROM = 7
+
+
+def error_response_of(entry: ApiEntry) -> ErrorResponseBuilder | None:
+    """The function that refuses a whole request of this API; None where a request cannot be refused."""
+    return entry.failure if entry.failure is not None else _NATIVE.get(entry.key)
+
+
+def _produce(body: Body, error: Errors, request: object) -> Body:
+    """Every partition with the same error; nothing was appended."""
+    topics = []
+    for topic in body["TopicData"]:
+        rows = [
+            {"Index": row["Index"], "ErrorCode": int(error), "BaseOffset": -1, "ErrorMessage": error.message}
+            for row in topic["PartitionData"]
+        ]
+        topics.append({"Name": topic["Name"], "TopicId": topic["TopicId"], "PartitionResponses": rows})
+    return {"Responses": topics}
+
+
+def _fetch(body: Body, error: Errors, request: object) -> Body:
+    """Every partition with the same error, outside any session."""
+    topics = []
+    for topic in body["Topics"]:
+        rows = [
+            {"PartitionIndex": row["Partition"], "ErrorCode": int(error), "HighWatermark": -1, "Records": b""}
+            for row in topic["Partitions"]
+        ]
+        topics.append({"Topic": topic["Topic"], "TopicId": topic["TopicId"], "Partitions": rows})
+    return {"Responses": topics}
+
+
+_NATIVE: dict[int, ErrorResponseBuilder] = {PRODUCE: _produce, FETCH: _fetch}
+
+
+def continues_session(key: int, version: int, body: Body) -> bool:
+    """Whether this is a Fetch that only tells what has changed in its session: its topics are not in it."""
+    return key == FETCH and version >= FETCH_SESSIONS_FROM and body["SessionId"] != 0 and body["SessionEpoch"] > 0
+
+
+def end_session() -> Body:
+    """The response of a broker that has dropped the session: the client then asks with all its partitions."""
+    return {"ErrorCode": int(Errors.FETCH_SESSION_ID_NOT_FOUND)}
+
+
+def wants_no_response(key: int, body: Body) -> bool:
+    """Whether the client will not read a response (Produce with acks=0)."""
+    return key == PRODUCE and body["Acks"] == 0
+
+
+_NOT_TOPICS = frozenset(("Configs", "Protocols", "Assignments", "Entries", "Members"))  # have names of other things
+
+
+def topics_in(body: Body, name_of: Callable[[UUID], str | None]) -> Iterator[str]:
+    """Names of the topics that a request speaks of, by name or by id, wherever in its structure."""
+    for field, value in body.items():
+        if field in ("Topic", "Name", "TopicName", "TopicNames") and value:
+            yield from value if isinstance(value, list) else (str(value),)
+        elif field == "ResourceName" and body.get("ResourceType") == 2:
+            yield str(value)
+        elif field == "TopicId" and isinstance(value, UUID) and value.int:
+            name = name_of(value)
+            if name is not None:
+                yield name
+        elif field not in _NOT_TOPICS and isinstance(value, list) and value and isinstance(value[0], dict):
+            for item in value:
+                yield from topics_in(item, name_of)

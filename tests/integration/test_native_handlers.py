@@ -1,0 +1,237 @@
+"""The native handlers on a clock that stands still: who waits, for how long, and in which order answers leave."""
+
+import struct
+
+import pytest
+
+from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.protocol import codec
+from kbroker.testing import VirtualBroker
+from tests.support import wire
+from tests.support.wire import Connection, batch, create_topic, fetch, fetched, produce, produced
+
+FETCH = wire.FETCH
+
+
+@pytest.fixture
+def broker():
+    with VirtualBroker() as running:
+        with Connection(running.bootstrap_servers) as admin:
+            admin.ask(create_topic("t", 2))
+        yield running
+
+
+def correlated(request: bytes, number: int) -> bytes:
+    return request[:4] + struct.pack(">i", number) + request[8:]
+
+
+def sequence_of(response: bytes) -> int:
+    return struct.unpack_from(">i", response)[0]
+
+
+def test_fetch_waits_exactly_its_time(broker):
+    """A fetch below min_bytes is not answered one millisecond early, and is answered at its time."""
+    with Connection(broker.bootstrap_servers) as one:
+        one.send(fetch("t", max_wait_ms=500))
+        broker.wait_for_fetches()
+        broker.advance_ms(499)
+        assert broker.waiting_fetches == 1
+        broker.advance_ms(1)
+        assert fetched(one.receive()).records == b""
+        assert broker.waiting_fetches == 0
+
+
+def test_produce_wakes_who_waits(broker):
+    """An append answers the fetches of its partition and no others, with the new records."""
+    with Connection(broker.bootstrap_servers) as reader, Connection(broker.bootstrap_servers) as other:
+        reader.send(fetch("t", (0,), max_wait_ms=10_000))
+        other.send(fetch("t", (1,), max_wait_ms=10_000))
+        broker.wait_for_fetches(2)
+        with Connection(broker.bootstrap_servers) as writer:
+            assert produced(writer.ask(produce("t", 0, batch([b"wake"])))).base_offset == 0
+        assert fetched(reader.receive()).batches()[0][0] == 0
+        assert broker.waiting_fetches == 1
+
+
+def test_a_commit_wakes_who_reads_the_offsets_topic(broker):
+    """What the coordinator appends itself answers the fetches of its partition, as a Produce does."""
+    groups = broker.context.groups
+    groups.prepare()
+    with Connection(broker.bootstrap_servers) as reader:
+        reader.send(fetch("__consumer_offsets", (0,), max_wait_ms=10_000))
+        broker.wait_for_fetches()
+        groups.commit("g", "", None, -1, {("t", 0): CommittedOffset(7, -1, "", 5)})
+        assert fetched(reader.receive()).batches()[0][0] == 0
+        assert broker.waiting_fetches == 0
+
+
+def test_a_topic_stored_in_zstd_is_served_to_old_clients(broker):
+    """Fetch v4 to v9 knows no zstd, but Apache Kafka 4.3.1 sends it all the same (measured): no error 76."""
+    with Connection(broker.bootstrap_servers) as one:
+        broker.context.topics.set_configs("t", {"compression.type": "zstd"})
+        one.ask(produce("t", 0, batch([b"plain"])))
+
+        def ask(version):
+            row = {"Partition": 0, "FetchOffset": 0, "PartitionMaxBytes": 1000}
+            body = {"MinBytes": 1, "MaxBytes": 1000, "Topics": [{"Topic": "t", "Partitions": [row]}]}
+            one.send_raw(codec.encode_request_frame(FETCH, version, 1, "old", body))
+            (topic,) = codec.decode_response_frame(FETCH, version, one.receive())[1]["Responses"]
+            (found,) = topic["Partitions"]
+            return found["ErrorCode"], found["HighWatermark"], bytes(found["Records"])
+
+        responses = [ask(version) for version in (4, 9, 10)]
+        assert responses == [responses[0]] * 3
+        assert responses[0][:2] == (0, 1)
+        assert responses[0][2][22] & 7 == wire.CODECS["zstd"]
+
+
+def test_min_bytes_adds_up_over_partitions(broker):
+    """A fetch of two partitions wakes only when both together reach min_bytes."""
+    size = len(batch([b"x" * 100]))
+    with Connection(broker.bootstrap_servers) as reader, Connection(broker.bootstrap_servers) as writer:
+        reader.send(fetch("t", (0, 1), max_wait_ms=10_000, min_bytes=size + 1))
+        broker.wait_for_fetches()
+        writer.ask(produce("t", 0, batch([b"x" * 100])))
+        broker.wait_until_quiet()
+        assert broker.waiting_fetches == 1
+        writer.ask(produce("t", 1, batch([b"x" * 100])))
+        reader.receive()
+        assert broker.waiting_fetches == 0
+
+
+def test_answers_keep_the_order_of_requests(broker):
+    """A fetch that waits in the middle of a pipelined run holds back what is behind it, and nothing before it."""
+    requests = [
+        correlated(produce("t", 0, batch([b"a"])), 1),
+        correlated(fetch("t", (1,), max_wait_ms=1000), 2),
+        correlated(produce("t", 0, batch([b"b"])), 3),
+        correlated(fetch("t", (0,), offset=0), 4),
+    ]
+    with Connection(broker.bootstrap_servers) as one:
+        one.send_raw(b"".join(struct.pack(">i", len(r)) + r for r in requests))
+        assert sequence_of(one.receive()) == 1
+        broker.wait_for_fetches()
+        broker.advance_ms(1000)
+        assert [sequence_of(one.receive()) for _ in range(3)] == [2, 3, 4]
+    with Connection(broker.bootstrap_servers) as two:
+        assert len(fetched(two.ask(fetch("t", (0,)))).batches()) == 2
+
+
+def test_deleted_topic_ends_the_wait(broker):
+    """A fetch that waits on a topic is answered when the topic goes, with the code for unknown topics."""
+    with Connection(broker.bootstrap_servers) as reader, Connection(broker.bootstrap_servers) as admin:
+        reader.send(fetch("t", max_wait_ms=60_000))
+        broker.wait_for_fetches()
+        admin.ask(codec.encode_request_frame(20, 1, 7, "raw", {"TopicNames": ["t"], "TimeoutMs": 1000})[4:])
+        assert fetched(reader.receive()).error_code == 3
+
+
+def test_an_offline_partition_is_56_not_3(broker):
+    """One whose log could not be opened: Produce and Fetch answer as Kafka, and as the other requests do here."""
+    topics = broker.context.topics
+    view = topics.get("t")
+    topics._swap({"t": view._replace(partitions=(None, view.partitions[1]))})
+    with Connection(broker.bootstrap_servers) as one:
+        assert produced(one.ask(produce("t", 0, batch([b"x"])))).error_code == 56
+        assert fetched(one.ask(fetch("t", (0,), max_wait_ms=10_000))).error_code == 56
+        one.send_raw(fetch_by_id(view.topic_id))
+        assert code_by_id(one.receive()) == (0, 56)
+        assert produced(one.ask(produce("t", 2, batch([b"x"])))).error_code == 3
+        assert fetched(one.ask(fetch("t", (2,)))).error_code == 3
+        assert produced(one.ask(produce("t", 1, batch([b"x"])))).error_code == 0
+
+
+def fetch_by_id(topic_id, session=(0, -1), *, wait_ms=0, is_named=True):
+    """Fetch v13, outside sessions unless one is given; not ``is_named``: what the session has."""
+    row = {"Partition": 0, "CurrentLeaderEpoch": -1, "FetchOffset": 0, "PartitionMaxBytes": 1000}
+    topics = [{"TopicId": topic_id, "Partitions": [row]}] if is_named else []
+    body = {"MaxWaitMs": wait_ms, "MinBytes": 1, "MaxBytes": 1000, "SessionId": session[0], "SessionEpoch": session[1]}
+    return codec.encode_request_frame(FETCH, 13, 1, "ids", {**body, "Topics": topics})
+
+
+def code_by_id(response):
+    body = codec.decode_response_frame(FETCH, 13, response)[1]
+    (found,) = [part["ErrorCode"] for topic in body["Responses"] for part in topic["Partitions"]]
+    return body["SessionId"], found
+
+
+def test_a_topic_deleted_during_a_fetch_by_id_is_3_not_100(broker):
+    """Kafka 4.3.1 (measured): 3 to who waits and in a session that has found the topic once, 100 to all others."""
+    topics = broker.context.topics
+    topic_id = topics.get("t").topic_id
+    with Connection(broker.bootstrap_servers) as waits, Connection(broker.bootstrap_servers) as has_session:
+
+        def ask(*args, **options):
+            has_session.send_raw(fetch_by_id(*args, **options))
+            return code_by_id(has_session.receive())
+
+        session, code = ask(topic_id, (0, 0))
+        assert (session > 0, code) == (True, 0)
+        waits.send_raw(fetch_by_id(topic_id, wait_ms=60_000))
+        broker.wait_for_fetches()
+        topics.delete("t")
+        assert code_by_id(waits.receive()) == (0, 3)
+        assert ask(topic_id, (session, 1), is_named=False) == (session, 3)
+        assert ask(topic_id, (session, 2)) == (session, 3), "named again"
+        assert ask(topic_id) == (0, 100), "outside the session"
+        session, code = ask(topic_id, (0, 0))
+        assert code == 100, "a session that never found it"
+        assert ask(topic_id, (session, 1), is_named=False) == (session, 100)
+
+
+def test_a_topic_deleted_while_a_session_waits_is_3(broker):
+    """An incremental fetch that waits is answered as one outside sessions."""
+    topic_id = broker.context.topics.get("t").topic_id
+    with Connection(broker.bootstrap_servers) as one:
+        one.send_raw(fetch_by_id(topic_id, (0, 0)))
+        session, _ = code_by_id(one.receive())
+        one.send_raw(fetch_by_id(topic_id, (session, 1), wait_ms=60_000, is_named=False))
+        broker.wait_for_fetches()
+        broker.context.topics.delete("t")
+        assert code_by_id(one.receive()) == (session, 3)
+
+
+def test_malformed_produce_appends_nothing(broker):
+    """A request whose second partition is cut off closes the connection, and its first partition got nothing."""
+    good = batch([b"never"])
+    body = (
+        wire.header(wire.PRODUCE, 7)
+        + wire.text(None)
+        + struct.pack(">hii", 1, 1000, 1)
+        + wire.text("t")
+        + struct.pack(">iii", 2, 0, len(good))
+        + good
+        + struct.pack(">ii", 1, 1 << 20)
+    )
+    with Connection(broker.bootstrap_servers) as one:
+        one.send(body)
+        assert one.is_closed_within(5)
+    with Connection(broker.bootstrap_servers) as two:
+        assert fetched(two.ask(fetch("t"))).high_watermark == 0
+
+
+def test_stop_answers_who_waits():
+    """Stopping the broker answers waiting fetches instead of leaving them to a closed socket."""
+    with VirtualBroker() as running:
+        with Connection(running.bootstrap_servers) as admin:
+            admin.ask(create_topic("t", 1))
+        reader = Connection(running.bootstrap_servers)
+        reader.send(fetch("t", max_wait_ms=60_000))
+        running.wait_for_fetches()
+    with reader:
+        assert fetched(reader.receive()).error_code == 0
+
+
+@pytest.mark.parametrize("flushed", [True, False], ids=["each-message", "never"])
+def test_answer_waits_for_the_disk(tmp_path, flushed):
+    """With log.flush.interval.messages=1 the response says the record is below the recovery point; else it may not
+    be."""
+    settings = {"log.dirs": str(tmp_path / "data")}
+    if flushed:
+        settings["log.flush.interval.messages"] = "1"
+    with VirtualBroker(settings) as running, Connection(running.bootstrap_servers) as one:
+        one.ask(create_topic("t", 1))
+        assert produced(one.ask(produce("t", 0, batch([b"kept"]), acks=-1))).error_code == 0
+        log = running.context.topics.get("t").partitions[0]
+        assert log.high_watermark == 1
+        assert log.flushed_offset == (1 if flushed else 0)

@@ -1,0 +1,73 @@
+"""Look for phrases that plain technical English does not need: `python tests/lint/words.py [FILE ...]`.
+
+Prints `file:line: phrase: say ...` for each and exits with 1 if there is one. A line with `words: ok` in a comment is
+skipped: the name of somebody else's API, or a quotation.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SUFFIXES = {".py", ".pyx", ".pxd", ".pyi", ".h", ".md", ".toml", ".yml", ".sh"}
+FOLDERS = ("src", "docs", "examples", "bench", ".github", "README.md", "Makefile", "setup.py")
+
+PHRASES = {
+    r"\bnobody\b": "no client, no thread, nothing",
+    r"\b[Ww]hoever\b": "a noun: the client that, the caller that",
+    r"\b(?:tells?|told)\b": "report, log, return, notify, say",
+    r"\bthat is none\b|\bthat are none\b": "is not a ...",
+    r"\bis no (?:text|number|name|topic|partition|group|user|address|file|folder|port|key|value)\b": "is not a ...",
+    r"\bcomes? twice\b": "duplicate",
+    r"\bstands? in\b|\bstood in\b": "is in",
+    r"\bl(?:ies|ay) in\b": "is in",
+    r"\bis gone\b|\bare gone\b|\bwas gone\b": "is closed, deleted, expired",
+    r"\bin vain\b": "without result; say what was expected",
+    r"\b(?:taken|takes?|took) down\b": "recorded, stopped",
+    r"\bso far as\b": "as far as, if",
+    r"\bof its own\b|\bof their own\b": "its own, their own",
+    r"\bnative lane\b|\bthe lane\b": "the native handlers",
+    r"\bdry spells?\b": "depletion",
+    r"\bparked?\b": "delayed",
+    r"\bheld back\b|\bslowed down\b": "throttled",
+    r"\b(?:an|the|each|no|every) answer\b": "response",
+    r"\bthe run of\b": "the request batch of",
+}
+RULES = [(re.compile(pattern), advice) for pattern, advice in PHRASES.items()]
+
+
+def files() -> list[Path]:
+    """The tracked files of the folders above, this list and generated tables left out."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", *FOLDERS], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split("\0")
+    paths = [ROOT / name for name in listed if name]
+    return [p for p in paths if (p.suffix in SUFFIXES or p.name == "Makefile") and "messages" not in p.parts]
+
+
+def findings(path: Path) -> list[str]:
+    """One line of text for each phrase of a file."""
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if "words: ok" in line:
+            continue
+        for rule, advice in RULES:
+            match = rule.search(line)
+            if match is not None:
+                shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+                found.append(f"{shown}:{number}: {match[0]!r}: say {advice}")
+    return found
+
+
+def main(names: list[str]) -> int:
+    """Look through the named files, all of the project's without names; 1 if a phrase was found."""
+    found = [
+        line for path in ([Path(n).resolve() for n in names] or files()) if path.is_file() for line in findings(path)
+    ]
+    print("\n".join(found) if found else "no phrase to rewrite")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,399 @@
+"""The command line: what it parses, what it refuses in one line, what it never imports."""
+
+import json
+import signal
+import subprocess
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import kbroker
+from kbroker import serving
+from kbroker.cli import cli, user_message
+from kbroker.cli.consume import _timestamp_ms
+from kbroker.cli.output import json_bytes, print_table
+
+HELP = """\
+Usage: kbroker [OPTIONS] COMMAND [ARGS]...
+
+  A small Kafka-compatible broker, and tools for any Kafka.
+
+Options:
+  --version   Show the version and exit.
+  -h, --help  Show this message and exit.
+
+Commands:
+  configs   Show and change settings of topics and brokers.
+  consume   Print the records of TOPIC until Ctrl-C.
+  groups    List, describe, reset and delete consumer groups.
+  log       Look into the files of a log, and verify or repair them.
+  pipeline  Work on request logs with Apache Spark.
+  produce   Send lines of standard input to TOPIC, each as a record.
+  quotas    Show and change the quotas of users, clients and addresses.
+  serve     Run a broker until SIGTERM or Ctrl-C, then stop it in order.
+  topics    List, describe, create, alter and delete topics.
+  users     Add, list and remove SCRAM users.
+"""
+
+
+def run(*args: str, **settings: Any) -> Result:
+    return CliRunner().invoke(cli, args, prog_name="kbroker", **settings)
+
+
+def subcommands(group: click.Group) -> dict[str, click.Command]:
+    """All of a group, by name."""
+    ctx = click.Context(group)
+    found = {name: group.get_command(ctx, name) for name in group.list_commands(ctx)}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+def refusal(result: Result, status: int) -> str:
+    """The one line of a failure."""
+    assert (status, "") == (result.exit_code, result.stdout)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("kbroker: ")
+    return line.removeprefix("kbroker: ")
+
+
+def test_a_report_asks_a_secured_broker(tmp_path):
+    """`pipeline report` reads --command-config for the broker whose quotas it asks for."""
+    config = tmp_path / "client.properties"
+    config.write_text("security.protocol=NONE\n")
+    words = ["pipeline", "report", str(tmp_path), "-o", str(tmp_path / "page.html")]
+    words += ["--bootstrap-server", "127.0.0.1:1"]
+    assert "NONE" in refusal(run(*words, "--command-config", str(config)), 2)
+
+
+def test_help():
+    """`kbroker --help` shows every command with what it does."""
+    assert ((result := run("--help")).exit_code, result.stdout) == (0, HELP)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["serve", "topics", "topics list", "topics describe", "topics create", "topics alter", "topics delete", "groups",
+     "groups list", "groups describe", "groups reset", "groups delete", "configs", "configs describe", "configs alter",
+     "quotas", "quotas list", "quotas describe", "quotas set", "quotas remove", "quotas resolve", "quotas apply",
+     "quotas diff", "pipeline", "pipeline jars", "pipeline replay",
+     "pipeline recommend", "pipeline report", "produce", "consume", "users", "users list", "users add",
+     "users remove", "log", "log dump", "log verify", "log recover-metadata"],
+)  # fmt: skip
+def test_every_command_has_help(command):
+    """Each command explains itself and each of its options; short help is never cut off."""
+    result = run(*command.split(), "--help")
+    assert result.exit_code == 0
+    assert "..." not in result.stdout.partition("Commands:")[2]
+    found: click.Command = cli
+    for word in command.split():
+        assert isinstance(found, click.Group)
+        found = subcommands(found)[word]
+    assert [p.name for p in found.params if isinstance(p, click.Option) and not p.help] == []
+
+
+def test_every_answer_can_be_json():
+    """--json is everywhere but on `serve`."""
+    commands = subcommands(cli)
+    leaves = [c for name, c in commands.items() if not isinstance(c, click.Group) and name != "serve"]
+    leaves += [c for g in commands.values() if isinstance(g, click.Group) for c in g.commands.values()]
+    assert len(leaves) >= 26
+    assert [c.name for c in leaves if "as_json" not in [p.name for p in c.params]] == []
+
+
+def test_version():
+    """`kbroker --version` names program and version."""
+    assert run("--version").stdout == f"kbroker {kbroker.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ("nope", "No such command 'nope'."),
+        ("topics create", "Missing argument 'TOPIC...'."),
+        ("topics create t --partitions 0", "Invalid value for '--partitions' / '-p': 0 is not in the range x>=1."),
+        ("consume t --timeout nan", "Invalid value for '--timeout': nan is no finite number."),
+        ("consume t --timeout inf", "Invalid value for '--timeout': inf is no finite number."),
+        ("pipeline compact t --grace nan", "Invalid value for '--grace': nan is no finite number."),
+        ("pipeline usage t --date 2026-1-2",
+         "Invalid value for '--date': expected a day such as 2026-01-31, got '2026-1-2'"),
+        ("topics create t --config x", "Invalid value for --config: expected NAME=VALUE, got 'x'"),
+        ("topics list -b a:b", "Invalid value for --bootstrap-server: expected host:port, got 'a:b'"),
+        ("produce t --acks 2", "Invalid value for '--acks': '2' is not one of '0', '1', 'all', '-1'."),
+        ("produce t --acks 1 --idempotent", "Invalid value for --idempotent: needs --acks all"),
+        ("produce t --header x", "Invalid value for --header: expected NAME=VALUE, got 'x'"),
+        ("consume t --from-beginning --offset 1", "only one of --from-beginning, --offset and --timestamp"),
+        ("consume t --timestamp soon", "Invalid value for --timestamp: expected ms since 1970 or a time such as "
+         "2026-01-31T12:00:00, got 'soon'"),
+        ("serve --listener x", "Invalid value for --listener: expected host:port, got 'x'"),
+        ("serve --listener ::1:2", "Invalid value for --listener: expected host:port, got '::1:2'"),
+        ("serve --set x", "Invalid value for --set: expected NAME=VALUE, got 'x'"),
+        ("serve --config nix.conf", "Invalid value for --config: nix.conf: No such file or directory"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_one_line_and_status_2(args, message):
+    """Wrong usage says what is wrong in one line and leaves with 2; nothing is tried."""
+    assert message == refusal(run(*args.split()), 2)
+
+
+@pytest.mark.parametrize(
+    "args", ["topics list", "topics describe", "topics create t", "topics delete t", "produce t", "consume t"]
+)
+def test_no_broker_is_one_line_and_status_1(args, unused_address):
+    """When nobody listens, every command says so in one line and leaves with 1."""
+    result = run(*args.split(), env={"KBROKER_BOOTSTRAP": unused_address})
+    assert f"{unused_address}: connection refused" == refusal(result, 1)
+
+
+@pytest.fixture
+def unused_address() -> str:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_bug_keeps_its_traceback():
+    """Only failures that people can cause become one line."""
+    assert user_message(RuntimeError("x")) is None
+    assert user_message(FileNotFoundError(2, "No such file", "f")) == "f: No such file"
+
+
+# ---- output
+
+
+def test_tables_align(capsys):
+    """Numbers stand right, text left, missing values are a dash, lists are joined."""
+    print_table(["NAME", "N"], [["a", 5], ["long", None], ["b", [1, 2]]])
+    assert capsys.readouterr().out == "NAME  N\na     5\nlong  -\nb     1,2\n"
+    print_table(["NAME", "N"], [["a", 5], ["long", 100], ["x", None]])
+    assert capsys.readouterr().out == "NAME    N\na       5\nlong  100\nx       -\n"
+    print_table(["NAME"], [])
+    assert capsys.readouterr().out == "NAME\n"
+
+
+def test_bytes_in_json():
+    """Bytes that are no text come as base64 under another name, so that nobody takes one for the other."""
+    assert json_bytes("k", None) == {"k": None}
+    assert json_bytes("k", "é".encode()) == {"k": "é"}
+    assert json_bytes("k", b"\xff") == {"k_base64": "/w=="}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0", 0), ("1769860800000", 1769860800000), ("2026-01-31T12:00:00Z", 1769860800000),
+     ("2026-01-31T13:00:00.250+01:00", 1769860800250)],
+)  # fmt: skip
+def test_timestamps(text, expected):
+    """A start time may be milliseconds or ISO 8601."""
+    assert expected == _timestamp_ms(text)
+
+
+# ---- produce: lines
+
+
+class Input:
+    """Standard input that arrives in pieces."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        self.chunks = list(chunks)
+
+    def read1(self, size: int) -> bytes:
+        return self.chunks.pop(0) if self.chunks else b""
+
+    def fileno(self) -> int:
+        raise OSError
+
+
+def test_lines_are_cut_at_their_ends_only():
+    """A line may arrive in pieces, end in CRLF, be empty, or be the last without an end; None marks each pause."""
+    from kbroker.cli.produce import _lines
+
+    pieces = Input(b" a \nb", b"c\r\n\n", b"\xff", b"d")
+    assert list(_lines(pieces)) == [b" a ", None, b"bc", b"", None, None, None, b"\xffd"]  # type: ignore[arg-type]
+
+
+# ---- serve
+
+
+class FakeBroker:
+    """Stands where the broker would; stops are counted."""
+
+    made: ClassVar["list[FakeBroker]"] = []
+    failure: Exception | None = None
+
+    def __init__(self, properties: dict[str, str]) -> None:
+        self.properties = properties
+        self.stops = 0
+        self.made.append(self)
+
+    def start(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def cancel_start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        self.stops += 1
+
+    def describe(self) -> str:
+        signal.raise_signal(signal.SIGTERM)
+        return "PLAINTEXT://127.0.0.1:1234, data in memory"
+
+
+class FakeStartError(Exception):
+    pass
+
+
+class FakeCancelled(Exception):
+    pass
+
+
+@pytest.fixture
+def fake_broker(monkeypatch: pytest.MonkeyPatch) -> type[FakeBroker]:
+    module = ModuleType("kbroker.server.broker")
+    module.__dict__.update(Broker=FakeBroker, BrokerStartError=FakeStartError, StartCancelled=FakeCancelled)
+    monkeypatch.setitem(sys.modules, "kbroker.server.broker", module)
+    monkeypatch.setattr(FakeBroker, "made", [])
+    monkeypatch.setattr(FakeBroker, "failure", None)
+    return FakeBroker
+
+
+def test_serve_passes_settings_on_and_the_later_source_wins(fake_broker, tmp_path):
+    """Settings come from the file, the environment, the options and --set, the later winning; the ready line is one."""
+    config = tmp_path / "server.properties"
+    config.write_text("log.dirs=/file\nnum.partitions=2\nnum.io.threads=3\nnum.network.threads=4\n")
+    result = run(
+        *["serve", "--config", str(config), "--listener", "127.0.0.1:0", "--listener", "X://[::1]:1"],
+        *["--data-dir", str(tmp_path), "--set", "num.io.threads=5", "--set", "a=b=c"],
+        env={"KBROKER_CFG_NUM_PARTITIONS": "7"},
+    )
+    assert (result.exit_code, result.stderr) == (0, "")
+    ready = f"kbroker {kbroker.__version__} ready: PLAINTEXT://127.0.0.1:1234, data in memory\n"
+    assert ready == result.stdout
+    (broker,) = fake_broker.made
+    assert broker.stops == 1
+    wanted = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,X://[::1]:1",
+        "log.dirs": str(tmp_path),
+        "num.partitions": "7",
+        "num.io.threads": "5",
+        "num.network.threads": "4",
+        "a": "b=c",
+    }
+    assert wanted == {k: v for k, v in broker.properties.items() if k in wanted}
+
+
+def test_serve_into_a_folder_without_a_name(fake_broker):
+    """`--data-dir "$UNSET"` is not the folder that one happens to stand in: the setting refuses it."""
+    run("serve", "--data-dir", "")
+    assert fake_broker.made[0].properties["log.dirs"] == ""
+
+
+def test_headers_of_produce_are_the_bytes_of_the_shell():
+    """Also where they are no UTF-8, as the lines of its input are."""
+    from kbroker.cli.produce import _header
+
+    assert _header("name=" + b"\xff\xfe".decode("utf-8", "surrogateescape")) == ("name", b"\xff\xfe")
+
+
+def test_serve_in_memory(fake_broker):
+    """--in-memory is one setting like any other."""
+    run("serve", "--in-memory")
+    assert fake_broker.made[0].properties["kbroker.in.memory"] == "true"
+
+
+def test_serve_leaves_signal_handlers_as_they_were(fake_broker):
+    """A program that calls the command keeps its own handlers."""
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    run("serve")
+    assert before == (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT))
+
+
+def test_failed_start_is_one_line(fake_broker, monkeypatch):
+    """A broker that cannot start says why in one line, with 1; a bad value, with key and what is allowed, with 2."""
+    from kbroker.common.configs.config_def import ConfigError
+
+    monkeypatch.setattr(FakeBroker, "failure", FakeStartError("port 9092 is in use"))
+    assert refusal(run("serve"), 1) == "port 9092 is in use"
+    monkeypatch.setattr(FakeBroker, "failure", ConfigError("num.io.threads", "0", "too few", "1 or more"))
+    assert "num.io.threads" in refusal(run("serve"), 2)
+
+
+# ---- log
+
+
+def test_dump_and_verify_name_what_they_cannot_read(tmp_path):
+    """A file of no known kind is one line; an empty folder has no damage."""
+    (tmp_path / "x.txt").touch()
+    assert "x.txt" in refusal(run("log", "dump", str(tmp_path / "x.txt")), 1)
+    assert run("log", "verify", str(tmp_path)).stdout == "0 damaged places\n"
+
+
+def test_damage_found_is_status_3(tmp_path, monkeypatch):
+    """A script can tell damage from a failure by the exit code; repaired damage is no longer any."""
+    from kbroker.log.tools import verify
+
+    found = SimpleNamespace(path=tmp_path, position=5, size_bytes=7, offset=3, problem="torn", repair="")
+    monkeypatch.setattr(verify, "verify", lambda path, repair: [found])
+    result = run("log", "verify", str(tmp_path))
+    assert (3, f"{tmp_path} at byte 5, 7 bytes, records from offset 3 on: torn\n1 damaged place\n") == (
+        result.exit_code,
+        result.stdout,
+    )
+    found.repair = "cut"
+    assert run("log", "verify", str(tmp_path)).exit_code == 0
+
+
+def test_dump_as_json_is_a_document_a_line(tmp_path, monkeypatch):
+    """Each entry of a dump is one JSON document with its file."""
+    from kbroker.log.tools import dump
+
+    monkeypatch.setattr(dump, "dump_file", lambda path: iter([{"kind": "batch", "count": 2}]))
+    (tmp_path / "a.log").touch()
+    result = run("log", "dump", "--json", str(tmp_path / "a.log"))
+    assert {"file": str(tmp_path / "a.log"), "kind": "batch", "count": 2} == json.loads(result.stdout)
+
+
+# ---- what is imported
+
+
+def modules_of(*args: str) -> set[str]:
+    """What a command adds to what the interpreter had at its start."""
+    code = (
+        "import sys\nbefore = set(sys.modules)\nfrom kbroker.cli import cli\n"
+        f"try: cli({list(args)!r})\nfinally: print(*set(sys.modules) - before, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return set(done.stderr.split())
+
+
+@pytest.mark.slow
+def test_help_imports_nothing_heavy():
+    """`kbroker --help` answers before anything of the broker, the client or a large package is imported."""
+    loaded = modules_of("--help")
+    assert not {m for m in loaded if m.startswith("kbroker.") and not m.startswith("kbroker.cli")}
+    assert not loaded & {"numpy", "cramjam", "asyncio", "socket", "sqlite3", "dataclasses", "importlib.metadata"}
+
+
+def test_a_command_loads_no_other():
+    """Each is imported when it is asked for; what the package imports is click's."""
+    loaded = modules_of("serve", "--help")
+    commands = {m for m in loaded if m.startswith("kbroker.cli.")}
+    assert commands == {"kbroker.cli.serve", "kbroker.cli.options"}
+
+
+@pytest.mark.parametrize(("platform", "warns"), [("linux", False), ("darwin", False), ("win32", True)])
+def test_serve_says_what_the_system_cannot_do(fake_broker, monkeypatch, platform, warns):
+    """On Windows one line of warning before the ready line, elsewhere none."""
+    unsupported = serving.unsupported_on(platform)
+    assert (unsupported is not None) == warns
+    monkeypatch.setattr(serving, "unsupported_on", lambda _: unsupported)
+    result = run("serve", "--in-memory")
+    assert result.exit_code == 0
+    lines = result.stderr.splitlines()
+    assert lines == ([f"Warning: {unsupported}"] if warns else [])
+    assert not warns or "Windows" in lines[0]

@@ -1,0 +1,524 @@
+"""`kbroker groups`, `configs` and `topics alter` against a scripted broker: what is sent, shown and refused."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from kbroker._core.clock import VirtualClock
+from kbroker.cli import cli
+from kbroker.cli.reset import datetime_ms, duration_ms, read_plan, topic_partitions
+from kbroker.protocol import codec
+from tests.support.fake_broker import Body, FakeBroker
+
+LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, LIST_GROUPS = 2, 8, 9, 10, 15, 16
+CREATE_PARTITIONS, DELETE_GROUPS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 37, 42, 32, 44
+CONSUMER_GROUP_DESCRIBE, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP = 69, 69, 68
+
+
+class GroupBroker(FakeBroker):
+    """Topic `t` of three partitions with offsets 10 to 100; group `g` has committed 50 of the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.partitions = {"t": 3, "u": 1}
+        self.committed = {"g": {("t", 0): 50}}
+        self.state = "Empty"
+        self.members: list[Body] = []
+        self.by_time = {0: 30, 1: 60, 2: -1}
+        self.commit_error = 0
+        self.handlers |= {
+            FIND_COORDINATOR: self.find_coordinator,
+            DESCRIBE_GROUPS: self.describe_groups,
+            CONSUMER_GROUP_DESCRIBE: self.describe_newer,
+            LIST_GROUPS: self.list_groups,
+            OFFSET_FETCH: self.offset_fetch,
+            OFFSET_COMMIT: self.offset_commit,
+            LIST_OFFSETS: self.list_offsets,
+            DELETE_GROUPS: self.delete_groups,
+        }
+
+    def find_coordinator(self, version: int, body: Body) -> Body:
+        row = {"NodeId": 7, "Host": self.address[0], "Port": self.address[1], "ErrorCode": 0}
+        return {"Coordinators": [{"Key": key, **row} for key in body["CoordinatorKeys"]]} if version >= 4 else row
+
+    def list_groups(self, version: int, body: Body) -> Body:
+        rows = [("g", "classic", self.state), ("other", "classic", "Stable"), ("shared", "share", "Empty")]
+        groups = [
+            {"GroupId": name, "ProtocolType": "consumer", "GroupState": state, "GroupType": kind}
+            for name, kind, state in rows
+        ]
+        return {"ErrorCode": 0, "Groups": groups}
+
+    def describe_groups(self, version: int, body: Body) -> Body:
+        (name,) = body["Groups"]
+        if name not in self.committed:
+            error = GROUP_ID_NOT_FOUND if version >= 6 else 0
+            return {"Groups": [{"ErrorCode": error, "GroupId": name, "GroupState": "Dead", "Members": []}]}
+        row = {
+            "ErrorCode": 0,
+            "GroupId": name,
+            "GroupState": self.state,
+            "ProtocolType": "consumer",
+            "ProtocolData": "range" if self.members else "",
+            "Members": self.members,
+        }
+        return {"Groups": [row]}
+
+    def describe_newer(self, version: int, body: Body) -> Body:
+        (name,) = body["GroupIds"]
+        if name != "newer":
+            return {"Groups": [{"ErrorCode": GROUP_ID_NOT_FOUND, "GroupId": name, "Members": []}]}
+        assignment = {"TopicPartitions": [{"TopicName": "t", "Partitions": [2]}]}
+        member = {
+            "MemberId": "m1",
+            "InstanceId": None,
+            "ClientId": "c",
+            "ClientHost": "/h",
+            "Assignment": assignment,
+            "TargetAssignment": assignment,
+        }
+        row = {"ErrorCode": 0, "GroupId": name, "GroupState": "Stable", "AssignorName": "uniform", "Members": [member]}
+        return {"Groups": [row]}
+
+    def offset_fetch(self, version: int, body: Body) -> Body:
+        name = body["Groups"][0]["GroupId"] if version >= 8 else body["GroupId"]
+        topics = [
+            {
+                "Name": t,
+                "Partitions": [{"PartitionIndex": p, "CommittedOffset": offset, "Metadata": "", "ErrorCode": 0}],
+            }
+            for (t, p), offset in self.committed.get(name, {}).items()
+        ]
+        if version >= 8:
+            return {"Groups": [{"GroupId": name, "Topics": topics, "ErrorCode": 0}]}
+        return {"Topics": topics, "ErrorCode": 0}
+
+    def offset_commit(self, version: int, body: Body) -> Body:
+        assert (body["GenerationIdOrMemberEpoch"], body["MemberId"]) == (-1, "")
+        topics = []
+        for t in body["Topics"]:
+            rows = []
+            for p in t["Partitions"]:
+                rows.append({"PartitionIndex": p["PartitionIndex"], "ErrorCode": self.commit_error})
+                place = t["Name"], p["PartitionIndex"]
+                self.committed.setdefault(body["GroupId"], {})[place] = p["CommittedOffset"]
+            topics.append({"Name": t["Name"], "Partitions": rows})
+        return {"Topics": topics}
+
+    def list_offsets(self, version: int, body: Body) -> Body:
+        def response(p: Body) -> Body:
+            at = {-2: 10, -1: 100}.get(p["Timestamp"], self.by_time.get(p["PartitionIndex"], -1))
+            return {"PartitionIndex": p["PartitionIndex"], "Offset": at, "Timestamp": -1, "LeaderEpoch": 0}
+
+        return {
+            "Topics": [{"Name": t["Name"], "Partitions": list(map(response, t["Partitions"]))} for t in body["Topics"]]
+        }
+
+    def delete_groups(self, version: int, body: Body) -> Body:
+        (name,) = body["GroupsNames"]
+        error = GROUP_ID_NOT_FOUND if self.committed.pop(name, None) is None else 0
+        return {"Results": [{"GroupId": name, "ErrorCode": error}]}
+
+
+@pytest.fixture
+def broker() -> Iterator[GroupBroker]:
+    fake = GroupBroker()
+    yield fake
+    fake.close()
+
+
+def run(broker: FakeBroker | None, *args: str, **settings: Any) -> Result:
+    environment = {"KBROKER_BOOTSTRAP": broker.bootstrap} if broker else {}
+    return CliRunner().invoke(cli, args, prog_name="kbroker", env=environment, **settings)
+
+
+def output(result: Result) -> str:
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+def refusal(result: Result, status: int = 1) -> str:
+    assert (result.exit_code, result.stdout) == (status, "")
+    (line,) = result.stderr.splitlines()
+    return line.removeprefix("kbroker: ")
+
+
+def member(member_id: str, assignment: bytes | None = None, **partitions: list[int]) -> Body:
+    body = {"AssignedPartitions": [{"Topic": t, "Partitions": p} for t, p in partitions.items()], "UserData": None}
+    data = codec.encode_versioned("ConsumerProtocolAssignment", 1, body) if assignment is None else assignment
+    return {
+        "MemberId": member_id,
+        "GroupInstanceId": None,
+        "ClientId": "c",
+        "ClientHost": "/127.0.0.1",
+        "MemberMetadata": b"",
+        "MemberAssignment": data,
+    }
+
+
+# ---- list, describe, delete
+
+
+def test_groups_are_listed_and_filtered(broker: GroupBroker) -> None:
+    """Every group is a row; --state and --type keep those that fit, whatever the broker can filter."""
+    assert output(run(broker, "groups", "list")).splitlines() == [
+        "GROUP   TYPE     PROTOCOL  STATE",
+        "g       classic  consumer  Empty",
+        "other   classic  consumer  Stable",
+        "shared  share    consumer  Empty",
+    ]
+    found = json.loads(output(run(broker, "groups", "list", "--json", "--state", "stable", "--type", "classic")))
+    assert found == [{"group": "other", "type": "classic", "protocol_type": "consumer", "state": "Stable"}]
+
+
+def test_old_brokers_have_groups_too(broker: GroupBroker) -> None:
+    """Before the versions that tell state and type, these are unknown and classic, and a Dead group is none."""
+    broker.ranges |= {LIST_GROUPS: (0, 2), DESCRIBE_GROUPS: (0, 2), OFFSET_FETCH: (0, 5), FIND_COORDINATOR: (0, 0)}
+    broker.ranges.pop(CONSUMER_GROUP_DESCRIBE)
+    rows = json.loads(output(run(broker, "groups", "list", "--json")))
+    assert rows[0] == {"group": "g", "type": "classic", "protocol_type": "consumer", "state": None}
+    (described,) = json.loads(output(run(broker, "groups", "describe", "g", "--json")))
+    assert described["partitions"][0]["lag"] == 50
+    assert refusal(run(broker, "groups", "describe", "none")).startswith("GROUP_ID_NOT_FOUND: group 'none'")
+
+
+def test_lag_is_the_end_minus_the_committed_offset(broker: GroupBroker) -> None:
+    """Committed and assigned partitions are rows; what is unknown of them is a dash, and null in JSON."""
+    broker.state = "Stable"
+    broker.members = [member("m2", t=[2]), member("m1", t=[0]), member("m3", assignment=b"\xff\xff nonsense")]
+    broker.committed["g"]["gone", 4] = 3
+    assert output(run(broker, "groups", "describe", "g")).splitlines() == [
+        "g  state Stable  type classic  assignor range  coordinator 7  members 3",
+        "TOPIC  PARTITION  OFFSET  END  LAG  MEMBER  HOST        CLIENT",
+        "gone           4       3    -    -  -       -           -",
+        "t              0      50  100   50  m1      /127.0.0.1  c",
+        "t              2       -  100    -  m2      /127.0.0.1  c",
+    ]
+    (found,) = json.loads(output(run(broker, "groups", "describe", "--json", "g")))
+    assert [(p["topic"], p["partition"], p["offset"], p["end_offset"], p["lag"]) for p in found["partitions"]] == [
+        ("gone", 4, 3, None, None),
+        ("t", 0, 50, 100, 50),
+        ("t", 2, None, 100, None),
+    ]
+    assert [m["assignment"] for m in found["members"]] == [
+        [{"topic": "t", "partition": 0}],
+        [{"topic": "t", "partition": 2}],
+        [],
+    ]
+    assert output(run(broker, "groups", "describe", "g", "--members")).splitlines()[1:3] == [
+        "MEMBER  INSTANCE  HOST        CLIENT  ASSIGNMENT",
+        "m1             -  /127.0.0.1  c       t:0",
+    ]
+
+
+def test_groups_of_the_new_protocol_are_described(broker: GroupBroker) -> None:
+    """A group that DescribeGroups does not know is asked for with ConsumerGroupDescribe."""
+    (found,) = json.loads(output(run(broker, "groups", "describe", "newer", "--json")))
+    assert (found["type"], found["assignor"], found["state"]) == ("consumer", "uniform", "Stable")
+    assert [(p["partition"], p["member_id"]) for p in found["partitions"]] == [(2, "m1")]
+    assert refusal(run(broker, "groups", "describe", "none")).startswith("GROUP_ID_NOT_FOUND: group 'none'")
+
+
+def test_a_coordinator_that_loads_is_asked_again(broker: GroupBroker) -> None:
+    """COORDINATOR_NOT_AVAILABLE, of the first request to a new cluster, is no failure."""
+    responses = iter([15, 14, 0])
+
+    def find(version: int, body: Body) -> Body:
+        found = GroupBroker.find_coordinator(broker, version, body)
+        return {"Coordinators": [{**found["Coordinators"][0], "ErrorCode": next(responses, 0)}]}
+
+    broker.handlers[FIND_COORDINATOR] = find
+    output(run(broker, "groups", "describe", "g"))
+
+
+def test_groups_are_deleted_one_by_one(broker: GroupBroker) -> None:
+    """A missing group is an error, or with --if-exists a word."""
+    assert refusal(run(broker, "groups", "delete", "none")).startswith("GROUP_ID_NOT_FOUND: group 'none'")
+    shown = output(run(broker, "groups", "delete", "none", "g", "--if-exists"))
+    assert shown == "none does not exist\ndeleted g\n"
+    assert broker.committed == {}
+
+
+# ---- reset
+
+
+def reset(broker: GroupBroker, *args: str, group: str = "g") -> dict[int, int]:
+    """The new offsets of topic t that a dry run shows; nothing is committed."""
+    before = {name: dict(found) for name, found in broker.committed.items()}
+    shown = json.loads(output(run(broker, "groups", "reset", group, *args, "--json")))
+    assert (shown["executed"], broker.committed) == (False, before)
+    assert broker.asked(OFFSET_COMMIT) == []
+    return {row["partition"]: row["new_offset"] for row in shown["offsets"] if row["topic"] == "t"}
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ("--topic t --to-earliest", {0: 10, 1: 10, 2: 10}),
+        ("--topic t:1,2 --topic t:0 --to-latest", {0: 100, 1: 100, 2: 100}),
+        ("--topic t:1 --to-latest", {1: 100}),
+        ("--topic t --to-current", {0: 50, 1: 100, 2: 100}),
+        ("--topic t --to-offset 70", {0: 70, 1: 70, 2: 70}),
+        ("--topic t:0 --to-offset 7", {0: 10}),
+        ("--topic t:0 --to-offset 700", {0: 100}),
+        ("--all-topics --shift-by -5", {0: 45}),
+        ("--all-topics --shift-by 5 --dry-run", {0: 55}),
+        ("--all-topics --shift-by -50", {0: 10}),
+        ("--topic t:0 --shift-by 51", {0: 100}),
+        ("--topic t --to-datetime 2026-01-31T12:00:00.000", {0: 30, 1: 60, 2: 100}),
+        ("--topic t --by-duration P1D", {0: 30, 1: 60, 2: 100}),
+    ],
+)
+def test_each_rule_of_a_reset(broker: GroupBroker, args: str, expected: dict[int, int]) -> None:
+    """The new offsets are those of Kafka's tool, and without --execute nothing is committed."""
+    assert reset(broker, *args.split()) == expected
+
+
+def test_times_are_asked_in_milliseconds_of_utc(broker: GroupBroker) -> None:
+    """--to-datetime without a zone is UTC, as in Kafka's tool; one with a zone is taken at its word."""
+    for text in ("2026-01-31T12:00:00", "2026-01-31T13:00:00+01:00", "2026-01-31T11:00-0100", "2026-01-31T12:00:00.0Z"):
+        reset(broker, "--topic", "t:0", "--to-datetime", text)
+    asked = {body["Topics"][0]["Partitions"][0]["Timestamp"] for _, body in broker.asked(LIST_OFFSETS)}
+    assert asked == {1769860800000}
+    assert (datetime_ms("1970-01-01T00:00:00.001"), datetime_ms("1960-01-01T00:00:00")) == (1, 0)
+
+
+def test_a_duration_counts_back_from_the_clock_that_was_given(broker: GroupBroker) -> None:
+    """--by-duration reads no clock but the injected one; before 1970 there is nothing."""
+    for text in ("PT1S", "P36500D"):
+        words = ["groups", "reset", "g", "--topic", "t:0", "--by-duration", text]
+        output(run(broker, *words, obj=VirtualClock(start_epoch_ms=1_769_860_800_000)))
+    asked = [body["Topics"][0]["Partitions"][0]["Timestamp"] for _, body in broker.asked(LIST_OFFSETS)]
+    assert set(asked) - {-1, -2} == {1_769_860_799_000, 0}
+
+
+def test_execute_commits_what_was_shown(broker: GroupBroker) -> None:
+    """With --execute the same rows are shown and committed; the group may be new."""
+    assert output(run(broker, "groups", "reset", "g", "--topic", "t", "--to-earliest", "--execute")).splitlines() == [
+        "GROUP  TOPIC  PARTITION  OFFSET  NEW",
+        "g      t              0      50   10",
+        "g      t              1       -   10",
+        "g      t              2       -   10",
+    ]
+    assert broker.committed["g"] == {("t", 0): 10, ("t", 1): 10, ("t", 2): 10}
+    output(run(broker, "groups", "reset", "fresh", "--topic", "t:1", "--to-offset", "20", "--execute"))
+    assert broker.committed["fresh"] == {("t", 1): 20}
+    broker.commit_error = 25
+    shown = run(broker, "groups", "reset", "g", "--topic", "t:1", "--to-offset", "20", "--execute")
+    assert refusal(shown).startswith("UNKNOWN_MEMBER_ID: group 'g', partition t-1: ")
+
+
+def test_an_active_group_is_left_alone(broker: GroupBroker) -> None:
+    """A group with members is refused before any group is changed, in a dry run too."""
+    broker.committed["h"] = {("t", 0): 1}
+    broker.state = "Stable"
+    for args in (["g"], ["g", "--execute"]):
+        shown = run(broker, "groups", "reset", *args, "--all-topics", "--to-latest")
+        assert refusal(shown) == "NON_EMPTY_GROUP: group 'g' is Stable: only a group without members can be reset"
+    assert broker.asked(OFFSET_COMMIT) == []
+
+
+def test_what_cannot_be_shifted_is_named(broker: GroupBroker) -> None:
+    """--shift-by where nothing is committed, and a partition that is not there, are errors of that partition."""
+    shown = run(broker, "groups", "reset", "g", "--topic", "t:1", "--shift-by", "1")
+    assert "t-1 has no committed offset" in refusal(shown)
+
+
+def test_export_is_what_from_file_reads(broker: GroupBroker, tmp_path: Path) -> None:
+    """CSV of one group has no group in it, of several it has; both come back, kept between the ends."""
+    broker.committed["h"] = {("t", 1): 60}
+    one = output(run(broker, "groups", "reset", "g", "--topic", "t:0,1", "--to-offset", "70", "--export"))
+    assert one == "t,0,70\nt,1,70\n"
+    two = output(run(broker, "groups", "reset", "g", "h", "--all-topics", "--to-current", "--export"))
+    assert two == "g,t,0,50\nh,t,1,60\n"
+    file = tmp_path / "plan.csv"
+    file.write_text(one + "\n t , 2 , 5000\n")
+    assert reset(broker, "--from-file", str(file)) == {0: 70, 1: 70, 2: 100}
+    file.write_text(two)
+    assert reset(broker, "--from-file", str(file), group="h") == {1: 60}
+    output(run(broker, "groups", "reset", "g", "h", "--from-file", str(file), "--execute"))
+    assert broker.committed == {"g": {("t", 0): 50}, "h": {("t", 1): 60}}
+
+
+@pytest.mark.parametrize("text", ["t,0", "t,x,1", "t,0,-1", "g,t,0,1,2", "t,0,", '"t'])
+def test_a_bad_line_of_a_plan_is_named(text: str, tmp_path: Path) -> None:
+    """A row that is no plan is refused with file and line; nobody is asked."""
+    file = tmp_path / "plan.csv"
+    file.write_text(f"t,0,1\n{text}\n")
+    with pytest.raises(click.BadParameter, match=r"plan\.csv, line 2: expected topic,partition,offset or group"):
+        read_plan(str(file), ("g",))
+    file.write_text("other,t,0,1\n")
+    with pytest.raises(click.BadParameter, match="no offsets of group 'g'"):
+        read_plan(str(file), ("g",))
+
+
+def test_all_groups_leaves_share_groups_alone(broker: GroupBroker) -> None:
+    """--all-groups takes the groups of consumers, whatever state they are in."""
+    shown = json.loads(
+        output(run(broker, "groups", "reset", "--all-groups", "--topic", "t:0", "--to-latest", "--json"))
+    )
+    assert [row["group"] for row in shown["offsets"]] == ["g", "other"]
+
+
+ONE_RULE = (
+    "exactly one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, --to-datetime, --by-duration, "
+    "--from-file"
+)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ("groups reset g --topic t", ONE_RULE),
+        ("groups reset g --topic t --to-earliest --to-latest", ONE_RULE),
+        ("groups reset --topic t --to-latest", "either GROUP or --all-groups"),
+        ("groups reset g --all-groups --topic t --to-latest", "either GROUP or --all-groups"),
+        ("groups reset g --to-latest", "either --topic or --all-topics"),
+        ("groups reset g --topic t --all-topics --to-latest", "either --topic or --all-topics"),
+        ("groups reset g --topic t --to-latest --execute --dry-run", "either --dry-run or --execute"),
+        ("groups reset g --topic t --to-latest --export --json", "either --export or --json"),
+        ("groups reset g --topic t: --to-latest",
+         "Invalid value for --topic: expected TOPIC or TOPIC:0,1,..., got 't:'"),
+        ("groups reset g --topic t:0,x --to-latest",
+         "Invalid value for --topic: expected TOPIC or TOPIC:0,1,..., got 't:0,x'"),
+        ("groups reset g --topic t --to-datetime soon",
+         "Invalid value for --to-datetime: expected a time such as 2026-01-31T12:00:00.000, got 'soon'"),
+        ("groups reset g --topic t --by-duration 5m",
+         "Invalid value for --by-duration: expected a duration such as P1DT2H30M, got '5m'"),
+        ("groups delete", "Missing argument 'GROUP...'."),
+        ("configs alter topic t", "nothing to do: give --set, --delete, --append or --subtract"),
+        ("configs alter topic t --set a=1 --delete a", "a comes twice"),
+        ("configs alter broker x --set a=1", "Invalid value for NAME: expected a node id or default, got 'x'"),
+        ("configs describe broker-logger default", "Invalid value for NAME: expected a node id, got 'default'"),
+        ("topics alter t", "nothing to do: give --partitions, --config or --delete-config"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_one_line(args: str, message: str) -> None:
+    """What cannot be meant is refused before anybody is asked."""
+    assert refusal(run(None, *args.split()), 2) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("P1D", 86_400_000), ("PT1H2M3S", 3_723_000), ("PT0.5S", 500), ("-PT1M", -60_000), ("PT-1.5S", -1500),
+     ("p1dt1h", 90_000_000), ("P0D", 0)],
+)  # fmt: skip
+def test_durations(text: str, expected: int) -> None:
+    """Durations are read as java.time.Duration reads them."""
+    assert duration_ms(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "P1M", "1D", "P1Y", "PT1X", "P1D ", "PT٣S"])
+def test_what_is_no_duration(text: str) -> None:
+    """Months, years and empty parts are refused."""
+    with pytest.raises(click.BadParameter):
+        duration_ms(text)
+
+
+def test_topics_with_partitions() -> None:
+    """Words of one topic add up, and a topic without numbers is all of it."""
+    assert topic_partitions(("t:2,1", "t:1", "u", "v:0", "v", "v:1")) == {"t": [1, 2], "u": None, "v": None}
+
+
+# ---- configs
+
+
+def entry(name: str, value: str | None, source: int, **more: Any) -> Body:
+    row = {
+        "Name": name,
+        "Value": value,
+        "ReadOnly": False,
+        "IsSensitive": False,
+        "ConfigSource": source,
+        "Synonyms": [],
+    }
+    return {**row, **more}
+
+
+def test_only_what_was_set_here_is_shown(broker: GroupBroker) -> None:
+    """Without --all or --key the defaults and what comes from elsewhere are left out; secrets are never shown."""
+    synonym = {"Name": "log.retention.ms", "Value": "9", "Source": 4}
+    entries = [
+        entry("retention.ms", "5", 1, Synonyms=[synonym]),
+        entry("cleanup.policy", "", 1),
+        entry("secret", None, 1, IsSensitive=True),
+        entry("segment.bytes", "7", 5),
+    ]
+    broker.handlers[DESCRIBE_CONFIGS] = lambda version, body: {
+        "Results": [{"ErrorCode": 0, "ResourceType": 2, "ResourceName": "t", "Configs": entries}]
+    }
+    assert output(run(broker, "configs", "describe", "topic", "t")).splitlines() == [
+        "topic t",
+        "NAME            VALUE     SOURCE",
+        'cleanup.policy  ""        DYNAMIC_TOPIC_CONFIG',
+        "retention.ms    5         DYNAMIC_TOPIC_CONFIG",
+        "secret          (hidden)  DYNAMIC_TOPIC_CONFIG",
+    ]
+    (found,) = json.loads(output(run(broker, "configs", "describe", "topic", "t", "--all", "--json")))
+    assert [c["name"] for c in found["configs"]] == ["cleanup.policy", "retention.ms", "secret", "segment.bytes"]
+    assert found["configs"][1]["synonyms"] == [
+        {"name": "log.retention.ms", "value": "9", "source": "STATIC_BROKER_CONFIG"}
+    ]
+
+
+@pytest.mark.parametrize(("name", "sent", "kept"), [("7", "7", ["one"]), ("default", "", ["all"])])
+def test_a_broker_and_all_brokers_are_told_apart(broker: GroupBroker, name: str, sent: str, kept: list[str]) -> None:
+    """A broker shows what was set on it, `default` what was set for all."""
+    entries = [entry("one", "1", 2), entry("all", "2", 3), entry("static", "3", 4)]
+    broker.handlers[DESCRIBE_CONFIGS] = lambda version, body: {
+        "Results": [{"ErrorCode": 0, "ResourceType": 4, "ResourceName": sent, "Configs": entries}]
+    }
+    (found,) = json.loads(output(run(broker, "configs", "describe", "broker", name, "--json")))
+    assert [c["name"] for c in found["configs"]] == kept
+    ((_, body),) = broker.asked(DESCRIBE_CONFIGS)
+    assert [(r["ResourceType"], r["ResourceName"]) for r in body["Resources"]] == [(4, sent)]
+
+
+def test_every_operation_is_sent(broker: GroupBroker) -> None:
+    """--set, --delete, --append and --subtract are the four operations; --dry-run only asks."""
+    broker.handlers[INCREMENTAL_ALTER_CONFIGS] = lambda version, body: {
+        "Responses": [{"ErrorCode": 0, "ResourceType": 2, "ResourceName": "t"}]
+    }
+    args = ["--set", "a=1=2", "--delete", "b", "--append", "c=x", "--subtract", "d=y"]
+    assert output(run(broker, "configs", "alter", "topic", "t", *args)) == "altered topic t\n"
+    assert output(run(broker, "configs", "alter", "topic", "t", *args, "--dry-run")) == "could alter topic t\n"
+    (_, first), (_, second) = broker.asked(INCREMENTAL_ALTER_CONFIGS)
+    assert (first["ValidateOnly"], second["ValidateOnly"]) == (False, True)
+    configs = first["Resources"][0]["Configs"]
+    assert [(c["Name"], c["ConfigOperation"], c["Value"]) for c in configs] == [
+        ("a", 0, "1=2"),
+        ("c", 2, "x"),
+        ("d", 3, "y"),
+        ("b", 1, None),
+    ]
+
+
+def test_a_refused_change_has_the_brokers_text(broker: GroupBroker) -> None:
+    """What the broker says of a bad value is the one line."""
+    broker.handlers[INCREMENTAL_ALTER_CONFIGS] = lambda version, body: {
+        "Responses": [{"ErrorCode": 40, "ErrorMessage": "no such key", "ResourceType": 4, "ResourceName": "7"}]
+    }
+    shown = refusal(run(broker, "configs", "alter", "broker", "7", "--set", "a=1"))
+    assert shown == "INVALID_CONFIG: broker '7': no such key"
+
+
+def test_topics_are_altered(broker: GroupBroker) -> None:
+    """Configs and partitions change in one command, configs first; a dry run only asks."""
+    broker.handlers |= {
+        INCREMENTAL_ALTER_CONFIGS: lambda version, body: {
+            "Responses": [{"ErrorCode": 0, "ResourceType": 2, "ResourceName": "t"}]
+        },
+        CREATE_PARTITIONS: lambda version, body: {"Results": [{"Name": "t", "ErrorCode": 0}]},
+    }
+    args = ["topics", "alter", "t", "--partitions", "6", "--config", "a=1", "--delete-config", "b"]
+    assert output(run(broker, *args)) == "altered t\n"
+    shown = json.loads(output(run(broker, *args, "--dry-run", "--json")))
+    assert shown == [{"name": "t", "altered": False, "partitions": 6}]
+    grown = [(b["Topics"][0]["Count"], b["ValidateOnly"]) for _, b in broker.asked(CREATE_PARTITIONS)]
+    assert grown == [(6, False), (6, True)]
+    assert [b["ValidateOnly"] for _, b in broker.asked(INCREMENTAL_ALTER_CONFIGS)] == [False, True]

@@ -1,0 +1,549 @@
+"""`kbroker quotas`, and error 89 in `kbroker topics`, against a scripted broker: what is sent, shown and refused."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kbroker.cli import cli
+from kbroker.cli.quota_plan import number_text, read_file
+from kbroker.client.admin import Admin, MutationThrottledError
+from kbroker.client.cluster import Cluster
+from kbroker.common.quotas import QuotaEntity
+from tests.support.fake_broker import Body, FakeBroker
+
+CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
+DESCRIBE, ALTER = 48, 49
+
+Key = tuple[tuple[str, str | None], ...]
+
+
+class QuotaBroker(FakeBroker):
+    """Keeps quotas; refuses keys in `unknown_keys`, and topic changes `refusals` times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quotas: dict[Key, dict[str, float]] = {}
+        self.unknown_keys: set[str] = set()
+        self.refusals = 0
+        self.throttle_time_ms = 2345
+        self.handlers |= {
+            DESCRIBE: self.describe,
+            ALTER: self.alter,
+            CREATE_TOPICS: self.create_topics,
+            DELETE_TOPICS: self.delete_topics,
+            CREATE_PARTITIONS: self.create_partitions,
+        }
+
+    def describe(self, version: int, body: Body) -> Body:
+        wanted = {row["EntityType"]: row["Match"] for row in body["Components"]}
+        entries = [
+            {
+                "Entity": [{"EntityType": kind, "EntityName": name} for kind, name in key],
+                "Values": [{"Key": k, "Value": v} for k, v in values.items()],
+            }
+            for key, values in self.quotas.items()
+            if wanted.items() <= dict(key).items() and (not body["Strict"] or len(wanted) == len(key))
+        ]
+        return {"ErrorCode": 0, "ErrorMessage": "", "Entries": entries}
+
+    def alter(self, version: int, body: Body) -> Body:
+        responses = []
+        for entry in body["Entries"]:
+            key = tuple((part["EntityType"], part["EntityName"]) for part in entry["Entity"])
+            bad = [op["Key"] for op in entry["Ops"] if op["Key"] in self.unknown_keys and not op["Remove"]]
+            text = f"Invalid configuration key {bad[0]}" if bad else None
+            responses.append({"ErrorCode": 42 if bad else 0, "ErrorMessage": text, "Entity": entry["Entity"]})
+            if bad or body["ValidateOnly"]:
+                continue
+            values = self.quotas.setdefault(key, {})
+            for op in entry["Ops"]:
+                if op["Remove"]:
+                    values.pop(op["Key"], None)
+                else:
+                    values[op["Key"]] = op["Value"]
+            if not values:
+                del self.quotas[key]
+        return {"Entries": responses}
+
+    def _code(self) -> int:
+        self.refusals -= 1
+        return 89 if self.refusals >= 0 else 0
+
+    def _response(self, field: str, row: Body) -> Body:
+        code = self._code()
+        throttle_time_ms = self.throttle_time_ms if code else 0
+        return {"ThrottleTimeMs": throttle_time_ms, field: [{**row, "ErrorCode": code, "ErrorMessage": None}]}
+
+    def create_topics(self, version: int, body: Body) -> Body:
+        row = {"Name": body["Topics"][0]["Name"], "NumPartitions": 1, "ReplicationFactor": 1}
+        return self._response("Topics", row)
+
+    def delete_topics(self, version: int, body: Body) -> Body:
+        name = body["Topics"][0]["Name"] if version >= 6 else body["TopicNames"][0]
+        return self._response("Responses", {"Name": name})
+
+    def create_partitions(self, version: int, body: Body) -> Body:
+        return self._response("Results", {"Name": body["Topics"][0]["Name"]})
+
+
+@pytest.fixture
+def broker() -> Iterator[QuotaBroker]:
+    started = QuotaBroker()
+    yield started
+    started.close()
+
+
+def run(broker: FakeBroker, *args: str) -> Result:
+    return CliRunner().invoke(cli, args, prog_name="kbroker", env={"KBROKER_BOOTSTRAP": broker.bootstrap})
+
+
+def printed(broker: FakeBroker, *args: str) -> str:
+    result = run(broker, *args)
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    return result.stdout
+
+
+def refusal(result: Result, status: int, stdout: str = "") -> str:
+    assert (status, stdout) == (result.exit_code, result.stdout)
+    (line,) = result.stderr.splitlines()
+    return line.removeprefix("kbroker: ")
+
+
+ALICE: Key = (("user", "alice"),)
+ALICE_ANY: Key = (("user", "alice"), ("client-id", None))
+ANYBODY: Key = (("user", None),)
+
+TABLE = """\
+USER       CLIENT-ID  IP        QUOTA                       LIMIT
+-          <default>  -         request_percentage           12.5
+-          app        -         consumer_byte_rate           1000
+-          -          10.0.0.1  connection_creation_rate       30
+<default>  -          -         producer_byte_rate        1048576
+alice      -          -         consumer_byte_rate            512
+alice      -          -         producer_byte_rate           1024
+alice      <default>  -         producer_byte_rate             99
+"""
+
+
+def fill(broker: QuotaBroker) -> None:
+    broker.quotas = {
+        ALICE: {"producer_byte_rate": 1024.0, "consumer_byte_rate": 512.0},
+        ALICE_ANY: {"producer_byte_rate": 99.0},
+        ANYBODY: {"producer_byte_rate": 1048576.0},
+        (("client-id", "app"),): {"consumer_byte_rate": 1000.0},
+        (("client-id", None),): {"request_percentage": 12.5},
+        (("ip", "10.0.0.1"),): {"connection_creation_rate": 30.0},
+    }
+
+
+# ---------------------------------------------------------------- list and describe
+
+
+def test_list_shows_every_quota(broker):
+    """A row for each quota, defaults before names."""
+    fill(broker)
+    assert printed(broker, "quotas", "list").split("\n") == TABLE.split("\n")
+    assert printed(broker, "quotas", "list", "--ip", "10.0.0.1").splitlines()[1:] == [
+        "   -          -  10.0.0.1  connection_creation_rate     30"
+    ]
+    broker.quotas = {}
+    assert printed(broker, "quotas", "list") == "USER  CLIENT-ID  IP  QUOTA  LIMIT\n"
+
+
+def test_list_asks_the_broker_for_the_parts_named(broker):
+    """Names are exact, a -default is the default, and neither is strict; describe is."""
+    fill(broker)
+    printed(broker, "quotas", "list", "--user", "alice", "--client-id-default")
+    printed(broker, "quotas", "describe", "--user", "alice")
+    assert [body for _, body in broker.asked(DESCRIBE)] == [
+        {
+            "Components": [
+                {"EntityType": "user", "MatchType": 0, "Match": "alice"},
+                {"EntityType": "client-id", "MatchType": 1, "Match": None},
+            ],
+            "Strict": False,
+        },
+        {"Components": [{"EntityType": "user", "MatchType": 0, "Match": "alice"}], "Strict": True},
+    ]
+
+
+def test_describe_one_entity(broker):
+    """Exactly this one: not the user's client ids, and nothing if it has none."""
+    fill(broker)
+    assert json.loads(printed(broker, "quotas", "describe", "--user", "alice", "--json")) == [
+        {"entity": {"user": "alice"}, "quotas": {"consumer_byte_rate": 512, "producer_byte_rate": 1024}}
+    ]
+    assert json.loads(printed(broker, "quotas", "describe", "--user", "bob", "--json")) == [
+        {"entity": {"user": "bob"}, "quotas": {}}
+    ]
+    assert refusal(run(broker, "quotas", "describe"), 2) == (
+        "name an entity: --user, --client-id (or both), --ip, or their -default"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["--user", "a", "--user-default"], "only one of --user and --user-default"),
+        (["--user", ""], "Invalid value for --user: a name cannot be empty"),
+        (["--ip", "10.0.0.1", "--user", "a"], "an ip stands alone: no user or client-id beside it"),
+    ],
+)
+def test_entities_that_cannot_be_named(broker, args, text):
+    """Wrong usage, before a broker is asked."""
+    assert refusal(run(broker, "quotas", "list", *args), 2) == text
+    assert broker.asked(DESCRIBE) == []
+
+
+# ---------------------------------------------------------------- set and remove
+
+
+def test_set(broker):
+    """Several keys of one entity go in one request."""
+    out = printed(
+        *(broker, "quotas", "set", "--user", "alice", "--client-id-default"),
+        *("producer_byte_rate=1048576", "request_percentage=0.5"),
+    )
+    assert out == "set producer_byte_rate, request_percentage of user alice, client-id <default>\n"
+    ((version, body),) = broker.asked(ALTER)
+    assert (version, body) == (
+        1,
+        {
+            "Entries": [
+                {
+                    "Entity": [
+                        {"EntityType": "user", "EntityName": "alice"},
+                        {"EntityType": "client-id", "EntityName": None},
+                    ],
+                    "Ops": [
+                        {"Key": "producer_byte_rate", "Value": 1048576.0, "Remove": False},
+                        {"Key": "request_percentage", "Value": 0.5, "Remove": False},
+                    ],
+                }
+            ],
+            "ValidateOnly": False,
+        },
+    )
+
+
+def test_set_dry_run_and_json(broker):
+    """Only checked, and said so."""
+    args = ("quotas", "set", "--ip", "10.0.0.1", "connection_creation_rate=5", "--dry-run")
+    assert printed(broker, *args) == "could set connection_creation_rate of ip 10.0.0.1\n"
+    assert json.loads(printed(broker, *args, "--json")) == {
+        "altered": False,
+        "entity": {"ip": "10.0.0.1"},
+        "quotas": {"connection_creation_rate": 5},
+    }
+    assert [body["ValidateOnly"] for _, body in broker.asked(ALTER)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["producer_byte_rate"], "Invalid value for KEY=NUMBER: expected KEY=NUMBER, got 'producer_byte_rate'"),
+        (["producer_byte_rate=fast"], "Invalid value for KEY=NUMBER: producer_byte_rate must be a number, not 'fast'"),
+        (["a=1", "a=2"], "a comes twice"),
+    ],
+)
+def test_set_refuses_what_is_no_number(broker, words, text):
+    """Text limits are wrong usage."""
+    assert refusal(run(broker, "quotas", "set", "--user", "alice", *words), 2) == text
+    assert broker.asked(ALTER) == []
+
+
+def test_the_brokers_refusal_is_one_line(broker):
+    """With the entity, the code's name and the broker's own words."""
+    broker.unknown_keys = {"speed"}
+    result = run(broker, "quotas", "set", "--user", "alice", "speed=1")
+    assert refusal(result, 1) == "INVALID_REQUEST: user alice: Invalid configuration key speed"
+
+
+def test_a_broker_too_old_for_a_key_is_explained(broker):
+    """INVALID_REQUEST for a key that newer brokers know means that this one is too old; the words say so."""
+    broker.unknown_keys = {"controller_mutation_rate"}
+    result = run(broker, "quotas", "set", "--user-default", "controller_mutation_rate=5")
+    assert refusal(result, 1) == (
+        "INVALID_REQUEST: user <default>: Invalid configuration key controller_mutation_rate (this broker is too old "
+        "for it: controller_mutation_rate came with Kafka 2.7; leave it out or upgrade)"
+    )
+
+
+def test_a_broker_without_quota_requests_is_explained(broker):
+    """Brokers before 2.6 keep quotas where no request reaches them."""
+    del broker.ranges[DESCRIBE]
+    text = refusal(run(broker, "quotas", "list"), 1)
+    assert text == (
+        f"UNSUPPORTED_VERSION: {broker.bootstrap} offers versions none of DescribeClientQuotas, we speak 0-1: "
+        "brokers have quota requests from Kafka 2.6 on"
+    )
+
+
+def test_remove(broker):
+    """Named keys, or all that the entity has; what it has not is said, and nothing is sent for it."""
+    fill(broker)
+    assert printed(broker, "quotas", "remove", "--user", "alice", "producer_byte_rate", "request_percentage") == (
+        "removed producer_byte_rate of user alice\n"
+    )
+    assert broker.quotas[ALICE] == {"consumer_byte_rate": 512}
+    assert printed(broker, "quotas", "remove", "--user", "alice", "--dry-run") == (
+        "could remove consumer_byte_rate of user alice\n"
+    )
+    assert printed(broker, "quotas", "remove", "--user", "alice") == "removed consumer_byte_rate of user alice\n"
+    assert ALICE not in broker.quotas
+    sent = len(broker.asked(ALTER))
+    assert printed(broker, "quotas", "remove", "--user", "alice") == "user alice has no quota\n"
+    assert printed(broker, "quotas", "remove", "--user", "alice", "producer_byte_rate") == (
+        "user alice has no such quota\n"
+    )
+    assert json.loads(printed(broker, "quotas", "remove", "--user", "alice", "--json"))["altered"] is False
+    assert len(broker.asked(ALTER)) == sent
+    assert refusal(run(broker, "quotas", "remove", "--user", "alice", "sped"), 2) == (
+        "no quota sped; there are connection_creation_rate, consumer_byte_rate, controller_mutation_rate, "
+        "producer_byte_rate, request_percentage"
+    )
+
+
+# ---------------------------------------------------------------- resolve
+
+RESOLVED = """\
+QUOTA                     LIMIT  LEVEL  SET FOR                           COUNTED FOR
+consumer_byte_rate          512      3  user alice                        user alice, all clients
+controller_mutation_rate      -      -  -                                 -
+producer_byte_rate           99      2  user alice, client-id <default>   user alice, client-id app
+request_percentage         12.5      8  client-id <default>               client-id app, all users
+"""
+
+
+def test_resolve(broker):
+    """For each quota the level that wins, where it was set, and who shares its counter."""
+    fill(broker)
+    out = printed(broker, "quotas", "resolve", "--user", "alice", "--client-id", "app")
+    assert [line.split() for line in out.splitlines()] == [line.split() for line in RESOLVED.splitlines()]
+    (row,) = json.loads(printed(broker, "quotas", "resolve", "--client-id", "app", "--ip", "10.0.0.1", "--json"))[4:]
+    assert row == {
+        "quota": "connection_creation_rate",
+        "limit": 30,
+        "level": None,
+        "entity": {"ip": "10.0.0.1"},
+        "shared_by": "ip 10.0.0.1",
+    }
+
+
+def test_resolve_without_a_client_id(broker):
+    """Only quotas that name no client id reach it, and the command says so."""
+    fill(broker)
+    out = printed(broker, "quotas", "resolve", "--user", "alice").splitlines()
+    assert out[-1] == "Without a client id only quotas that name no client id count: levels 3 and 6."
+    rows = {row["quota"]: row for row in json.loads(printed(broker, "quotas", "resolve", "--json"))}
+    assert (rows["producer_byte_rate"]["level"], rows["producer_byte_rate"]["shared_by"]) == (
+        6,
+        "user ANONYMOUS, all clients",
+    )
+    assert rows["request_percentage"]["level"] is None
+
+
+# ---------------------------------------------------------------- files
+
+FILE = """\
+# what alice may do
+- entity: {user: alice}
+  quotas:
+    producer_byte_rate: 2048
+    request_percentage: 50.5
+- entity:
+    user: null
+  quotas: {}
+- entity: {user: "alice", client-id: null}
+  quotas: {producer_byte_rate: 99}
+"""
+DIFFERENT = """\
+- user alice: consumer_byte_rate 512
+~ user alice: producer_byte_rate 1024 -> 2048
++ user alice: request_percentage 50.5
+- user <default>: producer_byte_rate 1048576
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    path = tmp_path / "quotas.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def test_diff_shows_what_apply_would_change(broker, plan):
+    """An entity in the file has what the file says and nothing else; others are left alone; nothing is altered."""
+    fill(broker)
+    assert printed(broker, "quotas", "diff", str(plan)) == DIFFERENT
+    assert run(broker, "quotas", "diff", str(plan), "--exit-code").exit_code == 3
+    assert broker.asked(ALTER) == []
+    rows = json.loads(printed(broker, "quotas", "diff", str(plan), "--json"))
+    assert rows[1] == {"entity": {"user": "alice"}, "key": "producer_byte_rate", "before": 1024, "after": 2048}
+
+
+def test_apply_sends_all_in_one_request(broker, plan):
+    """One request for the whole file; afterwards there is no difference, and a second apply sends nothing."""
+    fill(broker)
+    assert printed(broker, "quotas", "apply", str(plan), "--dry-run") == DIFFERENT
+    assert broker.quotas[ALICE]["producer_byte_rate"] == 1024
+    assert printed(broker, "quotas", "apply", str(plan)) == DIFFERENT
+    assert [body["ValidateOnly"] for _, body in broker.asked(ALTER)] == [True, False]
+    assert [len(body["Entries"]) for _, body in broker.asked(ALTER)] == [2, 2]
+    assert broker.quotas[ALICE] == {"producer_byte_rate": 2048, "request_percentage": 50.5}
+    assert ANYBODY not in broker.quotas
+    assert (("client-id", "app"),) in broker.quotas
+    assert printed(broker, "quotas", "diff", str(plan), "--exit-code") == ""
+    assert printed(broker, "quotas", "apply", str(plan)) == ""
+    assert len(broker.asked(ALTER)) == 2
+
+
+def test_apply_with_prune(broker, plan):
+    """What the file does not name is removed too, in the same request."""
+    fill(broker)
+    printed(broker, "quotas", "apply", str(plan), "--prune")
+    assert broker.quotas == {
+        ALICE: {"producer_byte_rate": 2048, "request_percentage": 50.5},
+        ALICE_ANY: {"producer_byte_rate": 99},
+    }
+    assert len(broker.asked(ALTER)) == 1
+
+
+def test_apply_tells_what_was_made_and_what_was_refused(broker, plan):
+    """Entities stand alone: those that could be changed were, and the first refusal ends the command with 1."""
+    fill(broker)
+    broker.unknown_keys = {"request_percentage"}
+    result = run(broker, "quotas", "apply", str(plan))
+    expected = "INVALID_REQUEST: user alice: Invalid configuration key request_percentage"
+    assert refusal(result, 1, "- user <default>: producer_byte_rate 1048576\n") == expected
+
+
+def test_what_list_prints_apply_reads(broker, tmp_path):
+    """The JSON of `list` is a file for `apply`, as JSON and as YAML."""
+    fill(broker)
+    listed = printed(broker, "quotas", "list", "--json")
+    for name in ("q.json", "q.yaml"):
+        path = tmp_path / name
+        path.write_text(listed)
+        assert printed(broker, "quotas", "diff", str(path), "--prune", "--exit-code") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a list of {entity"),
+        ("{}", "expected a list of {entity"),
+        ("- user: alice", "entry 1: expected entity and quotas, of a list of {entity"),
+        ("- {entity: {}, quotas: {}}", "entry 1: entity needs a user, a client-id, both, or an ip"),
+        ("- {entity: {group: g}, quotas: {}}", "entry 1: no entity type group; there are user, client-id, ip"),
+        ("- {entity: {user: 7}, quotas: {}}", "entry 1: user 7 is no text; put it in quotes"),
+        ("- {entity: {user: a}, quotas: 5}", "entry 1 (user a): quotas must be KEY: NUMBER; {} removes them all"),
+        ("- {entity: {user: a}, quotas: {k: fast}}", "entry 1 (user a): k must be a number, not 'fast'"),
+        ("- {entity: {user: a}, quotas: {k: true}}", "entry 1 (user a): k must be a number, not True"),
+        ("- {entity: {user: a}, quotas: {k: .nan}}", "entry 1 (user a): k must be a number, not nan"),
+        ("- {entity: {user: a}, quotas: {k: 1" + "0" * 400 + "}}", "entry 1 (user a): a quota is too large a number"),
+        ("- {entity: {user: a}, quotas: {k: 1, k: 2}}", "line 1: k comes twice"),
+        ("- {entity: {1: a}, quotas: {}}", "line 1: 1 is no text; put it in quotes"),
+        ("- {entity: {user: a}, quotas: {}}\n- {entity: {user: a}, quotas: {}}", "entry 2: user a comes twice"),
+        ("- {entity: {user: a}\n  x: [", "line 2: "),
+        ("- {entity: {user: 2026-02-30}, quotas: {}}", "line 1: '2026-02-30' is no timestamp; put a name in quotes"),
+        ("- {entity: {user: a}, quotas: {k: 0x_}}", "line 1: '0x_' is no int"),
+        ("- {entity: {user: a}, quotas: {k: !!bool maybe}}", "line 1: 'maybe' is no bool"),
+        ("- {entity: {user: a}, quotas: {k: !!timestamp now}}", "line 1: 'now' is no timestamp"),
+        ("- {entity: {user: a}, quotas: {k: 1" + "0" * 5000 + "}}", "line 1: '1000"),
+        ("[" * 5000, "nested too deeply"),
+        ("- !!python/object/apply:os.system ['true']", "could not determine a constructor"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_one_line_that_says_where(broker, tmp_path, text, message):
+    """Nothing is asked of a broker, and no code of the file is run."""
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    told = refusal(run(broker, "quotas", "apply", str(path)), 1)
+    assert told.startswith(f"{path}: ")
+    assert message in told
+    assert broker.seen == []
+
+
+def test_bad_json_says_where(broker, tmp_path):
+    """The line, as for YAML."""
+    path = tmp_path / "bad.json"
+    path.write_text('[\n{"entity": {"user": "a"}, "quotas": {"k": 1, "k": 2}}]')
+    assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: k comes twice"
+    path.write_text("[" * 100_000)
+    assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: nested too deeply"
+    path.write_text("9" * 5000)
+    assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: a number has too many digits"
+    path.write_text("[\n,")
+    assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: line 2: Expecting value"
+    path.write_bytes(b"\xff")
+    assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: not UTF-8 text"
+    assert refusal(run(broker, "quotas", "diff", str(tmp_path / "none.yaml")), 1) == (
+        f"{tmp_path / 'none.yaml'}: No such file or directory"
+    )
+
+
+def test_without_pyyaml_the_command_says_what_to_install(broker, plan, monkeypatch):
+    """YAML is an extra; JSON needs nothing."""
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    assert refusal(run(broker, "quotas", "diff", str(plan)), 1) == (
+        f"{plan}: YAML needs PyYAML: pip install 'kbroker[yaml]' (a file named .json needs nothing)"
+    )
+
+
+def test_numbers_are_shown_as_short_as_they_can_be():
+    """Whole ones without a point, others with all their digits, infinity as it is."""
+    assert [number_text(n) for n in (1048576.0, 0.1, 12.5, 2.0**63, float("inf"), None)] == [
+        "1048576",
+        "0.1",
+        "12.5",
+        "9.223372036854776e+18",
+        "inf",
+        "-",
+    ]
+
+
+def test_names_in_files_are_what_they_say(tmp_path):
+    """Quoted numbers, spaces and signs are names; the default is null, and nothing else."""
+    path = tmp_path / "q.yaml"
+    path.write_text('- {entity: {user: "7", client-id: "<default>"}, quotas: {producer_byte_rate: 1}}\n')
+    assert read_file(path) == {QuotaEntity.of({"user": "7", "client-id": "<default>"}): {"producer_byte_rate": 1.0}}
+
+
+# ---------------------------------------------------------------- error 89 in `kbroker topics`
+
+
+@pytest.mark.parametrize(
+    ("args", "key", "done"),
+    [
+        (["topics", "create", "x"], CREATE_TOPICS, "created x with 1 partition\n"),
+        (["topics", "delete", "x"], DELETE_TOPICS, "deleted x\n"),
+        (["topics", "alter", "x", "--partitions", "3"], CREATE_PARTITIONS, "altered x\n"),
+    ],
+)
+def test_topics_never_retries_on_89_unless_told_to(broker, monkeypatch, args, key, done):
+    """The wait is printed and the command leaves with 75 at once; --wait sleeps as long as told, and asks again."""
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    monkeypatch.setattr(Cluster.__init__, "__kwdefaults__", {**Cluster.__init__.__kwdefaults__, "sleep": slept.append})
+    broker.refusals = 2
+    text = refusal(run(broker, *args), 75)
+    assert text == (
+        "THROTTLING_QUOTA_EXCEEDED: topic 'x': the controller mutation quota is used up, try again in 2.3 s"
+    )
+    assert (len(broker.asked(key)), slept) == (1, [])
+    assert printed(broker, *args, "--wait") == done
+    assert len(broker.asked(key)) == 3
+    assert slept[0] == 2.345
+
+
+def test_the_refusal_carries_its_delay(broker):
+    """For programs: the milliseconds of the response."""
+    broker.refusals = 1
+    with Cluster(broker.bootstrap) as cluster, pytest.raises(MutationThrottledError) as caught:
+        Admin(cluster).create_partitions("x", 2)
+    assert caught.value.throttle_time_ms == 2345

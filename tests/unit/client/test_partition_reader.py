@@ -1,0 +1,155 @@
+"""Reading one partition: requests sent ahead, failures tried again, and every end that is not the awaited one."""
+
+import struct
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+
+from kbroker.client.cluster import Cluster
+from kbroker.client.connection import BrokerConnectionError
+from kbroker.client.partition_reader import FetchSettings, PartitionReader, TopicReplacedError
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.protocol.records import build_batch, iter_records
+from tests.support.fake_log import FETCH, METADATA, FakeLogBroker, FakeTime
+
+ID = UUID(int=1)
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeLogBroker]:
+    fake = FakeLogBroker()
+    fake.logs["t", 0] = [build_batch([(None, b"%d" % i)] * 2, base_offset=2 * i) for i in range(5)]
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def time() -> FakeTime:
+    return FakeTime()
+
+
+@pytest.fixture
+def cluster(broker: FakeLogBroker, time: FakeTime) -> Iterator[Cluster]:
+    with Cluster(broker.bootstrap, clock=time.clock, sleep=time.sleep, retry_timeout_s=5) as opened:
+        yield opened
+
+
+def offsets(reader: PartitionReader) -> list[int]:
+    return [record.offset for part in reader for record in iter_records(part.data)]
+
+
+def reader(cluster: Cluster, begin: int = 0, until: int = 10, topic_id: UUID | None = ID) -> PartitionReader:
+    return PartitionReader(cluster, "t", 0, begin, until, topic_id, FetchSettings(max_partition_bytes=200))
+
+
+def test_the_next_fetch_is_sent_before_the_last_is_handed_over(cluster, broker):
+    """While the caller works on a response the next request is already with the broker."""
+    parts = iter(reader(cluster))
+    assert next(parts).fetch_offset == 0
+    assert next(parts).fetch_offset == 4  # the broker answered it, so a third may be on its way
+    assert [r.offset for part in parts for r in iter_records(part.data)] == [8, 9]
+    assert [body["Topics"][0]["Partitions"][0]["FetchOffset"] for _, body in broker.asked(FETCH)] == [0, 4, 8]
+
+
+def test_it_ends_where_it_was_told(cluster, broker):
+    """No request goes beyond the batch that holds the last offset."""
+    assert offsets(reader(cluster, 3, 6)) == [2, 3, 4, 5]
+    assert len(broker.asked(FETCH)) == 1
+
+
+def test_names_serve_where_ids_are_not_known(cluster, broker):
+    """Without an id topics go by name, whatever the broker could do."""
+    assert offsets(reader(cluster, topic_id=None)) == list(range(10))
+    assert {version for version, _ in broker.asked(FETCH)} == {12}
+
+
+def test_a_topic_made_again_is_refused_at_once(cluster, broker):
+    """Another topic of the same name is told by its id, from metadata and from the answer to a Fetch."""
+    with pytest.raises(TopicReplacedError, match="topic 't' was deleted and created again"):
+        offsets(reader(cluster, topic_id=UUID(int=2)))
+    assert broker.asked(FETCH) == []
+    parts = iter(reader(cluster))
+    next(parts)
+    broker.ids["t"] = UUID(int=2)
+    with pytest.raises(TopicReplacedError):
+        list(parts)
+
+
+def test_an_abandoned_reader_leaves_no_answer_behind(cluster, broker):
+    """Who stops early does not hand his answer to the next request of the connection."""
+    parts = iter(reader(cluster))
+    next(parts)
+    parts.close()
+    assert cluster.fetch_metadata(["t"])[0].name == "t"
+
+
+def test_failures_that_pass_are_tried_again(cluster, broker, time):
+    """A leader that moved and a connection that broke cost a wait, not the read; metadata is asked for again."""
+    responses = iter([6, None])
+    real = broker.fetch
+
+    def failing(version, body):
+        error = next(responses, 0)
+        if error is None:
+            return None
+        response = real(version, body)
+        response["Responses"][0]["Partitions"][0]["ErrorCode"] = error
+        return response
+
+    broker.handlers[FETCH] = failing
+    assert offsets(reader(cluster)) == list(range(10))
+    assert time.now > 100
+    assert len(broker.asked(METADATA)) == 3
+
+
+def test_a_broker_that_is_gone_is_told_when_retries_are_over(cluster, broker, time):
+    """Seconds after the last byte, and with its address."""
+    parts = iter(reader(cluster))
+    next(parts)
+    broker.close()
+    with pytest.raises(BrokerConnectionError, match=f"{broker.bootstrap}: "):
+        list(parts)
+    assert time.now - 100 <= 6.5  # five seconds, and the second for which a topic may be unknown
+
+
+def test_other_failures_are_not_tried_again(cluster, broker):
+    """An offset outside the log and a forbidden topic are told at once."""
+    with pytest.raises(KafkaError) as caught:
+        offsets(reader(cluster, 11, 12))
+    assert caught.value.error is Errors.OFFSET_OUT_OF_RANGE
+    assert "partition t-0 at offset 11" in str(caught.value)
+    assert len(broker.asked(FETCH)) == 1
+
+
+def test_a_log_that_ends_early_is_told(cluster, broker, time):
+    """Nothing more within the time for retries: an error that says what was awaited, not an endless wait."""
+    real = broker.fetch
+
+    def slow(version, body):
+        time.now += 0.5
+        return real(version, body)
+
+    broker.handlers[FETCH] = slow
+    with pytest.raises(KafkaError, match="partition t-0 at offset 10: nothing up to offset 12 came within 5 s"):
+        offsets(reader(cluster, 8, 12))
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        (struct.pack(">qiIbb", 0, 14, 0, 1, 0) + struct.pack(">ii", -1, -1), "message format 1"),
+        (build_batch([(None, b"x")])[:-1], "a batch cut after"),
+        (build_batch([(None, b"x")], base_offset=0), "a batch that ends at offset 0"),
+    ],
+)
+def test_answers_that_lead_nowhere_are_errors(cluster, broker, records, message):
+    """An old format, a first batch that is cut, and batches before the offset asked for do not go round for ever."""
+
+    def response(version, body):
+        part = {"PartitionIndex": 0, "HighWatermark": 10, "LastStableOffset": 10, "Records": records}
+        return {"Responses": [{"TopicId": UUID(int=1), "Partitions": [part]}]}
+
+    broker.handlers[FETCH] = response
+    with pytest.raises(KafkaError, match=message):
+        offsets(reader(cluster, 1))

@@ -1,0 +1,287 @@
+"""The configuration table and how values reach it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.common.configs.config import (
+    BROKER_TABLE,
+    TOPIC_TABLE,
+    BrokerConfig,
+    from_environment,
+    parse_properties,
+    validate_topic_configs,
+)
+from kbroker.common.configs.config_def import ConfigError, ConfigSource, to_text
+from kbroker.common.listeners import Listener
+
+KAFKA_TOPIC_DEFAULTS = {
+    "cleanup.policy": "delete",
+    "compression.gzip.level": "-1",
+    "compression.lz4.level": "9",
+    "compression.type": "producer",
+    "compression.zstd.level": "3",
+    "delete.retention.ms": "86400000",
+    "file.delete.delay.ms": "60000",
+    "flush.messages": "9223372036854775807",
+    "flush.ms": "9223372036854775807",
+    "follower.replication.throttled.replicas": "",
+    "index.interval.bytes": "4096",
+    "leader.replication.throttled.replicas": "",
+    "local.retention.bytes": "-2",
+    "local.retention.ms": "-2",
+    "max.compaction.lag.ms": "9223372036854775807",
+    "max.message.bytes": "1048588",
+    "message.timestamp.after.max.ms": "3600000",
+    "message.timestamp.before.max.ms": "9223372036854775807",
+    "message.timestamp.type": "CreateTime",
+    "min.cleanable.dirty.ratio": "0.5",
+    "min.compaction.lag.ms": "0",
+    "min.insync.replicas": "1",
+    "preallocate": "false",
+    "remote.log.copy.disable": "false",
+    "remote.log.delete.on.disable": "false",
+    "remote.storage.enable": "false",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+    "segment.bytes": "1073741824",
+    "segment.index.bytes": "10485760",
+    "segment.jitter.ms": "0",
+    "segment.ms": "604800000",
+    "unclean.leader.election.enable": "false",
+}
+
+
+def test_topic_keys_are_kafkas():
+    """A topic has exactly Kafka 4.3's keys, and its defaults follow from the broker's."""
+    assert {name: to_text(value) for name, value in BrokerConfig().topic_configs({}).items()} == KAFKA_TOPIC_DEFAULTS
+
+
+def test_table_defaults_pass_their_own_validators():
+    """No key has a default that the key itself would refuse."""
+    for key in (*BROKER_TABLE.values(), *TOPIC_TABLE.values()):
+        assert key.parse(to_text(key.default)) == key.default, key.name
+
+
+def test_every_synonym_is_a_broker_key():
+    """The broker key behind each topic key exists."""
+    assert {key.synonym for key in TOPIC_TABLE.values()} - set(BROKER_TABLE) == {None}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("retention.ms", "soon", "Invalid value soon for configuration retention.ms: Not a number of type LONG"),
+        ("retention.ms", "-2", "Invalid value -2 for configuration retention.ms: Value must be at least -1"),
+        ("segment.bytes", "1", "Invalid value 1 for configuration segment.bytes: Value must be at least 1048576"),
+        (
+            "segment.bytes",
+            "3000000000",
+            "Invalid value 3000000000 for configuration segment.bytes: Not a number of type INT",
+        ),
+        (
+            "cleanup.policy",
+            "shred",
+            "Invalid value shred for configuration cleanup.policy: String must be one of: compact, delete",
+        ),
+        (
+            "preallocate",
+            "maybe",
+            "Invalid value maybe for configuration preallocate: Expected value to be either true or false",
+        ),
+        (
+            "min.cleanable.dirty.ratio",
+            "2",
+            "Invalid value 2.0 for configuration min.cleanable.dirty.ratio: Value must be no more than 1",
+        ),
+        ("no.such.key", "1", "Unknown topic config name: no.such.key"),
+    ],
+)
+def test_bad_topic_value(key, value, text):
+    """A topic value that cannot be is refused in Kafka's words."""
+    with pytest.raises(ConfigError) as caught:
+        validate_topic_configs({key: value})
+    assert text == str(caught.value)
+
+
+def test_compaction_lags_that_contradict_each_other():
+    """The shortest lag of compaction above the longest one is refused in Kafka's words."""
+    with pytest.raises(ConfigError) as caught:
+        validate_topic_configs({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
+    assert str(caught.value) == ("conflict topic config setting min.compaction.lag.ms (10) > max.compaction.lag.ms (5)")
+    validate_topic_configs({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"})
+
+
+def test_bad_value_names_key_value_and_what_is_allowed():
+    """A broker that cannot start says which key, which value, and what would be right."""
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig({"num.io.threads": "0"})
+    assert caught.value.explain() == (
+        "Invalid value 0 for configuration num.io.threads: Value must be at least 1 "
+        "(allowed: a whole number of 32 bits, 1 to 10000)"
+    )
+
+
+def test_unknown_keys_are_kept_for_a_warning():
+    """An unknown key does not stop the broker, nor is it lost."""
+    assert BrokerConfig({"no.such.key": "1", "num.partitions": "4"}).unknown == {"no.such.key": "1"}
+
+
+@pytest.mark.parametrize("value", ["1", "104857599"])
+def test_queued_bytes_must_hold_one_request(value):
+    """A pool too small for the largest request would block for ever."""
+    with pytest.raises(ConfigError, match=r"socket\.request\.max\.bytes"):
+        BrokerConfig({"queued.max.request.bytes": value})
+
+
+@pytest.mark.parametrize("value", ["-1", "0", "104857600"])
+def test_queued_bytes_unlimited_or_large_enough(value):
+    """No limit, or at least one largest request."""
+    assert BrokerConfig({"queued.max.request.bytes": value}).integer("queued.max.request.bytes") == int(value)
+
+
+def test_later_sources_win(tmp_path):
+    """--set wins over the environment, which wins over the file."""
+    path = tmp_path / "server.properties"
+    path.write_text("num.partitions=2\nnum.io.threads=3\nlog.dirs=/from/file\n")
+    environ = {"KAFKA_NUM_IO_THREADS": "4", "KAFKA_LOG_DIRS": "/from/env", "HOME": "/root"}
+    config = BrokerConfig.load(path, ["log.dirs=/from/set"], environ)
+    assert (
+        config.integer("num.partitions"),
+        config.integer("num.io.threads"),
+        str(config.log_dir),
+    ) == (2, 4, "/from/set")
+
+
+def test_environment_names():
+    """Kafka's images, ours, and our own keys; what is no setting is left alone."""
+    environ = {
+        "KAFKA_LOG_DIRS": "a",
+        "KAFKA_CFG_NUM_PARTITIONS": "2",
+        "KBROKER_CFG_NUM_IO_THREADS": "3",
+        "KBROKER_REQUEST_BATCH_MAX": "1",
+        "KAFKA_OPTS": "-X",
+        "KAFKA_HOME": "/opt",
+        "KBROKER_SANITIZE": "x",
+        "KAFKA_CFG_NO_SUCH": "y",
+    }
+    assert from_environment(environ) == {
+        "log.dirs": "a",
+        "num.partitions": "2",
+        "num.io.threads": "3",
+        "kbroker.request.batch.max": "1",
+        "no.such": "y",
+    }
+
+
+def test_properties_file():
+    """Comments, separators, continued lines and escapes as Java reads them."""
+    text = "# a\n! b\n a.b = 1 \nc:2\nd 3\ne=x,\\\n   y\nf=a\\tb\\u0041\nempty=\n\nlast=\\\\"
+    found = parse_properties(text)
+    assert found == {
+        "a.b": "1",
+        "c": "2",
+        "d": "3",
+        "e": "x,y",
+        "f": "a\tbA",
+        "empty": "",
+        "last": "\\",
+    }
+
+
+@pytest.mark.parametrize("key", ["kbroker.request.log.sampling", "log.cleaner.min.cleanable.ratio"])
+def test_a_share_that_is_no_number_is_refused_with_its_name(key):
+    """NaN is neither below nor above a limit."""
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig({key: "nan"})
+    assert refused.value.explain().startswith(f"Invalid value nan for configuration {key}: ")
+    assert "0 to 1" in refused.value.explain()
+
+
+@pytest.mark.parametrize("word", ["num.partitions", "=1", ""])
+def test_set_needs_key_and_value(word):
+    """A --set without key=value is refused, not guessed at."""
+    with pytest.raises(ConfigError, match="key=value"):
+        BrokerConfig.load(overrides=[word])
+
+
+def test_retention_falls_back_from_ms_to_minutes_to_hours():
+    """The finer unit wins wherever it is set."""
+    assert BrokerConfig({"log.retention.hours": 2}).topic_default("retention.ms") == 7_200_000
+    assert BrokerConfig({"log.retention.hours": 2, "log.retention.minutes": 1}).topic_default("retention.ms") == 60_000
+    assert BrokerConfig({"log.retention.minutes": 1, "log.retention.ms": 5}).topic_default("retention.ms") == 5
+    assert BrokerConfig({"log.retention.hours": -1}).topic_default("retention.ms") == -1
+
+
+def test_dynamic_values_win_and_name_their_source():
+    """This broker's value, then the default of all brokers, then the file, then the table."""
+    config = BrokerConfig({"message.max.bytes": 300})
+    config.set_dynamic({"message.max.bytes": "100"}, {"message.max.bytes": "200", "gone.key": "1"})
+    assert config.topic_default("max.message.bytes") == 100
+    assert config.sources("message.max.bytes") == [
+        (ConfigSource.DYNAMIC_BROKER_CONFIG, "100"),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, "200"),
+        (ConfigSource.STATIC_BROKER_CONFIG, 300),
+        (ConfigSource.DEFAULT_CONFIG, 1_048_588),
+    ]
+
+
+def test_default_listener_is_local():
+    """Nothing but this machine can reach a broker nobody configured."""
+    assert BrokerConfig().listeners == [Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092)]
+
+
+def test_listeners_with_names_of_their_own():
+    """Several listeners, IPv6 in brackets, one advertised elsewhere."""
+    config = BrokerConfig(
+        {
+            "listeners": "INTERNAL://[::1]:0,EXTERNAL://:9094",
+            "listener.security.protocol.map": "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT",
+            "advertised.listeners": "EXTERNAL://broker.example:9094",
+        }
+    )
+    assert config.listeners == [
+        Listener("INTERNAL", "PLAINTEXT", "::1", 0),
+        Listener("EXTERNAL", "PLAINTEXT", "", 9094),
+    ]
+    assert config.advertised_listeners == [Listener("EXTERNAL", "PLAINTEXT", "broker.example", 9094)]
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"listeners": "127.0.0.1:9092"}, "NAME://host:port"),
+        ({"listeners": ""}, "At least one"),
+        ({"listeners": "PLAINTEXT://x:70000"}, "out of range"),
+        ({"listeners": "OTHER://x:1"}, "does not name OTHER"),
+        ({"listeners": "PLAINTEXT://x:1,PLAINTEXT://x:2"}, "used twice"),
+        ({"advertised.listeners": "SSL://x:1"}, "listeners does not name SSL"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "cannot reach"),
+        ({"listener.security.protocol.map": "PLAINTEXT"}, "NAME:PROTOCOL"),
+        ({"log.dirs": "a,b"}, "Only one folder"),
+        ({"default.replication.factor": "3"}, "one broker"),
+        ({"offsets.topic.segment.bytes": "1048575"}, "at least 1048576"),  # its topic could not be made: no group works
+        ({"transaction.state.log.segment.bytes": "1000"}, "at least 1048576"),
+    ],
+)
+def test_settings_that_cannot_work(values, text):
+    """What the broker could not do is refused at start."""
+    with pytest.raises(ConfigError, match=text):
+        BrokerConfig(values)
+
+
+@pytest.mark.parametrize("values", [{"node.id": 7}, {"broker.id": 7}, {"broker.id": 3, "node.id": 7}])
+def test_broker_id_is_described_as_node_id(values):
+    """Each of the two names shows the number of the other."""
+    config = BrokerConfig(values)
+    assert (config.value("node.id"), config.value("broker.id")) == (7, 7)
+    assert config.sources("broker.id") == [(ConfigSource.STATIC_BROKER_CONFIG, 7), (ConfigSource.DEFAULT_CONFIG, -1)]
+
+
+def test_broker_id_is_the_old_name_of_node_id():
+    """An old file keeps its number; the new key wins."""
+    assert (
+        BrokerConfig({"broker.id": 7}).node_id,
+        BrokerConfig({"broker.id": 7, "node.id": 3}).node_id,
+        BrokerConfig().node_id,
+    ) == (7, 3, 1)

@@ -1,0 +1,553 @@
+"""Classic groups on a virtual clock: joins, syncs, sessions, rebalances, static members, and members that die."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.group_coordinator import GroupSettings
+from kbroker.coordinator.membership import LeavingMember
+from tests.support.groups import REBALANCE_MS, SESSION_MS, Groups, MemoryTopic
+
+NONE = Errors.NONE
+
+
+# ---------------------------------------------------------------- join
+
+
+def test_an_empty_group_waits_for_more_members_and_no_longer():
+    """The first rebalance ends after the initial delay, not a tick before, when nobody else comes."""
+    groups = Groups(GroupSettings(initial_rebalance_delay_ms=3000))
+    joined = groups.join()
+    groups.after(2900)
+    assert joined == []
+    groups.after(100)
+    assert (joined.one.error, joined.one.generation_id, joined.one.leader_id) == (NONE, 1, joined.one.member_id)
+
+
+def test_the_initial_delay_is_prolonged_by_newcomers_up_to_the_rebalance_timeout():
+    """Somebody who comes in the delay starts another one; all delays together last at most the rebalance time-out."""
+    groups = Groups(GroupSettings(initial_rebalance_delay_ms=3000))
+    responses = [groups.join(rebalance_ms=7000)]
+    for _ in range(2):
+        groups.after(2000)
+        responses.append(groups.join(rebalance_ms=7000))
+        groups.after(1000)
+    groups.after(900)
+    assert not any(responses)
+    groups.after(100)
+    assert [response.one.generation_id for response in responses] == [1, 1, 1]
+
+
+def test_a_member_id_is_handed_out_first():
+    """A newcomer of v4 gets an id and MEMBER_ID_REQUIRED, joins with it, and is a member then."""
+    groups = Groups()
+    given = groups.join(known=True).one
+    assert given.error is Errors.MEMBER_ID_REQUIRED
+    assert given.member_id.startswith("client-")
+    assert groups.members() == []
+    joined = groups.join(given.member_id, known=True).one
+    assert (joined.error, joined.member_id, joined.generation_id) == (NONE, given.member_id, 1)
+
+
+def test_an_unused_member_id_expires_with_its_session():
+    """A handed-out id that nobody uses holds a rebalance up for a session at most."""
+    groups = Groups()
+    first = groups.lone()
+    groups.join(known=True, session_ms=6000)
+    waiting = groups.join(first.member_id, rebalance_ms=60_000)
+    groups.after(5900)
+    assert waiting == []
+    groups.beat(first.member_id, 1)
+    groups.after(200)
+    assert waiting.one.generation_id == 2
+
+
+def test_an_unused_member_id_can_be_given_back():
+    """Leaving with a pending id ends it; it cannot join then."""
+    groups = Groups()
+    given = groups.join(known=True).one
+    assert groups.beat(given.member_id, 0) is Errors.UNKNOWN_MEMBER_ID
+    assert groups.leave(given.member_id) == [NONE]
+    assert groups.join(given.member_id).one.error is Errors.UNKNOWN_MEMBER_ID
+
+
+def test_a_group_whose_only_member_never_joined_is_there_until_the_next_look():
+    """As with Apache Kafka 4.3.1: the handed-out id expires, the group is Empty until old offsets are looked for."""
+    groups = Groups()
+    groups.join(known=True, session_ms=6000)
+    groups.after(6100)
+    assert [groups.state(), groups.state()] == ["Empty", "Empty"]
+    groups.coordinator.expire_offsets()
+    assert groups.state() == "Dead"
+
+
+def test_only_the_leader_sees_the_members():
+    """Both get the same generation, leader and protocol; the metadata of all goes to the leader alone."""
+    groups = Groups()
+    first = groups.lone(protocols=[("a", b"1a"), ("b", b"1b")])
+    second = groups.join(protocols=[("b", b"2b")])
+    assert second == []
+    assert groups.beat(first.member_id, 1) is Errors.REBALANCE_IN_PROGRESS
+    leader = groups.join(first.member_id, protocols=[("a", b"1a"), ("b", b"1b")]).one
+    other = second.one
+    assert leader.leader_id == other.leader_id == leader.member_id
+    assert {one.metadata for one in leader.members} == {b"1b", b"2b"}
+    assert (other.members, other.protocol_name, other.generation_id) == ((), "b", 2)
+
+
+def test_the_protocol_with_most_votes_is_chosen_among_the_common_ones():
+    """A favourite that one member does not know loses to a common one."""
+    groups = Groups(GroupSettings(initial_rebalance_delay_ms=10))
+    wanted = [["x", "a", "b"], ["b", "a"], ["b", "a"]]
+    responses = [groups.join(protocols=[(name, b"") for name in names]) for names in wanted]
+    groups.after(300)
+    assert {response.one.protocol_name for response in responses} == {"b"}
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        ("range roundrobin", "range"),
+        ("roundrobin range", "range"),
+        ("range sticky", "sticky"),
+        ("sticky range", "sticky"),
+        ("cooperative-sticky range", "range"),
+        ("range cooperative-sticky", "range"),
+        ("sticky roundrobin", "sticky"),
+        ("b a", "a"),
+        ("zz b", "zz"),
+        ("range roundrobin sticky", "sticky"),
+        ("sticky cooperative-sticky roundrobin", "sticky"),
+        ("uniform stream \u00e9", "uniform"),
+        ("p4 p3 p2 p1", "p1"),
+    ],
+)
+def test_a_tie_of_votes_is_decided_as_kafka_decides_it(names, chosen):
+    """Each member prefers another of the protocols that all know; the responses are Apache Kafka 4.3.1's."""
+    groups = Groups(GroupSettings(initial_rebalance_delay_ms=10))
+    known = names.split()
+    wanted = [[one, *(name for name in known if name != one)] for one in known]
+    responses = [groups.join(protocols=[(name, b"") for name in favourites]) for favourites in wanted]
+    groups.after(300)
+    assert {response.one.protocol_name for response in responses} == {chosen}
+
+
+def test_an_assignment_is_shown_in_every_state_and_metadata_in_a_stable_group():
+    """As Apache Kafka 4.3.1 shows them; a rebalance that syncs were refused for leaves no assignment."""
+    groups = Groups()
+
+    def shown():
+        found = groups.coordinator.describe("g")
+        return found.state.value, found.protocol_name, [(one.metadata, one.assignment) for one in found.members]
+
+    one = groups.join(protocols=[("range", b"m1")]).one
+    assert shown() == ("CompletingRebalance", "", [(b"", b"")])
+    groups.sync(one.member_id, 1, {one.member_id: b"all"})
+    assert shown() == ("Stable", "range", [(b"m1", b"all")])
+    waiting = groups.join(protocols=[("range", b"m2")])
+    assert shown() == ("PreparingRebalance", "", [(b"", b"all"), (b"", b"")])
+    groups.join(one.member_id, protocols=[("range", b"m1")])
+    assert shown() == ("CompletingRebalance", "", [(b"", b"all"), (b"", b"")])
+    groups.sync(waiting.one.member_id, 2)
+    groups.join(protocols=[("range", b"m3")])
+    assert shown() == ("PreparingRebalance", "", [(b"", b"")] * 3)
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ({"group": ""}, Errors.INVALID_GROUP_ID),
+        ({"session_ms": 5999}, Errors.INVALID_SESSION_TIMEOUT),
+        ({"session_ms": 1_800_001}, Errors.INVALID_SESSION_TIMEOUT),
+        ({"session_ms": -1}, Errors.INVALID_SESSION_TIMEOUT),
+        ({"member_id": "stranger"}, Errors.UNKNOWN_MEMBER_ID),
+        ({"protocols": []}, Errors.INCONSISTENT_GROUP_PROTOCOL),
+        ({"kind": ""}, Errors.INCONSISTENT_GROUP_PROTOCOL),
+    ],
+)
+def test_a_join_that_is_refused_leaves_nothing(how, error):
+    """The right code, and no group in the list afterwards."""
+    groups = Groups()
+    assert groups.join(**how).one.error is error
+    assert groups.coordinator.list_groups() == []
+
+
+def test_a_group_that_is_full_takes_nobody_in():
+    """group.max.size counts members; those inside may join again."""
+    groups = Groups(GroupSettings(initial_rebalance_delay_ms=0, max_size=1))
+    first = groups.lone()
+    assert groups.join().one.error is Errors.GROUP_MAX_SIZE_REACHED
+    assert groups.join(first.member_id).one.generation_id == 2
+
+
+def test_a_follower_that_joins_again_unchanged_hears_of_the_same_generation():
+    """Its response was lost: no rebalance. With other metadata, and for the leader, there is one."""
+    groups = Groups()
+    leader, follower = groups.pair()
+    again = groups.join(follower.member_id).one
+    assert (again.generation_id, again.members) == (2, ())
+    assert groups.state() == "Stable"
+    waiting = groups.join(follower.member_id, protocols=[("range", b"new")])
+    assert waiting == []
+    assert groups.state() == "PreparingRebalance"
+    groups.join(leader.member_id)
+    assert waiting.one.generation_id == 3
+
+
+def test_a_second_join_of_one_member_answers_the_first():
+    """A request that is overtaken must not stay open for ever."""
+    groups = Groups()
+    first = groups.lone()
+    groups.join()
+    waiting = groups.join(first.member_id, protocols=[("range", b"x")])
+    assert waiting.one.generation_id == 2
+    one = groups.join(first.member_id, protocols=[("range", b"y")])
+    two = groups.join(first.member_id, protocols=[("range", b"z")])
+    assert one.one.error is Errors.REBALANCE_IN_PROGRESS
+    assert two == []
+
+
+# ---------------------------------------------------------------- sync
+
+
+def test_members_wait_for_the_leaders_assignment():
+    """A follower's sync waits; whom the leader left out gets no bytes, a stranger in it is nobody."""
+    groups = Groups()
+    first = groups.lone()
+    waiting = groups.join()
+    groups.join(first.member_id)
+    second = waiting.one
+    follower = groups.sync(second.member_id, 2)
+    assert follower == []
+    leader = groups.sync(first.member_id, 2, {first.member_id: b"L", "stranger": b"S"})
+    assert leader.one.assignment == b"L"
+    assert (follower.one.error, follower.one.assignment) == (NONE, b"")
+    assert groups.state() == "Stable"
+    assert groups.sync(first.member_id, 2).one.assignment == b"L"
+
+
+def test_syncs_that_are_wrong_are_refused():
+    """Unknown group and member, another generation, another protocol, and in a rebalance."""
+    groups = Groups()
+    assert groups.sync("m", 1, group="").one.error is Errors.INVALID_GROUP_ID
+    assert groups.sync("m", 1).one.error is Errors.UNKNOWN_MEMBER_ID
+    one = groups.lone()
+    assert groups.sync("stranger", 1).one.error is Errors.UNKNOWN_MEMBER_ID
+    assert groups.sync(one.member_id, 2).one.error is Errors.ILLEGAL_GENERATION
+    assert groups.sync(one.member_id, 1, kind="connect").one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
+    assert groups.sync(one.member_id, 1, name="other").one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
+    groups.join()
+    assert groups.sync(one.member_id, 1).one.error is Errors.REBALANCE_IN_PROGRESS
+
+
+def test_a_newcomer_sends_waiting_syncs_back_to_join():
+    """Syncs that wait for a leader are answered REBALANCE_IN_PROGRESS when a rebalance starts."""
+    groups = Groups()
+    first = groups.lone()
+    waiting = groups.join()
+    groups.join(first.member_id)
+    second = waiting.one
+    follower = groups.sync(second.member_id, 2)
+    groups.join()
+    assert follower.one.error is Errors.REBALANCE_IN_PROGRESS
+    assert groups.state() == "PreparingRebalance"
+
+
+def test_a_second_sync_of_one_member_answers_the_first():
+    """A request that is overtaken must not stay open for ever."""
+    groups = Groups()
+    first = groups.lone()
+    waiting = groups.join()
+    groups.join(first.member_id)
+    one = groups.sync(waiting.one.member_id, 2)
+    two = groups.sync(waiting.one.member_id, 2)
+    assert (one.one.error, two) == (Errors.REBALANCE_IN_PROGRESS, [])
+
+
+# ---------------------------------------------------------------- members that die
+
+
+def test_a_silent_member_is_out_at_the_end_of_its_session():
+    """Not a moment before; the group is empty then, a generation later."""
+    groups = Groups()
+    one = groups.lone()
+    groups.after(SESSION_MS - 100)
+    assert groups.members() == [one.member_id]
+    assert groups.beat(one.member_id, 1) is NONE
+    groups.after(SESSION_MS - 100)
+    assert groups.members() == [one.member_id]
+    groups.after(100)
+    assert (groups.state(), groups.members()) == ("Empty", [])
+    assert groups.beat(one.member_id, 1) is Errors.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_dies_in_a_stable_group_starts_a_rebalance():
+    """The one that lives hears of it, joins, and is alone."""
+    groups = Groups()
+    leader, dead = groups.pair()
+    for _ in range(3):
+        groups.after(SESSION_MS // 3)
+        code = groups.beat(leader.member_id, 2)
+    groups.after(100)
+    code = groups.beat(leader.member_id, 2)
+    assert code is Errors.REBALANCE_IN_PROGRESS
+    assert groups.join(leader.member_id).one.generation_id == 3
+    assert groups.members() == [leader.member_id]
+    assert groups.beat(dead.member_id, 2) is Errors.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_dies_before_it_rejoins_is_left_behind():
+    """A rebalance waits for it until its session ends; the others get their generation then."""
+    groups = Groups()
+    leader, dead = groups.pair()
+    waiting = groups.join(leader.member_id)
+    newcomer = groups.join()
+    assert (waiting, newcomer) == ([], [])
+    groups.after(SESSION_MS + 100)
+    assert waiting.one.generation_id == newcomer.one.generation_id == 3
+    assert dead.member_id not in groups.members()
+
+
+def test_a_member_that_beats_but_never_rejoins_is_out_after_the_rebalance_timeout():
+    """Signs of life do not hold a rebalance up for ever."""
+    groups = Groups()
+    leader, lazy = groups.pair()
+    waiting = groups.join(leader.member_id)
+    for _ in range(REBALANCE_MS // 5000):
+        assert waiting == []
+        assert groups.beat(lazy.member_id, 2) is Errors.REBALANCE_IN_PROGRESS
+        groups.after(5000)
+    assert waiting.one.generation_id == 3
+    assert groups.members() == [leader.member_id]
+
+
+def test_a_leader_that_dies_before_it_rejoins_is_replaced():
+    """One of those that joined leads."""
+    groups = Groups()
+    leader, other = groups.pair()
+    waiting = groups.join(other.member_id, protocols=[("range", b"changed")])
+    groups.after(SESSION_MS + 100)
+    assert (waiting.one.leader_id, waiting.one.generation_id) == (other.member_id, 3)
+    assert leader.member_id not in groups.members()
+
+
+def test_a_leader_that_dies_before_it_syncs_does_not_block_the_others():
+    """Its session ends while the others wait for the assignment: they are told to join again."""
+    groups = Groups()
+    first = groups.lone()
+    waiting = groups.join()
+    groups.join(first.member_id)
+    second = waiting.one
+    synced = groups.sync(second.member_id, 2)
+    groups.after(SESSION_MS)
+    assert synced.one.error is Errors.REBALANCE_IN_PROGRESS
+    assert groups.join(second.member_id).one.leader_id == second.member_id
+
+
+def test_a_follower_that_beats_but_never_syncs_is_out_after_the_rebalance_timeout():
+    """The group is stable without it at first, and rebalances when its time is over (KIP-735)."""
+    groups = Groups()
+    first = groups.lone()
+    waiting = groups.join()
+    groups.join(first.member_id)
+    lazy = waiting.one.member_id
+    groups.sync(first.member_id, 2, {})
+    for _ in range(REBALANCE_MS // 5000):
+        assert groups.beat(first.member_id, 2) is NONE
+        assert groups.beat(lazy, 2) is NONE
+        groups.after(5000)
+    assert groups.beat(first.member_id, 2) is Errors.REBALANCE_IN_PROGRESS
+    assert groups.members() == [first.member_id]
+
+
+def test_a_newcomer_that_gives_up_in_a_long_rebalance_is_out_after_five_minutes():
+    """A first join has no session; its request must not be waited for for ever."""
+    groups = Groups()
+    leader = groups.lone(session_ms=1_000_000, rebalance_ms=1_000_000)
+    newcomer = groups.join(rebalance_ms=1_000_000)
+    groups.after(5 * 60_000 + 100)
+    assert newcomer.one.error is Errors.UNKNOWN_MEMBER_ID
+    assert groups.members() == [leader.member_id]
+
+
+def test_leaving_rebalances_at_once():
+    """The others need not wait for a session to end; the last one leaves an empty group."""
+    groups = Groups()
+    leader, other = groups.pair()
+    assert groups.leave(other.member_id, "stranger") == [NONE, Errors.UNKNOWN_MEMBER_ID]
+    assert groups.join(leader.member_id).one.generation_id == 3
+    assert groups.leave(leader.member_id) == [NONE]
+    assert groups.state() == "Empty"
+    assert groups.leave(leader.member_id) == [Errors.UNKNOWN_MEMBER_ID]
+
+
+def test_who_leaves_has_its_waiting_requests_answered():
+    """A member that leaves on another connection while its join waits."""
+    groups = Groups()
+    groups.pair()
+    newcomer = groups.join()
+    assert newcomer == []
+    groups.leave(groups.members()[-1])
+    assert newcomer.one.error is Errors.UNKNOWN_MEMBER_ID
+
+
+# ---------------------------------------------------------------- static members
+
+
+def test_a_static_member_returns_without_a_rebalance():
+    """It gets a new id, its old assignment and the same generation; the old id is fenced."""
+    groups = Groups()
+    first = groups.lone(instance="i")
+    back = groups.join(instance="i", skip=True).one
+    assert back.member_id != first.member_id
+    assert (back.generation_id, back.leader_id, back.skip_assignment) == (1, back.member_id, True)
+    assert [one.member_id for one in back.members] == [back.member_id]
+    assert groups.state() == "Stable"
+    assert groups.beat(first.member_id, 1, instance="i") is Errors.FENCED_INSTANCE_ID
+    assert groups.join(first.member_id, instance="i").one.error is Errors.FENCED_INSTANCE_ID
+    assert groups.sync(back.member_id, 1, instance="i").one.assignment == b"all"
+    groups.after(SESSION_MS - 100)
+    assert groups.members() == [back.member_id]
+    groups.after(100)
+    assert groups.members() == []
+
+
+def test_before_v9_a_returning_leader_hears_of_the_leader_that_was():
+    """Told that it leads it would assign again; so it gets its old id as the leader's, and no members."""
+    groups = Groups()
+    first = groups.lone(instance="i")
+    back = groups.join(instance="i").one
+    assert (back.leader_id, back.members, back.skip_assignment) == (first.member_id, (), False)
+
+
+def test_a_static_member_that_waits_is_fenced_by_its_successor():
+    """Two processes with one instance id: the earlier join is answered FENCED_INSTANCE_ID."""
+    groups = Groups()
+    groups.lone()
+    one = groups.join(instance="i")
+    two = groups.join(instance="i")
+    assert one.one.error is Errors.FENCED_INSTANCE_ID
+    assert two == []
+
+
+def test_a_static_member_survives_a_rebalance_it_missed():
+    """It did not rejoin in time, its session goes on: it is in the next generation; a dynamic one would be out."""
+    groups = Groups()
+    static = groups.lone(instance="i", session_ms=60_000, rebalance_ms=7000)
+    newcomer = groups.join(rebalance_ms=7000)
+    groups.after(7100)
+    assert newcomer.one.generation_id == 2
+    assert static.member_id in groups.members()
+    assert newcomer.one.leader_id == newcomer.one.member_id
+
+
+def test_a_rebalance_nobody_rejoins_waits_on():
+    """All are static and silent: no generation is made of nobody; their sessions decide."""
+    groups = Groups()
+    static = groups.lone(instance="i", session_ms=30_000, rebalance_ms=7000)
+    newcomer = groups.join(rebalance_ms=7000)
+    groups.leave(groups.members()[-1])
+    assert newcomer.one.error is Errors.UNKNOWN_MEMBER_ID
+    groups.after(7100)
+    assert groups.state() == "PreparingRebalance"
+    assert groups.members() == [static.member_id]
+    groups.after(30_000)
+    assert groups.state() == "Empty"
+
+
+def test_an_administrator_removes_a_static_member_by_its_instance_id():
+    """Without a member id; a wrong pair is fenced."""
+    groups = Groups()
+    groups.lone(instance="i")
+    leaving = [LeavingMember("other", "i"), LeavingMember("", "j"), LeavingMember("", "i")]
+    assert groups.coordinator.leave("g", leaving) == [
+        Errors.FENCED_INSTANCE_ID,
+        Errors.UNKNOWN_MEMBER_ID,
+        NONE,
+    ]
+    assert groups.state() == "Empty"
+
+
+# ---------------------------------------------------------------- the whole
+
+
+def test_a_thousand_members_join_at_once():
+    """One rebalance, one generation, everybody assigned, in a bounded time (quadratic work would take minutes)."""
+    groups = Groups(GroupSettings(initial_rebalance_delay_ms=3000))
+    begun = time.perf_counter()
+    responses = [groups.join() for _ in range(1000)]
+    groups.after(6100)
+    joined = [response.one for response in responses]
+    assert {one.generation_id for one in joined} == {1}
+    (leader,) = [one for one in joined if one.members]
+    assert len(leader.members) == 1000
+    assignments = {one.member_id: one.member_id.encode() for one in leader.members}
+    synced = [groups.sync(one.member_id, 1, assignments if one is leader else None) for one in joined]
+    assert all(response.one.assignment == one.member_id.encode() for one, response in zip(joined, synced, strict=True))
+    assert groups.state() == "Stable"
+    assert time.perf_counter() - begun < 10
+
+
+def test_a_stop_answers_everything_that_waits():
+    """Joins and syncs that wait are answered NOT_COORDINATOR, later requests COORDINATOR_NOT_AVAILABLE."""
+    groups = Groups()
+    first = groups.lone()
+    waiting = groups.join()
+    groups.lone(group="other")
+    groups.join(group="third", rebalance_ms=60_000)
+    groups.coordinator.close()
+    assert waiting.one.error is Errors.NOT_COORDINATOR
+    with pytest.raises(KafkaError) as info:
+        groups.beat(first.member_id, 1)
+    assert info.value.error is Errors.COORDINATOR_NOT_AVAILABLE
+    groups.coordinator.close()
+
+
+def test_a_group_that_cannot_be_written_down_tells_its_members(monkeypatch):
+    """The log refuses the assignment: every sync gets the error, and the group rebalances."""
+    groups = Groups()
+    first = groups.lone()
+    waiting = groups.join()
+    groups.join(first.member_id)
+    follower = groups.sync(waiting.one.member_id, 2)
+
+    def refuse(*_):
+        raise KafkaError(Errors.NOT_COORDINATOR)
+
+    monkeypatch.setattr(groups.coordinator._log, "append", refuse)
+    leader = groups.sync(first.member_id, 2, {first.member_id: b"x"})
+    assert follower.one.error is leader.one.error is Errors.NOT_COORDINATOR
+    assert groups.state() == "PreparingRebalance"
+
+
+def test_a_group_too_large_for_a_record_tells_its_members():
+    """Assignments above max.message.bytes: -1 as from Kafka 4.3.1; the group rebalances, and smaller ones are taken."""
+    clock = VirtualClock()
+    groups = Groups(clock=clock, topic=MemoryTopic(clock, **{"max.message.bytes": 10_000}))
+    first = groups.join().one
+    large = groups.sync(first.member_id, 1, {first.member_id: b"x" * 10_000})
+    assert large.one.error is Errors.UNKNOWN_SERVER_ERROR
+    assert groups.state() == "PreparingRebalance"
+    assert groups.beat(first.member_id, 1) is Errors.REBALANCE_IN_PROGRESS
+    again = groups.join(first.member_id).one
+    assert (again.error, again.generation_id) == (Errors.NONE, 2)
+    small = groups.sync(first.member_id, 2, {first.member_id: b"x" * 9_000})
+    assert small.one.assignment == b"x" * 9_000
+    assert groups.state() == groups.restart().state() == "Stable"
+
+
+def test_a_newcomer_that_dies_while_the_group_waits_for_more():
+    """The initial delay of an empty group: who is gone by its end is out, and the other leads."""
+    groups = Groups(GroupSettings(initial_rebalance_delay_ms=3000))
+    gone = groups.join(session_ms=6000)
+    stays = groups.join()
+    (member_id, _) = groups.members()
+    assert groups.leave(member_id) == [Errors.NONE]
+    assert gone.one.error is Errors.UNKNOWN_MEMBER_ID
+    groups.after(6000)
+    assert (stays.one.error, stays.one.leader_id) == (Errors.NONE, stays.one.member_id)
+    assert groups.members() == [stays.one.member_id]

@@ -1,0 +1,263 @@
+"""Which partition is cleaned, when, and up to where; on a clock that the test moves."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.log import checkpoints
+from kbroker.log._partition_log import PartitionLog
+from kbroker.log.compaction.log_cleaner import CompactionConfig, Dirt, measure
+from kbroker.log.manager import LogManager, TopicLogs
+from tests.support.compaction import keyed, marker, records
+from tests.support.log_files import NOW_MS, open_log
+
+TOPIC_ID = uuid.UUID(int=7)
+COMPACT = {"cleanup.policy": "compact"}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> PartitionLog:
+    return open_log(tmp_path / "t-0", config=COMPACT)
+
+
+def fill(log: PartitionLog, *stamps: int) -> None:
+    """One segment of one record for each time stamp."""
+    for stamp in stamps:
+        assert log.append(keyed((b"a", b"x"), time_ms=stamp)).error == 0
+        log.roll()
+
+
+def test_settings() -> None:
+    """A topic's settings by Kafka's names; None when its policy does not name compact."""
+    assert CompactionConfig.of({"cleanup.policy": ("delete",)}) is None
+    assert CompactionConfig.of({"cleanup.policy": "delete"}) is None
+    assert CompactionConfig.of({}) is None
+    assert CompactionConfig.of({"cleanup.policy": ("compact", "delete")}) == CompactionConfig()
+    given: dict[str, Any] = {
+        "cleanup.policy": ("compact",),
+        "min.cleanable.dirty.ratio": 0.1,
+        "min.compaction.lag.ms": 2,
+        "max.compaction.lag.ms": 3,
+        "delete.retention.ms": 4,
+    }
+    assert CompactionConfig.of(given) == CompactionConfig(0.1, 2, 3, 4)
+
+
+def test_ratio_must_be_above_the_least() -> None:
+    """At min.cleanable.dirty.ratio exactly nothing is done; one byte more is due."""
+    config = CompactionConfig()
+    assert not Dirt(0, 1, 100, 100, False).is_due(config)
+    assert Dirt(0, 1, 100, 101, False).is_due(config)
+    assert Dirt(0, 1, 100, 1, True).is_due(config)
+    assert not Dirt(0, 1, 100, 0, True).is_due(config)
+    assert Dirt(0, 0, 0, 0, False).ratio == 0.0
+    assert not Dirt(0, 0, 0, 0, False).is_due(CompactionConfig(0.0))
+
+
+def test_what_is_measured(log: PartitionLog) -> None:
+    """Clean bytes lie below the last round's end, cleanable ones from there to the active segment."""
+    fill(log, *[NOW_MS] * 4)
+    log.append(keyed((b"a", b"x")))
+    one = log.segments()[0].size_bytes
+    assert measure(log, CompactionConfig(), None, NOW_MS) == Dirt(0, 4, 0, 4 * one, False)
+    assert measure(log, CompactionConfig(), 3, NOW_MS) == Dirt(3, 4, 3 * one, one, False)
+    assert measure(log, CompactionConfig(), 4, NOW_MS) == Dirt(4, 4, 4 * one, 0, False)
+    assert measure(log, CompactionConfig(), 6, NOW_MS).first_dirty == 0  # past the end
+    log.delete_records(2)
+    assert measure(log, CompactionConfig(), 1, NOW_MS).first_dirty == 2  # below the start
+
+
+def test_open_transactions_bound_the_round(log: PartitionLog) -> None:
+    """Nothing from the segment of the last stable offset on is touched."""
+    fill(log, NOW_MS)
+    log.append(keyed((b"b", b"x")))
+    options = {"producer_id": 5, "producer_epoch": 0, "transactional": True}
+    log.append(keyed((b"a", b"x"), **options), is_client=False)
+    log.roll()
+    fill(log, NOW_MS)
+    assert log.last_stable_offset == 2
+    assert measure(log, CompactionConfig(), None, NOW_MS).first_uncleanable == 1
+    log.append(marker(5, commit=True), is_client=False)
+    assert measure(log, CompactionConfig(), None, NOW_MS).first_uncleanable == 4
+
+
+def test_least_lag(log: PartitionLog) -> None:
+    """Segments with a record younger than min.compaction.lag.ms, and all after them, wait."""
+    fill(log, NOW_MS - 1000, NOW_MS - 999, NOW_MS - 2000)
+    config = CompactionConfig(min_compaction_lag_ms=1000)
+    assert measure(log, config, None, NOW_MS).first_uncleanable == 1
+    assert measure(log, config, None, NOW_MS + 1).first_uncleanable == 3
+
+
+def test_longest_lag(log: PartitionLog) -> None:
+    """A dirty segment whose first batch is older than max.compaction.lag.ms is due whatever the ratio."""
+    fill(log, NOW_MS - 5000, NOW_MS - 1000)
+    config = CompactionConfig(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=1000)
+    assert measure(log, config, 1, NOW_MS).is_overdue is False
+    assert measure(log, config, 1, NOW_MS + 1).is_due(config)
+    assert measure(log, config, 0, NOW_MS).is_overdue
+    assert not measure(log, config, 2, NOW_MS + 1).is_due(config)
+
+
+def test_longest_lag_rolls(tmp_path: Path) -> None:
+    """A compacted topic rolls after the smaller of segment.ms and max.compaction.lag.ms, by the records' time."""
+    log = open_log(tmp_path / "t-0", config={**COMPACT, "segment.ms": "5000", "max.compaction.lag.ms": "1000"})
+    for stamp in (0, 1000, 1001):
+        log.append(keyed((b"a", b"x"), time_ms=NOW_MS + stamp))
+    assert [s.base_offset for s in log.segments()] == [0, 2]
+
+
+# -- the manager's cleaner ---------------------------------------------------------------------------------------------
+
+
+class Bench:
+    def __init__(self, folder: Path | None, **topics: dict[str, str]) -> None:
+        self.folder, self.topics = folder, topics
+        self.clock = VirtualClock(NOW_MS)
+        self.config = BrokerConfig()
+        self.start()
+
+    def start(self) -> None:
+        folders = [] if self.folder is None else [self.folder]
+        self.manager = LogManager(folders, self.clock, self.config, self.folder is None)
+        wanted = [TopicLogs(name, TOPIC_ID, 1, self.config.topic_configs(set_)) for name, set_ in self.topics.items()]
+        self.report = self.manager.start(wanted, run_threads=False)
+
+    def log(self, name: str) -> PartitionLog:
+        found = self.manager.partition(name, 0)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path, few=COMPACT, many=COMPACT, plain={}, both={"cleanup.policy": "compact,delete"})
+    yield made
+    made.manager.close()
+
+
+def test_dirtiest_first_and_checkpoint(bench: Bench, tmp_path: Path) -> None:
+    """The partition with the highest ratio comes first; where each round ended is in cleaner-offset-checkpoint, and
+    the next start goes on from there."""
+    fill(bench.log("few"), *[NOW_MS] * 4)
+    assert bench.manager.cleaner.run_once() == [("few", 0)]
+    fill(bench.log("few"), *[NOW_MS] * 3)
+    fill(bench.log("many"), *[NOW_MS] * 2)
+    fill(bench.log("plain"), *[NOW_MS] * 5)
+    assert bench.manager.cleaner.run_once() == [("many", 0), ("few", 0)]
+    assert bench.manager.cleaner.run_once() == []
+    path = tmp_path / checkpoints.CLEANER_OFFSET_CHECKPOINT
+    assert checkpoints.offset_checkpoint(path).read() == {("few", 0): 7, ("many", 0): 2}
+    assert len(records(bench.log("plain"))) == 5
+    bench.manager.close()
+    bench.start()
+    assert bench.manager.cleaner.cleaned_offset(("few", 0)) == 7
+    assert bench.manager.cleaner.run_once() == []
+
+
+def test_deleted_topic_is_forgotten(bench: Bench, tmp_path: Path) -> None:
+    """A topic made anew under the same name starts dirty: its predecessor's entry is gone from the checkpoint."""
+    fill(bench.log("few"), NOW_MS, NOW_MS)
+    bench.manager.cleaner.run_once()
+    bench.manager.delete_partition("few", 0)
+    assert checkpoints.offset_checkpoint(tmp_path / checkpoints.CLEANER_OFFSET_CHECKPOINT).read() == {}
+
+
+def test_both_policies(bench: Bench) -> None:
+    """compact,delete: the cleaner's thread applies retention too."""
+    fill(bench.log("both"), NOW_MS, NOW_MS)
+    bench.manager.cleaner.run_once()
+    assert [row[0] for row in records(bench.log("both"))] == [1]
+    bench.clock.advance_ms(8 * 86_400_000)
+    bench.manager.cleaner.run_once()
+    assert records(bench.log("both")) == []
+    assert bench.log("both").log_start_offset == 2
+
+
+def test_compact_alone_keeps_old_records(bench: Bench) -> None:
+    """Policy compact: neither age nor size removes a record; a moved log start does."""
+    fill(bench.log("few"), NOW_MS)
+    bench.log("few").append(keyed((b"b", b"x")))
+    bench.log("few").roll()
+    bench.clock.advance_ms(900 * 86_400_000)
+    bench.manager.cleaner.run_once()
+    assert [row[0] for row in records(bench.log("few"))] == [0, 1]
+
+
+def test_policy_changed_back_to_delete(bench: Bench, tmp_path: Path) -> None:
+    """Gaps that compaction left are no damage when the topic is not compacted any more, nor at the next start."""
+    for i in range(6):
+        bench.log("few").append(keyed((b"%d" % (i % 2), b"x")))
+        bench.log("few").append(keyed((b"k%d" % i, b"x")))
+    bench.log("few").roll()
+    bench.manager.cleaner.run_once()
+    kept = records(bench.log("few"))
+    assert len(kept) == 8
+    bench.topics["few"] = {}
+    bench.manager.update_config("few", bench.config.topic_configs({}))
+    assert bench.manager.cleaner.run_once() == []
+    bench.manager._all_sound = False  # an unclean stop: everything is read again
+    bench.manager.close()
+    bench.start()
+    assert not bench.report.was_clean
+    assert bench.report.damaged == {}
+    assert records(bench.log("few")) == kept
+
+
+def test_damaged_log_is_left_alone(bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A partition that cannot be read is not tried again and again; the others are cleaned."""
+    fill(bench.log("few"), NOW_MS, NOW_MS, NOW_MS)
+    fill(bench.log("many"), NOW_MS, NOW_MS)
+    path = tmp_path / "few-0" / f"{1:020d}.log"
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    bench.manager.cleaner.run_once()
+    bench.manager.cleaner.run_once()
+    assert bench.manager.cleaner.uncleanable == {("few", 0)}
+    assert caplog.text.count("not compacted any more") == 1
+    assert len(records(bench.log("many"))) == 1
+
+
+def test_threads_follow_the_clock(tmp_path: Path) -> None:
+    """The cleaner's thread looks at once, then every log.cleaner.backoff.ms of the clock."""
+    import threading
+
+    bench = Bench(tmp_path, t=COMPACT)
+    looked = threading.Semaphore(0)
+    original = bench.manager.cleaner._partitions
+    bench.manager.cleaner._partitions = lambda: (looked.release(), original())[1]  # type: ignore[func-returns-value]
+    try:
+        fill(bench.log("t"), NOW_MS, NOW_MS)
+        bench.manager.cleaner.start()
+        for _ in range(3):  # a pick, another that finds nothing, retention
+            assert looked.acquire(timeout=20)
+        assert len(records(bench.log("t"))) == 1
+        for _ in range(100):  # the thread may not have set its timer yet
+            bench.clock.advance_ms(15_000)
+            if looked.acquire(timeout=0.2):
+                break
+        else:
+            pytest.fail("the cleaner did not look again")
+    finally:
+        bench.manager.close()
+
+
+def test_cleaner_off(tmp_path: Path) -> None:
+    """log.cleaner.enable=false: no thread is made."""
+    config = BrokerConfig({"log.cleaner.enable": "false"})
+    manager = LogManager([tmp_path], VirtualClock(NOW_MS), config)
+    assert manager.cleaner._schedulers == []
+    manager.close()
+
+
+def test_in_memory() -> None:
+    """A broker that keeps nothing compacts too."""
+    bench = Bench(None, t=COMPACT)
+    fill(bench.log("t"), NOW_MS, NOW_MS, NOW_MS)
+    assert bench.manager.cleaner.run_once() == [("t", 0)]
+    assert [row[0] for row in records(bench.log("t"))] == [2]
+    bench.manager.close()

@@ -1,0 +1,77 @@
+"""How fast the cleaner may read and write."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor, TimeoutError
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.log._partition_log import PartitionLog
+from kbroker.log.compaction._cleaner import Cleaner
+from kbroker.log.compaction._throttle import ByteThrottle
+from kbroker.log.log_types import CleanResult
+from tests.support.compaction import keyed, records
+from tests.support.log_files import NOW_MS
+
+
+def test_rate_is_kept_by_the_clock(log: PartitionLog) -> None:
+    """At 1000 bytes a second a round that reads twice and writes once needs as many seconds."""
+    for i in range(40):
+        assert log.append(keyed((b"k%d" % i, b"v" * 100))).error == 0
+    log.roll()
+    size = log.segments()[0].size_bytes
+    clock = VirtualClock(NOW_MS)
+    done = threading.Event()
+    results: list[CleanResult | None] = []
+    cleaner = Cleaner(1 << 20, throttle=ByteThrottle(clock, 1000))
+
+    def run() -> None:
+        results.append(cleaner.clean(log, 0, log.segments()[-1].base_offset, now_ms=NOW_MS))
+        done.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    seconds = 0
+    while not done.wait(0.02):
+        clock.advance_ms(1000)
+        seconds += 1
+        assert seconds < 3 * size
+    thread.join()
+    assert results[0] is not None
+    assert results[0].bytes_written == size
+    # every second lets at most 1000 bytes by, and 0.3 s worth are free; a batch is charged whole
+    assert seconds >= (3 * size - 300) // 1000
+    assert len(records(log)) == 40
+
+
+def test_a_stop_ends_the_wait_for_the_rate(log: PartitionLog) -> None:
+    """A round that waits for its rate ends at once when it is stopped, and nothing was changed."""
+    for i in range(10):
+        assert log.append(keyed((b"k%d" % i, b"v" * 100))).error == 0
+    log.roll()
+    clock = VirtualClock(NOW_MS)
+    cleaner = Cleaner(1 << 20, throttle=ByteThrottle(clock, 1))
+    with ThreadPoolExecutor(1) as pool:
+        round_ = pool.submit(cleaner.clean, log, 0, log.segments()[-1].base_offset, now_ms=NOW_MS)
+        with pytest.raises(TimeoutError):
+            round_.result(0.2)
+        cleaner.stop()
+        assert round_.result(20) is None
+    assert len(records(log)) == 10
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, 1.7976931348623157e308])
+def test_no_rate_is_no_wait(log: PartitionLog, rate: float) -> None:
+    """0 or less, and Kafka's default, are no limit; a limit that is lifted lets who waits go on."""
+    log.append(keyed((b"k", b"v" * 1000)))
+    log.roll()
+    throttle = ByteThrottle(VirtualClock(NOW_MS), rate)
+    end = log.segments()[-1].base_offset
+    assert Cleaner(1 << 20, throttle=throttle).clean(log, 0, end, now_ms=NOW_MS) is not None
+    throttle.set_rate(1)
+    with ThreadPoolExecutor(1) as pool:
+        round_ = pool.submit(Cleaner(1 << 20, throttle=throttle).clean, log, 0, end, now_ms=NOW_MS)
+        with pytest.raises(TimeoutError):
+            round_.result(0.2)
+        throttle.set_rate(rate)
+        assert round_.result(20) is not None

@@ -1,0 +1,86 @@
+"""Whatever value the table of configs lets through, a log can be made, written and opened again with it."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_def import INT32_MAX, INT64_MAX, ConfigError, ConfigKey, ConfigType
+from kbroker.common.configs.config_topic import TOPIC_KEYS
+from kbroker.common.errors import KafkaError
+from kbroker.log.compaction.log_cleaner import CompactionConfig
+from kbroker.protocol.records import Record, build_batch
+from kbroker.server.topic_rules import check_configs
+from tests.support.log_files import NOW_MS, batch, open_log, read_all
+
+NUMBERS = (-INT64_MAX - 1, -INT32_MAX - 1, -5, -2, -1, 0, 1, 4, 7, 8, 12, 23, 24, 61, 2**20, INT32_MAX, INT64_MAX)
+NUMERIC = (ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE, ConfigType.SHORT)
+
+
+def candidates(key: ConfigKey) -> list[str]:
+    """Values at and about the limits of a key; those that its validator refuses are left out later."""
+    if key.type in NUMERIC:
+        return [str(value) for value in NUMBERS]
+    if key.type is ConfigType.BOOLEAN:
+        return ["true", "false"]
+    return [] if key.validator is None else [word for word in key.validator.allowed.split(", ") if "[" not in word]
+
+
+def accepted(key: ConfigKey, name: str, config_of: Callable[[dict[str, str]], object]) -> list[str]:
+    """The candidates for which ``config_of`` raises no refusal."""
+    found = []
+    for value in candidates(key):
+        with contextlib.suppress(KafkaError, ConfigError):
+            config_of({name: value})
+            found.append(value)
+    return found
+
+
+def serve(folder: Path, config: dict[str, object]) -> None:
+    """Make the log, append until segments have rolled, let retention go over it, open it again, append."""
+    keyed = build_batch([Record(key=b"key", value=b"value", timestamp_ms=NOW_MS)])
+    has_room = int(config["max.message.bytes"]) >= len(keyed)
+    log = open_log(folder, config=config)
+    for expected in range(3):
+        info = log.append(keyed)
+        assert (info.error, info.base_offset) == ((0, expected) if has_room else (10, -1))
+    log.flush()
+    log.apply_retention(NOW_MS)
+    log.purge_deleted(NOW_MS)
+    CompactionConfig.of(config)
+    log.update_config(config)
+    end, kept = log.log_end_offset, read_all(log)
+    log.close()
+    again = open_log(folder, config=config, clean=True)
+    assert (again.log_end_offset, read_all(again)) == (end, kept)
+    assert again.append(keyed).error == (0 if has_room else 10)
+    again.close()
+
+
+@pytest.mark.parametrize("key", TOPIC_KEYS, ids=lambda key: key.name)
+def test_topic_configs_that_the_validator_accepts(key: ConfigKey, tmp_path: Path) -> None:
+    """Each topic config at its limits."""
+    roomy = {"segment.bytes": "1048576"} if key.name == "preallocate" else {}
+    for value in accepted(key, key.name, check_configs):
+        serve(tmp_path / f"t{value}-0", dict(BrokerConfig({}).topic_configs({**roomy, key.name: value})))
+
+
+@pytest.mark.parametrize("key", [key for key in TOPIC_KEYS if key.synonym], ids=lambda key: key.name)
+def test_broker_defaults_that_the_validator_accepts(key: ConfigKey, tmp_path: Path) -> None:
+    """Each broker config that is a topic's default, at its limits."""
+    assert key.synonym is not None
+    roomy = {"log.segment.bytes": "1048576"} if key.name == "preallocate" else {}
+    for value in accepted(key, key.synonym, BrokerConfig):
+        serve(tmp_path / f"t{value}-0", dict(BrokerConfig({**roomy, key.synonym: value}).topic_configs({})))
+
+
+@pytest.mark.parametrize("index_bytes", [4, 7, 8, 12, 23])
+def test_a_tiny_index_rolls_no_segment_for_each_append(index_bytes: int, tmp_path: Path) -> None:
+    """Kafka cannot open such a log below 12, and from there to 23 it rolls with every append: here neither."""
+    log = open_log(tmp_path / "t-0", config={"segment.index.bytes": index_bytes, "index.interval.bytes": 4096})
+    for _ in range(10):
+        assert log.append(batch(b"value")).error == 0
+    assert len(log.segments()) == 1
+    log.close()

@@ -1,0 +1,223 @@
+"""Flush, failing disks, retention, and the ends of a log."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.log._partition_log import PartitionLog
+from tests.support.log_files import NOW_MS, TOPIC_ID, base_of, batch, open_log, read_all, split
+
+
+def test_flush_interval_holds_the_high_watermark(tmp_path: Path) -> None:
+    """When flush.messages is reached the response waits: the high watermark does not pass what is not on disk."""
+    log = open_log(tmp_path / "t-0", config={"flush.messages": 2})
+    assert log.append(batch(b"a")).flush_offset == 0
+    assert log.high_watermark == 1
+    waiting = log.append(batch(b"b"))
+    assert (waiting.flush_offset, waiting.high_watermark_moved, log.high_watermark) == (2, False, 1)
+    assert [base_of(b) for b in split(log.read(0).records)] == [0]
+    assert log.probe(1) == (0, 0, False)
+    assert log.flush_target == 2
+    assert log.flush() == 2
+    assert log.high_watermark == 2
+    assert len(split(log.read(0).records)) == 2
+    assert log.append(batch(b"c")).flush_offset == 0
+
+
+def test_repeat_of_an_unflushed_batch_waits_too(tmp_path: Path) -> None:
+    """A duplicate of a batch not yet on disk is not acknowledged before it either."""
+    log = open_log(tmp_path / "t-0", config={"flush.messages": 1})
+    data = batch(b"x", producer_id=9, producer_epoch=1, base_sequence=0)
+    assert log.append(data).flush_offset == 1
+    assert log.append(data).flush_offset == 1
+    log.flush()
+    assert log.append(data).flush_offset == 0
+
+
+def test_disk_full(log: PartitionLog) -> None:
+    """A write that fails half way is 56 and leaves no bytes; reads go on; appends work again afterwards."""
+    log.append(batch(b"a"))
+    size = log.size_bytes
+    log._inject_fault(write_errno=28)
+    assert log.append(batch(b"b" * 100)).error == 56
+    assert os.path.getsize(Path(str(log.directory)) / f"{0:020d}.log") == size
+    assert len(read_all(log)) == 1
+    log._inject_fault()
+    assert log.append(batch(b"c")).base_offset == 1
+
+
+def test_failed_sync_ends_appends(tmp_path: Path) -> None:
+    """After a failed fsync nothing more is acknowledged until the log is opened again; reads go on."""
+    log = open_log(tmp_path / "t-0", config={"flush.messages": 1})
+    log.append(batch(b"a"))
+    log.flush()
+    log.append(batch(b"b"))
+    log._inject_fault(sync_errno=5)
+    with pytest.raises(OSError, match="5"):
+        log.flush()
+    log._inject_fault()
+    with pytest.raises(OSError, match="5"):
+        log.flush()
+    assert log.append(batch(b"c")).error == 56
+    assert log.high_watermark == 1
+    assert log.is_failed
+    assert len(read_all(log)) == 1
+    log.close(clean=False)
+    assert open_log(tmp_path / "t-0").append(batch(b"d")).error == 0
+
+
+def test_retention_by_size(tmp_path: Path) -> None:
+    """Oldest segments go while the log stays at or above retention.bytes; files are removed after the delay."""
+    size = len(batch(b"x"))
+    log = open_log(tmp_path / "t-0", config={"segment.bytes": size, "retention.bytes": 3 * size, "retention.ms": -1})
+    for _ in range(8):
+        log.append(batch(b"x"))
+    assert log.apply_retention(NOW_MS) == 5
+    assert log.log_start_offset == 5
+    assert log.read(4).error == 1
+    assert len(read_all(log)) == 3
+    assert len(list((tmp_path / "t-0").glob("*.log.deleted"))) == 5
+    assert log.purge_deleted(NOW_MS + 59_999) == 0
+    assert log.purge_deleted(NOW_MS + 60_000) == 5
+    assert not list((tmp_path / "t-0").glob("*.deleted"))
+
+
+def test_retention_by_time(tmp_path: Path) -> None:
+    """A segment goes when its largest time stamp is MORE than retention.ms old; all of them: a new active one is
+    rolled.
+    """
+    log = open_log(tmp_path / "t-0", config={"segment.ms": 1, "retention.ms": 1000})
+    for stamp in (NOW_MS, NOW_MS + 10):
+        log.append(batch(b"x", timestamp_ms=stamp))
+    assert log.apply_retention(NOW_MS + 1000) == 0
+    assert log.apply_retention(NOW_MS + 1001) == 1
+    assert log.apply_retention(NOW_MS + 5000) == 1
+    assert (log.log_start_offset, log.log_end_offset) == (2, 2)
+    assert log.apply_retention(NOW_MS + 9000) == 0  # the empty active segment stays
+    assert log.append(batch(b"x")).base_offset == 2
+
+
+def test_delete_records(tmp_path: Path) -> None:
+    """The log start moves up, never down, never past the high watermark; retention then drops whole segments below
+    it.
+    """
+    log = open_log(tmp_path / "t-0", config={"segment.bytes": 75})
+    for _ in range(4):
+        log.append(batch(b"x"))
+    assert log.delete_records(2) == 2
+    assert log.delete_records(1) == 2
+    with pytest.raises(ValueError, match="high watermark"):
+        log.delete_records(5)
+    assert log.read(1).error == 1
+    assert base_of(log.read(2).records) == 2
+    assert log.apply_retention(NOW_MS) == 2
+    assert log.delete_records(-1) == 4
+
+
+def test_reads_survive_deletion(tmp_path: Path) -> None:
+    """update_config takes effect at once; delete removes the folder and closes the log."""
+    log = open_log(tmp_path / "t-0")
+    log.append(batch(b"x"))
+    log.update_config({"max.message.bytes": 10})
+    assert log.append(batch(b"x")).error == 10
+    with pytest.raises(ValueError, match=r"segment\.bytes"):
+        log.update_config({"segment.bytes": 0})
+    log.delete()
+    assert log.is_closed
+    assert log.append(batch(b"x")).error == 10
+    assert not list(tmp_path.iterdir())
+    log.update_config({})
+    assert log.append(batch(b"x")).error == 3
+    with pytest.raises(ValueError, match="closed"):
+        log.roll()
+
+
+def test_in_memory() -> None:
+    """An in-memory log appends, rolls, reads and forgets without a folder."""
+    log = open_log(None, config={"segment.bytes": 300, "retention.bytes": 300}, in_memory=True)
+    for _ in range(20):
+        log.append(batch(b"x" * 50))
+    assert len(read_all(log)) == 20
+    assert len(log.segments()) > 5
+    log.flush()
+    log.apply_retention(NOW_MS)
+    assert len(log.segments()) <= 3
+    assert log.append(batch(b"x")).base_offset == 20
+    log.delete()
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"partition": -1}, ValueError),
+        ({"topic_id": b"x"}, ValueError),
+        ({"topic_id": "!!"}, ValueError),
+        ({"clock": 3}, TypeError),
+        ({"config": 5}, TypeError),
+        ({"directory": None}, TypeError),
+        ({"recovery_point": -1}, ValueError),
+        ({"config": {"message.timestamp.type": "Never"}}, ValueError),
+    ],
+)
+def test_arguments(tmp_path: Path, change: dict[str, object], error: type[Exception]) -> None:
+    """Wrong arguments raise and leave nothing half made."""
+    given = {
+        "directory": tmp_path / "a",
+        "topic": "t",
+        "partition": 0,
+        "topic_id": TOPIC_ID,
+        "config": {},
+        "clock": VirtualClock(NOW_MS),
+    }
+    with pytest.raises(error):
+        PartitionLog(**(given | change))  # type: ignore[arg-type]
+
+
+def test_folder_of_another_topic(tmp_path: Path) -> None:
+    """A folder whose partition.metadata names another topic is refused by name."""
+    open_log(tmp_path / "t-0").close()
+    with pytest.raises(ValueError, match=r"partition\.metadata"):
+        PartitionLog(tmp_path / "t-0", "t", 0, bytes(15) + b"\1", {}, VirtualClock(NOW_MS))
+
+
+def test_preallocate_reserves_a_segment_and_gives_back_the_rest(tmp_path: Path) -> None:
+    """The active segment has its blocks beforehand, no file is larger than its batches, sealed ones keep no spare."""
+    probe = tmp_path / "probe"
+    with probe.open("wb") as file:
+        if not hasattr(os, "posix_fallocate"):
+            pytest.skip("no fallocate here")
+        os.posix_fallocate(file.fileno(), 0, 1 << 20)
+    if probe.stat().st_blocks * 512 < 1 << 20:
+        pytest.skip("this file system reserves nothing")
+    folder = tmp_path / "t-0"
+    log = open_log(folder, config={"preallocate": "true", "segment.bytes": 1 << 20})
+    first = folder / f"{0:020d}.log"
+    assert first.stat().st_size == 0
+    assert first.stat().st_blocks * 512 >= 1 << 20
+    log.append(batch(b"x"))
+    log.roll()
+    second = folder / f"{1:020d}.log"
+    assert second.stat().st_blocks * 512 >= 1 << 20
+    assert first.stat().st_size == len(batch(b"x"))
+    assert first.stat().st_blocks * 512 < 1 << 20
+    log.append(batch(b"y"))
+    log.close()
+    assert second.stat().st_blocks * 512 < 1 << 20
+    assert len(read_all(open_log(folder, config={"preallocate": True}))) == 2
+
+
+def test_retention_where_there_is_no_room_for_a_new_segment(tmp_path: Path) -> None:
+    """All segments are too old, but none can be made: the sealed ones go all the same, which makes the room."""
+    log = open_log(tmp_path / "t-0", config={"segment.bytes": 100, "retention.ms": 1000})
+    for i in range(3):
+        assert log.append(batch(b"%d" % i * 20)).error == 0
+    (tmp_path / "t-0" / f"{3:020}.log").mkdir()  # where the next one would be
+    assert log.apply_retention(NOW_MS + 5000) == 2
+    assert [facts.base_offset for facts in log.segments()] == [2]
+    with pytest.raises(OSError, match="Is a directory"):
+        log.apply_retention(NOW_MS + 5000)
+    (tmp_path / "t-0" / f"{3:020}.log").rmdir()
+    assert log.apply_retention(NOW_MS + 5000) == 1
+    assert log.log_start_offset == 3

@@ -1,0 +1,72 @@
+"""Readers, appenders, retention and flush at once: what is read is always whole, in order and below the end."""
+
+import threading
+from pathlib import Path
+
+from kbroker.log._partition_log import PartitionLog
+from kbroker.log.segment._segment import OpenFileCache
+from tests.support.log_files import NOW_MS, base_of, batch, crc_ok, open_log, split
+
+APPENDS = 1500
+
+
+def test_readers_and_writers_together(tmp_path: Path) -> None:
+    """Two appenders, two tailing readers, one reader from the start, retention and flush: no gap, no torn batch,
+    no error.
+    """
+    config = {"segment.bytes": 3000, "index.interval.bytes": 300, "retention.bytes": 60_000, "flush.messages": 3}
+    log = open_log(tmp_path / "t-0", config=config, files=OpenFileCache(4))
+    failures: list[str] = []
+    done = threading.Event()
+
+    def guard(work: object) -> None:
+        try:
+            work()  # type: ignore[operator]
+        except Exception as error:
+            failures.append(repr(error))
+
+    def append() -> None:
+        for i in range(APPENDS):
+            result = log.append(batch(b"x" * (i % 90), b"y"))
+            if result.error or result.last_offset != result.base_offset + 1:
+                failures.append(str(result))
+
+    def tail() -> None:
+        offset = 0
+        while not (done.is_set() and offset >= log.high_watermark):
+            offset = one_read(log, offset, failures)
+
+    def keep_house() -> None:
+        while not done.is_set():
+            log.flush()
+            log.apply_retention(NOW_MS)
+            log.purge_deleted(NOW_MS + 60_000)
+            log.probe(log.log_start_offset)
+
+    appenders = [threading.Thread(target=guard, args=(append,)) for _ in range(2)]
+    others = [threading.Thread(target=guard, args=(work,)) for work in (tail, tail, keep_house)]
+    for thread in [*others, *appenders]:
+        thread.start()
+    for thread in appenders:
+        thread.join(60)
+    log.flush()
+    done.set()
+    for thread in others:
+        thread.join(60)
+    assert not failures, failures[:5]
+    assert log.high_watermark == 4 * APPENDS
+    log.close()
+
+
+def one_read(log: PartitionLog, offset: int, failures: list[str]) -> int:
+    got = log.read(offset, 4000)
+    if got.error == 1 and offset < log.log_start_offset:
+        return log.log_start_offset  # retention was faster
+    if got.error:
+        failures.append(f"error {got.error} at {offset}")
+    for data in split(got.records):
+        base = base_of(data)
+        if not crc_ok(data) or base > offset or base + 2 > got.high_watermark:
+            failures.append(f"batch {base} at {offset}, high watermark {got.high_watermark}")
+        offset = base + 2
+    return offset

@@ -1,0 +1,306 @@
+"""Idempotent producers of one partition: Kafka's ProducerStateManagerTest vectors, and the rules around them."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from kbroker._core.codec.crc32c import crc32c
+from kbroker.log.producers._producer_state import ProducerStateManager
+
+INT32_MAX = 2**31 - 1
+OUT_OF_ORDER, BAD_EPOCH, BAD_TXN_STATE, COORDINATOR_FENCED = 45, 47, 48, 52
+PID = 7
+
+
+@pytest.fixture
+def state() -> ProducerStateManager:
+    return ProducerStateManager()
+
+
+def row(state: ProducerStateManager, producer_id: int = PID) -> dict:
+    return next(dict(r) for r in state.describe() if r["producer_id"] == producer_id)
+
+
+def test_sequence_wraps_to_zero(state):
+    """PS-1: after sequence max int32 comes 0."""
+    assert state.append(PID, 15, INT32_MAX, 735, from_client=False)[0] == 0
+    assert state.append(PID, 15, 0, 736) == (0, 736, 0)
+    assert row(state)["last_sequence"] == 0
+    assert state.append(PID, 15, INT32_MAX, 999) == (0, 735, 0)  # the old one is still remembered
+
+
+def test_sequence_one_after_the_wrap_is_a_gap(state):
+    """PS-2: after sequence max int32, 1 is out of order."""
+    state.append(PID, 15, INT32_MAX, 735, from_client=False)
+    assert state.append(PID, 15, 1, 736)[0] == OUT_OF_ORDER
+
+
+def test_batch_across_the_wrap_is_found_again():
+    """A batch whose sequences wrap in its middle is recognised as a duplicate."""
+    state = ProducerStateManager()
+    assert state.append(PID, 0, INT32_MAX - 1, 0, record_count=4)[0] == 0
+    assert row(state)["last_sequence"] == 1
+    assert state.append(PID, 0, INT32_MAX - 1, 50, record_count=4) == (0, 0, 0)
+    assert state.append(PID, 0, 2, 4) == (0, 4, 0)
+
+
+def test_marker_alone_sets_the_epoch(state):
+    """PS-3: a marker of an unknown producer makes its epoch known; the next sequence must be 0."""
+    assert state.end_transaction(PID, 2, 99, commit=True) == (0, None)
+    assert row(state)["last_sequence"] == -1
+    assert state.append(PID, 0, 0, 100)[0] == BAD_EPOCH
+    assert state.append(PID, 2, 17, 100)[0] == OUT_OF_ORDER
+    assert state.append(PID, 2, 0, 100)[0] == 0
+
+
+def test_plain_write_inside_a_transaction(state):
+    """PS-4: a non-transactional batch while the producer's transaction is open is refused."""
+    assert state.append(PID, 0, 0, 0, transactional=True)[0] == 0
+    assert state.append(PID, 0, 1, 1)[0] == BAD_TXN_STATE
+    assert state.append(PID, 0, 1, 1, from_client=False)[0] == BAD_TXN_STATE
+
+
+def test_replica_accepts_gaps(state):
+    """PS-5: a gap is refused from a client and accepted from the log itself."""
+    state.append(PID, 0, 0, 0)
+    assert state.append(PID, 0, 3, 1)[0] == OUT_OF_ORDER
+    assert state.append(PID, 0, 3, 1, from_client=False)[0] == 0
+    assert row(state)["last_sequence"] == 3
+
+
+def test_first_unstable_offset(state):
+    """PS-6, PS-7: it is the oldest open transaction, or one whose marker the high watermark has not passed."""
+    assert state.first_unstable_offset is None
+    state.append(1, 0, 0, 99, transactional=True)
+    assert state.first_unstable_offset == 99
+    state.append(2, 0, 0, 105, transactional=True)
+    assert state.first_unstable_offset == 99
+    assert state.end_transaction(1, 0, 109, commit=True) == (0, None)
+    assert state.first_unstable_offset == 99
+    state.set_high_watermark(100)
+    assert state.first_unstable_offset == 99
+    state.set_high_watermark(110)
+    assert state.first_unstable_offset == 105
+    assert state.end_transaction(2, 0, 112, commit=False) == (0, (2, 105, 112, 113))
+    assert state.first_unstable_offset == 105
+    state.set_high_watermark(112)
+    assert state.first_unstable_offset == 105
+    state.set_high_watermark(113)
+    assert state.first_unstable_offset is None
+
+
+def test_aborted_entry_names_the_oldest_other_transaction(state):
+    """An abort's last stable offset is the first offset of the oldest other open transaction."""
+    state.append(1, 0, 0, 10, transactional=True)
+    state.append(2, 0, 0, 11, transactional=True)
+    state.append(3, 0, 0, 12, transactional=True)
+    assert state.end_transaction(1, 0, 13, commit=False) == (0, (1, 10, 13, 11))
+    assert state.end_transaction(3, 0, 14, commit=False) == (0, (3, 12, 14, 11))
+    assert state.end_transaction(2, 0, 15, commit=False) == (0, (2, 11, 15, 16))
+
+
+def test_coordinator_fencing(state):
+    """PS-8: a marker of an older coordinator is fenced."""
+    state.append(PID, 0, 0, 0)
+    for offset, coordinator_epoch in ((1, 1), (2, 1), (3, 2)):
+        assert state.end_transaction(PID, 0, offset, commit=True, coordinator_epoch=coordinator_epoch)[0] == 0
+    assert state.end_transaction(PID, 0, 4, commit=True, coordinator_epoch=1)[0] == COORDINATOR_FENCED
+    assert row(state)["coordinator_epoch"] == 2
+
+
+def test_marker_of_an_older_epoch(state):
+    """A marker with an epoch below the producer's is refused."""
+    state.append(PID, 3, 0, 0, transactional=True)
+    assert state.end_transaction(PID, 2, 1, commit=True)[0] == BAD_EPOCH
+
+
+def test_expired_producer_is_fresh(state):
+    """PS-9: after the expiration any sequence is accepted again."""
+    state.append(PID, 0, 0, 0, timestamp_ms=1000)
+    state.expire(1000 + 86_400_000 - 1, 86_400_000)
+    assert len(state) == 1
+    state.expire(1000 + 86_400_000, 86_400_000)
+    assert len(state) == 0
+    assert state.append(PID, 0, 42, 1)[0] == 0
+
+
+def test_open_transaction_does_not_expire(state):
+    """A producer with an open transaction stays, however old."""
+    state.append(PID, 0, 0, 0, transactional=True)
+    state.expire(10**15, 1)
+    assert len(state) == 1
+
+
+def test_snapshot_of_an_open_transaction(state, tmp_path):
+    """PS-10: only the last batch, and the open transaction, survive a reload."""
+    state.append(PID, 0, 0, 0, transactional=True)
+    state.append(PID, 0, 1, 1, transactional=True)
+    state.write_snapshot(tmp_path / "2.snapshot")
+    reloaded = ProducerStateManager()
+    reloaded.load_snapshot(tmp_path / "2.snapshot")
+    assert row(reloaded) == row(state) | {"batch_count": 1}
+    assert row(reloaded)["current_txn_first_offset"] == 0
+    assert reloaded.first_unstable_offset == 0
+    assert reloaded.append(PID, 0, 1, 99, transactional=True) == (0, 1, 0)
+    assert reloaded.append(PID, 0, 0, 99, transactional=True)[0] == OUT_OF_ORDER
+    assert reloaded.append(PID, 0, 2, 2, transactional=True)[0] == 0
+
+
+def test_five_batches_are_remembered(state):
+    """A repeat of one of the last five answers the original offset and time; the sixth is out of order."""
+    for i in range(6):
+        assert state.append(PID, 0, 2 * i, 10 * i, record_count=2, timestamp_ms=i)[0] == 0
+    for i in range(1, 6):
+        assert state.append(PID, 0, 2 * i, 999, record_count=2) == (0, 10 * i, i)
+    assert state.append(PID, 0, 0, 999, record_count=2)[0] == OUT_OF_ORDER
+    assert state.append(PID, 0, 10, 999)[0] == OUT_OF_ORDER  # a part of a remembered batch
+    assert state.append(PID, 0, 9, 999, record_count=3)[0] == OUT_OF_ORDER  # an overlap
+
+
+def test_a_new_epoch_starts_at_zero(state):
+    """A newer epoch begins with sequence 0 and forgets the batches; the older one is then refused."""
+    state.append(PID, 0, 5, 0)
+    assert state.append(PID, 1, 6, 1)[0] == OUT_OF_ORDER
+    assert state.append(PID, 1, 0, 1)[0] == 0
+    assert row(state)["batch_count"] == 1
+    assert state.append(PID, 0, 5, 2)[0] == BAD_EPOCH
+
+
+def test_old_epoch_is_judged_before_the_sequence(state):
+    """A batch of an old epoch with a wrong sequence answers 47, not 45."""
+    state.append(PID, 4, 0, 0)
+    assert state.append(PID, 3, 77, 1)[0] == BAD_EPOCH
+
+
+def test_refusal_changes_nothing(state):
+    """A refused batch leaves the state as it was."""
+    state.append(PID, 1, 0, 0, timestamp_ms=5)
+    before = state.describe()
+    for epoch, sequence in ((0, 0), (1, 7), (2, 1)):
+        assert state.append(PID, epoch, sequence, 1, timestamp_ms=9)[0] != 0
+    assert state.append(PID, 1, 0, 1, timestamp_ms=9) == (0, 0, 5)
+    assert state.describe() == before
+
+
+def test_markers_keep_or_clear_the_batches(state):
+    """A marker of the same epoch keeps the sequence going; one of a newer epoch starts it at 0."""
+    state.append(PID, 0, 0, 0, transactional=True)
+    state.end_transaction(PID, 0, 1, commit=True)
+    assert row(state)["current_txn_first_offset"] == -1
+    assert state.append(PID, 0, 1, 2, transactional=True)[0] == 0
+    state.end_transaction(PID, 1, 3, commit=True)
+    assert state.append(PID, 1, 2, 4)[0] == OUT_OF_ORDER
+    assert state.append(PID, 1, 0, 4)[0] == 0
+
+
+def test_truncate_forgets_what_was_cut(state):
+    """Batches and transactions at or after the cut are gone; a marker that was cut opens its transaction again."""
+    state.append(1, 0, 0, 0, transactional=True)
+    state.append(2, 0, 0, 1)
+    state.append(2, 0, 1, 2)
+    state.end_transaction(1, 0, 3, commit=True)
+    state.append(3, 0, 0, 4, transactional=True)
+    state.truncate(2)
+    assert [r["producer_id"] for r in state.describe()] == [1, 2]
+    assert state.first_unstable_offset == 0
+    assert row(state, 1)["current_txn_first_offset"] == 0
+    assert state.append(2, 0, 1, 2) == (0, 2, 0)
+
+
+SNAPSHOT = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", PID, 3, 11, 50, 1, 777, 2, -1)
+
+
+def frame(body: bytes, version: int = 1) -> bytes:
+    return struct.pack(">hI", version, crc32c(body)) + body
+
+
+def test_snapshot_bytes_are_kafkas(state, tmp_path):
+    """A snapshot is version, checksum, count and 46 bytes per producer, in Kafka's order of fields."""
+    path = tmp_path / "51.snapshot"
+    state.end_transaction(PID, 3, 5, commit=True, coordinator_epoch=2)
+    state.append(PID, 3, 0, 39, record_count=10)
+    state.append(PID, 3, 10, 49, record_count=2, timestamp_ms=777)
+    state.write_snapshot(path)
+    assert path.read_bytes() == frame(SNAPSHOT)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["51.snapshot"]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        frame(SNAPSHOT)[:-1],
+        frame(SNAPSHOT) + b"\0",
+        frame(SNAPSHOT, version=2),
+        frame(struct.pack(">i", 0x7FFFFFFF)),
+        frame(struct.pack(">i", -1)),
+        frame(struct.pack(">i", 1) + struct.pack(">qhiqiqiq", -5, 3, 11, 50, 1, 777, 2, -1)),
+        frame(struct.pack(">i", 1) + struct.pack(">qhiqiqiq", PID, 3, 11, 50, -9, 777, 2, -1)),
+    ],
+    ids=["empty", "short", "long", "version", "count", "negative count", "negative id", "negative delta"],
+)
+def test_corrupt_snapshot_is_refused(state, tmp_path, damaged):
+    """A damaged snapshot is reported with its name and leaves the state as it was."""
+    path = tmp_path / "1.snapshot"
+    path.write_bytes(damaged)
+    state.append(1, 0, 0, 0)
+    with pytest.raises(ValueError, match=r"1\.snapshot"):
+        state.load_snapshot(path)
+    assert len(state) == 1
+
+
+def test_every_flipped_bit_is_seen(state, tmp_path):
+    """No single flipped bit of a snapshot goes unnoticed."""
+    path, good = tmp_path / "1.snapshot", frame(SNAPSHOT)
+    for bit in range(len(good) * 8):
+        damaged = bytearray(good)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="corrupt"):
+            state.load_snapshot(path)
+
+
+def test_load_leaves_expired_producers_out(state, tmp_path):
+    """A producer that expired while the broker was down is not loaded."""
+    path = tmp_path / "1.snapshot"
+    path.write_bytes(frame(SNAPSHOT))
+    state.load_snapshot(path, now_ms=777 + 100, expiration_ms=100)
+    assert len(state) == 0
+    state.load_snapshot(path, now_ms=777 + 99, expiration_ms=100)
+    assert len(state) == 1
+
+
+def test_missing_folder_and_file_raise_oserror(state, tmp_path):
+    """A file error names its cause and its path."""
+    with pytest.raises(FileNotFoundError, match="absent"):
+        state.write_snapshot(tmp_path / "absent" / "1.snapshot")
+    with pytest.raises(FileNotFoundError, match="absent"):
+        state.load_snapshot(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    "args", [(-1, 0, 0, 0), (1, -1, 0, 0), (1, 40000, 0, 0), (1, 0, -1, 0), (1, 0, 0, -1), (2**63, 0, 0, 0)]
+)
+def test_wrong_numbers_are_refused(state, args):
+    """A number out of range is a ValueError, not a wrong entry."""
+    with pytest.raises(ValueError, match="must be in"):
+        state.append(*args)
+    with pytest.raises(TypeError):
+        state.append("x", 0, 0, 0)
+    assert len(state) == 0
+
+
+def test_many_producers_grow_and_shrink(state, tmp_path: Path):
+    """Ten thousand producers are all found, expired in part, and all written and read again."""
+    for i in range(10_000):
+        assert state.append(i * 1000, 0, i, i, timestamp_ms=i)[0] == 0
+    state.expire(5_000 + 10, 10)  # those stamped 0 to 5000
+    assert len(state) == 4_999
+    for i in reversed(range(10_000)):
+        assert state.append(i * 1000, 0, i + 1, 20_000 + i, timestamp_ms=i)[0] == 0
+    assert len(state) == 10_000
+    state.write_snapshot(tmp_path / "x.snapshot")
+    again = ProducerStateManager()
+    again.load_snapshot(tmp_path / "x.snapshot")
+    assert [r | {"batch_count": 1} for r in state.describe()] == again.describe()

@@ -1,0 +1,205 @@
+"""A topic that is deleted is gone, folders and all, wherever a kill falls; what nobody deleted stays."""
+
+import errno
+import uuid
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.errors import KafkaError
+from kbroker.log import checkpoints
+from kbroker.log.deletion_note import BLOCK_BYTES, DeletionNote
+from kbroker.log.manager import LogManager
+from kbroker.server.metadata.metadata_store import MetadataStore
+from kbroker.server.topic_rules import NewTopic
+from kbroker.server.topics import TopicRegistry
+from tests.support.log_files import NOW_MS, batch
+
+
+class Killed(BaseException):
+    """Stands for the end of the process at one place."""
+
+
+class Broker:
+    """Logs and metadata of one broker on one folder, which can be killed and started again."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.start()
+
+    def start(self):
+        config = BrokerConfig({})
+        self.logs = LogManager([self.folder], VirtualClock(NOW_MS), config)
+        self.store = MetadataStore(self.folder, 1, self.logs.cluster_id)
+        self.topics = TopicRegistry(config, self.store, self.logs, lambda views: None)
+        self.report = None
+        start = self.logs.start
+
+        def remember(topics):
+            self.report = start(topics, run_threads=False)
+
+        self.logs.start = remember
+        self.topics.load()
+
+    def kill(self):
+        self.logs._disarm()
+        self.store.close()
+
+    def restart(self):
+        self.kill()
+        self.start()
+
+    def folders(self):
+        return sorted(path.name for path in self.folder.iterdir() if path.is_dir())
+
+
+@pytest.fixture
+def broker(tmp_path):
+    broker = Broker(tmp_path)
+    for name in ("doomed", "kept"):
+        broker.topics.create(NewTopic(name, 2))
+        assert broker.topics.partition(name, 0).append(batch(b"value")).error == 0
+    yield broker
+    broker.logs.close()
+    broker.store.close()
+
+
+def killed_in(monkeypatch, target, name):
+    def die(*args, **options):
+        raise Killed
+
+    return monkeypatch.setattr(target, name, die)
+
+
+def test_killed_between_forgetting_and_renaming(broker, monkeypatch):
+    """The metadata has forgotten the topic, its folders have their names still: the next start removes them."""
+    with monkeypatch.context() as patch:
+        killed_in(patch, broker.logs, "delete_topics")
+        with pytest.raises(Killed):
+            broker.topics.delete("doomed")
+    broker.restart()
+    assert broker.folders() == ["kept-0", "kept-1"]
+    assert {path.name for path in broker.report.removed_folders} == {"doomed-0", "doomed-1"}
+    assert broker.report.unknown_folders == []
+    assert broker.topics.partition("kept", 0).log_end_offset == 1
+    broker.topics.create(NewTopic("doomed", 2))
+    assert broker.folders() == ["doomed-0", "doomed-1", "kept-0", "kept-1"], "nothing is put aside"
+
+
+def test_killed_before_forgetting(broker, monkeypatch):
+    """Noted and not forgotten: the topic is there with all its records, and the note is empty after the start."""
+    with monkeypatch.context() as patch:
+        killed_in(patch, broker.store, "remove_topics")
+        patch.setattr(broker.logs, "note_deletions", lambda ids: ids and LogManager.note_deletions(broker.logs, ids))
+        with pytest.raises(Killed):
+            broker.topics.delete("doomed")
+    note = DeletionNote(broker.folder)
+    assert len(note.read()) == 1
+    broker.restart()
+    assert broker.folders() == ["doomed-0", "doomed-1", "kept-0", "kept-1"]
+    assert broker.topics.partition("doomed", 0).log_end_offset == 1
+    assert note.read() == frozenset()
+
+
+def test_a_topic_that_could_not_be_forgotten_is_not_noted(broker, monkeypatch):
+    """Its folders must never count as deleted, not even where the metadata is lost later."""
+    with monkeypatch.context() as patch:
+        killed_in(patch, broker.store, "remove_topics")
+        with pytest.raises(Killed):
+            broker.topics.delete("doomed")
+    assert DeletionNote(broker.folder).read() == frozenset()
+
+
+def test_killed_between_renaming_and_removing(broker):
+    """Folders on their way out go with the next start, as before."""
+    broker.topics.delete("doomed")
+    assert DeletionNote(broker.folder).read() == frozenset(), "a folder that is put back from a backup stays"
+    assert sum(name.endswith("-delete") for name in broker.folders()) == 2
+    broker.restart()
+    assert broker.folders() == ["kept-0", "kept-1"]
+
+
+def test_folders_that_nobody_deleted_stay(broker, tmp_path):
+    """An id that was never known, a folder without an id, a damaged id: left and reported, whatever the note says."""
+    for name, text in (("other-0", f"version: 0\ntopic_id: {checkpoints.uuid_to_text(uuid.uuid4())}"), ("bare-0", ""),
+                       ("damaged-0", "nonsense")):  # fmt: skip
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "partition.metadata").write_text(text)
+    broker.topics.delete("doomed")
+    broker.restart()
+    assert broker.folders() == ["bare-0", "damaged-0", "kept-0", "kept-1", "other-0"]
+    assert [path.name for path in broker.report.unknown_folders] == ["bare-0", "damaged-0", "other-0"]
+
+
+def test_a_folder_that_cannot_be_renamed_goes_with_a_later_start(broker, monkeypatch):
+    """It stays noted while other topics are deleted."""
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            type(broker.logs._dirs[0]), "rename_for_delete", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
+        )
+        broker.topics.delete("doomed")
+    broker.topics.create(NewTopic("brief", 1))
+    broker.topics.delete("brief")
+    assert len(DeletionNote(broker.folder).read()) == 1
+    broker.restart()
+    assert broker.folders() == ["kept-0", "kept-1"]
+
+
+def test_an_offline_partition_is_deleted_with_its_topic(broker, tmp_path):
+    """Its log could not be opened, and its folder stayed for ever when the topic was deleted."""
+    broker.kill()
+    (tmp_path / "doomed-1" / f"{0:020}.log").unlink()
+    (tmp_path / "doomed-1" / f"{0:020}.log").mkdir()
+    broker.start()
+    assert list(broker.report.failures) == [("doomed", 1)]
+    broker.topics.delete("doomed")
+    assert [name for name in broker.folders() if not name.endswith("-delete")] == ["kept-0", "kept-1"]
+    broker.restart()
+    assert broker.folders() == ["kept-0", "kept-1"]
+
+
+@pytest.mark.parametrize("step", ["create", "grow"])
+def test_what_cannot_be_made_leaves_no_folder(broker, monkeypatch, step):
+    """The disk is full at the second new partition: neither it nor the one before it is there afterwards."""
+    before = broker.folders()
+    write = checkpoints.write_partition_metadata
+
+    def full(path, topic_id):
+        if path.name.endswith("-3"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, topic_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "write_partition_metadata", full)
+        make = {
+            "create": lambda: broker.topics.create(NewTopic("new", 4)),
+            "grow": lambda: broker.topics.add_partitions("kept", 4),
+        }[step]
+        with pytest.raises(KafkaError, match="No space left"):
+            make()
+    broker.logs.scheduler.run_due()
+    assert broker.folders() == before
+    assert len(broker.topics.get("kept").partitions) == 2
+    assert broker.topics.get("new") is None
+    broker.restart()
+    assert broker.folders() == before
+
+
+def test_the_note(tmp_path):
+    """A block that is written over in place; a damaged or half-written one is as none."""
+    note = DeletionNote(tmp_path)
+    assert note.read() == frozenset()
+    note.prepare()
+    assert note.path.stat().st_size == BLOCK_BYTES
+    for count in (3, 100, 0, 1, 500, 2):
+        ids = frozenset(uuid.uuid4() for _ in range(count))
+        note.write(ids)
+        assert note.read() == ids
+        assert note.path.stat().st_size == BLOCK_BYTES * (1 if count <= 170 else 3)
+    data = note.path.read_bytes()
+    for at in range(0, 120, 7):
+        note.path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        assert note.read() == frozenset()
+    note.path.write_bytes(data[: BLOCK_BYTES // 2])
+    assert note.read() == frozenset()

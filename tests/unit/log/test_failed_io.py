@@ -1,0 +1,116 @@
+"""What fails on the native handlers is told: one line a minute for each trouble, with how often and where."""
+
+import errno
+import logging
+import uuid
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.log.manager import LogManager, TopicLogs
+from tests.support.log_files import NOW_MS, batch
+
+ID = uuid.UUID(int=0xABCDEF)
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock(NOW_MS)
+
+
+@pytest.fixture
+def manager(tmp_path, clock):
+    config = BrokerConfig({})
+    manager = LogManager([tmp_path], clock, config)
+    manager.start([TopicLogs("orders", ID, 2, config.topic_configs({"flush.messages": "1"}))], run_threads=False)
+    yield manager
+    manager.close()
+
+
+def errors(caplog):
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
+
+
+def pass_time(manager, clock, ms):
+    clock.advance_ms(ms)
+    manager.scheduler.run_due()
+
+
+def refused(log, times=1):
+    for _ in range(times):
+        assert log.append(batch(b"x")).error == 56
+
+
+def test_appends_on_a_full_disk_are_told_once_a_minute(manager, clock, caplog, tmp_path):
+    """The folder stays online, the line says how many and why, and no more than one a minute comes."""
+    log = manager.partition("orders", 1)
+    log._inject_fault(write_errno=errno.ENOSPC)
+    refused(log, 3)
+    assert errors(caplog) == []
+    pass_time(manager, clock, 1000)
+    assert errors(caplog) == [f"{tmp_path}: 3 appends failed, the last of partition orders-1: No space left on device"]
+    for _ in range(30):
+        refused(log)
+        pass_time(manager, clock, 1000)
+    assert len(errors(caplog)) == 1
+    pass_time(manager, clock, 30_000)
+    pass_time(manager, clock, 30_000)
+    assert errors(caplog)[1:] == [
+        f"{tmp_path}: 30 appends failed, the last of partition orders-1: No space left on device"
+    ]
+    assert manager.offline_dirs == {}
+    assert manager.tasks.failed_io.totals == {"append": 33, "read": 0, "sync": 0}
+    log._inject_fault()
+    assert log.append(batch(b"x")).error == 0
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EIO])
+def test_the_first_append_to_a_broken_disk_takes_the_folder_offline(manager, clock, caplog, tmp_path, number):
+    """A file system that turned read-only is noticed by the first append, not by a later checkpoint."""
+    log = manager.partition("orders", 0)
+    log._inject_fault(write_errno=number)
+    refused(log)
+    pass_time(manager, clock, 1000)
+    assert list(manager.offline_dirs) == [tmp_path]
+    assert "an append to orders-0" in manager.offline_dirs[tmp_path]
+    refused(manager.partition("orders", 1))
+    pass_time(manager, clock, 60_000)
+    assert errors(caplog)[-1].startswith(f"{tmp_path}: 1 append failed, the last of partition orders-1: the folder is")
+
+
+def test_a_limit_of_one_file_leaves_the_others(manager, clock, tmp_path):
+    """A file that may not grow is no broken disk."""
+    log = manager.partition("orders", 0)
+    log._inject_fault(write_errno=errno.EFBIG)
+    refused(log)
+    pass_time(manager, clock, 1000)
+    assert manager.offline_dirs == {}
+    assert manager.partition("orders", 1).append(batch(b"x")).error == 0
+
+
+def test_a_failed_sync_on_the_flusher_is_told(manager, clock, caplog, tmp_path):
+    """A sync that nobody called from Python: its partition took no appends any more, and no line said so."""
+    log = manager.partition("orders", 0)
+    log._inject_fault(sync_errno=errno.EIO)
+    assert log.append(batch(b"x")).error == 0
+    with pytest.raises(OSError, match="Input/output error"):
+        log.flush()
+    pass_time(manager, clock, 1000)
+    assert "a sync of orders-0: [Errno 5] Input/output error" in manager.offline_dirs[tmp_path]
+    assert any("is offline: a sync of orders-0" in line for line in errors(caplog))
+
+
+def test_reads_of_what_is_no_batch_are_told(manager, clock, caplog, tmp_path):
+    """A segment that was overwritten below the running broker: readers get error 56, people a line."""
+    log = manager.partition("orders", 0)
+    assert log.append(batch(b"x")).error == 0
+    log.flush()
+    with (tmp_path / "orders-0" / f"{0:020}.log").open("r+b") as file:
+        file.write(bytes(61))
+    assert log.read(0).error == 56
+    pass_time(manager, clock, 1000)
+    assert errors(caplog) == [
+        f"{tmp_path}: 1 read failed, the last of partition orders-0: what lies there is no record batch: "
+        "see kbroker log verify"
+    ]

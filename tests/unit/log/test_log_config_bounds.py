@@ -1,0 +1,47 @@
+"""Whatever value the broker's own log configs let through, the log manager starts with it, serves and stops."""
+
+import contextlib
+import uuid
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.configs.config_def import INT32_MAX, INT64_MAX, ConfigError, ConfigType
+from kbroker.common.configs.config_log import LOG_KEYS
+from kbroker.log.manager import LogManager, TopicLogs
+from tests.support.log_files import NOW_MS, batch
+
+NUMBERS = (-INT64_MAX - 1, -5, 0, 1, 7, INT32_MAX, INT64_MAX)
+NUMERIC = [key for key in LOG_KEYS if key.type in (ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE)]
+MEMORY_MIB = 160  # the default key map has 128
+
+
+def accepted(name):
+    found = []
+    for value in NUMBERS:
+        with contextlib.suppress(ConfigError):
+            found.append(BrokerConfig({name: str(value)}))
+    return found
+
+
+@pytest.mark.parametrize("key", NUMERIC, ids=lambda key: key.name)
+def test_values_that_the_validator_accepts(key, tmp_path):
+    """Started, filled by hand of the clock for an hour, stopped: each in a folder of its own."""
+    for number, config in enumerate(accepted(key.name)):
+        value = config.value(key.name)
+        if key.name in ("log.cleaner.threads", "num.recovery.threads.per.data.dir") and value > 1000:
+            continue  # as many threads as there is memory for
+        if key.name == "log.cleaner.dedupe.buffer.size" and value > MEMORY_MIB << 20:
+            continue
+        clock = VirtualClock(NOW_MS)
+        manager = LogManager([tmp_path / str(number)], clock, config)
+        report = manager.start([TopicLogs("t", uuid.UUID(int=7), 1, config.topic_configs({}))], run_threads=False)
+        assert report.failures == {}, value
+        log = manager.partition("t", 0)
+        assert log.append(batch(b"value")).error == (10 if config.integer("message.max.bytes") < 70 else 0), value
+        manager.reconfigure(frozenset({key.name}))
+        for step_ms in (1000, 60_000, 3_600_000):
+            clock.advance_ms(step_ms)
+            manager.scheduler.run_due()
+        manager.close()

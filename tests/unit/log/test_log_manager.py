@@ -1,0 +1,560 @@
+"""All partitions of a broker: what a start finds, what the clock does to them, and what a stop leaves."""
+
+import errno
+import os
+import uuid
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.errors import KafkaError
+from kbroker.log import checkpoints
+from kbroker.log.folder_lock import FolderLockedError
+from kbroker.log.manager import LogManager, StartCancelled, StartReport, TopicLogs
+from kbroker.protocol.records import RecordBatchBuilder
+
+ID = uuid.UUID(int=0xABCDEF)
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock(NOW_MS)
+
+
+class Brokers:
+    """Makes managers on one folder, as restarts of one broker do."""
+
+    def __init__(self, folder, clock):
+        self.folder, self.clock, self.open = folder, clock, []
+
+    def start(self, topics=(("orders", 2),), in_memory=False, settings=(), **topic) -> tuple[LogManager, StartReport]:
+        config = BrokerConfig(dict(settings))
+        overrides = {name.replace("_", "."): str(value) for name, value in topic.items()}
+        specs = [TopicLogs(name, ID, count, config.topic_configs(overrides)) for name, count in topics]
+        manager = LogManager([] if in_memory else [self.folder], self.clock, config, in_memory)
+        self.open.append(manager)
+        return manager, manager.start(specs, run_threads=False)
+
+    def kill(self, manager):
+        """What kill -9 leaves: no mark, no checkpoint; only the lock goes."""
+        manager._disarm()
+
+
+@pytest.fixture
+def brokers(tmp_path, clock):
+    brokers = Brokers(tmp_path, clock)
+    yield brokers
+    for manager in brokers.open:
+        manager.close()
+
+
+def batch(count=1, *, time=NOW_MS, value=b"value", **producer):
+    builder = RecordBatchBuilder(**producer)
+    for _ in range(count):
+        builder.append(None, value, time)
+    return builder.build()
+
+
+def append(manager, partition=0, **kinds):
+    result = manager.partition("orders", partition).append(batch(**kinds))
+    assert result.error == 0
+    return result
+
+
+def pass_time(manager, clock, ms):
+    clock.advance_ms(ms)
+    manager.scheduler.run_due()
+
+
+def test_clean_restart(brokers, tmp_path):
+    """After an orderly stop everything is there, the checkpoints say where it ends, and the mark is used up."""
+    manager, report = brokers.start()
+    assert (report.was_clean, report.loaded) == (False, 2)
+    append(manager, count=3)
+    append(manager, 1)
+    manager.close()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    recovery = checkpoints.offset_checkpoint(tmp_path / "recovery-point-offset-checkpoint")
+    assert recovery.read() == {("orders", 0): 3, ("orders", 1): 1}
+    watermarks = checkpoints.offset_checkpoint(tmp_path / "replication-offset-checkpoint")
+    assert watermarks.read() == {("orders", 0): 3, ("orders", 1): 1}
+    assert checkpoints.offset_checkpoint(tmp_path / "log-start-offset-checkpoint").read() == {}
+    again, report = brokers.start()
+    assert (report.was_clean, report.loaded, report.failures) == (True, 2, {})
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    assert again.partition("orders", 0).log_end_offset == 3
+    assert again.cluster_id == manager.cluster_id
+
+
+def test_restart_after_a_kill(brokers, tmp_path):
+    """After a kill everything that was written is found by reading the logs."""
+    manager, _ = brokers.start()
+    append(manager, count=3)
+    brokers.kill(manager)
+    again, report = brokers.start()
+    assert not report.was_clean
+    assert again.partition("orders", 0).log_end_offset == 3
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_a_lost_tail_is_told(brokers, tmp_path, caplog):
+    """A start says what an unclean stop has cost: bytes that were cut, and offsets that were there before."""
+    manager, _ = brokers.start()
+    for _ in range(3):
+        append(manager)
+    append(manager, 1)
+    manager.tasks.write_high_watermarks()
+    brokers.kill(manager)
+    path = tmp_path / "orders-0" / f"{0:020}.log"
+    size = path.stat().st_size // 3
+    path.write_bytes(path.read_bytes()[: size + 7])
+    _, report = brokers.start()
+    cut = (
+        f"7 bytes from byte {size} of segment {0:020}.log on were cut, the tail of an unclean stop (the file ended "
+        "early); the log ends at offset 1"
+    ).replace("the file ended early", "the last batch is cut off")
+    lost = "offsets 1 to 2, which were there at the last checkpoint, are lost"
+    assert report.cut == {("orders", 0): f"{cut}; {lost}"}
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told == [f"partition orders-0: {cut}; {lost}"]
+
+
+def test_partitions_of_one_request_are_synced_once(brokers, tmp_path, monkeypatch):
+    """One sync of the log folder makes all new names durable, and one more all deletions; nothing else is synced."""
+    manager, _ = brokers.start(topics=())
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    config = BrokerConfig().topic_configs({})
+    made = manager.create_partitions("orders", range(50), ID, config)
+    assert synced == []
+    manager.sync_folders()
+    manager.sync_folders()
+    assert synced == [str(tmp_path)]
+    assert manager.create_partitions("orders", range(51), ID, config)[:50] == made
+    manager.sync_folders()
+    assert synced == [str(tmp_path)] * 2
+    manager.delete_partitions("orders", range(60))
+    assert synced == [str(tmp_path)] * 3
+    assert len(list(tmp_path.glob("*-delete"))) == 51
+
+
+def test_a_power_loss_may_empty_the_metadata_of_a_new_folder(brokers, tmp_path):
+    """Its name is durable when it is acknowledged, its content is not: the topic's id is written anew."""
+    manager, _ = brokers.start()
+    append(manager)
+    brokers.kill(manager)
+    for content in (b"", bytes(40)):
+        (tmp_path / "orders-0" / "partition.metadata").write_bytes(content)
+        manager, report = brokers.start()
+        assert (report.failures, manager.partition("orders", 0).log_end_offset) == ({}, 1)
+        assert checkpoints.read_partition_metadata(tmp_path / "orders-0") == ID
+        brokers.kill(manager)
+
+
+def test_two_kills_in_a_row_do_not_count_as_clean(brokers):
+    """The mark of an earlier stop is gone as soon as it was read: a crash while running is unclean."""
+    manager, _ = brokers.start()
+    manager.close()
+    killed, report = brokers.start()
+    assert report.was_clean
+    brokers.kill(killed)
+    _, report = brokers.start()
+    assert not report.was_clean
+
+
+def test_second_manager_is_refused(brokers, tmp_path, clock):
+    """A folder in use is refused with the reason, and the first manager is unharmed."""
+    manager, _ = brokers.start()
+    with pytest.raises(FolderLockedError, match=str(tmp_path)):
+        LogManager([tmp_path], clock, BrokerConfig())
+    append(manager)
+
+
+def test_unknown_folders_are_left_and_deleted_ones_removed(brokers, tmp_path):
+    """A start touches no folder it does not know, but those whose deletion was under way."""
+    (tmp_path / "mystery-0").mkdir()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "old-0.0123-delete").mkdir()
+    (tmp_path / "old-0.0123-delete" / "x.log").write_text("x")
+    _, report = brokers.start()
+    assert [p.name for p in report.unknown_folders] == ["mystery-0", "notes"]
+    assert [p.name for p in report.removed_folders] == ["old-0.0123-delete"]
+    assert (tmp_path / "mystery-0").exists()
+    assert not (tmp_path / "old-0.0123-delete").exists()
+
+
+def test_delete_partition(brokers, tmp_path, clock):
+    """A deleted partition is gone at once for clients; its bytes go after the delay."""
+    manager, _ = brokers.start(file_delete_delay_ms=5000)
+    append(manager)
+    log = manager.partition("orders", 0)
+    manager.delete_partition("orders", 0)
+    assert manager.partition("orders", 0) is None
+    assert log.is_closed
+    assert log.append(batch()).error == 3
+    (renamed,) = tmp_path.glob("orders-0.*-delete")
+    assert not (tmp_path / "orders-0").exists()
+    pass_time(manager, clock, 4999)
+    assert renamed.exists()
+    pass_time(manager, clock, 20)
+    assert not renamed.exists()
+    with pytest.raises(KeyError):
+        manager.delete_partition("orders", 0)
+
+
+def test_topic_made_again_is_empty(brokers, tmp_path):
+    """A topic deleted and made again under its name starts at 0, before and after a restart."""
+    manager, _ = brokers.start()
+    append(manager)
+    manager.delete_partition("orders", 0)
+    config = BrokerConfig().topic_configs({})
+    log = manager.create_partition("orders", 0, uuid.UUID(int=5), config)
+    assert log.log_end_offset == 0
+    assert manager.create_partition("orders", 0, uuid.UUID(int=5), config) is log
+    assert checkpoints.read_partition_metadata(tmp_path / "orders-0") == uuid.UUID(int=5)
+
+
+def test_folder_of_another_topic_is_put_aside(brokers, tmp_path):
+    """A folder left by another topic of the same name is not served and not lost."""
+    (tmp_path / "orders-0").mkdir()
+    checkpoints.write_partition_metadata(tmp_path / "orders-0", uuid.UUID(int=9))
+    (tmp_path / "orders-0" / f"{0:020}.log").write_bytes(batch())
+    manager, _ = brokers.start()
+    assert manager.partition("orders", 0).log_end_offset == 0
+    (stray,) = tmp_path.glob("orders-0.*-stray")
+    assert (stray / f"{0:020}.log").read_bytes() == batch()
+
+
+def test_bad_names_are_refused(brokers):
+    """A name that is no folder's is refused before anything is made."""
+    manager, _ = brokers.start()
+    for topic, partition in (("../x", 0), ("a/b", 0), ("", 0), ("x", -1)):
+        with pytest.raises(ValueError, match="no name"):
+            manager.create_partition(topic, partition, ID, {})
+
+
+def test_retention_follows_the_clock(brokers, clock, tmp_path):
+    """Segments older than retention.ms go at the next check, their files after the delay; the log start is kept."""
+    manager, _ = brokers.start(retention_ms=3_600_000, segment_ms=1000, file_delete_delay_ms=60_000)
+    append(manager)
+    append(manager, time=NOW_MS + 60_000)  # rolls
+    assert len(manager.partition("orders", 0).segments()) == 2
+    pass_time(manager, clock, 30_010)
+    assert manager.partition("orders", 0).log_start_offset == 0
+    for _ in range(13):
+        pass_time(manager, clock, 300_010)
+    assert manager.partition("orders", 0).log_start_offset >= 1
+    for _ in range(4):
+        pass_time(manager, clock, 30_010)
+    assert not list((tmp_path / "orders-0").glob("*.deleted"))
+    assert not (tmp_path / "orders-0" / f"{0:020}.log").exists()
+
+
+def test_checkpoints_follow_the_clock(brokers, clock, tmp_path):
+    """30 s after the start, and every minute then, flushed ends and moved starts are written down."""
+    manager, _ = brokers.start()
+    recovery = checkpoints.offset_checkpoint(tmp_path / "recovery-point-offset-checkpoint")
+    append(manager, count=4)
+    manager.partition("orders", 0).flush()
+    manager.partition("orders", 0).delete_records(2)
+    assert recovery.read() == {}
+    pass_time(manager, clock, 30_010)
+    assert recovery.read() == {("orders", 0): 4, ("orders", 1): 0}
+    starts = checkpoints.offset_checkpoint(tmp_path / "log-start-offset-checkpoint")
+    assert starts.read() == {("orders", 0): 2}
+    brokers.kill(manager)
+    again, _ = brokers.start()
+    assert again.partition("orders", 0).log_start_offset == 2
+    assert again.partition("orders", 0).log_end_offset == 4
+
+
+def test_a_start_that_was_not_finished_keeps_the_checkpoints(brokers, tmp_path):
+    """Whatever ended it before the partitions were open: deleted records stay deleted, and the folder is as clean."""
+    manager, _ = brokers.start()
+    append(manager, count=4)
+    manager.partition("orders", 0).flush()
+    manager.partition("orders", 0).delete_records(2)
+    manager.close()
+    unstarted = LogManager([tmp_path], brokers.clock, BrokerConfig({}))
+    unstarted.close()
+    starts = checkpoints.offset_checkpoint(tmp_path / "log-start-offset-checkpoint")
+    assert starts.read() == {("orders", 0): 2}
+
+    cancelled = LogManager([tmp_path], brokers.clock, BrokerConfig({}))
+    responses = iter([False, True, True])
+    cancelled.is_cancelled = lambda: next(responses)
+    with pytest.raises(StartCancelled):
+        cancelled.start([TopicLogs("orders", ID, 2, cancelled._config.topic_configs({}))], run_threads=False)
+    cancelled.close()
+    assert starts.read() == {("orders", 0): 2}
+    again, report = brokers.start()
+    assert not report.was_clean  # what was open for a while was not looked at by every step of a start
+    assert again.partition("orders", 0).log_start_offset == 2
+
+
+def test_an_unused_start_leaves_the_clean_mark(brokers, tmp_path):
+    """A port that is taken costs no recovery at the next start."""
+    manager, _ = brokers.start()
+    manager.close()
+    LogManager([tmp_path], brokers.clock, BrokerConfig({})).close()
+    assert brokers.start()[1].was_clean
+
+
+def test_flush_by_time(brokers, clock):
+    """With log.flush.interval.ms what was appended is on disk within that time, by itself."""
+    manager, _ = brokers.start(settings={"log.flush.interval.ms": 1000})
+    append(manager, count=2)
+    log = manager.partition("orders", 0)
+    assert log.flushed_offset == 0
+    for _ in range(3):
+        pass_time(manager, clock, 1010)
+    assert log.flushed_offset == 2
+
+
+def test_no_flush_by_time_by_default(brokers, clock):
+    """By default nothing is flushed by time."""
+    manager, _ = brokers.start()
+    append(manager)
+    pass_time(manager, clock, 10_000_000)
+    assert manager.partition("orders", 0).flushed_offset == 0
+
+
+def test_flusher_takes_what_somebody_waits_for(brokers):
+    """With flush.messages=1 an append names the offset to wait for, and the flusher's thread gets there."""
+    manager, _ = brokers.start(flush_messages=1)
+    log = manager.partition("orders", 0)
+    for i in range(5):
+        assert log.append(batch()).flush_offset == i + 1
+    assert log.high_watermark == 0  # nothing is told before it is on disk
+    manager.flusher.start()
+    assert manager.flusher.close()
+    assert log.flushed_offset == 5
+    assert log.high_watermark == 5
+    assert manager.flusher.flushes == 1  # all shared one
+    assert log.append(batch()).error == 0
+    assert log.flushed_offset == 6  # a closed flusher leaves it to the appending thread
+
+
+def test_producers_expire_by_the_clock(brokers, clock):
+    """An idle producer is forgotten after producer.id.expiration.ms."""
+    manager, _ = brokers.start(settings={"producer.id.expiration.ms": 3_600_000})
+    append(manager, producer_id=7, producer_epoch=0, base_sequence=0)
+    log = manager.partition("orders", 0)
+    assert log.producer_count == 1
+    for _ in range(8):
+        pass_time(manager, clock, 600_010)
+    assert log.producer_count == 0
+
+
+def test_producers_survive_a_restart(brokers):
+    """A repeat sent again after a clean restart, and after a kill, is still known as one."""
+    manager, _ = brokers.start()
+    append(manager, producer_id=7, producer_epoch=0, base_sequence=0)
+    manager.close()
+    manager, _ = brokers.start()
+    assert append(manager, producer_id=7, producer_epoch=0, base_sequence=0).is_duplicate
+    append(manager, producer_id=7, producer_epoch=0, base_sequence=1)
+    brokers.kill(manager)
+    manager, _ = brokers.start()
+    assert append(manager, producer_id=7, producer_epoch=0, base_sequence=1).is_duplicate
+    assert manager.partition("orders", 0).log_end_offset == 2
+
+
+def test_io_error_takes_the_folder_offline_and_reads_go_on(brokers, tmp_path):
+    """After a failed sync no partition of the folder takes data (56), all are read on, and no clean mark is written."""
+    manager, _ = brokers.start(settings={"log.flush.interval.ms": 10_000})
+    append(manager)
+    append(manager, 1)
+    manager.partition("orders", 0)._inject_fault(sync_errno=errno.EIO)
+    manager._hosted["orders", 0].flushed_ms = -(10**9)
+    manager.tasks.flush_by_time()
+    assert list(manager.offline_dirs) == [tmp_path]
+    for partition in (0, 1):
+        log = manager.partition("orders", partition)
+        assert log.append(batch()).error == 56
+        assert log.read(0).error == 0
+        assert log.read(0).records
+    with pytest.raises(KafkaError, match="no log folder is online"):
+        manager.create_partition("more", 0, ID, {})
+    manager.close()
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_full_disk_is_survived_without_a_restart(brokers, monkeypatch, tmp_path):
+    """When the disk is full, checkpoints are told and tried again; the folder stays online."""
+    manager, _ = brokers.start()
+    append(manager)
+
+    def full(path, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "write_atomically", full)
+        patch.setattr(checkpoints, "write_partition_metadata", full)
+        manager.tasks.write_checkpoints()
+        with pytest.raises(KafkaError, match="No space left"):
+            manager.create_partition("more", 0, ID, {})
+    assert manager.offline_dirs == {}
+    manager.partition("orders", 0)._inject_fault(write_errno=errno.ENOSPC)
+    assert manager.partition("orders", 0).append(batch()).error == 56
+    assert manager.partition("orders", 0).read(0).error == 0
+    manager.partition("orders", 0)._inject_fault()
+    append(manager)
+    manager.create_partition("more", 0, ID, {})
+    manager.close()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_damage_is_reported_and_never_vouched_for(brokers, tmp_path):
+    """Damage in a sealed segment is reported at every start; a stop in between does not make the folder clean."""
+    manager, _ = brokers.start(segment_ms=1000)
+    append(manager)
+    append(manager, time=NOW_MS + 60_000)
+    brokers.kill(manager)
+    path = tmp_path / "orders-0" / f"{0:020}.log"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    for _ in range(2):
+        manager, report = brokers.start()
+        assert list(report.damaged) == [("orders", 0)]
+        assert manager.partition("orders", 0).append(batch()).error == 56
+        assert manager.partition("orders", 1).append(batch()).error == 0
+        manager.close()
+        assert not (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_damage_is_told_with_the_way_out(brokers, tmp_path, caplog):
+    """The line at the start names file, byte, offset and command; refused appends leave a line too."""
+    manager, _ = brokers.start(segment_ms=1000)
+    append(manager)
+    append(manager, time=NOW_MS + 60_000)
+    brokers.kill(manager)
+    path = tmp_path / "orders-0" / f"{0:020}.log"
+    path.write_bytes(b"\0" * path.stat().st_size)
+    manager, _ = brokers.start()
+    (line,) = [r.getMessage() for r in caplog.records if "damaged" in r.getMessage()]
+    assert line == (
+        f"partition orders-0 is damaged and takes no appends: segment {path.name}: a batch is shorter than its header "
+        "at byte 0; offsets from 0 on are refused; stop the broker and run: kbroker log verify --repair "
+        f"{tmp_path}"
+    )
+    assert manager.partition("orders", 0).append(batch()).error == 56
+    assert manager.partition("orders", 0).read(0).error == 56
+    pass_time(manager, brokers.clock, 1000)
+    told = [r.getMessage() for r in caplog.records if "failed" in r.getMessage()]
+    assert [f"1 {kind} failed" in line for kind, line in zip(("append", "read"), told, strict=True)] == [True, True]
+    assert all("kbroker log verify --repair" in line for line in told)
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_rubbish_behind_a_sealed_segment_is_passed_over(brokers, tmp_path, caplog, is_clean):
+    """Where the next segment begins at the end of what was read nothing is missing: all is served, and told."""
+    manager, _ = brokers.start(segment_ms=1000)
+    append(manager, count=2)
+    append(manager, time=NOW_MS + 60_000)
+    manager.close() if is_clean else brokers.kill(manager)
+    path = tmp_path / "orders-0" / f"{0:020}.log"
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes() + bytes(100))
+    for expected in (3, 4):
+        manager, report = brokers.start()
+        assert report.damaged == {}
+        assert report.cut["orders", 0] == (
+            f"100 bytes from byte {size} of segment {path.name} on are passed over (a batch is shorter than its header)"
+            "; nothing is missing, the next segment begins at offset 2"
+        )
+        assert any("nothing is missing" in r.getMessage() for r in caplog.records)
+        log = manager.partition("orders", 0)
+        assert [log.read(offset).error for offset in range(expected + 1)] == [0] * (expected + 1)
+        assert append(manager).base_offset == expected
+        manager.close()
+        assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_unreadable_partition_is_offline_and_others_serve(brokers, tmp_path):
+    """A partition whose folder cannot be used is reported; the rest of the broker starts."""
+    (tmp_path / "orders-0").mkdir()
+    (tmp_path / "orders-0" / "partition.metadata").write_text("nonsense")
+    manager, report = brokers.start()
+    assert list(report.failures) == [("orders", 0)]
+    assert "partition.metadata" in report.failures["orders", 0]
+    assert manager.partition("orders", 0) is None
+    append(manager, 1)
+
+
+def test_a_partition_that_cannot_be_opened_leaves_no_folder(brokers, tmp_path):
+    """A new one leaves nothing that a topic of the same name would trip over; one that has data keeps it."""
+    manager, _ = brokers.start()
+    append(manager, 0)
+    refused = {**BrokerConfig().topic_configs({}), "segment.ms": 0}
+    with pytest.raises(ValueError, match=r"segment\.ms"):
+        manager.check_config(refused)
+    with pytest.raises(ValueError, match=r"segment\.ms"):
+        manager.create_partition("new", 0, ID, refused)
+    assert not (tmp_path / "new-0").exists()
+    manager.close()
+    again = LogManager([tmp_path], brokers.clock, BrokerConfig())
+    brokers.open.append(again)
+    report = again.start([TopicLogs("orders", ID, 2, refused)], run_threads=False)
+    assert list(report.failures) == [("orders", 0), ("orders", 1)]
+    (log,) = again.create_partitions("orders", [0], ID, BrokerConfig().topic_configs({}))
+    assert log.log_end_offset == 1
+
+
+def test_in_memory_keeps_nothing(brokers, tmp_path, clock):
+    """In memory everything works and no file is made."""
+    manager, report = brokers.start(in_memory=True)
+    assert report.loaded == 2
+    assert manager.cluster_id
+    append(manager, count=2)
+    assert manager.partition("orders", 0).log_end_offset == 2
+    pass_time(manager, clock, 600_000)
+    manager.delete_partition("orders", 0)
+    manager.close()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="in_memory"):
+        LogManager([tmp_path], clock, BrokerConfig(), in_memory=True)
+    with pytest.raises(ValueError, match="in_memory"):
+        LogManager([], clock, BrokerConfig())
+
+
+def test_new_configuration_counts_at_once(brokers):
+    """A changed max.message.bytes is obeyed by the next append."""
+    manager, _ = brokers.start()
+    append(manager)
+    manager.update_config("orders", BrokerConfig().topic_configs({"max.message.bytes": "70"}))
+    assert manager.partition("orders", 0).append(batch(value=b"x" * 100)).error == 10
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_forked_child_writes_nothing(brokers, tmp_path):
+    """Closing the manager in a child made by fork leaves every file as it is."""
+    manager, _ = brokers.start()
+    append(manager)
+    before = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
+    pid = os.fork()
+    if pid == 0:
+        try:
+            manager.close()
+            manager.create_partition("more", 0, ID, {})
+        except RuntimeError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == before
+    append(manager)
+
+
+def test_close_is_idempotent_and_final(brokers):
+    """A second close does nothing; a closed manager refuses work with a clear word."""
+    manager, _ = brokers.start()
+    manager.close()
+    manager.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        manager.create_partition("more", 0, ID, {})
+    with pytest.raises(RuntimeError, match="closed"):
+        manager.start([])

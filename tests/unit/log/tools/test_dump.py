@@ -1,0 +1,266 @@
+"""What the tools see in the files of a partition: Kafka's facts, and every damaged place."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from kbroker._core.codec.crc32c import crc32c
+from kbroker.log import checkpoints
+from kbroker.log.folder_lock import FolderLock, FolderLockedError
+from kbroker.log.producers._producer_state import ProducerStateManager
+from kbroker.log.tools.dump import UnknownFileError, describe, dump_file
+from kbroker.log.tools.verify import verify
+from kbroker.protocol.records import RecordBatchBuilder
+
+
+def batch(base, count=1, *, payload=b"records", attributes=0, pid=-1, epoch=-1, seq=-1, time=1000, leader_epoch=0):
+    body = struct.pack(">hiqqqhii", attributes, count - 1, time, time + count - 1, pid, epoch, seq, count) + payload
+    return struct.pack(">qiibI", base, len(body) + 9, leader_epoch, 2, crc32c(body)) + body
+
+
+def marker(base, pid, epoch, control_type, coordinator_epoch=5):
+    key, value = struct.pack(">hh", 0, control_type), struct.pack(">hi", 0, coordinator_epoch)
+    record = b"\0\0\0" + b"\x08" + key + b"\x0c" + value + b"\0"
+    return batch(base, payload=bytes([len(record) * 2]) + record, attributes=0x30, pid=pid, epoch=epoch)
+
+
+def segment(folder: Path, base: int, *batches: bytes) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{base:020}.log"
+    path.write_bytes(b"".join(batches))
+    return path
+
+
+def test_log_rows_have_kafkas_names(tmp_path):
+    """Each batch is a row with the names and values of Kafka's tool."""
+    path = segment(tmp_path, 7, batch(7, 3, pid=9, epoch=1, seq=2**31 - 2, attributes=0x12, leader_epoch=4), batch(10))
+    first, second = dump_file(path)
+    assert describe(first) == (
+        "baseOffset: 7 lastOffset: 9 count: 3 baseSequence: 2147483646 lastSequence: 0 producerId: 9 producerEpoch: 1 "
+        "partitionLeaderEpoch: 4 isTransactional: true isControl: false deleteHorizonMs: none position: 0 "
+        f"CreateTime: 1002 size: 68 magic: 2 compresscodec: snappy crc: {first['crc']} isvalid: true"
+    )
+    assert (second["baseOffset"], second["position"], second["lastSequence"]) == (10, 68, -1)
+
+
+def test_marker_is_shown(tmp_path):
+    """A control batch tells commit or abort and the coordinator's epoch; nonsense in it is told, not raised."""
+    path = segment(tmp_path, 0, marker(0, 9, 1, 0), marker(1, 9, 1, 1), batch(2, attributes=0x30), batch(3))
+    rows = list(dump_file(path))
+    assert [r["kind"] for r in rows] == ["batch", "record", "batch", "record", "batch", "damage", "batch"]
+    assert [(r["endTxnMarker"], r["coordinatorEpoch"]) for r in rows if r["kind"] == "record"] == [
+        ("ABORT", 5),
+        ("COMMIT", 5),
+    ]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_records_are_shown_on_request(tmp_path, codec):
+    """Records come with offset, time, sequence, header names and text, whatever the codec."""
+    builder = RecordBatchBuilder(codec, base_offset=5, producer_id=3, producer_epoch=0, base_sequence=2**31 - 1)
+    builder.append(b"k", b"v\xff", 1000, [("h", b"x")])
+    builder.append(None, None, 1001)
+    path = segment(tmp_path, 5, builder.build())
+    assert [r["kind"] for r in dump_file(path)] == ["batch"]
+    assert [describe(r) for r in list(dump_file(path, records=True))[1:]] == [
+        "offset: 5 CreateTime: 1000 keySize: 1 valueSize: 2 sequence: 2147483647 headerKeys: ['h'] "
+        "key: k payload: v\\xff",
+        "offset: 6 CreateTime: 1001 keySize: -1 valueSize: -1 sequence: 0 headerKeys: [] key: none payload: none",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        (b"\0" * 40, "40 bytes left"),
+        (b"\0" * 70, "magic 0"),
+        (batch(1)[:-1], "batch of 68 bytes, 67 are left"),
+        (struct.pack(">qiibI", 1, -5, 0, 2, 0) + bytes(60), "length -5"),
+        (struct.pack(">qiibI", 1, 2**31 - 1, 0, 2, 0) + bytes(60), "bytes, 81 are left"),
+        (batch(-3), "impossible offsets"),
+    ],
+)
+def test_dump_ends_at_damage(tmp_path, tail, message):
+    """What is no batch is reported with its position, after all that is before it."""
+    path = segment(tmp_path, 0, batch(0), tail)
+    rows = list(dump_file(path))
+    assert [r["kind"] for r in rows] == ["batch", "damage"]
+    assert rows[1]["position"] == 68
+    assert message in rows[1]["message"]
+
+
+def test_wrong_checksum_is_shown_and_passed(tmp_path):
+    """A batch with a wrong checksum is marked, and the next one still read."""
+    damaged = bytearray(batch(0))
+    damaged[-1] ^= 1
+    rows = list(dump_file(segment(tmp_path, 0, bytes(damaged), batch(1))))
+    assert [r["isvalid"] for r in rows] == [False, True]
+
+
+def test_indexes(tmp_path):
+    """Entries come with whole offsets, and the zeros of a preallocated index are left out."""
+    (tmp_path / f"{100:020}.index").write_bytes(struct.pack(">iiii", 5, 700, 9, 1500) + bytes(80))
+    (tmp_path / f"{100:020}.timeindex").write_bytes(struct.pack(">qi", 5000, 3) + bytes(120))
+    (tmp_path / f"{100:020}.txnindex").write_bytes(struct.pack(">hqqqq", 0, 9, 101, 109, 105))
+    assert [(r["offset"], r["position"]) for r in dump_file(tmp_path / f"{100:020}.index")] == [(105, 700), (109, 1500)]
+    assert [(r["timestamp"], r["offset"]) for r in dump_file(tmp_path / f"{100:020}.timeindex")] == [(5000, 103)]
+    (row,) = dump_file(tmp_path / f"{100:020}.txnindex")
+    assert describe(row) == "version: 0 producerId: 9 firstOffset: 101 lastOffset: 109 lastStableOffset: 105"
+    (tmp_path / f"{100:020}.txnindex").write_bytes(bytes(35))
+    assert [r["kind"] for r in dump_file(tmp_path / f"{100:020}.txnindex")] == ["txn_index", "damage"]
+
+
+def test_snapshot(tmp_path):
+    """A snapshot written by the broker is shown; a damaged one is one row of damage."""
+    state, path = ProducerStateManager(), tmp_path / f"{5:020}.snapshot"
+    state.append(9, 2, 0, 3, record_count=2, timestamp_ms=77, transactional=True)
+    state.write_snapshot(path)
+    (row,) = dump_file(path)
+    assert describe(row) == (
+        "producerId: 9 producerEpoch: 2 coordinatorEpoch: -1 currentTxnFirstOffset: 3 lastTimestamp: 77 "
+        "firstSequence: 0 lastSequence: 1 lastOffset: 4 offsetDelta: 1"
+    )
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert [r["kind"] for r in dump_file(path)] == ["damage"]
+
+
+def test_state_files_and_unknown_names(tmp_path):
+    """Checkpoints are read too; a file of another kind is refused by name."""
+    checkpoints.offset_checkpoint(tmp_path / "recovery-point-offset-checkpoint").write({("t", 0): 5})
+    assert [describe(r) for r in dump_file(tmp_path / "recovery-point-offset-checkpoint")] == [
+        "topic: t partition: 0 offset: 5"
+    ]
+    with pytest.raises(UnknownFileError, match=r"x\.txt"):
+        dump_file(tmp_path / "x.txt")
+    with pytest.raises(UnknownFileError, match="20 digits"):
+        list(dump_file(tmp_path / "x.log"))
+
+
+def test_whole_folder_has_no_findings(tmp_path):
+    """A folder without damage, gaps between batches included, gives an empty list."""
+    partition = tmp_path / "t-0"
+    segment(partition, 0, batch(0, 3), batch(5))
+    log = segment(partition, 6, batch(6), batch(7))
+    log.with_suffix(".index").write_bytes(struct.pack(">ii", 1, 68) + bytes(80))
+    log.with_suffix(".timeindex").write_bytes(struct.pack(">qi", 1000, 0) + struct.pack(">qi", 1001, 1))
+    checkpoints.offset_checkpoint(tmp_path / "recovery-point-offset-checkpoint").write({("t", 0): 5})
+    assert verify(tmp_path) == verify(partition) == []
+
+
+def test_torn_tail_is_told_from_damage(tmp_path):
+    """An unfinished batch at the very end is a torn tail; the same in a sealed segment is not."""
+    segment(tmp_path / "t-0", 0, batch(0), batch(1)[:50])
+    segment(tmp_path / "t-1", 0, batch(0), batch(1)[:50])
+    segment(tmp_path / "t-1", 5, batch(5))
+    torn, sealed = verify(tmp_path)
+    assert (torn.path.parent.name, torn.position, torn.offset, torn.is_torn_tail) == ("t-0", 68, 1, True)
+    assert (sealed.path.parent.name, sealed.position, sealed.offset, sealed.is_torn_tail) == ("t-1", 68, 1, False)
+
+
+def test_repair_cuts_the_place_and_keeps_the_rest(tmp_path):
+    """Repair removes the damaged batch only, keeps it aside, and has the next start rebuild what is derived."""
+    partition = tmp_path / "t-0"
+    damaged = bytearray(batch(1, 2))
+    damaged[-2] ^= 0x40
+    log = segment(partition, 0, batch(0), bytes(damaged), batch(3))
+    segment(partition, 4, batch(4))
+    log.with_suffix(".index").write_bytes(struct.pack(">ii", 3, 136))
+    (partition / f"{4:020}.snapshot").write_bytes(b"")
+    checkpoints.write_clean_shutdown(tmp_path)
+    recovery = checkpoints.offset_checkpoint(tmp_path / "recovery-point-offset-checkpoint")
+    recovery.write({("t", 0): 4, ("u", 0): 9})
+
+    (found, *_) = verify(tmp_path)
+    assert (found.path, found.position, found.size_bytes, found.offset, found.repair) == (log, 68, 68, 1, "")
+    assert log.read_bytes() == batch(0) + bytes(damaged) + batch(3)
+
+    assert "cut 68 bytes" in [f.repair for f in verify(tmp_path, repair=True)]
+    assert log.read_bytes() == batch(0) + batch(3)
+    assert (partition / f"{log.name}.68.damaged").read_bytes() == bytes(damaged)
+    assert not log.with_suffix(".index").exists()
+    assert not list(partition.glob("*.snapshot"))
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    assert recovery.read() == {("u", 0): 9}
+    assert verify(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("batches", "position"),
+    [
+        ([batch(0), batch(0), batch(1)], 68),
+        ([batch(5), batch(3), batch(6)], 68),
+        ([batch(0), bytes(4096), batch(1)], 68),
+        ([b"garbage", batch(0)], 0),
+    ],
+    ids=["twice", "backwards", "zeroed page", "garbage before"],
+)
+def test_order_and_garbage_are_found_and_cut(tmp_path, batches, position):
+    """A batch written twice, one of a lower offset, and foreign bytes are one place each; the rest stays."""
+    log = segment(tmp_path / "t-0", 0, *batches)
+    (found,) = verify(tmp_path, repair=True)
+    assert found.position == position
+    assert verify(tmp_path) == []
+    kept = b"".join(b for i, b in enumerate(batches) if sum(map(len, batches[:i])) != position)
+    assert log.read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "problem"),
+    [
+        (".index", struct.pack(">iiii", 1, 68, 1, 68), "offset 1 after 1"),
+        (".index", struct.pack(">ii", 1, 6800), "past the segment"),
+        (".index", struct.pack(">ii", 99, 68), "not in the segment"),
+        (".index", b"\1" * 7, "multiple of 8"),
+        (".timeindex", struct.pack(">qiqi", 9, 0, 8, 1), "timestamp 8 after 9"),
+        (".txnindex", struct.pack(">hqqqq", 3, 0, 0, 0, 0), "version 3"),
+    ],
+)
+def test_damaged_index_is_removed_by_repair(tmp_path, suffix, content, problem):
+    """An index that cannot be right is found, and removed on command: the next start rebuilds it."""
+    log = segment(tmp_path / "t-0", 0, batch(0), batch(1))
+    log.with_suffix(suffix).write_bytes(content)
+    (found,) = verify(tmp_path)
+    assert problem in found.problem
+    verify(tmp_path, repair=True)
+    assert not log.with_suffix(suffix).exists()
+    assert verify(tmp_path) == []
+
+
+def test_every_flipped_bit_is_found(tmp_path):
+    """No single flipped bit passes, but in the leader epoch, which no checksum covers."""
+    batches = [batch(0, 2), batch(2), batch(3, payload=b"last")]
+    good = b"".join(batches)
+    starts = [0, len(batches[0]), len(batches[0]) + len(batches[1])]
+    log = segment(tmp_path / "t-0", 0, good)
+    for bit in range(len(good) * 8):
+        if any(start + 12 <= bit // 8 < start + 16 for start in starts):
+            continue
+        damaged = bytearray(good)
+        damaged[bit // 8] ^= 0x80 >> bit % 8
+        log.write_bytes(damaged)
+        found = verify(tmp_path)
+        offset_raised = any(start <= bit // 8 < start + 8 for start in starts) and not found
+        assert found or offset_raised, f"bit {bit % 8} of byte {bit // 8}"  # a higher offset looks like a gap
+
+
+def test_repair_is_refused_while_a_broker_runs(tmp_path):
+    """Repair needs the folder to itself; looking does not."""
+    segment(tmp_path / "t-0", 0, batch(0)[:-1])
+    lock = FolderLock(tmp_path)
+    assert len(verify(tmp_path)) == 1
+    with pytest.raises(FolderLockedError, match="in use by this process"):
+        verify(tmp_path, repair=True)
+    with pytest.raises(FolderLockedError):
+        verify(tmp_path / "t-0", repair=True)
+    lock.release()
+    assert verify(tmp_path, repair=True)[0].repair == "cut 67 bytes"
+
+
+def test_damaged_checkpoints_are_found(tmp_path):
+    """Damaged checkpoints are removed on command, the owner's file never."""
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n9\n")
+    (tmp_path / "meta.properties").write_text("version=9\n")
+    assert [f.path.name for f in verify(tmp_path)] == ["recovery-point-offset-checkpoint", "meta.properties"]
+    verify(tmp_path, repair=True)
+    assert [p.name for p in sorted(tmp_path.iterdir())] == [".lock", "meta.properties"]

@@ -1,0 +1,208 @@
+"""Record batches as Arrow buffers: layout, ranges, limits, every codec, every kind of damage."""
+
+import struct
+from typing import Any
+
+import pytest
+
+from kbroker._core.codec.crc32c import crc32c
+from kbroker.common.errors import Errors, ProtocolError
+from kbroker.protocol import _arrow_columns as native
+from kbroker.protocol._arrow_columns import ArrowColumns, whole_batches
+from kbroker.protocol.compression import CompressionType
+from kbroker.protocol.records import Record, build_batch, build_control_batch
+
+ALL = native.OFFSET | native.TIMESTAMP | native.TIMESTAMP_TYPE | native.KEY | native.VALUE | native.HEADERS
+END = 1 << 62
+RECORDS = [
+    Record(b"k0", b"value 0", 1000, [("h", b"x"), ("", None)]),
+    Record(None, b"", 1001, []),
+    Record(b"", None, -1, [("é", b"")]),
+]
+
+
+def ints(view: memoryview | None, kind: str) -> list[int]:
+    assert view is not None
+    return list(struct.unpack(f"<{view.nbytes // struct.calcsize(kind)}{kind}", view))
+
+
+def strings(rows: int, buffers: Any) -> list[bytes | None]:
+    """A binary column as a list, and its null count held against its bitmap."""
+    nulls, bitmap, ends, data = buffers
+    at = ints(ends, "i")
+    assert len(at) == rows + 1
+    valid = [bitmap is None or bool(bitmap[i >> 3] >> (i & 7) & 1) for i in range(rows)]
+    assert nulls == valid.count(False)
+    return [bytes(data[at[i] : at[i + 1]]) if valid[i] else None for i in range(rows)]
+
+
+@pytest.mark.parametrize("codec", list(CompressionType))
+def test_columns_hold_what_the_batch_held(codec):
+    """Every column, nulls and headers included, comes out as it went in, from every codec."""
+    columns = ArrowColumns(ALL)
+    batch = build_batch(RECORDS, compression=codec, base_offset=40)
+    assert columns.append(batch, 0, 0, END) == len(batch)
+    assert (columns.row_count, columns.next_offset) == (3, 43)
+    rows, offsets, timestamps, types, keys, values, headers = columns.take()
+    assert rows == 3
+    assert ints(offsets, "q") == [40, 41, 42]
+    assert ints(timestamps, "q") == [1_000_000, 1_001_000, -1000]
+    assert ints(types, "i") == [0, 0, 0]
+    assert keys is not None
+    assert strings(3, keys) == [b"k0", None, b""]
+    assert values is not None
+    assert strings(3, values) == [b"value 0", b"", None]
+    assert headers is not None
+    nulls, bitmap, ends, count, header_keys, header_values = headers
+    assert (nulls, bitmap is not None and bitmap[0] & 7, ints(ends, "i"), count) == (1, 0b101, [0, 2, 2, 3], 3)
+    assert strings(3, header_keys) == [b"h", b"", "é".encode()]
+    assert strings(3, header_values) == [b"x", None, b""]
+
+
+def test_taking_begins_anew():
+    """After a take the next rows start at zero again, bitmaps included."""
+    columns = ArrowColumns(native.KEY)
+    for record in (RECORDS[1], RECORDS[0]):
+        columns.append(build_batch([record]), 0, 0, END)
+        keys = columns.take()[4]
+        assert keys is not None
+        assert strings(1, keys) == [record.key]
+    assert columns.row_count == columns.size_bytes == 0
+
+
+def test_many_rows_cross_the_bytes_of_the_bitmap():
+    """The null of row 20 is the null of row 20."""
+    columns = ArrowColumns(native.VALUE)
+    columns.append(build_batch([(None, None if i == 20 else b"%d" % i) for i in range(100)]), 0, 0, END)
+    values = columns.take()[5]
+    assert values is not None
+    assert strings(100, values) == [None if i == 20 else b"%d" % i for i in range(100)]
+
+
+def test_unwanted_columns_cost_nothing():
+    """Only what is asked for is filled."""
+    columns = ArrowColumns(native.OFFSET)
+    columns.append(build_batch(RECORDS), 0, 0, END)
+    assert columns.size_bytes == 0
+    rows, offsets, *others = columns.take()
+    assert (rows, ints(offsets, "q"), others) == (3, [0, 1, 2], [None] * 5)
+
+
+def test_a_range_cuts_inside_batches():
+    """Records before and behind the range are left out; a batch behind it is not looked at."""
+    data = b"".join(build_batch(RECORDS, base_offset=at) for at in (0, 3, 6))
+    columns = ArrowColumns(native.OFFSET)
+    position = columns.append(data, 0, 2, 5)
+    assert ints(columns.take()[1], "q") == [2, 3, 4]
+    assert position == len(data) * 2 // 3
+
+
+def test_it_stops_behind_the_batch_that_reaches_a_limit():
+    """Batches stay whole, and the next call goes on where the last one stopped."""
+    one = build_batch(RECORDS)
+    columns = ArrowColumns(native.VALUE)
+    position, seen = 0, []
+    while True:
+        position = columns.append(one * 5, position, 0, END, limit_rows=4)
+        seen.append((columns.row_count, columns.is_full))
+        if not columns.is_full:
+            break
+        columns.take()
+    assert seen == [(6, True), (6, True), (3, False)]
+    columns.take()
+    columns.append(one * 5, 0, 0, END, limit_bytes=8)
+    assert (columns.is_full, columns.size_bytes) == (True, 14)
+
+
+def test_control_batches_are_passed_over():
+    """A marker moves the next offset and is no row."""
+    columns = ArrowColumns(ALL)
+    columns.append(
+        build_control_batch(
+            commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0, base_offset=7
+        ),
+        0,
+        0,
+        END,
+    )
+    assert (columns.row_count, columns.next_offset) == (0, 8)
+
+
+def test_log_append_time_is_told():
+    """timestampType 1 and the time of the batch for each record."""
+    columns = ArrowColumns(native.TIMESTAMP | native.TIMESTAMP_TYPE)
+    columns.append(build_batch(RECORDS[:2], log_append_time=True), 0, 0, END)
+    _, _, timestamps, types, *_ = columns.take()
+    assert (ints(timestamps, "q"), ints(types, "i")) == ([1_001_000] * 2, [1, 1])
+
+
+def test_a_time_beyond_microseconds_is_held_at_the_end():
+    """A hostile time stamp does not wrap round into another one."""
+    columns = ArrowColumns(native.TIMESTAMP)
+    columns.append(build_batch([Record(None, b"", 1 << 60)]), 0, 0, END)
+    assert ints(columns.take()[2], "q") == [2**63 - 1]
+
+
+def test_a_cut_last_batch_is_left():
+    """What a Fetch cut off is neither read nor an error, and where it begins is told."""
+    one = build_batch(RECORDS)
+    columns = ArrowColumns(ALL)
+    assert columns.append(one + one[:-1], 0, 0, END) == len(one)
+    assert columns.row_count == 3
+    assert whole_batches(one + one[:-1]) == (len(one), 3)
+    assert whole_batches(one[:-1]) == (0, -1)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_formats_are_named(magic):
+    """Message format 0 and 1, shorter than a batch header, end in a sentence that says so."""
+    message = struct.pack(">qiIbb", 5, 14, 0, magic, 0) + struct.pack(">ii", -1, -1)
+    with pytest.raises(ProtocolError) as caught:
+        ArrowColumns(ALL).append(message, 0, 0, END)
+    assert caught.value.error is Errors.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    assert f"message format {magic} (batch at offset 5)" in str(caught.value)
+
+
+def damaged(at: int, value: int) -> bytes:
+    data = bytearray(build_batch(RECORDS, base_offset=9))
+    data[at] = value
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (damaged(-1, 0x55), "wrong checksum (batch at offset 9)"),
+        (damaged(16, 3), "message format 3 is unknown (batch at offset 9)"),
+        (damaged(11, 1), "batch length below a header's"),
+    ],
+)
+def test_damage_is_an_error_that_names_the_batch(data, message):
+    """No damaged record comes out as data."""
+    with pytest.raises(ProtocolError) as caught:
+        ArrowColumns(ALL).append(data, 0, 0, END)
+    assert caught.value.error is Errors.CORRUPT_MESSAGE
+    assert message in str(caught.value)
+
+
+def test_a_claimed_count_takes_no_memory():
+    """Two thousand million records in a hundred bytes are refused before room is made for them."""
+    data = bytearray(build_batch(RECORDS))
+    data[57:61] = struct.pack(">i", 2**31 - 1)
+    data[17:21] = struct.pack(">I", crc32c(bytes(data[21:])))
+    with pytest.raises(ProtocolError, match="damaged record"):
+        ArrowColumns(ALL).append(bytes(data), 0, 0, END)
+
+
+def test_a_bomb_ends_at_its_cap():
+    """A batch that grows above the cap is refused."""
+    batch = build_batch([(None, bytes(100_000))], compression=CompressionType.GZIP)
+    with pytest.raises(ProtocolError, match="more bytes uncompressed than allowed"):
+        ArrowColumns(ALL).append(batch, 0, 0, END, cap_bytes=50_000)
+
+
+def test_a_position_outside_is_refused():
+    """A caller's mistake is a ValueError, not a read outside the buffer."""
+    for position in (-1, 2):
+        with pytest.raises(ValueError, match="outside the 1 bytes"):
+            ArrowColumns(ALL).append(b"x", position, 0, END)

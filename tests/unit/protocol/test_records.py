@@ -1,0 +1,421 @@
+"""Record batches: golden bytes, every kind of damage, every codec as clients write it, bombs."""
+
+import gc
+import gzip
+import importlib.util
+import struct
+import subprocess
+import sys
+import time
+import tracemalloc
+
+import cramjam
+import pytest
+
+from kbroker._core.codec.crc32c import crc32c
+from kbroker.common.errors import Errors, ProtocolError
+from kbroker.protocol.compression import CompressionType
+from kbroker.protocol.records import (
+    Record,
+    RecordBatchBuilder,
+    batch_at,
+    build_batch,
+    build_control_batch,
+    columns,
+    iter_batches,
+    iter_records,
+)
+
+CODECS = list(CompressionType)
+RECORDS = [
+    Record(b"key", b"value", 1000, (("h", b"x"), ("null", None))),
+    Record(None, b"", 1005),
+    Record(b"", None, 999),
+]
+
+
+def reseal(batch: bytes | bytearray) -> bytes:
+    """Return the batch with its length and checksum made right again."""
+    out = bytearray(batch)
+    out[8:12] = struct.pack(">i", len(out) - 12)
+    out[17:21] = struct.pack(">I", crc32c(bytes(out[21:])))
+    return bytes(out)
+
+
+def with_payload(codec: int, payload: bytes, count: int) -> bytes:
+    """Return a batch of `count` records whose compressed bytes are `payload`."""
+    head = bytearray(build_batch([]))
+    head[21:23] = struct.pack(">h", codec)
+    head[23:27] = struct.pack(">i", count - 1)
+    head[57:61] = struct.pack(">i", count)
+    return reseal(head + payload)
+
+
+def plain_records(count: int, value: bytes = b"v" * 100) -> bytes:
+    """Return the uncompressed records of a batch."""
+    return build_batch([(None, value)] * count)[61:]
+
+
+def test_golden_batch():
+    """A field of the batch moved: Kafka's own tools could no longer read what we write."""
+    batch = build_batch([Record(b"k", b"v", 1000, (("h", b"x"),))], base_offset=7, producer_id=5, producer_epoch=2,
+                        base_sequence=3, leader_epoch=4)  # fmt: skip
+    assert batch[:17] == bytes.fromhex("0000000000000007 0000003e 00000004 02")
+    assert batch[17:21] == struct.pack(">I", crc32c(batch[21:]))
+    assert batch[21:61] == bytes.fromhex(
+        "0000 00000000 00000000000003e8 00000000000003e8 0000000000000005 0002 00000003 00000001"
+    )
+    assert batch[61:] == bytes.fromhex("18 00 00 00 02 6b 02 76 02 02 68 02 78")
+
+
+def test_header_fields():
+    """A header property reads another field's bytes."""
+    batch = batch_at(build_batch(RECORDS, compression=CompressionType.LZ4, base_offset=2**40, transactional=True,
+                                 producer_id=9, producer_epoch=1, base_sequence=0))  # fmt: skip
+    assert batch is not None
+    assert (batch.base_offset, batch.last_offset, batch.last_offset_delta) == (2**40, 2**40 + 2, 2)
+    assert (batch.magic, batch.compression, batch.record_count, batch.leader_epoch) == (2, 3, 3, -1)
+    assert (batch.is_transactional, batch.is_control, batch.is_log_append_time) == (True, False, False)
+    assert (batch.base_timestamp_ms, batch.max_timestamp_ms, batch.has_delete_horizon) == (1000, 1005, False)
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (9, 1, 0)
+    assert batch.is_crc_valid
+    assert len(batch.raw) == batch.size_bytes
+
+
+def test_a_flipped_control_bit_is_damage():
+    """Records vanished without an error: what looked like a control batch was left out before the checksum was read."""
+    data = bytearray(build_batch(RECORDS))
+    data[22] ^= 0x20
+    with pytest.raises(ProtocolError, match="wrong checksum"):
+        list(iter_records(bytes(data)))
+    with pytest.raises(ProtocolError, match="wrong checksum"):
+        columns(bytes(data))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_records_come_back(codec):
+    """A null became empty, a header was lost, or a time was counted from the wrong base."""
+    data = build_batch(RECORDS, compression=codec, base_offset=50)
+    assert batch_at(data).compression == codec
+    want = [Record(*r[:3], list(r.headers), 50 + i) for i, r in enumerate(RECORDS)]
+    assert list(iter_records(data)) == want
+
+
+def test_offsets_with_gaps_and_log_append_time():
+    """Compaction leaves gaps, which were closed; append time is the batch's, not the record's."""
+    records = [Record(b"a", b"1", 5, (), 12), Record(b"b", b"2", 9, (), 17)]
+    data = build_batch(records, base_offset=10, log_append_time=True)
+    assert [(r.offset, r.timestamp_ms) for r in iter_records(data)] == [(12, 9), (17, 9)]
+    builder = RecordBatchBuilder(0, base_offset=10)
+    assert batch_at(builder.build(last_offset_delta=4)).last_offset == 14
+    assert list(iter_records(builder.build(last_offset_delta=4))) == []
+
+
+def test_control_batch():
+    """A marker in another layout than Kafka's leaves read-committed consumers waiting."""
+    data = build_control_batch(commit=True, producer_id=7, producer_epoch=3, coordinator_epoch=1, timestamp_ms=99)
+    batch = batch_at(data)
+    assert (batch.attributes, batch.base_sequence, batch.producer_id, batch.record_count) == (0x30, -1, 7, 1)
+    assert batch.records() == [(0, 99, bytes.fromhex("0000 0001"), bytes.fromhex("0000 00000001"), [])]
+    assert list(iter_records(data)) == []
+    assert columns(data).next_offset == 1
+    assert len(columns(data, include_control=True).offsets) == 1
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_truncation_is_refused(codec):
+    """A cut batch was read past its end; run under the address sanitizer this is exact."""
+    data = build_batch(RECORDS, compression=codec)
+    for end in range(1, len(data)):
+        cut = bytes(bytearray(data[:end]))
+        for read in (columns, lambda d: list(iter_records(d))):
+            with pytest.raises(ProtocolError) as e:
+                read(cut)
+            assert e.value.error is Errors.CORRUPT_MESSAGE
+        assert len(columns(cut, allow_truncated=True).offsets) == 0
+        assert list(iter_batches(cut, allow_truncated=True)) == []
+        if end > 61:  # the length is right but the records are cut
+            with pytest.raises(ProtocolError):
+                columns(reseal(cut))
+
+
+@pytest.mark.parametrize("at", range(12, 80))
+def test_every_flipped_bit_is_seen(at):
+    """A damaged byte that the checksum covers was served as data."""
+    data = bytearray(build_batch(RECORDS))
+    data[at] ^= 0x10
+    if at in range(12, 16):
+        assert len(list(iter_records(bytes(data)))) == 3  # leader epoch is outside the checksum
+        return
+    with pytest.raises(ProtocolError):
+        columns(bytes(data))
+    with pytest.raises(ProtocolError):
+        list(iter_records(bytes(data)))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "ff ff ff ff 0f",  # negative length
+        "fe ff ff ff 0f 00",  # length of 2^31 - 1
+        "ff ff ff ff ff 01",  # varint of 6 bytes
+        "0c 00 00 00 01 01 02 00",  # one header promised, none there
+        "0e 00 00 00 01 01 fe ff",  # a header count that needs more bytes
+        "0c 00 00 00 7e 01 00",  # key longer than the record
+        "0e 00 00 00 01 01 02 01 01",  # null header key
+        "0c 00 00 00 01 01 01",  # negative header count
+        "0e 00 00 00 01 01 00 00",  # a byte too much
+        "02 00",  # nothing but attributes
+        "00",  # not even those
+    ],
+)
+def test_damaged_records_are_refused(record):
+    """A length inside a record was believed."""
+    data = with_payload(0, bytes.fromhex(record), 1)
+    with pytest.raises(ProtocolError, match="record"):
+        columns(data)
+    with pytest.raises(ProtocolError, match="record"):
+        list(iter_records(data))
+
+
+@pytest.mark.parametrize("count", [-1, 0, 2, 2**31 - 1])
+def test_record_count_must_be_true(count):
+    """A record count took memory, or hid records."""
+    data = bytearray(build_batch([(b"k", b"v")]))
+    data[57:61] = struct.pack(">i", count)
+    data = reseal(data)
+    tracemalloc.start()
+    try:
+        for read in (columns, lambda d: list(iter_records(d))):
+            with pytest.raises(ProtocolError):
+                read(data)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("length", [-1, 0, 48, -(2**31)])
+def test_impossible_batch_lengths_are_refused(length):
+    """A batch length below a header's made the reader stand still or go backwards."""
+    data = bytearray(build_batch(RECORDS))
+    data[8:12] = struct.pack(">i", length)
+    for read in (columns, lambda d: list(iter_batches(d, allow_truncated=True))):
+        with pytest.raises(ProtocolError):
+            read(bytes(data))
+
+
+def snappy_xerial(data: bytes, block: int) -> bytes:
+    out = [b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)]
+    for start in range(0, len(data), block):
+        piece = bytes(cramjam.snappy.compress_raw(data[start : start + block]))
+        out.append(struct.pack(">i", len(piece)) + piece)
+    return b"".join(out)
+
+
+def lz4_frame(data: bytes, **options: bool) -> bytes:
+    encoder = cramjam.lz4.Compressor(**options)
+    encoder.compress(data)
+    return bytes(encoder.finish())
+
+
+PAYLOADS = {
+    "gzip": (1, gzip.compress),
+    "gzip of two members": (1, lambda d: gzip.compress(d[:500]) + gzip.compress(d[500:])),
+    "snappy of snappy-java": (2, lambda d: snappy_xerial(d, 7000)),
+    "snappy raw": (2, lambda d: bytes(cramjam.snappy.compress_raw(d))),
+    "lz4 with checksum, linked": (3, lambda d: lz4_frame(d, content_checksum=True)),
+    "lz4 independent": (3, lambda d: lz4_frame(d, content_checksum=False, block_linked=False)),
+    "zstd": (4, lambda d: bytes(cramjam.zstd.compress(d))),
+    "zstd of two frames": (4, lambda d: bytes(cramjam.zstd.compress(d[:9])) + bytes(cramjam.zstd.compress(d[9:]))),
+}
+if importlib.util.find_spec("lz4"):
+    lz4 = importlib.import_module("lz4.frame")
+    everything = {"block_checksum": True, "content_checksum": True, "store_size": True, "block_size": 4}
+    PAYLOADS["lz4 with all it may have"] = (3, lambda d: lz4.compress(d, **everything))
+
+
+@pytest.mark.parametrize("case", PAYLOADS)
+def test_every_way_clients_compress(case):
+    """A client's own framing of a codec could not be read."""
+    codec, compress = PAYLOADS[case]
+    data = with_payload(codec, compress(plain_records(5000)), 5000)
+    assert columns(data).values[4999] == b"v" * 100
+    assert [r.value for r in iter_records(data)] == [b"v" * 100] * 5000
+
+
+@pytest.mark.parametrize("case", PAYLOADS)
+def test_damaged_compression_is_refused(case):
+    """Compressed bytes that are none raised the library's error, or gave wrong records."""
+    codec, compress = PAYLOADS[case]
+    payload = compress(plain_records(50))
+    for bad in (b"", payload[:-1], payload[:9], payload[: len(payload) // 2], b"\xff" * 40, payload + b"\xff" * 7):
+        with pytest.raises(ProtocolError):
+            columns(with_payload(codec, bad, 50))
+
+
+@pytest.mark.parametrize("codec", [5, 6, 7])
+def test_unknown_codecs_are_refused(codec):
+    """An undefined codec was taken for none."""
+    with pytest.raises(ProtocolError, match="decompressed"):
+        columns(with_payload(codec, plain_records(1), 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", PAYLOADS)
+def test_bombs_end_at_the_cap(case):
+    """A small batch grew to all memory: zstd makes 32,000 bytes of one."""
+    codec, compress = PAYLOADS[case]
+    bomb = with_payload(codec, compress(bytes(100_000_000)), 1)
+    start = time.thread_time()
+    with pytest.raises(ProtocolError, match="uncompressed"):
+        columns(bomb, cap_bytes=1 << 20)
+    with pytest.raises(ProtocolError, match="uncompressed"):
+        batch_at(bomb).records(1 << 20)
+    assert time.thread_time() - start < 0.5
+    small = with_payload(codec, compress(plain_records(3)), 3)
+    assert len(columns(small, cap_bytes=len(plain_records(3))).offsets) == 3  # exactly at the cap
+    with pytest.raises(ProtocolError, match="uncompressed"):
+        columns(small, cap_bytes=len(plain_records(3)) - 1)
+
+
+PEAK = """
+import resource, sys
+from kbroker.common.errors import ProtocolError
+from kbroker.protocol.records import columns
+data = sys.stdin.buffer.read()
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+try:
+    columns(data[:-1])  # damaged: loads what a codec needs
+except ProtocolError:
+    pass
+before = peak()
+try:
+    columns(data, cap_bytes=1 << 20)
+except ProtocolError as error:
+    print("uncompressed" in str(error), peak() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="reads the peak of its memory")
+@pytest.mark.parametrize("case", PAYLOADS)
+def test_bombs_take_no_more_memory_than_the_cap(case):
+    """The library itself unpacked all 300 MB before it found that they do not fit."""
+    codec, compress = PAYLOADS[case]
+    bomb = with_payload(codec, compress(bytes(300_000_000)), 1)
+    done = subprocess.run([sys.executable, "-c", PEAK], input=bomb, capture_output=True, timeout=120)
+    told, grown = done.stdout.split()
+    assert told == b"True"
+    assert int(grown) < 40_000_000  # the cap, the library's own windows, and the room of one step
+
+
+def test_snappy_block_may_not_claim_what_it_cannot_hold():
+    """Ten bytes of snappy claimed 4 GiB, and got them."""
+    for claim in (b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff\xff\xff"):
+        with pytest.raises(ProtocolError):
+            columns(with_payload(2, claim + b"\x00" * 5, 1))
+
+
+def test_cap_holds_over_all_batches():
+    """Many batches, each below the cap, together passed it."""
+    data = build_batch([(None, bytes(1000))] * 100, compression=CompressionType.ZSTD) * 20
+    with pytest.raises(ProtocolError, match="uncompressed"):
+        columns(data, cap_bytes=1_000_000)
+
+
+def test_columns_are_buffers():
+    """A column could be written to, or numpy had to copy it."""
+    numpy = pytest.importorskip("numpy")
+    got = columns(build_batch(RECORDS, base_offset=4) + build_batch(RECORDS, base_offset=7))
+    assert got.offsets.format == "q"
+    assert got.offsets.readonly
+    assert numpy.asarray(got.offsets).tolist() == [4, 5, 6, 7, 8, 9]
+    assert got.timestamps_ms.tolist() == [1000, 1005, 999] * 2
+    assert list(got.keys) == [b"key", None, b""] * 2
+    assert list(got.values) == [b"value", b"", None] * 2
+    assert got.keys.nulls.tolist() == [0, 1, 0] * 2
+    assert got.keys.offsets.tolist() == [0, 3, 3, 3, 6, 6, 6]
+    assert bytes(got.keys.data) == b"keykey"
+    assert got.header_offsets.tolist() == [0, 2, 2, 2, 4, 4, 4]
+    assert list(got.header_keys) == [b"h", b"null"] * 2
+    assert list(got.header_values) == [b"x", None] * 2
+    assert got.next_offset == 10
+    assert (got.keys[-6], len(got.keys)) == (b"key", 6)
+    with pytest.raises(IndexError):
+        got.keys[6]
+    empty = columns(b"")
+    assert (empty.offsets.tolist(), empty.keys.offsets.tolist(), empty.next_offset) == ([], [0], -1)
+    assert numpy.asarray(empty.offsets).size == 0
+
+
+def test_columns_from_an_offset():
+    """A fetch answer begins before the offset asked for; those records were handed out again."""
+    data = build_batch(RECORDS, base_offset=4, compression=CompressionType.GZIP)
+    assert columns(data, min_offset=6).offsets.tolist() == [6]
+    assert columns(data, min_offset=6).header_offsets.tolist() == [0, 0]
+
+
+def test_builder_refuses_wrong_arguments_and_goes_on():
+    """A refused record left half of itself in the batch."""
+    builder = RecordBatchBuilder()
+    builder.append(b"a", b"1", 5)
+    for args, error in (
+        ((b"a", "text"), TypeError),
+        ((5, b"a"), TypeError),
+        ((b"a", b"b", 0, [("h", "text")]), TypeError),
+        ((b"a", b"b", 0, [(b"h", b"v")]), AttributeError),
+        ((b"a", b"b", 0, (), 0), ValueError),
+        ((b"a", b"b", 0, (), 2**31), OverflowError),
+    ):
+        with pytest.raises(error):
+            builder.append(*args)
+    builder.append(b"b", b"2", 6)
+    assert [r.value for r in iter_records(builder.build())] == [b"1", b"2"]
+    with pytest.raises(ValueError, match="compression must be"):
+        RecordBatchBuilder(5)
+    with pytest.raises(ValueError, match="last_offset_delta must be >= 1"):
+        builder.build(0)
+
+
+def test_what_we_compress_java_can_read():
+    """LZ4 blocks that lean on earlier ones, which cramjam writes by default, stop Java's reader."""
+    data = build_batch([(None, b"x" * 1000)] * 1000, compression=CompressionType.LZ4)
+    assert data[61:65] == b"\x04\x22\x4d\x18"
+    assert data[65] & 0xE0 == 0x60  # version 01, blocks independent
+    data = build_batch([(None, b"x" * 1000)] * 100, compression=CompressionType.SNAPPY)
+    assert data[61:77] == b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
+
+
+def test_compression_names():
+    """A config value selected another codec."""
+    assert [CompressionType.of_config_name(c.config_name) for c in CODECS] == CODECS
+    assert CompressionType.of_config_name("none") is CompressionType.NONE
+    for bad in ("producer", "LZ4", "", "brotli"):
+        with pytest.raises(ValueError, match="unknown compression type"):
+            CompressionType.of_config_name(bad)
+
+
+def test_nothing_is_left_behind():
+    """A batch read, refused or built kept memory."""
+
+    def work(rounds: int) -> None:
+        for _ in range(rounds):
+            for codec in CODECS:
+                data = build_batch(RECORDS, compression=codec)
+                columns(data)
+                list(iter_records(data))
+                for bad in (data[:-1], reseal(data[:-1])):
+                    for read in (columns, lambda d: list(iter_records(d))):
+                        try:
+                            read(bad)
+                        except ProtocolError:
+                            continue
+                        raise AssertionError
+
+    work(50)
+    gc.collect()
+    blocks = sys.getallocatedblocks()
+    work(200)
+    gc.collect()
+    assert abs(sys.getallocatedblocks() - blocks) < 100

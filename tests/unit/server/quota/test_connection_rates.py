@@ -1,0 +1,422 @@
+"""Limits of connections on a virtual clock: Kafka's ConnectionQuotasTest, and the order of its steps to the ms.
+
+Listeners EXTERNAL, ADMIN and REPLICATION, the inter-broker one; quota windows of 2 x 1 s; an address per listener.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.network.connections._connection_quotas import (
+    UNLIMITED,
+    ConnectionQuotas,
+    ConnectionThrottledError,
+    TooManyConnectionsError,
+    canonical_address,
+)
+
+EXTERNAL, ADMIN, REPLICATION = LISTENERS = ("EXTERNAL", "ADMIN", "REPLICATION")
+ADDRESS = {EXTERNAL: "10.0.0.1", ADMIN: "10.0.0.2", REPLICATION: "10.0.0.3"}
+PAUSE = threading.Event()
+
+
+def make(clock: VirtualClock | None = None, **limits: int) -> ConnectionQuotas:
+    quotas = ConnectionQuotas(
+        samples=2,
+        window_seconds=1,
+        inter_broker_listener=REPLICATION,
+        clock=VirtualClock() if clock is None else clock,
+        **limits,
+    )
+    for listener in LISTENERS:
+        quotas.update_listener(listener)
+    return quotas
+
+
+def until(condition: Callable[[], object]) -> None:
+    for _ in range(5000):
+        if condition():
+            return
+        PAUSE.wait(0.002)
+    raise AssertionError("it never happened")
+
+
+class Waiter:
+    """An acceptor on a thread of its own: one ``inc`` that is expected to wait."""
+
+    def __init__(self, quotas: ConnectionQuotas, listener: str) -> None:
+        self.done = False
+        self._quotas = quotas
+        self._listener = listener
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        until(lambda: quotas.waiting(listener) == 1)
+
+    def _run(self) -> None:
+        self._quotas.inc(self._listener, ADDRESS[self._listener])
+        self.done = True
+
+    def still_waits(self) -> bool:
+        PAUSE.wait(0.01)
+        return not self.done
+
+    def ends(self) -> None:
+        until(lambda: self.done)
+        self._thread.join()
+
+
+class Drive:
+    """Acceptors on one virtual clock without threads: connections come every ``interval_ms``, a delayed one holds up
+    its listener's next ones."""
+
+    def __init__(self, quotas: ConnectionQuotas, clock: VirtualClock) -> None:
+        self.quotas, self.clock = quotas, clock
+        self.blocked_ms = dict.fromkeys(LISTENERS, 0)
+        self.admitted_ms: dict[str, list[int]] = {listener: [] for listener in LISTENERS}
+
+    def run(self, listeners: tuple[str, ...], interval_ms: int, count: int) -> None:
+        start = self.clock.epoch_ms()
+        events = [(start, place, "come", 0) for place in range(len(listeners))]
+        while events:
+            at, place, what, number = heapq.heappop(events)
+            listener = listeners[place]
+            if at > self.clock.epoch_ms():
+                self.clock.advance_ms(at - self.clock.epoch_ms())
+            if what == "come":
+                delay = self.quotas.begin(listener)
+                self.blocked_ms[listener] += delay
+                heapq.heappush(events, (at + delay, place, "admit", number))
+                continue
+            self.quotas.admit(listener, ADDRESS[listener])
+            self.admitted_ms[listener].append(at)
+            if number + 1 < count:
+                due = max(at, start + (number + 1) * interval_ms)
+                heapq.heappush(events, (due, place, "come", number + 1))
+
+
+def test_listener_must_be_known() -> None:
+    """CN-1, CN-2: a connection of a listener that was not added, or the end of one that never came, is an error."""
+    quotas = ConnectionQuotas()
+    with pytest.raises(KeyError):
+        quotas.inc("EXTERNAL", "10.0.0.1")
+    quotas = make()
+    with pytest.raises(ValueError, match="no connection from"):
+        quotas.dec(EXTERNAL, "10.0.0.9")
+    assert quotas.listeners == [REPLICATION, ADMIN, EXTERNAL]
+
+
+def test_nothing_is_limited_by_default() -> None:
+    """CN-3: 10,000 connections on each listener at once; the rates tell of them."""
+    quotas = make()
+    for listener in LISTENERS:
+        for _ in range(10_000):
+            quotas.inc(listener, ADDRESS[listener])
+        assert (quotas.count(ADDRESS[listener]), quotas.listener_count(listener)) == (10_000, 10_000)
+        assert quotas.rate(listener) == 10_000
+        assert math.isnan(quotas.throttle_time(listener))
+    assert quotas.rate() == 20_000  # the inter-broker listener does not count
+    quotas.dec(EXTERNAL, ADDRESS[EXTERNAL])
+    assert (quotas.count(ADDRESS[EXTERNAL]), quotas.count()) == (9_999, 29_999)
+    assert quotas.ip_rates() == {}
+
+
+def test_one_address_too_often() -> None:
+    """CN-4 to CN-7: one connection more than the limit raises and counts all the same; others are free."""
+    quotas = make(max_per_address=17)
+    for _ in range(17):
+        quotas.inc(EXTERNAL, "10.0.0.1")
+    for _ in range(2):
+        with pytest.raises(TooManyConnectionsError):
+            quotas.inc(EXTERNAL, "10.0.0.1")
+    assert (quotas.count("10.0.0.1"), quotas.refused) == (19, 2)
+    for _ in range(17):
+        quotas.inc(EXTERNAL, "10.0.0.7")
+    for _ in range(4):
+        quotas.dec(EXTERNAL, "10.0.0.1")
+    assert quotas.count("10.0.0.1") == 15
+    for _ in range(2):
+        quotas.inc(EXTERNAL, "10.0.0.1")
+    assert quotas.count("10.0.0.1") == 17
+
+
+def test_full_server_waits_but_for_the_inter_broker_listener() -> None:
+    """CN-8 to CN-11: at max.connections an acceptor waits; the inter-broker one goes on and others must give way."""
+    quotas = make(max_connections=800)
+    for _ in range(800):
+        quotas.inc(EXTERNAL, ADDRESS[EXTERNAL])
+    assert not quotas.max_connections_exceeded(EXTERNAL)
+    waiter = Waiter(quotas, EXTERNAL)
+    assert waiter.still_waits()
+    quotas.dec(EXTERNAL, ADDRESS[EXTERNAL])
+    waiter.ends()
+    quotas.inc(REPLICATION, ADDRESS[REPLICATION])
+    assert quotas.max_connections_exceeded(EXTERNAL)
+    assert not quotas.max_connections_exceeded(REPLICATION)
+    waiter = Waiter(quotas, ADMIN)
+    quotas.inc(REPLICATION, ADDRESS[REPLICATION])
+    assert quotas.count() == 802
+    for _ in range(2):
+        quotas.dec(EXTERNAL, ADDRESS[EXTERNAL])
+    assert waiter.still_waits()
+    quotas.dec(EXTERNAL, ADDRESS[EXTERNAL])
+    waiter.ends()
+
+
+def test_full_listener_waits() -> None:
+    """CN-12: the limit of a listener holds for the inter-broker one too, and each listener waits for its own."""
+    quotas = make()
+    waiters = []
+    for listener in LISTENERS:
+        quotas.update_listener(listener, max_connections=200)
+        for _ in range(200):
+            quotas.inc(listener, ADDRESS[listener])
+    for listener in LISTENERS:
+        waiters.append(Waiter(quotas, listener))
+    for listener, waiter in zip(LISTENERS, waiters, strict=True):
+        assert waiter.still_waits()
+        quotas.dec(listener, ADDRESS[listener])
+        waiter.ends()
+
+
+def test_raised_count_lets_the_waiting_in() -> None:
+    """A higher max.connections is in force for those who wait already."""
+    quotas = make(max_connections=0)
+    waiter = Waiter(quotas, EXTERNAL)
+    quotas.update(1, UNLIMITED)
+    waiter.ends()
+
+
+def test_one_listener_alone_is_not_protected() -> None:
+    """A broker with nothing but its inter-broker listener holds it to the limits."""
+    quotas = ConnectionQuotas(max_connections=1, inter_broker_listener=REPLICATION, clock=VirtualClock())
+    quotas.update_listener(REPLICATION)
+    quotas.inc(REPLICATION, "10.0.0.3")
+    assert not quotas.has_slot(REPLICATION)
+    quotas.update_listener(EXTERNAL)
+    quotas.update_listener(REPLICATION, max_connections=2)
+    assert quotas.has_slot(REPLICATION)
+
+
+def test_broker_rate_below_its_limit() -> None:
+    """CN-13: three listeners of 40/s each pass a broker limit of 125/s."""
+    clock = VirtualClock()
+    drive = Drive(make(clock, max_rate=125), clock)
+    drive.run(LISTENERS, 25, 200)
+    assert drive.blocked_ms == dict.fromkeys(LISTENERS, 0)
+
+
+def test_broker_rate_above_its_limit() -> None:
+    """CN-14: at 100/s each, a broker limit of 90/s delays two listeners, not the inter-broker one with its own rate."""
+    clock = VirtualClock()
+    quotas = make(clock, max_rate=90)
+    quotas.update_listener(REPLICATION, max_rate=UNLIMITED)
+    drive = Drive(quotas, clock)
+    drive.run(LISTENERS, 10, 400)
+    assert drive.blocked_ms[EXTERNAL] > 0
+    assert drive.blocked_ms[ADMIN] > 0
+    assert drive.blocked_ms[REPLICATION] == 0
+    assert quotas.count() == 1200
+    ended = max(drive.admitted_ms[EXTERNAL] + drive.admitted_ms[ADMIN])
+    assert pytest.approx(800 / ((ended - drive.admitted_ms[ADMIN][0]) / 1000), abs=3) == 90
+
+
+def test_inter_broker_listener_inherits_the_rate() -> None:
+    """Without a rate of its own the inter-broker listener has the broker's; what it takes the others still have."""
+    quotas = make(max_rate=10)
+    assert [quotas.begin(REPLICATION) for _ in range(11)] == [0] * 10 + [100]
+    assert [quotas.begin(EXTERNAL) for _ in range(11)] == [0] * 10 + [100]
+
+
+def test_listener_rate_above_its_limit() -> None:
+    """CN-15: 30/s of 40/s asked on each listener, every one delayed at times, and the delays are told."""
+    clock = VirtualClock()
+    quotas = make(clock)
+    for listener in LISTENERS:
+        quotas.update_listener(listener, max_rate=30)
+    drive = Drive(quotas, clock)
+    drive.run(LISTENERS, 25, 600)
+    for listener in LISTENERS:
+        times = drive.admitted_ms[listener]
+        assert pytest.approx(599 / ((times[-1] - times[0]) / 1000), abs=1) == 30
+        assert drive.blocked_ms[listener] > 0
+        assert quotas.throttle_time(listener) > 0
+        assert math.isnan(quotas.ip_throttle_time(listener))
+
+
+def test_address_rate_below_its_limit() -> None:
+    """CN-16: one connection every 40 ms passes 30/s."""
+    clock = VirtualClock()
+    quotas = make(clock)
+    quotas.update_ip_rate(None, 30)
+    drive = Drive(quotas, clock)
+    drive.run((EXTERNAL,), 40, 200)
+    assert quotas.count() == 200
+    assert quotas.throttled == 0
+
+
+def test_address_rate_above_its_limit() -> None:
+    """CN-17: of 80 connections 25 ms apart 39 pass 20/s; their acceptor never waits; only their listener tells."""
+    clock = VirtualClock()
+    quotas = make(clock)
+    quotas.update_ip_rate(ADDRESS[EXTERNAL], 20)
+    accepted = 0
+    delays = []
+    for _ in range(80):
+        try:
+            quotas.inc(EXTERNAL, ADDRESS[EXTERNAL])
+            accepted += 1
+        except ConnectionThrottledError as error:
+            delays.append((error.throttle_time_ms, error.end_ms - clock.epoch_ms()))
+        clock.advance_ms(25)
+    assert all(0 < delay <= 1000 and delay == left for delay, left in delays)
+    throttled = len(delays)
+    assert (accepted, throttled, quotas.count(), quotas.throttled) == (39, 41, 39, 41)
+    assert quotas.ip_throttle_time(EXTERNAL) > 0
+    assert math.isnan(quotas.ip_throttle_time(ADMIN))
+    assert math.isnan(quotas.throttle_time(EXTERNAL))
+
+
+def test_throttled_address_is_taken_out_of_every_rate() -> None:
+    """CN-18: with limit 0 the connection is refused, and address, listener and broker rates are 0 again."""
+    quotas = make()
+    quotas.update_ip_rate(None, 0)
+    for listener in (EXTERNAL, REPLICATION):
+        with pytest.raises(ConnectionThrottledError) as caught:
+            quotas.inc(listener, ADDRESS[listener])
+        assert caught.value.throttle_time_ms == 1000  # one window at most
+        assert quotas.rate(listener) == 0
+        assert quotas.ip_rates()[ADDRESS[listener]] == 0
+    assert (quotas.rate(), quotas.count()) == (0, 0)
+
+
+def test_limits_that_cannot_be() -> None:
+    """CN-19: a listener's limits are above 0; no limit is negative; an address is one."""
+    quotas = make()
+    for limits in ({"max_rate": 0}, {"max_connections": 0}, {"max_rate": -1}):
+        with pytest.raises(ValueError, match="must be >= 1"):
+            quotas.update_listener(EXTERNAL, **limits)
+    with pytest.raises(ValueError, match="must be >= 0"):
+        quotas.update_ip_rate("10.0.0.1", -1)
+    with pytest.raises(TypeError):
+        quotas.update_ip_rate("10.0.0.1", 2.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="is no address and has none"):
+        quotas.update_ip_rate("no such host.invalid", 5)
+    with pytest.raises(ValueError, match="must be >= 0"):
+        quotas.update(1, 1, None, -1)
+
+
+def test_broker_rate_changes_at_run_time() -> None:
+    """CN-20: 50/s of 200/s asked from the moment the limit is set, with the history that there is."""
+    clock = VirtualClock()
+    quotas = make(clock)
+    for listener in LISTENERS:
+        quotas.update_listener(listener, max_rate=UNLIMITED)
+    quotas.update(UNLIMITED, UNLIMITED, None, 50)
+    drive = Drive(quotas, clock)
+    drive.run((EXTERNAL,), 5, 400)
+    times = drive.admitted_ms[EXTERNAL]
+    assert pytest.approx(399 / ((times[-1] - times[0]) / 1000), abs=20) == 50
+    assert times[-1] - times[0] == pytest.approx(1000 * (400 - 50) / 50, abs=20)  # the first window's 50 are free
+    assert drive.blocked_ms[EXTERNAL] > 0
+
+
+def test_delay_is_exact() -> None:
+    """The 11th connection of one moment at 10/s waits 100 ms: 99 are too few, and a higher rate shortens nothing."""
+    clock = VirtualClock()
+    quotas = make(clock)
+    quotas.update_listener(EXTERNAL, max_rate=10)
+    for _ in range(10):
+        quotas.inc(EXTERNAL, "10.0.0.1")
+    waiter = Waiter(quotas, EXTERNAL)
+    quotas.update_listener(EXTERNAL, max_rate=UNLIMITED)
+    clock.advance_ms(99)
+    assert waiter.still_waits()
+    clock.advance_ms(1)
+    waiter.ends()
+    assert (quotas.throttle_time(EXTERNAL), quotas.rate(EXTERNAL)) == (100, 10)
+
+
+def test_delay_is_at_most_a_window() -> None:
+    """However far beyond its rate, a connection waits one sample window, the larger of its two delays counting."""
+    quotas = make(max_rate=1)
+    quotas.update_listener(EXTERNAL, max_rate=2)
+    assert [quotas.begin(EXTERNAL) for _ in range(5)] == [0, 1000, 1000, 1000, 1000]
+    quotas.update(UNLIMITED, UNLIMITED, None, UNLIMITED)
+    quotas.update_listener(ADMIN, max_rate=4)
+    assert [quotas.begin(ADMIN) for _ in range(6)] == [0, 0, 0, 0, 250, 500]
+
+
+def test_waiting_for_a_slot_after_the_throttle() -> None:
+    """Both conditions are needed: the end of the throttle and a free slot."""
+    clock = VirtualClock()
+    quotas = make(clock, max_connections=10)
+    quotas.update_listener(EXTERNAL, max_rate=10)
+    for _ in range(10):
+        quotas.inc(EXTERNAL, "10.0.0.1")
+    waiter = Waiter(quotas, EXTERNAL)
+    clock.advance_ms(100)
+    assert waiter.still_waits()
+    quotas.dec(EXTERNAL, "10.0.0.1")
+    waiter.ends()
+
+
+def test_address_rates_follow_their_entity() -> None:
+    """An address's own rate wins over the default and follows it again when removed; its history stays."""
+    clock = VirtualClock()
+    quotas = make(clock)
+    quotas.update_ip_rate(None, 2)
+    quotas.update_ip_rate("10.0.0.1", 4)
+    for _ in range(4):
+        quotas.inc(EXTERNAL, "10.0.0.1")
+    with pytest.raises(ConnectionThrottledError):
+        quotas.inc(EXTERNAL, "10.0.0.1")
+    quotas.update_ip_rate("10.0.0.1", None)
+    with pytest.raises(ConnectionThrottledError) as caught:
+        quotas.inc(EXTERNAL, "10.0.0.1")
+    assert caught.value.throttle_time_ms == 1000  # 5 in 1 s against 2: 1,500 ms, capped
+    quotas.update_ip_rate(None, 5)
+    quotas.inc(EXTERNAL, "10.0.0.1")
+    assert quotas.ip_rates() == {"10.0.0.1": 5}
+    quotas.update_ip_rate(None, None)
+    for _ in range(50):
+        quotas.inc(EXTERNAL, "10.0.0.1")
+    assert quotas.ip_rates() == {"10.0.0.1": 5}  # no limit: nothing is recorded
+
+
+def test_addresses_expire() -> None:
+    """An address that did not come for more than an hour is forgotten at the next round."""
+    clock = VirtualClock()
+    quotas = make(clock)
+    quotas.update_ip_rate(None, 100)
+    quotas.inc(EXTERNAL, "10.0.0.1")
+    clock.advance_ms(3_600_000)
+    quotas.inc(EXTERNAL, "10.0.0.2")
+    assert sorted(quotas.ip_rates()) == ["10.0.0.1", "10.0.0.2"]
+    clock.advance_ms(30_000)
+    assert sorted(quotas.ip_rates()) == ["10.0.0.2"]
+    assert quotas.count("10.0.0.1") == 1
+
+
+def test_many_addresses() -> None:
+    """Addresses are told apart however many there are, and are gone with their last connection."""
+    quotas = make(max_per_address=1)
+    names = [f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(3000)]
+    for name in names:
+        quotas.inc(EXTERNAL, name)
+    assert all(quotas.count(name) == 1 for name in names)
+    for name in names:
+        quotas.dec(EXTERNAL, name)
+    assert quotas.count() == 0
+
+
+def test_addresses_have_one_form() -> None:
+    """IPv4 inside IPv6, brackets and names are what sockets tell."""
+    assert canonical_address("::ffff:10.1.2.3") == "10.1.2.3"
+    assert canonical_address("[0:0:0:0:0:0:0:1]") == "::1"
+    assert canonical_address("localhost") in ("127.0.0.1", "::1")

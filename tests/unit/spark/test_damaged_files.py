@@ -1,0 +1,37 @@
+"""What a failed job says of a file that cannot be read: which one, in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.spark.tables.damaged_files import DAMAGED, MISSING, WAY_OUT, DamagedFileError, damaged_file
+
+FILE = "/data/t/date=2026-01-02/hour=00/bucket=00/batch-00000000-g0.parquet"
+
+# As Spark 4.2 and its Python worker wrote them, shortened.
+READER = (
+    "An error occurred while calling o426.collectToPython.\n: org.apache.spark.SparkException: Job aborted\n"
+    "Caused by: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file "
+    f"file://{FILE}. SQLSTATE: KD001\nCaused by: java.lang.RuntimeException: file:{FILE} is not a Parquet file."
+)
+MISSING_FILE = (
+    "org.apache.spark.SparkException: [FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file "
+    f"file://{FILE}. File does not exist. It is possible the underlying files have been updated."
+)
+WORKER = (
+    "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+    f"kbroker.spark.tables.damaged_files.DamagedFileError: {DamagedFileError(FILE, DAMAGED)}"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"), [(READER, DAMAGED), (MISSING_FILE, MISSING), (WORKER, DAMAGED)], ids=["reader", "gone", "worker"]
+)
+def test_the_file_is_named(text: str, cause: str) -> None:
+    """Whoever read it: Spark's own reader in the JVM, or Arrow in a Python worker."""
+    assert str(damaged_file(RuntimeError(text))) == f"cannot read {FILE}: {cause}; {WAY_OUT}"
+
+
+def test_other_failures_are_not_explained_away() -> None:
+    """An exception that names no file that cannot be read keeps its traceback."""
+    assert damaged_file(RuntimeError(f"java.lang.OutOfMemoryError while writing {FILE}")) is None

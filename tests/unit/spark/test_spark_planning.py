@@ -1,0 +1,99 @@
+"""Limits, splits, and the offset that goes into the checkpoint."""
+
+import json
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.spark.datasource.offsets import INITIAL_OFFSET, SourceOffset, is_initial
+from kbroker.spark.datasource.planning import OffsetRange, limited, split
+from kbroker.spark.errors import PipelineError
+
+A, B, C = ("t", 0), ("t", 1), ("u", 0)
+
+
+def test_a_limit_is_shared_out_by_what_is_there():
+    """300 of 1000 offsets, nine tenths of them in one partition."""
+    assert limited(300, {A: 0, B: 50}, {A: 900, B: 150}) == {A: 270, B: 80}
+
+
+def test_no_partition_starves():
+    """A share below one offset is one offset."""
+    assert limited(10, {A: 0, B: 0}, {A: 100_000, B: 1}) == {A: 9, B: 1}
+
+
+def test_what_fits_is_taken_whole():
+    """A limit above what is there changes nothing; an empty partition stays where it is."""
+    assert limited(10, {A: 0, B: 5}, {A: 9, B: 5}) == {A: 9, B: 5}
+
+
+def test_equal_partitions_are_cut_alike():
+    """Twice as many tasks as partitions: each is halved."""
+    ranges = [OffsetRange("t", i, 0, 100) for i in range(2)]
+    assert [(r.partition, r.from_offset, r.until_offset) for r in split(ranges, 4)] == [
+        (0, 0, 50),
+        (0, 50, 100),
+        (1, 0, 50),
+        (1, 50, 100),
+    ]
+
+
+def test_small_partitions_stay_whole():
+    """Only what is large is cut."""
+    found = split([OffsetRange("t", 0, 0, 1000), OffsetRange("t", 1, 0, 10)], 4)
+    assert [r.size for r in found] == [333, 333, 334, 10]
+
+
+def test_empty_ranges_make_no_task():
+    """A partition without news costs nothing."""
+    assert split([OffsetRange("t", 0, 5, 5)], 4, 10) == []
+
+
+sizes = st.lists(st.integers(0, 300), max_size=6)
+
+
+@given(sizes, st.none() | st.integers(1, 40), st.none() | st.integers(1, 200))
+def test_a_split_loses_and_doubles_nothing(sizes, min_partitions, max_records):
+    """The parts of each range lie end to end."""
+    ranges = [OffsetRange("t", i, 7, 7 + size) for i, size in enumerate(sizes)]
+    found = split(ranges, min_partitions, max_records)
+    for one in ranges:
+        parts = [r for r in found if r.partition == one.partition]
+        edges = [7] + [r.until_offset for r in parts]
+        assert [r.from_offset for r in parts] == edges[:-1]
+        assert edges[-1] == one.until_offset
+        assert all(r.size > 0 and (max_records is None or r.size <= max_records) for r in parts)
+
+
+@given(st.integers(1, 1000), sizes)
+def test_a_limit_moves_on_and_not_beyond(limit, sizes):
+    """Each partition moves if it has anything; none beyond its end; in all at most one above the limit for each."""
+    begins, ends = {("t", i): 3 for i in range(len(sizes))}, {("t", i): 3 + size for i, size in enumerate(sizes)}
+    found = limited(limit, begins, ends)
+    assert all(begins[tp] < found[tp] <= ends[tp] or ends[tp] == begins[tp] for tp in ends)
+    assert sum(found.values()) - sum(begins.values()) <= limit + len(sizes)
+
+
+def test_an_offset_comes_back_from_the_checkpoint():
+    """Offsets, ids and the start of the first batch survive JSON, in an order that depends on nothing."""
+    start = SourceOffset({A: 3, B: 0}, {"t": UUID(int=5)})
+    offset = SourceOffset({C: 1, ("t", 10): 4, B: 2}, {"u": UUID(int=6), "t": UUID(int=5)}, start)
+    text = json.dumps(offset.to_json())
+    assert SourceOffset.from_json(json.loads(text)) == offset
+    assert text.startswith('{"t": {"1": 2, "10": 4}, "u": {"0": 1}, "#topicIds"')
+    assert is_initial(json.loads(json.dumps(INITIAL_OFFSET)))
+    assert not is_initial(offset.to_json())
+
+
+def test_the_official_connectors_offset_is_read():
+    """A query may go on where the official source stopped."""
+    assert SourceOffset.from_json({"t": {"0": 5}}) == SourceOffset({A: 5})
+
+
+@pytest.mark.parametrize("found", [7, "x", [1], {"a": 1}, {"t": {"x": 1}}, {"t": {"0": "1"}}, {"t": {"0": -1}}])
+def test_another_sources_offset_is_refused(found):
+    """A checkpoint of a file or rate source ends in a sentence."""
+    with pytest.raises(PipelineError, match="belongs to another query"):
+        SourceOffset.from_json(found)

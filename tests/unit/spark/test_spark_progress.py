@@ -1,0 +1,181 @@
+"""The driver's side of a stream against a scripted broker: requests counted, offsets followed, lost data told."""
+
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+
+from kbroker.client.cluster import Cluster
+from kbroker.protocol.records import build_batch
+from kbroker.spark.datasource.offset_lookup import Lookup
+from kbroker.spark.datasource.offsets import SourceOffset
+from kbroker.spark.datasource.options import read_options
+from kbroker.spark.datasource.stream_progress import StreamProgress
+from kbroker.spark.errors import PipelineError
+from tests.support.fake_log import LIST_OFFSETS, METADATA, FakeLogBroker, FakeTime
+
+A, B = ("t", 0), ("t", 1)
+ID = UUID(int=1)
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeLogBroker]:
+    fake = FakeLogBroker()
+    fake.partitions = {"t": 2}
+    fill(fake, 0, 10)
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def time() -> FakeTime:
+    return FakeTime()
+
+
+def fill(broker: FakeLogBroker, partition: int, count: int) -> None:
+    first = broker.end("t", partition)
+    batch = build_batch([(None, b"x")] * count, base_offset=first)
+    broker.logs.setdefault(("t", partition), []).append(batch)
+
+
+@pytest.fixture
+def start(broker: FakeLogBroker, time: FakeTime) -> Iterator[object]:
+    opened = []
+
+    def make(**more: str) -> StreamProgress:
+        options = read_options({"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "t", **more}, streaming=True)
+        cluster = Cluster(broker.bootstrap, clock=time.clock, sleep=time.sleep, retry_timeout_s=2)
+        opened.append(cluster)
+        return StreamProgress(Lookup(cluster, options), options)
+
+    yield make
+    for cluster in opened:
+        cluster.close()
+
+
+def test_an_idle_stream_asks_little_over_one_connection(start, broker, time):
+    """A thousand polls in ten seconds: ten ListOffsets and one Metadata a second, on one socket."""
+    progress = start()
+    last = progress.next_end(None)
+    before = len(broker.asked(LIST_OFFSETS)), len(broker.asked(METADATA))
+    for _ in range(1000):
+        time.advance(0.01)
+        last = progress.next_end(last)
+    asked = len(broker.asked(LIST_OFFSETS)) - before[0], len(broker.asked(METADATA)) - before[1]
+    assert 90 <= asked[0] <= 100
+    assert 9 <= asked[1] <= 10
+    assert len(broker.seen) - sum(before) - sum(asked) == 1  # ApiVersions
+    assert len(broker.sockets) == 1
+
+
+def test_the_first_end_says_where_the_first_batch_begins(start, broker):
+    """A restart that only has this end reads the same range, whatever latest has become."""
+    end = start().next_end(None)
+    assert end.start == SourceOffset({A: 10, B: 0}, {"t": ID})
+    fill(broker, 0, 5)
+    again = start()
+    assert end.start is not None
+    assert [r.size for r in again.ranges(end.start, end)] == [0, 0]
+    following = again.next_end(end)
+    assert following == SourceOffset({A: 15, B: 0}, {"t": ID})
+    assert [(r.from_offset, r.until_offset) for r in again.ranges(end, following)] == [(10, 15), (0, 0)]
+
+
+def test_nothing_new_is_the_same_offset(start):
+    """Spark compares text: the end that comes back is the very one that came in, its start included."""
+    progress = start(startingOffsets="earliest")
+    end = progress.next_end(None)
+    assert progress.next_end(end) is end
+
+
+def test_limits(start, broker, time):
+    """At most so many; at least so many, unless they are waited for too long; once takes all."""
+    progress = start(startingOffsets="earliest", maxOffsetsPerTrigger="4")
+    assert progress.next_end(None).offsets == {A: 4, B: 0}
+    assert progress.next_end(None, all_there_is=True).offsets == {A: 10, B: 0}
+    progress = start(startingOffsets="earliest", minOffsetsPerTrigger="11", maxTriggerDelay="30s")
+    assert progress.next_end(None).offsets == {A: 0, B: 0}
+    time.advance(29)
+    assert progress.next_end(None).offsets == {A: 0, B: 0}
+    time.advance(1)
+    assert progress.next_end(None).offsets == {A: 10, B: 0}
+    fill(broker, 1, 1)
+    time.advance(1)
+    assert progress.next_end(None).offsets == {A: 10, B: 1}
+
+
+def test_available_now_goes_no_further(start, broker, time):
+    """What comes in after the query began is left for the next one."""
+    progress = start(startingOffsets="earliest")
+    progress.stop_at_now()
+    fill(broker, 0, 5)
+    time.advance(10)
+    end = progress.next_end(None)
+    assert end.offsets == {A: 10, B: 0}
+    assert progress.next_end(end) is end
+
+
+def test_a_new_partition_begins_at_its_beginning(start, broker, time):
+    """Records written before it was seen are part of the next batch."""
+    progress = start()
+    end = progress.next_end(None)
+    broker.partitions["t"] = 3
+    broker.begins["t", 2] = 2
+    fill(broker, 2, 3)
+    time.advance(2)
+    following = progress.next_end(end)
+    assert following.offsets == {A: 10, B: 0, ("t", 2): 5}
+    assert [(r.from_offset, r.until_offset) for r in progress.ranges(end, following)][2] == (2, 5)
+
+
+def test_a_topic_made_again(start, broker, time):
+    """The same offsets under another id are other records: an error, or all of them from the beginning."""
+    strict, lenient = start(startingOffsets="earliest"), start(startingOffsets="earliest", failOnDataLoss="false")
+    end = strict.next_end(None)
+    assert lenient.next_end(None) == end
+    broker.ids["t"] = UUID(int=9)
+    time.advance(2)
+    with pytest.raises(PipelineError, match=r"not the one that was read so far.*set failOnDataLoss=false"):
+        strict.next_end(end)
+    following = lenient.next_end(end)
+    assert following.topic_ids == {"t": UUID(int=9)}
+    assert [(r.from_offset, r.until_offset, r.topic_id) for r in lenient.ranges(end, following)] == [
+        (0, 10, UUID(int=9)),
+        (0, 0, UUID(int=9)),
+    ]
+
+
+def test_a_log_that_became_shorter(start, broker, time):
+    """A new leader may lag for a moment; what stays shorter is lost data, and the query goes on from its end."""
+    strict, lenient = start(startingOffsets="earliest"), start(startingOffsets="earliest", failOnDataLoss="false")
+    end = strict.next_end(None)
+    assert lenient.next_end(None) == end
+    del broker.logs["t", 0]
+    fill(broker, 0, 4)
+    time.advance(2)
+    with pytest.raises(PipelineError, match="partition t-0 ends at 4, but was read until 10"):
+        strict.next_end(end)
+    following = lenient.next_end(end)
+    assert following.offsets == {A: 4, B: 0}
+    assert [r.size for r in lenient.ranges(end, following)] == [0, 0]
+
+
+def test_a_deleted_topic(start, broker, time):
+    """Its partitions are named."""
+    progress = start()
+    end = progress.next_end(None)
+    broker.partitions.clear()
+    time.advance(2)
+    with pytest.raises(PipelineError, match="partitions t-0, t-1 are gone"):
+        progress.next_end(end)
+
+
+def test_a_checkpoint_of_other_topics(start):
+    """Not one topic in common: it is the checkpoint of another query."""
+    with pytest.raises(PipelineError, match="the checkpoint is of a query over u, w, this one reads t"):
+        start().next_end(SourceOffset({("u", 0): 1, ("w", 0): 1}))
+
+
+def test_what_the_official_connector_left_is_gone_on_with(start):
+    """Its offsets have no ids; ours do from then on."""
+    assert start().next_end(SourceOffset({A: 3, B: 0})) == SourceOffset({A: 10, B: 0}, {"t": ID})

@@ -1,0 +1,232 @@
+"""Fault rules: which request they meet, what they refuse it with, and what they say when nothing came."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+
+import pytest
+
+from kbroker.common.errors import Errors
+from kbroker.protocol import codec
+from kbroker.server.context import RequestContext
+from kbroker.server.kafka_apis import KafkaApis
+from kbroker.testing import responses
+from kbroker.testing.faults import FaultRules
+
+APIS = KafkaApis()
+
+
+class QuietBroker:
+    """What rules need of a broker as long as no request comes: it remembers which APIs it was told to show."""
+
+    def __init__(self):
+        self.apis = APIS
+        self.shown = None
+
+    def intercept(self, interceptor, keys=()):
+        self.shown = None if interceptor is None else set(keys)
+
+
+@pytest.fixture
+def broker():
+    return QuietBroker()
+
+
+@pytest.fixture
+def rules(broker):
+    return FaultRules(broker)
+
+
+def meets(rules, key, client_id="me", topics=()):
+    """Ids of the rule that a request would meet, as the rules themselves choose."""
+    with rules.changed:
+        for fault in rules.all():
+            if fault.meets(key, client_id, frozenset(topics)):
+                fault.note_hit()
+                return fault.id
+    return None
+
+
+def test_without_rules_nothing_goes_through_python(broker, rules):
+    """Only the APIs of live rules are shown, all native ones for a rule without API, none after the last rule."""
+    produce = rules.add("Produce", error="NOT_LEADER_OR_FOLLOWER")
+    assert broker.shown == {0}
+    anything = rules.add(delay_ms=1)
+    assert broker.shown == {0, 1, 18}
+    anything.remove()
+    assert broker.shown == {0}
+    produce.remove()
+    assert broker.shown is None
+
+
+@pytest.mark.parametrize("name", ["Produce", "produce", "PRODUCE", "0", 0])
+def test_an_api_by_name_or_key(rules, name):
+    """All spellings mean the same API."""
+    assert rules.add(name, drop=True).keys == {0}
+
+
+def test_names_with_underscores(rules):
+    """list_offsets is ListOffsets; several APIs are one rule."""
+    assert rules.add(("list_offsets", "Fetch"), drop=True).keys == {2, 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({}, "a fault needs an error"),
+        ({"api": "Produze", "drop": True}, "no API named 'Produze'"),
+        ({"api": 999, "drop": True}, "no API with key 999"),
+        ({"api": True, "drop": True}, "a name or a number"),
+        ({"api": "EndTxn", "drop": True}, "does not serve EndTxn"),
+        ({"error": "NO_SUCH"}, "no error 'NO_SUCH'"),
+        ({"error": 9999}, "no error 9999"),
+        ({"error": True}, "no error True"),
+        ({"error": "NONE"}, "NONE is no error"),
+        ({"error": 0, "delay_ms": 5}, "NONE is no error"),
+        ({"drop": True, "disconnect": True}, "at most"),
+        ({"error": 6, "drop": True}, "at most"),
+        ({"delay_ms": -1, "drop": True}, "delay_ms must be"),
+        ({"delay_ms": 10**12}, "delay_ms must be"),
+        ({"execute": True, "error": 6}, "execute needs drop or disconnect"),
+        ({"execute": True, "delay_ms": 5}, "execute needs drop or disconnect"),
+        ({"drop": True, "count": 0}, "count must be"),
+        ({"drop": True, "count": -2}, "count must be"),
+        ({"drop": True, "skip": -1}, "skip must be"),
+    ],
+)
+def test_a_rule_that_cannot_be(broker, rules, arguments, text):
+    """Refused with the reason, and nothing is installed."""
+    with pytest.raises(ValueError, match=text):
+        rules.add(**arguments)
+    assert (rules.all(), broker.shown) == ([], None)
+
+
+def test_the_next_n_and_no_more(rules):
+    """count=2 meets two requests, then others pass; -1 never ends."""
+    twice = rules.add("Fetch", drop=True, count=2)
+    assert [meets(rules, 1) for _ in range(3)] == [twice.id, twice.id, None]
+    assert (twice.hits, twice.left) == (2, 0)
+    for_ever = rules.add("Fetch", drop=True, count=-1)
+    assert [meets(rules, 1) for _ in range(5)] == [for_ever.id] * 5
+    assert for_ever.left == -1
+
+
+def test_skip_counts_only_what_matches(rules):
+    """The first matching ones pass; others are not counted."""
+    fault = rules.add("Fetch", topic="a", drop=True, skip=1)
+    asked = [meets(rules, 1, topics=topics) for topics in (["b"], ["a"], ["b"], ["a"], ["a"])]
+    assert asked == [None, None, None, fault.id, None]
+
+
+def test_selectors_are_and(rules):
+    """API, client and topic must all match; patterns are shell patterns, case counts."""
+    fault = rules.add("Produce", topic="orders-*", client_id="app-?", drop=True, count=-1)
+    cases = itertools.product((0, 1), ("app-1", "app-12", "APP-1"), (["orders-1"], ["orders"], []))
+    met = [case for case in cases if meets(rules, *case)]
+    assert met == [(0, "app-1", ["orders-1"])]
+    assert fault.hits == 1
+
+
+def test_the_first_rule_decides(rules):
+    """In the order they were added; a spent one steps aside."""
+    first, second = rules.add("Produce", drop=True), rules.add("Produce", disconnect=True)
+    assert [meets(rules, 0) for _ in range(3)] == [first.id, second.id, None]
+
+
+def test_an_unmet_rule_fails_the_block(rules):
+    """And says which it was and what came instead."""
+    fault = rules.add("Produce", topic="t", delay_ms=5, drop=True)
+    fault.note_seen("Fetch")
+    fault.note_seen("Fetch")
+    with pytest.raises(
+        AssertionError, match=r"fault 1 \(Produce topic='t': delay 5 ms then drop\) has 0 hits.*Fetch 2x"
+    ):
+        fault.__exit__(None, None, None)
+    assert rules.all() == []
+
+
+def test_a_failing_block_keeps_its_own_error(rules):
+    """The test's failure is not hidden behind the rule that was not met."""
+    with pytest.raises(ZeroDivisionError), rules.add("Produce", drop=True):
+        raise ZeroDivisionError
+
+
+def test_assert_hit_counts(rules):
+    """Exactly so many, if a number is given."""
+    fault = rules.add("Produce", drop=True, count=3)
+    for _ in range(2):
+        meets(rules, 0)
+    fault.assert_hit()
+    fault.assert_hit(2)
+    with pytest.raises(AssertionError, match="has 2 hits, expected 3"):
+        fault.assert_hit(3)
+    with pytest.raises(TimeoutError, match="2 hits of 3"):
+        fault.wait(3, timeout_s=0)
+
+
+# ---------------------------------------------------------------- refusals
+
+TOPIC_ID = uuid.UUID(int=7)
+PRODUCE = {
+    "Acks": -1,
+    "TopicData": [{"Name": "t", "TopicId": TOPIC_ID, "PartitionData": [{"Index": 3, "Records": b""}]}],
+}
+FETCH = {"Topics": [{"Topic": "t", "TopicId": TOPIC_ID, "Partitions": [{"Partition": 3}]}]}
+
+
+def refusal(key, version, body):
+    """The refusal of a request, through the codec there and back."""
+    request = codec.decode_request(key, version, codec.encode_request(key, version, body))
+    failure = responses.error_response_of(APIS.entries[key])
+    facts = RequestContext(key, version)
+    return codec.decode_response(
+        key, version, codec.encode_response(key, version, failure(request, Errors.NOT_LEADER_OR_FOLLOWER, facts))
+    )
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_produce_is_refused_on_each_partition(version):
+    """Every version carries the error on the partition asked for, by name or by id, and no offset."""
+    (topic,) = refusal(0, version, PRODUCE)["Responses"]
+    (row,) = topic["PartitionResponses"]
+    assert (topic["Name"], topic["TopicId"]) == (("t", uuid.UUID(int=0)) if version < 13 else ("", TOPIC_ID))
+    assert (row["Index"], row["ErrorCode"], row["BaseOffset"]) == (3, 6, -1)
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_fetch_is_refused_on_each_partition(version):
+    """Every version carries the error on the partition asked for, by name or by id, no records and no session."""
+    response = refusal(1, version, FETCH)
+    (topic,) = response["Responses"]
+    (row,) = topic["Partitions"]
+    assert (topic["Topic"], topic["TopicId"]) == (("t", uuid.UUID(int=0)) if version < 13 else ("", TOPIC_ID))
+    assert (row["PartitionIndex"], row["ErrorCode"], bytes(row["Records"])) == (3, 6, b"")
+    assert (response["ErrorCode"], response["SessionId"]) == (0, 0)
+
+
+def test_every_api_can_be_refused():
+    """Whatever this broker serves has a refusal, so that no fault is silently a closed connection."""
+    assert [entry.name for entry in APIS.entries.values() if responses.error_response_of(entry) is None] == []
+
+
+def test_topics_are_found_wherever_they_are():
+    """By name, by id, in lists of names, in resources; names of configs and protocols are no topics."""
+
+    def topics(key, version, body):
+        decoded = codec.decode_request(key, version, codec.encode_request(key, version, body))
+        return set(responses.topics_in(decoded, {TOPIC_ID: "by-id"}.get))
+
+    assert topics(0, 9, PRODUCE) == {"t"}
+    assert topics(0, 13, PRODUCE) == {"by-id"}
+    assert topics(1, 12, FETCH) == {"t"}
+    assert topics(1, 13, FETCH) == {"by-id"}
+    assert topics(1, 13, {"Topics": [{"TopicId": uuid.UUID(int=9), "Partitions": []}]}) == set()
+    assert topics(3, 12, {"Topics": [{"Name": "m"}, {"Name": None, "TopicId": TOPIC_ID}]}) == {"m", "by-id"}
+    assert topics(3, 12, {"Topics": None}) == set()
+    assert topics(20, 5, {"TopicNames": ["x", "y"]}) == {"x", "y"}
+    new = {"Name": "n", "NumPartitions": 1, "ReplicationFactor": 1, "Configs": [{"Name": "retention.ms", "Value": "1"}]}
+    assert topics(19, 7, {"Topics": [new]}) == {"n"}
+    resources = [{"ResourceType": 2, "ResourceName": "r"}, {"ResourceType": 4, "ResourceName": "1"}]
+    assert topics(32, 4, {"Resources": resources}) == {"r"}
+    assert topics(11, 5, {"GroupId": "g", "Protocols": [{"Name": "range", "Metadata": b""}]}) == set()
