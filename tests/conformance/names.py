@@ -6,6 +6,7 @@ order does count or nothing identifies it.
 """
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ TIMES = frozenset(
         "TransactionStartTimeMs",
     }
 )
+MESSAGES = frozenset({"ErrorMessage", "BatchIndexErrorMessage"})  # worded by each broker itself
 MEMBERS = frozenset({"MemberId", "Leader"})
 HIDDEN = {"ClusterId": "<cluster>", "LogDir": "<folder>", "Documentation": "<text>"}  # where there is any
 # Arrays whose order Kafka fixes, and arrays of numbers that are sets.
@@ -170,6 +172,8 @@ class Names:
             return HIDDEN[name]
         if isinstance(value, bytes):
             value = value.decode("ascii", "backslashreplace")
+        if name in MESSAGES and value:
+            value = re.sub(r"\d{9,}", "<number>", value)  # a time, or an id of this run
         return self.text(value) if isinstance(value, str) else value
 
     def text(self, value: str) -> str:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.conformance.codec import Unreadable
+from tests.conformance.names import MESSAGES
 from tests.conformance.talk import Absent, Broker, Step, Stuck, Talk
 from tests.support.wire import Closed
 
 RECORDING = Path(__file__).with_name("kafka-4.3.1.jsonl.xz")
 LEFT_OUT = Path(__file__).with_name("left_out.txt")
 TRANSACTIONS = ("AddPartitionsToTxn", "EndTxn", "TxnOffsetCommit")  # what a situation with transactions needs
-MESSAGES = frozenset({"ErrorMessage", "BatchIndexErrorMessage"})  # worded by each broker itself
 LIMIT_S = 30.0
 PATIENCE = 12  # cases in a row without a response; the next ones get IMPATIENT_S each
 IMPATIENT_S = 3.0
