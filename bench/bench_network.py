@@ -1,6 +1,6 @@
 """Requests per second through acceptor, network thread, queue and one handler thread, beside a bare epoll loop in C.
 
-    python bench/bench_network.py [--seconds 3] [--rounds 3] [--run-length 16]
+    python bench/bench_network.py [--seconds 3] [--rounds 3] [--request-batch-max 16]
 
 The handler answers with the correlation id and 100 zero bytes, as the bare loop does. Rounds alternate; medians are
 printed.
@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--run-length", type=int, default=16)
+    parser.add_argument("--request-batch-max", type=int, default=16)
     args = parser.parse_args()
     load = Generator(frames("load"))
     channel = RequestChannel()
