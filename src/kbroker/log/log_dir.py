@@ -155,6 +155,11 @@ class LogDir:
             logger.critical("log folder %s is offline: %s", self.path, self.failure)
         return True
 
+    def holds(self, key: TopicPartition) -> bool:
+        """Whether a partition has a folder here; that of a deleted one has another name."""
+        topic, partition = key
+        return (self.path / f"{topic}-{partition}").is_dir()
+
     def write_recovery_points(self, offsets: dict[TopicPartition, int]) -> None:
         self._recovery_points.write(offsets)
 

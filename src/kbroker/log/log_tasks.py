@@ -124,11 +124,13 @@ class LogTasks:
         self.write_high_watermarks()
 
     def write_recovery_points(self) -> None:
-        self._write("recovery points", lambda d, o: d.write_recovery_points(o), _recovery_point)
+        self._write(
+            "recovery points", lambda d, o: d.write_recovery_points(o), _recovery_point, lambda d: d.recovery_points
+        )
 
     def write_log_starts(self) -> None:
         """Only of partitions whose log starts above the base of its first segment."""
-        self._write("log starts", lambda d, o: d.write_log_starts(o), _explicit_log_start)
+        self._write("log starts", lambda d, o: d.write_log_starts(o), _explicit_log_start, lambda d: d.log_starts)
 
     def write_high_watermarks(self) -> None:
         self._write("high watermarks", lambda d, o: d.write_high_watermarks(o), lambda log: log.high_watermark)
@@ -138,12 +140,19 @@ class LogTasks:
         what: str,
         write: Callable[[LogDir, dict[TopicPartition, int]], None],
         offset_of: Callable[[PartitionLog], int | None],
+        at_start: Callable[[LogDir], dict[TopicPartition, int]] | None = None,
     ) -> None:
+        """Write a checkpoint; a partition that this start could not open keeps the offset it had (``at_start``)."""
         items = self._hosted.items()
+        opened = {key for key, _ in items}
         for log_dir in self._dirs:
             if log_dir.is_offline:
                 continue
-            offsets = {key: offset_of(h.log) for key, h in items if h.log_dir is log_dir}
+            kept = at_start(log_dir) if at_start is not None else {}
+            offsets: dict[TopicPartition, int | None] = {
+                key: offset for key, offset in kept.items() if key not in opened and log_dir.holds(key)
+            }
+            offsets |= {key: offset_of(h.log) for key, h in items if h.log_dir is log_dir}
             try:
                 write(log_dir, {key: offset for key, offset in offsets.items() if offset is not None})
             except OSError as e:

@@ -294,6 +294,25 @@ def test_a_start_that_was_not_finished_keeps_the_checkpoints(brokers, tmp_path):
     assert again.partition("orders", 0).log_start_offset == 2
 
 
+def test_a_partition_that_cannot_be_opened_keeps_its_log_start(brokers, tmp_path):
+    """A start that cannot read a partition writes its checkpoints without forgetting which records were deleted."""
+    manager, _ = brokers.start()
+    append(manager, count=4)
+    manager.partition("orders", 0).flush()
+    manager.partition("orders", 0).delete_records(2)
+    manager.close()
+    metadata = tmp_path / "orders-0" / "partition.metadata"
+    sound = metadata.read_bytes()
+    metadata.write_bytes(b"damaged")
+    broken, report = brokers.start()
+    assert list(report.failures) == [("orders", 0)]
+    broken.tasks.write_checkpoints()
+    broken.close()
+    metadata.write_bytes(sound)
+    again, _ = brokers.start()
+    assert again.partition("orders", 0).log_start_offset == 2
+
+
 def test_an_unused_start_leaves_the_clean_mark(brokers, tmp_path):
     """A port that is taken costs no recovery at the next start."""
     manager, _ = brokers.start()
