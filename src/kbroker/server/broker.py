@@ -1,4 +1,4 @@
-"""The broker: starts its parts, stops them, and tells about them.
+"""The public Broker object: start, stop, properties.
 
 with Broker() as broker:
     print(broker.bootstrap_servers)
@@ -41,7 +41,7 @@ class Broker:
     """A Kafka-compatible broker in this process; several may run at once.
 
     Args: ``config`` a BrokerConfig or values by Kafka's names, taken as they are (so the defaults of ``listeners`` and
-    ``log.dir`` apply); None for a broker of its own: a free port on 127.0.0.1, nothing kept. ``clock``: the one reader
+    ``log.dir`` apply); None for a private broker: a free port on 127.0.0.1, logs in memory. ``clock``: the one reader
     of time, the system's when None.
     Raises: ConfigError for a bad value.
     Threads: start and stop from one thread at a time; properties from any.

@@ -327,7 +327,7 @@ class BrokerRuntime:
     # ------------------------------------------------------------ stop
 
     def stop(self) -> None:
-        """Take apart what was built, in reverse; a step that fails is told, and the others still run. Idempotent."""
+        """Stop the components in reverse order; a step that fails is logged, and the others still run. Idempotent."""
         atexit.unregister(self.stop)
         if os.getpid() != self._pid:  # a child made by fork owns no thread and no file of ours
             return

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 class HandlerThreads:
-    """Threads that each batch ``body`` until it returns.
+    """Threads that each run ``body`` until it returns.
 
-    Args: ``body`` of one thread; ``retire``, told a count, lets so many of the bodies return.
+    Args: ``body`` of one thread; ``retire(count)`` lets ``count`` of the bodies return.
     Threads: any; one resize at a time.
     Source: ``KafkaRequestHandlerPool``.
     """

@@ -1,8 +1,8 @@
-"""Gives memory back that a crowd of clients left behind.
+"""Returns memory to the system after a burst of large requests.
 
-What a large request needs lies in the allocator's arenas, and glibc gives back the end of an arena only: one small
-piece above it keeps megabytes. A lower M_MMAP_THRESHOLD than its 1 MiB would cost each request above it page faults. A
-trim of 60 MiB takes 2 to 7 ms; under a steady load there is one a minute at most.
+The memory of large requests is in the allocator's arenas, and glibc returns the end of an arena only: one small block
+above it keeps megabytes. An M_MMAP_THRESHOLD below its 1 MiB would cost each larger request page faults. A trim of
+60 MiB takes 2 to 7 ms; under a steady load there is one a minute at most.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ _HEAD = """# Metrics
 Made from a running broker by `python -m kbroker.server.metrics_docs docs/metrics.md`; do not edit it here.
 
 `kbroker.metrics.listener=127.0.0.1:9400` opens an HTTP port with `/metrics` (Prometheus's text format, OpenMetrics for
-who asks for it), `/health` (200 while the process answers) and `/ready` (200 while clients are served, else 503). It is
-off by default, needs `pip install 'kbroker[metrics]'`, and asks nobody for a password: leave it on the loopback
-interface or a network of your own. `GET` and `HEAD` only. While 28 scrapes are served a further one is answered 503, so
-that scrapes keep no health check waiting.
+clients that ask for it), `/health` (200 while the process responds) and `/ready` (200 while clients are served, else
+503). It is off by default, needs `pip install 'kbroker[metrics]'`, and has no authentication: leave it on the loopback
+interface or a private network. `GET` and `HEAD` only. While 28 scrapes are served, a further one gets 503, so that
+scrapes do not delay health checks.
 
 Names follow from Kafka's: `kafka_`, the group without `metrics` (of a JMX name its domain and type), the name, each in
 words with underscores; tags are labels. Counters end in `_total`, and a meter `XPerSec` is the counter `x_total`:

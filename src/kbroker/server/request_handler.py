@@ -56,8 +56,8 @@ class InboundRequest(Protocol):
 class PendingResponse:
     """The one response of a request: the handler's, one that comes later, or an error. Threads: any.
 
-    ``quotas`` judge it before it leaves: what they ask for, or the controller mutations that the handler has put in as
-    its ThrottleTimeMs, is told to the client, and its connection is muted so long (KIP-219).
+    ``quotas`` judge it before it is sent: the larger of their throttle time and the one that controller mutations put
+    into its ThrottleTimeMs goes to the client, and its connection is muted for that long (KIP-219).
     """
 
     def __init__(self, entry: ApiEntry, request: InboundRequest, quotas: ClientQuotaManagers) -> None:
@@ -80,7 +80,7 @@ class PendingResponse:
         self.send(body)
 
     def send(self, body: Body) -> None:
-        """Encode and send, for whoever claimed it; a body that cannot be encoded closes the connection."""
+        """Encode and send a claimed response; a body that cannot be encoded closes the connection."""
         try:
             self._judge(body)
             self._request.mark_errors(error_counts(body))
@@ -123,13 +123,13 @@ class PendingResponse:
             body.pop("ThrottleTimeMs", None)
 
     def _hides_delay(self, body: Body) -> bool:
-        """FindCoordinator without a list of coordinators tells no delay while there is none to be found."""
+        """FindCoordinator before v4 reports no throttle time while no coordinator is available."""
         is_old = self._entry.key == FIND_COORDINATOR and self._request.api_version < 4
         return is_old and body.get("ErrorCode") == Errors.COORDINATOR_NOT_AVAILABLE
 
 
 def error_counts(body: Body) -> dict[int, int]:
-    """How often each error code stands in a response, anywhere."""
+    """Count each error code of a response, at any depth."""
     counts: dict[int, int] = {}
     left: list[Any] = [body]
     while left:
@@ -245,7 +245,7 @@ class RequestHandlerPool(Generic[Inbound]):
         return True
 
     def _is_about_the_log(self, body: Body) -> bool:
-        """Whether a request names the request log's own topic and no other: whoever reads it must not feed it."""
+        """Whether a request names the request log's topic alone: reading that topic must not add records to it."""
         name = self._log_topic
         topics = body.get("Topics") if name else None
         return bool(topics) and all(

@@ -120,7 +120,7 @@ def check_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
 def check_more_partitions(
     name: str, current: int, count: int, assignments: Sequence[Sequence[int]] | None, node_id: int
 ) -> None:
-    """Refuse a growth that is none, or whose assignments do not fit. Raises: KafkaError."""
+    """Refuse a count that does not grow the topic, or assignments that do not fit it. Raises: KafkaError."""
     if count == current:
         raise KafkaError(Errors.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
     if count < current:

@@ -197,7 +197,7 @@ class TopicRegistry:
     def _make(self, topics: Sequence[StoredTopic]) -> dict[str, KafkaError]:
         """Remember and open the topics, and publish what could be made; return the errors of the others.
 
-        They are remembered first: folders that nobody knows would stay for ever, missing ones are made at a start.
+        They are stored first: folders without a stored topic would stay for ever, missing folders are made at a start.
         """
         try:
             if self._to_forget:
@@ -347,7 +347,7 @@ class TopicRegistry:
             logger.info("topic %s has %d partitions now", name, count)
 
     def set_configs(self, name: str, configs: Mapping[str, str]) -> None:
-        """Give a topic these configs of its own and no others; its logs follow them when this returns.
+        """Replace the topic's configs; its logs follow them when this returns.
 
         Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION; KAFKA_STORAGE_ERROR, and nothing has changed then.
         """
@@ -459,7 +459,7 @@ def _created(topic: StoredTopic) -> Created:
 
 
 def _storage_error(error: Exception) -> KafkaError:
-    """What a client is told when a log could not be made; a bug of ours goes to the broker's log."""
+    """The error for the client when a log could not be created; a bug of ours goes to the broker's log."""
     if isinstance(error, KafkaError):
         return error
     if isinstance(error, OSError):

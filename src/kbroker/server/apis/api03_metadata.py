@@ -24,9 +24,9 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """PendingResponse all topics (null; an empty list in v0), none (an empty list), those named, or those with the ids
     given.
 
-    Ids count from v12, and then names beside them do not (as 4.3.1 does). A topic that is created on the way is in the
-    very answer: Kafka goes on with UNKNOWN_TOPIC_OR_PARTITION for 40 to 350 ms, until its other parts know the topic,
-    and a client that is told so once, and the topic the next time, may take it for one that never changed (kafka-go).
+    Ids count from v12, and then names beside them do not (as 4.3.1 does). A topic that the request creates is
+    in its response: Kafka returns UNKNOWN_TOPIC_OR_PARTITION for another 40 to 350 ms, until its other parts know the
+    topic, and a client that sees the error first and the topic next may miss the change (kafka-go).
     """
     asked = body["Topics"]
     version = request.api_version

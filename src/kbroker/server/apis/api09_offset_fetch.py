@@ -28,7 +28,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
-    """The same error for every group; before v2 only partitions can tell it."""
+    """The same error for every group; before v2 only partitions carry an error code."""
     if request.api_version >= FIRST_WITH_GROUPS:
         groups = [{"GroupId": row["GroupId"], "Topics": [], "ErrorCode": int(error)} for row in body["Groups"]]
         return {"Groups": groups}
@@ -73,7 +73,7 @@ def _all(ctx: ApiContext, found: Mapping[tuple[str, int], CommittedOffset], by_i
     for name, rows in by_topic.items():
         view = ctx.topics.get(name) if by_id else None
         if by_id and view is None:
-            continue  # deleted just now: there is no id to tell
+            continue  # deleted just now: it has no id any more
         topics.append({"Name": name, "TopicId": ZERO_ID if view is None else view.topic_id, "Partitions": rows})
     return topics
 

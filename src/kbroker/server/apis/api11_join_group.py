@@ -11,8 +11,8 @@ from kbroker.server.context import ApiContext, Body, RequestContext
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> None:
     """Hand the join to the coordinator, which answers later.
 
-    From v4 a newcomer without an instance id is given its member id first (MEMBER_ID_REQUIRED, KIP-394); from v9 a
-    static leader that comes back is told to skip the assignment (KIP-814).
+    From v4 a new member without an instance id gets its member id first (MEMBER_ID_REQUIRED, KIP-394); from v9 a
+    static leader that joins again gets SkipAssignment (KIP-814).
     """
     version = request.api_version
     session_ms = body["SessionTimeoutMs"]

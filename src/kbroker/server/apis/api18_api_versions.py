@@ -83,7 +83,7 @@ def unsupported(ranges: Ranges) -> bytes:
 
 
 class Encoded(NamedTuple):
-    """A response's body, and where throttle_time_ms stands in it (None where its version has none)."""
+    """A response's body, and the position of throttle_time_ms in it (None where its version has none)."""
 
     data: bytes
     throttle_at: int | None

@@ -13,9 +13,9 @@ CONFIG_FIELDS = ("Name", "Value", "ReadOnly", "ConfigSource", "IsSensitive")
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Create the topics, or only check them. A name that comes twice gets INVALID_REQUEST once, and is not made.
+    """Create the topics, or only check them. A duplicate name gets INVALID_REQUEST once and is not created.
 
-    The time-out counts for nothing: a topic is there when the response leaves.
+    The timeout has no effect: the topic exists when the response is sent.
     """
     wanted: dict[str, list[Body]] = {}
     for row in body["Topics"]:

@@ -7,8 +7,8 @@ from kbroker.server.context import ApiContext, Body, RequestContext
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Give a producer id nobody has had, with epoch 0, whatever the producer names; an id without an epoch, or an
-    epoch without an id, is refused."""
+    """Return a new producer id with epoch 0, whatever id the producer names; an id without an epoch, or an epoch
+    without an id, is refused."""
     transactional_id = body["TransactionalId"]
     if (body.get("ProducerId", -1) == -1) != (body.get("ProducerEpoch", -1) == -1):
         return failure(body, Errors.INVALID_REQUEST, request)

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where the records of an epoch end, so that a client can tell whether its log was cut."""
+"""OffsetForLeaderEpoch: where the records of an epoch end, so that a client can detect a truncated log."""
 
 from __future__ import annotations
 

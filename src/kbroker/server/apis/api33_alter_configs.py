@@ -9,7 +9,7 @@ __all__ = ["failure", "handle"]
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Give each resource the configs, or only check them. Kafka leaves a resource that comes twice unanswered."""
+    """Replace the configs of each resource, or only check them. A duplicate resource gets no response, as in Kafka."""
 
     def replace(resource: Body) -> None:
         configs = [(row["Name"], row["Value"]) for row in resource["Configs"]]

@@ -14,14 +14,14 @@ from kbroker.server.context import ApiContext, Body, RequestContext
 
 logger = get_logger(__name__)
 
-IN_MEMORY = "memory"  # the name of the folder that is none
+IN_MEMORY = "memory"  # the folder's name where logs are kept in memory
 UNKNOWN_BYTES = -1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Tell of the partitions asked for, of all when none is named; those that are not there are left out.
+    """Describe the partitions named, or all when none is; unknown partitions are left out.
 
-    Of a folder that can no longer be written nothing is told but KAFKA_STORAGE_ERROR.
+    A log folder that failed is reported as KAFKA_STORAGE_ERROR alone.
     """
     path = folder_path(ctx)
     if Path(path) in ctx.topics.offline_dirs:
@@ -48,7 +48,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def folder_path(ctx: ApiContext) -> str:
-    """The one log folder as clients are told of it."""
+    """The one log folder, as reported to clients."""
     return IN_MEMORY if ctx.config.boolean("kbroker.in.memory") else os.path.abspath(ctx.config.log_dir)
 
 
@@ -70,7 +70,7 @@ def _volume_bytes(path: str) -> tuple[int, int]:
             usage = shutil.disk_usage(path)
             return usage.total, usage.free
         except OSError as error:
-            logger.warning("cannot tell the size of the volume of %s: %s", path, error)
+            logger.warning("cannot read the size of the volume of %s: %s", path, error)
     return UNKNOWN_BYTES, UNKNOWN_BYTES
 
 

@@ -12,7 +12,7 @@ from kbroker.server.context import ApiContext, Body, RequestContext
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Change each resource, or only check it; a resource that comes twice is not changed at all."""
+    """Change each resource, or only check it; a duplicate resource is not changed at all."""
 
     def alter(resource: Body) -> None:
         changes = [ConfigChange(row["Name"], row["ConfigOperation"], row["Value"]) for row in resource["Configs"]]

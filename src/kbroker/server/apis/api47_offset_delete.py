@@ -1,4 +1,4 @@
-"""OffsetDelete: forget committed offsets of topics nobody in the group is subscribed to."""
+"""OffsetDelete: delete committed offsets of topics to which no member of the group is subscribed."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from kbroker.server.quota.entity_rules import Alteration, QuotaOp
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Change each entity on its own, or only check it; a bad entry is refused whole and does not undo a good one.
+    """Change each entity by itself, or only check it; a bad entry is refused whole and does not undo a good one.
 
-    The changes are in force, and survive a restart, when this returns. An entity that comes twice is answered once.
+    The changes are in force, and survive a restart, when this returns. The response has a duplicate entity once.
     """
     alterations = [
         Alteration(_entity(row), [QuotaOp(op["Key"], None if op["Remove"] else op["Value"]) for op in row["Ops"]])
@@ -29,7 +29,7 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def _entity(row: Body) -> QuotaEntity:
-    """Of a type that comes twice, the last name counts, as in Kafka's map."""
+    """Of a duplicate entity type the last name counts, as in Kafka's map."""
     return QuotaEntity.of({part["EntityType"]: body_as_java_reads(part["EntityName"]) for part in row["Entity"]})
 
 

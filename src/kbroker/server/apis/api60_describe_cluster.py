@@ -9,7 +9,7 @@ BROKERS, CONTROLLERS = 1, 2
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe the cluster to somebody who asks for brokers; a broker's listener has nothing else to tell."""
+    """Describe the cluster to a client that asks for brokers; a broker's listener refuses other endpoint types."""
     kind = body["EndpointType"]
     if kind == CONTROLLERS:
         text = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"

@@ -57,7 +57,7 @@ def address_limits(config: BrokerConfig) -> dict[str, int]:
 
 
 def listener_limits(config: BrokerConfig) -> dict[str, ListenerLimits]:
-    """The limits of connections that listeners have of their own."""
+    """The connection limits that are set for single listeners."""
     return {
         listener.name: ListenerLimits(
             config.listener_integer(listener.name, "max.connections"),

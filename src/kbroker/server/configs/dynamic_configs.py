@@ -380,7 +380,7 @@ def _check_thread_count(name: str, old: int, new: int) -> None:
 
 
 def _check_listener_limits(old: BrokerConfig, new: BrokerConfig) -> None:
-    """A listener that nobody could use any more is refused; it has the broker's limits where it has none of its own."""
+    """Refuse limits that would shut every client out of a listener; without its own limits it has the broker's."""
     for listener in new.listeners:
         for name in sorted(LISTENER_KEYS):
             key = listener_key(listener.name, name)

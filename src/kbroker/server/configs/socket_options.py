@@ -1,4 +1,4 @@
-"""Configuration of the network: what the socket server is told, and where clients are sent."""
+"""Configuration of the network: the options of the socket server, and the endpoints that clients connect to."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def endpoints_of(config: BrokerConfig, bound: list[Listener]) -> dict[str, Endpo
     advertised = {listener.name: listener for listener in config.advertised_listeners}
     endpoints = {}
     for listener in bound:
-        told = advertised.get(listener.name, listener)
-        host = told.host if told.host not in ("", "0.0.0.0", "::") else socket.gethostname()
-        endpoints[listener.name] = Endpoint(host, told.port or listener.port)
+        public = advertised.get(listener.name, listener)
+        host = public.host if public.host not in ("", "0.0.0.0", "::") else socket.gethostname()
+        endpoints[listener.name] = Endpoint(host, public.port or listener.port)
     return endpoints

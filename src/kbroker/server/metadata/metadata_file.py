@@ -218,7 +218,7 @@ class MetadataFile:
         """Look at everything in the file. Raises: MetadataError naming table and row of the first damage."""
         try:
             found = schema_of(self._db)
-        except (*UNREADABLE, AttributeError) as error:  # a statement that is no text
+        except (*UNREADABLE, AttributeError) as error:  # a statement that is not a string
             raise self._damage(f"its list of tables cannot be read: {error}") from error
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         expected = expected_schema(version)

@@ -36,7 +36,7 @@ from kbroker.server.topics import offsets_topic_configs
 JOURNAL_SUFFIX = "-journal"
 KRAFT_TOPIC = "__cluster_metadata"  # of Apache Kafka's controller; no topic of a client
 MOST_MISSING = 1000  # partitions between two that have folders; more, and a folder is misnamed
-#: Where the producer ids go on if nobody knows how far they were: the first block is drawn from between these two.
+#: The first block of producer ids is drawn from this range where the last block given out is unknown.
 FIRST_NEW_IDS, LAST_NEW_IDS = 1 << 40, 1 << 52
 
 
@@ -197,7 +197,7 @@ def _topics(folder: Path, salvage: _Salvage, notes: list[str]) -> list[StoredTop
         if count - len(partitions) > MOST_MISSING:
             raise RecoveryError(
                 f"{folder / f'{name}-{max(partitions)}'} would be the last of {count} partitions, {len(partitions)} of "
-                "which have folders: move it away if it is no partition's"
+                "which have folders: move it away if it is not a folder of a partition"
             )
         missing = sorted(set(range(count)) - set(partitions))
         if missing:
@@ -212,13 +212,14 @@ def _id_of(name: str, partitions: Mapping[int, uuid.UUID | None], folder: Path, 
         if found is not None:
             by_id.setdefault(found, []).append(partition)
     if len(by_id) > 1:
-        told = "; ".join(f"{checkpoints.uuid_to_text(one)}: {name}-{those[0]}" for one, those in by_id.items())
+        ids = "; ".join(f"{checkpoints.uuid_to_text(one)}: {name}-{those[0]}" for one, those in by_id.items())
         raise RecoveryError(
-            f"the folders of topic {name} in {folder} are of different topics ({told}): move away what is not wanted"
+            f"the folders of topic {name} in {folder} must have one topic id, found {ids}: "
+            "move the folders of the other topics away"
         )
     if by_id:
         return next(iter(by_id))
-    notes.append(f"no folder of topic {name} tells its id: it has a new one")
+    notes.append(f"no folder of topic {name} has its topic id: a new id was made")
     return uuid.uuid4()
 
 

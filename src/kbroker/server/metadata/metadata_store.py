@@ -177,7 +177,7 @@ class MetadataStore:
     # ------------------------------------------------------------ producer ids
 
     def next_producer_id(self) -> int:
-        """Return an id no producer has had: its block was taken durably, so that none comes twice after a crash."""
+        """Return an unused id; its block was stored durably before, so that no id is given out again after a crash."""
         with self._producer_lock:
             if self._next_producer_id >= self._block_end:
                 with self._file.transaction():

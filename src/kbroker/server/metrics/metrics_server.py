@@ -1,4 +1,4 @@
-"""The HTTP port for operators: /metrics for Prometheus, /health and /ready for whoever watches over processes."""
+"""The HTTP port for operators: /metrics for Prometheus, /health and /ready for process supervisors."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class MetricsServer:
     served, else 503. Anything else: 404. Where ``MAX_SCRAPES`` are served a further one is answered 503, so that the
     other two are always answered.
 
-    Args: ``exposition``; ``is_ready`` tells whether clients are served; ``host``, ``port``: 0 takes a free one.
-    Threads: start and stop from one thread; each connection has a thread of its own.
+    Args: ``exposition``; ``is_ready`` returns whether clients are served; ``host``, ``port``: 0 takes a free one.
+    Threads: start and stop from one thread; each connection has its own thread.
     """
 
     def __init__(self, exposition: Exposition, is_ready: Callable[[], bool], host: str, port: int) -> None:

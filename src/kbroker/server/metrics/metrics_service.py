@@ -46,7 +46,7 @@ class MetricsService:
         self._parts = parts
         if self._address:
             from kbroker.server.metrics.metrics_server import (
-                MetricsServer,  # http.server is not loaded where nobody looks
+                MetricsServer,  # http.server is not loaded without a metrics listener
             )
 
             server = MetricsServer(self.exposition, lambda: self._is_ready, *parse_http_address(self._address))
@@ -88,7 +88,7 @@ class MetricsService:
 
 
 def memory_pool(config: BrokerConfig, clock: BaseClock, metrics: Metrics) -> MemoryPool | None:
-    """The pool of ``queued.max.request.bytes``, None without a limit; a sensor of the registry tells when it is dry."""
+    """The pool of ``queued.max.request.bytes``, None without a limit; a sensor records its depletion."""
     size_bytes = config.integer("queued.max.request.bytes")
     if size_bytes <= 0:
         return None

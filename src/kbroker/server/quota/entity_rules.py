@@ -35,7 +35,7 @@ class Alteration(NamedTuple):
 def check_entity(entity: QuotaEntity, has_address: Callable[[str], bool]) -> Mapping[str, ConfigType]:
     """Return the keys that this entity can have.
 
-    Args: ``has_address`` tells whether a host name or address leads somewhere.
+    Args: ``has_address`` returns whether a name is an address or a host name that resolves.
     Raises: KafkaError INVALID_REQUEST.
     """
     if not entity.parts:

@@ -69,7 +69,7 @@ class QuotaEntityStore:
     ) -> dict[QuotaEntity, KafkaError | None]:
         """Change each entity, all of its keys or none, and remember all of the request in one step.
 
-        An entity that comes twice is not changed at all.
+        A duplicate entity is not changed at all.
         Returns: by entity, in order, why it was refused, or None. KAFKA_STORAGE_ERROR for all that change when they
         cannot be remembered; none has changed then.
         """

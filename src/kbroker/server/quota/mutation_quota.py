@@ -43,7 +43,7 @@ class MutationQuota(ABC):
 
 
 class _Unbounded(MutationQuota):
-    """While nobody has a mutation quota."""
+    """The quota of a broker without mutation quotas."""
 
     @property
     def is_exceeded(self) -> bool:

@@ -1,1 +1,1 @@
-"""The request log: a record of every finished request, made natively, written by a thread of its own."""
+"""The request log: a record of every finished request, made natively, written by its own thread."""

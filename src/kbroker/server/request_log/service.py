@@ -90,7 +90,9 @@ class RequestLog:
         logs = self._logs() if settings.topic else ()
         if holds_other_records(logs):
             reason = "the topic is there already and holds other records"
-            raise ConfigError("kbroker.request.log.topic", settings.topic, reason, "a topic of its own, or a new one")
+            raise ConfigError(
+                "kbroker.request.log.topic", settings.topic, reason, "a topic with nothing else in it, or a new one"
+            )
         partitions = len(logs)
         form, sink = self._form(partitions)
         files = self._files(getattr(form, "begin", b"")) if settings.folder else None
@@ -135,7 +137,7 @@ class RequestLog:
 
             lines = JsonLines(self._broker, self._names, partitions=partitions, wants_lines=wants_lines)
             return lines, lines
-        from kbroker.server.request_log.arrow_form import ArrowForm  # pyarrow is not loaded where nobody wants it
+        from kbroker.server.request_log.arrow_form import ArrowForm  # pyarrow is not loaded without need
 
         form = ArrowForm(
             self._broker,

@@ -11,9 +11,9 @@ LARGEST_BATCH_BYTES = 8 * 1024 * 1024  # one record of the most hostile names; e
 
 
 def holds_other_records(logs: Sequence[Any]) -> bool:
-    """Whether the last record of any partition (PartitionLog or None) is none of a request log, of either format.
+    """Whether the last record of any partition (PartitionLog or None) is not a request log's, of either format.
 
-    Empty partitions are nobody's: an operator may make the topic before the first start. Threads: any.
+    Empty partitions hold no other records: an operator may create the topic before the first start. Threads: any.
     """
     return any(log is not None and _ends_with_another(log) for log in logs)
 

@@ -1,4 +1,4 @@
-"""The writer: takes records out of the rings and puts them into files and into the topic, on a thread of its own."""
+"""The writer: moves records from the rings to files and to the topic, on its own thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = get_logger(__name__)
 WRITE_INTERVAL_MS = 100
 TELL_INTERVAL_MS = 60_000
 
-#: The logs of the topic's partitions by number; empty: there is no topic.
+#: The logs of the topic's partitions by number; empty without a topic.
 Logs = Callable[[], Sequence[Any]]
 
 

@@ -18,7 +18,7 @@ OTHER_AUTHORIZATION_ID = "Authentication failed: Client requested an authorizati
 
 
 class SaslError(Exception):
-    """A refusal whose reason the client must not learn: it might tell which users there are."""
+    """A refusal whose reason the client must not learn: it might reveal which users exist."""
 
 
 class SaslAuthenticationError(Exception):
@@ -31,7 +31,7 @@ class Mechanism(Protocol):
     user: str | None
 
     def evaluate(self, token: bytes) -> bytes:
-        """Return the answer to a token. Raises: SaslError, SaslAuthenticationError."""
+        """Return the server's token for a client's. Raises: SaslError, SaslAuthenticationError."""
         ...
 
 

@@ -89,7 +89,7 @@ def _rule(pattern: str, replacement: str, case: str) -> Callable[[str], str | No
 
 
 def _replacement(text: str, groups: int) -> Iterator[str | int]:
-    """Texts and group numbers of a replacement in Java's form; a number there is no group for stays as it is."""
+    """Texts and group numbers of a replacement in Java's form; a number without a group stays as it is."""
     at = 0
     for found in _JAVA_REFERENCE.finditer(text):
         yield text[at : found.start()]

@@ -37,7 +37,7 @@ class _State(enum.Enum):
     HANDSHAKE = enum.auto()  # ApiVersions has been answered
     TOKENS = enum.auto()  # in SaslAuthenticate requests
     BARE_TOKENS = enum.auto()
-    OTHER_MECHANISM = enum.auto()  # a re-authentication asked for one; the next frame is told
+    OTHER_MECHANISM = enum.auto()  # a re-authentication asked for one; the next frame is refused
     COMPLETE = enum.auto()
     FAILED = enum.auto()
 
@@ -46,7 +46,7 @@ class SaslListener:
     """What the connections of a SASL listener share (``network.authentication.Authentication``).
 
     Args:
-        mechanisms: makers of exchanges by the name of the mechanism, in the order clients are told.
+        mechanisms: makers of exchanges by the name of the mechanism, in the order that clients see.
         api_versions: what ApiVersions answers here.
         error_body: see ErrorBody.
         clock: the broker's.

@@ -167,7 +167,7 @@ def test_an_id_that_no_folder_tells(folder):
     by_name = {one.name: one.topic_id for one in found.topics}
     assert by_name["orders"] == ORDERS
     assert by_name["__consumer_offsets"] not in (OFFSETS, uuid.UUID(int=0))
-    assert "no folder of topic __consumer_offsets tells its id: it has a new one" in found.notes
+    assert "no folder of topic __consumer_offsets has its topic id: a new id was made" in found.notes
 
 
 def test_missing_partitions_are_told(folder):
@@ -189,7 +189,8 @@ def test_folders_of_two_topics_of_one_name_are_refused(folder):
     lose(folder)
     make_partition(folder, "orders-3", uuid.UUID(int=8))
     text = (
-        f"({uuid_to_text(ORDERS)}: orders-0; {uuid_to_text(uuid.UUID(int=8))}: orders-3): move away what is not wanted"
+        f"found {uuid_to_text(ORDERS)}: orders-0; {uuid_to_text(uuid.UUID(int=8))}: orders-3: "
+        "move the folders of the other topics away"
     )
     with pytest.raises(RecoveryError, match=re.escape(text)):
         recover(folder)
