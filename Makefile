@@ -50,7 +50,7 @@ soak: $(VENV)/.built $(VENV)/.locked ## the long tests: 200 kills, long fuzzing
 lint: $(VENV)/.built $(VENV)/.locked ## formatters, linters, types, stubs, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint src # calls pycodestyle by name
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint src tests/native # calls pycodestyle by name
 	$(BIN)/python -m mypy -p kbroker
 	$(BIN)/python tests/lint/stubs.py
 	$(BIN)/lint-imports --no-cache

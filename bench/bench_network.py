@@ -14,7 +14,6 @@ import sys
 import threading
 from pathlib import Path
 
-from kbroker._core._echo import run_echo
 from kbroker.common.listeners import Listener
 from kbroker.network.request_channel import RequestChannel
 from kbroker.network.socket_server import SocketServer, SocketServerOptions
@@ -22,6 +21,7 @@ from kbroker.network.socket_server import SocketServer, SocketServerOptions
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from bench.loads.generator import Generator, bare_loop, frames  # noqa: E402
+from tests.native.echo import run_echo  # noqa: E402
 
 BODY_BYTES = 100
 LOADS = ((16, 1), (8, 5))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kbroker._core._echo import put_batch, take_batch
 from kbroker._core.codec.crc32c import _crc32c_by_table, crc32c
 from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker._core.requests.request_queue import Queue
+from tests.native.echo import put_batch, take_batch
 
 TURNS = 1_000
 PAYLOAD = b"\x00\x12\x00\x00\x00\x00\x00\x01\x00\x04load"

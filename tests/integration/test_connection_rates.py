@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core._echo import run_echo
 from kbroker._core.clock import VirtualClock
 from kbroker.common.listeners import Listener
 from kbroker.common.quotas import QuotaEntity
@@ -21,6 +20,7 @@ from kbroker.network.socket_server import ListenerLimits, SocketServer, SocketSe
 from kbroker.server.broker import Broker
 from kbroker.server.configs.dynamic_configs import ConfigChange, Operation, ResourceType
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
+from tests.native.echo import run_echo
 from tests.support.socket_rig import PAUSE, until
 
 

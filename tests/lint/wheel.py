@@ -53,7 +53,7 @@ def repaired(wheel: Path, out: Path) -> Path:
 def check_contents(wheel: Path) -> None:
     """No generated source, all that foreign Cython packages and type checkers need."""
     names = zipfile.ZipFile(wheel).namelist()
-    wrong = [name for name in names if name.endswith(FORBIDDEN)]
+    wrong = [name for name in names if name.endswith(FORBIDDEN) or name.startswith("tests/")]
     lacking = [name for name in NEEDED if name not in names]
     if wrong or lacking:
         raise SystemExit(f"{wheel.name} holds {wrong} and lacks {lacking}")

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker._core._containers import NumberHeap, NumberTable, places_before
+from tests.native.containers import NumberHeap, NumberTable, places_before
 
 SMALL = st.integers(0, 40)
 

@@ -8,12 +8,12 @@ import struct
 import threading
 from collections.abc import Callable
 
-from kbroker._core._echo import run_echo
 from kbroker._core.clock import BaseClock
 from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker.common.listeners import Listener
 from kbroker.network.request_channel import InboundRequest, RequestChannel
 from kbroker.network.socket_server import SocketServer, SocketServerOptions
+from tests.native.echo import run_echo
 
 PAUSE = threading.Event()
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker._core._echo import run_files
 from kbroker.network.processor._processor import Processor
 from kbroker.network.request_channel import RequestChannel
+from tests.native.echo import run_files
 from tests.support.socket_rig import Rig, assert_closed, frame, read_exactly, response
 
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from kbroker._core._echo import run_echo
+from tests.native.echo import run_echo
 from tests.support.socket_rig import Rig, assert_closed, frame, read_exactly, response, until
 
 

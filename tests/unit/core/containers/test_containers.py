@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker._core._containers import NumberHeap, NumberTable, places_before, seeded_hash
+from tests.native.containers import NumberHeap, NumberTable, places_before, seeded_hash
 
 
 def test_table_finds_by_hash_and_number() -> None:

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from kbroker._core._echo import put_batch, take_batch
 from kbroker._core.clock import VirtualClock
 from kbroker._core.requests.request_queue import Queue
+from tests.native.echo import put_batch, take_batch
 
 
 def wait_until(condition: object, what: str) -> None:

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Finished requests made up, for tests and benchmarks of the request log: no socket, no handler, exact times."""
 cimport cython
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
