@@ -12,6 +12,7 @@ import os
 import sqlite3
 import struct
 import threading
+import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -91,6 +92,7 @@ class MetadataFile:
     def __init__(self, path: Path | None, *, is_checked: bool = True) -> None:
         self.path = path
         self.lock = threading.Lock()
+        _open_files.add(self)
         self.is_new = False
         self._is_failing = False
         self._unknown_outcome = ""
@@ -420,3 +422,24 @@ def describe(table: str, row: Sequence[object]) -> str:
         return "its row"
     shown = " ".join(repr(part)[:SHOWN_CHARACTERS] for part in row[:keys])
     return f"{words.get(table, 'row')} {shown}"
+
+
+# A child of fork has a copy of an open transaction, and would roll it back in the parent's file when it closes its own
+# connection: so no process forks in the middle of one.
+_open_files: weakref.WeakSet[MetadataFile] = weakref.WeakSet()
+_held_over_fork: list[threading.Lock] = []
+
+
+def _before_fork() -> None:
+    for file in list(_open_files):
+        file.lock.acquire()
+        _held_over_fork.append(file.lock)
+
+
+def _after_fork() -> None:
+    while _held_over_fork:
+        _held_over_fork.pop().release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
+import threading
 import uuid
 
 import pytest
 
+from kbroker.server.metadata.metadata_file import MetadataFile
 from kbroker.server.metadata.metadata_store import (
     BROKER,
     FILE_NAME,
@@ -122,3 +125,34 @@ def test_a_fresh_cluster_has_kafkas_dynamic_default():
     store = MetadataStore(None, 1)
     assert store.configs(BROKER, "") == {"min.insync.replicas": "1"}
     store.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_no_process_forks_in_the_middle_of_a_transaction():
+    """The child's copy of it would be rolled back in the parent's file when the child ends."""
+    file = MetadataFile(None)
+    begun, may_end, order = threading.Event(), threading.Event(), []
+
+    def change() -> None:
+        with file.transaction():
+            begun.set()
+            may_end.wait(10)
+            order.append("committed")
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        order.append("forked")
+        os.waitpid(child, 0)
+
+    threads = [threading.Thread(target=change), threading.Thread(target=fork)]
+    threads[0].start()
+    assert begun.wait(10)
+    threads[1].start()
+    threads[1].join(0.3)  # it would be through by now
+    may_end.set()
+    for thread in threads:
+        thread.join(10)
+    file.close()
+    assert order == ["committed", "forked"]
