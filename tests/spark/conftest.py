@@ -56,7 +56,7 @@ class Sessions:
             except PipelineError as error:
                 need.lack(str(error))
             self.no_connector, self.no_delta = self._fetch(CONNECTOR, self._jars), self._fetch(DELTA, [])
-            from kbroker.spark import table_stream  # PySpark is here by now
+            from kbroker.spark.tables import table_stream  # PySpark is here by now
 
             os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JVM))
             self._interrupt = signal.getsignal(signal.SIGINT)
