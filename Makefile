@@ -47,7 +47,7 @@ soak: $(VENV)/.built $(VENV)/.locked ## the long tests: 200 kills, long fuzzing
 	KBROKER_SOAK=1 $(BIN)/python -m pytest -m "soak or slow" --timeout=3600 --benchmark-disable $(ARGS)
 
 .PHONY: lint
-lint: $(VENV)/.built $(VENV)/.locked ## formatters, linters, types, stubs, layers
+lint: $(VENV)/.built $(VENV)/.locked $(VENV)/.docs ## formatters, linters, types, stubs, layers, links of the documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint src tests/native # calls pycodestyle by name
@@ -56,6 +56,7 @@ lint: $(VENV)/.built $(VENV)/.locked ## formatters, linters, types, stubs, layer
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/zizmor --offline --quiet .github/workflows
 	if command -v actionlint > /dev/null; then actionlint; fi # no package for pip carries it: go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	$(BIN)/python -m pytest -q tests/unit/test_design_rules.py
 
 .PHONY: format
@@ -78,6 +79,11 @@ bench: $(VENV)/.built $(VENV)/.locked $(VENV)/.bench ## benchmarks of the cores,
 	  --benchmark-json=build/bench-cores.json
 	if $(BIN)/python -c "import matplotlib" 2> /dev/null; then plot="--plot build/loads/results"; fi; \
 	  $(BIN)/python bench/loads/run.py --quick --markdown build/loads/results.md $$plot $(ARGS)
+
+.PHONY: docs
+docs: $(VENV)/.built $(VENV)/.docs ## this documentation and the reference as a site in build/site, with a search
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo "build/site/index.html"
 
 .PHONY: sanitize
 sanitize: $(VENV)/.built $(VENV)/.locked ## the unit tests under ASan with UBSan, then under TSan
@@ -124,6 +130,10 @@ build/tree-$(TREE):
 build/.tools: $(VENV)/.python tests/lint/requirements.txt
 	@mkdir -p build && $(BIN)/python -m venv build/tools
 	build/tools/bin/pip install -q -r tests/lint/requirements.txt
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.locked docs/site/requirements.txt
+	$(BIN)/python -m pip install -q -c $(LOCK) -r docs/site/requirements.txt
 	@touch $@
 
 # What is measured beside the cores, and what draws: a machine without them still measures the rest.
