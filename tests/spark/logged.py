@@ -16,7 +16,7 @@ from kbroker._core.metrics.sensor import QuotaViolationError
 from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
 from kbroker.metrics.registry import Metrics
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
-from kbroker.server.quota._entity_names import DEFAULT_ENTITY
+from kbroker.server.quota._entities import DEFAULT_ENTITY
 from kbroker.spark.tables.log_schema import arrow_schema
 
 START_MS = 1_767_312_000_000  # 2026-01-02

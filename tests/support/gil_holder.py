@@ -12,7 +12,7 @@ import sys
 import time
 
 from kbroker.server.broker import Broker
-from kbroker.server.quota._entity_names import DEFAULT_ENTITY
+from kbroker.server.quota._entities import DEFAULT_ENTITY
 
 USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
 

@@ -13,7 +13,7 @@ from kbroker._core.sync cimport AtomicI64, Mutex
 from kbroker._core.timer.timing_wheel cimport Timer
 from kbroker.log._partition cimport Partition
 from kbroker.server.native._topics cimport TopicTable
-from kbroker.server.quota._client_sensors cimport ClientCache
+from kbroker.server.quota._quota_enforcement cimport ClientCache
 from kbroker.server.quota._counters cimport ClientQuotas
 
 cdef enum:

@@ -21,9 +21,8 @@ from kbroker.server.quota._counters cimport (
     record_and_get_throttle, sensors_release,
 )
 from kbroker.server.quota._counter_metrics import TYPES
-from kbroker.server.quota._entities cimport Match, Text, entities_match
-from kbroker.server.quota._entity_names cimport encoded, text_of
-from kbroker.server.quota._entity_names import sanitize
+from kbroker.server.quota._entities cimport Match, Text, encoded, entities_match, text_of
+from kbroker.server.quota._entities import sanitize
 from kbroker.server.quota._quota_enforcement cimport charge_mutation
 
 

@@ -1,8 +1,18 @@
-"""Python's view of the client quotas; the native handlers borrows their struct."""
+"""Python's view of the client quotas, whose struct the native handlers borrow; verdicts on new connections."""
 from kbroker._core.metrics.metric_config cimport MetricConfig
+from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
 from kbroker.server.quota._client_quota_manager cimport ClientQuotaManager
 from kbroker.server.quota._counter_metrics cimport CounterMetrics
 from kbroker.server.quota._counters cimport ClientQuotas
+from kbroker.server.quota._quota_events cimport VerdictEvent
+
+# What is told of one beside the ring; counted by itself.
+cdef struct VerdictListener:
+    void (*verdict)(VerdictListener *self, const VerdictEvent *verdict, const char *address) noexcept nogil
+    void (*release)(VerdictListener *self) noexcept nogil
+
+# Takes a count of quotas; the listener's count (NULL: none) is taken over.
+cdef bint observe_verdicts(ConnectionQuotas connections, ClientQuotas *quotas, VerdictListener *listener) except False
 
 cdef class ClientQuotaManagers:
     cdef ClientQuotas *quotas   # owned count

@@ -5,7 +5,7 @@ from kbroker.metrics.registry import Metrics
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
 from kbroker.server.quota._client_quota_manager import ClientQuotaManager
 from kbroker.server.quota._counter_metrics import TYPES as TYPES
-from kbroker.server.quota._entity_names import _DefaultEntity
+from kbroker.server.quota._entities import _DefaultEntity
 from kbroker.server.quota.verdict import Verdict
 
 VERDICT_TYPES: Final[tuple[str, ...]]

@@ -1,40 +1,96 @@
 # cython: freethreading_compatible=True
-"""The client quota managers of all types as Python sees them: limits come in here, throttles end here.
+"""The client quota managers of all types as Python sees them: limits are set here, throttles end here.
 
-Source: ``QuotaFactory.QuotaManagers``.
+The verdict observer runs under the lock of the connection limits and takes only leaf locks: the ring's and the
+listener's. Source: ``QuotaFactory.QuotaManagers``.
 """
 import os
 from operator import index
 
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, int8_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 from kbroker._core.clock cimport borrow_clock, clock_now_ns
 from kbroker._core.metrics.metric cimport checked_time
 from kbroker._core.metrics.metric_config cimport MetricConfig, Quota, borrow_config
-from kbroker._core.requests.request cimport Request
 from kbroker._core.metrics.sensor cimport borrow_sensor
 from kbroker._core.metrics.sensor_core cimport sensor_retain
 from kbroker._core.metrics.stats import CumulativeSum, Rate
-from kbroker._core.sync cimport atomic_load, atomic_load_relaxed, atomic_store
+from kbroker._core.requests.request cimport Request
+from kbroker._core.sync cimport atomic_load, atomic_load_relaxed, atomic_store, mutex_lock, mutex_unlock
 from kbroker._core.thread_setup cimport kb_block_signals, kb_short_slice
 from kbroker._core.timer.timing_wheel cimport timer_close, timer_is_quiet
 from kbroker.common._quota_counter cimport NO_LIMIT
 from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
+from kbroker.network.connections._quota_core cimport ConnectionVerdict, VerdictObserver
 from kbroker.network.processor._inbound cimport InboundRequest
 from kbroker.server.quota._client_quota_manager cimport ClientQuotaManager, new_manager
-from kbroker.server.quota._connection_verdicts cimport observe_verdicts
 from kbroker.server.quota._counter_metrics cimport new_counter_metrics
 from kbroker.server.quota._counter_metrics import TYPES
 from kbroker.server.quota._counters cimport (
-    KIND_MUTATION, KIND_REQUEST, KINDS, ClientQuotas, QuotaManager, is_enabled, quotas_new, quotas_release,
-    update_quota,
+    KINDS, KIND_MUTATION, KIND_REQUEST, ClientQuotas, QuotaManager, is_enabled, quotas_new, quotas_release,
+    quotas_retain, update_quota,
 )
-from kbroker.server.quota._entities cimport PART_DEFAULT, PART_EXACT, PART_NONE, Text
-from kbroker.server.quota._entity_names cimport encoded, part_of, text_of
+from kbroker.server.quota._entities cimport PART_DEFAULT, PART_EXACT, PART_NONE, Text, encoded, part_of, text_of
 from kbroker.server.quota._quota_enforcement cimport charge_request, gate_exempt, settle_verdicts, throttle_request
+from kbroker.server.quota._quota_events cimport (
+    EVENT_VERDICT, QUOTA_CONNECTION_RATE, QUOTA_TYPES, VerdictEvent, publish_connection, verdict_rows,
+)
 from kbroker.server.quota._throttled_channel_reaper cimport throttled_advance, throttled_close
-from kbroker.server.quota._verdict cimport QUOTA_TYPES, verdict_rows
 from kbroker.server.quota.verdict import Verdict
+
+
+cdef struct Told:
+    VerdictObserver observer    # first: the network layer knows only this
+    ClientQuotas *quotas        # counted
+    VerdictListener *listener   # one count, or NULL
+
+
+cdef void tell(VerdictObserver *observer, const ConnectionVerdict *given) noexcept nogil:
+    cdef Told *told = <Told *>observer
+    cdef VerdictEvent verdict
+    memset(&verdict, 0, sizeof(verdict))
+    verdict.note.kind = EVENT_VERDICT
+    verdict.note.quota_type = QUOTA_CONNECTION_RATE
+    verdict.note.flag = <int8_t>given.is_refused
+    verdict.note.time_ms = given.time_ms
+    verdict.note.value = given.observed
+    verdict.limit = given.limit
+    verdict.window_ms = given.window_ms
+    verdict.asked_ms = given.asked_ms
+    verdict.served_ms = given.served_ms
+    publish_connection(&told.quotas.verdicts, &verdict, given.address)
+    if told.listener != NULL:
+        told.listener.verdict(told.listener, &verdict, given.address)
+
+
+cdef void forget(VerdictObserver *observer) noexcept nogil:
+    cdef Told *told = <Told *>observer
+    quotas_release(told.quotas)
+    if told.listener != NULL:
+        told.listener.release(told.listener)
+    free(told)
+
+
+cdef bint observe_verdicts(ConnectionQuotas connections, ClientQuotas *quotas, VerdictListener *listener) except False:
+    cdef Told *told = <Told *>calloc(1, sizeof(Told))
+    cdef VerdictObserver *before
+    if told == NULL:
+        raise MemoryError
+    told.observer.verdict = tell
+    told.observer.release = forget
+    told.quotas = quotas_retain(quotas)
+    told.listener = listener
+    with nogil:
+        mutex_lock(&connections.core.lock)
+        before = connections.core.observer
+        connections.core.observer = &told.observer
+        mutex_unlock(&connections.core.lock)
+        if before != NULL:
+            before.release(before)
+    return True
+
 
 VERDICT_TYPES = (*TYPES, "ConnectionRate")
 KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")

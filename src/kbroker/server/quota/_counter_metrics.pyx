@@ -14,8 +14,8 @@ from kbroker.server.quota._counters cimport (
     KIND_MUTATION, KINDS, ClientQuotas, ClientSensors, QuotaManager, forget_unpublished, quotas_release,
     quotas_retain, sensors_release, take_evicted, take_expired, take_unpublished,
 )
-from kbroker.server.quota._entity_names cimport decoded
-from kbroker.server.quota._entity_names import sanitize
+from kbroker.server.quota._entities cimport decoded
+from kbroker.server.quota._entities import sanitize
 
 TYPES = ("Produce", "Fetch", "Request", "ControllerMutation")
 RATES = ("byte-rate", "byte-rate", "request-time", "tokens")

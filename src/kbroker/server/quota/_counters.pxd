@@ -25,7 +25,7 @@ from kbroker.common._quota_counter cimport (
     KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, KINDS, Judgement,
 )
 from kbroker.server.quota._entities cimport EntityTable, Text
-from kbroker.server.quota._verdict cimport VerdictRing
+from kbroker.server.quota._quota_events cimport VerdictRing
 
 cdef enum:
     THROTTLE_SERVED = 4         # in Request.throttle_ms, behind what each type asked for: what the client is told

@@ -38,10 +38,10 @@ from kbroker.common._quota_counter cimport (
     set_limit,
 )
 from kbroker.server.quota._entities cimport (
-    PART_DEFAULT, Match, Text, entities_bits, entities_clear, entities_limit, entities_match,
-    entities_remove, entities_set, entity_level, is_default_client_id, same_text,
+    PART_DEFAULT, Match, Text, entities_bits, entities_clear, entities_limit, entities_match, entities_remove,
+    entities_set, entity_level, is_default_client_id, same_text,
 )
-from kbroker.server.quota._verdict cimport verdicts_destroy, verdicts_init
+from kbroker.server.quota._quota_events cimport verdicts_destroy, verdicts_init
 
 cdef enum:
     RECHECK_MS = 1000           # a counter over its quota is not looked at for eviction again so soon

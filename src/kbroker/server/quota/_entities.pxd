@@ -1,4 +1,4 @@
-"""Who has which limit: the quotas of one type by entity, and the eight levels in which they are looked for.
+"""The quotas of one type by entity, the eight levels of precedence, and the names of entities.
 
 Threads: no lock inside; a table belongs to its manager and is guarded by ``QuotaManager.lock``.
 """
@@ -45,3 +45,8 @@ cdef void entities_match(const EntityTable *table, Text user, Text client_id, Ma
 # The limit of a counter by its tags, and the level it comes from
 cdef double entities_limit(const EntityTable *table, Text user, Text client_id, int32_t *level) noexcept nogil
 cdef bint same_text(Text a, Text b) noexcept nogil
+
+cdef bytes encoded(object name, str what)       # None is the empty one; TypeError for what is no str
+cdef Text text_of(bytes data) noexcept          # borrows
+cdef str decoded(Text text)                     # what is no UTF-8 is replaced
+cdef int part_of(object name) noexcept          # an EntityPart

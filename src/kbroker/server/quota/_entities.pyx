@@ -1,7 +1,7 @@
 # cython: freethreading_compatible=True
 """Limits by entity, in a hash table of C structs; the precedence of KIP-55 and the tags that follow from it.
 
-Source: ``ClientQuotaManager.DefaultQuotaCallback``.
+The names of entities, as Python strings and in metric tags. Source: ``ClientQuotaManager.DefaultQuotaCallback``.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -162,3 +162,43 @@ cdef void entities_match(const EntityTable *table, Text user, Text client_id, Ma
     if not with_client_id:
         match.client_id.size_bytes = 0
     match.limit = entities_limit(table, match.user, match.client_id, &match.level)
+
+
+class _DefaultEntity:
+    """The default entity of a type, where there is none of its own."""
+
+    def __repr__(self):
+        return "DEFAULT_ENTITY"
+
+
+DEFAULT_ENTITY = _DefaultEntity()
+
+
+def sanitize(str name not None) -> str:
+    """Return a user's name as it stands in metric tags: percent-encoded, as Kafka's ``Sanitizer`` does it."""
+    from urllib.parse import quote
+
+    return quote(name, safe="", encoding="utf-8", errors="replace").replace("~", "%7E")
+
+
+cdef bytes encoded(object name, str what):
+    if name is None:
+        return b""
+    if not isinstance(name, str):
+        raise TypeError(f"{what} must be a str or None, not {type(name).__name__}")
+    return name.encode("utf-8", "surrogateescape")
+
+
+cdef Text text_of(bytes data) noexcept:
+    cdef Text text
+    text.data = <const char *>data
+    text.size_bytes = <int32_t>len(data)
+    return text
+
+
+cdef str decoded(Text text):
+    return text.data[:text.size_bytes].decode("utf-8", "replace")
+
+
+cdef int part_of(object name) noexcept:
+    return PART_NONE if name is None else (PART_DEFAULT if name is DEFAULT_ENTITY else PART_EXACT)

@@ -1,16 +1,35 @@
-"""Where quotas judge a native response before it leaves (design: ``quota_gate``).
+"""Where quotas judge a native response before it is sent.
 
 Every function returns at once, after one atomic load, where no quota of Produce, Fetch or Request is set. A delay that
-is returned has been begun: StartThrottling is on its way, so the response must be given to its responder afterwards,
-with
-the delay in it. ``cache`` is the calling handler thread's own, NULL elsewhere.
+is returned has been begun: StartThrottling is queued, so the response must be given to its responder afterwards, with
+the delay in it. ``cache`` is the calling handler thread's own, NULL elsewhere: it holds the counters of the thread's
+latest clients, so that an enforced quota takes no lock but the sensor's, and is valid for a generation of its manager.
 """
 from libc.stdint cimport int32_t, int64_t
-from kbroker._core.requests.request cimport Request
 from kbroker._core.metrics.sensor_core cimport Violation
+from kbroker._core.requests.request cimport Request, Session
 from kbroker._core.sync cimport atomic_load
-from kbroker.server.quota._client_sensors cimport ClientCache
+from kbroker.common._quota_counter cimport KINDS
 from kbroker.server.quota._counters cimport ClientQuotas, ClientSensors, QuotaManager
+
+cdef enum:
+    CACHED_CLIENTS = 64         # per handler thread, a power of two
+    CACHED_ID_BYTES = 64        # a longer client id is looked up each time
+
+cdef struct CachedClient:       # of one handler thread
+    Session *session            # counted; NULL: free
+    int32_t client_id_bytes
+    char client_id[CACHED_ID_BYTES]
+    int64_t generation[KINDS]
+    ClientSensors *sensors[KINDS]    # counted
+    int64_t spare_counts[KINDS]      # more counts on them
+
+cdef struct ClientCache:
+    CachedClient *latest             # what sensors_of_request has found last
+    CachedClient clients[CACHED_CLIENTS]
+
+cdef ClientCache *client_cache_new() noexcept nogil
+cdef void client_cache_free(ClientCache *cache) noexcept nogil
 
 cdef inline bint quotas_are_set(ClientQuotas *quotas) noexcept nogil:
     return quotas != NULL and atomic_load(&quotas.enabled_types) != 0

@@ -11,7 +11,7 @@ from kbroker.common.quotas import CLIENT_ID, CLIENT_KEYS, IP, USER, QuotaEntity
 from kbroker.log.scheduler import ScheduledTask, Scheduler
 from kbroker.metrics.registry import EXPIRY_INTERVAL_MS, Metrics
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
-from kbroker.server.quota._entity_names import DEFAULT_ENTITY
+from kbroker.server.quota._entities import DEFAULT_ENTITY
 
 
 class QuotaService:

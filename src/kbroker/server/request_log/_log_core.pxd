@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint64_t
 from kbroker._core.clock cimport Clock, Waker
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 from kbroker.network._recorder cimport Recorder, RequestRecorder
-from kbroker.server.quota._connection_verdicts cimport VerdictListener
+from kbroker.server.quota._client_quotas cimport VerdictListener
 from kbroker.server.quota._quota_events cimport VerdictEvent
 from kbroker.server.request_log._record_ring cimport Facts, RecordRing
 

@@ -19,8 +19,7 @@ from kbroker._core.sync cimport (
 )
 from kbroker.network.connections._client_information cimport ClientSoftware, software_texts
 from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
-from kbroker.server.quota._client_quotas cimport ClientQuotaManagers
-from kbroker.server.quota._connection_verdicts cimport observe_verdicts
+from kbroker.server.quota._client_quotas cimport ClientQuotaManagers, observe_verdicts
 from kbroker.server.quota._counters cimport THROTTLE_SERVED
 from kbroker.server.quota._quota_events cimport EVENT_VERDICT, QuotaEvents, VerdictEvent
 from kbroker.server.request_log._record_ring cimport (

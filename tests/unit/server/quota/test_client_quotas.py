@@ -12,7 +12,7 @@ from kbroker._core.metrics.metric_config import Quota
 from kbroker.metrics.registry import MetricName, Metrics
 from kbroker.server.quota._client_quota_manager import Resolution
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
-from kbroker.server.quota._entity_names import DEFAULT_ENTITY, sanitize
+from kbroker.server.quota._entities import DEFAULT_ENTITY, sanitize
 
 NO_LIMIT = float(2**63 - 1)
 PRODUCE, FETCH, REQUEST, MUTATION = (

@@ -9,7 +9,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.metrics.registry import Metrics
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
-from kbroker.server.quota._entity_names import DEFAULT_ENTITY
+from kbroker.server.quota._entities import DEFAULT_ENTITY
 
 PRODUCE = "producer_byte_rate"
 

@@ -13,8 +13,9 @@ from kbroker._core.timer.purgatory cimport (
 from kbroker._core.requests.request cimport Request, Responder
 from kbroker._core.sync cimport atomic_add_fetch, mutex_lock, mutex_unlock
 from kbroker.log._partition cimport Partition, partition_release, partition_retain
-from kbroker.server.apis.api01_fetch._fetch_partitions cimport is_satisfied, release_partitions, read_partitions
-from kbroker.server.apis.api01_fetch._fetch_response cimport respond_to_fetch
+from kbroker.server.apis.api01_fetch._fetch_response cimport (
+    is_satisfied, read_partitions, release_partitions, respond_to_fetch,
+)
 from kbroker.server.apis.api01_fetch._fetch_types cimport FetchState
 from kbroker.server.native._native_types cimport DEFERRED_SLOTS, Handler, NativeApisCore
 

@@ -1,6 +1,22 @@
-"""The Fetch response: records as file regions (small ones copied), judged by the quotas before it leaves."""
+"""The partitions of a Fetch, found and read within its limits, and its response.
+
+Records are file regions (small ones are copied); the quotas judge the response before it is sent.
+"""
+from libc.stdint cimport int32_t, int64_t
 from kbroker.server.apis.api01_fetch._fetch_types cimport FetchState
-from kbroker.server.quota._client_sensors cimport ClientCache
+from kbroker.server.native._native_types cimport Handler
+from kbroker.server.quota._quota_enforcement cimport ClientCache
+
+# Finds each partition (a count on it is the state's) and the errors that need no reading; what is named twice counts
+# once. False: memory is out.
+cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
+# Reads every part within the limits; returns the bytes found. Release with drop_reads. ``readable``: parts that could
+# be waited for.
+cdef int64_t read_partitions(FetchState *state, bint *any_error, int32_t *readable) noexcept nogil
+cdef void drop_reads(FetchState *state) noexcept nogil
+cdef bint is_satisfied(FetchState *state) noexcept nogil    # whether a read would bring enough now, or an error
+# Gives back the counts on partitions and on the session, and all memory but the struct's.
+cdef void release_partitions(FetchState *state) noexcept nogil
 
 # Writes the response into the request as it stands in the state; the parts have been read (or there are none).
 cdef void build_response(FetchState *state) noexcept nogil
