@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kbroker.spark.purgatory.point import MIXES, run_once
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from bench.purgatory.run_point import MIXES, run_once
 
 
 def arguments() -> argparse.Namespace:

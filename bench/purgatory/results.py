@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from kbroker.spark.purgatory.point import drawn_expired_share, expired_share, is_disturbed
+from bench.purgatory.run_point import drawn_expired_share, expired_share, is_disturbed
 
 MIXES = {"low": "20 ms median, 60 ms 75th percentile", "high": "200 ms median, 400 ms 75th percentile"}
 GOAL_RATE = 400_000

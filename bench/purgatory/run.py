@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from bench.loads.report import machine  # noqa: E402
 from bench.purgatory import results  # noqa: E402
 from bench.purgatory.build import built  # noqa: E402
-from kbroker.spark.purgatory.point import is_disturbed, saturation, schedule_limit_s  # noqa: E402
+from bench.purgatory.run_point import is_disturbed, saturation, schedule_limit_s  # noqa: E402
 from tests.support.kafka import COLLECTOR, Unavailable, compiled, java_command  # noqa: E402
 
 ONE_RUN = Path(__file__).with_name("one_run.py")

@@ -152,9 +152,6 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
         "_core/timer/timing_wheel.pxd",
         "_core/timer/timing_wheel.pyi",
         "_core/__init__.pxd",
-        "spark/purgatory/driver.pyi",  # a design of one's own can be put through the study
-        "spark/purgatory/driver.pxd",
-        "spark/purgatory/study_request.pxd",
     ):
         assert f"kbroker/{wanted}" in names
     assert "pyspark_kbroker.py" in names  # where Spark finds format("kbroker") by itself

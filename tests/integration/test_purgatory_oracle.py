@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from bench.purgatory.build import native
 from bench.purgatory.run import kafka_command
-from kbroker.spark.purgatory.workload import drawn
 from tests.support import need
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ def run(*options: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("mix", "p50", "p75"), [("low", 20.0, 60.0), ("high", 200.0, 400.0)])
 @pytest.mark.parametrize("seed", [1, 7])
 def test_both_programs_draw_the_same_requests(mix: str, p50: float, p75: float, seed: int) -> None:
-    due_ms, latency_ms, _ = drawn(20_000, 5000.0, p50, p75, seed=seed, show=20_000)
+    due_ms, latency_ms, _ = native("workload").drawn(20_000, 5000.0, p50, p75, seed=seed, show=20_000)
     theirs = run("--show", "20000", "--rate", "5000", "--mix", mix, "--seed", str(seed))
     assert theirs == {"due_ms": due_ms, "latency_ms": latency_ms}
 
@@ -33,7 +33,7 @@ def test_every_request_ends_once() -> None:
     """At a rate a slow machine keeps up with: the share that expires is the share drawn beyond the time-out."""
     found = run("--n", "20000", "--rate", "5000", "--mix", "high", "--warmup", "5000")
     assert found["immediate"] + found["completed"] + found["expired"] == 20_000
-    assert found["drawn_to_complete"] == drawn(20_000, 5000.0, 200.0, 400.0, show=1)[2]
+    assert found["drawn_to_complete"] == native("workload").drawn(20_000, 5000.0, 200.0, 400.0, show=1)[2]
     assert abs(found["expired"] - found["expired_though_due"] - (20_000 - found["drawn_to_complete"])) <= 2
     assert found["expiry_late_ms"]["min"] >= -1.0
     bare = run("--n", "20000", "--bare")

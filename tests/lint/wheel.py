@@ -25,8 +25,6 @@ NEEDED = (
     "kbroker/_core/timer/timing_wheel.pxd",
     "kbroker/_core/timer/timing_wheel.pyi",
     "kbroker/_core/py.typed",
-    "kbroker/spark/purgatory/driver.pyi",
-    "kbroker/spark/purgatory/driver.pxd",
     "pyspark_kbroker.py",
 )
 

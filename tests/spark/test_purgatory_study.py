@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from kbroker.cli import cli, pipeline_study
+from bench.purgatory import measurements, study
+from bench.purgatory.build import native
+from bench.purgatory.run_point import Point, measure, point_of
+from bench.purgatory.spark_job import plan, points_of, run_points, run_study
+from bench.purgatory.study_page import render_study
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.purgatory import figures
-from kbroker.spark.purgatory.point import Point, measure, point_of
-from kbroker.spark.purgatory.study import plan, points_of, run_points, run_study
-from kbroker.spark.purgatory.workload import drawn
-from kbroker.spark.report.study_page import render_study
 from tests.spark.test_report import Checker
 
 if TYPE_CHECKING:
@@ -42,10 +41,10 @@ def rows(spark: SparkSession, points: list[Point]) -> list[dict[str, Any]]:
 
 def test_a_row_for_every_point(points: list[Point], rows: list[dict[str, Any]]) -> None:
     """In the order of the plan, with its columns; every request of each is accounted for."""
-    assert [figures.point(row) for row in rows] == points
+    assert [measurements.point(row) for row in rows] == points
     assert len(rows) == 16
     for row in rows:
-        assert list(row) == list(figures.COLUMNS)
+        assert list(row) == list(measurements.COLUMNS)
         assert row["error"] is None
         assert row["made"] == row["immediate"] + row["completed"] + row["expired"] == 3_000
         assert row["expired_share"] >= row["drawn_share"] > 0
@@ -60,7 +59,9 @@ def test_a_seed_draws_the_same_in_every_executor(rows: list[dict[str, Any]]) -> 
     shares: dict[tuple[Any, ...], set[float]] = {}
     for row in rows:
         shares.setdefault((row["mix"], row["rate"], row["seed"]), set()).add(row["drawn_share"])
-        below = drawn(3_000, row["rate"], row["p50_ms"], row["p75_ms"], timeout_ms=20, seed=row["seed"])[2]
+        below = native("workload").drawn(
+            3_000, row["rate"], row["p50_ms"], row["p75_ms"], timeout_ms=20, seed=row["seed"]
+        )[2]
         assert row["drawn_share"] == pytest.approx(1 - below / 3_000)
     assert all(len(found) == 1 for found in shares.values())
     assert shares["2/6", 0.0, 1] != shares["2/6", 0.0, 7]
@@ -112,8 +113,8 @@ def test_a_point_that_fails_is_a_row(spark: SparkSession) -> None:
     rows = run_study(spark, points, measure=fails_for_two)
     assert [row["error"] for row in rows] == [None, "MemoryError", None]
     assert [row["made"] for row in rows] == [3_000, None, 3_000]
-    assert figures.failures(rows) == ["2/6 mix at 100,000/s, seed 2, repetition 1: MemoryError"]
-    (summary,) = figures.summed(rows)
+    assert measurements.failures(rows) == ["2/6 mix at 100,000/s, seed 2, repetition 1: MemoryError"]
+    (summary,) = measurements.summed(rows)
     assert (summary.runs, summary.failed) == (3, 1)
     assert summary.figures["rate_enqueued"] is not None
 
@@ -162,9 +163,9 @@ def test_progress_is_told(spark: SparkSession, tmp_path: Path) -> None:
 def test_files_keep_rows(rows: list[dict[str, Any]], spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Written and read, by us and by Spark, they are what they were; nothing else is left in the folder."""
     path = tmp_path / name
-    figures.write_rows(rows, path)
-    figures.write_rows(rows, path)
-    assert figures.read_rows(path) == rows
+    measurements.write_rows(rows, path)
+    measurements.write_rows(rows, path)
+    assert measurements.read_rows(path) == rows
     assert [file.name for file in tmp_path.iterdir()] == [name]
     frame = spark.read.parquet(str(path)) if name.endswith("parquet") else spark.read.json(str(path))
     assert frame.where("made = 3000").count() == 16
@@ -175,13 +176,17 @@ def test_a_file_that_is_no_study(tmp_path: Path, content: bytes) -> None:
     """Whatever else a file holds, it is named as what it is not."""
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(PipelineError, match=r"file is no output of purgatory-study"):
-        figures.read_rows(path)
+    with pytest.raises(PipelineError, match=r"file is not a file that the purgatory study wrote"):
+        measurements.read_rows(path)
 
 
 def test_the_page_of_a_study(rows: list[dict[str, Any]]) -> None:
     """Curves for both mixes, crosses for what could not follow, a table, notes of what failed; it stands alone."""
-    failed = {**dict.fromkeys(figures.FIGURES), **{name: rows[0][name] for name in figures.PLAN}, "error": "<b>&"}
+    failed = {
+        **dict.fromkeys(measurements.FIGURES),
+        **{name: rows[0][name] for name in measurements.PLAN},
+        "error": "<b>&",
+    }
     crossed = {**rows[0], "rate": 5_000.0, "saturated": "rate", "other_cpus": 1.5, "mix": "2/6"}
     text = render_study([*rows, failed, crossed], "a <file>", NOW)
     checker = Checker()
@@ -202,7 +207,11 @@ def test_the_page_of_a_study(rows: list[dict[str, Any]]) -> None:
 
 def test_a_page_of_failures_only(rows: list[dict[str, Any]]) -> None:
     """Nothing to draw is no error."""
-    failed = {**dict.fromkeys(figures.FIGURES), **{name: rows[0][name] for name in figures.PLAN}, "error": "why"}
+    failed = {
+        **dict.fromkeys(measurements.FIGURES),
+        **{name: rows[0][name] for name in measurements.PLAN},
+        "error": "why",
+    }
     assert "Failed:" in render_study([failed], "file", NOW)
 
 
@@ -214,27 +223,28 @@ def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
         def __getattr__(self, name: str) -> Any:
             return (lambda: None) if name == "stop" else getattr(spark, name)
 
-    monkeypatch.setattr(pipeline_study, "session", lambda common: Kept())
-    return lambda *words: CliRunner().invoke(cli, [str(word) for word in words])
+    monkeypatch.setattr(study, "session", lambda common: Kept())
+    return lambda *words: CliRunner().invoke(study.study, [str(word) for word in words])
 
 
 WORDS = ("--mix", "2/6", "--n", 2_000, "--timeout-ms", 20, "--warmup", 500, "--memory-mb", 0, "--limit-s", 3600)
 
 
 def test_the_command(run: Callable[..., Any], tmp_path: Path) -> None:
-    """It tells figures by mix and rate, keeps rows that `report` draws, and says the same as JSON."""
+    """It prints figures by mix and rate, keeps rows, draws them, then or later, and prints the same as JSON."""
     path, page = tmp_path / "study.parquet", tmp_path / "page.html"
-    done = run("pipeline", "purgatory-study", *WORDS, "--rate", 50_000, "--rate", 0, "--repeat", 2, "-o", path)
+    done = run(*WORDS, "--rate", 50_000, "--rate", 0, "--repeat", 2, "-o", path, "--page", page)
     assert done.exit_code == 0, done.output
     assert "running 4 points" in done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].split()[:4] == ["MIX", "TARGET/S", "RUNS", "ENQUEUED/S"]
     assert [line.split()[:2] for line in lines[1:3]] == [["2/6", "50,000"], ["2/6", "full"]]
-    assert [row["made"] for row in figures.read_rows(path)] == [2_000] * 4
-    told = run("pipeline", "report", path, "-o", page)
-    assert told.exit_code == 0, told.output
+    assert [row["made"] for row in measurements.read_rows(path)] == [2_000] * 4
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    as_json = run("pipeline", "purgatory-study", *WORDS, "--rate", 50_000, "--json", "-q")
+    again = run("--from", path, "--page", tmp_path / "again.html")
+    assert again.stdout == done.stdout
+    assert (tmp_path / "again.html").stat().st_size == page.stat().st_size
+    as_json = run(*WORDS, "--rate", 50_000, "--json", "-q")
     found = json.loads(as_json.stdout)
     assert (found["runs"], found["failed"], found["failures"]) == (1, 0, [])
     (point,) = found["points"]
@@ -250,12 +260,12 @@ def test_the_command(run: Callable[..., Any], tmp_path: Path) -> None:
         (("--wheel-size", 1), "wheel_size must be between 2"),
         (("--seed", -1), "seed must be between 0"),
         (("--rate", -1), "-1"),
-        (("-o", "/there/is/no/such/folder/x.json"), "there is no folder"),
+        (("-o", "/there/is/no/such/folder/x.json"), "is not a folder"),
     ],
 )
 def test_bad_options(run: Callable[..., Any], words: tuple[Any, ...], said: str) -> None:
     """One sentence, before Spark starts."""
-    done = run("pipeline", "purgatory-study", *words)
+    done = run(*words)
     assert done.exit_code in (1, 2)
     assert said in done.output
     assert "Traceback" not in done.output
@@ -267,16 +277,16 @@ def test_a_command_with_a_failure(
 ) -> None:
     """The others' figures are kept and told, and then what failed, with an exit code."""
     failed = {
-        **dict.fromkeys(figures.FIGURES),
-        **{name: rows[0][name] for name in figures.PLAN},
+        **dict.fromkeys(measurements.FIGURES),
+        **{name: rows[0][name] for name in measurements.PLAN},
         "error": "MemoryError",
     }
-    monkeypatch.setattr("kbroker.spark.purgatory.study.run_study", lambda *args, **more: [*rows, failed])
-    done = run("pipeline", "purgatory-study", "--rate", 1, "-o", tmp_path / "rows.json")
+    monkeypatch.setattr("bench.purgatory.spark_job.run_study", lambda *args, **more: [*rows, failed])
+    done = run("--rate", 1, "-o", tmp_path / "rows.json")
     assert done.exit_code == 1
-    assert "kbroker: 2/6 mix at 100,000/s, seed 1, repetition 1: MemoryError" in done.stderr
+    assert "Error: 2/6 mix at 100,000/s, seed 1, repetition 1: MemoryError" in done.stderr
     assert "(1 failed)" in done.stdout
-    assert len(figures.read_rows(tmp_path / "rows.json")) == 17
+    assert len(measurements.read_rows(tmp_path / "rows.json")) == 17
 
 
 def test_the_program_of_the_page(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +307,7 @@ def test_the_page_names_every_option_and_figure() -> None:
     """Each option of the command, and each column."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "pipeline-study.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"`(--[\w-]+|\w+)`", page))
-    words = {word for option in pipeline_study.purgatory_study.params for word in option.opts if word.startswith("--")}
+    words = {word for option in study.study.params for word in option.opts if word.startswith("--")}
     assert words - shown == set()
-    columns = {name for name in figures.FIGURES if not name.startswith("expiry_late_")}
+    columns = {name for name in measurements.FIGURES if not name.startswith("expiry_late_")}
     assert columns - shown == set()

@@ -21,7 +21,7 @@ except ImportError:  # Windows: there one process runs the tests
 
 ROOT = Path(__file__).resolve().parents[2]
 SANITIZE = os.environ.get("KBROKER_SANITIZED", "")  # set by tests/lint/sanitize.sh: compile as kbroker was compiled
-COMPILE_ARGS = ["-std=c++17", "-O2", "-g1", "-Wno-unused-function"]
+COMPILE_ARGS = ["-std=c++17", "-O2", "-g1", "-ffp-contract=off", "-Wno-unused-function"]
 if SANITIZE:
     COMPILE_ARGS = ["-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", f"-fsanitize={SANITIZE}"]
 DIRECTIVES = {"language_level": "3", "cdivision": True, "boundscheck": False, "wraparound": False}

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from bench.purgatory import results
-from bench.purgatory.build import old_design
-from kbroker.spark.purgatory.driver import StudyRun, held
+from bench.purgatory.build import native, old_design
 from tests.support.compiled import CannotCompile
 
 
@@ -27,7 +26,8 @@ def old() -> Any:
 @pytest.mark.parametrize("interval", [1000, 10**9])
 def test_every_request_of_the_old_design_ends_once(old: Any, interval: int) -> None:
     """Completed, expired or done at once: together they are all; and those drawn below the time-out do not expire."""
-    run = StudyRun(old, 20_000, rate=200_000, p50=2, p75=6, timeout_ms=20, purge_interval=interval)
+    driver = native("driver")
+    run = driver.StudyRun(old, 20_000, rate=200_000, p50=2, p75=6, timeout_ms=20, purge_interval=interval)
     run.go()
     figures = run.figures()
     assert figures["given_up"] == ""
@@ -40,24 +40,27 @@ def test_every_request_of_the_old_design_ends_once(old: Any, interval: int) -> N
 @pytest.mark.slow
 def test_the_old_design_holds_what_is_completed(old: Any) -> None:
     """Without a purge no request's memory is given back."""
-    run = StudyRun(old, 5_000, rate=500_000, p50=2, p75=6, timeout_ms=20, purge_interval=10**9)
+    driver = native("driver")
+    run = driver.StudyRun(old, 5_000, rate=500_000, p50=2, p75=6, timeout_ms=20, purge_interval=10**9)
     run.go()
     figures = run.figures()
-    assert held(run) >= figures["completed"] + figures["expired"] > 0
+    assert driver.held(run) >= figures["completed"] + figures["expired"] > 0
 
 
 @pytest.mark.slow
 def test_the_old_design_purges_by_the_number_of_entries(old: Any) -> None:
     """With a low threshold it scans its lists and lets the completed go."""
-    run = StudyRun(old, 20_000, rate=200_000, p50=2, p75=6, timeout_ms=20, purge_interval=100)
+    driver = native("driver")
+    run = driver.StudyRun(old, 20_000, rate=200_000, p50=2, p75=6, timeout_ms=20, purge_interval=100)
     run.go()
-    assert held(run) < 18_000  # all, had it not purged
+    assert driver.held(run) < 18_000  # all, had it not purged
 
 
 @pytest.mark.slow
 def test_a_run_over_its_memory_gives_up(old: Any) -> None:
     """The cap ends a run; its figures are those until then."""
-    run = StudyRun(old, 100_000, rate=100_000, timeout_ms=200, purge_interval=10**9, memory_mb=1)
+    driver = native("driver")
+    run = driver.StudyRun(old, 100_000, rate=100_000, timeout_ms=200, purge_interval=10**9, memory_mb=1)
     run.go()
     figures = run.figures()
     assert figures["given_up"] == "memory"

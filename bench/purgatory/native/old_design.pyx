@@ -13,12 +13,12 @@ from kbroker._core.sync cimport (
     AtomicI64, Mutex, atomic_add_fetch, atomic_cas, atomic_load, atomic_load_seq, atomic_store, mutex_destroy, mutex_init,
     mutex_lock, mutex_lock_spinning, mutex_unlock, prefetch,
 )
-from kbroker.spark.purgatory.deadline_queue cimport (
+from purgatory_study.deadline_queue cimport (
     DeadlineQueue, deadline_queue_add, deadline_queue_close, deadline_queue_destroy, deadline_queue_init,
     deadline_queue_poll, deadline_queue_purge, deadline_queue_take_any,
 )
-from kbroker.spark.purgatory.driver cimport StudyDesign
-from kbroker.spark.purgatory.study_request cimport (
+from purgatory_study.driver cimport StudyDesign
+from purgatory_study.study_request cimport (
     Design, StudyRequest, request_completed, request_expired, request_free, request_is_due,
 )
 
@@ -240,7 +240,7 @@ cdef bint old_design_init(
 
 
 cdef class OldDesign(StudyDesign):
-    """For StudyRun of kbroker.spark.purgatory.driver."""
+    """For StudyRun of purgatory_study.driver."""
 
     cdef bint set_up(
             self, Design *design, Clock *clock, int64_t keys, int64_t key_space, int64_t purge_interval) noexcept nogil:

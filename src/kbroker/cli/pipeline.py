@@ -7,7 +7,6 @@ import click
 from kbroker.cli.options import json_option
 from kbroker.cli.output import print_json
 from kbroker.cli.pipeline_jobs import archive, compact, ingest
-from kbroker.cli.pipeline_study import purgatory_study
 from kbroker.cli.pipeline_views import lag, throttles, usage
 from kbroker.cli.pipeline_whatif import recommend, replay, report
 
@@ -41,5 +40,5 @@ def jars(into: Path | None, delta: bool, as_json: bool) -> None:
         click.echo(",".join(files))
 
 
-for command in (ingest, usage, throttles, lag, archive, compact, replay, recommend, report, purgatory_study):
+for command in (ingest, usage, throttles, lag, archive, compact, replay, recommend, report):
     pipeline.add_command(command)

@@ -169,7 +169,7 @@ def recommend(
 
 
 @click.command()
-@click.argument("source", type=click.Path(path_type=Path), metavar="TABLE|STUDY")
+@click.argument("table", type=click.Path(file_okay=False, path_type=Path))
 @date_option
 @click.option("--output", "-o", type=FILE, required=True, metavar="FILE.html", help="The page.")
 @click.option("--quotas", "path", type=FILE, metavar="FILE.yaml", help="What to try; else what is recommended.")
@@ -180,7 +180,7 @@ def recommend(
 @window_options
 @spark_options
 def report(
-    source: Path,
+    table: Path,
     dates: tuple[str, ...],
     output: Path,
     path: Path | None,
@@ -193,25 +193,18 @@ def report(
     """Write a page with plots of a request log.
 
     Usage over time, throttles, recommended against current quotas, what if. One HTML file that needs nothing else.
-
-    Or of a STUDY, a file that `purgatory-study` has written: its curves. That needs no Spark.
     """
-    if source.is_file():
-        from kbroker.spark.report.study_page import write_study_report
-
-        _notified(output, write_study_report(source, output, datetime.now(timezone.utc)), common)
-        return
     in_force = _in_force(current, bootstrap_server)
     wanted = _read(path) if path is not None else None
-    with _spark(source, common) as spark:
+    with _spark(table, common) as spark:
         from kbroker.spark.report.write import write_report
 
         windows = _windows(samples, window_seconds)
-        found = _recommended(spark, source, dates, windows, common)
+        found = _recommended(spark, table, dates, windows, common)
         progress(common)("replaying")
         done = write_report(
             spark,
-            source,
+            table,
             output,
             wanted or found.quotas(),
             datetime.now(timezone.utc),

@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.purgatory.build import native
 from kbroker.spark.errors import PipelineError
 
 if TYPE_CHECKING:
-    from kbroker.spark.purgatory.driver import StudyDesign
+    from bench.purgatory.native.driver import StudyDesign
 
 #: Mixes of completion times by name: median and 75th percentile in milliseconds, as the article's.
 MIXES: dict[str, tuple[float, float]] = {"low": (20.0, 60.0), "high": (200.0, 400.0)}
@@ -139,20 +140,19 @@ def run_once(design: str | StudyDesign, n: int, rate: float, warmup: int = 0, **
     (requests whose memory was not given back).
     Raises: ValueError, TypeError for arguments that cannot be; MemoryError; RuntimeError for a request that was lost.
     """
-    from kbroker.spark.purgatory.driver import StudyRun, held, trim
-
+    driver = native("driver")
     if warmup:
-        StudyRun(design, warmup, **settings).go()
+        driver.StudyRun(design, warmup, **settings).go()
     gc.collect()
-    trim()
-    run = StudyRun(design, n, rate=rate, **settings)
+    driver.trim()
+    run = driver.StudyRun(design, n, rate=rate, **settings)
     used_s, stolen_s = machine_cpu_s(), stolen_cpu_s()
     run.go()
     used_s, stolen_s = machine_cpu_s() - used_s, stolen_cpu_s() - stolen_s
-    found = run.figures()
+    found: dict[str, Any] = run.figures()
     found["other_cpus"] = max(0.0, used_s - found["cpu_s"]) / found["elapsed_s"]
     found["stolen_cpus"] = stolen_s / found["elapsed_s"]
-    found["held_at_end"] = held(run)
+    found["held_at_end"] = driver.held(run)
     return found
 
 
@@ -161,8 +161,6 @@ def measure(point: Point) -> dict[str, Any]:
 
     Raises: as `run_once`.
     """
-    from kbroker.spark.purgatory.driver import rss_mb
-
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     found = run_once(
         "wheel",
@@ -177,7 +175,7 @@ def measure(point: Point) -> dict[str, Any]:
         seed=point.seed,
         tick_ms=point.tick_ms,
         wheel_size=point.wheel_size,
-        memory_mb=math.ceil(rss_mb()) + point.memory_mb if point.memory_mb else 0,
+        memory_mb=math.ceil(native("driver").rss_mb()) + point.memory_mb if point.memory_mb else 0,
         limit_s=point.limit_s or schedule_limit_s(point.n, point.rate, 10),
     )
     late = found["expiry_late_ms"] or {}

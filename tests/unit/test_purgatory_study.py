@@ -1,24 +1,41 @@
 """The purgatory study in one process: what is drawn, what becomes of it, and which points and plans there can be."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from bench.purgatory.build import native
+from bench.purgatory.run_point import MIXES, Point, measure, mix_of, point_of, run_once, saturation
+from bench.purgatory.spark_job import points_of
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.purgatory.driver import StudyRun, held, rss_mb
-from kbroker.spark.purgatory.point import MIXES, Point, measure, mix_of, point_of, run_once, saturation
-from kbroker.spark.purgatory.study import points_of
-from kbroker.spark.purgatory.workload import drawn
+from tests.support.compiled import CannotCompile
 
 SHORT = {"p50": 2.0, "p75": 6.0, "timeout_ms": 20}
 POINT = Point("short", 2.0, 6.0, 200_000.0, n=20_000, timeout_ms=20, memory_mb=0, limit_s=3600.0)
 
 
+@pytest.fixture(scope="module")
+def driver() -> Any:
+    """The compiled harness; the first test that asks for it compiles it."""
+    try:
+        return native("driver")
+    except CannotCompile as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def drawn(driver: Any) -> Callable[..., Any]:
+    """The compiled function that generates requests."""
+    found: Callable[..., Any] = native("workload").drawn
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("p50", "p75", "below"), [(20, 60, 921_342), (200, 400, 499_650)])
-def test_the_drawn_requests_are_kafkas(p50: float, p75: float, below: int) -> None:
+def test_the_drawn_requests_are_kafkas(drawn: Callable[..., Any], p50: float, p75: float, below: int) -> None:
     """Seed 1 gives the number of latencies below the time-out that the program for Kafka's purgatory states."""
     _, latencies, to_complete = drawn(1_000_000, 0, p50, p75, show=5)
     assert to_complete == below
@@ -26,22 +43,22 @@ def test_the_drawn_requests_are_kafkas(p50: float, p75: float, below: int) -> No
         assert latencies == [283, 23, 12, 5, 3]
 
 
-def test_due_times_carry_the_fraction() -> None:
+def test_due_times_carry_the_fraction(drawn: Callable[..., Any]) -> None:
     """Arrivals are added up in double and cut to whole milliseconds afterwards."""
     assert drawn(1000, 1000, 20, 60, show=5)[0] == [0, 1, 3, 5, 5]
 
 
 @pytest.mark.parametrize("settings", [(0, 1, 2), (10, 0, 2), (10, 5, 5)])
-def test_a_workload_that_cannot_be_drawn(settings: tuple[int, float, float]) -> None:
+def test_a_workload_that_cannot_be_drawn(drawn: Callable[..., Any], settings: tuple[int, float, float]) -> None:
     """n below 1, and percentiles that are not in order, are refused."""
     with pytest.raises(ValueError, match="0 < p50 < p75"):
         drawn(settings[0], 0, *settings[1:])
 
 
 @pytest.mark.slow
-def test_every_request_ends_once() -> None:
+def test_every_request_ends_once(driver: Any) -> None:
     """Completed, expired or done at once: together they are all; and those drawn below the time-out do not expire."""
-    run = StudyRun("wheel", 20_000, rate=200_000, **SHORT)
+    run = driver.StudyRun("wheel", 20_000, rate=200_000, **SHORT)
     with pytest.raises(RuntimeError, match="no figures"):
         run.figures()
     run.go()
@@ -55,28 +72,28 @@ def test_every_request_ends_once() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_held_at_the_end() -> None:
+def test_nothing_is_held_at_the_end(driver: Any) -> None:
     """A completed request's memory is given back at once, purge or not."""
-    run = StudyRun("wheel", 5_000, rate=500_000, purge_interval=10**9, **SHORT)
+    run = driver.StudyRun("wheel", 5_000, rate=500_000, purge_interval=10**9, **SHORT)
     run.go()
-    assert held(run) == 0
+    assert driver.held(run) == 0
 
 
 @pytest.mark.slow
-def test_a_run_that_never_went_or_gave_up_leaves_nothing() -> None:
+def test_a_run_that_never_went_or_gave_up_leaves_nothing(driver: Any) -> None:
     """Neither a run without `go` nor one that ends before its schedule keeps a thread or waits for it."""
-    del_me = StudyRun("wheel", 1_000, rate=1, **SHORT)
+    del_me = driver.StudyRun("wheel", 1_000, rate=1, **SHORT)
     del del_me
-    run = StudyRun("wheel", 1_000, rate=0.01, limit_s=0.05, **SHORT)  # the second request is due in minutes
+    run = driver.StudyRun("wheel", 1_000, rate=0.01, limit_s=0.05, **SHORT)  # the second request is due in minutes
     run.go()
     assert run.figures()["given_up"] == "time"
     assert run.figures()["made"] < 1_000
 
 
 @pytest.mark.slow
-def test_the_harness_alone() -> None:
+def test_the_harness_alone(driver: Any) -> None:
     """Without a purgatory what is due completes, and nothing expires."""
-    run = StudyRun("bare", 2_000, rate=200_000, **SHORT)
+    run = driver.StudyRun("bare", 2_000, rate=200_000, **SHORT)
     run.go()
     figures = run.figures()
     assert (figures["completed"], figures["expired"]) == (figures["drawn_to_complete"], 0)
@@ -88,22 +105,22 @@ def test_the_harness_alone() -> None:
      ("keys", 0), ("timeout_ms", 0), ("size", -1), ("size", 1 << 40), ("tick_ms", 0), ("wheel_size", 1),
      ("wheel_size", 1 << 40), ("key_space", 0), ("memory_mb", 1 << 60), ("limit_s", 0.0), ("limit_s", math.inf)],
 )  # fmt: skip
-def test_a_run_that_cannot_be(name: str, value: Any) -> None:
+def test_a_run_that_cannot_be(driver: Any, name: str, value: Any) -> None:
     """Each argument has its range, and is named when it is out of it."""
     with pytest.raises(ValueError, match=name):
-        StudyRun("wheel", **{"n": 10, name: value})
+        driver.StudyRun("wheel", **{"n": 10, name: value})
 
 
-def test_a_design_that_there_is_not() -> None:
+def test_a_design_that_there_is_not(driver: Any) -> None:
     """The old design is an object that bench brings, not a name here."""
     with pytest.raises(ValueError, match="must be wheel, bare or a StudyDesign"):
-        StudyRun("heap", 10)
+        driver.StudyRun("heap", 10)
     with pytest.raises(TypeError, match="n must be an integer"):
-        StudyRun("wheel", 10.5)  # type: ignore[arg-type]
+        driver.StudyRun("wheel", 10.5)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
-def test_a_point_gives_a_row() -> None:
+def test_a_point_gives_a_row(driver: Any, drawn: Callable[..., Any]) -> None:
     """What was asked for, every request accounted for, shares of one, and what the machine did meanwhile."""
     row = measure(POINT)
     assert {name: row[name] for name in ("mix", "rate", "seed", "n", "timeout_ms")} == {
@@ -125,9 +142,9 @@ def test_a_point_gives_a_row() -> None:
 
 
 @pytest.mark.slow
-def test_memory_counts_from_what_the_process_held() -> None:
+def test_memory_counts_from_what_the_process_held(driver: Any) -> None:
     """A large process may run a point: only its growth is capped; more than that and the point gives up."""
-    assert rss_mb() > 5
+    assert driver.rss_mb() > 5
     row = measure(replace(POINT, memory_mb=1000))
     assert row["saturated"] in ("", "rate")
     grown = measure(replace(POINT, n=300_000, rate=0.0, timeout_ms=1000, p50_ms=900.0, p75_ms=950.0, memory_mb=1))
@@ -136,7 +153,7 @@ def test_memory_counts_from_what_the_process_held() -> None:
 
 
 @pytest.mark.slow
-def test_a_warm_up_is_not_counted() -> None:
+def test_a_warm_up_is_not_counted(driver: Any) -> None:
     """The figures are those of the run after it."""
     found = run_once("wheel", 1_000, 100_000.0, 5_000, **SHORT)
     assert found["made"] == 1_000

@@ -8,11 +8,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from bench.purgatory import measurements
+from bench.purgatory.curves import Curve, Run, curve_plot
+from bench.purgatory.measurements import Row
+from bench.purgatory.tables import DISTURBED, HEADER, cells, target
 from kbroker.spark import formatting as jobs
-from kbroker.spark.purgatory import figures
-from kbroker.spark.purgatory.figures import Row
-from kbroker.spark.purgatory.tables import DISTURBED, HEADER, cells, target
-from kbroker.spark.report.curves import Curve, Run, curve_plot
 from kbroker.spark.report.document import LINES, cards, document, legend, table
 from kbroker.spark.report.plots import Text
 
@@ -28,16 +28,13 @@ PLOTS: tuple[tuple[str, str, Text], ...] = (
 )
 
 
-def write_study_report(source: str | Path, output: str | Path, made_at: datetime) -> int:
-    """Write the page of a study's output. Args: `made_at`: what it says of its own time.
+def write_study_page(rows: Sequence[Row], source: str, output: str | Path, made_at: datetime) -> None:
+    """Write the page of a study.
 
-    Returns: its size in bytes.
-
-    Raises: PipelineError when `source` is no output of the study; OSError.
+    Args: `source`: where its rows came from, as the page states it. `made_at`: the time that the page states.
+    Raises: OSError.
     """
-    page = render_study(figures.read_rows(source), str(source), made_at).encode()
-    Path(output).write_bytes(page)
-    return len(page)
+    Path(output).write_bytes(render_study(rows, source, made_at).encode())
 
 
 def render_study(rows: Sequence[Row], source: str, made_at: datetime) -> str:
@@ -52,7 +49,7 @@ def render_study(rows: Sequence[Row], source: str, made_at: datetime) -> str:
         *_notes(rows),
         *_plots(done),
         "<h2>Medians</h2>",
-        table([word.capitalize() for word in HEADER], [cells(one) for one in figures.summed(rows)], numbers=1),
+        table([word.capitalize() for word in HEADER], [cells(one) for one in measurements.summed(rows)], numbers=1),
         '<p class="soft">Memory is by how much the process grew; lateness is of requests that expired. At full speed '
         "there is no target to fall behind.</p>",
     ]
@@ -71,10 +68,10 @@ def _cards(done: Sequence[Row], hosts: Sequence[str]) -> Iterable[tuple[str, str
 
 
 def _notes(rows: Sequence[Row]) -> Iterable[str]:
-    disturbed = figures.disturbed(rows)
+    disturbed = measurements.disturbed(rows)
     if disturbed:
         yield f'<p class="note">{disturbed:,} of {len(rows):,} runs {escape(DISTURBED)}.</p>'
-    for failure in figures.failures(rows):
+    for failure in measurements.failures(rows):
         yield f'<p class="note">Failed: {escape(failure)}</p>'
 
 
@@ -118,7 +115,9 @@ def _value(row: Row, figure: str) -> float | None:
 
 
 def _name(row: Row, done: Sequence[Row]) -> str:
-    """Of a curve: the mix, and whatever else differs in this study."""
-    alike = [name for name in figures.GROUP if name not in ("mix", "p50_ms", "p75_ms", "rate", "limit_s", "warmup")]
+    """Name of a curve: the mix, and every other setting that differs between the runs."""
+    alike = [
+        name for name in measurements.GROUP if name not in ("mix", "p50_ms", "p75_ms", "rate", "limit_s", "warmup")
+    ]
     more: list[Any] = [f"{name} {row[name]:,}" for name in alike if len({other[name] for other in done}) > 1]
     return ", ".join([f"{row['mix']} mix ({row['p50_ms']:g} ms median, {row['p75_ms']:g} ms 75th percentile)", *more])

@@ -9,7 +9,7 @@ from kbroker._core.timer.purgatory cimport (
 from kbroker._core.sync cimport atomic_add_fetch
 from kbroker._core.timer.timer_core cimport Timer
 from kbroker._core.timer.watch_lists cimport WatcherBlock, watcher_block_bytes
-from kbroker.spark.purgatory.study_request cimport (
+from purgatory_study.study_request cimport (
     Design, StudyRequest, request_completed, request_expired, request_free, request_is_due,
 )
 
@@ -98,7 +98,7 @@ cdef void free_design(Design *design) noexcept nogil:
     purgatory_release(<Purgatory *>design.state)
 
 
-cdef bint new_design_init(Design *design, Timer *timer, int64_t keys, int64_t purge_interval) noexcept nogil:
+cdef bint kbroker_purgatory_init(Design *design, Timer *timer, int64_t keys, int64_t purge_interval) noexcept nogil:
     design.head_bytes = sizeof(NewHead) + watcher_block_bytes(keys)
     design.state = purgatory_new(timer, purge_interval, 512)
     design.keys = keys

@@ -1,7 +1,7 @@
 """What another design brings to be run as kbroker's purgatory is: the old one of bench/purgatory does."""
 from libc.stdint cimport int64_t
 from kbroker._core.clock cimport Clock
-from kbroker.spark.purgatory.study_request cimport Design
+from purgatory_study.study_request cimport Design
 
 cdef class StudyDesign:
     """A design from elsewhere; overrides `set_up`."""

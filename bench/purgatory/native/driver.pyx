@@ -15,15 +15,15 @@ from kbroker._core.sync cimport (
 )
 from kbroker._core.thread_setup cimport kb_short_slice
 from kbroker._core.timer.timer_core cimport Timer, TimerFigures, timer_close, timer_figures, timer_new, timer_release
-from kbroker.spark.purgatory.deadline_queue cimport (
+from purgatory_study.deadline_queue cimport (
     DeadlineQueue, deadline_queue_add, deadline_queue_close, deadline_queue_destroy, deadline_queue_init,
     deadline_queue_poll, deadline_queue_take_any,
 )
-from kbroker.spark.purgatory.new_design cimport new_design_init
-from kbroker.spark.purgatory.study_request cimport (
+from purgatory_study.kbroker_purgatory cimport kbroker_purgatory_init
+from purgatory_study.study_request cimport (
     Design, RunState, StudyRequest, prefetch_lines, request_new, requests_destroy, requests_held,
 )
-from kbroker.spark.purgatory.workload cimport (
+from purgatory_study.workload cimport (
     SplitMix64, Workload, draw_key_numbers, key_seed, workload_draw, workload_free,
 )
 
@@ -146,7 +146,7 @@ cdef class StudyRun:
                 &self.design, self.state.clock, self.key_count, self.key_space, interval)
         else:
             self.timer = timer_new(self.state.clock, tick, slots)
-            made_it = self.timer is not NULL and new_design_init(&self.design, self.timer, self.key_count, interval)
+            made_it = self.timer is not NULL and kbroker_purgatory_init(&self.design, self.timer, self.key_count, interval)
         self.ready = made_it
         if made_it:
             made_it = workload_draw(&self.work, self.n, rate, p50, p75, self.state.timeout_ms, seed)

@@ -1,8 +1,8 @@
 """The purgatory study on Spark: each point of a plan is one task, each task one run in the executor's own process.
 
-A plan is a DataFrame with the columns of `point.Point`, or a list of points; what comes back has a row for each, with
-what the run gave (`figures.FIGURES`), or what it failed with. It is the purgatory of the kbroker that the executors
-have installed; a broker plays no part.
+A plan is a DataFrame with the columns of `run_point.Point`, or a list of points. The result has a row for each point:
+what the run measured (`measurements.FIGURES`), or its error. `shipping` says what an executor needs. No broker takes
+part.
 
 A run uses up to four threads in real time. Runs that share a machine disturb each other, and its other programs disturb
 them all: each row says what others used meanwhile (`other_cpus`, in CPUs, other runs counted). `local[1]` runs one
@@ -18,17 +18,18 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from bench.purgatory import measurements
+from bench.purgatory.run_point import Point, measure, mix_of, point_of
+from bench.purgatory.shipping import Shipped, receive, ship
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.formatting import Progress, silent
-from kbroker.spark.purgatory import figures
-from kbroker.spark.purgatory.point import Point, measure, mix_of, point_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 Measure = Callable[[Point], dict[str, Any]]
-MOST_POINTS = 100_000
+MAX_POINTS = 100_000
 _ASK_AGAIN_S = 0.5
 _TASK = re.compile(r"Task (\d+) in stage")
 
@@ -56,10 +57,10 @@ def points_of(
 def plan(spark: SparkSession, points: Sequence[Point]) -> DataFrame:
     """Points as a DataFrame, one in each partition, in their order.
 
-    Raises: PipelineError for a point that cannot be or is there twice, and for none or more than MOST_POINTS.
+    Raises: PipelineError for a point that cannot be or is there twice, and for none or more than MAX_POINTS.
     """
-    if not 0 < len(points) <= MOST_POINTS:
-        raise PipelineError(f"a plan of the study has 1 to {MOST_POINTS:,} points, not {len(points):,}")
+    if not 0 < len(points) <= MAX_POINTS:
+        raise PipelineError(f"a plan of the study has 1 to {MAX_POINTS:,} points, not {len(points):,}")
     whole = [point_of(asdict(point)) for point in points]
     seen: set[Point] = set()
     for point in whole:
@@ -67,11 +68,11 @@ def plan(spark: SparkSession, points: Sequence[Point]) -> DataFrame:
             raise PipelineError(f"{point}: the plan has it twice; give it another repetition")
         seen.add(point)
     rows = [tuple(asdict(point).values()) for point in whole]
-    return spark.createDataFrame(spark.sparkContext.parallelize(rows, len(rows)), _ddl(figures.plan_schema()))
+    return spark.createDataFrame(spark.sparkContext.parallelize(rows, len(rows)), _ddl(measurements.plan_schema()))
 
 
 def run_points(points: DataFrame, measure: Measure = measure) -> DataFrame:
-    """Run each row of a plan in a task of its own; a row of `figures.COLUMNS` for each.
+    """Run each row of a plan in a task of its own; a row of `measurements.COLUMNS` for each.
 
     Every action on the result runs all of it again: write it, or cache it, before looking at it twice.
 
@@ -79,9 +80,9 @@ def run_points(points: DataFrame, measure: Measure = measure) -> DataFrame:
         a point in an executor and returns its row; another design may be run so.
     Raises: PipelineError for a plan that cannot be. A run that fails is a row with an `error`.
     """
-    rows = points.limit(MOST_POINTS + 1).collect()
+    rows = points.limit(MAX_POINTS + 1).collect()
     spread = plan(points.sparkSession, [point_of(row.asDict()) for row in rows])
-    return spread.mapInArrow(_task(measure), _ddl(figures.row_schema()))
+    return spread.mapInArrow(_task(measure, ship(points.sparkSession)), _ddl(measurements.row_schema()))
 
 
 def run_study(
@@ -92,7 +93,7 @@ def run_study(
     Args: `progress`: told how many points are done.
     Raises: PipelineError for a plan that cannot be, and one that names the point whose executor's process ended.
     """
-    frame = plan(spark, points).mapInArrow(_task(measure), _ddl(figures.row_schema()))
+    frame = plan(spark, points).mapInArrow(_task(measure, ship(spark)), _ddl(measurements.row_schema()))
     from pyspark.errors import PythonException
 
     with _notified(spark, len(points), progress):
@@ -108,24 +109,27 @@ def run_study(
     return [row.asDict() for row in found]
 
 
-def _task(measure: Measure) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _task(measure: Measure, shipped: Shipped) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         for batch in batches:
             for row in batch.to_pylist():
-                yield pa.RecordBatch.from_pylist([_row(Point(**row), measure)], schema=figures.row_schema())
+                yield pa.RecordBatch.from_pylist(
+                    [_row(Point(**row), measure, shipped)], schema=measurements.row_schema()
+                )
 
     return run
 
 
-def _row(point: Point, measure: Measure) -> dict[str, Any]:
+def _row(point: Point, measure: Measure, shipped: Shipped) -> dict[str, Any]:
     try:
+        receive(shipped)
         return measure(point)
-    except Exception as error:  # a row says what its run failed with, and the other runs go on
-        said = str(error)
-        what = f"{type(error).__name__}: {said}" if said else type(error).__name__
-        return {**dict.fromkeys(figures.COLUMNS), **asdict(point), "error": what}
+    except Exception as error:  # the row reports the error, and the other runs continue
+        message = str(error)
+        what = f"{type(error).__name__}: {message}" if message else type(error).__name__
+        return {**dict.fromkeys(measurements.COLUMNS), **asdict(point), "error": what}
 
 
 @contextmanager

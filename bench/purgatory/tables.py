@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bench.purgatory.measurements import Summary
+from bench.purgatory.run_point import MOST_OTHER_CPUS, MOST_STOLEN_CPUS
 from kbroker.spark import formatting as jobs
-from kbroker.spark.purgatory.figures import Summary
-from kbroker.spark.purgatory.point import MOST_OTHER_CPUS, MOST_STOLEN_CPUS
 
 HEADER = (
     *("MIX", "TARGET/S", "RUNS", "ENQUEUED/S", "CPU US", "MEMORY", "PAUSE", "LATE P50", "P99", "MAX", "EXPIRED"),

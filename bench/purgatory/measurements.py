@@ -10,8 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bench.purgatory.run_point import Point, is_disturbed
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.purgatory.point import Point, is_disturbed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,10 +149,10 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         else:
             rows = [json.loads(line) for line in data.decode().splitlines() if line.strip()]
     except (ValueError, OSError) as error:  # Arrow's errors are ValueErrors or OSErrors
-        raise PipelineError(f"{source} is no output of purgatory-study ({error})") from None
+        raise PipelineError(f"{source} is not a file that the purgatory study wrote ({error})") from None
     lacking = [name for name in COLUMNS if not rows or not all(isinstance(r, dict) and name in r for r in rows)]
     if lacking:
-        raise PipelineError(f"{source} is no output of purgatory-study: it has no {lacking[0]}")
+        raise PipelineError(f"{source} is not a file that the purgatory study wrote: it has no {lacking[0]}")
     return rows
 
 
