@@ -115,7 +115,7 @@ def results(contender: Contender, probes: Sequence[Probe]) -> Iterator[tuple[Pro
             result = judged(probe, Place(contender, server))
             _, was_ended = running.answering()
             if was_ended:
-                result = Result("no", f"the server answers nobody any more ({result.reason or result.cell})")
+                result = Result("no", f"the server no longer responds to any client ({result.reason or result.cell})")
             yield probe, result
 
 

@@ -49,7 +49,7 @@ def judge(used_bytes: int, seconds: float, throttles_ms: list[float]) -> str:
     """Whether what was used comes to about the quota, and the client was told so."""
     ratio = used_bytes / seconds / RATE_BYTES
     expect(
-        max(throttles_ms, default=0) > 0, f"the quota is taken and described, and nobody is throttled: {ratio:.1f} x"
+        max(throttles_ms, default=0) > 0, f"the quota is taken and described, and no client is throttled: {ratio:.1f} x"
     )
     expect(NEAR[0] <= ratio <= NEAR[1], f"throttled, but to {ratio:.2f} of the quota")
     return f"yes (x {ratio:.2f})"
@@ -168,7 +168,7 @@ def connection_rate(place: Place) -> None:
 
 
 PROBES = [
-    Probe("producer quota: throttle time told, rate near it", produce_rate, 60),
+    Probe("producer quota: throttle time reported, rate near it", produce_rate, 60),
     Probe("consumer quota: the same", fetch_rate, 60),
     Probe("request-time quota throttles", request_time, 60),
     Probe("mutation quota refuses with error 89", mutations, 60),

@@ -122,7 +122,7 @@ def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common:
         ["QUOTA", "CLIENTS", "TIMES", "REFUSED", "DELAY", "SHARE"],
         [
             [
-                q["quota_type"] or "not told",
+                q["quota_type"] or "unknown",
                 *(jobs.count(q[name]) for name in ("clients", "verdicts", "refused")),
                 *(jobs.duration(q["delay_served_ms"]), jobs.share(q["share"])),
             ]
@@ -135,7 +135,7 @@ def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common:
         ["QUOTA", "USER", "CLIENT ID", "IP", "LIMIT", "TIMES", "REFUSED", "ASKED", "DELAY", "LONGEST", "SHARE"],
         [
             [
-                t["quota_type"] or "not told",
+                t["quota_type"] or "unknown",
                 *(t[name] or None for name in ("user", "client_id", "ip")),
                 "-" if t["limit"] is None else f"{t['limit']:,.10g}",
                 *(jobs.count(t[name]) for name in ("verdicts", "refused")),

@@ -58,7 +58,7 @@ def _deleted(found: re.Match[str], bootstrap_servers: str) -> str:
 
 def _lost(found: re.Match[str], bootstrap_servers: str) -> str:
     return (
-        "records that the query had still to read are gone (retention, DeleteRecords or a topic made anew): accept the "
+        "records that the query had not read yet were deleted (retention, DeleteRecords or a topic made anew): accept the "
         "gap with failOnDataLoss=false, or begin with a new checkpoint"
     )
 
