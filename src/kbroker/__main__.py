@@ -1,4 +1,4 @@
-"""The `kbroker` program, also `python -m kbroker`: no signal gets a traceback out of it."""
+"""The `kbroker` program, also `python -m kbroker`: it prints no traceback after a signal."""
 
 import signal
 import sys
@@ -7,7 +7,7 @@ _LEAVE_ON = (signal.SIGINT, signal.SIGTERM)
 
 
 def _leave(number: int, frame: object) -> None:
-    """End as the signal's default does; for process 1 of a container, which that does not end, with the same status."""
+    """End by the signal's default; as process 1 of a container, which ignores that, exit with the same status."""
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
     import os
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def _serve(words: list[str]) -> None:
-    """Run a broker and leave; return where only the full command line can judge the words: help, mistakes."""
+    """Run a broker and exit; return if only the full command line can handle the words: help, errors."""
     import gc
 
     gc.disable()  # nothing that is loaded now is garbage: looking at it took a tenth of the start

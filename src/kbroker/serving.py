@@ -1,7 +1,7 @@
-"""The life of a broker's process: properties from where users put them, start, signals, stop. `kbroker serve` runs it.
+"""The process of a broker, which `kbroker serve` runs: read the properties, start, wait for a signal, stop.
 
-No click here: `kbroker serve` in its plain form is read by ``plain_options``, which knows no help and no mistakes. What
-it does not understand goes to ``kbroker.cli``, and a broker starts 25 ms later.
+Without click: ``plain_options`` reads the plain form of `kbroker serve`, without help and errors. ``kbroker.cli`` reads
+what it does not understand, and a broker then starts 25 ms later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONFIG_STATUS, START_STATUS = 2, 1
 
 
 class ServeError(Exception):
-    """A broker cannot run; the text says why, in one line. ``status``: of the process."""
+    """A broker cannot run; the text says why, in one line. ``status``: exit status of the process."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class ServeError(Exception):
 
 
 class OptionError(ValueError):
-    """A value that an option cannot have; ``option`` is its name."""
+    """An invalid value of the option named ``option``."""
 
     def __init__(self, message: str, option: str) -> None:
         super().__init__(message)
@@ -86,7 +86,7 @@ def plain_options(words: Sequence[str]) -> Options | None:
 
 
 def serve(options: Options) -> None:
-    """Run a broker until a signal says stop, then stop it in order; end by that signal if the broker was not ready yet.
+    """Run a broker until a signal, then stop it in order; end by that signal if the broker was not ready yet.
 
     Raises: OptionError; ServeError.
     """
@@ -132,13 +132,13 @@ def _from_file_and_environment(config_file: str | Path | None) -> dict[str, str]
         except OSError as error:
             raise OptionError(f"{config_file}: {error.strerror}", "--config") from None
         except UnicodeDecodeError:
-            raise OptionError(f"{config_file}: not UTF-8 text", "--config") from None
+            raise OptionError(f"{config_file}: expected UTF-8 text, found other bytes", "--config") from None
     properties.update(from_environment(os.environ))
     return properties
 
 
 def _run(properties: dict[str, str], stop: StopSignals) -> bool:
-    """Start, say so, wait, stop. Return whether it was ready: a signal before that ends the start."""
+    """Start, print the ready line, wait, stop. Return whether it was ready: a signal before that ends the start."""
     from kbroker.common.configs.config_def import ConfigError
     from kbroker.server.broker import Broker, BrokerStartError, StartCancelled
 
@@ -161,7 +161,7 @@ def _run(properties: dict[str, str], stop: StopSignals) -> bool:
         if control is not None:
             _open(control, broker)
     except StartCancelled:
-        broker.stop()  # its temporary folder, where it has one
+        broker.stop()  # removes its temporary folder, if it has one
         return False
     except ConfigError as error:
         raise ServeError(error.explain(), CONFIG_STATUS) from None
@@ -173,7 +173,7 @@ def _run(properties: dict[str, str], stop: StopSignals) -> bool:
         print(f"kbroker {kbroker.__version__} ready: {broker.describe()}", flush=True)
         if control is not None:
             print(f"kbroker {control.describe()}", flush=True)
-        if not gc.isenabled():  # all that was loaded stays: the collector passes over it
+        if not gc.isenabled():  # all that was loaded stays: the collector need not visit it
             gc.freeze()
             gc.enable()
         stop.wait()
@@ -185,11 +185,11 @@ def _run(properties: dict[str, str], stop: StopSignals) -> bool:
 
 
 def unsupported_on(platform: str) -> str | None:
-    """Return what a broker cannot do on a system (``sys.platform``), in one line; None where nothing is known."""
+    """Return what a broker cannot do on a system (``sys.platform``), in one line; None if no limitation is known."""
     if platform == "win32":
         return (
             "on Windows a segment that is open can be neither rolled nor deleted, so retention, compaction and "
-            "deleting topics fail; keep what matters on Linux"
+            "deleting topics fail; run brokers whose data matters on Linux"
         )
     return None
 

@@ -1,4 +1,4 @@
-"""Signals that end a broker: none is lost, whenever it comes."""
+"""Signals that end a broker: none is lost, whenever it arrives."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def has_come(self) -> bool:
-        """Whether the broker has to end."""
+        """Whether a signal has arrived, or `ask` was called."""
         return self._is_asked
 
     def ask(self) -> None:
@@ -49,7 +49,7 @@ class StopSignals:
             return
         ending = {_ASKED, *self._before}
         while ending.isdisjoint(os.read(self._read_fd, 64)):
-            pass  # a signal of somebody else's handler
+            pass  # a signal that another handler owns
 
     def __enter__(self) -> "StopSignals":
         self._read_fd, self._write_fd = os.pipe()

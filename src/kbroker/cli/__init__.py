@@ -1,6 +1,6 @@
 """The `kbroker` command: parse and print only.
 
-A command's module is imported when that command is asked for, and nothing heavy before it runs: `--help` answers at
+A command's module is imported when that command is used, and nothing heavy before it runs: `--help` prints at
 once, and `serve` loads neither the other commands nor a client.
 """
 
@@ -30,7 +30,7 @@ class OneLineErrors(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, imported now; None: there is none."""
+        """Import and return the command of that name; None if there is no such command."""
         if cmd_name not in COMMANDS:
             return None
         found: click.Command = getattr(import_module(f"kbroker.cli.{cmd_name}"), cmd_name)
@@ -83,7 +83,7 @@ def interruptible() -> Iterator[None]:
     unraisable_before = sys.unraisablehook
 
     def on_unraisable(unraisable: Any) -> None:
-        """What raised in a place that cannot raise has not ended the command: the default does, without a traceback."""
+        """End the command by the default of SIGINT, without a traceback, when it came where Python cannot raise."""
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         else:
@@ -105,7 +105,7 @@ def interruptible() -> Iterator[None]:
 def status_after(error: Exception) -> int:
     """Print one line for a failure that is not our bug; return the status. Raises: ``error``, which is a bug."""
     if isinstance(error, BrokenPipeError):
-        # the reader has gone (`| head`): say nothing, and let the flush at exit meet no closed pipe
+        # the reader has closed the pipe (`| head`): print nothing, and give the flush at exit an open file
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_FAILURE
     message = user_message(error)
@@ -133,7 +133,7 @@ def user_message(error: Exception) -> str | None:
 
 
 def is_throttled(error: Exception) -> bool:
-    """Whether the broker would have it later (error 89)."""
+    """Whether the broker refused for a quota and will accept later (error 89)."""
     from kbroker.common.errors import Errors, KafkaError
 
     return isinstance(error, KafkaError) and error.error is Errors.THROTTLING_QUOTA_EXCEEDED

@@ -1,4 +1,4 @@
-"""`kbroker configs`: show and change settings of topics and brokers, on any Kafka."""
+"""`kbroker configs`: show and change configs of topics and brokers, on any Kafka."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,22 +17,22 @@ NOT_SET_HERE = ("DEFAULT_CONFIG", "STATIC_BROKER_CONFIG", "DYNAMIC_BROKER_CONFIG
 
 @click.group()
 def configs() -> None:
-    """Show and change settings of topics and brokers."""
+    """Show and change configs of topics and brokers."""
 
 
 @configs.command()
 @click.argument("kind", type=click.Choice(KINDS), metavar="topic|broker|broker-logger")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @bootstrap_option
-@click.option("--key", "keys", multiple=True, metavar="NAME", help="Only this setting. Repeatable.")
-@click.option("--all", "everything", is_flag=True, help="Those too that were set elsewhere or nowhere.")
+@click.option("--key", "keys", multiple=True, metavar="NAME", help="Show only this config. Repeatable.")
+@click.option("--all", "everything", is_flag=True, help="Include inherited and default values.")
 @json_option
 def describe(
     kind: str, names: tuple[str, ...], bootstrap_server: str, keys: tuple[str, ...], everything: bool, as_json: bool
 ) -> None:
-    """Show what was set on topics or brokers at run time.
+    """Show configs that were set on topics or brokers at run time.
 
-    Brokers are named by node id; `default` stands for what was set for all of them.
+    The NAME of a broker is its node id; `default` shows what was set for all brokers.
     """
     from kbroker.client.admin import Admin
 
@@ -81,11 +81,13 @@ def _is_set_here(kind: str, name: str, source: str) -> bool:
 @click.argument("kind", type=click.Choice(KINDS), metavar="topic|broker|broker-logger")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @bootstrap_option
-@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Give a setting a value. Repeatable.")
-@click.option("--delete", "deletes", multiple=True, metavar="NAME", help="Back to the default. Repeatable.")
-@click.option("--append", "appends", multiple=True, metavar="NAME=VALUE", help="Add to a list. Repeatable.")
-@click.option("--subtract", "subtracts", multiple=True, metavar="NAME=VALUE", help="Take from a list. Repeatable.")
-@click.option("--dry-run", is_flag=True, help="Only let the broker check it.")
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a config. Repeatable.")
+@click.option("--delete", "deletes", multiple=True, metavar="NAME", help="Reset a config to its default. Repeatable.")
+@click.option("--append", "appends", multiple=True, metavar="NAME=VALUE", help="Add a value to a list. Repeatable.")
+@click.option(
+    "--subtract", "subtracts", multiple=True, metavar="NAME=VALUE", help="Remove a value from a list. Repeatable."
+)
+@click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing.")
 @json_option
 def alter(
     kind: str,
@@ -98,10 +100,10 @@ def alter(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Change settings of topics or brokers at run time.
+    """Change configs of topics or brokers at run time.
 
-    Brokers are named by node id, all of them by `default`. Other settings stay as they are. What is
-    changed for one name is changed whole or not at all.
+    The NAME of a broker is its node id; `default` means all brokers. Configs that are not named stay as they are. For
+    each NAME, either all changes are made or none.
     """
     from kbroker.client.admin import Admin
 
@@ -111,7 +113,7 @@ def alter(
         deletes,
     )  # fmt: skip
     if not wanted:
-        raise click.UsageError("nothing to do: give --set, --delete, --append or --subtract")
+        raise click.UsageError("expected at least one of --set, --delete, --append and --subtract")
     resources = [(name, *_resource(kind, name)) for name in names]
     rows = []
     with connect(bootstrap_server) as cluster:
@@ -125,7 +127,7 @@ def alter(
 
 
 def changes(by_option: dict[str, dict[str, str]], deletes: tuple[str, ...]) -> "list[ConfigChange]":
-    """The changes of `--set`, `--append`, `--subtract` and of the names to be deleted; one of a name at most."""
+    """The changes of `--set`, `--append`, `--subtract` and of the names to delete; at most one for each name."""
     from kbroker.client.admin import ConfigChange, ConfigOperation
 
     operations = {
@@ -142,7 +144,7 @@ def changes(by_option: dict[str, dict[str, str]], deletes: tuple[str, ...]) -> "
     seen = [change.name for change in found]
     for name in seen:
         if seen.count(name) > 1:
-            raise click.UsageError(f"{name} comes twice")
+            raise click.UsageError(f"duplicate change of {name}: give each config once")
     return found
 
 

@@ -19,21 +19,25 @@ FORMATS = ("value", "key-value", "full")
 @click.command()
 @click.argument("topic")
 @bootstrap_option
+@click.option("--from-beginning", is_flag=True, help="Start at the first record, not at the end.")
+@click.option("--offset", type=click.IntRange(min=0), help="Start at this offset of each partition.")
 @click.option(
-    "--from-beginning", is_flag=True, help="Begin at the first record; otherwise only what comes from now on."
+    "--timestamp",
+    metavar="MS|TIME",
+    help="Start at the first record at or after this time: ms since 1970, or ISO 8601.",
 )
-@click.option("--offset", type=click.IntRange(min=0), help="Begin at this offset of each partition.")
 @click.option(
-    "--timestamp", metavar="MS|TIME", help="Begin at the first record from then on: ms since 1970, or ISO 8601."
+    "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Read only this partition. Repeatable."
 )
-@click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one. Repeatable.")
-@click.option("--max-messages", "-n", type=click.IntRange(min=0), help="End after so many records.")
-@click.option("--timeout", type=Finite(min=0), metavar="SECONDS", help="End when nothing came for so long.")
-@click.option("--read-committed", is_flag=True, help="Leave out aborted transactions.")
+@click.option("--max-messages", "-n", type=click.IntRange(min=0), help="Stop after this many records.")
+@click.option("--timeout", type=Finite(min=0), metavar="SECONDS", help="Stop when no record arrived for this long.")
+@click.option("--read-committed", is_flag=True, help="Skip records of aborted and open transactions.")
 @click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="value", show_default=True, help="What a line shows."
+    "--format", "form", type=click.Choice(FORMATS), default="value", show_default=True, help="What each line shows."
 )
-@click.option("--key-separator", "-K", default=":", show_default=True, metavar="TEXT", help="Between key and value.")
+@click.option(
+    "--key-separator", "-K", default=":", show_default=True, metavar="TEXT", help="Separator of key and value."
+)
 @json_option
 def consume(
     topic: str,
@@ -51,10 +55,10 @@ def consume(
 ) -> None:
     """Print the records of TOPIC until Ctrl-C.
 
-    One record a line; with --json one document a line.
+    Prints one record a line; with --json one document a line.
     """
     if from_beginning + (offset is not None) + (timestamp is not None) > 1:
-        raise click.UsageError("only one of --from-beginning, --offset and --timestamp")
+        raise click.UsageError("expected at most one of --from-beginning, --offset and --timestamp")
     timestamp_ms = None if timestamp is None else _timestamp_ms(timestamp)
     from kbroker.client.admin import EARLIEST, LATEST
     from kbroker.client.consumer import Consumer
@@ -64,7 +68,7 @@ def consume(
     separator = os.fsencode(key_separator)
     with connect(bootstrap_server) as cluster:
         chosen = list(dict.fromkeys(partitions)) or [p.partition for p in cluster.topic(topic).partitions]
-        # answers every half a second at the latest, sooner when the end is nearer
+        # a fetch waits half a second at most, less when the timeout is shorter
         max_wait_ms = 500 if timeout is None else max(1, min(500, int(timeout * 1000)))
         positions = {(topic, p): start for p in chosen}
         consumer = Consumer(cluster, positions, read_committed=read_committed, max_wait_ms=max_wait_ms)
@@ -77,7 +81,7 @@ def consume(
 
 
 def _batches(consumer: "Consumer", max_messages: int | None, timeout_s: float | None) -> "Iterator[list[Record]]":
-    """What each poll brings, until enough or too long nothing has come."""
+    """Yield the records of each poll, until ``max_messages`` have come or none came for ``timeout_s``."""
     left = max_messages
     last = time.monotonic()
     while left is None or left > 0:

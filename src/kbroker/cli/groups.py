@@ -22,8 +22,8 @@ groups.add_command(reset)
 
 @groups.command("list")
 @bootstrap_option
-@click.option("--state", "states", multiple=True, help="Only groups in this state, such as Stable. Repeatable.")
-@click.option("--type", "types", multiple=True, help="Only groups of this type, such as classic. Repeatable.")
+@click.option("--state", "states", multiple=True, help="List only groups in this state, such as Stable. Repeatable.")
+@click.option("--type", "types", multiple=True, help="List only groups of this type, such as classic. Repeatable.")
 @json_option
 def list_groups(bootstrap_server: str, states: tuple[str, ...], types: tuple[str, ...], as_json: bool) -> None:
     """List groups by name."""
@@ -47,12 +47,12 @@ def list_groups(bootstrap_server: str, states: tuple[str, ...], types: tuple[str
 @groups.command()
 @click.argument("names", nargs=-1, metavar="[GROUP]...")
 @bootstrap_option
-@click.option("--members", is_flag=True, help="A table of members instead of partitions.")
+@click.option("--members", is_flag=True, help="Show members instead of partitions.")
 @json_option
 def describe(names: tuple[str, ...], bootstrap_server: str, members: bool, as_json: bool) -> None:
     """Show state, members, committed offsets and lag of groups.
 
-    Without a name, of all classic and consumer groups.
+    Without GROUP, of all classic and consumer groups.
     """
     with connect(bootstrap_server) as cluster:
         found = _describe(cluster, names)
@@ -143,10 +143,13 @@ def _describe(cluster: "Cluster", names: tuple[str, ...]) -> list[dict[str, Any]
 @groups.command()
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...")
 @bootstrap_option
-@click.option("--if-exists", is_flag=True, help="Missing groups are no error.")
+@click.option("--if-exists", is_flag=True, help="Do not fail for a group that does not exist.")
 @json_option
 def delete(names: tuple[str, ...], bootstrap_server: str, if_exists: bool, as_json: bool) -> None:
-    """Delete groups without members, with their offsets, without asking."""
+    """Delete groups that have no members, and their offsets.
+
+    Does not ask for confirmation.
+    """
     from kbroker.client.groups import Groups
     from kbroker.common.errors import Errors
 

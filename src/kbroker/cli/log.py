@@ -1,4 +1,4 @@
-"""`kbroker log`: look at segment files, and judge or repair a data folder; no broker is asked."""
+"""`kbroker log`: print segment files, and verify or repair a data folder, without a broker."""
 
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,17 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 @click.group()
 def log() -> None:
-    """Look into the files of a log, and verify or repair them."""
+    """Print, verify and repair log files, without a broker."""
 
 
 @log.command()
 @click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
 @json_option
 def dump(files: tuple[Path, ...], as_json: bool) -> None:
-    """Print entries of segments, indexes and other files.
+    """Print the entries of segments, indexes and other files.
 
-    Of producer snapshots and checkpoints too; one entry a line, in the manner of Kafka's own tool, or with --json one
-    document a line.
+    The others are producer snapshots and checkpoints. Prints one entry a line in the format of Kafka's own tool; with
+    --json one document a line.
     """
     from kbroker.log.checkpoints import CorruptFileError
     from kbroker.log.tools.dump import UnknownFileError, describe, dump_file
@@ -45,13 +45,13 @@ def dump(files: tuple[Path, ...], as_json: bool) -> None:
 
 @log.command()
 @click.argument("folder", type=FOLDER, metavar="DIR")
-@click.option("--repair", is_flag=True, help="Cut out what is damaged; the broker must not run meanwhile.")
+@click.option("--repair", is_flag=True, help="Cut out damaged parts, while no broker runs.")
 @json_option
 def verify(folder: Path, repair: bool, as_json: bool) -> None:
     """Check every file below DIR.
 
-    DIR is a data folder or one partition's. Exit code 3 says that damage was found and is still there. What --repair
-    cuts out is kept beside the file.
+    DIR is a data folder or the folder of one partition. The exit status is 3 if damage was found and not repaired.
+    --repair saves the bytes that it cuts out beside the file.
     """
     from kbroker.log.folder_lock import FolderLockedError
     from kbroker.log.tools.verify import Finding
@@ -82,14 +82,16 @@ def verify(folder: Path, repair: bool, as_json: bool) -> None:
 @log.command("recover-metadata")
 @click.argument("folder", type=FOLDER, metavar="DIR")
 @click.option(
-    "--node-id", type=click.IntRange(0, 2**31 - 1), help="Whose folder it is, if meta.properties is lost too."
+    "--node-id",
+    type=click.IntRange(0, 2**31 - 1),
+    help="Node id of the broker that owns DIR, if meta.properties is lost too.",
 )
 @json_option
 def recover_metadata(folder: Path, node_id: int | None, as_json: bool) -> None:
-    """Make the lost metadata file of DIR anew.
+    """Rebuild the lost or damaged metadata file of DIR.
 
-    The broker must not run. Topics, their ids and partitions come from the folders and their partition.metadata. Of a
-    damaged file what is sound is kept, and the file itself put aside. What could not be recovered is printed.
+    Run it while no broker runs. Topics, their ids and partitions come from the folders and their partition.metadata.
+    The intact entries of a damaged file are kept, and the file is renamed. The command prints what it cannot recover.
     """
     from kbroker.log.checkpoints import CorruptFileError, uuid_to_text
     from kbroker.log.folder_lock import FolderLockedError
@@ -110,10 +112,11 @@ def recover_metadata(folder: Path, node_id: int | None, as_json: bool) -> None:
         return
     if topics:
         print_table(("TOPIC", "PARTITIONS", "ID"), topics)
-    click.echo(f"made {found.path}: {len(topics)} topics, {sum(count for _, count, _ in topics)} partitions")
+    partitions = sum(count for _, count, _ in topics)
+    click.echo(f"wrote {found.path}: {len(topics)} topics, {partitions} partitions")
     if aside is not None:
         kept_rows = ", ".join(f"{count} {table}" for table, count in found.kept.items()) or "nothing"
-        click.echo(f"kept of the damaged file, which is {aside} now: {kept_rows}")
+        click.echo(f"kept from the damaged file, now {aside}: {kept_rows}")
     for note in found.notes:
         click.echo(f"note: {note}")
     if found.lost:

@@ -18,13 +18,13 @@ _COMMAND_CONFIG = "kbroker.command_config"
 
 
 class Finite(click.FloatRange):
-    """A number in a range: no NaN, which lies in every range, and no infinity."""
+    """A number in a range: not NaN, which no range check refuses, and not infinity."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Raises: BadParameter."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value} is no finite number.", param, ctx)
+            self.fail(f"{value} is not a finite number.", param, ctx)
         return number
 
 
@@ -41,7 +41,7 @@ def command_config_option(command: F) -> F:
         metavar="FILE",
         expose_value=False,
         callback=_remember,
-        help="Properties of a client, as Kafka's tools take them: security.protocol, sasl.*, ssl.*.",
+        help="Properties file for the client, as for Kafka's tools: security.protocol, sasl.*, ssl.*.",
     )(command)
 
 
@@ -55,7 +55,7 @@ def bootstrap_option(command: F) -> F:
         show_default=True,
         show_envvar=True,
         metavar="HOST:PORT[,...]",
-        help="Brokers to ask first.",
+        help="Brokers for the first connection, separated by commas.",
     )(command_config_option(command))
 
 

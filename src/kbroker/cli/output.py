@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, right: Collection[int] = ()) -> None:
-    """Columns as wide as their widest cell; numbers stand right. Nothing but the header if there are no rows.
+    """Print columns as wide as their widest cell, numbers aligned right; only the header if there are no rows.
 
-    Args: `right`: columns, from 0, that stand right as well: numbers with a unit.
+    Args: `right`: further columns, from 0, to align right: numbers with a unit.
     """
     cells = [[_text(cell) for cell in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(header), *cells]) for i in range(len(header))]
@@ -35,8 +35,9 @@ def print_json(value: object) -> None:
 def print_deleted(
     key: str, names: Iterable[str], delete: Callable[[str], object], missing: Errors | None, *, as_json: bool
 ) -> None:
-    """Delete by name, and say of each whether it was there; ``missing``: the error that is none, None: each is one.
+    """Delete each name, and print whether it existed.
 
+    Args: ``missing``: the error for a name that does not exist, which is then reported and not raised; None raises it.
     Raises: KafkaError, at the first that cannot be deleted.
     """
     from kbroker.common.errors import KafkaError
@@ -62,7 +63,7 @@ def json_line(value: object) -> bytes:
 
 
 def json_bytes(name: str, value: bytes | None) -> dict[str, Any]:
-    """`{name: text}`, or `{name_base64: ...}` for bytes that are no UTF-8 text."""
+    """`{name: text}`, or `{name_base64: ...}` for bytes that are not UTF-8 text."""
     if value is None:
         return {name: None}
     try:
@@ -79,7 +80,7 @@ def binary_stdout() -> BinaryIO:
 
 
 def note(message: str) -> None:
-    """Tell people something on stderr, but only if they look (a terminal)."""
+    """Print a note for people on stderr, only if it is a terminal."""
     if sys.stderr.isatty():
         click.echo(message, err=True)
 

@@ -1,4 +1,4 @@
-"""`kbroker pipeline`: what runs on Spark; each command loads it only when it starts."""
+"""`kbroker pipeline`: the commands that run on Spark; each loads it only when it starts."""
 
 from pathlib import Path
 
@@ -21,15 +21,15 @@ def pipeline() -> None:
     "--into",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where to keep them; else KBROKER_SPARK_JARS, else below the user's cache folder.",
+    help="Folder for the jars.  [default: KBROKER_SPARK_JARS, else the user's cache folder]",
 )
-@click.option("--delta", is_flag=True, help="Also those of Delta Lake.")
+@click.option("--delta", is_flag=True, help="Include the jars of Delta Lake.")
 @json_option
 def jars(into: Path | None, delta: bool, as_json: bool) -> None:
     """Fetch the jars of Spark's Kafka connector by Maven.
 
-    Checks their sums and prints their paths, joined as the setting spark.jars takes them. What is there already is not
-    fetched again.
+    Verifies their checksums and prints their paths in the form of the setting spark.jars. Does not fetch again a jar
+    that exists.
     """
     from kbroker.spark.setup.jars import CONNECTOR, DELTA, fetch_jars
 

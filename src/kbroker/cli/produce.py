@@ -23,20 +23,24 @@ READ_BYTES = 1 << 16
     "--key-separator",
     "-K",
     metavar="TEXT",
-    help="Split each line there into key and value; without it there is no key.",
+    help="Split each line here into key and value; without it records have no key.",
 )
-@click.option("--null-value", metavar="TEXT", help="A value that is exactly this becomes null (a tombstone).")
+@click.option("--null-value", metavar="TEXT", help="Send a null value (a tombstone) where the value is exactly TEXT.")
 @click.option(
     "--header", "-H", "header_words", multiple=True, metavar="NAME=VALUE", help="Header of every record. Repeatable."
 )
-@click.option("--partition", type=click.IntRange(min=0), help="Where to; by key, else in turn, if left out.")
+@click.option(
+    "--partition", type=click.IntRange(min=0), help="Send to this partition.  [default: by key, else round-robin]"
+)
 @click.option(
     "--codec", type=click.Choice(CODECS), default="none", show_default=True, help="Compression of the batches."
 )
-@click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="What to wait for.")
-@click.option("--idempotent", is_flag=True, help="No duplicates when a batch is sent again (needs --acks all).")
 @click.option(
-    "--batch-size", type=click.IntRange(min=1), default=262144, show_default=True, help="Bytes that may gather."
+    "--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Replicas that must acknowledge."
+)
+@click.option("--idempotent", is_flag=True, help="Write no duplicate when a batch is retried (needs --acks all).")
+@click.option(
+    "--batch-size", type=click.IntRange(min=1), default=262144, show_default=True, help="Largest batch in bytes."
 )
 @json_option
 def produce(
@@ -52,14 +56,14 @@ def produce(
     batch_size: int,
     as_json: bool,
 ) -> None:
-    """Send lines of standard input to TOPIC, each as a record.
+    """Send each line of standard input to TOPIC as a record.
 
-    Lines go out as they come: what has been read is sent when no more is waiting. Prints where they went.
+    Sends what has been read as soon as no more input is waiting. At the end prints the partitions and offsets.
     """
     if key_separator == "":
-        raise click.BadParameter("must not be empty", param_hint="--key-separator")
+        raise click.BadParameter("expected a text, got an empty one", param_hint="--key-separator")
     if idempotent and ACKS[acks] != -1:
-        raise click.BadParameter("needs --acks all", param_hint="--idempotent")
+        raise click.BadParameter(f"expected --acks all, got --acks {acks}", param_hint="--idempotent")
     headers = [_header(word) for word in header_words]
     from kbroker.client.producer import Delivery, Producer
 
@@ -73,7 +77,7 @@ def produce(
 
     stdin = sys.stdin.buffer
     if stdin.isatty():
-        note("one record per line, Ctrl-D ends")
+        note("type one record per line; Ctrl-D ends the input")
     separator = None if key_separator is None else os.fsencode(key_separator)
     null = None if null_value is None else os.fsencode(null_value)
     with (
@@ -121,7 +125,7 @@ def _split(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
     key, found, value = line.partition(separator)
     if not found:
         raise click.ClickException(
-            f"a line without the separator {separator.decode()!r}: {line[:80].decode(errors='replace')!r}"
+            f"expected the separator {separator.decode()!r} in each line, got {line[:80].decode(errors='replace')!r}"
         )
     return key, value
 
@@ -145,5 +149,5 @@ def _lines(stdin: BinaryIO) -> Iterator[bytes | None]:
 def _more_waiting(stdin: BinaryIO) -> bool:
     try:
         return bool(select.select([stdin], [], [], 0)[0])
-    except (OSError, ValueError):  # not a descriptor, or not one that select takes (Windows): send what is there
+    except (OSError, ValueError):  # not a descriptor, or not one that select accepts (Windows): send what was read
         return False

@@ -1,4 +1,4 @@
-"""What a file says about quotas, and what would have to change for it to be so."""
+"""Read a file of quotas, and compare it with the quotas of a cluster."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ SHAPE = "a list of {entity: {user: NAME, client-id: NAME, or ip: ADDRESS}, quota
 
 
 class Difference(NamedTuple):
-    """One quota that differs; ``before`` or ``after`` is None where there is none."""
+    """One quota that differs; ``before`` or ``after`` is None where it is not set."""
 
     entity: QuotaEntity
     key: str
@@ -29,7 +29,7 @@ def read_file(path: Path) -> Quotas:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise _wrong(path, "not UTF-8 text") from None
+        raise _wrong(path, "expected UTF-8 text, found other bytes; save the file as UTF-8") from None
     document = _parse_json(path, text) if path.suffix.lower() == ".json" else _parse_yaml(path, text)
     if not isinstance(document, list):
         raise _wrong(path, f"expected {SHAPE}")
@@ -40,7 +40,7 @@ def read_file(path: Path) -> Quotas:
             raise _wrong(path, f"{where}: expected entity and quotas, of {SHAPE}")
         entity = _entity(path, where, entry["entity"])
         if entity in quotas:
-            raise _wrong(path, f"{where}: {entity} comes twice")
+            raise _wrong(path, f"{where}: duplicate entry for {entity}; keep one")
         quotas[entity] = _values(path, f"{where} ({entity})", entry["quotas"])
     return quotas
 
@@ -65,14 +65,14 @@ def changes(found: Sequence[Difference]) -> dict[QuotaEntity, dict[str, float | 
 
 
 def number_text(value: float | None) -> str:
-    """A quota without a needless point: as many digits as tell it apart."""
+    """A quota in the fewest digits that identify it, without ``.0``."""
     if value is None:
         return "-"
     return str(json_number(value))
 
 
 def json_number(value: float | None) -> int | float | None:
-    """A whole number as one."""
+    """The value, as an int if it is whole."""
     return int(value) if value is not None and float(value).is_integer() and abs(value) < 1e16 else value
 
 
@@ -84,7 +84,7 @@ def _parse_json(path: Path, text: str) -> Any:
     except RecursionError:
         raise _wrong(path, TOO_DEEP) from None
     except ValueError:
-        raise _wrong(path, "a number has too many digits") from None
+        raise _wrong(path, "expected numbers of at most 308 digits, found a longer one") from None
 
 
 def _parse_yaml(path: Path, text: str) -> Any:
@@ -97,7 +97,7 @@ def _parse_yaml(path: Path, text: str) -> Any:
             path, "YAML needs PyYAML: pip install 'kbroker[yaml]' (a file named .json needs nothing)"
         ) from None
 
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # a key that comes twice is an error, not the last one
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # a duplicate key is an error, not the last value
         pass
 
     def mapping(loader: Any, node: Any) -> dict[Any, Any]:
@@ -107,11 +107,13 @@ def _parse_yaml(path: Path, text: str) -> Any:
         def checked(loader: Any, node: Any) -> Any:
             try:
                 return construct(loader, node)
-            except (ValueError, AttributeError, KeyError):  # it looks like a date or number of YAML's, and is none
+            except (ValueError, AttributeError, KeyError):  # matches YAML's pattern of a date or number, but is invalid
                 shown = node.value if len(node.value) <= 40 else f"{node.value[:40]}..."
                 kind = node.tag.rpartition(":")[2]
                 line = f"line {node.start_mark.line + 1}"
-                raise _wrong(path, f"{line}: {shown!r} is no {kind}; put a name in quotes") from None
+                raise _wrong(
+                    path, f"{line}: expected a valid {kind}, got {shown!r}; if it is a name, quote it"
+                ) from None
 
         return checked
 
@@ -133,34 +135,34 @@ def _unique(path: Path, pairs: list[tuple[Any, Any]], where: str = "") -> dict[A
     found: dict[Any, Any] = {}
     for key, value in pairs:
         if not isinstance(key, str):
-            raise _wrong(path, f"{where}{key!r} is no text; put it in quotes")
+            raise _wrong(path, f"{where}expected a string as key, got {key!r}; quote it")
         if key in found:
-            raise _wrong(path, f"{where}{key} comes twice")
+            raise _wrong(path, f"{where}duplicate key {key}; keep one")
         found[key] = value
     return found
 
 
 def _entity(path: Path, where: str, names: Any) -> QuotaEntity:
     if not isinstance(names, dict) or not names:
-        raise _wrong(path, f"{where}: entity needs a user, a client-id, both, or an ip")
+        raise _wrong(path, f"{where}: expected an entity of a user, a client-id, both, or an ip, got {names!r}")
     for kind, name in names.items():
         if kind not in ENTITY_TYPES:
-            raise _wrong(path, f"{where}: no entity type {kind}; there are {', '.join(ENTITY_TYPES)}")
+            raise _wrong(path, f"{where}: expected an entity type ({', '.join(ENTITY_TYPES)}), got {kind!r}")
         if name is not None and not isinstance(name, str):
-            raise _wrong(path, f"{where}: {kind} {name!r} is no text; put it in quotes")
+            raise _wrong(path, f"{where}: expected a string as {kind}, got {name!r}; quote it")
     return QuotaEntity.of(names)
 
 
 def _values(path: Path, where: str, values: Any) -> dict[str, float]:
     if not isinstance(values, dict):
-        raise _wrong(path, f"{where}: quotas must be KEY: NUMBER; {{}} removes them all")
+        raise _wrong(path, f"{where}: expected quotas as KEY: NUMBER ({{}} removes all), got {values!r}")
     for key, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-            raise _wrong(path, f"{where}: {key} must be a number, not {value!r}")
+            raise _wrong(path, f"{where}: {key}: expected a number, got {value!r}")
     try:
         return {key: float(value) for key, value in values.items()}
     except OverflowError:
-        raise _wrong(path, f"{where}: a quota is too large a number") from None
+        raise _wrong(path, f"{where}: expected a number below 1e308 as quota, got a larger one") from None
 
 
 def _wrong(path: Path, text: str) -> click.ClickException:

@@ -42,7 +42,7 @@ def _cells(entity: QuotaEntity) -> list[str | None]:
 def show_resolved(
     found: Mapping[QuotaEntity, Values], user: str, client_id: str, ip: str | None, as_json: bool
 ) -> None:
-    """What counts for one client, of all quotas."""
+    """Print which of all quotas apply to one client."""
     rows = [_resolved(found, key, user, client_id) for key in sorted(CLIENT_KEYS)]
     if ip is not None:
         rows.append(_resolved_ip(found, ip))
@@ -55,7 +55,7 @@ def show_resolved(
     ]
     print_table(["QUOTA", "LIMIT", "LEVEL", "SET FOR", "COUNTED FOR"], cells)
     if not client_id:
-        click.echo("Without a client id only quotas that name no client id count: levels 3 and 6.")
+        click.echo("Only quotas without a client id (levels 3 and 6) apply to a client without a client id.")
 
 
 def _resolved(found: Mapping[QuotaEntity, Values], key: str, user: str, client_id: str) -> dict[str, Any]:

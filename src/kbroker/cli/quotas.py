@@ -37,22 +37,22 @@ def entity_options(command: F) -> F:
             field = kind.replace("-", "_")
             name, is_default = given.pop(field), given.pop(f"{field}_default")
             if is_default and name is not None:
-                raise click.UsageError(f"only one of --{kind} and --{kind}-default")
+                raise click.UsageError(f"expected only one of --{kind} and --{kind}-default, got both")
             if name == "":
-                raise click.BadParameter("a name cannot be empty", param_hint=f"--{kind}")
+                raise click.BadParameter("expected a name, got an empty one", param_hint=f"--{kind}")
             if is_default or name is not None:
                 names[kind] = name
         if IP in names and len(names) > 1:
-            raise click.UsageError("an ip stands alone: no user or client-id beside it")
+            raise click.UsageError("expected --ip alone, got it with a user or client-id")
         return command(names=names, **given)
 
     for option in (
-        click.option("--ip-default", is_flag=True, help="Addresses that have none of their own."),
-        click.option("--ip", metavar="ADDRESS", help="Connections from an address."),
-        click.option("--client-id-default", is_flag=True, help="Client ids that have none of their own, each."),
-        click.option("--client-id", metavar="NAME", help="A client id; with a user, that user's client id."),
-        click.option("--user-default", is_flag=True, help="Users that have none of their own, each."),
-        click.option("--user", metavar="NAME", help="A user, without the `User:` of principals."),
+        click.option("--ip-default", is_flag=True, help="All addresses without their own quota."),
+        click.option("--ip", metavar="ADDRESS", help="An IP address that clients connect from."),
+        click.option("--client-id-default", is_flag=True, help="Each client id without its own quota."),
+        click.option("--client-id", metavar="NAME", help="A client id; with --user, of that user only."),
+        click.option("--user-default", is_flag=True, help="Each user without its own quota."),
+        click.option("--user", metavar="NAME", help="A user: alice, not User:alice."),
     ):
         wrapped = option(wrapped)
     return wrapped  # type: ignore[return-value]
@@ -62,7 +62,7 @@ def _entity(names: Names) -> "QuotaEntity":
     from kbroker.common.quotas import QuotaEntity
 
     if not names:
-        raise click.UsageError("name an entity: --user, --client-id (or both), --ip, or their -default")
+        raise click.UsageError("expected an entity: --user, --client-id or both, or --ip, or a -default of these")
     return QuotaEntity.of(names)
 
 
@@ -74,9 +74,11 @@ def _entity(names: Names) -> "QuotaEntity":
 @entity_options
 @json_option
 def list_quotas(bootstrap_server: str, names: Names, as_json: bool) -> None:
-    """List all quotas, or those of entities that have the parts named.
+    """List all quotas, or those of matching entities.
 
-    The JSON is what `apply` reads.
+    An entity matches if it includes all the parts given.
+
+    `kbroker quotas apply` reads the output of --json.
     """
     from kbroker.cli.quota_views import show
     from kbroker.client.quotas import Quotas
@@ -104,16 +106,16 @@ def describe(bootstrap_server: str, names: Names, as_json: bool) -> None:
 @quotas.command("resolve")
 @bootstrap_option
 @click.option("--user", default="ANONYMOUS", show_default=True, metavar="NAME", help="The client's user.")
-@click.option("--client-id", default="", metavar="NAME", help="Its client id; without it, a client that sends none.")
-@click.option("--ip", metavar="ADDRESS", help="The address it connects from.")
+@click.option("--client-id", default="", metavar="NAME", help="Its client id.  [default: a client that sends none]")
+@click.option("--ip", metavar="ADDRESS", help="The IP address it connects from.")
 @json_option
 def resolve_quotas(bootstrap_server: str, user: str, client_id: str, ip: str | None, as_json: bool) -> None:
-    """Show which quotas count for a client.
+    """Show which quotas apply to a client.
 
-    Of each key: the limit, who it was set for, and who shares the counter with this client.
+    For each quota: the limit, the entity it was set for, and which clients share its counter with this one.
 
-    Of eight levels the most specific one that is set wins. A client without a client id is reached only by
-    quotas that name no client id: those of its user (level 3) and of the default user (level 6).
+    Quotas have eight levels; the most specific level that is set applies. A client without a client id is limited
+    only by quotas without a client id: those of its user (level 3) and of the default user (level 6).
     """
     from kbroker.cli.quota_views import show_resolved
     from kbroker.client.quotas import Quotas
@@ -130,13 +132,13 @@ def resolve_quotas(bootstrap_server: str, user: str, client_id: str, ip: str | N
 @click.argument("values", nargs=-1, required=True, metavar="KEY=NUMBER...")
 @bootstrap_option
 @entity_options
-@click.option("--dry-run", is_flag=True, help="Only let the broker check it.")
+@click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing.")
 @json_option
 def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: bool, as_json: bool) -> None:
-    """Set quotas of one entity; its others stay.
+    """Set quotas of one entity; its other quotas stay as they are.
 
-    Keys: producer_byte_rate and consumer_byte_rate in bytes a second, request_percentage in percent of one thread,
-    controller_mutation_rate in partitions a second, and for an ip connection_creation_rate a second.
+    KEY is producer_byte_rate or consumer_byte_rate (bytes per second), request_percentage (percent of one thread),
+    controller_mutation_rate (partitions per second), or for --ip connection_creation_rate (connections per second).
     """
     from kbroker.cli.quota_views import json_entry
 
@@ -147,11 +149,11 @@ def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry
         if not equals or not key:
             raise click.BadParameter(f"expected KEY=NUMBER, got {word!r}", param_hint="KEY=NUMBER")
         if key in ops:
-            raise click.UsageError(f"{key} comes twice")
+            raise click.UsageError(f"duplicate {key}: give each quota once")
         try:
             ops[key] = float(text)
         except ValueError:
-            raise click.BadParameter(f"{key} must be a number, not {text!r}", param_hint="KEY=NUMBER") from None
+            raise click.BadParameter(f"{key}: expected a number, got {text!r}", param_hint="KEY=NUMBER") from None
     with connect(bootstrap_server) as cluster:
         _alter(cluster, {entity: ops}, dry_run)
     if as_json:
@@ -164,10 +166,10 @@ def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @bootstrap_option
 @entity_options
-@click.option("--dry-run", is_flag=True, help="Only let the broker check it.")
+@click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing.")
 @json_option
 def remove(keys: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: bool, as_json: bool) -> None:
-    """Remove quotas of one entity; without a KEY, all that it has."""
+    """Remove quotas of one entity; all of them without a KEY."""
     from kbroker.cli.quota_plan import KEYS
     from kbroker.cli.quota_views import json_entry
     from kbroker.client.quotas import Quotas
@@ -175,16 +177,16 @@ def remove(keys: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: 
     entity = _entity(names)
     with connect(bootstrap_server) as cluster:
         has = Quotas(cluster).of(entity)
-        gone = [key for key in dict.fromkeys(keys or has) if key in has]
+        removed = [key for key in dict.fromkeys(keys or has) if key in has]
         unknown = [key for key in keys if key not in has and key not in KEYS]
         if unknown:
-            raise click.UsageError(f"no quota {unknown[0]}; there are {', '.join(KEYS)}")
-        if gone:
-            _alter(cluster, {entity: dict.fromkeys(gone)}, dry_run)
+            raise click.UsageError(f"unknown quota {unknown[0]!r}: expected one of {', '.join(KEYS)}")
+        if removed:
+            _alter(cluster, {entity: dict.fromkeys(removed)}, dry_run)
     if as_json:
-        print_json({"altered": bool(gone) and not dry_run, **json_entry(entity, dict.fromkeys(gone))})
-    elif gone:
-        click.echo(f"{'could remove' if dry_run else 'removed'} {', '.join(gone)} of {entity}")
+        print_json({"altered": bool(removed) and not dry_run, **json_entry(entity, dict.fromkeys(removed))})
+    elif removed:
+        click.echo(f"{'could remove' if dry_run else 'removed'} {', '.join(removed)} of {entity}")
     else:
         click.echo(f"{entity} has no such quota" if keys else f"{entity} has no quota")
 
@@ -202,18 +204,18 @@ def _alter(cluster: "Cluster", ops: "Mapping[QuotaEntity, Mapping[str, float | N
 
 
 def file_argument(command: F) -> F:
-    """FILE, and what it decides about."""
-    prune = click.option("--prune", is_flag=True, help="Entities that the file does not name are to have no quota.")
+    """FILE, the cluster it is compared with, and `--prune`."""
+    prune = click.option("--prune", is_flag=True, help="Remove the quotas of entities that the file does not name.")
     path = click.argument("path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.yaml")
     return path(bootstrap_option(prune(command)))
 
 
 @quotas.command()
 @file_argument
-@click.option("--exit-code", is_flag=True, help=f"Leave with {EXIT_DIFFERENT} if anything would change.")
+@click.option("--exit-code", is_flag=True, help=f"Exit with status {EXIT_DIFFERENT} if anything would change.")
 @json_option
 def diff(path: Path, bootstrap_server: str, prune: bool, exit_code: bool, as_json: bool) -> int:
-    """Show what `apply` would change."""
+    """Show what `kbroker quotas apply` would change."""
     from kbroker.cli.quota_views import print_differences
 
     found = _compared(path, bootstrap_server, prune)
@@ -223,13 +225,14 @@ def diff(path: Path, bootstrap_server: str, prune: bool, exit_code: bool, as_jso
 
 @quotas.command()
 @file_argument
-@click.option("--dry-run", is_flag=True, help="Only let the broker check it.")
+@click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing.")
 @json_option
 def apply(path: Path, bootstrap_server: str, prune: bool, dry_run: bool, as_json: bool) -> None:
-    """Make the quotas as a file says, all in one request.
+    """Set the quotas that a file lists, all in one request.
 
-    The file is a list, in YAML (or JSON, if so named), of entities with all of their quotas; null is the default user,
-    client id or address. What an entity has beside them is removed; entities that are not named stay, unless --prune.
+    The file is a list of entities with their quotas, in YAML, or in JSON if its name ends in .json; null means the
+    default user, client id or address. An entity loses the quotas that its entry does not list. Entities that the file
+    does not name stay as they are, unless --prune.
 
     \b
     - entity: {user: alice, client-id: null}
@@ -248,7 +251,7 @@ def apply(path: Path, bootstrap_server: str, prune: bool, dry_run: bool, as_json
     if not as_json or made == found:
         print_differences(made, as_json)
     for refusal in results.values():
-        if refusal is not None:  # the others are made all the same
+        if refusal is not None:  # the other entities were changed
             raise refusal
 
 

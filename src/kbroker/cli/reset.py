@@ -1,4 +1,4 @@
-"""`kbroker groups reset`: where groups read on, with the rules and options of Kafka's own tool."""
+"""`kbroker groups reset`: move committed offsets, with the rules and options of Kafka's own tool."""
 
 import re
 from typing import TYPE_CHECKING
@@ -26,24 +26,35 @@ DURATION = re.compile(  # as java.time.Duration reads it: no months or years, a 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[GROUP]...")
 @bootstrap_option
-@click.option("--all-groups", is_flag=True, help="All groups that consumers use.")
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1,...]", help="Only these partitions. Repeatable.")
-@click.option("--all-topics", is_flag=True, help="All partitions that the group has committed.")
-@click.option("--to-earliest", is_flag=True, help="To the first record there is.")
-@click.option("--to-latest", is_flag=True, help="To the end.")
-@click.option("--to-current", is_flag=True, help="To what is committed; to the end where nothing is.")
+@click.option("--all-groups", is_flag=True, help="Reset all classic and consumer groups.")
 @click.option(
-    "--to-offset", type=click.IntRange(0, 2**63 - 1), metavar="N", help="To this offset, or the end that is nearest."
+    "--topic", "topics", multiple=True, metavar="TOPIC[:0,1,...]", help="Reset only these partitions. Repeatable."
 )
-@click.option("--shift-by", type=INT64, metavar="N", help="So many records on, or back if negative.")
-@click.option("--to-datetime", metavar="TIME", help="To the first record from then on: ISO 8601, UTC without a zone.")
-@click.option("--by-duration", metavar="PnDTnHnMnS", help="To the first record from so long ago on: ISO 8601.")
+@click.option("--all-topics", is_flag=True, help="Reset all partitions that the group has committed.")
+@click.option("--to-earliest", is_flag=True, help="To the log start offset.")
+@click.option("--to-latest", is_flag=True, help="To the end offset.")
+@click.option("--to-current", is_flag=True, help="To the committed offset; to the end offset where none is committed.")
+@click.option(
+    "--to-offset",
+    type=click.IntRange(0, 2**63 - 1),
+    metavar="N",
+    help="To this offset, or the nearest that the log has.",
+)
+@click.option("--shift-by", type=INT64, metavar="N", help="Forward by this many offsets, back if negative.")
+@click.option(
+    "--to-datetime",
+    metavar="TIME",
+    help="To the first record at or after this time: ISO 8601, UTC if it names no zone.",
+)
+@click.option(
+    "--by-duration", metavar="PnDTnHnMnS", help="To the first record at or after this long ago: an ISO 8601 duration."
+)
 @click.option(
     "--from-file",
     type=click.Path(exists=True, dir_okay=False),
-    help="To the offsets of a CSV file: topic,partition,offset, or with the group in front.",
+    help="To the offsets of a CSV file: topic,partition,offset or group,topic,partition,offset.",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be done; so without --execute too.")
+@click.option("--dry-run", is_flag=True, help="Show the new offsets; change nothing. This is the default.")
 @click.option("--execute", is_flag=True, help="Commit the new offsets.")
 @click.option("--export", is_flag=True, help="Print CSV that --from-file reads.")
 @json_option
@@ -66,10 +77,10 @@ def reset(
     export: bool,
     as_json: bool,
 ) -> None:
-    """Move the committed offsets of groups without members.
+    """Move the committed offsets of groups that have no members.
 
-    Shows what would change and changes nothing, unless --execute is given. Exactly one rule (--to-..., --shift-by,
-    --by-duration, --from-file), and --topic or --all-topics unless a file names the partitions.
+    Shows the new offsets; only --execute commits them. Needs exactly one rule (--to-..., --shift-by, --by-duration or
+    --from-file), and --topic or --all-topics unless --from-file names the partitions.
     """
     rules = {
         "--to-earliest": to_earliest,
@@ -82,17 +93,17 @@ def reset(
         "--from-file": from_file is not None,
     }
     if sum(rules.values()) != 1:
-        raise click.UsageError(f"exactly one of {', '.join(rules)}")
+        raise click.UsageError(f"expected exactly one of {', '.join(rules)}, got {sum(rules.values())}")
     if bool(names) == all_groups:
-        raise click.UsageError("either GROUP or --all-groups")
+        raise click.UsageError(f"expected either GROUP or --all-groups, got {'both' if all_groups else 'neither'}")
     if from_file is not None and (topics or all_topics):
-        raise click.UsageError("--from-file names the partitions: no --topic or --all-topics with it")
+        raise click.UsageError("expected --from-file without --topic and --all-topics: the file names the partitions")
     if from_file is None and bool(topics) == all_topics:
-        raise click.UsageError("either --topic or --all-topics")
+        raise click.UsageError(f"expected either --topic or --all-topics, got {'both' if topics else 'neither'}")
     if execute and dry_run:
-        raise click.UsageError("either --dry-run or --execute")
+        raise click.UsageError("expected only one of --dry-run and --execute, got both")
     if export and as_json:
-        raise click.UsageError("either --export or --json")
+        raise click.UsageError("expected only one of --export and --json, got both")
     wanted = topic_partitions(topics)
     from kbroker.client.offset_reset import ResetTo
 
@@ -117,7 +128,7 @@ def reset(
     else:
         print_table(["GROUP", "TOPIC", "PARTITION", "OFFSET", "NEW"], [list(row.values()) for row in rows])
     if not execute:
-        note("nothing was changed: --execute commits the new offsets")
+        note("no offset was changed; add --execute to commit the new offsets")
 
 
 def _reset(
@@ -157,13 +168,13 @@ def _reset(
 
 
 def _places(cluster: "Cluster", topic: str, indexes: list[int] | None) -> list[TopicPartition]:
-    """The partitions of a topic, or those named, which must be there."""
+    """The partitions of a topic, or the named ones, which must exist. Raises: KafkaError."""
     from kbroker.common.errors import Errors, KafkaError
 
     known = [p.partition for p in cluster.topic(topic).partitions]
     for index in indexes or ():
         if index not in known:
-            message = f"topic {topic!r} has {len(known)} partitions, there is no {index}"
+            message = f"topic {topic!r}: expected a partition from 0 to {len(known) - 1}, got {index}"
             raise KafkaError(Errors.UNKNOWN_TOPIC_OR_PARTITION, message)
     return [(topic, index) for index in (known if indexes is None else indexes)]
 
@@ -178,7 +189,7 @@ def _demand_inactive(groups: "Groups", name: str) -> None:
             raise
         return  # a group may be given its offsets before it first reads
     if found.is_active:
-        message = f"group {name!r} is {found.state}: only a group without members can be reset"
+        message = f"group {name!r}: expected no members, found state {found.state}; stop its consumers first"
         raise KafkaError(Errors.NON_EMPTY_GROUP, message)
 
 
@@ -219,7 +230,8 @@ def read_plan(path: str, names: tuple[str, ...]) -> dict[str, Offsets]:
             found.setdefault(row[0], {})[row[1], int(row[2])] = int(row[3])
     for name in names:
         if name not in found:
-            raise click.BadParameter(f"{path} has no offsets of group {name!r}", param_hint="--from-file")
+            message = f"{path}: expected rows of group {name!r}, found none"
+            raise click.BadParameter(message, param_hint="--from-file")
     return found
 
 

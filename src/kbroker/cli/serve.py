@@ -12,19 +12,19 @@ from kbroker.cli.options import key_values
     "--listener",
     multiple=True,
     metavar="[NAME://]HOST:PORT",
-    help="Address to bind; port 0 takes a free one. Repeatable.",
+    help="Address to listen on; port 0 picks a free port. Repeatable.",
 )
-@click.option("--data-dir", type=click.Path(file_okay=False), help="Folder of the data: log.dirs.")
+@click.option("--data-dir", type=click.Path(file_okay=False), help="Folder of the data (log.dirs).")
 @click.option(
     "--config",
     "config_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A server.properties with Kafka's names.",
+    help="Properties file, as Kafka's server.properties.",
 )
 @click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; wins over everything else. Repeatable."
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a config, over all other sources. Repeatable."
 )
-@click.option("--in-memory", is_flag=True, help="Keep nothing after the stop.")
+@click.option("--in-memory", is_flag=True, help="Delete all data when the broker stops.")
 def serve(
     listener: tuple[str, ...],
     data_dir: str | None,
@@ -32,11 +32,13 @@ def serve(
     settings: tuple[str, ...],
     in_memory: bool,
 ) -> None:
-    """Run a broker until SIGTERM or Ctrl-C, then stop it in order.
+    """Run a broker until SIGTERM or Ctrl-C.
 
-    The status is 0 then; before the ready line a signal cancels the start, and the status is the signal's (130, 143).
+    The broker then shuts down in order and exits with status 0. A signal before the ready line cancels the start; the
+    exit status is then that of the signal (130 or 143).
 
-    Later sources win: defaults, --config, environment (KAFKA_LOG_DIRS, KBROKER_CFG_LOG_DIRS), the options, --set.
+    Configs come from, each over the one before: defaults, --config, the environment (KAFKA_LOG_DIRS or
+    KBROKER_CFG_LOG_DIRS for log.dirs), the other options, --set.
     """
     from kbroker import serving
 

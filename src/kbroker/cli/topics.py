@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 SHORTEST_WAIT_MS = 100
 
-wait_option = click.option("--wait", is_flag=True, help="Where the mutation quota says later, wait and ask again.")
+wait_option = click.option("--wait", is_flag=True, help="When the controller mutation quota refuses, wait and retry.")
 
 
 def patiently(wait: bool, sleep: Callable[[float], None], change: Callable[[], T]) -> T:
@@ -38,7 +38,7 @@ def topics() -> None:
 
 @topics.command("list")
 @bootstrap_option
-@click.option("--internal", is_flag=True, help="Internal topics too.")
+@click.option("--internal", is_flag=True, help="Include internal topics.")
 @json_option
 def list_topics(bootstrap_server: str, internal: bool, as_json: bool) -> None:
     """List topics by name."""
@@ -65,9 +65,9 @@ def list_topics(bootstrap_server: str, internal: bool, as_json: bool) -> None:
 @bootstrap_option
 @json_option
 def describe(names: tuple[str, ...], bootstrap_server: str, as_json: bool) -> None:
-    """Show partitions, offsets and own configs of topics.
+    """Show partitions, offsets and changed configs of topics.
 
-    Without a name, of all topics.
+    Without TOPIC, of all topics.
     """
     with connect(bootstrap_server) as cluster:
         found = _describe(cluster, names)
@@ -131,11 +131,18 @@ def topic_id_text(topic_id: bytes) -> str:
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @bootstrap_option
 @click.option(
-    "--partitions", "-p", type=click.IntRange(min=1), help="How many; the broker's num.partitions if left out."
+    "--partitions",
+    "-p",
+    type=click.IntRange(min=1),
+    help="Number of partitions.  [default: the broker's num.partitions]",
 )
-@click.option("--replication-factor", type=click.IntRange(1, 32767), help="Copies; the broker's default if left out.")
-@click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="A topic config. Repeatable.")
-@click.option("--if-not-exists", is_flag=True, help="Existing topics are no error, and stay as they are.")
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(1, 32767),
+    help="Number of replicas.  [default: the broker's default.replication.factor]",
+)
+@click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="Set a topic config. Repeatable.")
+@click.option("--if-not-exists", is_flag=True, help="Do not fail for a topic that exists; it stays as it is.")
 @wait_option
 @json_option
 def create(
@@ -150,7 +157,7 @@ def create(
 ) -> None:
     """Create topics.
 
-    Leaves with 75 where the controller mutation quota says later, unless --wait.
+    The exit status is 75 when the controller mutation quota refuses and --wait was not given.
     """
     from kbroker.client.admin import Admin, NewTopic
     from kbroker.common.errors import Errors, KafkaError
@@ -186,10 +193,12 @@ def _partitions(count: int) -> str:
 @topics.command()
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @bootstrap_option
-@click.option("--partitions", "-p", type=click.IntRange(min=1), help="How many there are to be: more than now.")
+@click.option("--partitions", "-p", type=click.IntRange(min=1), help="New number of partitions, more than now.")
 @click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="Set a topic config. Repeatable.")
-@click.option("--delete-config", "deletes", multiple=True, metavar="NAME", help="Back to the default. Repeatable.")
-@click.option("--dry-run", is_flag=True, help="Only let the broker check it.")
+@click.option(
+    "--delete-config", "deletes", multiple=True, metavar="NAME", help="Reset a config to its default. Repeatable."
+)
+@click.option("--dry-run", is_flag=True, help="Validate on the broker; change nothing.")
 @wait_option
 @json_option
 def alter(
@@ -202,16 +211,16 @@ def alter(
     wait: bool,
     as_json: bool,
 ) -> None:
-    """Give topics more partitions or other configs.
+    """Add partitions to topics, or change their configs.
 
-    What is not named stays as it is.
+    Configs that are not named stay as they are.
     """
     from kbroker.cli.configs import changes
     from kbroker.client.admin import Admin, ResourceType
 
     wanted = changes({"--set": key_values(configs, "--config")}, deletes)
     if partitions is None and not wanted:
-        raise click.UsageError("nothing to do: give --partitions, --config or --delete-config")
+        raise click.UsageError("expected at least one of --partitions, --config and --delete-config")
     rows: list[dict[str, Any]] = []
     with connect(bootstrap_server) as cluster:
         admin = Admin(cluster)
@@ -231,11 +240,11 @@ def alter(
 @topics.command()
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @bootstrap_option
-@click.option("--if-exists", is_flag=True, help="Missing topics are no error.")
+@click.option("--if-exists", is_flag=True, help="Do not fail for a topic that does not exist.")
 @wait_option
 @json_option
 def delete(names: tuple[str, ...], bootstrap_server: str, if_exists: bool, wait: bool, as_json: bool) -> None:
-    """Delete topics with all their data, without asking."""
+    """Delete topics with all their data, without confirmation."""
     from kbroker.client.admin import Admin
     from kbroker.common.errors import Errors
 

@@ -1,4 +1,4 @@
-"""`kbroker users`: who can log in by SCRAM, on any Kafka."""
+"""`kbroker users`: the users who can log in by SCRAM, on any Kafka."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from kbroker.cli.output import print_json, print_table
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 mechanism_option = click.option(
-    "--mechanism", type=click.Choice(MECHANISMS), default=MECHANISMS[1], show_default=True, help="How the user logs in."
+    "--mechanism", type=click.Choice(MECHANISMS), default=MECHANISMS[1], show_default=True, help="SCRAM mechanism."
 )
 
 
@@ -48,12 +48,12 @@ def list_users(bootstrap_server: str, as_json: bool) -> None:
     type=click.IntRange(4096, 16384),
     default=8192,
     show_default=True,
-    help="More make guessing slower, and each login too.",
+    help="Hash iterations; more make guessing a password slower, and each login too.",
 )
 @click.option(
     "--password-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File whose first line is the password; asked for otherwise.",
+    help="File whose first line is the password.  [default: ask for it]",
 )
 @json_option
 def add(
@@ -61,7 +61,7 @@ def add(
 ) -> None:
     """Add a user, or change the password.
 
-    It is salted here and never sent.
+    The password is not sent: the client salts and hashes it.
     """
     from kbroker.client.users import Users
 
@@ -70,7 +70,7 @@ def add(
     else:
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     if not password:
-        raise click.BadParameter("the password is empty", param_hint="--password-file")
+        raise click.BadParameter("expected a password, got an empty one", param_hint="--password-file")
     with connect(bootstrap_server) as cluster:
         Users(cluster).set(name, mechanism, password, iterations)
     if as_json:
@@ -85,7 +85,7 @@ def add(
 @mechanism_option
 @json_option
 def remove(name: str, bootstrap_server: str, mechanism: str, as_json: bool) -> None:
-    """Remove what a user logs in with by one mechanism."""
+    """Remove a user's credential of one mechanism."""
     from kbroker.client.users import Users
 
     with connect(bootstrap_server) as cluster:
@@ -93,4 +93,4 @@ def remove(name: str, bootstrap_server: str, mechanism: str, as_json: bool) -> N
     if as_json:
         print_json({"user": name, "mechanism": mechanism})
     else:
-        click.echo(f"{name} cannot log in by {mechanism} any more")
+        click.echo(f"{name} can no longer log in by {mechanism}")

@@ -27,14 +27,14 @@ Options:
   -h, --help  Show this message and exit.
 
 Commands:
-  configs   Show and change settings of topics and brokers.
+  configs   Show and change configs of topics and brokers.
   consume   Print the records of TOPIC until Ctrl-C.
   groups    List, describe, reset and delete consumer groups.
-  log       Look into the files of a log, and verify or repair them.
+  log       Print, verify and repair log files, without a broker.
   pipeline  Work on request logs with Apache Spark.
-  produce   Send lines of standard input to TOPIC, each as a record.
+  produce   Send each line of standard input to TOPIC as a record.
   quotas    Show and change the quotas of users, clients and addresses.
-  serve     Run a broker until SIGTERM or Ctrl-C, then stop it in order.
+  serve     Run a broker until SIGTERM or Ctrl-C.
   topics    List, describe, create, alter and delete topics.
   users     Add, list and remove SCRAM users.
 """
@@ -114,17 +114,17 @@ def test_version():
         ("nope", "No such command 'nope'."),
         ("topics create", "Missing argument 'TOPIC...'."),
         ("topics create t --partitions 0", "Invalid value for '--partitions' / '-p': 0 is not in the range x>=1."),
-        ("consume t --timeout nan", "Invalid value for '--timeout': nan is no finite number."),
-        ("consume t --timeout inf", "Invalid value for '--timeout': inf is no finite number."),
-        ("pipeline compact t --grace nan", "Invalid value for '--grace': nan is no finite number."),
+        ("consume t --timeout nan", "Invalid value for '--timeout': nan is not a finite number."),
+        ("consume t --timeout inf", "Invalid value for '--timeout': inf is not a finite number."),
+        ("pipeline compact t --grace nan", "Invalid value for '--grace': nan is not a finite number."),
         ("pipeline usage t --date 2026-1-2",
          "Invalid value for '--date': expected a day such as 2026-01-31, got '2026-1-2'"),
         ("topics create t --config x", "Invalid value for --config: expected NAME=VALUE, got 'x'"),
         ("topics list -b a:b", "Invalid value for --bootstrap-server: expected host:port, got 'a:b'"),
         ("produce t --acks 2", "Invalid value for '--acks': '2' is not one of '0', '1', 'all', '-1'."),
-        ("produce t --acks 1 --idempotent", "Invalid value for --idempotent: needs --acks all"),
+        ("produce t --acks 1 --idempotent", "Invalid value for --idempotent: expected --acks all, got --acks 1"),
         ("produce t --header x", "Invalid value for --header: expected NAME=VALUE, got 'x'"),
-        ("consume t --from-beginning --offset 1", "only one of --from-beginning, --offset and --timestamp"),
+        ("consume t --from-beginning --offset 1", "expected at most one of --from-beginning, --offset and --timestamp"),
         ("consume t --timestamp soon", "Invalid value for --timestamp: expected ms since 1970 or a time such as "
          "2026-01-31T12:00:00, got 'soon'"),
         ("serve --listener x", "Invalid value for --listener: expected host:port, got 'x'"),

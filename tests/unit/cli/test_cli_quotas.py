@@ -181,16 +181,16 @@ def test_describe_one_entity(broker):
         {"entity": {"user": "bob"}, "quotas": {}}
     ]
     assert refusal(run(broker, "quotas", "describe"), 2) == (
-        "name an entity: --user, --client-id (or both), --ip, or their -default"
+        "expected an entity: --user, --client-id or both, or --ip, or a -default of these"
     )
 
 
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        (["--user", "a", "--user-default"], "only one of --user and --user-default"),
-        (["--user", ""], "Invalid value for --user: a name cannot be empty"),
-        (["--ip", "10.0.0.1", "--user", "a"], "an ip stands alone: no user or client-id beside it"),
+        (["--user", "a", "--user-default"], "expected only one of --user and --user-default, got both"),
+        (["--user", ""], "Invalid value for --user: expected a name, got an empty one"),
+        (["--ip", "10.0.0.1", "--user", "a"], "expected --ip alone, got it with a user or client-id"),
     ],
 )
 def test_entities_that_cannot_be_named(broker, args, text):
@@ -246,8 +246,11 @@ def test_set_dry_run_and_json(broker):
     ("words", "text"),
     [
         (["producer_byte_rate"], "Invalid value for KEY=NUMBER: expected KEY=NUMBER, got 'producer_byte_rate'"),
-        (["producer_byte_rate=fast"], "Invalid value for KEY=NUMBER: producer_byte_rate must be a number, not 'fast'"),
-        (["a=1", "a=2"], "a comes twice"),
+        (
+            ["producer_byte_rate=fast"],
+            "Invalid value for KEY=NUMBER: producer_byte_rate: expected a number, got 'fast'",
+        ),
+        (["a=1", "a=2"], "duplicate a: give each quota once"),
     ],
 )
 def test_set_refuses_what_is_no_number(broker, words, text):
@@ -303,7 +306,7 @@ def test_remove(broker):
     assert json.loads(printed(broker, "quotas", "remove", "--user", "alice", "--json"))["altered"] is False
     assert len(broker.asked(ALTER)) == sent
     assert refusal(run(broker, "quotas", "remove", "--user", "alice", "sped"), 2) == (
-        "no quota sped; there are connection_creation_rate, consumer_byte_rate, controller_mutation_rate, "
+        "unknown quota 'sped': expected one of connection_creation_rate, consumer_byte_rate, controller_mutation_rate, "
         "producer_byte_rate, request_percentage"
     )
 
@@ -338,7 +341,7 @@ def test_resolve_without_a_client_id(broker):
     """Only quotas that name no client id reach it, and the command says so."""
     fill(broker)
     out = printed(broker, "quotas", "resolve", "--user", "alice").splitlines()
-    assert out[-1] == "Without a client id only quotas that name no client id count: levels 3 and 6."
+    assert out[-1] == "Only quotas without a client id (levels 3 and 6) apply to a client without a client id."
     rows = {row["quota"]: row for row in json.loads(printed(broker, "quotas", "resolve", "--json"))}
     assert (rows["producer_byte_rate"]["level"], rows["producer_byte_rate"]["shared_by"]) == (
         6,
@@ -438,23 +441,27 @@ def test_what_list_prints_apply_reads(broker, tmp_path):
         ("", "expected a list of {entity"),
         ("{}", "expected a list of {entity"),
         ("- user: alice", "entry 1: expected entity and quotas, of a list of {entity"),
-        ("- {entity: {}, quotas: {}}", "entry 1: entity needs a user, a client-id, both, or an ip"),
-        ("- {entity: {group: g}, quotas: {}}", "entry 1: no entity type group; there are user, client-id, ip"),
-        ("- {entity: {user: 7}, quotas: {}}", "entry 1: user 7 is no text; put it in quotes"),
-        ("- {entity: {user: a}, quotas: 5}", "entry 1 (user a): quotas must be KEY: NUMBER; {} removes them all"),
-        ("- {entity: {user: a}, quotas: {k: fast}}", "entry 1 (user a): k must be a number, not 'fast'"),
-        ("- {entity: {user: a}, quotas: {k: true}}", "entry 1 (user a): k must be a number, not True"),
-        ("- {entity: {user: a}, quotas: {k: .nan}}", "entry 1 (user a): k must be a number, not nan"),
-        ("- {entity: {user: a}, quotas: {k: 1" + "0" * 400 + "}}", "entry 1 (user a): a quota is too large a number"),
-        ("- {entity: {user: a}, quotas: {k: 1, k: 2}}", "line 1: k comes twice"),
-        ("- {entity: {1: a}, quotas: {}}", "line 1: 1 is no text; put it in quotes"),
-        ("- {entity: {user: a}, quotas: {}}\n- {entity: {user: a}, quotas: {}}", "entry 2: user a comes twice"),
+        ("- {entity: {}, quotas: {}}", "entry 1: expected an entity of a user, a client-id, both, or an ip, got {}"),
+        ("- {entity: {group: g}, quotas: {}}", "entry 1: expected an entity type (user, client-id, ip), got 'group'"),
+        ("- {entity: {user: 7}, quotas: {}}", "entry 1: expected a string as user, got 7; quote it"),
+        ("- {entity: {user: a}, quotas: 5}",
+         "entry 1 (user a): expected quotas as KEY: NUMBER ({} removes all), got 5"),
+        ("- {entity: {user: a}, quotas: {k: fast}}", "entry 1 (user a): k: expected a number, got 'fast'"),
+        ("- {entity: {user: a}, quotas: {k: true}}", "entry 1 (user a): k: expected a number, got True"),
+        ("- {entity: {user: a}, quotas: {k: .nan}}", "entry 1 (user a): k: expected a number, got nan"),
+        ("- {entity: {user: a}, quotas: {k: 1" + "0" * 400 + "}}",
+         "entry 1 (user a): expected a number below 1e308 as quota, got a larger one"),
+        ("- {entity: {user: a}, quotas: {k: 1, k: 2}}", "line 1: duplicate key k; keep one"),
+        ("- {entity: {1: a}, quotas: {}}", "line 1: expected a string as key, got 1; quote it"),
+        ("- {entity: {user: a}, quotas: {}}\n- {entity: {user: a}, quotas: {}}",
+         "entry 2: duplicate entry for user a; keep one"),
         ("- {entity: {user: a}\n  x: [", "line 2: "),
-        ("- {entity: {user: 2026-02-30}, quotas: {}}", "line 1: '2026-02-30' is no timestamp; put a name in quotes"),
-        ("- {entity: {user: a}, quotas: {k: 0x_}}", "line 1: '0x_' is no int"),
-        ("- {entity: {user: a}, quotas: {k: !!bool maybe}}", "line 1: 'maybe' is no bool"),
-        ("- {entity: {user: a}, quotas: {k: !!timestamp now}}", "line 1: 'now' is no timestamp"),
-        ("- {entity: {user: a}, quotas: {k: 1" + "0" * 5000 + "}}", "line 1: '1000"),
+        ("- {entity: {user: 2026-02-30}, quotas: {}}",
+         "line 1: expected a valid timestamp, got '2026-02-30'; if it is a name, quote it"),
+        ("- {entity: {user: a}, quotas: {k: 0x_}}", "line 1: expected a valid int, got '0x_'"),
+        ("- {entity: {user: a}, quotas: {k: !!bool maybe}}", "line 1: expected a valid bool, got 'maybe'"),
+        ("- {entity: {user: a}, quotas: {k: !!timestamp now}}", "line 1: expected a valid timestamp, got 'now'"),
+        ("- {entity: {user: a}, quotas: {k: 1" + "0" * 5000 + "}}", "line 1: expected a valid int, got '1000"),
         ("[" * 5000, "nested too deeply"),
         ("- !!python/object/apply:os.system ['true']", "could not determine a constructor"),
     ],
@@ -473,15 +480,21 @@ def test_bad_json_says_where(broker, tmp_path):
     """The line, as for YAML."""
     path = tmp_path / "bad.json"
     path.write_text('[\n{"entity": {"user": "a"}, "quotas": {"k": 1, "k": 2}}]')
-    assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: k comes twice"
+    assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: duplicate key k; keep one"
     path.write_text("[" * 100_000)
     assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: nested too deeply"
     path.write_text("9" * 5000)
-    assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: a number has too many digits"
+    assert (
+        refusal(run(broker, "quotas", "diff", str(path)), 1)
+        == f"{path}: expected numbers of at most 308 digits, found a longer one"
+    )
     path.write_text("[\n,")
     assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: line 2: Expecting value"
     path.write_bytes(b"\xff")
-    assert refusal(run(broker, "quotas", "diff", str(path)), 1) == f"{path}: not UTF-8 text"
+    assert (
+        refusal(run(broker, "quotas", "diff", str(path)), 1)
+        == f"{path}: expected UTF-8 text, found other bytes; save the file as UTF-8"
+    )
     assert refusal(run(broker, "quotas", "diff", str(tmp_path / "none.yaml")), 1) == (
         f"{tmp_path / 'none.yaml'}: No such file or directory"
     )

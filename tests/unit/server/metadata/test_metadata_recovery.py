@@ -234,7 +234,7 @@ def test_the_command_says_what_was_made_and_what_is_lost(folder):
     lose(folder)
     status, said = run(str(folder))
     assert status == 0
-    assert f"made {folder / FILE_NAME}: 2 topics, 5 partitions" in said
+    assert f"wrote {folder / FILE_NAME}: 2 topics, 5 partitions" in said
     assert re.search(rf"orders +3 +{uuid_to_text(ORDERS)}\n", said)
     assert "note: topics keep all their records" in said
     assert "not recovered: topics without a folder" in said
