@@ -177,7 +177,8 @@ class Admin:
         def body(version: int) -> Body:
             if version < 4 and any(t["NumPartitions"] == -1 or t["ReplicationFactor"] == -1 for t in wanted):
                 raise KafkaError(
-                    Errors.UNSUPPORTED_VERSION, "this broker wants partitions and replication factor named"
+                    Errors.UNSUPPORTED_VERSION,
+                    "this broker is too old for defaults: give --partitions and --replication-factor",
                 )
             return {"Topics": wanted, "timeoutMs": timeout_ms, "validateOnly": validate_only}
 
@@ -193,7 +194,7 @@ class Admin:
         """Delete topics with all their data.
 
         Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED ...; MutationThrottledError; the others
-            of the list are gone all the same.
+            of the list are deleted.
         """
         wanted = list(names)
 
@@ -241,7 +242,7 @@ class Admin:
         while True:
             try:
                 return attempt()
-            except KafkaError as failure:  # not cluster.retry: a lost answer may mean that it was done
+            except KafkaError as failure:  # not cluster.retry: after a lost response the change may have been made
                 if failure.error is not Errors.NOT_CONTROLLER or self.cluster.clock() > deadline:
                     raise
                 self.cluster.sleep(0.1)
@@ -263,7 +264,7 @@ class Admin:
             resource_type: what `name` names.
             name: topic name or node id; "" for what is set for all brokers.
             keys: only these; None for all.
-            include_synonyms: tell where else a value may come from.
+            include_synonyms: list the other sources of each value too.
         """
         resource = {
             "ResourceType": int(resource_type),
@@ -314,7 +315,9 @@ class Admin:
             self.cluster.retry(lambda: self.cluster.fetch_metadata([]))
         if int(name) not in self.cluster.nodes:
             there = ", ".join(map(str, sorted(self.cluster.nodes)))
-            raise KafkaError(Errors.BROKER_NOT_AVAILABLE, f"the cluster has no broker {name}, its brokers: {there}")
+            raise KafkaError(
+                Errors.BROKER_NOT_AVAILABLE, f"expected one of the cluster's brokers ({there}), got {name}"
+            )
         return int(name)
 
     # ---- offsets
@@ -351,7 +354,9 @@ class Admin:
 
         def body(version: int) -> Body:
             if version < 7 and MAX_TIMESTAMP in wanted.values():
-                raise KafkaError(Errors.UNSUPPORTED_VERSION, "this broker cannot look up the maximum timestamp")
+                raise KafkaError(
+                    Errors.UNSUPPORTED_VERSION, "this broker is too old to look up the maximum timestamp (Kafka 3.0)"
+                )
             listed = [{"Name": name, "Partitions": partitions} for name, partitions in topics.items()]
             isolation: Body = {"IsolationLevel": int(read_committed)} if version >= 2 else {}
             return {

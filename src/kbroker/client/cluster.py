@@ -192,7 +192,7 @@ class Cluster:
             except BrokerConnectionError:
                 return False
             except KafkaError:
-                connection.close()  # a new one is told why
+                connection.close()  # a new connection gets the reason
                 return False
         return True
 
@@ -221,7 +221,7 @@ class Cluster:
             self.fetch_metadata([])
         node = self.nodes.get(node_id)
         if node is None:
-            raise KafkaError(Errors.LEADER_NOT_AVAILABLE, f"the cluster knows no node {node_id}")
+            raise KafkaError(Errors.LEADER_NOT_AVAILABLE, f"expected a node of the cluster, got unknown node {node_id}")
         return self._connect(node.address)
 
     def request(
@@ -250,7 +250,7 @@ class Cluster:
         version = self.version(connection, api_key, max_version)
         fields = body(version) if callable(body) else body
         limit_s = self.request_timeout_s if timeout_s is None else timeout_s
-        if connection.throttled_until_s > self.clock():  # it would only lie unread in the socket, and time out there
+        if connection.throttled_until_s > self.clock():  # the broker would not read it before, and it would time out
             self.sleep(connection.throttled_until_s - self.clock())
         return connection.request(api_key, version, fields, timeout_s=limit_s, expect_response=expect_response)
 
@@ -270,7 +270,7 @@ class Cluster:
         if version < max(low, their_low):
             offered = f"{their_low}-{their_high}" if their_high >= 0 else "none"
             name, who = codec.api(api_key).name, format_address(connection.address)
-            message = f"{who} offers versions {offered} of {name}, we speak {low}-{high}"
+            message = f"{who} offers versions {offered} of {name}, kbroker supports {low}-{high}"
             raise KafkaError(Errors.UNSUPPORTED_VERSION, message)
         return version
 
@@ -345,7 +345,7 @@ class Cluster:
             self.forget(topic)
             raise KafkaError(
                 Errors.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {topic!r} has {len(known)} partitions, there is no {partition}",
+                f"topic {topic!r}: expected a partition from 0 to {len(known) - 1}, got {partition}",
             )
         if found.leader < 0:
             self.forget(topic)

@@ -67,7 +67,7 @@ def parse_bootstrap(text: str, default_port: int = 9092) -> list[Address]:
             raise ValueError(f"expected host:port, got {entry!r}")
         addresses.append((host, port))
     if not addresses:
-        raise ValueError("no bootstrap server named")
+        raise ValueError("expected host:port[,host:port...], got no address")
     return addresses
 
 
@@ -79,7 +79,7 @@ def open_plaintext(address: Address, timeout_s: float) -> socket.socket:
 
 
 class Connection:
-    """A blocking connection; requests may be sent ahead, answers come in the order of their requests.
+    """A blocking connection; requests may be pipelined, responses arrive in the order of their requests.
 
     Args:
         address: host and port.
@@ -89,9 +89,8 @@ class Connection:
         open_stream: makes the connected socket.
         clock: monotonic seconds.
 
-    Raises: BrokerConnectionError when connecting fails. Any transport failure later closes the connection: a response
-        that
-    comes too late must not be taken for the next one.
+    Raises: BrokerConnectionError when connecting fails. Any later transport failure closes the connection, so that a
+        late response is not taken for the next one.
 
     Threads: one at a time.
     """
@@ -125,7 +124,7 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """True once the socket is gone."""
+        """True once the socket is closed."""
         return self._sock is None
 
     def close(self) -> None:
@@ -135,7 +134,7 @@ class Connection:
             sock.close()
 
     def is_stale(self) -> bool:
-        """True when the peer has closed an idle connection (or sent bytes nobody asked for): it must not be used again.
+        """True when the peer has closed an idle connection or sent unrequested bytes: it must not be used again.
 
         Asked before a kept connection is reused, so that a request is not lost to a socket that was already dead.
         """
@@ -201,7 +200,7 @@ class Connection:
         return self._correlation_id
 
     def receive_response(self, correlation_id: int, *, timeout_s: float, likely_bytes: int = 0) -> bytearray:
-        """Wait for the answer to the oldest request that has none yet; return its frame.
+        """Wait for the response to the oldest request without one; return its frame.
 
         Args:
             correlation_id: of that request.
@@ -215,13 +214,15 @@ class Connection:
             (size_bytes,) = struct.unpack(">i", self._receive(4, deadline))
             if not 4 <= size_bytes <= self.max_frame_bytes:
                 raise BrokerConnectionError(
-                    self.address, f"a response of {size_bytes} bytes was announced (is this a Kafka plaintext port?)"
+                    self.address,
+                    f"expected a response of 4 to {self.max_frame_bytes} bytes, got {size_bytes} "
+                    "(is this a Kafka port, without TLS?)",
                 )
             frame = self._receive(size_bytes, deadline, likely_bytes)
             (correlation_id,) = struct.unpack_from(">i", frame)
             if correlation_id != awaited:
                 raise BrokerConnectionError(
-                    self.address, f"answer to request {correlation_id} where {awaited} was awaited"
+                    self.address, f"correlation id mismatch: expected {awaited}, got {correlation_id}"
                 )
             return frame
 
@@ -243,7 +244,7 @@ class Connection:
             _, response = codec.decode_response_frame(api_key, api_version, frame)
         except ProtocolError as error:
             self.close()
-            what = f"undecodable answer to {codec.api(api_key).name} version {api_version}"
+            what = f"cannot decode the response to {codec.api(api_key).name} version {api_version}"
             raise BrokerConnectionError(self.address, f"{what}: {error.message}") from None
         throttle_time_ms = response.get("ThrottleTimeMs", 0)
         if throttle_time_ms > 0:
@@ -258,7 +259,7 @@ class Connection:
             view = view[self._sock.send(view) :]
 
     def _receive(self, size_bytes: int, deadline: float, likely_bytes: int = 0) -> bytearray:
-        # grows with the bytes that arrive: a size that lies costs nothing
+        # grows with the bytes that arrive: a wrong size costs no memory
         data = bytearray(min(size_bytes, max(RECEIVE_BYTES, likely_bytes)))
         filled = 0
         while filled < size_bytes:

@@ -66,7 +66,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """How far a group has read: `offset` is the next to be read, `leader_epoch` -1 when it was not told."""
+    """How far a group has read: `offset` is the next to be read, `leader_epoch` is -1 when unknown."""
 
     offset: int
     leader_epoch: int
@@ -153,7 +153,9 @@ class Groups:
             if version >= FIRST_WITH_GROUPS:
                 return {"Groups": [{"GroupId": group_id, "Topics": None}]}
             if version < 2:
-                raise KafkaError(Errors.UNSUPPORTED_VERSION, "this broker cannot list all offsets of a group")
+                raise KafkaError(
+                    Errors.UNSUPPORTED_VERSION, "this broker is too old to list all offsets of a group (Kafka 0.10.2)"
+                )
             return {"GroupId": group_id, "Topics": None}
 
         def attempt() -> list[Body]:

@@ -1,4 +1,4 @@
-"""Is a broker there? `python -m kbroker.client.health [HOST:PORT] [--timeout SECONDS]`
+"""Check that a broker responds: `python -m kbroker.client.health [HOST:PORT] [--timeout SECONDS]`
 
 One ApiVersions request to the first address that answers. Exit status 0 and a line on stdout, or 1 and one on stderr:
 what a container's health check wants. The address is KBROKER_BOOTSTRAP when not given, else 127.0.0.1:9092.
@@ -35,7 +35,7 @@ def check(bootstrap: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> str:
             finally:
                 connection.close()
             if response["ErrorCode"] != 0 or not response["ApiKeys"]:
-                raise BrokerConnectionError(address, f"ApiVersions answered error {response['ErrorCode']}")
+                raise BrokerConnectionError(address, f"expected API versions, got error {response['ErrorCode']}")
             return f"{format_address(address)} serves {len(response['ApiKeys'])} APIs"
         except BrokerConnectionError as error:
             failure = error
@@ -45,7 +45,9 @@ def check(bootstrap: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m kbroker.client.health", description="Is a broker there?")
+    parser = argparse.ArgumentParser(
+        prog="python -m kbroker.client.health", description="Check that a broker responds."
+    )
     parser.add_argument("bootstrap", nargs="?", metavar="HOST:PORT", help="KBROKER_BOOTSTRAP, else 127.0.0.1:9092")
     parser.add_argument("--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="SECONDS")
     options = parser.parse_args(arguments)

@@ -56,7 +56,7 @@ def plan_reset(
     if to is ResetTo.SHIFT_BY:
         for topic, partition in wanted:
             if (topic, partition) not in committed:
-                message = f"partition {topic}-{partition} has no committed offset that could be shifted"
+                message = f"partition {topic}-{partition}: expected a committed offset to shift, found none"
                 raise KafkaError(Errors.INVALID_REQUEST, message)
         return keep_between_ends(admin, {tp: committed[tp] + value for tp in wanted})
     return keep_between_ends(admin, dict.fromkeys(wanted, value))

@@ -56,8 +56,9 @@ class PartitionReader:
         topic_id: the topic must be this one (asked of brokers that know Fetch v13); None: any of that name.
         settings: sizes and waits.
 
-    Iterating yields what each Fetch brought: whole batches, and a cut one perhaps behind them. A broker that is gone, a
-    leader that moved and other retriable failures are tried again until nothing came for ``cluster.retry_timeout_s``.
+    Iterating yields what each Fetch brought: whole batches, and a cut one perhaps behind them. After a lost
+    connection, a moved leader or another retriable failure it retries, until nothing came for
+    ``cluster.retry_timeout_s``.
 
     Raises: KafkaError OFFSET_OUT_OF_RANGE for a position outside the log, REQUEST_TIMED_OUT when the log ends before
         ``until_offset``, CORRUPT_MESSAGE; TopicReplacedError; what retries did not cure.
@@ -105,7 +106,7 @@ class PartitionReader:
                 elif self.cluster.clock() - progress_at_s > self.cluster.retry_timeout_s:
                     raise KafkaError(
                         Errors.REQUEST_TIMED_OUT,
-                        f"{self.where}: nothing up to offset {self.until_offset} came within "
+                        f"{self.where}: expected records up to offset {self.until_offset}, got none within "
                         f"{self.cluster.retry_timeout_s:g} s",
                     )
         finally:
@@ -159,7 +160,7 @@ class PartitionReader:
         try:
             ((found,),) = (topic["Partitions"] for topic in response["Responses"])
         except ValueError:
-            raise BrokerConnectionError(connection.address, "a response to another Fetch than was sent") from None
+            raise BrokerConnectionError(connection.address, "the Fetch response does not match its request") from None
         check(found["ErrorCode"], self.where)
         part = fetched_partition(self.topic, asked.position, found)
         if part is None:

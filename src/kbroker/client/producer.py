@@ -128,7 +128,7 @@ class Producer:
         if partition is None:
             partition = self._sticky.partition(topic, count) if key is None else partition_of_key(key, count)
         elif not 0 <= partition < count:
-            raise ValueError(f"topic {topic!r} has partitions 0 to {count - 1}, there is no {partition}")
+            raise ValueError(f"topic {topic!r}: expected a partition from 0 to {count - 1}, got {partition}")
         if timestamp_ms is None:
             timestamp_ms = int(self._wall_clock() * 1000)
         if self._pending_bytes and self._pending_bytes + len(key or b"") + len(value or b"") > self.batch_size_bytes:

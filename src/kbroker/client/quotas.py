@@ -78,7 +78,9 @@ class Quotas:
         for entity, ops in changes.items():
             row = answered.get(entity)
             if row is None:
-                results[entity] = KafkaError(Errors.UNKNOWN_SERVER_ERROR, f"{entity}: the broker did not answer for it")
+                results[entity] = KafkaError(
+                    Errors.UNKNOWN_SERVER_ERROR, f"{entity}: the broker's response does not have it"
+                )
             elif row["ErrorCode"]:
                 error = to_error(row["ErrorCode"])
                 text = f"{entity}: {row['ErrorMessage'] or error.message}{_too_old(entity, ops, error, row)}"
@@ -99,10 +101,10 @@ class Quotas:
 
 def _too_old(entity: QuotaEntity, ops: Changes, error: Errors, row: Body) -> str:
     """What INVALID_REQUEST means from a broker that does not know a key or entity type which newer ones do."""
-    told = row["ErrorMessage"] or ""
+    message = row["ErrorMessage"] or ""
     known = IP_KEYS if IP in entity.names else CLIENT_KEYS
     for key, version in KNOWN_SINCE.items():
-        is_meant = not told or f"key {key}" in told or "entity type" in told
+        is_meant = not message or f"key {key}" in message or "entity type" in message
         if error is Errors.INVALID_REQUEST and is_meant and key in ops and key in known:
             return f" (this broker is too old for it: {key} came with Kafka {version}; leave it out or upgrade)"
     return ""

@@ -40,7 +40,8 @@ class Sasl:
         if response["ErrorCode"] == Errors.UNSUPPORTED_SASL_MECHANISM:
             offered = ", ".join(response["Mechanisms"]) or "none"
             raise KafkaError(
-                Errors.UNSUPPORTED_SASL_MECHANISM, f"{where}: no mechanism {self.mechanism}, there is {offered}"
+                Errors.UNSUPPORTED_SASL_MECHANISM,
+                f"{where}: expected one of its mechanisms ({offered}), got {self.mechanism}",
             )
         check(response["ErrorCode"], f"{where}: SaslHandshake")
         if self.mechanism == "PLAIN":
@@ -107,7 +108,7 @@ def _sasl(properties: Mapping[str, str]) -> Sasl:
             raise ValueError(f"sasl.jaas.config: {error}") from None
         user, password = options.get("username"), options.get("password")
     if not user or password is None:
-        raise ValueError("sasl.jaas.config must name username and password (or set sasl.username and sasl.password)")
+        raise ValueError("expected username and password in sasl.jaas.config, or sasl.username and sasl.password")
     return Sasl(mechanism, user, password)
 
 

@@ -166,7 +166,7 @@ class Errors(enum.IntEnum):
 
 
 class KafkaError(Exception):
-    """A failure with a wire code of its own.
+    """A failure with a Kafka error code.
 
     Args:
         error: the code a client is to see.
@@ -180,9 +180,10 @@ class KafkaError(Exception):
 
 
 class ProtocolError(KafkaError):
-    """Bytes that are no valid message or batch, or a message that cannot be written as bytes.
+    """Bytes that are not a valid message or batch, or a message that cannot be encoded.
 
-    On a connection it ends the connection, as in Kafka; for bytes inside a valid request `error` is the code to answer.
+    On a connection it ends the connection, as in Kafka; for bytes inside a valid request `error` is the code of the
+    response.
     """
 
     def __init__(self, message: str, error: Errors = Errors.INVALID_REQUEST) -> None:

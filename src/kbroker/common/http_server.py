@@ -41,12 +41,12 @@ class HttpServer:
 
     A request must be read within ``deadline_ms`` of its connection, and its response be taken within as long, however
     slowly the bytes come. Where ``max_connections`` are open a further one takes the place of the one that has been
-    sending its request for the longest, so that silent strangers lock nobody out; it is closed unanswered only if all
-    are being served.
+    sending its request for the longest, so that silent clients lock no client out; it is closed without a response only
+    if all are being served.
 
     Args: ``handler``: the class that serves a request; ``served``: what it finds as ``self.server.served``; ``name`` of
     the threads and in the log; ``port``: 0 takes a free one; ``clock`` of the deadlines.
-    Threads: start and stop from one thread at a time; each connection has a thread of its own.
+    Threads: start and stop from one thread at a time; each connection has its own thread.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class _Server(ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:  # no thread: nobody else forgets it
+        except BaseException:  # no thread was started that would forget it
             self._forget(request)
             raise
 

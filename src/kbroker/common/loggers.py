@@ -1,6 +1,6 @@
 """Loggers of the standard library that load it when there is something to log: a start is 5 ms shorter.
 
-While nobody has imported ``logging`` nobody has set a level or a handler, so what is below a warning would be dropped.
+Until ``logging`` is imported no level and no handler can be set, so messages below a warning would be dropped.
 """
 
 from __future__ import annotations

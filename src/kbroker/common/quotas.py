@@ -54,7 +54,7 @@ class QuotaEntity(NamedTuple):
 
 
 def shown_name(name: str | None) -> str:
-    """A name as people see it: one that looks like the default's stands in quotes."""
+    """A name for display, quoted if it looks like the default's."""
     if name is None:
         return DEFAULT_NAME
     return f'"{name}"' if name.strip('"') == DEFAULT_NAME else name

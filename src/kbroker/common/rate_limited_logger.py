@@ -14,7 +14,7 @@ LINES_PER_SECOND = 10
 
 
 class RateLimitedLogger:
-    """Writes at most ``LINES_PER_SECOND`` lines a second of ``clock``; the next line tells how many were left out.
+    """Writes at most ``LINES_PER_SECOND`` lines a second of ``clock``; the next line reports how many were left out.
 
     Threads: any.
     """

@@ -21,7 +21,7 @@ QUOTA_TYPES = ("Produce", "Fetch", "Request", "ControllerMutation", "ConnectionR
 
 
 class Column(NamedTuple):
-    """One column. ``json``: where it stands in the JSON object, parts joined by dots; times there are milliseconds.
+    """One column. ``json``: its path in the JSON object, parts joined by dots; times there are milliseconds.
 
     ``fields`` are those of a list's elements, else empty. Every column may be null.
     """
@@ -87,9 +87,9 @@ COLUMNS = (
     Column("send_time_us", INT64, "sendTimeMs"),
     Column("total_time_us", INT64, "totalTimeMs"),
     Column("network_time_us", INT64, "networkTimeMs"),  # of the network thread, within the others
-    Column("throttle_time_ms", INT32, "throttleTimeMs"),  # told to the client; not inside the total
-    Column("error_code", INT16, "errorCode"),  # the first one other than 0, 0 where all is well
-    Column("error_count", INT32, "errorCount"),  # how often it stands in the response
+    Column("throttle_time_ms", INT32, "throttleTimeMs"),  # in the response; not part of the total
+    Column("error_code", INT16, "errorCode"),  # the first one other than 0; 0 without an error
+    Column("error_count", INT32, "errorCount"),  # how often it is in the response
     Column("sampling", FLOAT64, "sampling"),  # the share of requests that is recorded
     Column("repeated", INT32, "repeated"),  # requests this record stands for: idle polls of a second are one
     Column("verdicts", LIST, "quota.verdicts", VERDICT),

@@ -101,7 +101,7 @@ class Exposition:
         ProcessCollector(registry=registry)
         try:
             encoder, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # a version that is none: what a scraper gets that says nothing
+        except (TypeError, ValueError):  # an invalid version: the format for a scraper that names none
             encoder, content_type = choose_encoder("")
         return encoder(registry), content_type
 

@@ -85,7 +85,7 @@ class Metrics:
 
     Args:
         config: for sensors that bring none; its tags are merged into every name made by ``metric_name``.
-        clock: tells the time; None is the process's system clock.
+        clock: source of time; None is the process's system clock.
         expires: whether ``expire_inactive`` removes idle sensors; the owner calls it every EXPIRY_INTERVAL_MS.
     Threads: any.
     """

@@ -41,7 +41,7 @@ class ControlServer:
         broker: to be steered; it may be stopped and started meanwhile.
         listener: host:port on the loopback interface; port 0 takes a free one.
         token: what clients must send as ``Authorization: Bearer TOKEN``; empty: a random one.
-        on_shutdown: called once, on a thread of its own, when a client asks for the end; None stops the broker.
+        on_shutdown: called once, on its own thread, when a client requests shutdown; None stops the broker.
     Raises: ValueError for a listener that is not loopback; OSError when it cannot be bound (both from ``start``).
     Threads: start and stop from one thread at a time.
     """
@@ -142,7 +142,7 @@ class _Handler(HttpHandler):
             raise ControlError(411, "send a Content-Length")
         text = self.headers.get("Content-Length", "0")
         if not (text.isascii() and text.isdigit()):
-            raise ControlError(400, f"Content-Length is no number: {text!r}")
+            raise ControlError(400, f"expected a number as Content-Length, got {text!r}")
         if len(text) > 12 or int(text) > MAX_BODY_BYTES:
             raise ControlError(413, f"a body has at most {MAX_BODY_BYTES} bytes")
         raw = self.rfile.read(int(text))

@@ -230,9 +230,9 @@ class Routes:
 
 
 def _notified(fault: Fault) -> Body:
-    told: Body = {"id": fault.id, "hits": fault.hits, "left": fault.left, "action": fault.action}
-    told["keys"] = sorted(fault.keys)
-    return {**told, "topic": fault.topic, "client_id": fault.client_id}
+    shown: Body = {"id": fault.id, "hits": fault.hits, "left": fault.left, "action": fault.action}
+    shown["keys"] = sorted(fault.keys)
+    return {**shown, "topic": fault.topic, "client_id": fault.client_id}
 
 
 def _take(body: Body, name: str, kind: type | tuple[type, ...], default: Any = _MISSING) -> Any:
@@ -250,7 +250,7 @@ def _take(body: Body, name: str, kind: type | tuple[type, ...], default: Any = _
 
 
 def _end(body: Body) -> None:
-    """Raise ValueError if a field is left that nobody knows."""
+    """Raise ValueError if an unknown field is left."""
     if body:
         raise ValueError(f"unknown field {sorted(body)[0]!r}")
 

@@ -191,7 +191,7 @@ class EmbeddedBroker(Broker):
         return Snapshot(place, temporary)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot, which can be of another broker; what was done since is gone. Faults stay.
+        """Go back to a snapshot, which can be of another broker; later changes are lost. Faults stay.
 
         Raises: RuntimeError when the data is in memory only; FileNotFoundError when it was discarded; OSError.
         """

@@ -274,7 +274,7 @@ class FaultRules:
             for rule in self._rules:
                 rule.note_seen(entry.name)
             if hidden and any(rule.left != 0 and self._needs_topics(rule, entry.key) for rule in self._rules):
-                pass  # which topics it is about only a new session would tell
+                pass  # only the first request of a session names its topics
             else:
                 fault = next((one for one in self._rules if one.meets(entry.key, client_id, topics)), None)
                 if fault is None:
@@ -372,7 +372,7 @@ class FaultRules:
             self._thread.start()
 
     def end(self) -> None:
-        """The broker stops: nothing is held back any more, what was is closed."""
+        """The broker stops: delay no further requests, and close the connections of delayed ones."""
         with self.changed:
             self._suspended = True
             held = [request for _, request in self._held] + list(self._waiting.values())

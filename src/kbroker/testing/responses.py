@@ -49,7 +49,7 @@ _NATIVE: dict[int, ErrorResponseBuilder] = {PRODUCE: _produce, FETCH: _fetch}
 
 
 def continues_session(key: int, version: int, body: Body) -> bool:
-    """Whether this is a Fetch that only tells what has changed in its session: its topics are not in it."""
+    """Whether this is a Fetch that only names what has changed in its session: its topics are not in it."""
     return key == FETCH and version >= FETCH_SESSIONS_FROM and body["SessionId"] != 0 and body["SessionEpoch"] > 0
 
 

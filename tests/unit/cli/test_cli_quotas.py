@@ -281,7 +281,7 @@ def test_a_broker_without_quota_requests_is_explained(broker):
     del broker.ranges[DESCRIBE]
     text = refusal(run(broker, "quotas", "list"), 1)
     assert text == (
-        f"UNSUPPORTED_VERSION: {broker.bootstrap} offers versions none of DescribeClientQuotas, we speak 0-1: "
+        f"UNSUPPORTED_VERSION: {broker.bootstrap} offers versions none of DescribeClientQuotas, kbroker supports 0-1: "
         "brokers have quota requests from Kafka 2.6 on"
     )
 

@@ -99,7 +99,7 @@ def test_not_controller_is_tried_again_with_fresh_metadata(broker, cluster, fake
 def test_default_partition_count_needs_a_version_that_has_it(broker):
     """-1 partitions is refused here, not misread there, by a broker before CreateTopics v4."""
     broker.ranges[CREATE_TOPICS] = (2, 3)
-    with Cluster(broker.bootstrap) as cluster, pytest.raises(KafkaError, match="wants partitions"):
+    with Cluster(broker.bootstrap) as cluster, pytest.raises(KafkaError, match="too old for defaults"):
         Admin(cluster).create_topics([NewTopic("t")])
 
 
@@ -117,10 +117,10 @@ def test_a_broker_that_is_not_there_is_no_wait(broker, kind):
     """Its configs are refused by what the metadata says, without a retry and without asking another broker."""
     slept = []
     with Cluster(broker.bootstrap, sleep=slept.append) as cluster:
-        with pytest.raises(KafkaError, match="the cluster has no broker 99, its brokers: 7") as refused:
+        with pytest.raises(KafkaError, match=r"expected one of the cluster's brokers \(7\), got 99") as refused:
             Admin(cluster).describe_configs(kind, "99")
         assert refused.value.error is Errors.BROKER_NOT_AVAILABLE
-        with pytest.raises(KafkaError, match="the cluster has no broker 99, its brokers: 7"):
+        with pytest.raises(KafkaError, match=r"expected one of the cluster's brokers \(7\), got 99"):
             Admin(cluster).alter_configs(kind, "99", [ConfigChange("x", ConfigOperation.SET, "1")])
     assert slept == broker.asked(32) == broker.asked(44) == []
 

@@ -70,13 +70,13 @@ def raw_response(data: bytes) -> Iterator[Connection]:
         (b"", "the broker closed the connection"),
         (b"\0\0", "the broker closed the connection"),
         (struct.pack(">i", 100) + b"x", "the broker closed the connection"),
-        (struct.pack(">i", -1), "a response of -1 bytes was announced"),
-        (struct.pack(">i", 3), "a response of 3 bytes was announced"),
-        (struct.pack(">i", 1001), "a response of 1001 bytes was announced"),
-        (b"HTTP/1.1 400 Bad Request", "is this a Kafka plaintext port?"),
-        (struct.pack(">ii", 4, 99), "answer to request 99 where 1 was awaited"),
-        (struct.pack(">ii", 4, 1), "undecodable answer to Metadata version 9"),
-        (struct.pack(">iiB", 5, 1, 0xFF), "undecodable answer to Metadata version 9"),
+        (struct.pack(">i", -1), "expected a response of 4 to 1000 bytes, got -1"),
+        (struct.pack(">i", 3), "expected a response of 4 to 1000 bytes, got 3"),
+        (struct.pack(">i", 1001), "expected a response of 4 to 1000 bytes, got 1001"),
+        (b"HTTP/1.1 400 Bad Request", "is this a Kafka port, without TLS?"),
+        (struct.pack(">ii", 4, 99), "correlation id mismatch: expected 1, got 99"),
+        (struct.pack(">ii", 4, 1), "cannot decode the response to Metadata version 9"),
+        (struct.pack(">iiB", 5, 1, 0xFF), "cannot decode the response to Metadata version 9"),
     ],
 )
 def test_bad_answers_close_the_connection(data, message):
@@ -133,7 +133,7 @@ def test_no_common_version_is_named(broker, cluster, theirs):
     broker.ranges.pop(METADATA)
     if theirs is not None:
         broker.ranges[METADATA] = theirs
-    with Cluster(broker.bootstrap) as fresh, pytest.raises(KafkaError, match="of Metadata, we speak") as caught:
+    with Cluster(broker.bootstrap) as fresh, pytest.raises(KafkaError, match="of Metadata, kbroker supports") as caught:
         fresh.fetch_metadata(None)
     assert Errors.UNSUPPORTED_VERSION is caught.value.error
 

@@ -131,7 +131,9 @@ def test_a_log_that_ends_early_is_told(cluster, broker, time):
         return real(version, body)
 
     broker.handlers[FETCH] = slow
-    with pytest.raises(KafkaError, match="partition t-0 at offset 10: nothing up to offset 12 came within 5 s"):
+    with pytest.raises(
+        KafkaError, match="partition t-0 at offset 10: expected records up to offset 12, got none within 5 s"
+    ):
         offsets(reader(cluster, 8, 12))
 
 

@@ -27,7 +27,7 @@ BROKER_TABLE: Mapping[str, ConfigKey] = {
 RATE_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in RATE_KEYS}
 TOPIC_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(TOPIC_KEYS, key=lambda key: key.name)}
 
-#: Keys that a listener may have of its own, as ``listener.name.<name in lower case>.<key>``.
+#: Keys that can be set for one listener, as ``listener.name.<name in lower case>.<key>``.
 LISTENER_KEYS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
 _OF_LISTENER = re.compile(r"listener\.name\.([^.]*)\.(.*)")
 
@@ -47,7 +47,7 @@ _NOT_SETTINGS = frozenset(
 
 
 def broker_key(name: str) -> ConfigKey | None:
-    """The row of a broker key, or of one that a listener has of its own; None if there is no such key."""
+    """The row of a broker key, with or without a listener's prefix; None if there is no such key."""
     key = BROKER_TABLE.get(name) or RATE_TABLE.get(name)
     if key is None and base_name(name) != name:
         key = BROKER_TABLE[base_name(name)]._replace(name=name)
@@ -73,7 +73,7 @@ def of_listener(name: str) -> str | None:
 
 
 def base_name(name: str) -> str:
-    """The broker's key of a key that a listener has of its own; any other name as it is."""
+    """The broker's key for a key with a listener's prefix; any other name unchanged."""
     match = _OF_LISTENER.fullmatch(name)
     return match[2] if match is not None and match[2] in LISTENER_KEYS else name
 
@@ -151,28 +151,28 @@ class BrokerConfig:
         """The value of a whole-number key that is never null."""
         value = self.value(name)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} is not a whole number: {value!r}")
+            raise TypeError(f"{name}: expected a whole number, got {value!r}")
         return value
 
     def boolean(self, name: str) -> bool:
         """The value of a true/false key."""
         value = self.value(name)
         if not isinstance(value, bool):
-            raise TypeError(f"{name} is not true or false: {value!r}")
+            raise TypeError(f"{name}: expected true or false, got {value!r}")
         return value
 
     def text(self, name: str) -> str:
         """The value of a text key, empty if null."""
         value = self.value(name)
         if value is not None and not isinstance(value, str):
-            raise TypeError(f"{name} is not a text: {value!r}")
+            raise TypeError(f"{name}: expected a string, got {value!r}")
         return value or ""
 
     def words(self, name: str) -> tuple[str, ...]:
         """The value of a list key, empty if null."""
         value = self.value(name)
         if value is not None and not isinstance(value, tuple):
-            raise TypeError(f"{name} is not a list: {value!r}")
+            raise TypeError(f"{name}: expected a list, got {value!r}")
         return value or ()
 
     def is_set(self, name: str) -> bool:
@@ -242,7 +242,7 @@ class BrokerConfig:
 
     @property
     def advertised_listeners(self) -> list[Listener]:
-        """What clients are told; empty when it follows from ``listeners``."""
+        """The addresses that clients get; empty when they follow from ``listeners``."""
         protocols = self.words("listener.security.protocol.map")
         return advertised_listeners(self.words("advertised.listeners"), self.listeners, protocols)
 
@@ -295,7 +295,7 @@ class BrokerConfig:
         return other
 
     def _check(self) -> None:
-        """What one key alone cannot tell. Raises: ConfigError."""
+        """Check rules that concern several keys. Raises: ConfigError."""
         request_max = self.integer("socket.request.max.bytes")
         queued = self.integer("queued.max.request.bytes")
         if 0 < queued < request_max:

@@ -1,8 +1,8 @@
-"""Broker keys of Kafka's that change nothing here: some are taken and shown, the others are refused at run time.
+"""Broker keys of Kafka without effect here: some are accepted and described, the others are refused at run time.
 
-What one broker without tiered storage, transactions or the new group protocols has no use for is accepted, so that
-tools which set it find it again. Names only known to be Kafka's are refused where a change would be a lie: Kafka reads
-them at start, or would apply them and kbroker would not.
+Keys of tiered storage, of replication and of group protocols that kbroker does not have are accepted, so that tools
+which set them read them back. FIXED_NAMES are refused: Kafka reads them at start only, or would apply a change that
+kbroker cannot apply.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = (
     ConfigType.DOUBLE,
     ConfigType.LIST,
 )
-TIERED, GROUPS = "Accepted; there is no tiered storage.", "Accepted; these groups are not served."
+TIERED = "Accepted without effect; tiered storage is not supported."
+GROUPS = "Accepted without effect; groups of this kind are not supported."
 GROUP_ASSIGNMENT_MAX_MS = 15_000  # group.consumer.max.assignment.interval.ms, and those of the other kinds
-ONE_BROKER = "Accepted; one broker replicates nothing."
+ONE_BROKER = "Accepted without effect; there is one broker."
 
 
 def _key(name: str, kind: ConfigType, default: ConfigValue, validator: Validator | None, doc: str) -> ConfigKey:
@@ -51,13 +52,13 @@ ACCEPTED_KEYS: tuple[ConfigKey, ...] = (
     _key("group.consumer.assignment.interval.ms", INT, 1000, between(0), GROUPS),
     _key("group.share.assignment.interval.ms", INT, 1000, between(0), GROUPS),
     _key("group.streams.assignment.interval.ms", INT, 1000, between(0), GROUPS),
-    _key("group.coordinator.cached.buffer.max.bytes", INT, 1_048_588, between(512 * 1024), "Accepted."),
+    _key("group.coordinator.cached.buffer.max.bytes", INT, 1_048_588, between(512 * 1024), "Accepted without effect."),
     _key("share.coordinator.cached.buffer.max.bytes", INT, 1_048_588, between(512 * 1024), GROUPS),
-    _key("transaction.partition.verification.enable", BOOLEAN, True, None, "Accepted; there are no transactions."),
+    _key("transaction.partition.verification.enable", BOOLEAN, True, None, "Accepted without effect."),
 )
 
-_NOT_SERVED = "Accepted; there is no Kerberos and no bearer token."
-_OWN_TLS = "Accepted; TLS is OpenSSL's."
+_NOT_SERVED = "Accepted without effect; Kerberos and bearer tokens are not supported."
+_OWN_TLS = "Accepted without effect; OpenSSL provides TLS."
 
 
 def _of_one(name: str, kind: ConfigType, default: ConfigValue, validator: Validator | None, doc: str) -> ConfigKey:
@@ -75,16 +76,18 @@ ACCEPTED_KEYS += (
     _of_one("sasl.login.refresh.min.period.seconds", SHORT, 60, None, _NOT_SERVED),
     _of_one("sasl.login.refresh.window.factor", DOUBLE, 0.8, None, _NOT_SERVED),
     _of_one("sasl.login.refresh.window.jitter", DOUBLE, 0.05, None, _NOT_SERVED),
-    _of_one("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, "Accepted; there is one broker."),
-    _of_one("ssl.endpoint.identification.algorithm", STRING, "https", None, "Accepted; there is one broker."),
+    _of_one("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, ONE_BROKER),
+    _of_one("ssl.endpoint.identification.algorithm", STRING, "https", None, ONE_BROKER),
     _of_one("ssl.keymanager.algorithm", STRING, "SunX509", None, _OWN_TLS),
-    _of_one("ssl.protocol", STRING, "TLSv1.3", None, "Accepted; ssl.enabled.protocols says which versions are served."),
+    _of_one(
+        "ssl.protocol", STRING, "TLSv1.3", None, "Accepted without effect; ssl.enabled.protocols sets the versions."
+    ),
     _of_one("ssl.provider", STRING, None, None, _OWN_TLS),
     _of_one("ssl.secure.random.implementation", STRING, None, None, _OWN_TLS),
     _of_one("ssl.trustmanager.algorithm", STRING, "PKIX", None, _OWN_TLS),
 )
 
-#: Those that are shown only once they are set.
+#: Keys that are described only while they are set.
 RATE_KEYS: tuple[ConfigKey, ...] = tuple(
     _key(name, LONG, None, between(0), ONE_BROKER)
     for name in (
@@ -171,5 +174,5 @@ _NOT_APPLIED = """
     ssl.engine.factory.class ssl.keystore.password ssl.truststore.password
 """
 
-#: Names of Kafka's that cannot be changed at run time here, and have no row.
+#: Names of Kafka's keys that have no row here and cannot be changed at run time.
 FIXED_NAMES = frozenset(_READ_AT_START.split() + _NOT_APPLIED.split())

@@ -1,7 +1,6 @@
 """Configuration keys of groups and of client metrics subscriptions: stored and described as Kafka does.
 
-What they govern is not served yet (the new group protocols, share and streams groups, client telemetry): a value counts
-once it is.
+They have no effect: the new group protocols, share and streams groups and client telemetry are not supported yet.
 """
 
 from __future__ import annotations
@@ -54,28 +53,32 @@ def _key(
 
 
 _GROUP_KEYS = (
-    _key("consumer.assignment.interval.ms", INT, 1000, between(0), "Shortest time between two assignments."),
+    _key("consumer.assignment.interval.ms", INT, 1000, between(0), "Minimum milliseconds between two assignments."),
     _key("consumer.heartbeat.interval.ms", INT, 5000, between(1), "Heartbeat interval of members of a consumer group."),
     _key("consumer.session.timeout.ms", INT, 45_000, between(1), "Session timeout of members of a consumer group."),
-    _key("share.assignment.interval.ms", INT, 1000, between(0), "Shortest time between two assignments."),
-    _key("share.auto.offset.reset", STRING, "latest", offset_reset(), "Where a share group begins.", has_synonym=False),
-    _key("share.delivery.count.limit", INT, 5, between(2), "How often a record is delivered at most."),
+    _key("share.assignment.interval.ms", INT, 1000, between(0), "Minimum milliseconds between two assignments."),
+    _key("share.auto.offset.reset", STRING, "latest", offset_reset(),
+         "Position at which a share group starts.", has_synonym=False),
+    _key("share.delivery.count.limit", INT, 5, between(2), "Maximum number of deliveries of a record."),
     _key("share.heartbeat.interval.ms", INT, 5000, between(1), "Heartbeat interval of members of a share group."),
     _key("share.isolation.level", STRING, "read_uncommitted", one_of("read_committed", "read_uncommitted"),
          "Isolation of a share group's reads.", has_synonym=False),
-    _key("share.partition.max.record.locks", INT, 2000, between(100), "Records of a partition out at once."),
-    _key("share.record.lock.duration.ms", INT, 30_000, between(1000), "How long a member may hold a record."),
-    _key("share.renew.acknowledge.enable", BOOLEAN, True, None, "Whether a member may hold a record for longer.",
+    _key("share.partition.max.record.locks", INT, 2000, between(100),
+         "Maximum number of records of a partition that are locked at once."),
+    _key("share.record.lock.duration.ms", INT, 30_000, between(1000),
+         "Milliseconds for which a member locks a record."),
+    _key("share.renew.acknowledge.enable", BOOLEAN, True, None, "Whether a member may renew the lock of a record.",
          has_synonym=False),
     _key("share.session.timeout.ms", INT, 45_000, between(1), "Session timeout of members of a share group."),
-    _key("streams.assignment.interval.ms", INT, 1000, between(0), "Shortest time between two assignments."),
+    _key("streams.assignment.interval.ms", INT, 1000, between(0), "Minimum milliseconds between two assignments."),
     _key("streams.heartbeat.interval.ms", INT, 5000, between(1), "Heartbeat interval of members of a streams group."),
-    _key("streams.initial.rebalance.delay.ms", INT, 3000, between(0), "How long a new group waits for more members."),
+    _key("streams.initial.rebalance.delay.ms", INT, 3000, between(0),
+         "Milliseconds that a new group waits for more members."),
     _key("streams.num.standby.replicas", INT, 0, between(0), "Standby replicas of each task."),
     _key("streams.session.timeout.ms", INT, 45_000, between(1), "Session timeout of members of a streams group."),
 )  # fmt: skip
 
-#: Limits that broker settings put on a group's own: lowest and highest, with the part of the setting's name.
+#: Minimum and maximum of a group's config, from the broker's config whose name (with min or max inserted) comes first.
 _GROUP_LIMITS: Mapping[str, tuple[str, int, int]] = {
     "consumer.assignment.interval.ms": ("group.consumer.{}.assignment.interval.ms", 0, 15_000),
     "consumer.heartbeat.interval.ms": ("group.consumer.{}.heartbeat.interval.ms", 5000, 15_000),
@@ -93,12 +96,16 @@ _GROUP_LIMITS: Mapping[str, tuple[str, int, int]] = {
 }
 
 _METRICS_KEYS = (
-    _key("interval.ms", INT, 300_000, None, "How often clients push their metrics.", has_synonym=False),
-    _key("match", LIST, (), None, "Which clients: name=expression, with commas.", has_synonym=False),
-    _key("metrics", LIST, (), None, "Prefixes of the names of the metrics that are wanted.", has_synonym=False),
+    _key(
+        "interval.ms", INT, 300_000, None, "Milliseconds between two pushes of a client's metrics.", has_synonym=False
+    ),
+    _key(
+        "match", LIST, (), None, "Clients of the subscription: name=expression, separated by commas.", has_synonym=False
+    ),
+    _key("metrics", LIST, (), None, "Prefixes of the names of the metrics to push.", has_synonym=False),
 )
 
-#: What of a client a subscription can be held against.
+#: Properties of a client that a subscription can match.
 MATCH_NAMES = frozenset(
     {
         "client_instance_id",
@@ -144,7 +151,7 @@ def validate_client_metrics_configs(configs: Mapping[str, str]) -> None:
 
 
 def _check_match(word: str) -> None:
-    """Refuse a word of ``match`` that is no known name and a regular expression. Raises: ConfigError."""
+    """Refuse a word of ``match`` that is not NAME=REGULAR EXPRESSION of a known name. Raises: ConfigError."""
     parts = [trim(part) for part in word.split("=")]
     if len(parts) != 2 or parts[0] not in MATCH_NAMES or not parts[1] or not is_java_pattern(parts[1]):
         raise ConfigError("", word, f"Illegal client matching pattern: {word}")

@@ -1,7 +1,7 @@
-"""Broker keys about who clients are: SASL, TLS, principals. Those of LISTENER_KEYS may be set for one listener alone.
+"""Broker keys about SASL, TLS and principals. Those of LISTENER_KEYS can be set for one listener alone.
 
-``listener.name.<listener in lower case>.<key>`` wins over ``<key>``; of a mechanism's own keys, which exist with the
-prefix only, ``listener.name.sasl_ssl.plain.sasl.jaas.config`` is one.
+``listener.name.<listener in lower case>.<key>`` overrides ``<key>``. The keys of a mechanism exist with that prefix
+only, for example ``listener.name.sasl_ssl.plain.sasl.jaas.config``.
 """
 
 from __future__ import annotations
@@ -41,42 +41,43 @@ def _key(
 
 LISTENER_KEYS: tuple[ConfigKey, ...] = (
     _key("sasl.enabled.mechanisms", LIST, (), one_of(*SASL_MECHANISMS),
-         "Mechanisms of SASL listeners, in the order clients are told. A SASL listener needs one; GSSAPI, Kafka's "
-         "default, is not served."),
+         "Mechanisms of SASL listeners, in the order that clients get. A SASL listener needs at least one; GSSAPI, "
+         "Kafka's default, is not supported."),
     _key("connections.max.reauth.ms", LONG, 0, between(0),
-         "How long a SASL authentication counts, in milliseconds; a client must renew it by then, or its next request "
-         "closes the connection. 0: as long as the connection."),
+         "Milliseconds that a SASL authentication is valid. A client must renew it by then, or its next request closes "
+         "the connection. 0: it is valid as long as the connection."),
     _key("sasl.server.max.receive.size", INT, 524_288, between(1),
-         "Largest frame in bytes before a SASL client is known; a larger one closes."),
-    _key("ssl.keystore.type", STRING, "PEM", one_of("PEM"), "Form of the broker's key and certificates."),
+         "Largest frame in bytes before a SASL client is authenticated; a larger one closes the connection."),
+    _key("ssl.keystore.type", STRING, "PEM", one_of("PEM"), "Format of the broker's key and certificates."),
     _key("ssl.keystore.location", STRING, None, None,
          "PEM file with the broker's private key and its certificates, the broker's own first.", HIGH),
-    _key("ssl.keystore.key", PASSWORD, None, None, "The private key itself, PEM; instead of ssl.keystore.location.",
+    _key("ssl.keystore.key", PASSWORD, None, None, "The private key itself, in PEM; instead of ssl.keystore.location.",
          HIGH),
     _key("ssl.keystore.certificate.chain", PASSWORD, None, None,
-         "The certificates themselves, PEM; with ssl.keystore.key.", HIGH),
-    _key("ssl.key.password", PASSWORD, None, None, "Password of the private key, where it is encrypted.", HIGH),
-    _key("ssl.truststore.type", STRING, "PEM", one_of("PEM"), "Form of the certificates that sign those of clients."),
+         "The certificates themselves, in PEM; with ssl.keystore.key.", HIGH),
+    _key("ssl.key.password", PASSWORD, None, None, "Password of the private key, if it is encrypted.", HIGH),
+    _key("ssl.truststore.type", STRING, "PEM", one_of("PEM"), "Format of the certificates that sign those of clients."),
     _key("ssl.truststore.location", STRING, None, None,
          "PEM file with the certificates that sign those of clients. Unset: the system's.", HIGH),
     _key("ssl.truststore.certificates", PASSWORD, None, None,
-         "The certificates themselves, PEM; instead of ssl.truststore.location.", HIGH),
+         "The certificates themselves, in PEM; instead of ssl.truststore.location.", HIGH),
     _key("ssl.client.auth", STRING, "none", one_of("required", "requested", "none"),
-         "Whether TLS clients show a certificate: required refuses those who do not, requested takes them as "
-         "ANONYMOUS."),
+         "Whether TLS clients send a certificate. required: the broker refuses clients without one; requested: they "
+         "are ANONYMOUS."),
     _key("ssl.enabled.protocols", LIST, ("TLSv1.2", "TLSv1.3"), one_of("TLSv1.2", "TLSv1.3"), "Versions of TLS."),
     _key("ssl.cipher.suites", LIST, (), None, "Ciphers of TLS 1.2 by OpenSSL's names; empty: Python's choice.", LOW),
     _key("ssl.principal.mapping.rules", STRING, "DEFAULT", None,
-         "How a certificate's distinguished name becomes a user's name: DEFAULT takes all of it, "
-         "RULE:pattern/replacement/[LU] a part; the first rule that matches wins.", LOW),
+         "How a certificate's distinguished name becomes a user name: DEFAULT uses all of it, "
+         "RULE:pattern/replacement/[LU] a part; the first rule that matches applies.", LOW),
 )  # fmt: skip
 
 SECURITY_KEYS: tuple[ConfigKey, ...] = (
     *LISTENER_KEYS,
     _key("connection.failed.authentication.delay.ms", INT, 100, between(0),
-         "How long a client waits for the news that its authentication failed, in milliseconds; below "
+         "Milliseconds by which the response to a failed authentication is delayed; less than "
          "connections.max.idle.ms.", LOW),
-    _key("security.inter.broker.protocol", STRING, "PLAINTEXT", None, "Accepted; there is one broker."),
+    _key("security.inter.broker.protocol", STRING, "PLAINTEXT", None,
+         "Accepted without effect; there is one broker."),
 )  # fmt: skip
 
 JAAS_CONFIG = _key(

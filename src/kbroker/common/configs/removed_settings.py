@@ -12,7 +12,7 @@ _OVERRIDE = re.compile(r"(.+)[:=]\s*(\d+\s*[KMG]?)B?", re.IGNORECASE)
 def suggest_replacement(name: str, value: str) -> str | None:
     """Return a sentence with the command to be run once instead of a setting; None if it was never one.
 
-    Quotas are set at run time and remembered. ``value`` as it stands in the file: 2M, or clientA:4M,clientB:10M.
+    Quotas are set at run time and remembered. ``value`` as in the file: 2M, or clientA:4M,clientB:10M.
     """
     match = _QUOTA.fullmatch(name)
     if match is None:

@@ -26,7 +26,7 @@ _CLIENT_FINAL = rf"(c=({_BASE64}),r=({_PRINTABLE}){_EXTENSIONS}),p=({_BASE64})"
 
 
 class ScramError(ValueError):
-    """A message that is none, or a proof that proves nothing. The text may tell about users: it is for logs only."""
+    """Malformed SCRAM message or failed proof. The text may reveal whether a user exists: log it, never send it."""
 
 
 class Mechanism(NamedTuple):
