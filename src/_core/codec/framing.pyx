@@ -1,10 +1,11 @@
 """Frame state machine. Memory grows with the bytes that arrive, the pool is charged with the size that was declared."""
 cimport cython
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.stdlib cimport malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from kbroker._core.arguments cimport integer
+from kbroker._core.codec.bytes cimport load_i32
 from kbroker._core.requests.memory_pool cimport MemoryPool, Pool, pool_free, pool_retain, pool_try_allocate
 from kbroker._core.requests.request cimport Request, request_free, request_new
 
@@ -60,9 +61,7 @@ cdef bint ensure_capacity(Request *frame, int64_t limit) noexcept nogil:
 
 
 cdef inline int head_complete(Framing *framing, FrameReader *reader) noexcept nogil:
-    cdef int32_t declared = <int32_t>(
-        (<uint32_t>reader.head[0] << 24) | (<uint32_t>reader.head[1] << 16)
-        | (<uint32_t>reader.head[2] << 8) | <uint32_t>reader.head[3])
+    cdef int32_t declared = load_i32(reader.head)
     if declared < 0 or declared > (reader.limit_bytes if reader.limit_bytes > 0 else framing.max_size_bytes):
         return FEED_INVALID
     reader.declared_bytes = declared

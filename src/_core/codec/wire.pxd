@@ -4,9 +4,13 @@ A ``Reader`` that runs over its end, or meets a malformed varint, turns ``bad`` 
 callers check once, after a structure. A ``Writer`` that cannot grow turns ``failed``. Neither is shared between
 threads.
 """
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
+
+from kbroker._core.codec.bytes cimport (
+    get_uvarint, load_i16, load_i32, load_i64, put_uvarint, store_16, store_32, store_64, uvarint_bytes,
+)
 
 cdef struct Reader:
     const char *at
@@ -42,40 +46,26 @@ cdef inline int8_t read_i8(Reader *r) noexcept nogil:
     return 0 if p == NULL else <int8_t>p[0]
 
 cdef inline int16_t read_i16(Reader *r) noexcept nogil:
-    cdef const uint8_t *p = <const uint8_t *>read_bytes(r, 2)
-    if p == NULL:
-        return 0
-    return <int16_t>(<uint16_t>((p[0] << 8) | p[1]))
-
-cdef inline uint32_t load_u32(const uint8_t *p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | <uint32_t>p[3]
+    cdef const char *p = read_bytes(r, 2)
+    return 0 if p == NULL else load_i16(p)
 
 cdef inline int32_t read_i32(Reader *r) noexcept nogil:
-    cdef const uint8_t *p = <const uint8_t *>read_bytes(r, 4)
-    return 0 if p == NULL else <int32_t>load_u32(p)
+    cdef const char *p = read_bytes(r, 4)
+    return 0 if p == NULL else load_i32(p)
 
 cdef inline int64_t read_i64(Reader *r) noexcept nogil:
-    cdef const uint8_t *p = <const uint8_t *>read_bytes(r, 8)
-    if p == NULL:
-        return 0
-    return <int64_t>((<uint64_t>load_u32(p) << 32) | <uint64_t>load_u32(p + 4))
+    cdef const char *p = read_bytes(r, 8)
+    return 0 if p == NULL else load_i64(p)
 
 cdef inline uint32_t read_uvarint(Reader *r) noexcept nogil:
-    """An unsigned varint of at most five bytes and 32 bits."""
-    cdef uint64_t value = 0
-    cdef int shift = 0
-    cdef uint8_t byte
-    while not r.bad and r.at < r.end and shift <= 28:
-        byte = <uint8_t>r.at[0]
-        r.at += 1
-        value |= <uint64_t>(byte & 127) << shift
-        if byte < 128:
-            if value > 0xFFFFFFFFu:
-                break
-            return <uint32_t>value
-        shift += 7
-    r.bad = True
-    return 0
+    """A length, a count or a tag: bad above 2^31 - 1."""
+    cdef uint32_t value = 0
+    cdef int size = 0 if r.bad else get_uvarint(r.at, r.end, &value)
+    if size == 0:
+        r.bad = True
+        return 0
+    r.at += size
+    return value
 
 cdef inline int64_t read_length(Reader *r, bint flexible, bint wide) noexcept nogil:
     """Length of a string (wide = 0) or of bytes and arrays (wide = 1); -1 for null. Negative others are bad."""
@@ -145,12 +135,6 @@ cdef inline char *write_reserve(Writer *w, int64_t size_bytes) noexcept nogil:
     w.size_bytes = need
     return w.data + need - size_bytes
 
-cdef inline void store_u32(char *p, uint32_t v) noexcept nogil:
-    p[0] = <char>(v >> 24)
-    p[1] = <char>(v >> 16)
-    p[2] = <char>(v >> 8)
-    p[3] = <char>v
-
 cdef inline void write_i8(Writer *w, int8_t v) noexcept nogil:
     cdef char *p = write_reserve(w, 1)
     if p != NULL:
@@ -159,19 +143,17 @@ cdef inline void write_i8(Writer *w, int8_t v) noexcept nogil:
 cdef inline void write_i16(Writer *w, int16_t v) noexcept nogil:
     cdef char *p = write_reserve(w, 2)
     if p != NULL:
-        p[0] = <char>(<uint16_t>v >> 8)
-        p[1] = <char>v
+        store_16(p, v)
 
 cdef inline void write_i32(Writer *w, int32_t v) noexcept nogil:
     cdef char *p = write_reserve(w, 4)
     if p != NULL:
-        store_u32(p, <uint32_t>v)
+        store_32(p, v)
 
 cdef inline void write_i64(Writer *w, int64_t v) noexcept nogil:
     cdef char *p = write_reserve(w, 8)
     if p != NULL:
-        store_u32(p, <uint32_t>(<uint64_t>v >> 32))
-        store_u32(p + 4, <uint32_t>v)
+        store_64(p, v)
 
 cdef inline void write_raw(Writer *w, const char *data, int64_t size_bytes) noexcept nogil:
     cdef char *p = write_reserve(w, size_bytes)
@@ -179,10 +161,9 @@ cdef inline void write_raw(Writer *w, const char *data, int64_t size_bytes) noex
         memcpy(p, data, <size_t>size_bytes)
 
 cdef inline void write_uvarint(Writer *w, uint32_t v) noexcept nogil:
-    while v > 127:
-        write_i8(w, <int8_t>(v | 128))
-        v >>= 7
-    write_i8(w, <int8_t>v)
+    cdef char *p = write_reserve(w, uvarint_bytes(v))
+    if p != NULL:
+        put_uvarint(p, v)
 
 cdef inline void write_length(Writer *w, int64_t n, bint flexible, bint wide) noexcept nogil:
     """Length of a string (wide = 0), or of bytes and arrays (wide = 1); -1 for null."""

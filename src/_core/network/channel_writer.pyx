@@ -1,5 +1,5 @@
 """Gathers answers into pieces, sends them, and keeps the place in the first one that is not finished."""
-from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.network.channel cimport (
     CLOSE_LOCAL, CLOSE_PEER, KB_AGAIN, KB_FAILED, KB_MAX_PIECES, Channel, kb_piece, kb_piece_set,
@@ -7,6 +7,7 @@ from kbroker._core.network.channel cimport (
 from kbroker._core.network.channel_lifecycle cimport has_ended, loop_close, set_interest
 from kbroker._core.clock cimport clock_now_ns
 from kbroker._core.network.event_loop cimport EventLoop, count
+from kbroker._core.codec.bytes cimport store_32
 from kbroker._core.codec.framing cimport FRAMING_LENGTH_PREFIX
 from kbroker._core.network.poller cimport KB_WRITE
 from kbroker._core.requests.request cimport SEGMENT_FILE, Request, Segment
@@ -17,14 +18,6 @@ cdef extern from "network/socket_io.h" nogil:
 cdef enum:
     FAIR_BYTES = 4194304        # then the other channels get their turn
     COPY_BYTES = 65536          # of a file region, where the transport cannot send files: the loop's scratch buffer
-
-
-cdef inline void put_prefix(unsigned char *into, int64_t size_bytes) noexcept nogil:
-    cdef uint32_t n = <uint32_t>size_bytes
-    into[0] = <unsigned char>(n >> 24)
-    into[1] = <unsigned char>(n >> 16)
-    into[2] = <unsigned char>(n >> 8)
-    into[3] = <unsigned char>n
 
 
 cdef inline int32_t prefix_bytes(EventLoop *loop) noexcept nogil:
@@ -115,7 +108,7 @@ cdef int64_t channel_write(EventLoop *loop, Channel *channel) noexcept nogil:
             offset = channel.segment_sent
             while request is not NULL and pieces_count < KB_MAX_PIECES and not file_next:
                 if prefix_at < prefix:
-                    put_prefix(prefixes[pieces_count], request.response_bytes)
+                    store_32(prefixes[pieces_count], request.response_bytes)
                     kb_piece_set(
                         &pieces[pieces_count], <const char *>prefixes[pieces_count] + prefix_at, prefix - prefix_at)
                     total += prefix - prefix_at

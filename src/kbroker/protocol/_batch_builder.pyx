@@ -9,44 +9,22 @@ from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
+from kbroker._core.codec.bytes cimport put_varlong, store_16, store_32, store_64, varlong_bytes
 from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.protocol._columns cimport Vector, vector_reserve
 from kbroker.protocol._compression cimport CODEC_LEVEL, ZSTD, compress
 from kbroker.protocol._records cimport (
-    BATCH_HEADER_BYTES, CONTROL, CRC_FROM, LENGTH_FROM, LOG_APPEND_TIME, TRANSACTIONAL, store_be)
+    BATCH_HEADER_BYTES, CONTROL, CRC_FROM, LENGTH_FROM, LOG_APPEND_TIME, TRANSACTIONAL)
 
 
 # ---------------------------------------------------------------- records, encoded
-
-cdef inline uint64_t zigzag(int64_t value) noexcept nogil:
-    return (<uint64_t>value << 1) ^ <uint64_t>(value >> 63)
-
-
-cdef inline int varlong_bytes(int64_t value) noexcept nogil:
-    cdef uint64_t bits = zigzag(value)
-    cdef int size = 1
-    while bits >= 0x80:
-        bits >>= 7
-        size += 1
-    return size
-
-
-cdef inline uint8_t *put_varlong(uint8_t *at, int64_t value) noexcept nogil:
-    cdef uint64_t bits = zigzag(value)
-    while bits >= 0x80:
-        at[0] = <uint8_t>(bits | 0x80)
-        at += 1
-        bits >>= 7
-    at[0] = <uint8_t>bits
-    return at + 1
-
 
 cdef inline int64_t blob_bytes(int64_t size) noexcept nogil:
     return varlong_bytes(size) + size if size >= 0 else 1
 
 
 cdef inline uint8_t *put_blob(uint8_t *at, const char *data, int64_t size) noexcept nogil:
-    at = put_varlong(at, size if size >= 0 else -1)
+    at += put_varlong(at, size if size >= 0 else -1)
     if size > 0:
         memcpy(at, data, size)
         at += size
@@ -92,11 +70,14 @@ cdef int draft_add(BatchDraft *draft, int64_t timestamp_ms, int64_t delta, const
         return DRAFT_TOO_LARGE
     if not draft_capacity(draft, body + varlong_bytes(body)):
         return DRAFT_NO_MEMORY
-    at = put_varlong(draft.data + draft.size, body)
+    at = draft.data + draft.size
+    at += put_varlong(at, body)
     at[0] = 0                   # attributes
-    at = put_varlong(put_varlong(at + 1, since), delta)
+    at += 1
+    at += put_varlong(at, since)
+    at += put_varlong(at, delta)
     at = put_blob(put_blob(at, key, key_bytes), value, value_bytes)
-    at = put_varlong(at, header_count)
+    at += put_varlong(at, header_count)
     if headers.size > 0:
         memcpy(at, headers.data, headers.size)
         at += headers.size
@@ -223,19 +204,19 @@ cdef class RecordBatchBuilder:
         cdef bytes out = PyBytes_FromStringAndSize(NULL, BATCH_HEADER_BYTES + size)
         cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(out)
         memcpy(at + BATCH_HEADER_BYTES, PyBytes_AS_STRING(records), size)
-        store_be(at, <uint64_t>self.draft.header.base_offset, 8)
-        store_be(at + 8, <uint64_t>(BATCH_HEADER_BYTES - LENGTH_FROM + size), 4)
-        store_be(at + 12, <uint64_t>self.draft.header.leader_epoch, 4)
+        store_64(at, self.draft.header.base_offset)
+        store_32(at + 8, (BATCH_HEADER_BYTES - LENGTH_FROM + size))
+        store_32(at + 12, self.draft.header.leader_epoch)
         at[16] = 2
-        store_be(at + 21, <uint64_t>self.draft.header.attributes, 2)
-        store_be(at + 23, <uint64_t>last, 4)
-        store_be(at + 27, <uint64_t>self.draft.header.base_timestamp_ms, 8)
-        store_be(at + 35, <uint64_t>self.draft.header.max_timestamp_ms, 8)
-        store_be(at + 43, <uint64_t>self.draft.header.producer_id, 8)
-        store_be(at + 51, <uint64_t>self.draft.header.producer_epoch, 2)
-        store_be(at + 53, <uint64_t>self.draft.header.base_sequence, 4)
-        store_be(at + 57, <uint64_t>self.draft.header.record_count, 4)
-        store_be(at + 17, crc32c(0, <char *>at + CRC_FROM, BATCH_HEADER_BYTES - CRC_FROM + size), 4)
+        store_16(at + 21, self.draft.header.attributes)
+        store_32(at + 23, last)
+        store_64(at + 27, self.draft.header.base_timestamp_ms)
+        store_64(at + 35, self.draft.header.max_timestamp_ms)
+        store_64(at + 43, self.draft.header.producer_id)
+        store_16(at + 51, self.draft.header.producer_epoch)
+        store_32(at + 53, self.draft.header.base_sequence)
+        store_32(at + 57, self.draft.header.record_count)
+        store_32(at + 17, crc32c(0, <char *>at + CRC_FROM, BATCH_HEADER_BYTES - CRC_FROM + size))
         return out
 
 

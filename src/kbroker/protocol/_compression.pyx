@@ -10,8 +10,9 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
+from kbroker._core.codec.bytes cimport load_i32, store_32
 from kbroker._core.codec.crc32c cimport crc32c
-from kbroker.protocol._records cimport BATCH_HEADER_BYTES, CRC_FROM, LENGTH_FROM, BatchHeader, load_be, store_be
+from kbroker.protocol._records cimport BATCH_HEADER_BYTES, CRC_FROM, LENGTH_FROM, BatchHeader
 
 cdef enum:
     FIRST_STEP_BYTES = 1 << 16      # output room of the first try; each further step has four times the room
@@ -201,7 +202,7 @@ cdef int32_t decompress_xerial(decoder, const char *data, int64_t size, int64_t 
     while at < size:
         if size - at < 4:
             return -1
-        length = <int32_t>load_be(data + at, 4)
+        length = load_i32(data + at)
         at += 4
         if length <= 0 or length > size - at:
             return -1
@@ -262,10 +263,10 @@ cdef int32_t batch_recompress(const char *data, const char *records, int64_t rec
     if status != 0:
         return status
     memcpy(out[0], data, BATCH_HEADER_BYTES)
-    store_be(<uint8_t *>out[0] + 8, <uint64_t>(BATCH_HEADER_BYTES - LENGTH_FROM + size), 4)
+    store_32(out[0] + 8, (BATCH_HEADER_BYTES - LENGTH_FROM + size))
     out[0][22] = <char>((data[22] & ~7) | codec)
     size += BATCH_HEADER_BYTES
-    store_be(<uint8_t *>out[0] + 17, crc32c(0, out[0] + CRC_FROM, size - CRC_FROM), 4)
+    store_32(out[0] + 17, crc32c(0, out[0] + CRC_FROM, size - CRC_FROM))
     out_bytes[0] = size
     return 0
 

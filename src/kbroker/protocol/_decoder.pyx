@@ -12,16 +12,16 @@ from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject, PyObject_GenericSetAttr
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 import uuid as _uuid
 
+from kbroker._core.codec.bytes cimport get_uvarint, load_i16, load_i32, load_i64, load_u16, load_u64
 from kbroker.protocol._encoder cimport Plan, fresh_default
 from kbroker.protocol._field cimport (
     BOOL, BYTES, FLOAT64, INT8, INT16, INT32, INT64, STRING, STRUCT, UINT16, UUID, Field,
     has_mutable_default)
-from kbroker.protocol._primitives cimport load_16, load_32, load_64
 
 from kbroker.common.errors import ProtocolError
 
@@ -36,7 +36,7 @@ cdef object ZERO_UUID = _uuid.UUID(int=0)
 cdef object object_new = object.__new__
 
 
-cdef struct Reader:
+cdef struct MessageReader:
     const uint8_t *data
     int64_t size
     int64_t position
@@ -45,69 +45,49 @@ cdef struct Reader:
     PyObject *source            # borrowed: what `data` points into
 
 
-cdef int64_t read_unsigned_varint(const char *data, int64_t size_bytes, int64_t position, uint32_t *out) noexcept nogil:
-    cdef uint64_t value = 0
-    cdef int shift = 0
-    cdef uint8_t byte
-    while position < size_bytes and shift < 35:
-        byte = <uint8_t>data[position]
-        position += 1
-        value |= <uint64_t>(byte & 0x7f) << shift
-        if byte < 0x80:
-            if value > <uint64_t>INT32_MAX:
-                return -1
-            out[0] = <uint32_t>value
-            return position
-        shift += 7
-    return -1
-
-
-cdef int64_t skip_tagged_section(const char *data, int64_t size_bytes, int64_t position) noexcept nogil:
-    cdef uint32_t count, tag, length
-    if position < 0:
-        return -1
-    position = read_unsigned_varint(data, size_bytes, position, &count)
-    if position < 0 or <int64_t>count * 2 > size_bytes - position:
-        return -1
+cdef const char *skip_tagged_section(const char *at, const char *end) noexcept nogil:
+    """The place after it; NULL when it is cut or malformed."""
+    cdef uint32_t count = 0, tag = 0, length = 0
+    cdef int size = get_uvarint(at, end, &count)
+    if size == 0 or <int64_t>count * 2 > end - at - size:
+        return NULL
+    at += size
     while count > 0:
-        position = read_unsigned_varint(data, size_bytes, position, &tag)
-        if position >= 0:
-            position = read_unsigned_varint(data, size_bytes, position, &length)
-        if position < 0 or <int64_t>length > size_bytes - position:
-            return -1
-        position += length
+        size = get_uvarint(at, end, &tag)
+        if size == 0:
+            return NULL
+        at += size
+        size = get_uvarint(at, end, &length)
+        if size == 0 or length > end - at - size:
+            return NULL
+        at += size + <int64_t>length
         count -= 1
-    return position
+    return at
 
 
-cdef int refuse(Reader *r, Field *f, str why) except -1:
+cdef int refuse(MessageReader *r, Field *f, str why) except -1:
     raise ProtocolError(f"{<object>f.name}: {why} at byte {r.position} of {r.size}")
 
 
-cdef inline int need(Reader *r, Field *f, int64_t size) except -1:
+cdef inline int need(MessageReader *r, Field *f, int64_t size) except -1:
     if size > r.size - r.position:
         refuse(r, f, f"{size} bytes needed, {r.size - r.position} left")
     return 0
 
 
-cdef inline int read_varint(Reader *r, Field *f, int64_t *out) except -1:
+cdef inline int read_varint(MessageReader *r, Field *f, int64_t *out) except -1:
     cdef uint32_t value = 0
-    cdef int64_t end
-    if r.position < r.size and r.data[r.position] < 0x80:
-        out[0] = r.data[r.position]
-        r.position += 1
-        return 0
-    end = read_unsigned_varint(<const char *>r.data, r.size, r.position, &value)
-    if end < 0:
+    cdef int size = get_uvarint(r.data + r.position, r.data + r.size, &value)
+    if size == 0:
         if f is NULL:
             raise ProtocolError(f"tagged section: invalid varint at byte {r.position} of {r.size}")
         refuse(r, f, "invalid varint")
-    r.position = end
+    r.position += size
     out[0] = value
     return 0
 
 
-cdef inline int read_length(Reader *r, Field *f, int prefix_bytes, int64_t *out) except -1:
+cdef inline int read_length(MessageReader *r, Field *f, int prefix_bytes, int64_t *out) except -1:
     """Length or count, -1 for null; a null is the caller's to judge."""
     if f.compact:
         read_varint(r, f, out)
@@ -115,9 +95,9 @@ cdef inline int read_length(Reader *r, Field *f, int prefix_bytes, int64_t *out)
         return 0
     need(r, f, prefix_bytes)
     if prefix_bytes == 2:
-        out[0] = <int16_t>load_16(r.data + r.position)
+        out[0] = load_i16(r.data + r.position)
     else:
-        out[0] = <int32_t>load_32(r.data + r.position)
+        out[0] = load_i32(r.data + r.position)
     r.position += prefix_bytes
     if out[0] < 0:  # Kafka reads every negative length as null
         out[0] = -1
@@ -125,7 +105,7 @@ cdef inline int read_length(Reader *r, Field *f, int prefix_bytes, int64_t *out)
 
 
 cdef object read_uuid(const uint8_t *at):
-    cdef uint64_t high = load_64(at), low = load_64(at + 8)
+    cdef uint64_t high = load_u64(at), low = load_u64(at + 8)
     if high == 0 and low == 0:
         return ZERO_UUID
     number = (<object>high << 64) | low
@@ -135,7 +115,7 @@ cdef object read_uuid(const uint8_t *at):
     return out
 
 
-cdef object read_variable(Reader *r, Field *f, bint nullable):
+cdef object read_variable(MessageReader *r, Field *f, bint nullable):
     cdef int64_t length = 0
     read_length(r, f, 2 if f.kind == STRING else 4, &length)
     if length < 0:
@@ -155,7 +135,7 @@ cdef object read_variable(Reader *r, Field *f, bint nullable):
     return view[r.position - length:r.position]
 
 
-cdef object read_value(Reader *r, Field *f, bint nullable):
+cdef object read_value(MessageReader *r, Field *f, bint nullable):
     """One value: a field's, or one element of its array."""
     cdef uint8_t kind = f.kind
     cdef const uint8_t *at = r.data + r.position
@@ -164,7 +144,7 @@ cdef object read_value(Reader *r, Field *f, bint nullable):
     if kind == INT32:
         need(r, f, 4)
         r.position += 4
-        return <int32_t>load_32(at)
+        return load_i32(at)
     if kind == STRING:
         return read_variable(r, f, nullable)
     if kind == STRUCT:
@@ -177,11 +157,11 @@ cdef object read_value(Reader *r, Field *f, bint nullable):
     if kind == INT16:
         need(r, f, 2)
         r.position += 2
-        return <int16_t>load_16(at)
+        return load_i16(at)
     if kind == INT64:
         need(r, f, 8)
         r.position += 8
-        return <int64_t>load_64(at)
+        return load_i64(at)
     if kind == INT8:
         need(r, f, 1)
         r.position += 1
@@ -197,17 +177,17 @@ cdef object read_value(Reader *r, Field *f, bint nullable):
     if kind == UINT16:
         need(r, f, 2)
         r.position += 2
-        return <uint16_t>load_16(at)
+        return load_u16(at)
     if kind == FLOAT64:
         need(r, f, 8)
         r.position += 8
-        bits = load_64(at)
+        bits = load_u64(at)
         memcpy(&number, &bits, 8)
         return number
     return read_variable(r, f, nullable)
 
 
-cdef object read_array(Reader *r, Field *f):
+cdef object read_array(MessageReader *r, Field *f):
     cdef int64_t count = 0, i
     cdef object item
     cdef list out
@@ -230,7 +210,7 @@ cdef object read_array(Reader *r, Field *f):
     return out
 
 
-cdef int read_tagged(Reader *r, Plan plan, dict out) except -1:
+cdef int read_tagged(MessageReader *r, Plan plan, dict out) except -1:
     cdef int64_t count = 0, tag = 0, length = 0, end, whole
     cdef Py_ssize_t i
     cdef Field *f
@@ -262,7 +242,7 @@ cdef int read_tagged(Reader *r, Plan plan, dict out) except -1:
     return 0
 
 
-cdef dict read_struct(Reader *r, Plan plan):
+cdef dict read_struct(MessageReader *r, Plan plan):
     cdef dict out = PyDict_Copy(plan.template)
     cdef Py_ssize_t i
     cdef Field *f
@@ -290,7 +270,7 @@ def decode_from(Plan plan not None, data, Py_ssize_t offset=0):
     Raises: ProtocolError: the bytes are no such struct. ValueError: `offset` is outside `data`.
     """
     cdef Py_buffer buffer
-    cdef Reader r
+    cdef MessageReader r
     PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
     try:
         if offset < 0 or offset > buffer.len:
@@ -311,7 +291,7 @@ def decode(Plan plan not None, data, Py_ssize_t offset=0, int64_t max_elements=E
         max_elements: bound of all its arrays' elements together.
     """
     cdef Py_buffer buffer
-    cdef Reader r
+    cdef MessageReader r
     if max_elements < 0:
         raise ValueError(f"max_elements must be >= 0, got {max_elements}")
     PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
@@ -334,9 +314,8 @@ def skip_tags(data, Py_ssize_t offset=0):
     cdef const uint8_t[::1] view = data
     if offset < 0 or offset > view.shape[0]:
         raise ValueError(f"offset {offset} is outside the {view.shape[0]} bytes of data")
-    cdef int64_t end = -1
-    if view.shape[0] > 0:
-        end = skip_tagged_section(<const char *>&view[0], view.shape[0], offset)
-    if end < 0:
+    cdef const char *data_at = <const char *>&view[0] if view.shape[0] > 0 else NULL
+    cdef const char *end = skip_tagged_section(data_at + offset, data_at + view.shape[0])
+    if end is NULL:
         raise ProtocolError(f"malformed tagged section at byte {offset}")
-    return end
+    return end - data_at

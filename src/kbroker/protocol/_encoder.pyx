@@ -7,29 +7,29 @@ function per message version does, because its working set stays in the cache. T
 holds its fields' defaults encoded.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Copy, PyDict_SetItem
 from cpython.float cimport PyFloat_AsDouble
 from cpython.list cimport PyList_GET_SIZE
 from cpython.long cimport PyLong_Check
 from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_XDECREF
+from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memmove, memset
 
 import uuid as _uuid
 
+from kbroker._core.codec.bytes cimport put_uvarint, store_16, store_32, store_64, uvarint_bytes
 from kbroker.protocol._field cimport (
     BOOL, BYTES, FLOAT64, INT8, INT16, INT32, INT64, RECORDS, STRING, STRUCT, UINT16, UUID, Field,
     has_mutable_default)
-from kbroker.protocol._primitives cimport put_varint, store_16, store_32, store_64, varint_bytes
-from kbroker.protocol._writer cimport Writer, finish_writer, room, start_writer, write_varint
 
 from kbroker.common.errors import ProtocolError
 
 cdef extern from "Python.h":
+    int _PyBytes_Resize(PyObject **target, Py_ssize_t size) except -1
     PyObject *PyDict_GetItemWithError(object mapping, object key) except? NULL
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
@@ -40,6 +40,59 @@ KINDS = {
     "bool": BOOL, "int8": INT8, "int16": INT16, "uint16": UINT16, "int32": INT32, "int64": INT64, "float64": FLOAT64,
     "uuid": UUID, "string": STRING, "bytes": BYTES, "records": RECORDS, "struct": STRUCT,
 }
+
+
+# ---------------------------------------------------------------------------------------------- buffer
+
+cdef struct Writer:             # one owner at a time
+    PyObject *buffer            # owned bytes object, not yet seen by anyone else
+    uint8_t *data
+    int64_t size
+    int64_t capacity
+
+
+cdef int start_writer(Writer *w, int64_t capacity) except -1:
+    cdef bytes buffer = PyBytes_FromStringAndSize(NULL, capacity)
+    Py_INCREF(buffer)
+    w.buffer, w.data = <PyObject *>buffer, <uint8_t *>PyBytes_AS_STRING(buffer)
+    w.size, w.capacity = 0, capacity
+    return 0
+
+
+cdef bytes finish_writer(Writer *w):
+    """Return what was written; takes the buffer."""
+    if w.size != w.capacity:
+        _PyBytes_Resize(&w.buffer, w.size)
+    out = <bytes>w.buffer
+    Py_XDECREF(w.buffer)
+    w.buffer = NULL
+    return out
+
+
+cdef int grow(Writer *w, int64_t size) except -1:
+    cdef int64_t capacity = w.capacity * 2
+    if capacity < w.size + size:
+        capacity = w.size + size + 64
+    if capacity > INT32_MAX:
+        raise ProtocolError(f"a message has {INT32_MAX} bytes at most, and this one needs room for {capacity}")
+    _PyBytes_Resize(&w.buffer, capacity)
+    w.data, w.capacity = <uint8_t *>PyBytes_AS_STRING(<bytes>w.buffer), capacity
+    return 0
+
+
+cdef inline uint8_t *room(Writer *w, int64_t size) except NULL:
+    """Place for `size` more bytes, already counted as written."""
+    cdef uint8_t *at
+    if size > w.capacity - w.size:
+        grow(w, size)
+    at = w.data + w.size
+    w.size += size
+    return at
+
+
+cdef inline int write_varint(Writer *w, uint64_t value) except -1:
+    put_uvarint(room(w, uvarint_bytes(value)), value)
+    return 0
 
 
 # ---------------------------------------------------------------------------------------------- plans
@@ -393,10 +446,10 @@ cdef int write_tagged(Writer *w, Plan plan, dict body, Py_ssize_t *hits) except 
         value_at = w.size
         write_field(w, f, <object>value)
         length = w.size - value_at
-        prefix = varint_bytes(length)
+        prefix = uvarint_bytes(length)
         room(w, prefix)
         memmove(w.data + value_at + prefix, w.data + value_at, length)
-        put_varint(w.data + value_at, length)
+        put_uvarint(w.data + value_at, length)
         w.data[count_at] += 1
     return 0
 

@@ -1,6 +1,6 @@
 """Record batch v2 (spec: headers-and-primitives 4): header fields, validation, iteration. Pure functions, no lock."""
 from cpython.buffer cimport Py_buffer
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t
 
 cdef enum:
     BATCH_HEADER_BYTES = 61
@@ -41,18 +41,6 @@ cdef struct HeaderView:         # pointers into the records section
     int32_t key_bytes
     const char *value
     int32_t value_bytes         # -1 null
-
-cdef inline uint64_t load_be(const char *at, int size) noexcept nogil:
-    cdef uint64_t value = 0
-    cdef int i
-    for i in range(size):
-        value = value << 8 | <uint8_t>at[i]
-    return value
-
-cdef inline void store_be(uint8_t *at, uint64_t value, int size) noexcept nogil:
-    cdef int i
-    for i in range(size):
-        at[i] = <uint8_t>(value >> (8 * (size - 1 - i)))
 
 # False when fewer than 61 bytes are there (nothing else is judged).
 cdef bint batch_parse(const char *data, int64_t size_bytes, BatchHeader *out) noexcept nogil

@@ -6,9 +6,10 @@ Source: ``DefaultRecordBatch.java``, ``DefaultRecord.java``. Every length is che
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
 
+from kbroker._core.codec.bytes cimport get_varint, get_varlong, load_i16, load_i32, load_i64, load_u32
 from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.protocol._compression cimport batch_decompress
 
@@ -22,19 +23,19 @@ DEFAULT_CAP_BYTES = 1 << 30
 cdef bint batch_parse(const char *data, int64_t size_bytes, BatchHeader *out) noexcept nogil:
     if size_bytes < BATCH_HEADER_BYTES:
         return False
-    out.base_offset = <int64_t>load_be(data, 8)
-    out.batch_length = <int32_t>load_be(data + 8, 4)
-    out.leader_epoch = <int32_t>load_be(data + 12, 4)
+    out.base_offset = load_i64(data)
+    out.batch_length = load_i32(data + 8)
+    out.leader_epoch = load_i32(data + 12)
     out.magic = <int8_t>data[16]
-    out.crc = <uint32_t>load_be(data + 17, 4)
-    out.attributes = <int16_t>load_be(data + 21, 2)
-    out.last_offset_delta = <int32_t>load_be(data + 23, 4)
-    out.base_timestamp_ms = <int64_t>load_be(data + 27, 8)
-    out.max_timestamp_ms = <int64_t>load_be(data + 35, 8)
-    out.producer_id = <int64_t>load_be(data + 43, 8)
-    out.producer_epoch = <int16_t>load_be(data + 51, 2)
-    out.base_sequence = <int32_t>load_be(data + 53, 4)
-    out.record_count = <int32_t>load_be(data + 57, 4)
+    out.crc = load_u32(data + 17)
+    out.attributes = load_i16(data + 21)
+    out.last_offset_delta = load_i32(data + 23)
+    out.base_timestamp_ms = load_i64(data + 27)
+    out.max_timestamp_ms = load_i64(data + 35)
+    out.producer_id = load_i64(data + 43)
+    out.producer_epoch = load_i16(data + 51)
+    out.base_sequence = load_i32(data + 53)
+    out.record_count = load_i32(data + 57)
     return True
 
 
@@ -45,98 +46,81 @@ cdef bint batch_crc_ok(const char *data, const BatchHeader *header) noexcept nog
     return crc32c(0, data + CRC_FROM, size) == header.crc
 
 
-cdef inline int64_t read_varlong(const char *data, int64_t end, int64_t position, int last_shift,
-                                 int64_t *out) noexcept nogil:
-    """Zigzag varint; last_shift 28 for 32 bits, 63 for 64. Position after it, or -1."""
-    cdef uint64_t value = 0
-    cdef int shift = 0
-    cdef uint8_t byte
-    while position < end and shift <= last_shift:
-        byte = <uint8_t>data[position]
-        position += 1
-        value |= <uint64_t>(byte & 0x7f) << shift
-        if byte < 0x80:
-            if last_shift == 28:
-                value &= 0xffffffffu
-            out[0] = <int64_t>(value >> 1) ^ -<int64_t>(value & 1)
-            return position
-        shift += 7
-    return -1
-
-
-cdef inline int64_t read_blob(const char *data, int64_t end, int64_t position, const char **blob,
-                              int32_t *size) noexcept nogil:
-    """Varint length and bytes; any negative length is null. Position after it, or -1."""
-    cdef int64_t length = 0
-    position = read_varlong(data, end, position, 28, &length)
-    if position < 0 or length > end - position:
-        return -1
+cdef inline const char *read_blob(const char *at, const char *end, const char **blob, int32_t *size) noexcept nogil:
+    """Varint length and bytes; any negative length is null. The place after it, or NULL."""
+    cdef int32_t length = 0
+    cdef int taken = get_varint(at, end, &length)
+    if taken == 0 or length > end - at - taken:
+        return NULL
+    at += taken
     if length < 0:
         blob[0] = NULL
         size[0] = -1
-        return position
-    blob[0] = data + position
-    size[0] = <int32_t>length
-    return position + length
+        return at
+    blob[0] = at
+    size[0] = length
+    return at + length
 
 
 cdef int32_t record_next(const char *records, int64_t size_bytes, int64_t *position, const BatchHeader *header,
                          RecordView *out) noexcept nogil:
-    cdef int64_t at = position[0], end, length = 0, delta = 0, count = 0, _i
+    cdef const char *at = records + position[0]
+    cdef const char *end = records + size_bytes
     cdef const char *blob
-    cdef int32_t blob_bytes = 0
-    if at < 0 or at >= size_bytes:
+    cdef int32_t length = 0, offset_delta = 0, count = 0, blob_bytes = 0, _i
+    cdef int64_t timestamp_delta = 0
+    cdef int taken
+    if position[0] < 0 or position[0] >= size_bytes:
         return -1
-    at = read_varlong(records, size_bytes, at, 28, &length)
-    if at < 0 or length < 0 or length > size_bytes - at:
+    taken = get_varint(at, end, &length)
+    if taken == 0 or length < 1 or length > end - at - taken:
         return -1
+    at += taken
     end = at + length
     at += 1  # attributes: none is defined
-    if at > end:
+    taken = get_varlong(at, end, &timestamp_delta)
+    if taken == 0:
         return -1
-    at = read_varlong(records, end, at, 63, &delta)
-    if at < 0:
-        return -1
+    at += taken
     if header.attributes & LOG_APPEND_TIME:
         out.timestamp_ms = header.max_timestamp_ms
     else:
-        out.timestamp_ms = <int64_t>(<uint64_t>header.base_timestamp_ms + <uint64_t>delta)
-    at = read_varlong(records, end, at, 28, &delta)
-    if at < 0:
+        out.timestamp_ms = <int64_t>(<uint64_t>header.base_timestamp_ms + <uint64_t>timestamp_delta)
+    taken = get_varint(at, end, &offset_delta)
+    if taken == 0:
         return -1
-    out.offset = <int64_t>(<uint64_t>header.base_offset + <uint64_t>delta)
-    at = read_blob(records, end, at, &out.key, &out.key_bytes)
-    if at < 0:
+    at += taken
+    out.offset = <int64_t>(<uint64_t>header.base_offset + <uint64_t><int64_t>offset_delta)
+    at = read_blob(at, end, &out.key, &out.key_bytes)
+    if at is NULL:
         return -1
-    at = read_blob(records, end, at, &out.value, &out.value_bytes)
-    if at < 0:
+    at = read_blob(at, end, &out.value, &out.value_bytes)
+    if at is NULL:
         return -1
-    at = read_varlong(records, end, at, 28, &count)
-    if at < 0 or count < 0 or count * 2 > end - at:
+    taken = get_varint(at, end, &count)
+    if taken == 0 or count < 0 or <int64_t>count * 2 > end - at - taken:
         return -1
-    out.headers = records + at
-    out.header_count = <int32_t>count
+    at += taken
+    out.headers = at
+    out.header_count = count
     for _i in range(count):
-        at = read_blob(records, end, at, &blob, &blob_bytes)
-        if at < 0 or blob_bytes < 0:
+        at = read_blob(at, end, &blob, &blob_bytes)
+        if at is NULL or blob_bytes < 0:
             return -1
-        at = read_blob(records, end, at, &blob, &blob_bytes)
-        if at < 0:
+        at = read_blob(at, end, &blob, &blob_bytes)
+        if at is NULL:
             return -1
     if at != end:
         return -1
-    position[0] = end
+    position[0] = end - records
     return 0
 
 
 cdef const char *header_next(const char *at, const char *end, HeaderView *out) noexcept nogil:
-    cdef int64_t position = read_blob(at, end - at, 0, &out.key, &out.key_bytes)
-    if position < 0 or out.key_bytes < 0:
+    at = read_blob(at, end, &out.key, &out.key_bytes)
+    if at is NULL or out.key_bytes < 0:
         return NULL
-    position = read_blob(at, end - at, position, &out.value, &out.value_bytes)
-    if position < 0:
-        return NULL
-    return at + position
+    return read_blob(at, end, &out.value, &out.value_bytes)
 
 
 # ---------------------------------------------------------------------------------------------- Python
@@ -314,7 +298,7 @@ def batch_at(data, int64_t position=0):
     batch.data = <const char *>batch.buffer.buf + position
     cdef int64_t left = batch.buffer.len - position, length
     if left >= LENGTH_FROM:
-        length = <int32_t>load_be(batch.data + 8, 4)
+        length = load_i32(batch.data + 8)
         if length < BATCH_HEADER_BYTES - LENGTH_FROM:
             raise corrupt(f"batch length {length} is below a header's {BATCH_HEADER_BYTES - LENGTH_FROM}")
     if not batch_parse(batch.data, left, &batch.header):
