@@ -131,13 +131,13 @@ class Broker:
     def resume(self, request: InboundRequest) -> None:
         """Serve a request that an interceptor has taken over as if it had just come in; it is not shown again.
 
-        Raises: ValueError if it was answered; RuntimeError if the broker does not run.
+        Raises: ValueError after its response; RuntimeError if the broker does not run.
         """
         self._running().resume(request)
 
     @property
     def is_idle(self) -> bool:
-        """Whether every request that has come in is answered or waits, and nothing is due by the broker's clock.
+        """Whether every request received has its response or is delayed, and nothing is due by the broker's clock.
 
         What clients have sent and the network threads have not read yet does not count.
         """

@@ -339,7 +339,7 @@ class BrokerRuntime:
                 logger.exception("stopping the %s failed", what)
 
     def _complete_waiting(self, native_apis: NativeApis) -> None:
-        """Produces that wait for the disk get the time a stop may take; waiting fetches are answered at once."""
+        """Delayed produces get the time that a stop may take; delayed fetches are completed at once."""
         real = SystemClock()  # a stop takes real time, whatever the broker's clock says
         end_ms = real.now_ms() + self._timeout_s * 1000
         while native_apis.waiting_produces and real.now_ms() < end_ms:

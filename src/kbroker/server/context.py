@@ -160,10 +160,10 @@ class RequestContext(NamedTuple):
         return self.principal.partition(":")[2]
 
     def complete(self, body: Body) -> None:
-        """PendingResponse a request whose handler returned None: exactly once, at any time, from any thread.
+        """Respond to a request whose handler returned None: exactly once, at any time, from any thread.
 
-        Raises: RuntimeError when it was answered.
+        Raises: RuntimeError after its response.
         """
         if self.completion is None:
-            raise RuntimeError("this request cannot be answered later")
+            raise RuntimeError("complete() needs a request whose handler may respond later")
         self.completion.complete(body)

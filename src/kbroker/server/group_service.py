@@ -52,7 +52,7 @@ class GroupService:
     """Runs a GroupCoordinator.
 
     Start it when the topics are loaded and before clients are served; close it when no handler runs any more and
-    answers can still be sent.
+    responses can still be sent.
     """
 
     def __init__(self, config: BrokerConfig, clock: BaseClock, topics: TopicRegistry, schedule: Schedule) -> None:

@@ -1,5 +1,4 @@
-"""The table of APIs: key to versions and handler. The ApiVersions answer and the native handlers' table derive from
-it."""
+"""The table of APIs: key to versions and handler. ApiVersions and the native handlers' table derive from it."""
 
 from __future__ import annotations
 
@@ -13,12 +12,12 @@ from kbroker.common.errors import Errors
 from kbroker.protocol import codec
 from kbroker.server.context import ApiContext, Body, RequestContext
 
-Handle = Callable[[ApiContext, Body, RequestContext], Body | None]
+Handler = Callable[[ApiContext, Body, RequestContext], Body | None]
 ErrorResponseBuilder = Callable[[Body, Errors, RequestContext], Body]
 
 NEVER_FLEXIBLE = 32767
 _PRODUCE, _FETCH, _API_VERSIONS = 0, 1, 18
-_NATIVE = frozenset({_PRODUCE, _FETCH, _API_VERSIONS})  # the native handlers are asked first
+_NATIVE = frozenset({_PRODUCE, _FETCH, _API_VERSIONS})  # native handlers get their requests first
 
 #: The module of each API's handler in ``kbroker.server.apis``, imported at the API's first request.
 _MODULES = {
@@ -67,7 +66,7 @@ _MODULES = {
 class ApiEntry(NamedTuple):
     """One API. ``min_served_version``: Produce advertises 0 to 2, which old librdkafka looks for, but serves from 3.
 
-    ``handle`` is None where only the native handlers can answer; ``is_native``: the native handlers are asked first.
+    ``handle`` is None where only native handlers serve the API; ``is_native``: they get its requests first.
     """
 
     key: int
@@ -76,7 +75,7 @@ class ApiEntry(NamedTuple):
     max_version: int
     min_served_version: int
     first_flexible: int
-    handle: Handle | None
+    handle: Handler | None
     failure: ErrorResponseBuilder | None
     is_native: bool
 

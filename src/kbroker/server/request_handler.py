@@ -68,7 +68,7 @@ class PendingResponse:
         self._claimed = False
 
     def claim(self) -> bool:
-        """True for the first caller only: it has to answer."""
+        """True for the first caller only: it must send the response."""
         with self._lock:
             claimed, self._claimed = self._claimed, True
         return not claimed
@@ -76,7 +76,7 @@ class PendingResponse:
     def complete(self, body: Body) -> None:
         """Send the response. Raises: RuntimeError when it was sent; failures to send close the connection."""
         if not self.claim():
-            raise RuntimeError(f"{self._entry.name} was answered already")
+            raise RuntimeError(f"{self._entry.name} has its response already")
         self.send(body)
 
     def send(self, body: Body) -> None:
@@ -86,10 +86,10 @@ class PendingResponse:
             self._request.mark_errors(error_counts(body))
             self._request.respond(encode_response(self._entry, self._request, body))
         except Exception:
-            logger.exception("cannot answer %s v%d", self._entry.name, self._request.api_version)
+            logger.exception("cannot encode the response of %s v%d", self._entry.name, self._request.api_version)
             self._request.close()
 
-    def wait(self) -> None:
+    def mark_deferred(self) -> None:
         """The handler has returned and the response comes later: what passes until then is not the handler's time."""
         with self._lock:
             if not self._claimed:
@@ -149,7 +149,7 @@ Inbound = TypeVar("Inbound", bound=InboundRequest)
 
 
 class RequestHandlerPool(Generic[Inbound]):
-    """Threads that take requests and answer them.
+    """Threads that take requests and respond to them.
 
     Args: ``receive`` waits up to a number of seconds and gives a request, or None at the time-out or once closed;
     ``count`` of threads; ``intercept`` is asked first and returns True for a request it has taken over.
@@ -195,24 +195,24 @@ class RequestHandlerPool(Generic[Inbound]):
                 self.serve(request)
 
     def serve(self, request: InboundRequest) -> None:
-        """PendingResponse one request, or close its connection if nothing can be answered. Never raises."""
+        """Respond to one request, or close its connection if no response is possible. Never raises."""
         try:
             if not self._serve(request):
                 request.close()
         except Exception:  # our bug: one request's, not the thread's
-            logger.exception("cannot answer api key %s version %s", request.api_key, request.api_version)
+            logger.exception("cannot serve api key %s version %s", request.api_key, request.api_version)
             with contextlib.suppress(Exception):
                 request.close()
 
     def _serve(self, request: InboundRequest) -> bool:
-        """PendingResponse, or let the handler answer later. Returns: False if the connection is to be closed."""
+        """Respond, or let the handler respond later. Returns: False if the connection is to be closed."""
         key, version = request.api_key, request.api_version
         entry = self._apis.find(key, version)
         if entry is None or entry.handle is None or entry.failure is None:
             logger.debug("closing a connection: api key %d version %d is not served", key, version)
             return False
         response = PendingResponse(entry, request, self._ctx.quotas)
-        facts = RequestContext(
+        request_context = RequestContext(
             key,
             version,
             request.correlation_id,
@@ -226,20 +226,22 @@ class RequestHandlerPool(Generic[Inbound]):
         try:
             body = codec.decode_request(key, version, request.body, max_elements=MAX_REQUEST_ELEMENTS)
         except ProtocolError as error:
-            logger.info("closing a connection of client %r: malformed %s: %s", facts.client_id, entry.name, error)
+            logger.info(
+                "closing a connection of client %r: malformed %s: %s", request_context.client_id, entry.name, error
+            )
             return False
         if isinstance(request, OpenRequest) and self._is_about_the_log(body):
             request.leave_out()
         try:
-            found = entry.handle(self._ctx, body, facts)
+            found = entry.handle(self._ctx, body, request_context)
         except KafkaError as error:
             logger.debug("%s v%d: %s", entry.name, version, error)
-            found = self._failed(entry, body, error.error, facts)
+            found = self._failed(entry, body, error.error, request_context)
         except Exception:
-            logger.exception("%s v%d failed (client %r)", entry.name, version, facts.client_id)
-            found = self._failed(entry, body, Errors.UNKNOWN_SERVER_ERROR, facts)
+            logger.exception("%s v%d failed (client %r)", entry.name, version, request_context.client_id)
+            found = self._failed(entry, body, Errors.UNKNOWN_SERVER_ERROR, request_context)
         if found is None:
-            response.wait()
+            response.mark_deferred()
         elif response.claim():
             response.send(found)
         return True
@@ -252,6 +254,6 @@ class RequestHandlerPool(Generic[Inbound]):
             isinstance(topic, dict) and name in (topic.get("Name"), topic.get("Topic")) for topic in topics or ()
         )
 
-    def _failed(self, entry: ApiEntry, body: Body, error: Errors, facts: RequestContext) -> Body:
+    def _failed(self, entry: ApiEntry, body: Body, error: Errors, request_context: RequestContext) -> Body:
         assert entry.failure is not None
-        return entry.failure(body, error, facts)
+        return entry.failure(body, error, request_context)

@@ -68,7 +68,7 @@ class TopicNames:
 def check_new_topic(topic: NewTopic, names: TopicNames, node_id: int, default_partitions: int) -> int:
     """Return the number of partitions a new topic gets.
 
-    Args: ``names`` those that exist. Raises: KafkaError with the code and text Kafka answers.
+    Args: ``names`` those that exist. Raises: KafkaError with the code and text of Kafka.
     """
     check_new_name(topic.name, names)
     if topic.name == CLUSTER_METADATA:

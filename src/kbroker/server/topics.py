@@ -154,7 +154,7 @@ class TopicRegistry:
     def create(self, topic: NewTopic, validate_only: bool = False) -> Created:
         """Create a topic; it is remembered, open and published when this returns.
 
-        Raises: KafkaError with the code and text Kafka answers.
+        Raises: KafkaError with the code and text of Kafka.
         """
         (made,) = self.create_all([topic], validate_only)
         if isinstance(made, KafkaError):
@@ -167,7 +167,7 @@ class TopicRegistry:
         """Create topics each on its own, but remember, sync and publish them together: what that costs, it costs once.
 
         Args: ``charge`` is asked for the partitions of each topic that could be made, unless it is only validated.
-        Returns: for each what was made, or the error with the code and text Kafka answers.
+        Returns: for each what was made, or the error with the code and text of Kafka.
         """
         results: list[StoredTopic | KafkaError] = []
         with self._lock:
@@ -324,7 +324,7 @@ class TopicRegistry:
         """Let a topic grow to ``count`` partitions in all.
 
         Args: ``charge`` is asked for the new partitions once they could be made, unless it is only validated.
-        Raises: KafkaError with the code and text Kafka answers.
+        Raises: KafkaError with the code and text of Kafka.
         """
         with self._lock:
             view = self._by_name.get(name)

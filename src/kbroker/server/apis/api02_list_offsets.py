@@ -12,7 +12,7 @@ logger = get_logger(__name__)
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
-#: First version that may ask for each special time stamp; below it the partition is answered UNSUPPORTED_VERSION.
+#: First version that may ask for each special time stamp; below it the partition gets UNSUPPORTED_VERSION.
 FIRST_VERSION = {
     LATEST: 0,
     EARLIEST: 0,

@@ -1,4 +1,4 @@
-"""JoinGroup: become or stay a member; answered when the group's rebalance is over."""
+"""JoinGroup: become or stay a member; the response is sent when the group's rebalance ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kbroker.server.context import ApiContext, Body, RequestContext
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> None:
-    """Hand the join to the coordinator, which answers later.
+    """Hand the join to the coordinator, which responds later.
 
     From v4 a new member without an instance id gets its member id first (MEMBER_ID_REQUIRED, KIP-394); from v9 a
     static leader that joins again gets SkipAssignment (KIP-814).

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader brings the assignments, everybody gets theirs; answered when the leader has."""
+"""SyncGroup: the leader sends the assignments, each member gets its own; responses wait for the leader."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kbroker.server.context import ApiContext, Body, RequestContext
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body | None:
-    """Hand the sync to the coordinator, which answers later; from v5 it must name type and name of the protocol."""
+    """Hand the sync to the coordinator, which responds later; from v5 it must name type and name of the protocol."""
     protocol_type, protocol_name = body.get("ProtocolType"), body.get("ProtocolName")
     if request.api_version >= 5 and (protocol_type is None or protocol_name is None):
         return failure(body, Errors.INCONSISTENT_GROUP_PROTOCOL, request)

@@ -1,4 +1,4 @@
-"""SaslHandshake that comes when there is nothing to authenticate (any more); before, an authenticator answers it.
+"""SaslHandshake after authentication, or without it; before, the listener's authenticator handles it.
 
 Source: ``KafkaApis.handleSaslHandshakeRequest``.
 """

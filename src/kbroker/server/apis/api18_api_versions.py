@@ -38,7 +38,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def respond(ranges: Ranges, body: Body, version: int) -> Body:
-    """The answer to a request's body of a version that is served."""
+    """The response body for a request of a served version."""
     if version >= 3:
         words = (body["ClientSoftwareName"], body["ClientSoftwareVersion"])
         if not all(_SOFTWARE.fullmatch(word) for word in words):

@@ -36,10 +36,10 @@ TOO_MANY = "Too many resources in one request: ask for the rest in another."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Describe each resource on its own; an empty or null list of keys means all keys, unknown keys are left out.
+    """Describe each resource by itself; an empty or null list of keys means all keys, unknown keys are left out.
 
-    A resource named again is answered again. Beyond MAX_FREE_ROWS, what costs its sender nothing gets INVALID_REQUEST.
-    One type that there is not makes all of them INVALID_REQUEST, as Kafka's does.
+    A duplicate resource is described again; beyond MAX_FREE_ROWS, rows that cost the sender nothing get
+    INVALID_REQUEST. One unknown resource type makes all resources INVALID_REQUEST, as in Kafka.
     """
     if any(resource["ResourceType"] not in TYPES for resource in body["Resources"]):
         refused = [_result(resource, Errors.INVALID_REQUEST, MALFORMED, []) for resource in body["Resources"]]

@@ -36,5 +36,5 @@ def _response(body: Body, judge: Callable[[str, str, int], Errors]) -> Body:
             for index in topic["Partitions"]:
                 error = judge(folder["Path"], topic["Name"], index)
                 rows[index] = {"PartitionIndex": index, "ErrorCode": int(error)}
-    answered = ((name, rows) for name, rows in topics.items() if rows)  # a topic without partitions has no response
-    return {"Results": [{"TopicName": name, "Partitions": list(rows.values())} for name, rows in answered]}
+    named = ((name, rows) for name, rows in topics.items() if rows)  # no row for a topic without partitions
+    return {"Results": [{"TopicName": name, "Partitions": list(rows.values())} for name, rows in named]}

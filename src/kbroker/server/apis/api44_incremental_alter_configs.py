@@ -22,7 +22,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
 
 
 def each_resource(body: Body, alter: Callable[[Body], None]) -> Body:
-    """The answer to AlterConfigs too: ``alter`` raises KafkaError for a resource that is refused."""
+    """The response of AlterConfigs too: ``alter`` raises KafkaError for a resource that is refused."""
     body = body_as_java_reads(body)  # it is stored
     times = Counter((row["ResourceType"], row["ResourceName"]) for row in body["Resources"])
     responses = []

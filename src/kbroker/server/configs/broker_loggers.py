@@ -46,7 +46,7 @@ def levels() -> dict[str, str]:
 def change_levels(changes: Sequence[tuple[str, int, str | None]], validate_only: bool) -> None:
     """Set (0) levels, or delete (1) them so that the parent's count; until the process ends, as with Kafka.
 
-    Raises: KafkaError with the code and text Kafka answers; nothing is changed then.
+    Raises: KafkaError with the code and text of Kafka; nothing is changed then.
     """
     known = levels()
     for name, operation, value in changes:

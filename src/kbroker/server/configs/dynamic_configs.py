@@ -115,7 +115,7 @@ class DynamicConfigs:
     def alter(self, kind: int, name: str, changes: Sequence[ConfigChange], validate_only: bool = False) -> None:
         """Apply the changes to one resource, all of them or none.
 
-        Raises: KafkaError with the code and text Kafka answers.
+        Raises: KafkaError with the code and text of Kafka.
         """
         _check_changes(changes)
         with self._lock:
@@ -126,7 +126,7 @@ class DynamicConfigs:
     ) -> None:
         """Give one resource exactly these configs (AlterConfigs).
 
-        Raises: KafkaError with the code and text Kafka answers.
+        Raises: KafkaError with the code and text of Kafka.
         """
         changes = [ConfigChange(key, Operation.SET, value) for key, value in configs]
         _check_changes(changes)

@@ -58,7 +58,7 @@ _OF_PROCESSORS: tuple[tuple[str, Kind, str, str], ...] = (
         "connections closed for a login that is too old",
     ),
     ("request-total", "counter", "requests", "requests handed over"),
-    ("response-total", "counter", "responses", "answers sent"),
+    ("response-total", "counter", "responses", "responses sent"),
     ("select-total", "counter", "polls", "times the thread asked for ready sockets"),
     ("io-waittime-total", "counter", "wait_ns", "nanoseconds of waiting for sockets"),
     ("iotime-total", "counter", "work_ns", "nanoseconds of everything else"),
@@ -258,7 +258,7 @@ def _threads(parts: MetricSources) -> Iterable[Family]:
     )  # fmt: skip
     yield Family(
         "kafka.network:RequestChannel", "ResponseQueueSize", "gauge", ("processor",),
-        "answers that wait for their network thread; without a number: all of them",
+        "responses that wait for their network thread; without a number: all of them",
         lambda: _response_queues(parts.server),
     )  # fmt: skip
     yield _gauge(

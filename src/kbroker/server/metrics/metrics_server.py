@@ -13,7 +13,7 @@ from kbroker.metrics.exposition import Exposition
 
 logger = get_logger(__name__)
 
-MAX_SCRAPES = MAX_CONNECTIONS - 4  # at once: what is left answers who watches over the process
+MAX_SCRAPES = MAX_CONNECTIONS - 4  # at once: the other connections are left for /health and /ready
 PLAIN = "text/plain; charset=utf-8"
 
 
@@ -26,9 +26,9 @@ class _Served(NamedTuple):
 class MetricsServer:
     """Serves one broker's metrics and state over HTTP, GET and HEAD only.
 
-    ``/metrics``: the exposition. ``/health``: 200 while the process can answer. ``/ready``: 200 while clients are
-    served, else 503. Anything else: 404. Where ``MAX_SCRAPES`` are served a further one is answered 503, so that the
-    other two are always answered.
+    ``/metrics``: the exposition. ``/health``: 200 while the process can respond. ``/ready``: 200 while clients are
+    served, else 503. Anything else: 404. While ``MAX_SCRAPES`` are served, a further one gets 503, so that the other
+    two always get a response.
 
     Args: ``exposition``; ``is_ready`` returns whether clients are served; ``host``, ``port``: 0 takes a free one.
     Threads: start and stop from one thread; each connection has its own thread.

@@ -47,7 +47,7 @@ cdef void flush_moved(void *arg, Partition *partition) noexcept nogil:
 
 
 cdef void hook_partitions(NativeApisCore *native_apis, TopicTable *table, bint connect) noexcept nogil:
-    """Lets every partition of the table tell this native_apis about its flushes, or no longer."""
+    """Connects every partition's hook for a moved high watermark to these native handlers, or disconnects it."""
     cdef int32_t i, k
     cdef partition_hook hook = NULL
     if connect:
@@ -68,7 +68,7 @@ cdef void set_body(Body *body, bytes data, object throttle_at) except *:
     body.size_bytes = len(data)
     body.throttle_at = -1 if throttle_at is None else throttle_at
     if body.throttle_at > body.size_bytes - 4:
-        raise ValueError(f"throttle_time_ms cannot stand at {throttle_at} of {len(data)} bytes")
+        raise ValueError(f"throttle_at must be at most {len(data) - 4} for {len(data)} bytes, got {throttle_at}")
 
 
 cdef class NativeApis:
@@ -184,7 +184,7 @@ cdef class NativeApis:
         api.is_enabled = True
 
     def set_api_versions(self, dict bodies, dict invalid, bytes unsupported not None):
-        """Sets the encoded ApiVersions answers (bodies without header).
+        """Sets the encoded ApiVersions responses (bodies without header).
 
         Args:
             bodies: version to the normal body and the place of throttle_time_ms in it (None where it has none).
@@ -206,7 +206,7 @@ cdef class NativeApis:
     def intercept(self, keys):
         """Sends the requests of these APIs to the Python handlers first; all others are served natively again.
 
-        Who receives one and does not answer it gives it back with ``InboundRequest.hand_over``; it is then served.
+        A receiver that sends no response returns it with ``InboundRequest.hand_over``; it is then served.
 
         Args: keys: API keys, 0 to 127; empty to intercept nothing.
         Raises: ValueError for a key outside its bounds, and nothing has changed then.
@@ -302,7 +302,7 @@ cdef class NativeApis:
 
     @property
     def handled(self) -> int:
-        """Requests answered natively so far."""
+        """Requests that native handlers have completed so far."""
         return atomic_load(&self.native_apis.handled)
 
     @property

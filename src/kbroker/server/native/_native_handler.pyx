@@ -1,7 +1,7 @@
 """A native handler thread: takes runs from the request queue and responses without the GIL.
 
 Per request: parse the header, look (key, version) up, call the native handler; what has none, or declines, goes to
-the Python handlers' queue. Answers of a batch go back together; a request that parks or is declined ends the batch, and
+the Python handlers' queue. Responses of a batch are sent together; a delayed or declined request ends the batch, and
 the frames behind it return to their channel (design: "The native handlers"). Source: ``KafkaRequestHandler``.
 """
 from libc.stdint cimport int32_t, int64_t
@@ -29,7 +29,7 @@ cdef enum:
 cdef Api *parse_header(NativeApisCore *native_apis, Request *request) noexcept nogil:
     """Fills the header fields; NULL when the key or version is not enabled, or the header is malformed (then: close).
 
-    An unknown version of ApiVersions is let through with header_bytes 0: it is answered without a look at its body.
+    An unknown version of ApiVersions is let through with header_bytes 0: its body is not read.
     """
     cdef Reader r
     cdef Api *api
@@ -78,7 +78,7 @@ cdef void refresh_topics(Handler *handler) noexcept nogil:
 
 
 cdef inline bint is_intercepted(NativeApisCore *native_apis, Request *request) noexcept nogil:
-    """Whether Python wants to see this request before it is served; one atomic load where nobody does.
+    """Whether Python intercepts this request before it is served; one atomic load where no API is intercepted.
 
     A request without a parsed header (ApiVersions of an unknown version) is never shown.
     """
@@ -107,7 +107,7 @@ cdef void execute_request(Handler *handler, Request *head) noexcept nogil:
     cdef Request *responses = NULL
     cdef Request **link = &responses
     cdef Outcome outcome = OUTCOME_RESPONDED
-    cdef int64_t answered = 0
+    cdef int64_t completed = 0
     refresh_topics(handler)
     while request != NULL:
         following = request.batch_next
@@ -124,15 +124,15 @@ cdef void execute_request(Handler *handler, Request *head) noexcept nogil:
         if outcome == OUTCOME_RESPONDED:
             request.response_ready_ns = request.local_done_ns
             request_release_payload(request)    # its bytes go back to the pool before the response is sent
-            answered += 1
+            completed += 1
             if request.action == ACTION_CLOSE or request.throttle_ms[THROTTLE_SERVED] > 0:
-                outcome = OUTCOME_DELAYED        # the frames behind it have nobody to answer to, or wait for the end
+                outcome = OUTCOME_DELAYED        # the frames behind it get no response, or wait for the end
             link[0] = request
             link = &request.next
         elif outcome == OUTCOME_DECLINED:
             declined = request
         request = following
-    atomic_add_fetch(&native_apis.handled, answered)
+    atomic_add_fetch(&native_apis.handled, completed)
     if responses != NULL:
         head = responses
         # All frames of a batch come from one channel, so from one network thread.

@@ -44,7 +44,7 @@ cdef struct Api:
 cdef struct Body:               # a response body that never changes
     char *data
     int64_t size_bytes
-    int64_t throttle_at         # where throttle_time_ms stands in it, -1: it has none
+    int64_t throttle_at         # position of throttle_time_ms, -1: it has none
 
 cdef struct NativeApisCore:
     Clock *clock

@@ -6,7 +6,7 @@ from kbroker.server.quota._counter_metrics cimport CounterMetrics
 from kbroker.server.quota._counters cimport ClientQuotas
 from kbroker.server.quota._quota_events cimport VerdictEvent
 
-# What is told of one beside the ring; counted by itself.
+# Gets each verdict on a connection, beside the ring; counts its references itself.
 cdef struct VerdictListener:
     void (*verdict)(VerdictListener *self, const VerdictEvent *verdict, const char *address) noexcept nogil
     void (*release)(VerdictListener *self) noexcept nogil

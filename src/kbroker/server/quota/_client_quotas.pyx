@@ -41,14 +41,14 @@ from kbroker.server.quota._throttled_channel_reaper cimport throttled_advance, t
 from kbroker.server.quota.verdict import Verdict
 
 
-cdef struct Told:
+cdef struct VerdictRelay:
     VerdictObserver observer    # first: the network layer knows only this
     ClientQuotas *quotas        # counted
     VerdictListener *listener   # one count, or NULL
 
 
-cdef void tell(VerdictObserver *observer, const ConnectionVerdict *given) noexcept nogil:
-    cdef Told *told = <Told *>observer
+cdef void publish_verdict(VerdictObserver *observer, const ConnectionVerdict *given) noexcept nogil:
+    cdef VerdictRelay *relay = <VerdictRelay *>observer
     cdef VerdictEvent verdict
     memset(&verdict, 0, sizeof(verdict))
     verdict.note.kind = EVENT_VERDICT
@@ -60,32 +60,32 @@ cdef void tell(VerdictObserver *observer, const ConnectionVerdict *given) noexce
     verdict.window_ms = given.window_ms
     verdict.asked_ms = given.asked_ms
     verdict.served_ms = given.served_ms
-    publish_connection(&told.quotas.verdicts, &verdict, given.address)
-    if told.listener != NULL:
-        told.listener.verdict(told.listener, &verdict, given.address)
+    publish_connection(&relay.quotas.verdicts, &verdict, given.address)
+    if relay.listener != NULL:
+        relay.listener.verdict(relay.listener, &verdict, given.address)
 
 
-cdef void forget(VerdictObserver *observer) noexcept nogil:
-    cdef Told *told = <Told *>observer
-    quotas_release(told.quotas)
-    if told.listener != NULL:
-        told.listener.release(told.listener)
-    free(told)
+cdef void release_observer(VerdictObserver *observer) noexcept nogil:
+    cdef VerdictRelay *relay = <VerdictRelay *>observer
+    quotas_release(relay.quotas)
+    if relay.listener != NULL:
+        relay.listener.release(relay.listener)
+    free(relay)
 
 
 cdef bint observe_verdicts(ConnectionQuotas connections, ClientQuotas *quotas, VerdictListener *listener) except False:
-    cdef Told *told = <Told *>calloc(1, sizeof(Told))
+    cdef VerdictRelay *relay = <VerdictRelay *>calloc(1, sizeof(VerdictRelay))
     cdef VerdictObserver *before
-    if told == NULL:
+    if relay == NULL:
         raise MemoryError
-    told.observer.verdict = tell
-    told.observer.release = forget
-    told.quotas = quotas_retain(quotas)
-    told.listener = listener
+    relay.observer.verdict = publish_verdict
+    relay.observer.release = release_observer
+    relay.quotas = quotas_retain(quotas)
+    relay.listener = listener
     with nogil:
         mutex_lock(&connections.core.lock)
         before = connections.core.observer
-        connections.core.observer = &told.observer
+        connections.core.observer = &relay.observer
         mutex_unlock(&connections.core.lock)
         if before != NULL:
             before.release(before)
@@ -109,8 +109,8 @@ cdef class ClientQuotaManagers:
         registry: the ``Metrics`` that shows the counters.
         samples, window_seconds: quota.window.num and quota.window.size.seconds.
         controller_samples, controller_window_seconds: the same with controller.quota.
-        max_counters: of each type, of client ids without a quota of their own (kbroker.quota.max.counters); a further
-            one replaces the one that nobody has recorded to for the longest, of those that are within their quota.
+        max_counters: of each type, of client ids that a default quota covers (kbroker.quota.max.counters); a further
+            one replaces the one least recently recorded to, of those that are within their quota.
     Raises: TypeError, ValueError for wrong arguments.
     Threads: any, but ``run_reaper`` is the body of one thread, and ``close`` comes after its end.
     """
@@ -203,7 +203,7 @@ cdef class ClientQuotaManagers:
         return self._counters.expire(checked_time(time_ms, self.quotas.clock))
 
     def charge(self, InboundRequest request not None) -> int:
-        """Judge the handler's time of a request that is about to be answered, and end it.
+        """Judge the handler's time of a request whose response is about to be sent, and end it.
 
         The network threads' time is charged once the response is away.
         Returns: by how many milliseconds its client is over its request_percentage. Raises: ValueError when it was
@@ -218,7 +218,7 @@ cdef class ClientQuotaManagers:
         return throttle_ms
 
     def charge_exempt(self, InboundRequest request not None) -> None:
-        """Count the time of a request that is never throttled for it. Raises: ValueError when it was answered."""
+        """Count the time of a request that is never throttled for it. Raises: ValueError after its response."""
         cdef ClientQuotas *quotas = self.quotas
         cdef Request *judged = request.request
         request.check_open()
@@ -230,7 +230,7 @@ cdef class ClientQuotaManagers:
         """Mute the connection of a request for so long from now, as decided by one of the managers.
 
         Call it once, before the response: that goes out at once, and the connection is read again when both are over.
-        Raises: ValueError when it was answered.
+        Raises: ValueError after its response.
         """
         cdef ClientQuotas *quotas = self.quotas
         cdef QuotaManager *by = manager.manager
@@ -248,7 +248,7 @@ cdef class ClientQuotaManagers:
         return is_enabled(&self.quotas.managers[KIND_REQUEST])
 
     def settle(self, InboundRequest request not None) -> None:
-        """Let the verdicts on a request be known (``verdicts``); before it is answered. Raises: ValueError."""
+        """Publish the verdicts on a request (``verdicts``), before its response. Raises: ValueError."""
         cdef Request *judged = request.request
         request.check_open()
         if judged.quota_events != NULL:

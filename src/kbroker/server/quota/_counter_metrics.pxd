@@ -8,7 +8,7 @@ cdef class CounterMetrics:
     cdef object _lock           # counters become known to the registry one at a time
     cdef list _limited          # MetricConfig of each kind's counters, without a limit
     cdef readonly object registry
-    cdef object tell(self, int kind, ClientSensors *sensors)
+    cdef object register(self, int kind, ClientSensors *sensors)
     cdef list unpublish(self, int kind, ClientSensors *gone)
     cdef object find(self, int kind, ClientSensors *sensors)
     cdef list expire(self, int64_t now_ms)

@@ -21,7 +21,7 @@ TYPES = ("Produce", "Fetch", "Request", "ControllerMutation")
 RATES = ("byte-rate", "byte-rate", "request-time", "tokens")
 
 cdef enum:
-    TOLD_AT_ONCE = 500          # counters made known to the registry by one look into it, some 50 ms
+    PUBLISHED_AT_ONCE = 500     # counters registered by one call of the registry, some 50 ms
 
 
 cdef class CounterMetrics:
@@ -34,13 +34,13 @@ cdef class CounterMetrics:
                 quotas_release(quotas)
 
     def publish_to_registry(self) -> None:
-        """Make counters of clients that came and went since the last call known to the registry (which calls this).
+        """Add new counters to the registry (which calls this), and remove evicted ones.
 
-        At most some hundreds of those that came, the oldest first: the rest at the next call.
+        At most PUBLISHED_AT_ONCE new ones, the oldest first: the rest at the next call.
         """
         cdef QuotaManager *manager
         cdef ClientSensors *sensors
-        cdef int kind, left = TOLD_AT_ONCE
+        cdef int kind, left = PUBLISHED_AT_ONCE
         with self._lock:
             for kind in range(KINDS):
                 manager = &self.quotas.managers[kind]
@@ -54,7 +54,7 @@ cdef class CounterMetrics:
                         break
                     left -= 1
                     try:
-                        self.tell(kind, sensors)
+                        self.register(kind, sensors)
                     finally:
                         with nogil:
                             sensors_release(sensors)
@@ -73,8 +73,8 @@ cdef class CounterMetrics:
             gone = following
         return names
 
-    cdef object tell(self, int kind, ClientSensors *sensors):
-        """Register the two sensors of a counter; returns the first's handle, None if it is gone or its name taken."""
+    cdef object register(self, int kind, ClientSensors *sensors):
+        """Register the two sensors of a counter; returns the first's handle, None if removed or its name taken."""
         cdef StatConfig config
         cdef Sensor quota, throttle
         tags = {"user": sanitize(decoded(sensors.user)), "client-id": decoded(sensors.client_id)}
@@ -96,7 +96,7 @@ cdef class CounterMetrics:
                 return None
             try:
                 self.registry.adopt(handle)
-            except ValueError:      # two client ids that are no text may read the same
+            except ValueError:      # two client ids that are not UTF-8 may read the same
                 return None
             if handle.is_removed:   # meanwhile
                 self.registry.discard(handle)
@@ -104,14 +104,14 @@ cdef class CounterMetrics:
         return quota
 
     cdef object find(self, int kind, ClientSensors *sensors):
-        """The registry's Sensor of a counter, made known if it is not."""
+        """The registry's Sensor of a counter, registered if it is not."""
         found = self.registry.get_sensor(sensor_names(kind, sensors)[0])
         if found is not None and (<Sensor>found).sensor == sensors.quota:
             return found
         with self._lock:
             with nogil:
                 forget_unpublished(&self.quotas.managers[kind], sensors)
-            return self.tell(kind, sensors)
+            return self.register(kind, sensors)
 
     cdef list expire(self, int64_t now_ms):
         """Forget the counters without a record for more than an hour; return their sensors' names."""

@@ -5,12 +5,11 @@ Locks, in order: ``QuotaManager.lock`` (entities, table of counters) -> a sensor
 no quota of a type is set, its ``enabled`` is all that is looked at: one atomic load.
 
 Ownership: ``ClientQuotas`` is counted (the Python handle, each native_apis, each throttled channel). ``ClientSensors``
-are
-counted too: by the table, by the caches of handler threads and by requests whose network time is still to be charged.
+are counted too: by the table, the caches of handler threads, and requests whose network time is still to be charged.
 A counter that has expired or was evicted is marked in its sensor and replaced when its client comes back.
 
-Counters of client ids that a default quota reaches are made up by whoever connects, so they are at most
-``QuotaManager.most_made_up``: a further one takes the place of the one that was recorded to the longest ago.
+Clients can invent the client ids that a default quota covers, so their counters are limited to
+``QuotaManager.most_made_up``: a further one replaces the one least recently recorded to.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from kbroker._core.containers.linked_list cimport Chain, ChainNode
@@ -28,7 +27,7 @@ from kbroker.server.quota._entities cimport EntityTable, Text
 from kbroker.server.quota._quota_events cimport VerdictRing
 
 cdef enum:
-    THROTTLE_SERVED = 4         # in Request.throttle_ms, behind what each type asked for: what the client is told
+    THROTTLE_SERVED = 4         # in Request.throttle_ms, behind those of each type: the one sent to the client
 
 cdef double PERCENT_PER_NS
 

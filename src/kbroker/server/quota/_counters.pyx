@@ -168,7 +168,7 @@ cdef ClientSensors *new_sensors(QuotaManager *manager, const Match *match, int64
     sensors.clock = clock_retain(manager.clock)
     sensors.quota = counter_sensor_new(
         manager.kind, &manager.limited, &manager.unlimited, match.limit, now_ms, &sensors.limited)
-    # Goes with the counter: whoever looks that one up would make it anew at once.
+    # Never expires by itself, only with the counter: the next lookup of that one would make it anew.
     sensors.throttle_time = sensor_new(NULL, 0, INT64_MAX, True, now_ms)
     done = sensors.quota != NULL and sensors.throttle_time != NULL
     atomic_store(&sensors.level, match.level)

@@ -35,7 +35,7 @@ cdef struct Match:              # what holds for a user and a client id
 
 # 1 to 8; 0 for the entity without any part
 cdef int32_t entity_level(int user_part, int client_part) noexcept nogil
-cdef bint is_default_client_id(int32_t level) noexcept nogil     # a client gets a counter by any id it makes up
+cdef bint is_default_client_id(int32_t level) noexcept nogil     # any client id that a client invents gets a counter
 # Names of parts that are not exact are empty. False: memory is out.
 cdef bint entities_set(EntityTable *table, int32_t level, Text user, Text client_id, double limit) noexcept nogil
 cdef void entities_remove(EntityTable *table, int32_t level, Text user, Text client_id) noexcept nogil
@@ -46,7 +46,7 @@ cdef void entities_match(const EntityTable *table, Text user, Text client_id, Ma
 cdef double entities_limit(const EntityTable *table, Text user, Text client_id, int32_t *level) noexcept nogil
 cdef bint same_text(Text a, Text b) noexcept nogil
 
-cdef bytes encoded(object name, str what)       # None is the empty one; TypeError for what is no str
+cdef bytes encoded(object name, str what)       # None is the empty one; TypeError unless a str
 cdef Text text_of(bytes data) noexcept          # borrows
-cdef str decoded(Text text)                     # what is no UTF-8 is replaced
+cdef str decoded(Text text)                     # invalid UTF-8 is replaced
 cdef int part_of(object name) noexcept          # an EntityPart

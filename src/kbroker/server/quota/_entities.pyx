@@ -117,11 +117,11 @@ cdef int64_t entities_bits(const EntityTable *table) noexcept nogil:
 
 cdef inline Entity *at_level(const EntityTable *table, int32_t level, Text user, Text client_id) noexcept nogil:
     """The quota of one level for a user and a client id."""
-    cdef Text nobody
-    nobody.data = NULL
-    nobody.size_bytes = 0
-    return find(table, level, user if level <= 3 else nobody,
-                client_id if level == 1 or level == 4 or level == 7 else nobody)
+    cdef Text none
+    none.data = NULL
+    none.size_bytes = 0
+    return find(table, level, user if level <= 3 else none,
+                client_id if level == 1 or level == 4 or level == 7 else none)
 
 
 cdef double entities_limit(const EntityTable *table, Text user, Text client_id, int32_t *level) noexcept nogil:
@@ -165,7 +165,7 @@ cdef void entities_match(const EntityTable *table, Text user, Text client_id, Ma
 
 
 class _DefaultEntity:
-    """The default entity of a type, where there is none of its own."""
+    """The default entity of a type: its quota applies where no other matches."""
 
     def __repr__(self):
         return "DEFAULT_ENTITY"
@@ -175,7 +175,7 @@ DEFAULT_ENTITY = _DefaultEntity()
 
 
 def sanitize(str name not None) -> str:
-    """Return a user's name as it stands in metric tags: percent-encoded, as Kafka's ``Sanitizer`` does it."""
+    """Return a user's name for metric tags: percent-encoded, as Kafka's ``Sanitizer`` does it."""
     from urllib.parse import quote
 
     return quote(name, safe="", encoding="utf-8", errors="replace").replace("~", "%7E")

@@ -42,18 +42,18 @@ cdef int32_t gate_fetch(ClientQuotas *quotas, ClientCache *cache, Request *reque
                         int64_t now_ns) noexcept nogil
 # Any other request: only the handler's time is judged.
 cdef int32_t gate_request(ClientQuotas *quotas, ClientCache *cache, Request *request, int64_t now_ns) noexcept nogil
-# The two halves of it, for those who compare the delay with another one first. The first begins nothing.
+# The two halves of it, for a caller that compares the delay with another one first. The first begins nothing.
 cdef int32_t charge_request(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil
 cdef void throttle_request(ClientQuotas *quotas, QuotaManager *manager, Request *request, int32_t throttle_ms,
                            int64_t now_ns) noexcept nogil
 # A mutation charged to a counter, strict (refused where it is over already) or not, with its notes: the delay, or 0.
 cdef int32_t charge_mutation(ClientQuotas *quotas, ClientSensors *sensors, Request *request, double value,
                              int64_t now_ms, bint is_strict, Violation *violation) noexcept nogil
-# Verdicts that are noted on a request become known; before it is answered.
+# Publishes the verdicts noted on a request, before its response.
 cdef void settle_verdicts(ClientQuotas *quotas, Request *request) noexcept nogil
 # Times of a request that is never throttled for them.
 cdef void gate_exempt(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil
-# The most bytes that a fetch may be handed at once, INT32_MAX for any.
+# The maximum bytes of a fetch response, INT32_MAX for any.
 cdef int32_t fetch_window_bytes(ClientQuotas *quotas, ClientCache *cache, Request *request,
                                 int64_t now_ns) noexcept nogil
 # throttle_time_ms in a response, big-endian.

@@ -147,7 +147,7 @@ cdef inline double handler_percent(Request *request, int64_t now_ns) noexcept no
 
 cdef void note_update(Request *request, int kind, ClientSensors *sensors, int64_t sequence, int64_t now_ms,
                       double value, bint is_checked) noexcept nogil:
-    """A value that was recorded, for whoever replays the counter; only while there is a request log."""
+    """Note a recorded value, from which a reader of the request log can replay the counter; only with a request log."""
     cdef QuotaEvent *note = quota_events_add(request, EVENT_UPDATE, sensors.user, sensors.client_id)
     if note != NULL:
         note.quota_type = <int8_t>kind
@@ -176,7 +176,7 @@ cdef void note_verdict(Request *request, int kind, ClientSensors *sensors, const
 
 
 cdef void note_served(Request *request, int kind, int64_t served_ms) noexcept nogil:
-    """The delay that is told to the client goes to the longest verdict of the kind that has won."""
+    """The throttle time sent to the client is noted in the longest verdict of the kind that set it."""
     cdef QuotaEvents *quota_events = <QuotaEvents *>request.quota_events
     cdef QuotaEvent *note = quota_event_at(quota_events, 0)
     cdef VerdictEvent *longest = NULL
@@ -339,7 +339,7 @@ cdef int32_t gate_fetch(ClientQuotas *quotas, ClientCache *cache, Request *reque
     charge_time(&time, quotas, cache, request, now_ns, now_ms)
     charge_bytes(&bandwidth, quotas, &quotas.managers[KIND_FETCH], cache, request, response_bytes, now_ms)
     if bandwidth.throttle_ms > 0 or time.throttle_ms > 0:
-        if bandwidth.sensors == NULL:       # given back although nobody counted it, as Kafka does
+        if bandwidth.sensors == NULL:       # subtracted although it was never counted, as Kafka does
             find(&bandwidth, &quotas.managers[KIND_FETCH], cache, request, now_ms)
         if bandwidth.sensors != NULL:
             sensor_record_numbered(bandwidth.sensors.quota, -<double>response_bytes, now_ms, False, NULL, &sequence)

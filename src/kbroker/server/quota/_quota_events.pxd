@@ -16,7 +16,7 @@ cdef enum:
     QUOTA_CONNECTION_RATE = 4   # a type of quota beside the kinds of _counters; its user is an address
     TRAIL_INLINE_BYTES = 448
 
-cdef struct QuotaEvent:               # its two texts lie behind it (behind a VerdictEvent where it is one)
+cdef struct QuotaEvent:               # its two texts follow it (or the VerdictEvent that it begins)
     int32_t size_bytes          # with all of it, a multiple of 8
     int8_t kind
     int8_t quota_type           # KIND_PRODUCE ... QUOTA_CONNECTION_RATE
@@ -35,7 +35,7 @@ cdef struct VerdictEvent:
     int64_t asked_ms
     int64_t served_ms
 
-cdef struct QuotaEvents:              # lies in its Request (quota_events_capacity)
+cdef struct QuotaEvents:              # in its Request (quota_events_capacity)
     int32_t size_bytes
     int32_t capacity
     int32_t note_count
@@ -86,7 +86,7 @@ cdef struct VerdictRing:
 
 cdef void verdicts_init(VerdictRing *ring) noexcept nogil
 cdef void verdicts_destroy(VerdictRing *ring) noexcept nogil
-# The verdicts that the request's quota_events has got since the last call.
+# The verdicts noted on the request since the last call.
 cdef void publish_verdicts(VerdictRing *ring, Request *request) noexcept nogil
 # One without a request: of an address, or of all of them (NULL).
 cdef void publish_connection(VerdictRing *ring, const VerdictEvent *verdict, const char *address) noexcept nogil

@@ -14,7 +14,7 @@ from kbroker.server.quota._entities cimport Text
 
 
 if sizeof(QuotaEvents) > TRAIL_ROOM_BYTES:
-    raise ImportError("a quota_events has no room in its request")
+    raise ImportError("QuotaEvents must fit into TRAIL_ROOM_BYTES of a Request")
 
 
 cdef void quota_events_free(void *given) noexcept nogil:

@@ -18,7 +18,7 @@ from kbroker._core.timer.timing_wheel cimport (
 from kbroker.server.quota._counters cimport epoch_ms_of, quotas_release, quotas_retain
 
 cdef enum:
-    ENDED_AT_ONCE = 32          # network threads that are told of several ends by one message list
+    ENDED_AT_ONCE = 32          # network threads that get their ended throttles in one list each
 
 
 cdef struct ThrottledChannel:
@@ -90,7 +90,7 @@ cdef void throttle_channel(ClientQuotas *quotas, QuotaManager *manager, ClientSe
 
 
 cdef Request *end_of(ThrottledChannel *channel, int64_t now_ms) noexcept nogil:
-    """The message that ends a throttle; the channel's entry is gone afterwards."""
+    """The message that ends a throttle; the channel's entry is freed."""
     cdef ClientQuotas *quotas = channel.quotas
     cdef Request *ending = channel.ending
     mutex_lock(&quotas.throttled_lock)

@@ -92,7 +92,7 @@ cdef inline void put_whole(Cursor *at, int64_t value, bint is_known) noexcept no
 
 
 cdef inline void put_real(Cursor *at, double value) noexcept nogil:
-    put_fixed(at, &value if value - value == 0 else NULL)       # as in JSON, what is no number is null
+    put_fixed(at, &value if value - value == 0 else NULL)       # as in JSON, NaN and infinities are null
 
 
 cdef inline bint put_offset(Cursor *at, int64_t offset) noexcept nogil:

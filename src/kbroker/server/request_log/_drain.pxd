@@ -1,4 +1,4 @@
-"""From the rings to whoever writes records: numbering, folding of idle polls, and one call per record.
+"""Moves records from the rings to a sink: numbering, folding of idle polls, and one call per record.
 
 Threads: one at a time (the writer's lock, in Python).
 """
@@ -22,5 +22,5 @@ cdef struct DrainCore:
 cdef class RecordDrain:
     cdef DrainCore *core        # owned
 
-cdef class RecordFormat:        # base of those who have a sink
+cdef class RecordFormat:        # base of classes with a sink
     cdef RecordSink *sink       # the subclass's

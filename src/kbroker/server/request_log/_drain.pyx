@@ -25,7 +25,7 @@ cdef inline void emit(DrainCore *drain, RecordSink *sink, const Record *record) 
 # ---------------------------------------------------------------- idle polls
 
 cdef void unfold(DrainCore *drain, RecordSink *sink, Facts *facts) noexcept nogil:
-    """Write what was folded; the facts may be gone afterwards."""
+    """Write the folded polls; the facts may be freed afterwards."""
     if facts.folding_prev != NULL:
         facts.folding_prev.folding_next = facts.folding_next
     else:
@@ -64,7 +64,7 @@ cdef bint fold(DrainCore *drain, RecordSink *sink, const Record *record) noexcep
         kept.total_us = record.total_us
         return True
     if kept != NULL:
-        unfold(drain, sink, facts)      # the record holds a count of its own
+        unfold(drain, sink, facts)      # the record holds its own count
     kept = <Record *>malloc(<size_t>record.size_bytes)
     if kept == NULL:
         return False

@@ -1,4 +1,4 @@
-"""Bytes that grow, and how numbers and names are written into them. No thread of its own, no lock."""
+"""Bytes that grow, and how numbers and names are written into them. No lock; each buffer has one owner thread."""
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 cdef extern from *:
@@ -34,8 +34,8 @@ cdef extern from *:
         to[1] = (char)('0' + value % 10);
         return to + 2;
     }
-    /* 0 to 999 as three digits; in the fourth byte how many zeros stand in front of the last. There are two dozen
-       numbers in a record: a division for each digit was a good part of what a line cost. */
+    /* 0 to 999 as three digits; in the fourth byte the number of leading zeros. A record has two dozen numbers:
+       a division for each digit was a good part of the cost of a line. */
     struct kb_triples {
         char at[4 * 1000];
         constexpr kb_triples() : at() {
@@ -112,7 +112,7 @@ cdef struct Buffer:
 cdef char *buffer_reserve(Buffer *buffer, int64_t more) noexcept nogil     # where to write so many; NULL: memory is out
 cdef void buffer_free(Buffer *buffer) noexcept nogil
 
-cdef char *put_double(char *to, double value) noexcept nogil            # JSON; null for what is no number, 34 bytes
+cdef char *put_double(char *to, double value) noexcept nogil            # JSON; null for NaN and infinities, 34 bytes
 cdef char *put_utc(char *to, int64_t us) noexcept nogil                 # 2026-01-02T03:04:05.123456Z, 32 bytes
 cdef char *put_json(char *to, const char *data, int64_t size_bytes) noexcept nogil  # in quotes: 6 a byte, and 2
-cdef char *put_utf8(char *to, const char *data, int64_t size_bytes) noexcept nogil  # U+FFFD for what is none; 3 a byte
+cdef char *put_utf8(char *to, const char *data, int64_t size_bytes) noexcept nogil  # U+FFFD for invalid bytes; 3 a byte

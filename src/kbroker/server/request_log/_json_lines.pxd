@@ -14,8 +14,8 @@ cdef struct JsonCore:
     bint wants_lines
     int64_t second              # since 1970: that of begun
     Words begun                 # an object up to the fraction of its second
-    Words numbered              # what stands between its time and its number
-    char *api_names[KNOWN_APIS]     # owned, as they stand in an object; NULL: unknown
+    Words numbered              # the text between its time and its number
+    char *api_names[KNOWN_APIS]     # owned, in JSON; NULL: unknown
     int64_t api_name_bytes[KNOWN_APIS]
     Buffer lines
     Buffer object               # the object that is being written

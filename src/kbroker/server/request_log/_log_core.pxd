@@ -42,7 +42,7 @@ cdef struct ThreadRecorder:     # of one network thread
 cdef struct MetricSources:           # what hangs on a channel; its network thread's
     Facts *facts                # one count
     int64_t spare               # more of them, given to records one by one
-    int64_t software            # ClientSoftware.number that the facts tell; 0: unknown
+    int64_t software            # ClientSoftware.number in the facts; 0: unknown
 
 cdef LogCore *log_retain(LogCore *log) noexcept nogil
 cdef void log_release(LogCore *log) noexcept nogil

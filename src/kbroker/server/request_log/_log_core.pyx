@@ -63,7 +63,7 @@ cdef void log_release(LogCore *log) noexcept nogil:
 
 
 cdef void give_back(RecordRing *ring) noexcept nogil:
-    """Records that nobody has taken hold counts."""
+    """Releases the counts that records still in the ring hold."""
     cdef int64_t at = atomic_load(&ring.tail)
     cdef Record *record
     if ring.data == NULL:
@@ -242,7 +242,7 @@ cdef void record_request(Recorder *recorder, Request *request, bint is_late) noe
     cdef QuotaEvents *quota_events = <QuotaEvents *>request.quota_events
     cdef double sampling = log.sampling
     if request.dequeue_ns == 0 or request.record_flags & RECORD_SKIP or not 0 <= request.api_key < KNOWN_APIS:
-        return                          # never handled, or nobody's business
+        return                          # never handled, or excluded from the log
     if not log.is_known[request.api_key] or (request.header_bytes == 0 and request.api_key != API_VERSIONS):
         return                          # its header was refused
     if is_late:
@@ -322,7 +322,7 @@ cdef class RequestLogCore:
         clock: the broker's.
         api_keys: requests of these are recorded.
         sampling: the share of requests that is recorded, 0 to 1; those with a verdict always are.
-    Raises: ValueError for a sampling that is none, MemoryError.
+    Raises: ValueError for a sampling outside 0 to 1, MemoryError.
     Threads: any.
     """
 
@@ -391,7 +391,7 @@ cdef class RequestLogCore:
         return handle
 
     def observe(self, ClientQuotaManagers quotas not None, ConnectionQuotas connections not None) -> None:
-        """Have requests carry what they are charged, and verdicts on new connections told to this log too."""
+        """Have requests carry their quota events, and record verdicts on new connections in this log too."""
         quotas.note_updates(True)
         log_retain(self.log)
         observe_verdicts(connections, quotas.quotas, &self.log.listener)

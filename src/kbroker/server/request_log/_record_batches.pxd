@@ -16,7 +16,7 @@ cdef struct PartitionBatch:     # batches one behind the other, of which the las
     int64_t largest_ms
 
 cdef struct TopicBatches:
-    int32_t partition_count     # 0: there is no topic
+    int32_t partition_count     # 0: no topic
     PartitionBatch *partitions  # owned
     int64_t size_bytes          # in all
 

@@ -124,7 +124,7 @@ cdef struct Appended:
 
 
 cdef void append_batches(PartitionBatch *batch, Partition *partition, Appended *sum) noexcept nogil:
-    """Each batch is an append of its own: all of them may be larger than a segment."""
+    """Each batch is appended by itself: together they may be larger than a segment."""
     cdef AppendResult result
     cdef char *at
     cdef int64_t size, place = 0, values

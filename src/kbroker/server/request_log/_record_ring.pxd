@@ -1,6 +1,6 @@
 """Finished requests on their way from a network thread to the writer: C records in a bounded ring of bytes.
 
-One producer, one consumer. A record that finds no room is dropped and counted; the producer never waits.
+One producer, one consumer. A record that does not fit is dropped and counted; the producer never waits.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t
 from kbroker._core.requests.request cimport Session
@@ -23,7 +23,7 @@ cdef enum:                      # texts of a connection
 
 cdef struct Facts               # of a connection, shared by its records
 
-cdef struct Record:             # client id and notes lie behind it
+cdef struct Record:             # its client id and notes follow it
     int32_t size_bytes          # with all of it, a multiple of 8
     int16_t kind
     int16_t api_key             # -1: none
@@ -34,7 +34,7 @@ cdef struct Record:             # client id and notes lie behind it
     int32_t client_id_bytes
     int32_t notes_bytes
     int32_t throttle_ms
-    int32_t may_fold            # a poll that brought nothing, and nothing to tell of it
+    int32_t may_fold            # an empty poll without error, throttle or verdict
     int32_t repeated
     Facts *facts                # one count; NULL: no connection
     int64_t time_us             # since 1970

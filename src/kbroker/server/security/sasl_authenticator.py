@@ -1,8 +1,7 @@
 """The conversation before the first request: ApiVersions, SaslHandshake, the mechanism's tokens; and it again later.
 
 Kafka's order and responses. After SaslHandshake version 0 tokens travel without Kafka's headers (KIP-43); from version
-1
-in SaslAuthenticate requests (KIP-152), whose answer says how long the session lasts (KIP-368).
+1 in SaslAuthenticate requests (KIP-152), whose response has the session's lifetime (KIP-368).
 Source: ``SaslServerAuthenticator``.
 """
 
@@ -27,14 +26,14 @@ logger = get_logger(__name__)
 MIN_REAUTHENTICATION_MS = 1000  # more often it is refused
 MAX_ELEMENTS = 1000
 
-#: Body of an API's answer to a request that comes at the wrong time; None where there is none.
+#: Response body for a request that comes at the wrong time; None where its API has none.
 ErrorBody = Callable[[int, int, Body, Errors], Body | None]
 ApiVersions = Callable[[], Mapping[int, tuple[int, int]]]
 
 
 class _State(enum.Enum):
     INITIAL = enum.auto()  # ApiVersions or SaslHandshake
-    HANDSHAKE = enum.auto()  # ApiVersions has been answered
+    HANDSHAKE = enum.auto()  # after the response of ApiVersions
     TOKENS = enum.auto()  # in SaslAuthenticate requests
     BARE_TOKENS = enum.auto()
     OTHER_MECHANISM = enum.auto()  # a re-authentication asked for one; the next frame is refused
@@ -47,7 +46,7 @@ class SaslListener:
 
     Args:
         mechanisms: makers of exchanges by the name of the mechanism, in the order that clients see.
-        api_versions: what ApiVersions answers here.
+        api_versions: the response body of ApiVersions here.
         error_body: see ErrorBody.
         clock: the broker's.
         max_reauth_ms: by mechanism, how long an authentication counts; 0: as long as the connection.
@@ -200,7 +199,7 @@ class SaslAuthenticator:
         if principal:
             self._complete(principal)
             body["SessionLifetimeMs"] = self._lifetime_ms
-        return self._answered(_encode(key, version, header.correlation_id, body), principal)
+        return self._continued(_encode(key, version, header.correlation_id, body), principal)
 
     def _bare_token(self, frame: bytes) -> Step:
         try:
@@ -211,10 +210,10 @@ class SaslAuthenticator:
             return self._closed(str(error))
         if principal:
             self._complete(principal)
-        return self._answered(response, principal)
+        return self._continued(response, principal)
 
     def _evaluate(self, token: bytes) -> tuple[bytes, str]:
-        """The mechanism's answer, and the principal once it is known."""
+        """The mechanism's token, and the principal once it is known."""
         assert self._exchange is not None
         response = self._exchange.evaluate(token)
         user = self._exchange.user
@@ -233,7 +232,7 @@ class SaslAuthenticator:
         self._previous = None
         self._lifetime_ms = self._listener.max_reauth_ms.get(self._name, 0)
 
-    def _answered(self, response: bytes, principal: str) -> Step:
+    def _continued(self, response: bytes, principal: str) -> Step:
         if principal:
             return Step(Outcome.COMPLETE, response, principal, self._lifetime_ms)
         return Step(Outcome.CONTINUE, response)

@@ -8,13 +8,13 @@ from kbroker.server.native._native_types cimport Handler, Outcome
 cdef struct Waiting:            # a partition whose append waits for the disk
     Partition *partition        # counted
     int64_t flush_offset
-    int64_t error_at            # where its error code stands in the response
+    int64_t error_at            # position of its error code in the response
     int64_t base_offset_at
 
-# Hands request, answer and ``waiting`` to an operation: from here on they belong to whoever completes it. Without
-# memory the connection is closed.
+# Hands request, response and ``waiting`` to an operation: from here on they belong to the thread that completes it.
+# Without memory the connection is closed.
 cdef Outcome park_produce(Handler *handler, Request *request, int32_t timeout_ms, Writer *w, Waiting *waiting,
                           int32_t count) noexcept nogil
 cdef void free_waiting(Waiting *waiting, int32_t count) noexcept nogil
-# throttle_time_ms into an encoded Produce answer, where there is a delay.
+# throttle_time_ms into an encoded Produce response, if it is above 0.
 cdef void store_throttle_time(Request *request, char *response, int64_t size_bytes, int32_t throttle_ms) noexcept nogil

@@ -1,7 +1,7 @@
-"""Waiting produces: watched by partition, answered once by whoever moves the last flushed offset, or by time.
+"""Delayed produces: watched by partition, completed once, when the flushed offset reaches them or they expire.
 
-The response is encoded when the request parks; what did not reach the disk is marked in its bytes. Source:
-``DelayedProduce``.
+The response is encoded when the request is delayed; appends that did not reach the disk get their error in its bytes.
+Source: ``DelayedProduce``.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
@@ -37,7 +37,7 @@ cdef OperationTable DELAYED_PRODUCE
 
 
 cdef void store_throttle_time(Request *request, char *response, int64_t size_bytes, int32_t throttle_ms) noexcept nogil:
-    """It stands at the end of the response, before the tagged section where there is one."""
+    """It is at the end of the response, before the tagged section of flexible versions."""
     if throttle_ms > 0:
         store_throttle(response + size_bytes - (5 if request.api_version >= 9 else 4), throttle_ms)
 
@@ -64,7 +64,7 @@ cdef Outcome park_produce(Handler *handler, Request *request, int32_t timeout_ms
         free(keys)
         writer_free(w)
         free_waiting(waiting, count)
-        request.action = ACTION_CLOSE       # no memory to wait: the client learns nothing was promised
+        request.action = ACTION_CLOSE       # no memory to wait: nothing was acknowledged
         return OUTCOME_RESPONDED
     request_release_payload(request)        # the records are in the log
     delayed.request = request

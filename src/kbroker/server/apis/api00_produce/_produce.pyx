@@ -283,14 +283,14 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
     cdef Topic *topic
     cdef ProduceTopic *data
     cdef Waiting *waiting = NULL
-    cdef int32_t waiting_count = 0, t, _k, at = 0, unrecorded = 0, answered_count = 0
-    for t in range(parsed.topic_count):     # one without partitions has no response (Kafka groups what it answers)
-        answered_count += parsed.topics[t].part_count > 0
+    cdef int32_t waiting_count = 0, t, _k, at = 0, unrecorded = 0, topic_count = 0
+    for t in range(parsed.topic_count):     # one without partitions is not in the response (as in Kafka)
+        topic_count += parsed.topics[t].part_count > 0
     writer_init(&w, request.inline_out, INLINE_OUT_BYTES)
     write_i32(&w, request.correlation_id)
     if flexible:
         write_uvarint(&w, 0)
-    write_length(&w, answered_count, flexible, True)
+    write_length(&w, topic_count, flexible, True)
     for t in range(parsed.topic_count):
         data = &parsed.topics[t]
         if data.part_count == 0:
@@ -329,7 +329,7 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
             free(result.bad_records)
         if flexible:
             write_uvarint(&w, 0)
-    if unrecorded > 0 and unrecorded == answered_count:
+    if unrecorded > 0 and unrecorded == topic_count:
         request.record_flags |= RECORD_SKIP
     write_i32(&w, 0)            # throttle_time_ms: store_throttle_time puts it in
     if flexible:

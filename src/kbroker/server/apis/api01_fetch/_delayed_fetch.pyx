@@ -1,4 +1,4 @@
-"""Waiting fetches: watched by partition, listed for shutdown, answered once by the thread that completes them.
+"""Delayed fetches: watched by partition, listed for shutdown, completed once by one thread, which responds.
 
 Lock: ``NativeApisCore.delayed_lock`` guards the list of them, a leaf. Source: ``DelayedFetch``.
 """
@@ -110,12 +110,12 @@ cdef void complete_delayed(NativeApisCore *native_apis) noexcept nogil:
         if operation_force_complete(&state.op):
             release_partitions_locked(state)
         else:
-            unlink(state)       # another thread is answering it at this moment
+            unlink(state)       # another thread is completing it at this moment
         operation_release(&state.op)
 
 
 cdef void complete_disconnected(NativeApisCore *native_apis) noexcept nogil:
-    """Ends the waits of clients that are gone: a wait may be 24 days long, and hold megabytes."""
+    """Completes the fetches of disconnected clients: a wait may be 24 days long, and hold megabytes."""
     cdef FetchState *found[GONE_AT_ONCE]
     cdef FetchState *state
     cdef Responder *responder

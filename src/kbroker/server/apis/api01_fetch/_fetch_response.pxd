@@ -7,8 +7,8 @@ from kbroker.server.apis.api01_fetch._fetch_types cimport FetchState
 from kbroker.server.native._native_types cimport Handler
 from kbroker.server.quota._quota_enforcement cimport ClientCache
 
-# Finds each partition (a count on it is the state's) and the errors that need no reading; what is named twice counts
-# once. False: memory is out.
+# Finds each partition (a count on it is the state's) and the errors that need no reading; a partition named
+# twice counts once. False: memory is out.
 cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
 # Reads every part within the limits; returns the bytes found. Release with drop_reads. ``readable``: parts that could
 # be waited for.
@@ -18,8 +18,8 @@ cdef bint is_satisfied(FetchState *state) noexcept nogil    # whether a read wou
 # Gives back the counts on partitions and on the session, and all memory but the struct's.
 cdef void release_partitions(FetchState *state) noexcept nogil
 
-# Writes the response into the request as it stands in the state; the parts have been read (or there are none).
+# Encodes the response of the state into its request; its parts, if any, have been read.
 cdef void build_response(FetchState *state) noexcept nogil
-# The same after read_partitions, or for a refused session: decides what an incremental answer tells, and has the
+# The same after read_partitions, or for a refused session: selects the parts of an incremental response and has the
 # quotas judge it (``clients``: the calling handler's cache, NULL: none).
 cdef void respond_to_fetch(FetchState *state, ClientCache *clients) noexcept nogil

@@ -36,7 +36,7 @@ from kbroker.server.quota._quota_enforcement cimport (
 
 
 cdef bint supersede(FetchState *state) noexcept nogil:
-    """A partition named twice counts once, with what was said last (Kafka builds a map). False: memory is out."""
+    """A partition named twice counts once, as named last (Kafka builds a map). False: memory is out."""
     cdef LatestIndex latest
     cdef int32_t i, before
     if state.part_count < 2:
@@ -72,7 +72,7 @@ cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
         part.was_known = part.was_known or topic != NULL
         if topic == NULL:
             part.is_unread = True
-            # Kafka knows the name of an id that it has found once, and then answers for the name
+            # Kafka knows the name of an id that it has found once, and then returns the name's error
             part.error = (
                 UNKNOWN_TOPIC_ID if part.id != NULL and not part.was_known else UNKNOWN_TOPIC_OR_PARTITION)
         elif part.index < 0 or part.index >= topic.partition_count:
@@ -81,7 +81,7 @@ cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
         elif topic.partitions[part.index] == NULL:      # its log could not be opened
             part.error = KAFKA_STORAGE_ERROR
         elif state.replica_id >= 0:
-            part.error = NOT_LEADER_OR_FOLLOWER         # nobody replicates from here
+            part.error = NOT_LEADER_OR_FOLLOWER         # no broker replicates from this one
         elif part.max_bytes < 0 or state.max_bytes < 0:
             part.error = UNKNOWN_SERVER_ERROR
         else:
@@ -199,7 +199,7 @@ cdef struct Split:              # a file region between two stretches of the res
 
 
 cdef bint same_topic(FetchPart *a, FetchPart *b) noexcept nogil:
-    """Parts of one TopicData element share the pointer; those of a session are told apart by their bytes."""
+    """Parts of one TopicData element share the pointer; those of a session are compared by their bytes."""
     cdef int32_t i
     if a.id != NULL:
         if a.id == b.id:
@@ -219,7 +219,7 @@ cdef bint same_topic(FetchPart *a, FetchPart *b) noexcept nogil:
 
 
 cdef int32_t group_end(FetchState *state, int32_t i, int32_t *included) noexcept nogil:
-    """End of the batch of parts of the same topic that begins at i, and how many of them stand in the response."""
+    """End of the parts of the same topic that begin at i, and how many of them are in the response."""
     cdef int32_t first = i
     included[0] = 0
     while i < state.part_count and same_topic(&state.parts[first], &state.parts[i]):
@@ -403,7 +403,7 @@ cdef inline void store_int32(char *at, int32_t value) noexcept nogil:
 
 
 cdef void respond_throttled(FetchState *state) noexcept nogil:
-    """Nothing but the delay: no data, no error; a session goes on, and none is opened."""
+    """Only the throttle time: no data, no error; a session goes on, and none is opened."""
     cdef int32_t i
     request_clear_response(state.request)
     state.error = NONE

@@ -22,16 +22,16 @@ from kbroker.server.apis.api01_fetch._fetch_types cimport FetchPart, FetchState
 
 
 cdef enum:
-    MOST_SESSION_BYTES = 134217728  # of all sessions and copies waiting fetches hold; beyond, clients go without
+    MAX_SESSION_BYTES = 134217728   # of all sessions and the copies of delayed fetches; beyond, clients get no session
 
 cdef struct SessionPart:
     HashNode node               # first
-    ChainNode in_order          # second: order of service, what returned data goes to the end
+    ChainNode in_order          # second: order of service; a partition that returned data goes to the end
     char *name                  # behind the struct
     int32_t name_bytes
     bint by_id
     char id[16]
-    bint was_known              # its topic was there once: from then on its absence is 3, as in Kafka, not 100
+    bint was_known              # its topic existed once: from then on its absence is 3, as in Kafka, not 100
     int32_t index
     int32_t leader_epoch
     int32_t last_fetched_epoch
@@ -124,7 +124,7 @@ cdef void serve_last(FetchSession *session, SessionPart *part) noexcept nogil:
 cdef bint put_part(FetchSession *session, FetchPart *asked) noexcept nogil:
     cdef SessionPart *part = find_part(session, asked.name, asked.name_bytes, asked.id, asked.index)
     if part == NULL:
-        if atomic_load(session.bytes) > MOST_SESSION_BYTES or not hash_reserve(&session.parts):
+        if atomic_load(session.bytes) > MAX_SESSION_BYTES or not hash_reserve(&session.parts):
             return False
         part = <SessionPart *>calloc(1, sizeof(SessionPart) + <size_t>asked.name_bytes)
         if part == NULL:
@@ -193,7 +193,7 @@ cdef bint fill_state(FetchSession *session, FetchState *state) noexcept nogil:
     cdef SessionPart *part = part_of(session.in_order.first)
     cdef int64_t charge = <int64_t>session.parts.count * <int64_t>sizeof(FetchPart) + session.name_total
     cdef int32_t i = 0
-    if atomic_load(session.bytes) + charge > 2 * <int64_t>MOST_SESSION_BYTES:
+    if atomic_load(session.bytes) + charge > 2 * <int64_t>MAX_SESSION_BYTES:
         return False
     parts = <FetchPart *>calloc(<size_t>(session.parts.count or 1), sizeof(FetchPart))
     names = <char *>malloc(<size_t>(session.name_total or 1))
@@ -313,7 +313,7 @@ cdef bint evict_oldest(SessionCache *cache, int64_t now_ms) noexcept nogil:
 
 cdef bint make_space(SessionCache *cache, int64_t now_ms) noexcept nogil:
     """For one more session, whose partitions are charged already; false: it may not stay."""
-    while cache.sessions.count >= cache.max_sessions or atomic_load(&cache.bytes) > MOST_SESSION_BYTES:
+    while cache.sessions.count >= cache.max_sessions or atomic_load(&cache.bytes) > MAX_SESSION_BYTES:
         if not evict_oldest(cache, now_ms):
             return False
     return True
@@ -378,7 +378,7 @@ cdef bint session_begin(SessionCache *cache, FetchState *state, int64_t now_ms) 
         return True
     session.last_used_ms = now_ms
     if is_empty and not session.is_closed:
-        remove_session(cache, session)      # nothing left to fetch: the client is told id 0
+        remove_session(cache, session)      # nothing left to fetch: the client gets id 0
     mutex_unlock(&cache.lock)
     if is_empty:
         atomic_add_fetch(&cache.bytes, -state.charge)
@@ -404,7 +404,7 @@ cdef bint make_session(SessionCache *cache, FetchState *state) noexcept nogil:
 
 
 cdef void open_session(SessionCache *cache, FetchState *state, int64_t now_ms) noexcept nogil:
-    """Give the state's new session its number; where there is no room the client goes on without one."""
+    """Give the state's new session its id; without space the client goes on without a session."""
     cdef FetchSession *session = <FetchSession *>state.session
     mutex_lock(&cache.lock)
     if make_space(cache, now_ms) and hash_reserve(&cache.sessions):
@@ -428,7 +428,7 @@ cdef void session_select(FetchState *state) noexcept nogil:
         select_parts(state, False)
 
 
-cdef void select_parts(FetchState *state, bint tells) noexcept nogil:
+cdef void select_parts(FetchState *state, bint is_sent) noexcept nogil:
     cdef FetchSession *session = <FetchSession *>state.session
     cdef FetchPart *asked
     cdef SessionPart *part
@@ -443,8 +443,8 @@ cdef void select_parts(FetchState *state, bint tells) noexcept nogil:
             part.was_known = part.was_known or asked.was_known
             must = must or part.reported_high_watermark != asked.read.high_watermark
             must = must or part.reported_log_start != asked.read.log_start_offset
-        if part != NULL and tells:
-            # An error is told again every time, so it is never remembered as told.
+        if part != NULL and is_sent:
+            # An error is sent every time, so it is never kept as sent.
             part.reported_high_watermark = -1 if asked.read.error != 0 else asked.read.high_watermark
             part.reported_log_start = asked.read.log_start_offset
             if asked.read.size_bytes > 0 and state.is_incremental:

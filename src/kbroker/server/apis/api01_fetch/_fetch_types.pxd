@@ -16,9 +16,9 @@ cdef struct FetchPart:
     int32_t max_bytes
     Partition *partition        # counted, NULL when unknown
     int16_t error               # decided before reading
-    bint was_known              # its topic is there, or was during an earlier request of the session
-    bint is_unread              # unknown topic or partition: the log was not looked into
-    bint is_included            # stands in the response
+    bint was_known              # its topic exists, or did during an earlier request of the session
+    bint is_unread              # unknown topic or partition: its log was not read
+    bint is_included            # is in the response
     bint is_superseded          # named again later in the request
     ReadResult read
 
@@ -38,8 +38,8 @@ cdef struct FetchState:
     int32_t session_epoch
     int16_t error               # of the whole response
     int32_t response_session_id
-    int32_t throttle_ms         # told in the response
-    void *session               # counted FetchSession of an incremental answer, or of a full one that is to open it
+    int32_t throttle_ms         # in the response
+    void *session               # counted FetchSession of an incremental response, or of a full one that is to open it
     bint is_incremental
     int64_t charge              # bytes of parts and names counted against the sessions' share
     int32_t part_count
