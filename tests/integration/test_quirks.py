@@ -19,7 +19,11 @@ from tests.support.wire import Connection
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "integration/test_quirks"
-METADATA, GROUPS, CONFIGS = "unit/test_apis_metadata", "unit/test_apis_groups", "unit/test_apis_configs"
+METADATA, GROUPS, CONFIGS = (
+    "unit/server/apis/test_apis_metadata",
+    "unit/server/apis/test_apis_groups",
+    "unit/server/apis/test_apis_configs",
+)
 QUIRKS: dict[int, tuple[str, list[tuple[str, str]]]] = {
     1: (
         "floors are feature probes",
@@ -42,8 +46,8 @@ QUIRKS: dict[int, tuple[str, list[tuple[str, str]]]] = {
     6: (
         "topic ids are all or nothing",
         [
-            ("unit/test_topics", "test_topics_come_back_with_their_ids"),
-            ("unit/test_topics", "test_a_recreated_topic_has_another_id"),
+            ("unit/server/test_topics", "test_topics_come_back_with_their_ids"),
+            ("unit/server/test_topics", "test_a_recreated_topic_has_another_id"),
             (METADATA, "test_a_topic_in_every_version"),
             (HERE, "test_answers_by_id_carry_the_id"),
             (GROUPS, "test_committing_in_every_version"),
@@ -63,15 +67,15 @@ QUIRKS: dict[int, tuple[str, list[tuple[str, str]]]] = {
         [
             (GROUPS, "test_joining_in_every_version"),
             (GROUPS, "test_a_returning_static_leader"),
-            ("unit/test_group_membership", "test_members_wait_for_the_leaders_assignment"),
+            ("unit/coordinator/test_group_membership", "test_members_wait_for_the_leaders_assignment"),
         ],
     ),
     11: ("OffsetFetch", [(GROUPS, "test_fetching_offsets_in_every_version")]),
     12: (
         "idempotence",
         [
-            ("unit/test_producer_state", "test_five_batches_are_remembered"),
-            ("unit/test_producer_state", "test_sequence_wraps_to_zero"),
+            ("unit/log/producers/test_producer_state", "test_five_batches_are_remembered"),
+            ("unit/log/producers/test_producer_state", "test_sequence_wraps_to_zero"),
             (HERE, "test_idempotent_batches_over_the_wire"),
         ],
     ),
@@ -102,10 +106,10 @@ QUIRKS: dict[int, tuple[str, list[tuple[str, str]]]] = {
         [
             (CONFIGS, "test_all_configs_of_a_topic"),
             (CONFIGS, "test_keys"),
-            ("unit/test_apis_topics", "test_create_in_every_version"),
+            ("unit/server/apis/test_apis_topics", "test_create_in_every_version"),
         ],
     ),
-    18: ("DescribeQuorum", [("unit/test_apis_logs", "test_describe_quorum")]),
+    18: ("DescribeQuorum", [("unit/server/apis/test_apis_logs", "test_describe_quorum")]),
     19: ("no telemetry", [(METADATA, "test_advertised_versions_are_the_table")]),
     20: (
         "what is not served closes the connection",

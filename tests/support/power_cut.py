@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.support import need
 
 MIB = 1 << 20
@@ -23,7 +25,7 @@ class Disk:
 
     def __init__(self, place: Path, kind: str = "ext4") -> None:
         if not sys.platform.startswith("linux") or os.geteuid() != 0:
-            need.lack("needs root on Linux to mount a disk of its own")
+            pytest.skip("needs root on Linux to mount a disk of its own")
         need.program("mount", "umount", MAKE[kind][0])
         self._place = place
         self._image = place / "disk.img"
@@ -35,7 +37,7 @@ class Disk:
         self.folder.mkdir()
         made = mount(self._image, self.folder)
         if made:
-            need.lack(f"needs to mount a file as a disk: {made}")
+            pytest.skip(f"needs to mount a file as a disk: {made}")
 
     def cut(self) -> Path:
         """The power goes now: return an image of what has reached the disk. The disk itself goes on."""
