@@ -188,7 +188,7 @@ def test_a_damaged_segment_is_fenced_until_it_is_repaired(folder: Path) -> None:
             assert raised.value.error is Errors.NOT_COORDINATOR
         broker.context.topics.auto_create(["other"])
         assert broker.context.topics.partition("other", 0).append is not None
-    (found,) = verify(folder, repair=True)
+    found, *_ = verify(folder, repair=True)
     assert (found.offset, found.path.name) == (51, f"{0:020}.log")
     with serving(folder) as broker:
         groups = broker.context.groups

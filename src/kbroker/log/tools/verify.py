@@ -10,16 +10,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 from kbroker.log import checkpoints
 from kbroker.log.folder_lock import FolderLock
+from kbroker.log.tools import gaps
 from kbroker.log.tools.batch_file import MAX_OFFSET, Batch, BatchFile, DamagedBatch
 from kbroker.log.tools.dump import Row, dump_file
 
 SEGMENT = re.compile(r"[0-9]{20}\.log\Z")
 PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)\Z")
-COPY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,9 @@ def verify(path: str | Path, repair: bool = False) -> list[Finding]:
 
     With ``repair`` damaged places are cut out of segments (what was cut is kept beside them as
     ``<segment>.<position>.damaged``), the segment's indexes are removed and rebuilt by the next start, and damaged
-    snapshots, indexes and checkpoints are removed. Everything undamaged stays, also behind the place.
+    snapshots, indexes and checkpoints are removed. Everything undamaged stays, also behind the place. Offsets that are
+    missing then get an empty batch, as compaction leaves one, so that the broker finds no gap; partitions that were
+    compacted may have gaps.
 
     Raises: NotADirectoryError; FolderLockedError, when a broker uses the folder and ``repair`` is asked; OSError.
     """
@@ -59,6 +60,8 @@ def verify(path: str | Path, repair: bool = False) -> list[Finding]:
         findings = [] if is_partition else list(_verify_state_files(folder, repair))
         for partition in partitions:
             found = _verify_partition(partition, repair)
+            if repair or not found:
+                found += _verify_offsets(partition, repair)
             if any(f.repair for f in found):
                 _recover_at_next_start(partition)
             findings += found
@@ -122,6 +125,30 @@ def _verify_partition(folder: Path, repair: bool) -> list[Finding]:
                 list(dump_file(path))
             except checkpoints.CorruptFileError as e:
                 findings.append(_damaged_file(path, str(e), repair))
+    return findings
+
+
+def _verify_offsets(folder: Path, repair: bool) -> list[Finding]:
+    """Report, or fill, the gaps between batches that the broker takes for damage."""
+    name = PARTITION.match(folder.name)
+    cleaned = checkpoints.offset_checkpoint(folder.parent / checkpoints.CLEANER_OFFSET_CHECKPOINT)
+    try:
+        was_compacted = name is None or (name["topic"], int(name["partition"])) in cleaned.read()
+    except checkpoints.CorruptFileError:  # reported with the other checkpoints; which partitions have gaps is not known
+        was_compacted = True
+    if was_compacted:
+        return []
+    findings = []
+    for segment, found in gaps.find_gaps(sorted(p for p in folder.iterdir() if SEGMENT.match(p.name))):
+        done = False
+        if repair:
+            for suffix in (".index", ".timeindex"):
+                segment.with_suffix(suffix).unlink(missing_ok=True)
+            done = gaps.fill_gaps(segment, found)
+        for gap in found:
+            problem = f"offsets {gap.first_offset} to {gap.last_offset} are missing"
+            text = "an empty batch fills the gap" if done else ""
+            findings.append(Finding(segment, gap.position, 0, gap.first_offset, problem, repair=text))
     return findings
 
 
@@ -218,22 +245,13 @@ def _cut(segment: Path, findings: list[Finding]) -> list[Finding]:
     with segment.open("rb") as source, temporary.open("wb") as target:
         at = 0
         for f in cuts:
-            _copy(source, target, f.position - at)
+            gaps.copy_bytes(source, target, f.position - at)
             with segment.with_name(f"{segment.name}.{f.position}.damaged").open("wb") as aside:
-                _copy(source, aside, f.size_bytes)
+                gaps.copy_bytes(source, aside, f.size_bytes)
             at = f.position + f.size_bytes
-        _copy(source, target, segment.stat().st_size - at)
+        gaps.copy_bytes(source, target, segment.stat().st_size - at)
         target.flush()
         checkpoints.sync_descriptor(target.fileno())
     temporary.replace(segment)
     checkpoints.sync_folder(segment.parent)
     return [replace(f, repair=f"cut {f.size_bytes} bytes") if f.size_bytes else f for f in findings]
-
-
-def _copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
-    while size > 0:
-        piece = source.read(min(size, COPY_BYTES))
-        if not piece:
-            return
-        target.write(piece)
-        size -= len(piece)

@@ -1,6 +1,7 @@
 """What the tools see in the files of a partition: Kafka's facts, and every damaged place."""
 
 import struct
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from kbroker._core.codec.crc32c import crc32c
 from kbroker.log import checkpoints
 from kbroker.log.folder_lock import FolderLock, FolderLockedError
 from kbroker.log.producers._producer_state import ProducerStateManager
+from kbroker.log.tools.batch_file import BatchFile
 from kbroker.log.tools.dump import UnknownFileError, describe, dump_file
 from kbroker.log.tools.verify import verify
 from kbroker.protocol.records import RecordBatchBuilder
@@ -138,13 +140,14 @@ def test_state_files_and_unknown_names(tmp_path):
 
 
 def test_whole_folder_has_no_findings(tmp_path):
-    """A folder without damage, gaps between batches included, gives an empty list."""
+    """A folder without damage gives an empty list; a partition that was compacted may have gaps."""
     partition = tmp_path / "t-0"
     segment(partition, 0, batch(0, 3), batch(5))
     log = segment(partition, 6, batch(6), batch(7))
     log.with_suffix(".index").write_bytes(struct.pack(">ii", 1, 68) + bytes(80))
     log.with_suffix(".timeindex").write_bytes(struct.pack(">qi", 1000, 0) + struct.pack(">qi", 1001, 1))
     checkpoints.offset_checkpoint(tmp_path / "recovery-point-offset-checkpoint").write({("t", 0): 5})
+    checkpoints.offset_checkpoint(tmp_path / "cleaner-offset-checkpoint").write({("t", 0): 5})
     assert verify(tmp_path) == verify(partition) == []
 
 
@@ -156,6 +159,18 @@ def test_torn_tail_is_told_from_damage(tmp_path):
     torn, sealed = verify(tmp_path)
     assert (torn.path.parent.name, torn.position, torn.offset, torn.is_torn_tail) == ("t-0", 68, 1, True)
     assert (sealed.path.parent.name, sealed.position, sealed.offset, sealed.is_torn_tail) == ("t-1", 68, 1, False)
+
+
+def describe_offsets(log):
+    """First offset, last offset and number of records of each batch."""
+    with closing(BatchFile(log)) as file:
+        at, found = 0, []
+        while at < file.size_bytes:
+            one = file.batch_at(at)
+            assert one.is_valid
+            found.append((one.base_offset, one.last_offset, one.record_count))
+            at += one.size_bytes
+        return found
 
 
 def test_repair_cuts_the_place_and_keeps_the_rest(tmp_path):
@@ -176,7 +191,9 @@ def test_repair_cuts_the_place_and_keeps_the_rest(tmp_path):
     assert log.read_bytes() == batch(0) + bytes(damaged) + batch(3)
 
     assert "cut 68 bytes" in [f.repair for f in verify(tmp_path, repair=True)]
-    assert log.read_bytes() == batch(0) + batch(3)
+    filler = log.read_bytes()[68:-68]
+    assert log.read_bytes() == batch(0) + filler + batch(3)
+    assert describe_offsets(log) == [(0, 0, 1), (1, 2, 0), (3, 3, 1)]
     assert (partition / f"{log.name}.68.damaged").read_bytes() == bytes(damaged)
     assert not log.with_suffix(".index").exists()
     assert not list(partition.glob("*.snapshot"))
@@ -197,6 +214,7 @@ def test_repair_cuts_the_place_and_keeps_the_rest(tmp_path):
 )
 def test_order_and_garbage_are_found_and_cut(tmp_path, batches, position):
     """A batch written twice, one of a lower offset, and foreign bytes are one place each; the rest stays."""
+    checkpoints.offset_checkpoint(tmp_path / "cleaner-offset-checkpoint").write({("t", 0): 0})  # gaps are not filled
     log = segment(tmp_path / "t-0", 0, *batches)
     (found,) = verify(tmp_path, repair=True)
     assert found.position == position

@@ -1,0 +1,88 @@
+"""What `kbroker log verify --repair` makes of a damaged partition takes appends again and serves all that was whole."""
+
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.log.manager import LogManager, StartReport, TopicLogs
+from kbroker.log.tools.verify import verify
+from kbroker.protocol.records import RecordBatchBuilder
+
+NOW_MS = 1_700_000_000_000
+
+
+def start(folder: Path) -> tuple[LogManager, StartReport]:
+    config = BrokerConfig({})
+    manager = LogManager([folder], VirtualClock(NOW_MS), config, False)
+    topics = [TopicLogs("orders", uuid.UUID(int=7), 1, config.topic_configs({"segment.ms": "1000"}))]
+    return manager, manager.start(topics, run_threads=False)
+
+
+def append(manager: LogManager, time_ms: int) -> tuple[int, int]:
+    builder = RecordBatchBuilder()
+    builder.append(None, b"value", time_ms)
+    result = manager.partition("orders", 0).append(builder.build())
+    return result.error, result.base_offset
+
+
+def flip(segment: Path, position: int) -> None:
+    data = bytearray(segment.read_bytes())
+    data[position] ^= 0x10
+    segment.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda segment: flip(segment, -1), "offsets 3 to 3 are missing"),
+        (lambda segment: flip(segment, 70), "offsets 2 to 3 are missing"),
+        (lambda segment: os.truncate(segment, 30), "offsets 2 to 3 are missing"),
+        (lambda segment: os.truncate(segment, 0), "offsets 2 to 3 are missing"),
+        (lambda segment: segment.unlink(), "offsets 2 to 3 are missing"),
+    ],
+    ids=["last batch", "first batch and what follows", "torn", "empty", "removed"],
+)
+def test_a_repaired_partition_takes_appends(tmp_path: Path, damage, problem: str) -> None:
+    """Three segments of two batches; of the middle one some is lost: repaired, the rest is read and appends follow."""
+    manager, _ = start(tmp_path)
+    for i in range(6):
+        assert append(manager, NOW_MS + i // 2 * 60_000) == (0, i)
+    manager._disarm()  # what kill -9 leaves
+    segments = sorted((tmp_path / "orders-0").glob("*.log"))
+    assert [int(s.stem) for s in segments] == [0, 2, 4]
+    if problem.startswith("offsets 2 to 3") and segments[1].stat().st_size:
+        size = segments[1].stat().st_size // 2
+        flip(segments[1], size + 40)  # the second batch too, whatever becomes of the first
+    damage(segments[1])
+
+    manager, report = start(tmp_path)
+    assert report.damaged
+    assert append(manager, NOW_MS)[0] == 56
+    manager._disarm()
+    found = verify(tmp_path, repair=True)
+    assert (problem, "an empty batch fills the gap") in [(f.problem, f.repair) for f in found]
+    assert all(f.repair for f in found)
+    assert verify(tmp_path) == []
+
+    manager, report = start(tmp_path)
+    assert not report.damaged
+    assert append(manager, NOW_MS + 180_000) == (0, 6)
+    for offset in (0, 1, 4, 5, 6):
+        assert manager.partition("orders", 0).read(offset).error == 0
+    manager.close()
+
+
+def test_a_gap_is_found_without_other_damage(tmp_path: Path) -> None:
+    """What the broker takes for damage the check reports, with the offsets, and changes nothing unless asked."""
+    manager, _ = start(tmp_path)
+    for i in range(3):
+        append(manager, NOW_MS + i * 60_000)
+    manager.close()
+    (tmp_path / "orders-0" / f"{1:020}.log").unlink()
+    for _ in range(2):
+        (found,) = verify(tmp_path)
+        assert (found.problem, found.offset, found.repair) == ("offsets 1 to 1 are missing", 1, "")
