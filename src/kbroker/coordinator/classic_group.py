@@ -1,4 +1,4 @@
-"""A classic consumer group: its members, its state, and the moves between states. No clock, no log, no timer here.
+"""A classic consumer group: its members, its state and the state transitions. No clock, no log, no timer here.
 
 Threads: everything of a group is guarded by ``ClassicGroup.lock``, which the caller holds; callbacks run under it.
 Source: ``ClassicGroup``, ``ClassicGroupMember``.
@@ -48,7 +48,7 @@ class JoinedMember(NamedTuple):
 
 
 class JoinResult(NamedTuple):
-    """PendingResponse to a join."""
+    """Response to a join."""
 
     error: Errors
     member_id: str
@@ -61,7 +61,7 @@ class JoinResult(NamedTuple):
 
 
 class SyncResult(NamedTuple):
-    """PendingResponse to a sync."""
+    """Response to a sync."""
 
     error: Errors
     protocol_type: str | None = None
@@ -126,9 +126,7 @@ class ClassicGroup:
     new_member_added: bool = False
     offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
     is_stored: bool = False  # the log has a record of the group itself
-    is_known: bool = (
-        False  # a client has used it: it stays, even without any content, until the next look for old offsets
-    )
+    is_known: bool = False  # a client has used it: even an empty one stays until the next expiry of offsets
     lock: threading.RLock = field(default_factory=threading.RLock)
     _awaiting_join: int = 0
     _supporters: dict[str, int] = field(default_factory=dict)
@@ -136,9 +134,9 @@ class ClassicGroup:
     # ------------------------------------------------------------ state
 
     def transition_to(self, state: GroupState, now_ms: int) -> None:
-        """Move to a state. Raises: RuntimeError for a move that does not exist."""
+        """Change the state. Raises: RuntimeError for an invalid transition."""
         if self.state not in _FROM[state]:
-            raise RuntimeError(f"group {self.group_id} cannot go from {self.state.value} to {state.value}")
+            raise RuntimeError(f"group {self.group_id}: invalid transition from {self.state.value} to {state.value}")
         self.state = state
         self.state_timestamp_ms = now_ms
 
@@ -153,7 +151,7 @@ class ClassicGroup:
 
     @property
     def is_unused(self) -> bool:
-        """Whether no client would miss it: a refused request made it."""
+        """Whether it can be dropped: a rejected request created it."""
         return (
             self.state is GroupState.EMPTY
             and not self.members
@@ -165,13 +163,13 @@ class ClassicGroup:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest any member asks for."""
+        """The longest rebalance timeout of its members, 0 without members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     # ------------------------------------------------------------ members
 
     def add(self, member: Member, protocol_type: str, on_joined: JoinCallback) -> None:
-        """Take in a member that waits for its join's answer."""
+        """Add a member whose join is delayed."""
         if not self.members:
             self.protocol_type = protocol_type
         if self.leader_id is None:
@@ -184,7 +182,7 @@ class ClassicGroup:
         self.await_join(member, on_joined)
 
     def restore(self, stored: StoredGroup) -> None:
-        """Become what the log remembers."""
+        """Take over the state stored in the log."""
         self.is_stored = True
         self.generation_id = stored.generation_id
         self.state_timestamp_ms = stored.state_timestamp_ms
@@ -211,7 +209,7 @@ class ClassicGroup:
         self.subscribed_topics = self._subscribed_topics()
 
     def stored(self, assignments: Mapping[str, bytes] | None = None) -> StoredGroup:
-        """What the log is to remember. ``assignments``: those about to be given out, else the present ones."""
+        """The state to store in the log. ``assignments``: the ones about to be sent, else the current ones."""
         members = [
             StoredMember(
                 member.member_id,
@@ -235,7 +233,7 @@ class ClassicGroup:
         )
 
     def remove(self, member_id: str) -> None:
-        """Let a member go; whatever it waits for is answered UNKNOWN_MEMBER_ID."""
+        """Remove a member; its delayed requests get UNKNOWN_MEMBER_ID."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count(member.protocols, -1)
@@ -249,7 +247,7 @@ class ClassicGroup:
         self.pending_syncs.discard(member_id)
 
     def replace_static(self, group_instance_id: str, old_id: str, new_id: str) -> Member:
-        """Give a static member its new id; requests under the old one are answered FENCED_INSTANCE_ID."""
+        """Give a static member its new id; delayed requests under the old one get FENCED_INSTANCE_ID."""
         member = self.members.pop(old_id)
         self.respond_to_join(member, JoinResult(Errors.FENCED_INSTANCE_ID, old_id))
         self.respond_to_sync(member, SyncResult(Errors.FENCED_INSTANCE_ID))
@@ -262,7 +260,7 @@ class ClassicGroup:
         return member
 
     def update(self, member: Member, protocols: Protocols, rebalance_ms: int, session_ms: int) -> None:
-        """Take over what a member says when it joins again."""
+        """Take over the protocols and timeouts of a member that rejoins."""
         self._count(member.protocols, -1)
         self._count(protocols, 1)
         member.protocols = protocols
@@ -278,7 +276,7 @@ class ClassicGroup:
                 self._supporters.pop(name, None)
 
     def member_error(self, member_id: str, group_instance_id: str | None) -> Errors:
-        """NONE if this is a member under its present id."""
+        """NONE if this is a member under its current id."""
         if group_instance_id is not None:
             current = self.static_members.get(group_instance_id)
             if current is None:
@@ -288,7 +286,7 @@ class ClassicGroup:
         return Errors.NONE if member_id in self.members else Errors.UNKNOWN_MEMBER_ID
 
     def accepts(self, member_id: str, max_size: int) -> bool:
-        """Whether there is room (``group.max.size``); while joining, those that wait count."""
+        """Whether there is room (``group.max.size``); during a rebalance only delayed joins count."""
         member = self.members.get(member_id)
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
@@ -296,16 +294,16 @@ class ClassicGroup:
             return (member is not None and member.is_awaiting_join) or self._awaiting_join < max_size
         return member is not None or len(self.members) < max_size
 
-    # ------------------------------------------------------------ joins and syncs that wait
+    # ------------------------------------------------------------ delayed joins and syncs
 
     def await_join(self, member: Member, on_joined: JoinCallback) -> None:
-        """Let a join wait; one that waits already is told to come again."""
+        """Delay a join; an earlier delayed one of the member gets REBALANCE_IN_PROGRESS."""
         self.respond_to_join(member, JoinResult(Errors.REBALANCE_IN_PROGRESS, member.member_id))
         member.on_joined = on_joined
         self._awaiting_join += 1
 
     def respond_to_join(self, member: Member, result: JoinResult) -> bool:
-        """PendingResponse the join a member waits for, if it does."""
+        """Send the delayed response to a member's join; False if none is delayed."""
         callback, member.on_joined = member.on_joined, None
         if callback is None:
             return False
@@ -314,12 +312,12 @@ class ClassicGroup:
         return True
 
     def await_sync(self, member: Member, on_synced: SyncCallback) -> None:
-        """Let a sync wait; one that waits already is told to come again."""
+        """Delay a sync; an earlier delayed one of the member gets REBALANCE_IN_PROGRESS."""
         self.respond_to_sync(member, SyncResult(Errors.REBALANCE_IN_PROGRESS))
         member.on_synced = on_synced
 
     def respond_to_sync(self, member: Member, result: SyncResult) -> bool:
-        """PendingResponse the sync a member waits for, if it does."""
+        """Send the delayed response to a member's sync; False if none is delayed."""
         callback, member.on_synced = member.on_synced, None
         if callback is None:
             return False
@@ -338,15 +336,16 @@ class ClassicGroup:
         return [member for member in self.members.values() if not member.is_awaiting_join]
 
     def current_members(self) -> list[JoinedMember]:
-        """All members as the leader is told."""
+        """All members, as sent to the leader."""
         name = self.protocol_name
         return [JoinedMember(m.member_id, m.group_instance_id, m.metadata(name)) for m in self.members.values()]
 
     def join_result(
         self, member_id: str, *, with_members: bool | None = None, skip_assignment: bool = False
     ) -> JoinResult:
-        """The present generation, for one member; the leader gets the members."""
-        tell = self.leader_id == member_id if with_members is None else with_members
+        """The current generation, for one member; the leader gets the members."""
+        if with_members is None:
+            with_members = self.leader_id == member_id
         return JoinResult(
             Errors.NONE,
             member_id,
@@ -355,13 +354,13 @@ class ClassicGroup:
             self.protocol_name,
             self.leader_id or "",
             skip_assignment,
-            self.current_members() if tell else (),
+            self.current_members() if with_members else (),
         )
 
     # ------------------------------------------------------------ generations
 
     def elect_joined_leader(self) -> bool:
-        """See to a leader that has joined; False if nobody has."""
+        """Make sure that the leader has joined, choosing another if needed; False if no member has joined."""
         leader = self.members.get(self.leader_id or "")
         if leader is None:
             return False

@@ -1,44 +1,53 @@
-"""What waits in the group purgatories: joins, syncs and heartbeats, each under its group's lock.
+"""The operations of the group purgatories: delayed joins, syncs and heartbeats, each under its group's lock.
 
 Source: ``DelayedJoin``, ``InitialDelayedJoin``, ``DelayedSync``, ``DelayedHeartbeat``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from kbroker._core.timer.purgatory import DelayedOperation
 from kbroker.coordinator.classic_group import ClassicGroup, GroupState
 
-if TYPE_CHECKING:
-    from kbroker.coordinator.membership import Membership
-
 NO_MEMBERSHIP = (GroupState.DEAD, GroupState.EMPTY, GroupState.PREPARING_REBALANCE)
 
 
-class DelayedJoin(DelayedOperation):
-    """A rebalance that waits until all known members have joined, or as long as the slowest of them may take."""
+class GroupActions(Protocol):
+    """The calls a delayed operation makes when it completes or expires: those of ``Membership``."""
 
-    def __init__(self, membership: Membership, group: ClassicGroup, timeout_ms: int) -> None:
+    def watch_join(self, group: ClassicGroup, waiting: DelayedOperation) -> None: ...
+
+    def complete_join(self, group: ClassicGroup) -> None: ...
+
+    def expire_sync(self, group: ClassicGroup, generation_id: int) -> None: ...
+
+    def expire_heartbeat(self, group: ClassicGroup, member_id: str, is_pending: bool) -> None: ...
+
+
+class DelayedJoin(DelayedOperation):
+    """A rebalance that waits until every known member has joined, at most for the longest rebalance timeout of them."""
+
+    def __init__(self, actions: GroupActions, group: ClassicGroup, timeout_ms: int) -> None:
         super().__init__(max(0, timeout_ms), group.lock)
-        self._membership = membership
+        self._actions = actions
         self._group = group
 
     def try_complete(self) -> bool:
         return self._group.have_all_joined and self.force_complete()
 
     def on_complete(self) -> None:
-        self._membership.complete_join(self._group)
+        self._actions.complete_join(self._group)
 
 
 class InitialDelayedJoin(DelayedOperation):
-    """The first rebalance of an empty group: waits for more members, longer while they keep coming."""
+    """The first rebalance of an empty group: waits for more members, and longer while members keep joining."""
 
     def __init__(
-        self, membership: Membership, group: ClassicGroup, configured_ms: int, delay_ms: int, remaining_ms: int
+        self, actions: GroupActions, group: ClassicGroup, configured_ms: int, delay_ms: int, remaining_ms: int
     ) -> None:
         super().__init__(max(0, delay_ms), group.lock)
-        self._membership = membership
+        self._actions = actions
         self._group = group
         self._configured_ms = configured_ms
         self._remaining_ms = remaining_ms
@@ -53,18 +62,18 @@ class InitialDelayedJoin(DelayedOperation):
                 group.new_member_added = False
                 delay_ms = min(self._configured_ms, self._remaining_ms)
                 remaining_ms = max(self._remaining_ms - self.timeout_ms, 0)
-                again = InitialDelayedJoin(self._membership, group, self._configured_ms, delay_ms, remaining_ms)
-                self._membership.watch_join(group, again)
+                again = InitialDelayedJoin(self._actions, group, self._configured_ms, delay_ms, remaining_ms)
+                self._actions.watch_join(group, again)
             else:
-                self._membership.complete_join(group)
+                self._actions.complete_join(group)
 
 
 class DelayedSync(DelayedOperation):
-    """Waits until every member has asked for its assignment; those that have not in time are out."""
+    """Waits until every member has sent SyncGroup; expiry removes the members that have not."""
 
-    def __init__(self, membership: Membership, group: ClassicGroup, generation_id: int, timeout_ms: int) -> None:
+    def __init__(self, actions: GroupActions, group: ClassicGroup, generation_id: int, timeout_ms: int) -> None:
         super().__init__(max(0, timeout_ms), group.lock)
-        self._membership = membership
+        self._actions = actions
         self._group = group
         self._generation_id = generation_id
 
@@ -74,17 +83,17 @@ class DelayedSync(DelayedOperation):
         return over and self.force_complete()
 
     def on_expiration(self) -> None:
-        self._membership.expire_sync(self._group, self._generation_id)
+        self._actions.expire_sync(self._group, self._generation_id)
 
 
 class DelayedHeartbeat(DelayedOperation):
-    """The session of a member, or the time somebody has to use the member id that was handed out."""
+    """The session of a member, or the time in which a client must join with the member id it was given."""
 
     def __init__(
-        self, membership: Membership, group: ClassicGroup, member_id: str, timeout_ms: int, is_pending: bool = False
+        self, actions: GroupActions, group: ClassicGroup, member_id: str, timeout_ms: int, is_pending: bool = False
     ) -> None:
         super().__init__(max(0, timeout_ms), group.lock)
-        self._membership = membership
+        self._actions = actions
         self._group = group
         self._member_id = member_id
         self._is_pending = is_pending
@@ -99,4 +108,4 @@ class DelayedHeartbeat(DelayedOperation):
         return (member is None or member.has_satisfied_heartbeat) and self.force_complete()
 
     def on_expiration(self) -> None:
-        self._membership.expire_heartbeat(self._group, self._member_id, self._is_pending)
+        self._actions.expire_heartbeat(self._group, self._member_id, self._is_pending)

@@ -103,7 +103,7 @@ class GroupCoordinator:
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Read what the log remembers; members there must show signs of life within their session."""
+        """Load groups and offsets from the log; loaded members must send a request within their session timeout."""
         groups = offsets = 0
         for key, value in self._log.replay():
             group = self._groups.setdefault(key.group_id, ClassicGroup(key.group_id))
@@ -120,11 +120,11 @@ class GroupCoordinator:
             logger.info("loaded %d groups and %d committed offsets", groups, offsets)
 
     def run_join_reaper(self) -> None:
-        """Expire joins and syncs until closed; for a thread of its own."""
+        """Expire joins and syncs until closed; blocks, so it needs its own thread."""
         self._joins.run_reaper()
 
     def run_heartbeat_reaper(self) -> None:
-        """Expire sessions until closed; for a thread of its own."""
+        """Expire sessions until closed; blocks, so it needs its own thread."""
         self._heartbeats.run_reaper()
 
     @property
@@ -138,7 +138,7 @@ class GroupCoordinator:
             pass
 
     def close(self) -> None:
-        """PendingResponse everything that waits with NOT_COORDINATOR and end the reapers. Idempotent."""
+        """Complete all delayed requests with NOT_COORDINATOR and end the reapers. Idempotent."""
         with self._lock:
             self._closed = True
             groups = list(self._groups.values())
@@ -150,11 +150,11 @@ class GroupCoordinator:
         self._heartbeats.close()
 
     def prepare(self) -> None:
-        """See to the offsets topic, which takes a while the first time. Raises: KafkaError."""
+        """Create the offsets topic if it does not exist; that takes a while. Raises: KafkaError."""
         self._log.prepare()
 
     def check(self, group_id: str) -> None:
-        """Raises: KafkaError NOT_COORDINATOR if what the group's partition of the offsets topic holds is not known."""
+        """Raises: KafkaError NOT_COORDINATOR if the group's partition of the offsets topic could not be read."""
         self._log.check(group_id)
 
     @property
@@ -194,7 +194,7 @@ class GroupCoordinator:
                 self._membership.sync(group, request, on_synced)
 
     def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int) -> Errors:
-        """Prolong a session."""
+        """Extend a session."""
         if not group_id:
             return Errors.INVALID_GROUP_ID
         with self._locked(group_id) as group:
@@ -203,7 +203,7 @@ class GroupCoordinator:
             return self._membership.heartbeat(group, member_id, group_instance_id, generation_id)
 
     def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> list[Errors]:
-        """Let members go, one response each. Raises: KafkaError INVALID_GROUP_ID."""
+        """Remove members, one error code each. Raises: KafkaError INVALID_GROUP_ID."""
         if not group_id:
             raise KafkaError(Errors.INVALID_GROUP_ID)
         with self._locked(group_id) as group:
@@ -221,7 +221,7 @@ class GroupCoordinator:
         generation_id: int,
         offsets: Mapping[Place, CommittedOffset],
     ) -> None:
-        """Remember offsets; they are in the log, and on disk as its settings ask, when this returns.
+        """Commit offsets; when this returns they are in the log, and on disk if the topic's settings require it.
 
         Raises: KafkaError, and nothing was committed (a failed wait for the disk excepted): GROUP_ID_NOT_FOUND for a
         member of a group that does not exist.
@@ -246,7 +246,7 @@ class GroupCoordinator:
                 (group_records.offset_key(group.group_id, topic, partition), group_records.encode_offset(value))
                 for (topic, partition), value in offsets.items()
             ]
-        except ProtocolError as error:  # a note that the configuration allows and the record's format does not
+        except ProtocolError as error:  # metadata that the configuration allows but the record format does not
             raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, str(error)) from error
         written = self._log.append(group.group_id, records)
         group.offsets.update(offsets)
@@ -263,7 +263,7 @@ class GroupCoordinator:
             return {place: group.offsets[place] for place in places if place in group.offsets}
 
     def delete_offsets(self, group_id: str, places: Iterable[Place]) -> dict[Place, Errors]:
-        """Forget committed offsets, but those of topics a member is subscribed to.
+        """Delete committed offsets, except of topics that a member is subscribed to.
 
         Raises: KafkaError INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
         """
@@ -288,7 +288,7 @@ class GroupCoordinator:
                 del group.offsets[place]
 
     def topic_deleted(self, name: str) -> None:
-        """Forget the offsets of a topic that is gone; without ``__consumer_offsets`` nothing is left of any group."""
+        """Remove the committed offsets of a deleted topic; if it is ``__consumer_offsets``, drop all groups."""
         if name == OFFSETS_TOPIC:
             self._log.forget_damage()
         for group_id in self._group_ids():
@@ -301,10 +301,12 @@ class GroupCoordinator:
                 try:
                     self._forget_offsets(group, [place for place in group.offsets if place[0] == name])
                 except KafkaError as error:
-                    logger.warning("group %s keeps its offsets of deleted topic %s: %s", group_id, name, error)
+                    logger.warning(
+                        "group %s: cannot delete the offsets of the deleted topic %s: %s", group_id, name, error
+                    )
 
     def expire_offsets(self) -> int:
-        """Forget offsets nobody has used for ``offsets.retention.minutes``, and groups without any; return how many."""
+        """Remove offsets unused for ``offsets.retention.minutes``, and groups without any; return how many."""
         count = 0
         for group_id in self._group_ids():
             if self._closed:
@@ -318,7 +320,7 @@ class GroupCoordinator:
                     if group.state is GroupState.EMPTY and not group.offsets and not group.pending_joins:
                         self._bury(group)
                 except KafkaError as error:
-                    logger.warning("cannot expire offsets of group %s: %s", group_id, error)
+                    logger.warning("group %s: cannot expire offsets: %s", group_id, error)
                     continue
                 count += len(expired)
         if count:
@@ -328,7 +330,7 @@ class GroupCoordinator:
     # ------------------------------------------------------------ administration
 
     def describe(self, group_id: str) -> DescribedGroup | None:
-        """Describe a group; None if there is none."""
+        """Describe a group; None if it does not exist."""
         with self._locked(group_id) as group:
             if group is None:
                 return None

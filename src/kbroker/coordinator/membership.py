@@ -1,6 +1,6 @@
-"""Who belongs to a classic group: join, sync, heartbeat, leave, and the rebalances they cause.
+"""The members of classic groups: join, sync, heartbeat, leave, and the rebalances they cause.
 
-Nothing here blocks: a request that waits is answered later through its callback, under the group's lock.
+Nothing here blocks: a delayed request gets its response later through its callback, under the group's lock.
 Lock order: a group's lock, then the purgatories' own; two groups' locks are never held together.
 Source: ``GroupCoordinator``, ``GroupMetadataManager`` (classic groups).
 """
@@ -29,19 +29,21 @@ from kbroker.coordinator.delayed_operations import DelayedHeartbeat, DelayedJoin
 
 logger = get_logger(__name__)
 
-NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000  # a first join has no session, and its muted connection is not seen closing
-CLIENT_ID_IN_MEMBER_ID = 1000  # characters; a member id must fit a string of the wire
+NEW_MEMBER_JOIN_TIMEOUT_MS = (
+    5 * 60_000
+)  # a first join has no session yet, and the close of a muted connection goes unnoticed
+CLIENT_ID_IN_MEMBER_ID = 1000  # characters; a member id must fit the protocol's STRING
 
 
 class GroupStore(Protocol):
-    """What membership asks of the place where groups are kept."""
+    """Where Membership stores groups."""
 
     def save(self, group: ClassicGroup, assignments: Mapping[str, bytes] | None = None) -> None:
-        """Write the group down. Raises: KafkaError."""
+        """Append the group to __consumer_offsets. Raises: KafkaError."""
 
 
 class JoinRequest(NamedTuple):
-    """A join. ``member_id`` is empty for a newcomer; ``protocols``: name and metadata, the preferred first."""
+    """A join. ``member_id`` is empty for a new member; ``protocols``: name and metadata, the preferred first."""
 
     group_id: str
     member_id: str
@@ -57,7 +59,7 @@ class JoinRequest(NamedTuple):
 
 
 class SyncRequest(NamedTuple):
-    """A sync. ``assignments`` by member id: the leader's; empty from others."""
+    """A sync. ``assignments`` by member id: from the leader; empty from other members."""
 
     group_id: str
     generation_id: int
@@ -69,14 +71,14 @@ class SyncRequest(NamedTuple):
 
 
 class LeavingMember(NamedTuple):
-    """Who leaves: by member id, by both, or an administrator names a static member by its instance id alone."""
+    """A member to remove: by member id, by both ids, or (an administrator, a static member) by instance id alone."""
 
     member_id: str
     group_instance_id: str | None
 
 
 class Membership:
-    """The moves of classic groups. Callers look the group up, hold its lock and know that it is not DEAD.
+    """Changes the membership of classic groups. Callers hold the lock of a group that is not DEAD.
 
     Args: ``initial_delay_ms``: how long an empty group waits for more members; ``max_size`` of a group.
     Threads: any; the group's lock guards everything of a group.
@@ -102,7 +104,7 @@ class Membership:
     # ------------------------------------------------------------ join
 
     def join(self, group: ClassicGroup, request: JoinRequest, on_joined: JoinCallback) -> None:
-        """PendingResponse now, or when the rebalance is over."""
+        """Call ``on_joined`` now, or when the rebalance is complete."""
         names = [name for name, _ in request.protocols]
         if not group.accepts(request.member_id, self._max_size):
             if request.member_id in group.members:
@@ -140,7 +142,7 @@ class Membership:
         member_id = request.member_id
         if member_id in group.pending_joins:
             if request.group_instance_id is not None:
-                on_joined(JoinResult(Errors.UNKNOWN_MEMBER_ID, member_id))  # ids are handed out to dynamic members only
+                on_joined(JoinResult(Errors.UNKNOWN_MEMBER_ID, member_id))  # only dynamic members get ids in advance
             else:
                 self._add(group, member_id, request, on_joined)
             return
@@ -173,7 +175,7 @@ class Membership:
             is_new=True,
         )
         if group.state is GroupState.PREPARING_REBALANCE and group.generation_id == 0:
-            group.new_member_added = True  # the first rebalance may wait for still more
+            group.new_member_added = True  # the first rebalance may wait for more members
         group.add(member, request.protocol_type, on_joined)
         self._await_heartbeat(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._maybe_rebalance(group)
@@ -181,7 +183,7 @@ class Membership:
     def _replace_static(
         self, group: ClassicGroup, old_id: str, new_id: str, request: JoinRequest, on_joined: JoinCallback
     ) -> None:
-        """A static member is back under a new id: no rebalance in a stable group, unless the protocol changes."""
+        """A static member rejoins under a new id: no rebalance in a stable group, unless the protocol changes."""
         assert request.group_instance_id is not None
         old_leader = group.leader_id
         member = group.replace_static(request.group_instance_id, old_id, new_id)
@@ -191,7 +193,7 @@ class Membership:
         if group.state is not GroupState.STABLE:
             group.await_join(member, on_joined)
             self._await_heartbeat(group, member)
-            # one that syncs may be in the leader's assignment under its old id, so even then all start over
+            # the leader may have assigned to the old id already: even a group that syncs rebalances again
             self._maybe_rebalance(group)
             return
         if group.select_protocol() != group.protocol_name:
@@ -210,7 +212,7 @@ class Membership:
         if request.supports_skipping_assignment:
             on_joined(group.join_result(new_id, skip_assignment=group.leader_id == new_id))
         else:
-            # before v9 a leader that came back must not assign again: it is told of the leader that was
+            # before v9 a returning leader must not assign again: its response names the old leader id
             result = group.join_result(new_id, with_members=False)
             on_joined(result._replace(leader_id=old_leader or ""))
 
@@ -230,20 +232,20 @@ class Membership:
             waiting = InitialDelayedJoin(self, group, delay_ms, delay_ms, remaining_ms)
         else:
             waiting = DelayedJoin(self, group, group.rebalance_timeout_ms)
-        logger.info("group %s rebalances from generation %d", group.group_id, group.generation_id)
+        logger.info("group %s: rebalance started from generation %d", group.group_id, group.generation_id)
         group.transition_to(GroupState.PREPARING_REBALANCE, self._clock.wall_ms())
         self._joins.check_and_complete(_sync_key(group))
         self.watch_join(group, waiting)
 
     def watch_join(self, group: ClassicGroup, waiting: DelayedOperation) -> None:
-        """Let a rebalance wait."""
+        """Put a rebalance into the purgatory."""
         self._joins.try_complete_else_watch(waiting, [_join_key(group)])
 
     def complete_join(self, group: ClassicGroup) -> None:
-        """End the wait for joins: those that did not come are out, the others get the next generation."""
+        """End the wait for joins: members that did not rejoin are removed, the others get the next generation."""
         with group.lock:
             if group.state is not GroupState.PREPARING_REBALANCE:
-                return  # it was deleted, or the broker stops
+                return  # the group was deleted, or the broker stops
             for member in group.not_yet_rejoined():
                 if member.group_instance_id is None:
                     logger.info("group %s: %s did not rejoin in time", group.group_id, member.member_id)
@@ -254,7 +256,7 @@ class Membership:
                 return
             group.next_generation(self._clock.wall_ms())
             logger.info(
-                "group %s is in generation %d with %d members",
+                "group %s: generation %d has %d members",
                 group.group_id,
                 group.generation_id,
                 len(group.members),
@@ -273,13 +275,13 @@ class Membership:
     def _save_empty(self, group: ClassicGroup) -> None:
         try:
             self._store.save(group)
-        except KafkaError as error:  # the next start finds members that never come back, and expires them
-            logger.warning("cannot write down that group %s is empty: %s", group.group_id, error)
+        except KafkaError as error:  # the next start loads the old members, and their sessions expire
+            logger.warning("group %s: cannot store that the group is empty: %s", group.group_id, error)
 
     # ------------------------------------------------------------ sync
 
     def sync(self, group: ClassicGroup, request: SyncRequest, on_synced: SyncCallback) -> None:
-        """PendingResponse with the member's assignment, now or when the leader has brought it."""
+        """Call ``on_synced`` with the member's assignment, now or when the leader has sent it."""
         error = _sync_error(group, request)
         if error is not Errors.NONE:
             on_synced(SyncResult(error))
@@ -303,13 +305,13 @@ class Membership:
         try:
             self._store.save(group, assignments)
         except KafkaError as error:
-            logger.warning("cannot write down the assignments of group %s: %s", group.group_id, error)
+            logger.warning("group %s: cannot store the assignments: %s", group.group_id, error)
             self._refuse_syncs(group, error.error)
             self._maybe_rebalance(group)
             return
         group.transition_to(GroupState.STABLE, self._clock.wall_ms())
         for member in group.members.values():
-            member.assignment = assignments.get(member.member_id, b"")  # whom the leader left out gets no bytes
+            member.assignment = assignments.get(member.member_id, b"")  # a member without an assignment gets no bytes
             result = SyncResult(Errors.NONE, group.protocol_type, group.protocol_name, member.assignment)
             if group.respond_to_sync(member, result):
                 self._await_heartbeat(group, member)
@@ -321,7 +323,7 @@ class Membership:
                 self._await_heartbeat(group, member)
 
     def expire_sync(self, group: ClassicGroup, generation_id: int) -> None:
-        """Let go of those that joined and never asked for their assignment."""
+        """Remove members that joined and did not send SyncGroup."""
         with group.lock:
             active = group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
             if group.generation_id != generation_id or not active or group.have_all_synced:
@@ -337,7 +339,7 @@ class Membership:
     def heartbeat(
         self, group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int
     ) -> Errors:
-        """Prolong a session; tells of a rebalance."""
+        """Extend a session; REBALANCE_IN_PROGRESS while the group prepares a rebalance."""
         error = group.member_error(member_id, group_instance_id)
         if error is not Errors.NONE:
             return error
@@ -348,7 +350,7 @@ class Membership:
         return Errors.REBALANCE_IN_PROGRESS if preparing else Errors.NONE
 
     def touch(self, group: ClassicGroup, member_id: str) -> None:
-        """Prolong a session by another request of its member."""
+        """Extend the session of a member that sent another request."""
         member = group.members.get(member_id)
         if member is not None:
             self._await_heartbeat(group, member)
@@ -363,11 +365,11 @@ class Membership:
         self._heartbeats.try_complete_else_watch(waiting, [key])
 
     def _heartbeat_over(self, group: ClassicGroup, member_id: str) -> None:
-        """Take the session of somebody who is gone out of the purgatory."""
+        """Remove the session of a removed member from the purgatory."""
         self._heartbeats.check_and_complete(_member_key(group, member_id))
 
     def expire_heartbeat(self, group: ClassicGroup, member_id: str, is_pending: bool) -> None:
-        """A session, or the life of a member id nobody used, is over."""
+        """A session has expired, or a member id that no client joined with."""
         with group.lock:
             if group.state is GroupState.DEAD:
                 return
@@ -377,18 +379,18 @@ class Membership:
                 return
             member = group.members.get(member_id)
             if member is not None and not member.has_satisfied_heartbeat:
-                logger.info("group %s: the session of %s is over", group.group_id, member_id)
+                logger.info("group %s: the session of %s expired", group.group_id, member_id)
                 self._remove(group, member_id)
 
     def resume(self, group: ClassicGroup) -> None:
-        """Begin the sessions of a group that was loaded."""
+        """Start the sessions of a loaded group."""
         for member in group.members.values():
             self._await_heartbeat(group, member)
 
     # ------------------------------------------------------------ leave
 
     def leave(self, group: ClassicGroup, leaving: Sequence[LeavingMember]) -> list[Errors]:
-        """Let members go; one response each, in order."""
+        """Remove members; return one error code each, in order."""
         return [self._leave(group, one) for one in leaving]
 
     def _leave(self, group: ClassicGroup, leaving: LeavingMember) -> Errors:
@@ -405,7 +407,7 @@ class Membership:
             error = group.member_error(member_id, instance_id)
             if error is not Errors.NONE:
                 return error
-        logger.info("group %s: %s leaves", group.group_id, member_id)
+        logger.info("group %s: %s left", group.group_id, member_id)
         self._remove(group, member_id)
         self._heartbeat_over(group, member_id)
         return Errors.NONE
@@ -423,7 +425,7 @@ class Membership:
             self._joins.check_and_complete(_join_key(group))
 
     def dismiss(self, group: ClassicGroup, error: Errors) -> None:
-        """Make a group DEAD; whoever waits is answered ``error``."""
+        """Make a group DEAD; delayed requests get ``error``."""
         for member in group.members.values():
             group.respond_to_join(member, JoinResult(error, member.member_id))
             group.respond_to_sync(member, SyncResult(error))

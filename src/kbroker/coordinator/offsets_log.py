@@ -1,8 +1,8 @@
-"""``__consumer_offsets``: where a group's records go, how they are written, and what is read back at a start.
+"""``__consumer_offsets``: partition of a group, writing its records, and loading them at a start.
 
-The last record of a key counts, whether the log was compacted or not. A partition that cannot be read to its end has no
-groups at all, as Kafka's: a client that heard "no committed offset" would begin somewhere else, and what was written
-behind the damage would not be read at the next start.
+The last record of a key counts, whether the log was compacted or not. As in Kafka, a partition that cannot be read to
+its end serves no groups: a client that got "no committed offset" would start elsewhere, and records written after the
+damage would not be read at the next start.
 Source: ``CoordinatorLoaderImpl``, ``CoordinatorRuntime``, ``Utils.abs``.
 """
 
@@ -25,8 +25,8 @@ logger = get_logger(__name__)
 BATCH_BYTES = 512 * 1024  # below message.max.bytes; more goes into several batches of one append
 READ_BYTES = 4 * 1024 * 1024
 
-# what a coordinator answers for what its log says
-_ANSWERS = {
+# the coordinator's error code for an error of its log
+_CLIENT_ERRORS = {
     Errors.UNKNOWN_TOPIC_OR_PARTITION: Errors.COORDINATOR_NOT_AVAILABLE,
     Errors.NOT_ENOUGH_REPLICAS: Errors.COORDINATOR_NOT_AVAILABLE,
     Errors.REQUEST_TIMED_OUT: Errors.COORDINATOR_NOT_AVAILABLE,
@@ -41,7 +41,7 @@ Remembered = tuple[OffsetKey, CommittedOffset] | tuple[GroupKey, StoredGroup]
 
 
 class OffsetsTopic(Protocol):
-    """The topic as the server keeps it."""
+    """The offsets topic, as the server implements it."""
 
     def ensure(self) -> int:
         """Create it if it does not exist; return the number of its partitions. Raises: KafkaError."""
@@ -54,17 +54,17 @@ class OffsetsTopic(Protocol):
         """The log of one partition, None if it cannot be used."""
 
     def folder(self, index: int) -> str:
-        """Where a partition's files are, for people."""
+        """The folder of a partition's files, for messages."""
 
 
 class Written(NamedTuple):
-    """What was appended, and how far the disk must have it before it may be acknowledged (0: nothing to wait for)."""
+    """An append, and the offset up to which it must be on disk before it is acknowledged (0: none)."""
 
     log: Any
     flush_offset: int
 
     def await_disk(self) -> None:
-        """Wait for the disk if the topic's settings ask for it; hold no lock. Raises: KafkaError NOT_COORDINATOR."""
+        """Flush if the topic's settings require it; hold no lock. Raises: KafkaError NOT_COORDINATOR."""
         if self.flush_offset > 0 and self.log.flushed_offset < self.flush_offset:
             try:
                 self.log.flush(self.flush_offset)
@@ -79,9 +79,9 @@ def partition_of(group_id: str, partition_count: int) -> int:
 
 
 class UnreadableError(Exception):
-    """A partition cannot be read to its end; the message says from where on, and why.
+    """A partition cannot be read to its end; the message names the offset and the reason.
 
-    ``way_out``: what to do; "" for the repair that says what is lost.
+    ``way_out``: what to do; "": run the repair, which reports what is lost.
     """
 
     def __init__(self, reason: str, way_out: str = "") -> None:
@@ -114,35 +114,35 @@ class OffsetsLog:
 
     def check(self, group_id: str) -> None:
         """Raises: KafkaError NOT_COORDINATOR if the group's partition could not be read."""
-        if self._unreadable:  # a group belongs to where it was at the start, too: the topic may have grown since
+        if self._unreadable:  # also of the partition it had at the start: the topic may have grown since
             reason = self._unreadable.get(partition_of(group_id, self._topic.partition_count or 1))
             reason = reason or self._unreadable.get(partition_of(group_id, self._loaded_count or 1))
             if reason is not None:
                 raise KafkaError(Errors.NOT_COORDINATOR, reason)
 
     def forget_damage(self) -> None:
-        """The topic was deleted: one that is made again begins whole."""
+        """The topic was deleted: a new one starts undamaged."""
         with self._lock:
             self._unreadable = {}
 
     def prepare(self) -> None:
-        """See to the topic. Raises: KafkaError with the code a client of the coordinator is to see."""
+        """Create the topic if it does not exist. Raises: KafkaError with the coordinator's code for the client."""
         try:
             self._topic.ensure()
         except KafkaError as error:
             raise _for_client(error.error, error.message) from error
 
     def append(self, group_id: str, records: Sequence[tuple[bytes, bytes | None]]) -> Written:
-        """Append key and value (None: a tombstone); what comes back is to be waited for before it is acknowledged.
+        """Append key and value (None: a tombstone); call ``await_disk`` of the result before acknowledging.
 
-        Raises: KafkaError with the code a client of the coordinator is to see; then nothing was written.
+        Raises: KafkaError with the coordinator's code for the client; then nothing was written.
         """
         self.check(group_id)
         if not self._topic.partition_count:
             self.prepare()
         log = self._topic.partition(partition_of(group_id, self._topic.partition_count or 1))
         if log is None:
-            raise _for_client(Errors.KAFKA_STORAGE_ERROR, "the partition cannot be used")
+            raise _for_client(Errors.KAFKA_STORAGE_ERROR, "the partition of __consumer_offsets is offline")
         now_ms = self._clock.wall_ms()
         data = b"".join(_batches(records, now_ms))
         try:
@@ -154,9 +154,9 @@ class OffsetsLog:
         return Written(log, info.flush_offset)
 
     def replay(self) -> Iterator[Remembered]:
-        """What the log remembers last of each offset and group, of the partitions that can be read to their end.
+        """Yield the last record of each offset and group of the partitions that can be read to their end.
 
-        The groups of the others are not served: the log says so, and ``unreadable`` has them.
+        The groups of the others are not served: an error is logged, and ``unreadable`` lists the partitions.
         """
         count = self._loaded_count = self._topic.partition_count
         homes: dict[str, int] = {}
@@ -181,7 +181,7 @@ class OffsetsLog:
     def _not_written_again(
         self, moved: Mapping[OffsetKey | GroupKey, Remembered], homes: Mapping[str, int]
     ) -> Iterator[Remembered]:
-        """Of what groups wrote when the topic had fewer partitions, all that they have not written since."""
+        """Yield records from when the topic had fewer partitions, unless their key was written again since."""
         for index in {homes[key.group_id] for key in moved}:
             if index in self._unreadable:
                 continue
@@ -236,7 +236,7 @@ def _last_values(log: Any) -> dict[bytes, bytes | None]:
         if found.error:
             raise UnreadableError(f"reading from offset {offset} failed: {Errors.of(found.error).name}")
         if not found.records:
-            break  # compaction has removed what was behind
+            break  # compaction removed the rest
         next_offset = _take(found.records, offset, values)
         if next_offset <= offset:
             raise UnreadableError(f"no batch can be read at offset {offset}")
@@ -245,7 +245,7 @@ def _last_values(log: Any) -> dict[bytes, bytes | None]:
 
 
 def _take(data: bytes, offset: int, values: dict[bytes, bytes | None]) -> int:
-    """Read batches into ``values``; return where to read on. Raises: UnreadableError."""
+    """Read batches into ``values``; return the next offset to read. Raises: UnreadableError."""
     try:
         table = columns(data, min_offset=offset, allow_truncated=True)
         for row in range(len(table.keys)):
@@ -254,7 +254,7 @@ def _take(data: bytes, offset: int, values: dict[bytes, bytes | None]) -> int:
                 values[key] = table.values[row]
         return table.next_offset
     except ProtocolError:
-        pass  # one of them is damaged, or all together grow too large: take them one by one
+        pass  # one of them is damaged, or together they are too large: read them one by one
     next_offset = offset
     try:
         for batch in iter_batches(data, allow_truncated=True):
@@ -270,7 +270,7 @@ def _take(data: bytes, offset: int, values: dict[bytes, bytes | None]) -> int:
 
 
 def _remembered(index: int, values: Mapping[bytes, bytes | None]) -> list[Remembered]:
-    """Decode what is not deleted. Raises: UnreadableError for an offset; whoever asked for it would begin elsewhere."""
+    """Decode what is not deleted. Raises: UnreadableError for an offset: its consumer would start elsewhere."""
     found: list[Remembered] = []
     for raw_key, raw_value in values.items():
         if raw_value is None:
@@ -285,9 +285,9 @@ def _remembered(index: int, values: Mapping[bytes, bytes | None]) -> list[Rememb
         except ProtocolError as error:
             if isinstance(key, OffsetKey):
                 what = f"the offset of group {key.group_id} for {key.topic}-{key.partition} is malformed: {error}"
-                raise UnreadableError(what, "stop the broker, install the release that wrote this") from error
-            # no coordinator writes such a key; members of a group that is not known join again
-            logger.error("a record of __consumer_offsets-%d cannot be read and is left out: %s", index, error)
+                raise UnreadableError(what, "stop the broker, install the release that wrote this record") from error
+            # no coordinator writes such a key; members of an unknown group join again
+            logger.error("__consumer_offsets-%d: skipped a record that cannot be decoded: %s", index, error)
     return found
 
 
@@ -303,4 +303,4 @@ def _time_of(one: Remembered) -> int:
 
 
 def _for_client(error: Errors, message: str | None) -> KafkaError:
-    return KafkaError(_ANSWERS.get(error, error), message)
+    return KafkaError(_CLIENT_ERRORS.get(error, error), message)

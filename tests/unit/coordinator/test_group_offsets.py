@@ -236,7 +236,7 @@ def test_damaged_records_are_left_out_and_the_rest_is_loaded(caplog):
     commit(groups, 2, place=("t", 2))
     again = groups.restart()
     assert {place: one.offset for place, one in again.coordinator.committed("g").items()} == {PLACE: 1, ("t", 2): 2}
-    assert "cannot be read" in caplog.text
+    assert "cannot be decoded" in caplog.text
 
 
 def calls(groups: Groups, group: str):
