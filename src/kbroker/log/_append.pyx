@@ -12,18 +12,18 @@ from kbroker.common._errors cimport (
 )
 from kbroker.log._config cimport LogConfig
 from kbroker.log._failures cimport FAILED_APPEND, count_failure
-from kbroker.log._maintenance cimport (
-    PendingSnapshot, advance_watermarks, call_hook, note_leader_epoch, roll_segment, should_roll, store_snapshot,
-    write_leader_epochs,
+from kbroker.log._partition cimport (
+    RECENT_APPENDS, AppendResult, Partition, RecentAppend, call_hook, note_leader_epoch, write_leader_epochs,
 )
-from kbroker.log._partition cimport RECENT_APPENDS, AppendResult, Partition, RecentAppend
 from kbroker.log._posix cimport ENOMEM, io_truncate, io_write, put_int32, put_int64
 from kbroker.log.producers._producer_state cimport (
     AbortedTxn, BatchFacts, Duplicate, PRODUCER_CHECK_DUPLICATE, producer_state_apply, producer_state_check,
 )
+from kbroker.log._roll cimport PendingSnapshot, roll_segment, should_roll, store_snapshot
 from kbroker.log.segment._segment cimport LogSegment, segment_note_append, segment_open
 from kbroker.log.segment._txn_index cimport txn_index_append
 from kbroker.log._validate cimport BatchCheck, accept_prevalidated_batch, validate_batch, whole_batch_bytes
+from kbroker.log._watermarks cimport advance_watermarks
 
 cdef enum:
     MAX_BATCHES = 1024          # of one internal append

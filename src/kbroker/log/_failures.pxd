@@ -1,8 +1,8 @@
-"""Appends, reads and syncs that failed on the native handlers, counted by partition until a broker asks for those of
-its folders.
+"""Failed appends, reads and syncs of the native handlers, counted by partition until a broker takes those of its
+folders.
 
-Native threads write no log lines; what they count here is told by ``kbroker.log.failed_io``. One table for the process,
-as descriptors and disks are the process's; its entries are named by folder, so that brokers do not mix.
+Native threads write no log lines; ``kbroker.log.failed_io`` logs these counts. One table for the process, because
+descriptors and disks are shared by the process; entries are keyed by folder, so brokers do not mix.
 Lock: a leaf mutex, taken on failures only.
 """
 from libc.stdint cimport int32_t

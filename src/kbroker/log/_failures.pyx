@@ -11,14 +11,14 @@ import os
 cdef enum:
     SLOTS = 256                 # partitions with a failure since the last look; more are counted with one of these
 
-cdef struct ErrorResponseBuilder:
+cdef struct FailureCount:
     char *path                  # owned: the partition's folder; NULL: free
     Failed kind
     int32_t error
     int64_t count
 
 cdef Mutex failures_lock
-cdef ErrorResponseBuilder failures[SLOTS]
+cdef FailureCount failures[SLOTS]
 cdef AtomicI64 failures_used    # slots, from the first on
 
 mutex_init(&failures_lock)
@@ -28,7 +28,7 @@ KINDS = ("append", "read", "sync")     # by Failed
 
 
 cdef void count_failure(Partition *partition, Failed kind, int32_t error) noexcept nogil:
-    cdef ErrorResponseBuilder *slot
+    cdef FailureCount *slot
     cdef int64_t i, used
     if partition.directory is NULL:
         return
@@ -54,7 +54,7 @@ cdef void count_failure(Partition *partition, Failed kind, int32_t error) noexce
 
 
 def take_failures(str folder not None):
-    cdef ErrorResponseBuilder taken[SLOTS]
+    cdef FailureCount taken[SLOTS]
     cdef bytes prefix = os.fsencode(folder).rstrip(b"/") + b"/"
     cdef const char *start = prefix
     cdef size_t start_bytes = strlen(start)

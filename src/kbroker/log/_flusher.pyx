@@ -1,7 +1,7 @@
-"""The flusher: threads that fsync partitions somebody waits for, each partition by one thread at a time.
+"""The flusher: threads that fsync partitions with appends waiting for the disk, each partition by one thread at a time.
 
-A partition is queued at most once. What is appended while its flush runs queues it again, so that every wait is covered
-by an fsync that began after the data was written, and all who came during one fsync share the next.
+A partition is queued at most once. An append during its flush queues it again, so that every wait is covered by an
+fsync that began after the data was written, and all appends during one fsync share the next.
 """
 cimport cython
 from libc.stdint cimport int32_t, uint64_t, uintptr_t
@@ -11,10 +11,10 @@ from kbroker._core.sync cimport (
     mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
 from kbroker.log._partition cimport (
-    Partition, partition_flush, partition_log_end_offset, partition_release, partition_retain,
-    partition_set_dirty_hook,
+    Partition, partition_log_end_offset, partition_release, partition_retain, partition_set_dirty_hook,
 )
 from kbroker.log._partition_log cimport PartitionLog
+from kbroker.log._watermarks cimport partition_flush
 
 import os
 import threading
@@ -193,7 +193,7 @@ cdef class FlusherPool:
             thread.start()
 
     def attach(self, PartitionLog log not None):
-        """Flush this partition whenever an append has somebody waiting for the disk."""
+        """Flush this partition whenever an append waits for the disk."""
         if log.partition == NULL:
             raise ValueError("the partition is closed")
         if log not in self.attached:
@@ -202,7 +202,7 @@ cdef class FlusherPool:
             partition_set_dirty_hook(log.partition, on_dirty, self.flusher)
 
     def detach(self, PartitionLog log not None):
-        """Leave this partition alone. To be called when nobody appends to it any more."""
+        """Leave this partition alone. Call it when no thread appends to it any more."""
         if log in self.attached:
             self.attached.remove(log)
             if log.partition != NULL:
@@ -210,13 +210,12 @@ cdef class FlusherPool:
             flusher_release(self.flusher)
 
     def refuse_appends(self, PartitionLog log not None):
-        """PendingResponse KAFKA_STORAGE_ERROR to every append from now on; reads go on. Until the partition is opened
-        again."""
+        """Refuse every append with KAFKA_STORAGE_ERROR until the partition is opened again; reads go on."""
         if log.partition != NULL:
             atomic_store(&log.partition.is_failed, 1)
 
     def mark(self, PartitionLog log not None):
-        """Ask for a flush of all that is appended now. Returns: False once closed."""
+        """Queue a flush of all that is appended now. Returns: False once closed."""
         cdef bint taken
         cdef Partition *partition = log.partition
         if partition == NULL:

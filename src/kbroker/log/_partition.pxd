@@ -29,7 +29,7 @@ cdef struct AppendResult:
     int64_t conversion_ns       # spent on building the batch anew in the topic's codec, 0: it came in that
 
 cdef struct ReadResult:
-    int16_t error               # 0, 1 out of range, 56 storage error
+    int16_t error               # 0, 1 out of range, 3 closed, 56 storage error
     int64_t high_watermark
     int64_t last_stable_offset
     int64_t log_start_offset
@@ -47,7 +47,7 @@ cdef struct ReadProbe:          # what a delayed fetch needs to know, without op
 cdef enum:
     RECENT_APPENDS = 32
 
-cdef struct RecentAppend:       # where a batch lies, so that readers at the tail need not search
+cdef struct RecentAppend:       # the position of a batch, so that readers at the tail need not search
     int64_t base_offset
     int64_t end_offset
     int64_t segment_base
@@ -57,6 +57,10 @@ cdef struct DeletedSegment:     # renamed; removed from the disk when due
     LogSegment *segment         # counted
     int64_t deleted_ms
     DeletedSegment *next
+
+cdef enum:                      # of Partition.new_names
+    NEW_FILE = 1
+    NEW_FOLDER = 2
 
 cdef struct Partition           # opaque to all but log/: use the functions below
 ctypedef void (*partition_hook)(void *arg, Partition *partition) noexcept nogil
@@ -107,22 +111,24 @@ cdef struct Partition:
 cdef Partition *partition_retain(Partition *partition) noexcept nogil
 cdef void partition_release(Partition *partition) noexcept nogil
 cdef bint partition_is_closed(Partition *partition) noexcept nogil            # deleted: answer 3 or 100
-cdef int32_t partition_index(Partition *partition) noexcept nogil
 cdef int64_t partition_log_end_offset(Partition *partition) noexcept nogil
-cdef int64_t partition_high_watermark(Partition *partition) noexcept nogil
-cdef int64_t partition_last_stable_offset(Partition *partition) noexcept nogil
-cdef int64_t partition_log_start_offset(Partition *partition) noexcept nogil
 cdef int64_t partition_flushed_offset(Partition *partition) noexcept nogil    # exclusive: all below is on disk
 cdef int32_t partition_leader_epoch(Partition *partition) noexcept nogil
 
-# Called without any lock when a flush, an append through Python's handle, or another event outside the native
-# handlers's own
-# appends has moved the high watermark.
+# Called without any lock when the high watermark was moved by anything but an append of the native handlers: by a flush
+# or an append through Python's handle.
 cdef void partition_set_high_watermark_hook(Partition *partition, partition_hook hook, void *arg) noexcept nogil
 # Called without any lock, on the appending thread, when partition_flush_target() has risen: a flush is wanted.
 cdef void partition_set_dirty_hook(Partition *partition, partition_hook hook, void *arg) noexcept nogil
-# wanted on disk; <= flushed offset: nothing to do
-cdef int64_t partition_flush_target(Partition *partition) noexcept nogil
-# Syncs what lies below up_to (negative: all), outside every lock; concurrent callers share one sync. 0 or -errno, after
-# which the partition takes no append until it is opened again.
-cdef int32_t partition_flush(Partition *partition, int64_t up_to) noexcept nogil
+# No lock held: calls the one hook or the other.
+cdef void call_hook(Partition *partition, bint dirty) noexcept nogil
+
+# The segments as of now, with a count for the caller; they stay readable until segment_list_release.
+cdef SegmentList *view_acquire(Partition *partition) noexcept nogil
+# Under the append lock: publishes segments (takes the list's count), the last one is the active one.
+cdef void view_publish(Partition *partition, SegmentList *segments) noexcept nogil
+
+# Under the append lock: remembers where an epoch began. 1: it is new, 0: known, or -ENOMEM.
+cdef int32_t note_leader_epoch(Partition *partition, int32_t epoch, int64_t start_offset) noexcept nogil
+# Under the append lock: writes leader-epoch-checkpoint. 0 or -errno.
+cdef int32_t write_leader_epochs(Partition *partition) noexcept nogil

@@ -1,14 +1,18 @@
 # cython: freethreading_compatible=True
-"""A partition's life and facts. Append: _append; read: _read; roll, retention, flush: _maintenance; opening: _recovery;
-Python's handle: _partition_log.
+"""A partition's lifetime, offsets, published view of its segments, and leader epochs. Append: _append; read: _read;
+roll: _roll; retention: _retention; watermarks and flush: _watermarks; opening: _recovery; Python's handle:
+_partition_log.
 """
 from libc.stdint cimport int32_t, int64_t
-from libc.stdlib cimport free
+from libc.stdio cimport snprintf
+from libc.stdlib cimport free, malloc, realloc
 from kbroker._core.clock cimport clock_release
 from kbroker._core.sync cimport atomic_add_fetch, atomic_load, cond_destroy, mutex_destroy, mutex_lock, mutex_unlock
-from kbroker.log._maintenance cimport call_hook, flush_log
+from kbroker.log._posix cimport ENOMEM, PATH_BYTES, io_write_file
 from kbroker.log.producers._producer_state cimport producer_state_free
-from kbroker.log.segment._segment cimport directory_release, file_cache_release, segment_list_release, segment_release
+from kbroker.log.segment._segment cimport (
+    SegmentList, directory_release, file_cache_release, segment_list_release, segment_list_retain, segment_release,
+)
 
 
 cdef Partition *partition_retain(Partition *partition) noexcept nogil:
@@ -45,24 +49,8 @@ cdef bint partition_is_closed(Partition *partition) noexcept nogil:
     return atomic_load(&partition.closed) != 0
 
 
-cdef int32_t partition_index(Partition *partition) noexcept nogil:
-    return partition.index
-
-
 cdef int64_t partition_log_end_offset(Partition *partition) noexcept nogil:
     return atomic_load(&partition.log_end)
-
-
-cdef int64_t partition_high_watermark(Partition *partition) noexcept nogil:
-    return atomic_load(&partition.high_watermark)
-
-
-cdef int64_t partition_last_stable_offset(Partition *partition) noexcept nogil:
-    return atomic_load(&partition.last_stable)
-
-
-cdef int64_t partition_log_start_offset(Partition *partition) noexcept nogil:
-    return atomic_load(&partition.log_start)
 
 
 cdef int64_t partition_flushed_offset(Partition *partition) noexcept nogil:
@@ -87,20 +75,75 @@ cdef void partition_set_dirty_hook(Partition *partition, partition_hook hook, vo
     mutex_unlock(&partition.view_lock)
 
 
-cdef int64_t partition_flush_target(Partition *partition) noexcept nogil:
-    cdef int64_t target
-    cdef int64_t end = atomic_load(&partition.log_end)
+cdef void call_hook(Partition *partition, bint dirty) noexcept nogil:
+    cdef partition_hook hook
+    cdef void *arg
     mutex_lock(&partition.view_lock)
-    if end - atomic_load(&partition.flushed) >= partition.config.flush_messages:
-        target = end
-    else:
-        target = partition.view.segments[partition.view.count - 1].base_offset      # sealed segments
+    hook = partition.on_dirty if dirty else partition.on_high_watermark
+    arg = partition.on_dirty_arg if dirty else partition.on_high_watermark_arg
     mutex_unlock(&partition.view_lock)
-    return target
+    if hook is not NULL:
+        hook(arg, partition)
 
 
-cdef int32_t partition_flush(Partition *partition, int64_t up_to) noexcept nogil:
-    cdef int32_t rc = flush_log(partition, up_to)
-    if rc != 0:                 # moved, or failed: who waits for the disk must be told either way
-        call_hook(partition, False)
-    return 0 if rc == 1 else rc
+cdef SegmentList *view_acquire(Partition *partition) noexcept nogil:
+    cdef SegmentList *view
+    mutex_lock(&partition.view_lock)
+    view = segment_list_retain(partition.view)
+    mutex_unlock(&partition.view_lock)
+    return view
+
+
+cdef void view_publish(Partition *partition, SegmentList *segments) noexcept nogil:
+    cdef SegmentList *old
+    mutex_lock(&partition.view_lock)
+    old = partition.view
+    partition.view = segments
+    mutex_unlock(&partition.view_lock)
+    partition.active = segments.segments[segments.count - 1]
+    segment_list_release(old)
+
+
+# ----------------------------------------------------------------------------------------------------- leader epochs
+
+cdef int32_t write_leader_epochs(Partition *partition) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    cdef char *text
+    cdef int64_t room, used
+    cdef int32_t slot, rc
+    if partition.directory is NULL:
+        return 0
+    room = 64 + 40 * <int64_t>partition.epoch_count
+    text = <char *>malloc(room)
+    if text is NULL:
+        return -ENOMEM
+    used = snprintf(text, room, b"0\n%d\n", partition.epoch_count)
+    for slot in range(partition.epoch_count):
+        used += snprintf(text + used, room - used, b"%d %lld\n", partition.epochs[slot],
+                         <long long>partition.epoch_starts[slot])
+    snprintf(path, PATH_BYTES, b"%s/leader-epoch-checkpoint", partition.directory.path)
+    rc = io_write_file(path, text, used)
+    free(text)
+    return rc
+
+
+cdef int32_t note_leader_epoch(Partition *partition, int32_t epoch, int64_t start_offset) noexcept nogil:
+    """Under the append lock: remember where an epoch began. Later files are written from this list."""
+    cdef int32_t count = partition.epoch_count
+    cdef int32_t *epochs
+    cdef int64_t *starts
+    if count > 0 and partition.epochs[count - 1] >= epoch:
+        return 0
+    if count & (count - 1) == 0:
+        epochs = <int32_t *>realloc(partition.epochs, <size_t>(count * 2 if count > 0 else 1) * sizeof(int32_t))
+        if epochs is NULL:
+            return -ENOMEM
+        partition.epochs = epochs
+        starts = <int64_t *>realloc(partition.epoch_starts, <size_t>(count * 2 if count > 0 else 1) * sizeof(int64_t))
+        if starts is NULL:
+            return -ENOMEM
+        partition.epoch_starts = starts
+    partition.epochs[count] = epoch
+    partition.epoch_starts[count] = start_offset
+    partition.epoch_count = count + 1
+    return 1

@@ -4,7 +4,7 @@ from typing import Any, final
 from uuid import UUID
 
 from kbroker._core.clock import BaseClock
-from kbroker.log.log_types import AppendInfo, OffsetAndTimestamp, ReadInfo, SegmentFacts
+from kbroker.log.log_types import ActiveProducer, AppendInfo, OffsetAndTimestamp, ReadInfo, SegmentFacts
 from kbroker.log.segment._segment import OpenFileCache
 
 def topic_id_bytes(topic_id: bytes | str | UUID) -> bytes: ...
@@ -55,7 +55,7 @@ class PartitionLog:
     def read(self, offset: int, max_bytes: int = ..., *, min_one: bool = ..., isolation: int = ...) -> ReadInfo:
         """Read from the batch that contains `offset`; the last batch is cut at `max_bytes` as Kafka does."""
     def probe(self, offset: int, max_bytes: int = ..., *, isolation: int = ...) -> tuple[int, int, bool]:
-        """(error, readable bytes from `offset` in its own segment, whether more lies in a later segment)."""
+        """(error, readable bytes from `offset` in its own segment, whether more is in a later segment)."""
     def offset_for_timestamp(self, timestamp_ms: int, *, isolation: int = ...) -> OffsetAndTimestamp:
         """First record at or after a time; -3 asks for the record with the largest time stamp.
 
@@ -116,3 +116,6 @@ class PartitionLog:
     def damage_offset(self) -> int | None: ...
     @property
     def size_bytes(self) -> int: ...
+
+def active_producers(log: PartitionLog) -> list[ActiveProducer]:
+    """The producers that are not expired, by id. Threads: any; takes the partition's append lock for a copy."""

@@ -9,22 +9,22 @@ from kbroker._core.requests.request cimport open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, cond_init, mutex_init, mutex_lock, mutex_unlock
 from kbroker.log._append cimport partition_append
 from kbroker.log._config cimport LogConfig, parse_config
-from kbroker.log._lookup cimport Found, find_timestamp
-from kbroker.log._maintenance cimport (
-    NEW_FILE, NEW_FOLDER, PendingSnapshot, advance_watermarks, apply_retention, call_hook, flush_log, purge_deleted,
-    roll_segment, store_snapshot, take_snapshot, view_acquire,
-)
 from kbroker.log._partition cimport (
-    AppendResult, Partition, ReadProbe, ReadResult, partition_flush, partition_flush_target, partition_release,
+    NEW_FILE, NEW_FOLDER, AppendResult, Partition, ReadProbe, ReadResult, call_hook, partition_release, view_acquire,
 )
 from kbroker.log._posix cimport io_read
-from kbroker.log.producers._producer_state cimport producer_state_count, producer_state_expire, producer_state_new
-from kbroker.log._read cimport partition_probe, partition_read
+from kbroker.log.producers._producer_state cimport (
+    ProducerFacts, producer_state_count, producer_state_expire, producer_state_list, producer_state_new,
+)
+from kbroker.log._read cimport Found, find_timestamp, partition_probe, partition_read
 from kbroker.log._recovery cimport cut_partition, load_partition
+from kbroker.log._retention cimport apply_retention, purge_deleted
+from kbroker.log._roll cimport PendingSnapshot, roll_segment, store_snapshot, take_snapshot
 from kbroker.log.segment._segment cimport (
     LogSegment, OpenFileCache, SegmentList, directory_new, file_cache_retain, file_cache_shared, segment_close_file,
     segment_give_back, segment_list_release, segment_reserve, segment_seal,
 )
+from kbroker.log._watermarks cimport advance_watermarks, flush_log, partition_flush, partition_flush_target
 
 import base64
 import os
@@ -32,7 +32,9 @@ import uuid
 from pathlib import Path
 
 from kbroker.log.checkpoints import claim_partition_folder
-from kbroker.log.log_types import AbortedTransaction, AppendInfo, OffsetAndTimestamp, ReadInfo, SegmentFacts
+from kbroker.log.log_types import (
+    AbortedTransaction, ActiveProducer, AppendInfo, OffsetAndTimestamp, ReadInfo, SegmentFacts,
+)
 
 
 def topic_id_bytes(topic_id) -> bytes:
@@ -135,7 +137,7 @@ cdef class PartitionLog:
             partition_append(state, copy, size, acks, api_version, is_client, &result)
             free(copy)
             if result.high_watermark_moved:
-                # the native handlers looks after its own appends; nobody else after these
+                # the native handlers complete delayed fetches after their own appends; this append must do it here
                 call_hook(state, False)
         bad_records = tuple([result.bad_records[slot] for slot in range(result.bad_count)])
         free(result.bad_records)
@@ -324,7 +326,7 @@ cdef class PartitionLog:
             mutex_lock(&state.append_lock)
             atomic_store(&state.closed, 1)
             mutex_unlock(&state.append_lock)
-            call_hook(state, False)     # waiting fetches are answered: the partition is gone
+            call_hook(state, False)     # delayed fetches complete: the partition is deleted
             purge_deleted(state, 0, True)
         if self.directory is not None and os.path.isdir(self.directory):
             import shutil
@@ -464,3 +466,24 @@ cdef class PartitionLog:
         result = [(pairs[2 * slot], pairs[2 * slot + 1]) for slot in range(count)]
         free(pairs)
         return result
+
+
+def active_producers(PartitionLog log not None):
+    cdef Partition *partition = log.partition
+    cdef ProducerFacts *rows
+    cdef int64_t count = 0, slot
+    cdef bint failed
+    with nogil:
+        mutex_lock(&partition.append_lock)
+        rows = producer_state_list(partition.producers, &count)
+        failed = rows is NULL and producer_state_count(partition.producers) > 0
+        mutex_unlock(&partition.append_lock)
+    if failed:
+        raise MemoryError
+    try:
+        found = [ActiveProducer(rows[slot].producer_id, rows[slot].producer_epoch, rows[slot].coordinator_epoch,
+                                rows[slot].last_timestamp_ms, rows[slot].last_sequence,
+                                rows[slot].current_txn_first_offset) for slot in range(count)]
+    finally:
+        free(rows)
+    return sorted(found)

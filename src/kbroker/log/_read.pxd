@@ -1,6 +1,14 @@
 """Reading a partition's log, with no append lock. See _partition.pxd for the results."""
-from libc.stdint cimport int8_t, int64_t
+from libc.stdint cimport int8_t, int32_t, int64_t
 from kbroker.log._partition cimport Partition, ReadProbe, ReadResult
+
+cdef enum:
+    MAX_TIMESTAMP = -3          # the record with the largest time stamp
+
+cdef struct Found:
+    int64_t offset              # -1: none
+    int64_t timestamp_ms
+    int32_t leader_epoch
 
 # max_bytes caps the response; min_one lets the first batch exceed it. isolation 0 = up to the high watermark, 1 = the
 # LSO.
@@ -8,3 +16,6 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
                          ReadResult *out) noexcept nogil
 cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_bytes, int8_t isolation,
                           ReadProbe *out) noexcept nogil
+# The first record at or after target_ms (MAX_TIMESTAMP: with the largest time stamp) below upper_offset. 0 or -errno
+# (-EIO: damage, for KAFKA_STORAGE_ERROR). May take the GIL (compressed batches): holds no lock meanwhile.
+cdef int32_t find_timestamp(Partition *partition, int64_t target_ms, int64_t upper_offset, Found *out) noexcept nogil

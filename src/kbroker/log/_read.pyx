@@ -1,24 +1,30 @@
 # cython: freethreading_compatible=True
-"""Read of one partition: UnifiedLog.read on a counted view of its segments, and what a delayed fetch asks for."""
+"""Reading one partition on a counted view of its segments: UnifiedLog.read, the question of a delayed fetch, and
+UnifiedLog.fetchOffsetByTimestamp.
+"""
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 from kbroker._core.requests.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, mutex_lock, mutex_unlock
 from kbroker.common._errors cimport KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from kbroker.log._failures cimport FAILED_READ, count_failure
-from kbroker.log.segment._index cimport offset_index_offset_after
-from kbroker.log._maintenance cimport view_acquire
-from kbroker.log._partition cimport RECENT_APPENDS, Partition, ReadProbe, ReadResult, RecentAppend
-from kbroker.log._posix cimport ENOENT
+from kbroker.log._partition cimport RECENT_APPENDS, Partition, ReadProbe, ReadResult, RecentAppend, view_acquire
+from kbroker.log._posix cimport EIO, ENOENT, ENOMEM, io_read
+from kbroker.log.segment._index cimport offset_index_offset_after, time_index_lookup
 from kbroker.log.segment._segment cimport (
     LogSegment, SegmentList, segment_find, segment_find_indexed, segment_list_floor, segment_list_release,
     segment_list_retain, segment_open, segment_release, segment_retain,
 )
 from kbroker.log.segment._txn_index cimport txn_index_collect
-from kbroker.protocol._records cimport BatchHeader
+from kbroker.protocol._compression cimport batch_decompress
+from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, RecordView, record_next
 
 cdef enum:
     READ_TRIES = 4
+    UNPACK_CAP_BYTES = 268435456
+    CODEC_MASK = 7
+    LOG_APPEND_TIME_BIT = 8
 
 
 cdef SegmentList *view_and_recent(Partition *partition, int64_t offset, RecentAppend *recent) noexcept nogil:
@@ -70,8 +76,8 @@ cdef struct Place:              # of an offset among the readable bytes
     int64_t position
     int64_t batch_bytes
     int64_t limit               # readable bytes of its segment
-    int32_t fault               # of KAFKA_STORAGE_ERROR: errno, 0: what lies there is no batch
-    bint is_cut_short           # the upper bound lies in a later segment
+    int32_t fault               # of KAFKA_STORAGE_ERROR: errno, 0: not a record batch
+    bint is_cut_short           # the upper bound is in a later segment
 
 
 cdef int16_t locate(Partition *partition, int64_t offset, int64_t upper, SegmentList *view,
@@ -88,7 +94,7 @@ cdef int16_t locate(Partition *partition, int64_t offset, int64_t upper, Segment
         if segment.base_offset >= upper:
             return 0
         size = atomic_load(&segment.size_bytes)
-        end = atomic_load(&partition.log_end)   # after the size: what was seen lies below it
+        end = atomic_load(&partition.log_end)   # after the size: all bytes seen are below it
         if size > 0:
             file = segment_open(segment, &error)
             if file is NULL:
@@ -130,41 +136,58 @@ cdef void collect_aborted(Partition *partition, SegmentList *view, const Place *
             return
 
 
+cdef struct Bounds:             # of a partition at one moment
+    int64_t last_stable
+    int64_t high_watermark
+    int64_t log_end
+    int64_t log_start
+    int64_t readable            # the first offset that the isolation level, or damage, keeps from the reader
+
+
+cdef int16_t check_offset(Partition *partition, int64_t offset, int8_t isolation, Bounds *out) noexcept nogil:
+    """The preconditions of every read: 0 or Kafka's error code. At or past ``readable`` nothing can be read yet."""
+    cdef int64_t damage = atomic_load(&partition.damage_offset)
+    out.last_stable = atomic_load(&partition.last_stable)
+    out.high_watermark = atomic_load(&partition.high_watermark)
+    out.log_end = atomic_load(&partition.log_end)       # after the watermarks: they are not above it
+    out.log_start = atomic_load(&partition.log_start)
+    out.readable = out.last_stable if isolation == 1 else out.high_watermark
+    if out.readable > damage:
+        out.readable = damage
+    if atomic_load(&partition.closed):
+        return UNKNOWN_TOPIC_OR_PARTITION
+    if offset < out.log_start or offset > out.log_end:
+        return OFFSET_OUT_OF_RANGE
+    return KAFKA_STORAGE_ERROR if offset >= damage else 0
+
+
 cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes, bint min_one, int8_t isolation,
                          ReadResult *out) noexcept nogil:
     cdef SegmentList *view
     cdef Place place
-    cdef int64_t upper, end, size
+    cdef Bounds bounds
+    cdef int64_t size
     cdef int32_t tries = 0
     cdef int16_t error
     memset(out, 0, sizeof(ReadResult))
     while True:
-        out.last_stable_offset = atomic_load(&partition.last_stable)
-        out.high_watermark = atomic_load(&partition.high_watermark)
-        end = atomic_load(&partition.log_end)
-        out.log_start_offset = atomic_load(&partition.log_start)
-        upper = out.last_stable_offset if isolation == 1 else out.high_watermark
-        if offset < out.log_start_offset or offset > end:
-            out.error = OFFSET_OUT_OF_RANGE
-            return
-        if offset >= atomic_load(&partition.damage_offset):
+        out.error = check_offset(partition, offset, isolation, &bounds)
+        out.last_stable_offset = bounds.last_stable
+        out.high_watermark = bounds.high_watermark
+        out.log_start_offset = bounds.log_start
+        if out.error == KAFKA_STORAGE_ERROR:
             count_failure(partition, FAILED_READ, 0)
-            out.error = KAFKA_STORAGE_ERROR
+        if out.error != 0 or offset >= bounds.readable:
             return
-        if offset >= upper:
-            return
-        if upper > atomic_load(&partition.damage_offset):
-            upper = atomic_load(&partition.damage_offset)
         view = view_acquire(partition)
-        error = locate(partition, offset, upper, view, &place)
-        if error == -1:                         # its file went away: retention or deletion was faster than this view
+        error = locate(partition, offset, bounds.readable, view, &place)
+        if error == -1:                         # retention or deletion removed the file after the view was taken
             segment_list_release(view)
             tries += 1
             if tries < READ_TRIES:
                 continue
             count_failure(partition, FAILED_READ, place.fault)
-            error = KAFKA_STORAGE_ERROR
-            out.error = error
+            out.error = KAFKA_STORAGE_ERROR
             return
         break
     if error == KAFKA_STORAGE_ERROR:
@@ -184,7 +207,7 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
             out.position = place.position
             out.size_bytes = size
             if isolation == 1:
-                collect_aborted(partition, view, &place, offset, size, end, out)
+                collect_aborted(partition, view, &place, offset, size, bounds.log_end, out)
         if place.file is not NULL:
             open_file_release(place.file)
         segment_release(place.segment)
@@ -200,40 +223,28 @@ cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_byte
     """No file is opened while the offset and the bound are among the recent appends; else as a read would."""
     cdef SegmentList *view
     cdef Place place
+    cdef Bounds bounds
     cdef RecentAppend recent
-    cdef int64_t upper, end, size
+    cdef int64_t size
     cdef LogSegment *active
     memset(out, 0, sizeof(ReadProbe))
-    upper = atomic_load(&partition.last_stable) if isolation == 1 else atomic_load(&partition.high_watermark)
-    end = atomic_load(&partition.log_end)
-    if atomic_load(&partition.closed):
-        out.error = UNKNOWN_TOPIC_OR_PARTITION
-        return
-    if offset < atomic_load(&partition.log_start) or offset > end:
-        out.error = OFFSET_OUT_OF_RANGE
-        return
-    if offset >= atomic_load(&partition.damage_offset):
-        out.error = KAFKA_STORAGE_ERROR
-        return
-    if offset >= upper:
+    out.error = check_offset(partition, offset, isolation, &bounds)
+    if out.error != 0 or offset >= bounds.readable:
         return
     view = view_and_recent(partition, offset, &recent)
     active = view.segments[view.count - 1]
     if recent.segment_base == active.base_offset and offset == recent.base_offset:
         size = atomic_load(&active.size_bytes)
-        end = atomic_load(&partition.log_end)
-        if upper >= end:
+        if bounds.readable >= atomic_load(&partition.log_end):
             out.available_bytes = size - recent.position
             if out.available_bytes > max_bytes:
                 out.available_bytes = max_bytes
             segment_list_release(view)
             return
-    if upper > atomic_load(&partition.damage_offset):
-        upper = atomic_load(&partition.damage_offset)
-    out.error = locate(partition, offset, upper, view, &place)
+    out.error = locate(partition, offset, bounds.readable, view, &place)
     if out.error == -1:
         out.error = 0
-        out.crosses_segment = True              # its file went away: let a read find out
+        out.crosses_segment = True              # the file was removed: a read reports it
     if place.segment is not NULL:
         out.available_bytes = place.limit - place.position
         if out.available_bytes > max_bytes:
@@ -242,3 +253,102 @@ cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_byte
         open_file_release(place.file)
         segment_release(place.segment)
     segment_list_release(view)
+
+
+# ------------------------------------------------------------------------------------------- offsets by time stamp
+
+cdef int32_t scan_batch(OpenFile *file, int64_t position, const BatchHeader *header, int64_t target_ms,
+                        int64_t from_offset,
+                        Found *out) noexcept nogil:
+    """1: a record of the batch answers; 0: none does; else -errno."""
+    cdef int64_t total = <int64_t>header.batch_length + 12
+    cdef int64_t size = total - BATCH_HEADER_BYTES, unpacked_bytes = 0, at = 0
+    cdef char *data
+    cdef char *unpacked = NULL
+    cdef const char *records
+    cdef RecordView record
+    cdef int32_t _slot, rc = 0
+    if header.attributes & LOG_APPEND_TIME_BIT:                   # log append time: every record reads as the largest
+        if header.max_timestamp_ms < target_ms or header.base_offset + header.last_offset_delta < from_offset:
+            return 0
+        out.offset = header.base_offset if header.base_offset > from_offset else from_offset
+        out.timestamp_ms = header.max_timestamp_ms
+        out.leader_epoch = header.leader_epoch
+        return 1
+    data = <char *>malloc(total)
+    if data is NULL:
+        return -ENOMEM
+    if io_read(file.fd, data, total, position) != total:
+        free(data)
+        return -EIO
+    records = data + BATCH_HEADER_BYTES
+    if header.attributes & CODEC_MASK:
+        if batch_decompress(data, header, UNPACK_CAP_BYTES, &unpacked, &unpacked_bytes) != 0:
+            free(data)
+            return -EIO
+        records = unpacked
+        size = unpacked_bytes
+    for _slot in range(header.record_count):
+        if record_next(records, size, &at, header, &record) != 0:
+            rc = -EIO
+            break
+        if record.timestamp_ms >= target_ms and record.offset >= from_offset:
+            out.offset = record.offset
+            out.timestamp_ms = record.timestamp_ms
+            out.leader_epoch = header.leader_epoch
+            rc = 1
+            break
+    free(data)
+    free(unpacked)
+    return rc
+
+
+cdef int32_t search_segment(Partition *partition, LogSegment *segment, int64_t target_ms, int64_t from_offset,
+                            Found *out) noexcept nogil:
+    cdef int64_t limit = atomic_load(&segment.size_bytes), stamp, offset, position = 0
+    cdef BatchHeader header
+    cdef int32_t rc, error = 0
+    cdef OpenFile *file
+    time_index_lookup(&segment.times, target_ms, &stamp, &offset)
+    file = segment_open(segment, &error)
+    if file is NULL:
+        return error
+    rc = segment_find_indexed(segment, file, offset if offset > from_offset else from_offset, limit, &position, &header)
+    while rc == 1:
+        if header.max_timestamp_ms >= target_ms:
+            rc = scan_batch(file, position, &header, target_ms, from_offset, out)
+            if rc != 0:
+                break
+        position += <int64_t>header.batch_length + 12
+        rc = segment_find(segment, file, from_offset, position, limit, &position, &header)
+    open_file_release(file)
+    return rc
+
+
+cdef int32_t find_timestamp(Partition *partition, int64_t target_ms, int64_t upper_offset, Found *out) noexcept nogil:
+    cdef SegmentList *view = view_acquire(partition)
+    cdef LogSegment *best = NULL
+    cdef int64_t start = atomic_load(&partition.log_start), largest = -1
+    cdef int32_t slot, rc = 0
+    out.offset = -1
+    out.timestamp_ms = -1
+    out.leader_epoch = -1
+    if target_ms == MAX_TIMESTAMP:
+        for slot in range(view.count):
+            if atomic_load(&view.segments[slot].max_timestamp_ms) > largest:
+                best = view.segments[slot]
+                largest = atomic_load(&best.max_timestamp_ms)
+        if best is not NULL:
+            rc = search_segment(partition, best, largest, start, out)
+    else:
+        for slot in range(view.count):
+            if atomic_load(&view.segments[slot].max_timestamp_ms) >= target_ms:
+                rc = search_segment(partition, view.segments[slot], target_ms, start, out)
+                if rc != 0:
+                    break
+    segment_list_release(view)
+    if out.offset >= upper_offset or rc < 0:
+        out.offset = -1
+        out.timestamp_ms = -1
+        out.leader_epoch = -1
+    return rc if rc < 0 else 0

@@ -14,12 +14,9 @@ from libc.string cimport strdup, strlen
 from kbroker._core.clock cimport clock_wall_ms
 from kbroker._core.requests.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
-from kbroker.log._maintenance cimport (
-    NEW_FILE, advance_watermarks, note_leader_epoch, view_publish, write_leader_epochs,
-)
-from kbroker.log._partition cimport Partition
+from kbroker.log._partition cimport NEW_FILE, Partition, note_leader_epoch, view_publish, write_leader_epochs
 from kbroker.log._posix cimport PATH_BYTES, io_fd_size, io_sync, io_sync_directory, io_truncate, log_path
-from kbroker.log.producers._producer_snapshot cimport producer_state_load_snapshot
+from kbroker.log.producers._producer_table cimport producer_state_load_snapshot
 from kbroker.log.producers._producer_state cimport producer_state_clear
 from kbroker.log.segment._segment cimport (
     LogSegment, SegmentList, segment_create_file, segment_find_indexed, segment_list_new, segment_list_release,
@@ -30,6 +27,7 @@ from kbroker.log.segment._segment_recovery cimport (
     SCAN_ABORTED, SCAN_EPOCHS, SCAN_PRODUCERS, Scan, load_segment, scan_segment,
 )
 from kbroker.log.segment._txn_index cimport txn_index_truncate
+from kbroker.log._watermarks cimport advance_watermarks
 from kbroker.protocol._records cimport BatchHeader
 
 from kbroker.log.segment._segment_files import tidy_folder
@@ -49,8 +47,8 @@ cdef void set_damage(Partition *partition, int64_t offset, LogSegment *segment, 
     atomic_store(&partition.damage_offset, offset)
 
 
-cdef void tell_cut(Partition *partition, const char *text) noexcept nogil:
-    """Add to what opening has to say."""
+cdef void note_cut(Partition *partition, const char *text) noexcept nogil:
+    """Add to the report of what opening cut or skipped."""
     cdef size_t room
     cdef char *joined
     if partition.cut_text is NULL:
@@ -65,17 +63,17 @@ cdef void tell_cut(Partition *partition, const char *text) noexcept nogil:
 
 
 cdef int32_t pass_over(Partition *partition, LogSegment *segment, const Scan *scan) noexcept nogil:
-    """Say what lies behind the batches of a sealed segment that reaches up to the next one: nothing is missing."""
+    """Note the bytes behind the batches of a sealed segment that reaches up to the next one: no record is missing."""
     cdef char text[512]
     cdef int32_t error = 0
     cdef OpenFile *file = segment_open(segment, &error)
     if file is NULL:
         return error
-    snprintf(text, sizeof(text), b"%lld bytes from byte %lld of segment %020lld.log on are passed over (%s); nothing "
+    snprintf(text, sizeof(text), b"%lld bytes from byte %lld of segment %020lld.log on are skipped (%s); no record "
              b"is missing, the next segment begins at offset %lld", <long long>(io_fd_size(file.fd) - scan.valid_bytes),
              <long long>scan.valid_bytes, <long long>segment.base_offset, scan.reason, <long long>scan.next_offset)
     open_file_release(file)
-    tell_cut(partition, text)
+    note_cut(partition, text)
     return 0
 
 
@@ -85,7 +83,7 @@ cdef void set_cut(Partition *partition, LogSegment *segment, OpenFile *file, con
     snprintf(text, sizeof(text), b"%lld bytes from byte %lld of segment %020lld.log on were cut, the tail of an "
              b"unclean stop (%s); the log ends at offset %lld", <long long>(io_fd_size(file.fd) - scan.valid_bytes),
              <long long>scan.valid_bytes, <long long>segment.base_offset, scan.reason, <long long>scan.next_offset)
-    tell_cut(partition, text)
+    note_cut(partition, text)
 
 
 cdef int64_t start_position(LogSegment *segment, OpenFile *file, int64_t offset, int64_t size) noexcept nogil:
@@ -263,7 +261,7 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
                 remove_snapshot(directory, offset)
             snprintf(text, sizeof(text), b"all of the log was removed: it ended at offset %lld, below its start %lld",
                      <long long>end, <long long>log_start)
-            tell_cut(partition, text)
+            note_cut(partition, text)
             return load_partition(partition, directory, clean, recovery_point, log_start)
         if directory is None:
             end = list_.segments[0].base_offset

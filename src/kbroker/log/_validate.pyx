@@ -27,7 +27,7 @@ cdef enum:
     CONTROL_BIT = 32
     LEGACY_OVERHEAD = 14        # smallest size field of any format
     UP_TO_MAGIC = 17
-    MAX_BAD_RECORDS = 8192      # Kafka names all; a response many times as large as its request helps nobody
+    MAX_BAD_RECORDS = 8192      # Kafka names all; a response must not be many times larger than its request
 
 
 cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept nogil:

@@ -122,7 +122,7 @@ class LogManager:
     def start(self, topics: Iterable[TopicLogs], *, run_threads: bool = True) -> StartReport:
         """Load every partition of ``topics``, creating what is missing, then begin the background tasks.
 
-        A partition that cannot be read is offline (KAFKA_STORAGE_ERROR), the others serve. Folders nobody knows are
+        A partition that cannot be read is offline (KAFKA_STORAGE_ERROR), the others serve. Unknown folders are
         left and reported; those of deleted topics are removed.
         ``run_threads=False`` is for tests that run tasks themselves.
         Raises: StartCancelled where ``is_cancelled`` says so.
@@ -164,8 +164,8 @@ class LogManager:
                 logger.error("partition %s-%d is damaged and takes no appends: %s; %s", *key, damage, command)
             self._report_lost(key, hosted, report)
         for log_dir in self._dirs:
-            log_dir.high_watermarks = {}  # told of; what topics of the same names will hold is another matter
-        # an orderly stop must not vouch for what this start could not read: the next one looks again
+            log_dir.high_watermarks = {}  # reported; new topics of the same names start over
+        # a clean stop must not cover what this start could not read: the next start checks again
         self._all_sound = not report.failures and not report.damaged
         self.tasks.schedule()
         if run_threads:
@@ -226,11 +226,11 @@ class LogManager:
                 continue
             key = parse_partition_folder(folder.name)
             if deleted and _topic_of(folder) in deleted:
-                logger.info("%s is removed: its topic was deleted before the last stop", folder)
+                logger.info("%s removed: its topic was deleted before the last stop", folder)
                 remove_folder(log_dir.put_aside_for_delete(folder))
                 report.removed_folders.append(folder)
             elif key is None or key not in wanted:
-                logger.warning("%s belongs to no topic: it is left as it is", folder)
+                logger.warning("%s belongs to no topic and is not touched", folder)
                 report.unknown_folders.append(folder)
 
     def _begin_note(self) -> None:
@@ -258,7 +258,7 @@ class LogManager:
 
     @staticmethod
     def _report_lost(key: TopicPartition, hosted: PartitionEntry, report: StartReport) -> None:
-        """Say what an unclean stop has cost: what was cut, and what is missing of what could be read before."""
+        """Report what an unclean stop lost: cut bytes, and offsets that were readable before."""
         log, log_dir = hosted.log, hosted.log_dir
         lost = [] if log.cut is None else [log.cut]
         end = log.log_end_offset
@@ -360,7 +360,7 @@ class LogManager:
         self, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue]
     ) -> PartitionLog:
         if parse_partition_folder(f"{topic}-{partition}") != (topic, partition):
-            raise ValueError(f"no name for a partition's folder: {topic!r} {partition!r}")
+            raise ValueError(f"not a valid partition: topic {topic!r}, partition {partition!r}")
         with self._hosted.lock:
             found = self._hosted.find((topic, partition))
             if found is not None:
@@ -380,11 +380,10 @@ class LogManager:
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
 
     def note_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
-        """QuotaEvent which topics the metadata is about to forget: what a crash leaves of them then is removed by the
-        next
-        start. To be called again with those that it does forget, where it does not forget them all.
+        """Note the topics that the metadata is about to delete: the next start removes what a crash leaves of them.
+        Call it again with the topics that were deleted, if those are not all.
 
-        A note that cannot be written is told, and holds nothing up.
+        A note that cannot be written is logged, and does not fail the deletion.
         """
         self._write_note(frozenset(topic_ids))
 
@@ -409,8 +408,8 @@ class LogManager:
     def delete_topics(self, topics: Mapping[str, Iterable[int]]) -> None:
         """Take partitions by topic out of service; folders are renamed at once and removed after file.delete.delay.ms.
 
-        Those that do not exist are passed over. Raises: KafkaError(KAFKA_STORAGE_ERROR), when a folder cannot be
-        renamed; the others are gone then.
+        Partitions that do not exist are skipped. Raises: KafkaError(KAFKA_STORAGE_ERROR), when a folder cannot be
+        renamed; the others are deleted then.
         """
         self._check_open()
         failure: KafkaError | None = None
@@ -421,7 +420,7 @@ class LogManager:
                 failure = e
             self.cleaner.forget(key)
         self.sync_folders()
-        if self._noted:  # no sync: an id too many concerns no folder, unless somebody puts one back
+        if self._noted:  # no sync: an extra id matters only if its folder is put back
             self._write_note(frozenset(), is_synced=False)
         if failure is not None:
             raise failure
@@ -443,7 +442,7 @@ class LogManager:
                 self._undeleted.add(uuid.UUID(bytes=hosted.log.topic_id))
                 hosted.log_dir.note_failure(f"deleting {key[0]}-{key[1]}", e)
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
-            delay_ms = hosted.delete_delay_ms if hosted.log.log_end_offset > 0 else 0  # nobody reads what is empty
+            delay_ms = hosted.delete_delay_ms if hosted.log.log_end_offset > 0 else 0  # an empty log has no readers
         self._remove_later(renamed, delay_ms)
 
     def _remove_later(self, folder: Path, delay_ms: int) -> None:

@@ -231,7 +231,7 @@ def test_bad_names_are_refused(brokers):
     """A name that is no folder's is refused before anything is made."""
     manager, _ = brokers.start()
     for topic, partition in (("../x", 0), ("a/b", 0), ("", 0), ("x", -1)):
-        with pytest.raises(ValueError, match="no name"):
+        with pytest.raises(ValueError, match="not a valid partition"):
             manager.create_partition(topic, partition, ID, {})
 
 
@@ -482,10 +482,10 @@ def test_rubbish_behind_a_sealed_segment_is_passed_over(brokers, tmp_path, caplo
         manager, report = brokers.start()
         assert report.damaged == {}
         assert report.cut["orders", 0] == (
-            f"100 bytes from byte {size} of segment {path.name} on are passed over (a batch is shorter than its header)"
-            "; nothing is missing, the next segment begins at offset 2"
+            f"100 bytes from byte {size} of segment {path.name} on are skipped (a batch is shorter than its header)"
+            "; no record is missing, the next segment begins at offset 2"
         )
-        assert any("nothing is missing" in r.getMessage() for r in caplog.records)
+        assert any("no record is missing" in r.getMessage() for r in caplog.records)
         log = manager.partition("orders", 0)
         assert [log.read(offset).error for offset in range(expected + 1)] == [0] * (expected + 1)
         assert append(manager).base_offset == expected

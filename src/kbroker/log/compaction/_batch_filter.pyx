@@ -1,24 +1,31 @@
 # cython: freethreading_compatible=True
 """Compaction of one batch. Offsets stay; a batch that loses records is packed again, its delete horizon with it.
 
-Source: ``MemoryRecords.filterTo``, ``Cleaner.shouldRetainRecord``, KIP-534 (delete horizon).
+Source: ``MemoryRecords.filterTo``, ``Cleaner.shouldRetainRecord``, ``CleanedTransactionMetadata``, KIP-534 (delete
+horizon).
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from libc.stdlib cimport free, qsort
-from libc.string cimport memcpy
+from libc.stdlib cimport free, qsort, realloc
+from libc.string cimport memcpy, memset
 from kbroker._core.codec.crc32c cimport crc32c
-from kbroker.log.compaction._cleaned_segment cimport Bytes, CleanedSegment, bytes_free, bytes_reserve, cleaned_append
-from kbroker.log.compaction._cleaner_txn cimport tracker_free, tracker_read_data, tracker_read_marker
+from kbroker.log.compaction._cleaned_segment cimport (
+    Bytes, CleanedSegment, bytes_free, bytes_reserve, cleaned_add_aborted, cleaned_append,
+)
 from kbroker.log.compaction._offset_map cimport offset_map_get
-from kbroker.log._posix cimport ENOMEM, put_int16, put_int32, put_int64
-from kbroker.log.producers._producer_state cimport BatchFacts, ProducerFacts
+from kbroker.log._posix cimport EIO, ENOMEM, put_int16, put_int32, put_int64
+from kbroker.log.producers._producer_state cimport AbortedTxn, BatchFacts, ProducerFacts
 from kbroker.log._validate cimport batch_facts
+from kbroker.log.segment._segment cimport SegmentList, segment_list_floor
+from kbroker.log.segment._txn_index cimport txn_index_collect
 from kbroker.protocol._compression cimport CODEC_LEVEL, batch_decompress, batch_recompress
 from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, RecordView, record_next
 
 cdef enum:
+    ABORT = 0                   # control types
+    COMMIT = 1
     CODEC_MASK = 7
     LOG_APPEND_TIME_BIT = 8
+    TRANSACTIONAL_BIT = 16
     CONTROL_BIT = 32
     DELETE_HORIZON_BIT = 64
     CRC_FROM = 21
@@ -26,6 +33,130 @@ cdef enum:
     UNPACK_CAP_BYTES = 2147483647
     VARINT_ROOM = 32            # three of them, and the attributes
 
+
+# ------------------------------------------------------------------------------------------------------- transactions
+
+cdef int by_first_offset(const void *left, const void *right) noexcept nogil:
+    cdef int64_t a = (<const AbortedTxn *>left).first_offset, b = (<const AbortedTxn *>right).first_offset
+    return -1 if a < b else (1 if a > b else 0)
+
+
+cdef int32_t tracker_load(TxnTracker *tracker, SegmentList *view, int64_t start, int64_t end) noexcept nogil:
+    cdef int32_t slot = segment_list_floor(view, start), rc
+    if slot < 0:
+        slot = 0
+    while slot < view.count:
+        rc = txn_index_collect(&view.segments[slot].aborted, start, end, &tracker.known, &tracker.known_count)
+        if rc < 0:
+            return -EIO
+        if rc == 1:
+            break
+        slot += 1
+    if tracker.known_count > 1:
+        qsort(tracker.known, tracker.known_count, sizeof(AbortedTxn), by_first_offset)
+    return 0
+
+
+cdef void tracker_free(TxnTracker *tracker) noexcept nogil:
+    free(tracker.known)
+    free(tracker.aborted)
+    free(tracker.committed)
+    memset(tracker, 0, sizeof(TxnTracker))
+
+
+cdef int32_t find_aborted(const TxnTracker *tracker, int64_t producer_id) noexcept nogil:
+    cdef int32_t slot
+    for slot in range(tracker.aborted_count):
+        if tracker.aborted[slot].txn.producer_id == producer_id:
+            return slot
+    return -1
+
+
+cdef int32_t find_committed(const TxnTracker *tracker, int64_t producer_id) noexcept nogil:
+    cdef int32_t slot
+    for slot in range(tracker.committed_count):
+        if tracker.committed[slot] == producer_id:
+            return slot
+    return -1
+
+
+cdef int32_t begin_up_to(TxnTracker *tracker, int64_t offset) noexcept nogil:
+    """Aborted transactions that began at or before offset are under way; one at a time for each producer."""
+    cdef OpenAborted *grown
+    cdef int32_t room
+    cdef AbortedTxn *txn
+    while tracker.next_known < tracker.known_count and tracker.known[tracker.next_known].first_offset <= offset:
+        txn = &tracker.known[tracker.next_known]
+        tracker.next_known += 1
+        if find_aborted(tracker, txn.producer_id) >= 0:
+            continue
+        if tracker.aborted_count == tracker.aborted_capacity:
+            room = 8 if tracker.aborted_capacity == 0 else tracker.aborted_capacity * 2
+            grown = <OpenAborted *>realloc(tracker.aborted, room * sizeof(OpenAborted))
+            if grown is NULL:
+                return -ENOMEM
+            tracker.aborted = grown
+            tracker.aborted_capacity = room
+        tracker.aborted[tracker.aborted_count].txn = txn[0]
+        tracker.aborted[tracker.aborted_count].has_data = False
+        tracker.aborted_count += 1
+    return 0
+
+
+cdef int32_t tracker_read_data(TxnTracker *tracker, const BatchHeader *header) noexcept nogil:
+    cdef int32_t slot, room
+    cdef int64_t *grown
+    if begin_up_to(tracker, header.base_offset + header.last_offset_delta) != 0:
+        return -ENOMEM
+    if not header.attributes & TRANSACTIONAL_BIT:
+        return 0
+    slot = find_aborted(tracker, header.producer_id)
+    if slot >= 0:
+        tracker.aborted[slot].has_data = True
+        return 1
+    if find_committed(tracker, header.producer_id) >= 0:
+        return 0
+    if tracker.committed_count == tracker.committed_capacity:
+        room = 8 if tracker.committed_capacity == 0 else tracker.committed_capacity * 2
+        grown = <int64_t *>realloc(tracker.committed, room * sizeof(int64_t))
+        if grown is NULL:
+            return -ENOMEM
+        tracker.committed = grown
+        tracker.committed_capacity = room
+    tracker.committed[tracker.committed_count] = header.producer_id
+    tracker.committed_count += 1
+    return 0
+
+
+cdef int32_t tracker_read_marker(TxnTracker *tracker, const BatchHeader *header, int32_t control_type,
+                                 CleanedSegment *cleaned) noexcept nogil:
+    cdef int32_t slot
+    cdef OpenAborted ended
+    if begin_up_to(tracker, header.base_offset + header.last_offset_delta) != 0:
+        return -ENOMEM
+    if header.record_count == 0:
+        return 1
+    if control_type == ABORT:
+        slot = find_aborted(tracker, header.producer_id)
+        if slot < 0:
+            return 1
+        ended = tracker.aborted[slot]
+        tracker.aborted_count -= 1
+        tracker.aborted[slot] = tracker.aborted[tracker.aborted_count]
+        if not ended.has_data:
+            return 1
+        return 0 if cleaned is NULL else cleaned_add_aborted(cleaned, &ended.txn)
+    if control_type == COMMIT:
+        slot = find_committed(tracker, header.producer_id)
+        if slot < 0:
+            return 1
+        tracker.committed_count -= 1
+        tracker.committed[slot] = tracker.committed[tracker.committed_count]
+        return 0
+    return 0
+
+
+# ------------------------------------------------------------------------------------------------------------- filter
 
 cdef void filter_free(BatchFilter *filter) noexcept nogil:
     tracker_free(&filter.transactions)

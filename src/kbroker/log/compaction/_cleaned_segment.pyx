@@ -8,8 +8,7 @@ from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unl
 from kbroker.log.segment._index cimport (
     OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, index_seal, offset_index_append, time_index_maybe_append,
 )
-from kbroker.log._maintenance cimport view_publish
-from kbroker.log._partition cimport Partition, RECENT_APPENDS
+from kbroker.log._partition cimport RECENT_APPENDS, Partition, view_publish
 from kbroker.log._posix cimport (
     ENOENT, ENOMEM, PATH_BYTES, get_int32, get_int64, io_close, io_memory_file, io_open, io_rename, io_sync,
     io_sync_directory, io_truncate, io_unlink, io_write, log_path, put_int16, put_int32, put_int64,
@@ -258,7 +257,7 @@ cdef int32_t cleaned_finish(CleanedSegment *cleaned, LogSegment *newest, CrashPo
         return rc
     if crash_point(crash):
         return REPLACE_STOPPED
-    # an empty transaction index is written too: recovery tells by it which of the two of this name it looks at
+    # an empty transaction index is written too: recovery uses it to distinguish the two segments of this name
     rc = write_index(cleaned, 0, &cleaned.offsets)
     if rc == 0:
         rc = write_index(cleaned, 1, &cleaned.times)

@@ -13,21 +13,18 @@ from libc.string cimport memcpy, memmove, memset
 from kbroker._core.requests.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport AtomicI64, atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log.compaction._batch_filter cimport (
-    CLEAN_CORRUPT, BatchFilter, control_type_of, filter_batch, filter_free, filter_set_producers, unpack_records,
+    CLEAN_CORRUPT, BatchFilter, TxnTracker, control_type_of, filter_batch, filter_free, filter_set_producers,
+    tracker_free, tracker_load, tracker_read_data, tracker_read_marker, unpack_records,
 )
 from kbroker.log.compaction._cleaned_segment cimport (
     REPLACE_STALE, REPLACE_STOPPED, CleanedSegment, CrashPoint, cleaned_close, cleaned_discard, cleaned_finish,
     cleaned_open, replace_segments,
 )
-from kbroker.log.compaction._cleaner_txn cimport (
-    TxnTracker, tracker_free, tracker_load, tracker_read_data, tracker_read_marker,
-)
 from kbroker.log.segment._index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from kbroker.log._maintenance cimport view_acquire
 from kbroker.log.compaction._offset_map cimport (
     OffsetMap, offset_map_destroy, offset_map_init, offset_map_put, offset_map_reset,
 )
-from kbroker.log._partition cimport Partition
+from kbroker.log._partition cimport Partition, view_acquire
 from kbroker.log._partition_log cimport PartitionLog
 from kbroker.log._posix cimport ENOMEM, io_read
 from kbroker.log.producers._producer_state cimport ProducerFacts, producer_state_count, producer_state_list

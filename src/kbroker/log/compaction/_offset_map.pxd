@@ -15,7 +15,7 @@ cdef struct OffsetMap:
     double load_factor
     uint64_t secret[2]          # of the hash: who writes keys cannot choose ones that collide
 
-# Keys are told apart by 128 bits of SipHash-2-4 alone, as Kafka does with MD5.
+# Keys are distinguished by 128 bits of SipHash-2-4 alone, as Kafka does with MD5.
 cdef void key_hash(const char *key, int64_t size_bytes, const uint64_t *secret, uint64_t *out) noexcept nogil
 cdef void offset_map_init(OffsetMap *map, int64_t memory_bytes, double load_factor, uint64_t secret0,
                           uint64_t secret1) noexcept nogil

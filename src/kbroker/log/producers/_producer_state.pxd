@@ -1,6 +1,6 @@
 """Idempotent-producer state of one partition (spec/log-storage 7, 8): sequence rules over the table of entries.
 
-Lock: none of its own; the partition's append lock guards every call.
+Lock: the partition's append lock guards every call.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t
 from kbroker.log.producers._producer_table cimport ProducerState

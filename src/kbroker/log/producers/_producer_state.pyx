@@ -11,12 +11,10 @@ from kbroker.common._errors cimport (
     INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, OUT_OF_ORDER_SEQUENCE_NUMBER,
     TRANSACTION_COORDINATOR_FENCED,
 )
-from kbroker.log.producers._producer_snapshot cimport (
-    SNAPSHOT_CORRUPT, producer_state_encode_snapshot, producer_state_load_snapshot, producer_state_store_snapshot,
-)
 from kbroker.log.producers._producer_table cimport (
-    Entry, ProducerState, RememberedBatch, Txn, add_entry, find, is_expired, remember, remove_slot, reserve,
-    table_clear, table_free, table_new, txn_insert, txn_open, txn_remove,
+    SNAPSHOT_CORRUPT, Entry, ProducerState, RememberedBatch, Txn, add_entry, find, is_expired,
+    producer_state_encode_snapshot, producer_state_load_snapshot, producer_state_store_snapshot, remember, remove_slot,
+    reserve, table_clear, table_free, table_new, txn_insert, txn_open, txn_remove,
 )
 
 import os

@@ -1,7 +1,10 @@
 """How producer states are kept: an open-addressing table of entries, and two lists of transactions.
 
 Linear probing, deletion by shifting back; pointers keyed by producer id. The transactions are sorted by first offset:
-the ongoing ones, and those that ended but whose marker the high watermark has not passed yet. Nothing waits or locks.
+the ongoing ones, and those that ended but whose marker the high watermark has not passed yet.
+
+Lock: the partition's append lock guards every call but ``producer_state_store_snapshot``, which only writes a file and
+is called without it.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from kbroker._core.containers.linked_list cimport Chain, ChainNode
@@ -9,6 +12,7 @@ from kbroker._core.containers.hashing cimport mix_hash
 
 cdef enum:
     REMEMBERED_BATCHES = 5
+    SNAPSHOT_CORRUPT = -1
 
 cdef struct RememberedBatch:
     int32_t last_sequence
@@ -79,3 +83,12 @@ cdef void txn_open(ProducerState *state, Entry *entry, int64_t first_offset) noe
 cdef ProducerState *table_new() noexcept nogil
 cdef void table_clear(ProducerState *state) noexcept nogil
 cdef void table_free(ProducerState *state) noexcept nogil
+
+# Kafka's snapshot format, version 1: encode under the append lock, store (path.tmp, fsync, rename) without any lock.
+# encode: malloc'ed bytes or NULL when memory is out; store: 0 or -errno.
+cdef char *producer_state_encode_snapshot(ProducerState *state, int64_t *size_bytes) noexcept nogil
+cdef int32_t producer_state_store_snapshot(const char *path, const char *data, int64_t size_bytes) noexcept nogil
+# Replaces the state by the file's; expired producers are left out. 0, SNAPSHOT_CORRUPT (-1, state unchanged) or -errno
+# (never -1: a lack of permission is always reported as EACCES).
+cdef int32_t producer_state_load_snapshot(ProducerState *state, const char *path, int64_t now_ms,
+                                          int64_t expiration_ms) noexcept nogil

@@ -1,13 +1,76 @@
 # cython: freethreading_compatible=True
-"""The table of producers of one partition and its lists of transactions. See _producer_table.pxd."""
-from libc.stdint cimport int32_t, int64_t, uint64_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memmove, memset
+"""The producers of one partition, their transactions, and the snapshot file of both. See _producer_table.pxd.
+
+Source of the snapshot: ``ProducerStateManager``.
+"""
+from libc.errno cimport EACCES, EINTR, EIO, ENOMEM, EPERM, errno
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memmove, memset, strlen
+from kbroker._core.codec.crc32c cimport crc32c
 from kbroker._core.containers.linked_list cimport Chain, ChainNode, chain_insert, chain_remove
 from kbroker._core.containers.hashing cimport mix_hash
 
+cdef extern from *:
+    """
+    #include <cstdio>
+    #include <fcntl.h>
+    #include <sys/stat.h>
+    #ifdef _WIN32
+      #include <io.h>
+      #include <windows.h>
+      #define KB_SNAP_READ (_O_RDONLY | _O_BINARY | _O_NOINHERIT)
+      #define KB_SNAP_WRITE (_O_WRONLY | _O_CREAT | _O_TRUNC | _O_BINARY | _O_NOINHERIT)
+      static inline int kb_snap_open(const char *p, int f) { return _open(p, f, _S_IREAD | _S_IWRITE); }
+      static inline long kb_snap_read(int fd, char *b, long n) { return _read(fd, b, (unsigned)n); }
+      static inline long kb_snap_write(int fd, const char *b, long n) { return _write(fd, b, (unsigned)n); }
+      static inline int kb_snap_close(int fd) { return _close(fd); }
+      static inline int kb_snap_sync(int fd) { return _commit(fd); }
+      static inline int kb_snap_unlink(const char *p) { return _unlink(p); }
+      static inline int kb_snap_rename(const char *a, const char *b) {
+          if (MoveFileExA(a, b, MOVEFILE_REPLACE_EXISTING)) return 0;
+          errno = EIO; return -1; }
+      static inline long long kb_snap_size(int fd) {
+          struct _stat64 s;
+          return _fstat64(fd, &s) ? -1 : (long long)s.st_size; }
+    #else
+      #include <unistd.h>
+      #define KB_SNAP_READ (O_RDONLY | O_CLOEXEC)
+      #define KB_SNAP_WRITE (O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC)
+      static inline int kb_snap_open(const char *p, int f) { return open(p, f, 0644); }
+      static inline long kb_snap_read(int fd, char *b, long n) { return (long)read(fd, b, (size_t)n); }
+      static inline long kb_snap_write(int fd, const char *b, long n) { return (long)write(fd, b, (size_t)n); }
+      static inline int kb_snap_close(int fd) { return close(fd); }
+      static inline int kb_snap_unlink(const char *p) { return unlink(p); }
+      static inline int kb_snap_sync(int fd) {
+      #ifdef F_FULLFSYNC
+          if (fcntl(fd, F_FULLFSYNC) == 0) return 0;
+      #endif
+          return fsync(fd); }
+      static inline int kb_snap_rename(const char *a, const char *b) { return rename(a, b); }
+      static inline long long kb_snap_size(int fd) { struct stat s; return fstat(fd, &s) ? -1 : (long long)s.st_size; }
+    #endif
+    """
+    int OPEN_READ "KB_SNAP_READ"
+    int OPEN_WRITE "KB_SNAP_WRITE"
+    int file_open "kb_snap_open"(const char *path, int flags) noexcept nogil
+    long file_read "kb_snap_read"(int fd, char *buf, long n) noexcept nogil
+    long file_write "kb_snap_write"(int fd, const char *buf, long n) noexcept nogil
+    int file_close "kb_snap_close"(int fd) noexcept nogil
+    int file_sync "kb_snap_sync"(int fd) noexcept nogil
+    int file_unlink "kb_snap_unlink"(const char *path) noexcept nogil
+    int file_rename "kb_snap_rename"(const char *old, const char *new) noexcept nogil
+    long long file_size "kb_snap_size"(int fd) noexcept nogil
+
+
 cdef enum:
     FIRST_CAPACITY = 16             # slots; always a power of two
+    SNAPSHOT_VERSION = 1
+    SNAPSHOT_HEADER_BYTES = 10      # version 2, crc 4, count 4
+    SNAPSHOT_ENTRY_BYTES = 46
+
+cdef int64_t MAX_SNAPSHOT_BYTES = 1 << 31   # Kafka's own limit: the file is one Java array
 
 
 cdef bint rehash(ProducerState *state, int64_t capacity) noexcept nogil:
@@ -141,3 +204,208 @@ cdef void table_free(ProducerState *state) noexcept nogil:
     free(state.spare_txn)
     free(state.slots)
     free(state)
+
+
+# -- snapshot file -----------------------------------------------------------------------------------------------------
+
+cdef inline char *put16(char *p, int16_t x) noexcept nogil:
+    p[0], p[1] = <char>((<uint16_t>x >> 8) & 0xFF), <char>(<uint16_t>x & 0xFF)
+    return p + 2
+
+
+cdef inline char *put32(char *p, int32_t x) noexcept nogil:
+    cdef uint32_t u = <uint32_t>x
+    cdef int i
+    for i in range(4):
+        p[i] = <char>((u >> (24 - 8 * i)) & 0xFF)
+    return p + 4
+
+
+cdef inline char *put64(char *p, int64_t x) noexcept nogil:
+    cdef uint64_t u = <uint64_t>x
+    cdef int i
+    for i in range(8):
+        p[i] = <char>((u >> (56 - 8 * i)) & 0xFF)
+    return p + 8
+
+
+cdef inline int16_t get16(const char *p) noexcept nogil:
+    return <int16_t>((<uint16_t><uint8_t>p[0] << 8) | <uint8_t>p[1])
+
+
+cdef inline int32_t get32(const char *p) noexcept nogil:
+    cdef uint32_t u = 0
+    cdef int i
+    for i in range(4):
+        u = (u << 8) | <uint8_t>p[i]
+    return <int32_t>u
+
+
+cdef inline int64_t get64(const char *p) noexcept nogil:
+    cdef uint64_t u = 0
+    cdef int i
+    for i in range(8):
+        u = (u << 8) | <uint8_t>p[i]
+    return <int64_t>u
+
+
+cdef char *producer_state_encode_snapshot(ProducerState *state, int64_t *size_bytes) noexcept nogil:
+    cdef int64_t size = SNAPSHOT_HEADER_BYTES + state.count * SNAPSHOT_ENTRY_BYTES
+    cdef char *data
+    cdef char *p
+    cdef Entry *entry
+    cdef RememberedBatch *batch
+    cdef int64_t i
+    size_bytes[0] = 0
+    if size >= MAX_SNAPSHOT_BYTES:
+        return NULL
+    data = <char *>malloc(<size_t>size)
+    if data == NULL:
+        return NULL
+    p = put32(put16(data, SNAPSHOT_VERSION) + 4, <int32_t>state.count)
+    for i in range(state.capacity):
+        entry = state.slots[i]
+        if entry == NULL:
+            continue
+        batch = &entry.batches[entry.batch_count - 1] if entry.batch_count > 0 else NULL
+        p = put16(put64(p, entry.producer_id), entry.epoch)
+        p = put32(p, batch.last_sequence if batch != NULL else -1)
+        p = put64(p, batch.last_offset if batch != NULL else -1)
+        p = put32(p, batch.offset_delta if batch != NULL else 0)
+        p = put32(put64(p, entry.last_timestamp_ms), entry.coordinator_epoch)
+        p = put64(p, entry.txn.first_offset if entry.txn != NULL else -1)
+    put32(data + 2, <int32_t>crc32c(0, data + 6, size - 6))
+    size_bytes[0] = size
+    return data
+
+
+cdef inline int32_t failure() noexcept nogil:
+    cdef int e = errno
+    if e == EPERM:
+        return -EACCES              # -1 is SNAPSHOT_CORRUPT
+    return -e if e > 0 else -EIO
+
+
+cdef int32_t write_all(int fd, const char *data, int64_t size_bytes) noexcept nogil:
+    cdef int64_t done = 0
+    cdef long n
+    while done < size_bytes:
+        n = file_write(fd, data + done, <long>min(size_bytes - done, <int64_t>1 << 20))
+        if n < 0:
+            if errno == EINTR:
+                continue
+            return failure()
+        done += n
+    if file_sync(fd) != 0:
+        return failure()
+    return 0
+
+
+cdef int32_t producer_state_store_snapshot(const char *path, const char *data, int64_t size_bytes) noexcept nogil:
+    cdef size_t room = strlen(path) + 5
+    cdef char *temporary = <char *>malloc(room)
+    cdef int32_t result
+    cdef int fd
+    if temporary == NULL:
+        return -ENOMEM
+    snprintf(temporary, room, "%s.tmp", path)
+    fd = file_open(temporary, OPEN_WRITE)
+    if fd < 0:
+        result = failure()
+        free(temporary)
+        return result
+    result = write_all(fd, data, size_bytes)
+    if file_close(fd) != 0 and result == 0:
+        result = failure()
+    if result == 0 and file_rename(temporary, path) != 0:
+        result = failure()
+    if result != 0:
+        file_unlink(temporary)
+    free(temporary)
+    return result
+
+
+cdef int32_t read_file(const char *path, char **data, int64_t *size_bytes) noexcept nogil:
+    cdef int fd = file_open(path, OPEN_READ)
+    cdef int64_t size
+    cdef int64_t done = 0
+    cdef int32_t result = 0
+    cdef long n
+    if fd < 0:
+        return failure()
+    size = file_size(fd)
+    if size < 0:
+        result = failure()
+    elif size < SNAPSHOT_HEADER_BYTES or size >= MAX_SNAPSHOT_BYTES:
+        result = SNAPSHOT_CORRUPT
+    else:
+        data[0] = <char *>malloc(<size_t>size)
+        if data[0] == NULL:
+            result = -ENOMEM
+    while result == 0 and done < size:
+        n = file_read(fd, data[0] + done, <long>min(size - done, <int64_t>1 << 20))
+        if n == 0:
+            result = SNAPSHOT_CORRUPT
+        elif n > 0:
+            done += n
+        elif errno != EINTR:
+            result = failure()
+    file_close(fd)
+    size_bytes[0] = size
+    if result != 0:
+        free(data[0])
+        data[0] = NULL
+    return result
+
+
+cdef bint load_entry(ProducerState *state, const char *p, int64_t now_ms, int64_t expiration_ms) noexcept nogil:
+    cdef int64_t producer_id = get64(p)
+    cdef int64_t last_offset = get64(p + 14)
+    cdef int64_t timestamp_ms = get64(p + 26)
+    cdef int64_t txn_first_offset = get64(p + 38)
+    cdef Entry *entry
+    if is_expired(txn_first_offset >= 0, timestamp_ms, now_ms, expiration_ms):
+        return True
+    if not reserve(state, True):
+        return False
+    entry = find(state, producer_id)
+    if entry != NULL:               # twice in one file: the later one counts
+        remove_slot(state, find_slot(state.slots, state.capacity, producer_id))
+    entry = add_entry(state, producer_id)
+    entry.epoch = get16(p + 8)
+    entry.last_timestamp_ms = timestamp_ms
+    entry.coordinator_epoch = get32(p + 34)
+    if last_offset >= 0:
+        remember(entry, get32(p + 10), last_offset, get32(p + 22), timestamp_ms)
+    if txn_first_offset >= 0:
+        txn_open(state, entry, txn_first_offset)
+    return True
+
+
+cdef int32_t producer_state_load_snapshot(ProducerState *state, const char *path, int64_t now_ms,
+                                          int64_t expiration_ms) noexcept nogil:
+    cdef char *data = NULL
+    cdef int64_t size = 0
+    cdef int64_t count
+    cdef int64_t i
+    cdef int32_t result = read_file(path, &data, &size)
+    if result != 0:
+        return result
+    count = get32(data + 6)
+    if (get16(data) != SNAPSHOT_VERSION or count < 0 or size != SNAPSHOT_HEADER_BYTES + count * SNAPSHOT_ENTRY_BYTES
+            or <uint32_t>get32(data + 2) != crc32c(0, data + 6, size - 6)):
+        free(data)
+        return SNAPSHOT_CORRUPT
+    for i in range(count):          # a right checksum over nonsense is corrupt too
+        if (get64(data + SNAPSHOT_HEADER_BYTES + i * SNAPSHOT_ENTRY_BYTES) < 0
+                or get32(data + SNAPSHOT_HEADER_BYTES + i * SNAPSHOT_ENTRY_BYTES + 22) < 0):
+            free(data)
+            return SNAPSHOT_CORRUPT
+    table_clear(state)
+    for i in range(count):
+        if not load_entry(state, data + SNAPSHOT_HEADER_BYTES + i * SNAPSHOT_ENTRY_BYTES, now_ms, expiration_ms):
+            table_clear(state)
+            result = -ENOMEM
+            break
+    free(data)
+    return result

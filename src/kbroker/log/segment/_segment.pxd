@@ -1,9 +1,8 @@
 """One segment of a log: its file, its indexes, and the cache that bounds how many files are open.
 
-Counts: a segment is kept by every ``SegmentList`` (the immutable view readers take) and by whoever retained it.
-Locks, leaves:
-``FileCache.lock`` -> ``LogSegment.lock``. One writer per segment (the partition's append lock); sizes are published
-last.
+Counts: a segment is kept by every ``SegmentList`` (the immutable view readers take) and by each caller that retained
+it. Locks, leaves: ``FileCache.lock`` -> ``LogSegment.lock``. One writer per segment (the partition's append lock);
+sizes are published last.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.requests.request cimport OpenFile

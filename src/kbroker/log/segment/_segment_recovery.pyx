@@ -6,8 +6,7 @@ from libc.string cimport memmove
 from kbroker._core.requests.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store
 from kbroker.log.segment._index cimport index_load, index_reset, offset_index_lookup, time_index_last
-from kbroker.log._maintenance cimport note_leader_epoch
-from kbroker.log._partition cimport Partition
+from kbroker.log._partition cimport Partition, note_leader_epoch
 from kbroker.log._posix cimport ENOMEM, PATH_BYTES, io_fd_size, io_path_size, io_read
 from kbroker.log.producers._producer_state cimport AbortedTxn, BatchFacts, producer_state_apply
 from kbroker.log.segment._segment cimport LogSegment, segment_note_append, segment_open, segment_path, segment_seal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.common.errors import Errors
-from kbroker.log.producers._active_producers import active_producers
+from kbroker.log._partition_log import active_producers
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topic_rules import invalid_name_reason
 

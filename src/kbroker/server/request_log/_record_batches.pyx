@@ -6,8 +6,7 @@ from libc.string cimport memset
 
 from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.log._append cimport partition_append_built
-from kbroker.log._maintenance cimport call_hook
-from kbroker.log._partition cimport AppendResult, Partition, partition_release, partition_retain
+from kbroker.log._partition cimport AppendResult, Partition, call_hook, partition_release, partition_retain
 from kbroker.log._partition_log cimport PartitionLog
 from kbroker.protocol._records cimport BATCH_HEADER_BYTES
 from kbroker.server.request_log._json_format cimport buffer_free, buffer_reserve, put_raw
