@@ -137,12 +137,12 @@ class CheckpointFile(Generic[K]):
         lines = text.splitlines()
         try:
             if _decimal(lines[0], 32) != self.VERSION:
-                raise self._corrupt(1, f"version {lines[0]} is not {self.VERSION}")
+                raise self._corrupt(1, f"expected version {self.VERSION}, found {lines[0]}")
             expected = _decimal(lines[1], 32) if len(lines) > 1 else -1
         except ValueError as e:
             raise self._corrupt(1, str(e)) from None
         if expected < 0 or expected != len(lines) - 2:
-            raise self._corrupt(2, f"{max(0, len(lines) - 2)} entries where {expected} are promised")
+            raise self._corrupt(2, f"expected {expected} entries, found {max(0, len(lines) - 2)}")
         entries: dict[K, int] = {}
         for number, line in enumerate(lines[2:], 3):
             fields = line.split()
@@ -283,7 +283,7 @@ def read_meta_properties(folder: Path) -> MetaProperties | None:
         values[key.strip()] = value.strip().replace("\\:", ":").replace("\\=", "=")
     version = values.get("version", "0")
     if version not in ("0", "1"):
-        raise CorruptFileError(f"{path}: version {version} is not 0 or 1")
+        raise CorruptFileError(f"{path}: expected version 0 or 1, found {version}")
     try:
         node_id = _decimal(values["node.id" if version == "1" else "broker.id"], 32)
         directory_id = uuid_from_text(values["directory.id"]) if "directory.id" in values else None
@@ -340,7 +340,7 @@ def belongs_to(folder: str | Path, topic_id: uuid.UUID) -> bool:
 
 
 def read_partition_metadata(folder: Path) -> uuid.UUID | None:
-    """Return the topic id, None when there is no file or a power loss left it empty.
+    """Return the topic id, None when the file does not exist or a power loss left it empty.
 
     Raises: CorruptFileError, OSError.
     """

@@ -1,9 +1,9 @@
-"""Which topics are about to be forgotten: noted in the log folder before the metadata forgets them.
+"""The topics about to be deleted, noted in the log folder before the metadata deletes them.
 
-A crash between the two would leave folders of a topic that is not known. The next start removes those whose id stands
-in the note and not in the metadata; where the metadata still has the topic it was not deleted, and all of it stays.
+A crash between the two would leave folders of an unknown topic. The next start removes folders whose topic id is in the
+note and not in the metadata; a topic that the metadata still has was not deleted, and keeps its folders.
 
-Source: none, Kafka's controller remembers a deleted topic in its metadata log.
+Source: none, Kafka's controller keeps a deleted topic in its metadata log.
 """
 
 import os
@@ -33,21 +33,21 @@ class DeletionNote:
             checkpoints.write_atomically(self.path, _content(()))
 
     def read(self) -> frozenset[uuid.UUID]:
-        """Return the ids; none when the file is absent. One that a crash has left half written is as none."""
+        """Return the ids; none when the file is absent or half written by a crash."""
         try:
             text = self.path.read_bytes().decode("ascii")
         except FileNotFoundError:
             return frozenset()
         except (OSError, UnicodeDecodeError) as error:
-            logger.warning("%s cannot be read and is passed over: %s", self.path, error)
+            logger.warning("%s cannot be read and is ignored: %s", self.path, error)
             return frozenset()
         check, *lines = text.split("\n")
         try:
             if check != _check("\n".join(lines)):
-                raise ValueError("its checksum does not fit")
+                raise ValueError("its checksum does not match")
             return frozenset(checkpoints.uuid_from_text(line) for line in lines if line)
         except ValueError as error:
-            logger.warning("%s is passed over: %s", self.path, error)
+            logger.warning("%s is ignored: %s", self.path, error)
             return frozenset()
 
     def write(self, ids: Iterable[uuid.UUID], *, is_synced: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""What failed on the native handlers, told to people: appends, reads and syncs that clients saw as KAFKA_STORAGE_ERROR.
+"""Logs what failed on the native handlers: appends, reads and syncs that clients saw as KAFKA_STORAGE_ERROR.
 
 Threads: ``FailedIo.look`` by one thread at a time, the scheduler's; the counts from any.
 """
@@ -15,42 +15,42 @@ from kbroker.log.log_dir import LogDir, parse_partition_folder
 logger = get_logger(__name__)
 
 LOOK_PERIOD_MS = 1000
-SAME_AGAIN_MS = 60_000  # one line a minute about the same trouble of the same folder or partition
-DAMAGED = "what lies there is no record batch: see kbroker log verify"
+REPEAT_MS = 60_000  # one line a minute for the same failure of the same folder or partition
+DAMAGED = "expected a record batch, found damage: run kbroker log verify"
 
 
-class _Trouble:
-    """Failures of one kind and cause in one folder: what is not told yet, the last of them, and when it was told."""
+class _Failure:
+    """Failures of one kind and cause in one folder: those not logged yet, the last one, and when it was logged."""
 
     def __init__(self, kind: str, folder: str) -> None:
         self.kind = kind
         self.folder = folder
         self.name = self.reason = ""
         self.count = 0
-        self.told_ms: int | None = None
+        self.logged_ms: int | None = None
 
-    def tell(self, now_ms: int) -> None:
+    def log(self, now_ms: int) -> None:
         times = f"{self.count} {self.kind}{'s' if self.count > 1 else ''}"
         logger.error("%s: %s failed, the last of partition %s: %s", self.folder, times, self.name, self.reason)
-        self.told_ms, self.count = now_ms, 0
+        self.logged_ms, self.count = now_ms, 0
 
 
 class FailedIo:
-    """Tells of failures, at most once a minute each, and judges whether a folder can go on.
+    """Logs failures, each at most once a minute, and decides whether a folder stays online.
 
-    Args: ``hosted``: the partitions; ``log_dirs``: where they lie; ``clock``: the clock.
+    Args: ``hosted``: the partitions; ``log_dirs``: their folders; ``clock``: the clock.
     """
 
     def __init__(self, hosted: PartitionRegistry, log_dirs: Sequence[LogDir], clock: BaseClock) -> None:
         self._hosted = hosted
         self._dirs = log_dirs
         self._clock = clock
-        self._troubles: dict[tuple[str, ...], _Trouble] = {}
+        self._failures: dict[tuple[str, ...], _Failure] = {}
         #: by "append", "read" and "sync": how many have failed since the start
         self.totals = {"append": 0, "read": 0, "sync": 0}
 
     def look(self) -> None:
-        """Take what failed since the last look."""
+        """Log the failures since the last look."""
         for log_dir in self._dirs:
             for name, kind, number, count in take_failures(str(log_dir.path)):
                 self.totals[kind] += count
@@ -69,33 +69,33 @@ class FailedIo:
             self._notify(log_dir, name, kind, count, self._own_reason(name, kind), name)
 
     def _own_reason(self, name: str, kind: str) -> str:
-        """Why a partition itself refuses."""
+        """Why the partition itself refuses the operation."""
         key = parse_partition_folder(name)
         hosted = self._hosted.find(key) if key is not None else None
         if hosted is not None and hosted.log.damage is not None:
             return f"{hosted.log.damage}; {repair_command(hosted.log_dir)}"
-        return DAMAGED if kind == "read" else "a sync of it has failed: it takes appends again after a restart"
+        return DAMAGED if kind == "read" else "an fsync of it failed: restart the broker to append again"
 
     def _notify(self, log_dir: LogDir, name: str, kind: str, count: int, reason: str, *cause: str) -> None:
         key = (str(log_dir.path), kind, *cause)
-        trouble = self._troubles.setdefault(key, _Trouble(kind, key[0]))
-        trouble.name, trouble.reason = name, reason
-        trouble.count += count
+        failure = self._failures.setdefault(key, _Failure(kind, key[0]))
+        failure.name, failure.reason = name, reason
+        failure.count += count
         now_ms = self._clock.now_ms()
-        if trouble.told_ms is None or now_ms - trouble.told_ms >= SAME_AGAIN_MS:
-            trouble.tell(now_ms)
+        if failure.logged_ms is None or now_ms - failure.logged_ms >= REPEAT_MS:
+            failure.log(now_ms)
 
     def _forget_old(self) -> None:
-        """Tell what is left of troubles that were told a minute ago, and keep no more of them."""
+        """Log and drop the failures that were last logged a minute ago."""
         now_ms = self._clock.now_ms()
-        for key, trouble in list(self._troubles.items()):
-            if trouble.told_ms is not None and now_ms - trouble.told_ms >= SAME_AGAIN_MS:
-                del self._troubles[key]
-                if trouble.count:
-                    trouble.tell(now_ms)
+        for key, failure in list(self._failures.items()):
+            if failure.logged_ms is not None and now_ms - failure.logged_ms >= REPEAT_MS:
+                del self._failures[key]
+                if failure.count:
+                    failure.log(now_ms)
 
 
 def repair_command(log_dir: LogDir | None) -> str:
-    """What to do about a damaged log, in words."""
+    """What to do about a damaged log, for messages."""
     folder = "DIR" if log_dir is None else str(log_dir.path)
     return f"stop the broker and run: kbroker log verify --repair {folder}"

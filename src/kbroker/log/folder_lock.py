@@ -1,6 +1,6 @@
 """One process per log folder: locks that die with their process, and its pid for the message.
 
-A record lock on ``.lock``, and where the system has it a lock on the folder itself, which nobody removes by mistake.
+A record lock on ``.lock``, and where the system has it a lock on the folder itself, which is not removed by mistake.
 """
 
 import errno
@@ -11,17 +11,17 @@ from pathlib import Path
 
 LOCK_FILE = ".lock"
 HELD = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK})
-LOCKED_BYTE = 1 << 30  # on Windows nobody else may read what is locked, so the lock lies far behind the pid
+LOCKED_BYTE = 1 << 30  # on Windows no other process may read a locked byte, so the lock is far behind the pid
 
 # A record lock does not keep its own process out, and closing any descriptor of the file would drop it: so the process
 # remembers which lock files it holds, by inode. This is process state by nature, as the lock itself is.
 _held: set[tuple[int, int]] = set()
 _held_guard = threading.Lock()
 
-# A lock on a folder is inherited by a child made by fork and would outlive its process there: the child lets it go.
+# A lock on a folder is inherited by a child made by fork and would outlive its process there: the child closes it.
 _folder_fds: set[int] = set()
 
-#: What a file system without such locks answers (NFS wants a descriptor that can write, which a folder has not).
+#: Errors of a file system without such locks (NFS needs a writable descriptor, which a folder cannot have).
 NO_FOLDER_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
@@ -134,7 +134,7 @@ class FolderLock:
 
 
 def _close_folder(fd: int) -> None:
-    """Let go of a folder, unless fork's child has done so."""
+    """Close the descriptor of a folder, unless the forked child did."""
     if fd in _folder_fds:
         _folder_fds.discard(fd)
         os.close(fd)

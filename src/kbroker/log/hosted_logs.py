@@ -97,7 +97,7 @@ class PartitionRegistry:
             return [sum(h.log_dir is d for h in self._table.values()) for d in log_dirs]
 
     def guarded(self, hosted: PartitionEntry, what: str, action: Callable[[], T]) -> tuple[bool, T | None]:
-        """Run a partition's disk work. A full disk is told; another I/O error takes the folder offline.
+        """Run a partition's disk work. A full disk is logged; another I/O error takes the folder offline.
 
         Returns: whether it was done, and its result.
         """
@@ -113,9 +113,7 @@ class PartitionRegistry:
         return False, None
 
     def note_failure(self, log_dir: LogDir, what: str, error: OSError) -> None:
-        """Tell of it. When it ends the folder, refuse writes to its partitions (KAFKA_STORAGE_ERROR); what can be read
-        is read on.
-        """
+        """Log it. If the folder goes offline, refuse writes to its partitions (KAFKA_STORAGE_ERROR); reads go on."""
         if not log_dir.note_failure(what, error):
             return
         for _, hosted in self.items():

@@ -45,7 +45,7 @@ def partition_folder_name(topic: str, partition: int) -> str:
 
 
 def parse_partition_folder(name: str) -> TopicPartition | None:
-    """Return topic and partition of a folder's name, None when it is no partition's."""
+    """Return topic and partition of a folder's name, None when it is not the name of a partition's folder."""
     match = PARTITION_FOLDER.match(name)
     return (match["topic"], int(match["partition"])) if match else None
 
@@ -65,7 +65,7 @@ class LogDir:
     """A locked log folder.
 
     Args: ``path`` made if absent; ``cluster_id`` (None: take the folder's) and ``node_id`` of the broker.
-    Raises: LogDirError, when it is no folder or cannot be written; FolderLockedError; MetaPropertiesMismatch;
+    Raises: LogDirError, when it is not a folder or cannot be written; FolderLockedError; MetaPropertiesMismatch;
     CorruptFileError for a damaged ``meta.properties``.
     Threads: reading attributes from any; the rest by one thread at a time (the manager's).
     """
@@ -78,7 +78,7 @@ class LogDir:
         except FolderLockedError:
             raise
         except FileExistsError:
-            raise LogDirError(f"{self.path} is a file, log.dirs needs a folder") from None
+            raise LogDirError(f"log.dirs: expected a folder, {self.path} is a file") from None
         except OSError as e:
             raise LogDirError(f"the log folder {self.path} cannot be written: {e.strerror}") from None
         try:
@@ -102,7 +102,7 @@ class LogDir:
         self.recovery_points = self._read(self._recovery_points)
         self.log_starts = self._read(self._log_starts)
         self.cleaner_offsets = self._read(self._cleaner_offsets)
-        #: How far each log was readable at the last checkpoint; only told of, so a file that cannot be read is no harm.
+        #: How far each log was readable at the last checkpoint; for log messages only, so losing it does no harm.
         self.high_watermarks = self._read(self._high_watermarks)
 
     def _checkpoint(self, name: str) -> CheckpointFile[TopicPartition]:
@@ -122,7 +122,7 @@ class LogDir:
         try:
             return checkpoint.read()
         except OSError as e:
-            logger.error("%s: it is ignored, and all logs of the folder are checked", e)
+            logger.error("%s: ignored, all logs of the folder are checked instead", e)
             self.was_clean = False
             return {}
 
@@ -138,11 +138,11 @@ class LogDir:
         return error.errno not in FULL | TRANSIENT | ONE_FILE
 
     def note_failure(self, what: str, error: OSError) -> bool:
-        """Judge a failed operation. A full disk and a want of descriptors or memory are only told: what failed is tried
-        again. Anything else takes the folder offline (returns True).
+        """Log a failed operation. After a full disk or a lack of descriptors or memory it is tried again; any other
+        failure takes the folder offline (returns True).
         """
         if error.errno in TRANSIENT:
-            logger.error("%s: %s failed, it is tried again: %s", self.path, what, error)
+            logger.error("%s: %s failed and will be tried again: %s", self.path, what, error)
             return False
         if error.errno in FULL:
             logger.error("%s: %s failed, the disk is full: %s", self.path, what, error)
@@ -173,7 +173,7 @@ class LogDir:
         self._cleaner_offsets.write(offsets)
 
     def close(self, clean: bool) -> None:
-        """Let the folder go; ``clean`` vouches that everything in it is on disk."""
+        """Release the folder; ``clean``: everything in it is on disk."""
         try:
             if clean and not self.is_offline:
                 checkpoints.write_clean_shutdown(self.path)
@@ -212,19 +212,19 @@ class LogDir:
                 checkpoints.write_partition_metadata(path, topic_id)
                 return path
             stray = self._other_name(topic, partition, STRAY_SUFFIX)
-            logger.warning("%s belongs to another topic of this name: it is now %s", path, stray.name)
+            logger.warning("%s belongs to another topic of this name: renamed to %s", path, stray.name)
             self._rename(path, stray)
         path.mkdir()
         self._has_new_names = True
         try:
             checkpoints.write_partition_metadata(path, topic_id)
         except OSError:
-            remove_folder(path)  # it would belong to nobody
+            remove_folder(path)  # it would belong to no topic
             raise
         return path
 
     def rename_for_delete(self, topic: str, partition: int) -> Path:
-        """Take a partition's folder out of sight, durably after the next ``sync``; the caller removes it later.
+        """Rename a partition's folder for deletion, durable after the next ``sync``; the caller removes it later.
 
         Raises: OSError.
         """
@@ -259,13 +259,13 @@ class LogDir:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder that was renamed for it. What cannot be removed is told and left for the next start."""
+    """Remove a folder that was renamed for it. What cannot be removed is logged and left for the next start."""
 
-    def tell(_: object, failed: str, error: BaseException | tuple[object, BaseException, object]) -> None:
+    def report(_: object, failed: str, error: BaseException | tuple[object, BaseException, object]) -> None:
         cause = error[1] if isinstance(error, tuple) else error
         if not isinstance(cause, FileNotFoundError):
             logger.error("cannot remove %s: %s", failed, cause)
 
     import shutil  # costs a start its bz2 and lzma
 
-    shutil.rmtree(path, onerror=tell)
+    shutil.rmtree(path, onerror=report)

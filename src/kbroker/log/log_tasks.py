@@ -1,6 +1,6 @@
-"""What the clock does to all partitions: retention, flushes by time, idle producers, checkpoints.
+"""Periodic tasks of all partitions: retention, flushes by time, idle producers, checkpoints.
 
-Threads: the scheduler's, and whoever asks for one of them at once.
+Threads: the scheduler's, and callers that run a task at once.
 Source: ``LogManager.startupWithConfigHandling``, ``checkpointLogRecoveryOffsets``.
 """
 

@@ -1,4 +1,4 @@
-"""What a partition log tells Python: plain named tuples, one per question."""
+"""Results of a partition log: plain named tuples."""
 
 from typing import NamedTuple
 

@@ -111,6 +111,6 @@ def test_reads_of_what_is_no_batch_are_told(manager, clock, caplog, tmp_path):
     assert log.read(0).error == 56
     pass_time(manager, clock, 1000)
     assert errors(caplog) == [
-        f"{tmp_path}: 1 read failed, the last of partition orders-0: what lies there is no record batch: "
-        "see kbroker log verify"
+        f"{tmp_path}: 1 read failed, the last of partition orders-0: expected a record batch, found damage: "
+        "run kbroker log verify"
     ]

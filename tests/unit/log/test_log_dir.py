@@ -176,7 +176,7 @@ def test_want_of_descriptors_or_memory_is_no_broken_disk(tmp_path, number, caplo
     folder = LogDir(tmp_path)
     assert not folder.note_failure("flush", OSError(number, os.strerror(number)))
     assert not folder.is_offline
-    assert "flush failed, it is tried again" in caplog.text
+    assert "flush failed and will be tried again" in caplog.text
     folder.close(clean=True)
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 

@@ -1,4 +1,4 @@
-"""Chooses the dirtiest compacted partition and has it cleaned, on threads of its own, by the clock it was given.
+"""Cleans the dirtiest compacted partition, on its own threads and by the clock it is given.
 
 Source: ``LogCleaner``, ``LogCleanerManager``.
 """
@@ -156,9 +156,9 @@ class LogCleaner:
         partitions: gives the compacted partitions there are.
         cleaned: where earlier rounds ended (``cleaner-offset-checkpoint``).
         store: writes where the rounds of all partitions ended; called after each round.
-        failed: told of an OSError; whether to go on with the folder is its matter.
-    Threads: all methods from any; ``log.cleaner.threads`` threads of its own after ``start``. A partition is in one
-    thread's hands at a time. Lock: ``_lock`` guards the tables; no file is touched under it.
+        failed: called with an OSError; it decides whether the folder stays online.
+    Threads: all methods from any; ``start`` creates ``log.cleaner.threads`` threads. One thread at a time works on a
+    partition. Lock: ``_lock`` guards the tables; no file is touched under it.
     """
 
     def __init__(
@@ -292,7 +292,7 @@ class LogCleaner:
             _notify(key, dirt, result)
             return key
         except CorruptLogError as e:
-            logger.error("%s; it is not compacted any more", e)
+            logger.error("%s; the partition is not compacted any more", e)
             with self._lock:
                 self._uncleanable.add(key)
         except ValueError as e:

@@ -1,4 +1,4 @@
-"""Checks every file of a log folder, and cuts damaged places out when told to.
+"""Checks every file of a log folder, and cuts damaged places out if asked to.
 
 The broker itself cuts nothing but a torn tail after an unclean stop; damage anywhere else fences the partition until
 ``verify(path, repair=True)`` has been run on the stopped broker's folder.
