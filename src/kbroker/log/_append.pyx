@@ -3,6 +3,7 @@
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
+from kbroker._core.codec.bytes cimport store_32, store_64
 from kbroker._core.clock cimport clock_wall_ms
 from kbroker._core.requests.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
@@ -15,7 +16,7 @@ from kbroker.log._failures cimport FAILED_APPEND, count_failure
 from kbroker.log._partition cimport (
     RECENT_APPENDS, AppendResult, Partition, RecentAppend, call_hook, note_leader_epoch, write_leader_epochs,
 )
-from kbroker.log._posix cimport ENOMEM, io_truncate, io_write, put_int32, put_int64
+from kbroker.log._posix cimport ENOMEM, io_truncate, io_write
 from kbroker.log.producers._producer_state cimport (
     AbortedTxn, BatchFacts, Duplicate, PRODUCER_CHECK_DUPLICATE, producer_state_apply, producer_state_check,
 )
@@ -83,8 +84,8 @@ cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, B
         facts = &checks[slot].facts
         facts.base_offset = offset
         facts.last_offset = offset + facts.last_offset_delta
-        put_int64(data + at, offset)
-        put_int32(data + at + 12, epoch)
+        store_64(data + at, offset)
+        store_32(data + at + 12, epoch)
         at += checks[slot].size_bytes
         offset = facts.last_offset + 1
         if checks[slot].max_timestamp_ms > largest:

@@ -287,18 +287,6 @@ cdef extern from *:
     static inline void kb_log_path(char *out, int64_t room, const char *directory, int64_t base, const char *suffix) {
         snprintf(out, (size_t)room, "%s/%020lld%s", directory, (long long)base, suffix);
     }
-    static inline int64_t kb_get64(const char *p) {
-        const unsigned char *b = (const unsigned char *)p;
-        return (int64_t)((uint64_t)b[0] << 56 | (uint64_t)b[1] << 48 | (uint64_t)b[2] << 40 | (uint64_t)b[3] << 32
-             | (uint64_t)b[4] << 24 | (uint64_t)b[5] << 16 | (uint64_t)b[6] << 8 | b[7]);
-    }
-    static inline int32_t kb_get32(const char *p) {
-        const unsigned char *b = (const unsigned char *)p;
-        return (int32_t)((uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3]);
-    }
-    static inline void kb_put64(char *p, uint64_t x) { for (int i = 7; i >= 0; i--) { p[i] = (char)x; x >>= 8; } }
-    static inline void kb_put32(char *p, uint32_t x) { for (int i = 3; i >= 0; i--) { p[i] = (char)x; x >>= 8; } }
-    static inline void kb_put16(char *p, uint32_t x) { p[0] = (char)(x >> 8); p[1] = (char)x; }
     #endif
     """
     int io_open "kb_open"(const char *path, bint create) noexcept nogil
@@ -322,11 +310,6 @@ cdef extern from *:
     int io_write_file "kb_write_file"(const char *path, const char *data, int64_t size_bytes) noexcept nogil
     void log_path "kb_log_path"(char *out, int64_t capacity_bytes, const char *directory, int64_t base_offset,
                                 const char *suffix) noexcept nogil
-    int64_t get_int64 "kb_get64"(const char *data) noexcept nogil
-    int32_t get_int32 "kb_get32"(const char *data) noexcept nogil
-    void put_int64 "kb_put64"(char *data, int64_t value) noexcept nogil
-    void put_int32 "kb_put32"(char *data, int32_t value) noexcept nogil
-    void put_int16 "kb_put16"(char *data, int32_t value) noexcept nogil
     int EIO
     int ENOENT
     int ENOMEM

@@ -5,6 +5,7 @@ order.
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
+from kbroker._core.codec.bytes cimport load_i32, store_16, store_32, store_64
 from kbroker._core.clock cimport Clock, clock_now_ns
 from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.common._errors cimport (
@@ -12,7 +13,6 @@ from kbroker.common._errors cimport (
     UNSUPPORTED_COMPRESSION_TYPE,
 )
 from kbroker.log._config cimport LogConfig
-from kbroker.log._posix cimport get_int32, put_int16, put_int32, put_int64
 from kbroker.log.producers._producer_state cimport BatchFacts
 from kbroker.protocol._compression cimport batch_decompress, batch_recompress
 from kbroker.protocol._records cimport (
@@ -34,7 +34,7 @@ cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept no
     cdef int64_t length
     if size_bytes < 12:
         return 0
-    length = get_int32(data + 8)
+    length = load_i32(data + 8)
     if length < LEGACY_OVERHEAD:
         return -1
     if size_bytes < UP_TO_MAGIC:
@@ -77,7 +77,7 @@ cdef void batch_facts(const char *data, const BatchHeader *header, bint from_cli
             if record.key_bytes >= 4:
                 out.control_type = <int16_t>((<unsigned char>record.key[2] << 8) | <unsigned char>record.key[3])
             if record.value_bytes >= 6:
-                out.coordinator_epoch = get_int32(record.value + 2)
+                out.coordinator_epoch = load_i32(record.value + 2)
 
 
 cdef void note_bad_record(BatchCheck *out, int32_t slot) noexcept nogil:
@@ -188,11 +188,11 @@ cdef void make_storable(char *data, BatchHeader *header, const char *unpacked, i
         attributes |= LOG_APPEND_TIME_BIT
         max_timestamp = now_ms
     if attributes != header.attributes or max_timestamp != header.max_timestamp_ms:
-        put_int16(data + 21, attributes)
-        put_int64(data + 35, max_timestamp)
+        store_16(data + 21, attributes)
+        store_64(data + 35, max_timestamp)
         header.attributes = attributes
         header.max_timestamp_ms = max_timestamp
-        put_int32(data + 17, <int32_t>crc32c(0, data + 21, out.size_bytes - 21))
+        store_32(data + 17, <int32_t>crc32c(0, data + 21, out.size_bytes - 21))
     out.max_timestamp_ms = max_timestamp
     batch_facts(data, header, is_client, &out.facts)
 
@@ -232,7 +232,7 @@ cdef void validate_batch(char *data, int64_t size_bytes, Clock *clock, int64_t n
             refuse(out, INVALID_RECORD, b"Produce requests must contain exactly one record batch per partition")
             return
     out.before_log = False
-    if total >= 8 and is_client and get_int32(data) | get_int32(data + 4):
+    if total >= 8 and is_client and load_i32(data) | load_i32(data + 4):
         refuse(out, INVALID_RECORD, b"The base offset of a record batch in a Produce request must be 0")
         return
     if total > config.max_message_bytes:

@@ -7,12 +7,13 @@ horizon).
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, qsort, realloc
 from libc.string cimport memcpy, memset
+from kbroker._core.codec.bytes cimport VARLONG_ROOM, put_varlong, store_16, store_32, store_64
 from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.log.compaction._cleaned_segment cimport (
     Bytes, CleanedSegment, bytes_free, bytes_reserve, cleaned_add_aborted, cleaned_append,
 )
 from kbroker.log.compaction._offset_map cimport offset_map_get
-from kbroker.log._posix cimport EIO, ENOMEM, put_int16, put_int32, put_int64
+from kbroker.log._posix cimport EIO, ENOMEM
 from kbroker.log.producers._producer_state cimport AbortedTxn, BatchFacts, ProducerFacts
 from kbroker.log._validate cimport batch_facts
 from kbroker.log.segment._segment cimport SegmentList, segment_list_floor
@@ -31,7 +32,6 @@ cdef enum:
     CRC_FROM = 21
     LENGTH_FROM = 12
     UNPACK_CAP_BYTES = 2147483647
-    VARINT_ROOM = 32            # three of them, and the attributes
 
 
 # ------------------------------------------------------------------------------------------------------- transactions
@@ -240,28 +240,17 @@ cdef inline const char *after_varint(const char *at) noexcept nogil:
     return at + 1
 
 
-cdef inline int64_t put_varint(char *at, int64_t value) noexcept nogil:
-    cdef uint64_t bits = (<uint64_t>value << 1) ^ <uint64_t>(value >> 63)
-    cdef int64_t size = 0
-    while bits >= 0x80:
-        at[size] = <char>(bits & 0x7f | 0x80)
-        bits >>= 7
-        size += 1
-    at[size] = <char>bits
-    return size + 1
-
-
 cdef int32_t put_record(Bytes *out, const char *record, const char *end, int64_t timestamp_delta) noexcept nogil:
     """A record as it was but for its time stamp, which may be relative to another base now."""
-    cdef char stamp[VARINT_ROOM]
+    cdef char stamp[VARLONG_ROOM]
     cdef const char *at = after_varint(record)
     cdef const char *rest = after_varint(at + 1)
-    cdef int64_t stamp_bytes = put_varint(stamp, timestamp_delta), rest_bytes = end - rest
+    cdef int64_t stamp_bytes = put_varlong(stamp, timestamp_delta), rest_bytes = end - rest
     cdef char *target
-    if not bytes_reserve(out, 1 + stamp_bytes + rest_bytes + VARINT_ROOM):
+    if not bytes_reserve(out, 1 + stamp_bytes + rest_bytes + VARLONG_ROOM):
         return -ENOMEM
     target = out.data + out.size_bytes
-    target += put_varint(target, 1 + stamp_bytes + rest_bytes)
+    target += put_varlong(target, 1 + stamp_bytes + rest_bytes)
     target[0] = at[0]                           # attributes
     target += 1
     memcpy(target, stamp, stamp_bytes)
@@ -289,20 +278,20 @@ cdef int32_t write_batch(BatchFilter *filter, const BatchHeader *header, int32_t
     at = out.data
     if filter.records.size_bytes > 0:
         memcpy(at + BATCH_HEADER_BYTES, filter.records.data, filter.records.size_bytes)
-    put_int64(at, header.base_offset)
-    put_int32(at + 8, <int32_t>(out.size_bytes - LENGTH_FROM))
-    put_int32(at + 12, header.leader_epoch)
+    store_64(at, header.base_offset)
+    store_32(at + 8, <int32_t>(out.size_bytes - LENGTH_FROM))
+    store_32(at + 12, header.leader_epoch)
     at[16] = 2
-    put_int16(at + 21, attributes & ~CODEC_MASK)
-    put_int32(at + 23, header.last_offset_delta)
-    put_int64(at + 27, base_timestamp_ms)
-    put_int64(at + 35, max_timestamp_ms)
-    put_int64(at + 43, header.producer_id)
-    put_int16(at + 51, header.producer_epoch)
-    put_int32(at + 53, header.base_sequence)
-    put_int32(at + 57, count)
+    store_16(at + 21, attributes & ~CODEC_MASK)
+    store_32(at + 23, header.last_offset_delta)
+    store_64(at + 27, base_timestamp_ms)
+    store_64(at + 35, max_timestamp_ms)
+    store_64(at + 43, header.producer_id)
+    store_16(at + 51, header.producer_epoch)
+    store_32(at + 53, header.base_sequence)
+    store_32(at + 57, count)
     if attributes & CODEC_MASK == 0 or count == 0:
-        put_int32(at + 17, <int32_t>crc32c(0, at + CRC_FROM, size_bytes - CRC_FROM))
+        store_32(at + 17, <int32_t>crc32c(0, at + CRC_FROM, size_bytes - CRC_FROM))
         return cleaned_append(cleaned, at, size_bytes)
     rc = batch_recompress(at, at + BATCH_HEADER_BYTES, filter.records.size_bytes, attributes & CODEC_MASK, CODEC_LEVEL,
                           &packed, &packed_bytes)

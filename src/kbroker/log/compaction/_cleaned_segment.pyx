@@ -3,6 +3,7 @@
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
+from kbroker._core.codec.bytes cimport load_i32, load_i64, store_16, store_32, store_64
 from kbroker._core.requests.request cimport open_file_new
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log.segment._index cimport (
@@ -10,8 +11,8 @@ from kbroker.log.segment._index cimport (
 )
 from kbroker.log._partition cimport RECENT_APPENDS, Partition, view_publish
 from kbroker.log._posix cimport (
-    ENOENT, ENOMEM, PATH_BYTES, get_int32, get_int64, io_close, io_memory_file, io_open, io_rename, io_sync,
-    io_sync_directory, io_truncate, io_unlink, io_write, log_path, put_int16, put_int32, put_int64,
+    ENOENT, ENOMEM, PATH_BYTES, io_close, io_memory_file, io_open, io_rename, io_sync, io_sync_directory, io_truncate,
+    io_unlink, io_write, log_path,
 )
 from kbroker.log.producers._producer_state cimport AbortedTxn
 from kbroker.log.segment._segment cimport (
@@ -181,8 +182,8 @@ cdef bint add_time_entry(CleanedSegment *cleaned, bint is_closing) noexcept nogi
     if not bytes_reserve(&cleaned.times, TIME_ENTRY_BYTES):
         return False
     at = cleaned.times.data + cleaned.times.size_bytes
-    put_int64(at, cleaned.max_timestamp_ms)
-    put_int32(at + 8, <int32_t>(cleaned.offset_of_max - cleaned.base_offset))
+    store_64(at, cleaned.max_timestamp_ms)
+    store_32(at + 8, <int32_t>(cleaned.offset_of_max - cleaned.base_offset))
     cleaned.times.size_bytes += TIME_ENTRY_BYTES
     cleaned.last_time_entry_ms = cleaned.max_timestamp_ms
     return True
@@ -202,8 +203,8 @@ cdef int32_t cleaned_append(CleanedSegment *cleaned, const char *batch, int64_t 
         if not bytes_reserve(&cleaned.offsets, OFFSET_ENTRY_BYTES):
             return -ENOMEM
         at = cleaned.offsets.data + cleaned.offsets.size_bytes
-        put_int32(at, <int32_t>(last_offset - cleaned.base_offset))
-        put_int32(at + 4, <int32_t>cleaned.size_bytes)
+        store_32(at, <int32_t>(last_offset - cleaned.base_offset))
+        store_32(at + 4, <int32_t>cleaned.size_bytes)
         cleaned.offsets.size_bytes += OFFSET_ENTRY_BYTES
         if not add_time_entry(cleaned, False):
             return -ENOMEM
@@ -222,11 +223,11 @@ cdef int32_t cleaned_add_aborted(CleanedSegment *cleaned, const AbortedTxn *entr
     if not bytes_reserve(&cleaned.aborted, TXN_ENTRY_BYTES):
         return -ENOMEM
     at = cleaned.aborted.data + cleaned.aborted.size_bytes
-    put_int16(at, 0)
-    put_int64(at + 2, entry.producer_id)
-    put_int64(at + 10, entry.first_offset)
-    put_int64(at + 18, entry.last_offset)
-    put_int64(at + 26, entry.last_stable_offset)
+    store_16(at, 0)
+    store_64(at + 2, entry.producer_id)
+    store_64(at + 10, entry.first_offset)
+    store_64(at + 18, entry.last_offset)
+    store_64(at + 26, entry.last_stable_offset)
     cleaned.aborted.size_bytes += TXN_ENTRY_BYTES
     return 0
 
@@ -293,17 +294,17 @@ cdef LogSegment *segment_of(Partition *partition, CleanedSegment *cleaned, int64
     for slot in range(cleaned.offsets.size_bytes // OFFSET_ENTRY_BYTES):
         at = cleaned.offsets.data + slot * OFFSET_ENTRY_BYTES
         if rc == 0:
-            rc = offset_index_append(&segment.offsets, cleaned.base_offset + get_int32(at), get_int32(at + 4))
+            rc = offset_index_append(&segment.offsets, cleaned.base_offset + load_i32(at), load_i32(at + 4))
     for slot in range(cleaned.times.size_bytes // TIME_ENTRY_BYTES):
         at = cleaned.times.data + slot * TIME_ENTRY_BYTES
         if rc == 0:
-            rc = time_index_maybe_append(&segment.times, get_int64(at), cleaned.base_offset + get_int32(at + 8), True)
+            rc = time_index_maybe_append(&segment.times, load_i64(at), cleaned.base_offset + load_i32(at + 8), True)
     for slot in range(cleaned.aborted.size_bytes // TXN_ENTRY_BYTES):
         at = cleaned.aborted.data + slot * TXN_ENTRY_BYTES
-        entry.producer_id = get_int64(at + 2)
-        entry.first_offset = get_int64(at + 10)
-        entry.last_offset = get_int64(at + 18)
-        entry.last_stable_offset = get_int64(at + 26)
+        entry.producer_id = load_i64(at + 2)
+        entry.first_offset = load_i64(at + 10)
+        entry.last_offset = load_i64(at + 18)
+        entry.last_stable_offset = load_i64(at + 26)
         if rc == 0:
             rc = txn_index_append(&segment.aborted, &entry)
     index_seal(&segment.offsets)

@@ -2,10 +2,11 @@
 """Offset and time index of a segment: Kafka's OffsetIndex and TimeIndex over mapped files."""
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset
+from kbroker._core.codec.bytes cimport load_i32, load_i64, store_32, store_64
 from kbroker._core.sync cimport Mutex, atomic_load, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker.log._posix cimport (
-    EIO, ENOENT, ENOMEM, PATH_BYTES, get_int32, get_int64, io_close, io_fd_size, io_map, io_open, io_path_size,
-    io_read, io_truncate, io_unlink, io_unmap, io_write, log_path, put_int32, put_int64,
+    EIO, ENOENT, ENOMEM, PATH_BYTES, io_close, io_fd_size, io_map, io_open, io_path_size, io_read, io_truncate,
+    io_unlink, io_unmap, io_write, log_path,
 )
 
 cdef enum:
@@ -111,14 +112,14 @@ cdef int32_t index_load(Index *index, int64_t end_offset, int64_t file_bytes) no
         if not ok:
             return -EIO
         if index.entry_bytes == OFFSET_ENTRY_BYTES:
-            offset = get_int32(last)
-            if (get_int32(last + 4) < 0 or get_int32(last + 4) >= file_bytes or get_int32(first) < 0
-                    or (count > 1 and offset <= get_int32(first))):
+            offset = load_i32(last)
+            if (load_i32(last + 4) < 0 or load_i32(last + 4) >= file_bytes or load_i32(first) < 0
+                    or (count > 1 and offset <= load_i32(first))):
                 return INDEX_CORRUPT
         else:
-            offset = get_int32(last + 8)
-            if get_int64(last) < get_int64(first) or get_int64(first) < -1 or (count > 1
-                                                                               and get_int64(last) == get_int64(first)):
+            offset = load_i32(last + 8)
+            if load_i64(last) < load_i64(first) or load_i64(first) < -1 or (count > 1
+                                                                               and load_i64(last) == load_i64(first)):
                 return INDEX_CORRUPT
         if offset < 0 or (end_offset >= 0 and index.base_offset + offset >= end_offset):
             return INDEX_CORRUPT
@@ -193,8 +194,8 @@ cdef int32_t index_reserve(Index *index, int64_t end_bytes) noexcept nogil:
 
 cdef inline int64_t key_at(const Index *index, const char *entries, int64_t slot) noexcept nogil:
     if index.entry_bytes == OFFSET_ENTRY_BYTES:
-        return index.base_offset + get_int32(entries + slot * OFFSET_ENTRY_BYTES)
-    return get_int64(entries + slot * TIME_ENTRY_BYTES)
+        return index.base_offset + load_i32(entries + slot * OFFSET_ENTRY_BYTES)
+    return load_i64(entries + slot * TIME_ENTRY_BYTES)
 
 
 cdef int64_t floor_slot(Index *index, int64_t target, int64_t count) noexcept nogil:
@@ -220,7 +221,7 @@ cdef void index_truncate(Index *index, int64_t offset) noexcept nogil:
     if count == 0 or index_ensure(index) != 0:
         return
     entries = <const char *>atomic_load(&index.map)
-    while count > 0 and index.base_offset + get_int32(entries + (count - 1) * index.entry_bytes + at) >= offset:
+    while count > 0 and index.base_offset + load_i32(entries + (count - 1) * index.entry_bytes + at) >= offset:
         count -= 1
     atomic_store(&index.entries, count)
 
@@ -243,8 +244,8 @@ cdef int32_t offset_index_append(Index *index, int64_t offset, int64_t position)
     if rc != 0:
         return rc
     entry = <char *>atomic_load(&index.map) + count * OFFSET_ENTRY_BYTES
-    put_int32(entry, <int32_t>relative)
-    put_int32(entry + 4, <int32_t>position)
+    store_32(entry, <int32_t>relative)
+    store_32(entry + 4, <int32_t>position)
     atomic_store(&index.entries, count + 1)
     return 0
 
@@ -256,8 +257,8 @@ cdef void offset_index_lookup(Index *index, int64_t target, int64_t *offset, int
     position[0] = 0
     if slot >= 0:
         entry = <const char *>atomic_load(&index.map) + slot * OFFSET_ENTRY_BYTES
-        offset[0] = index.base_offset + get_int32(entry)
-        position[0] = get_int32(entry + 4)
+        offset[0] = index.base_offset + load_i32(entry)
+        position[0] = load_i32(entry + 4)
 
 
 cdef int64_t offset_index_offset_after(Index *index, int64_t position) noexcept nogil:
@@ -269,13 +270,13 @@ cdef int64_t offset_index_offset_after(Index *index, int64_t position) noexcept 
     high = count
     while low < high:                       # first slot whose position >= the one asked
         middle = low + (high - low) // 2
-        if get_int32(entries + middle * OFFSET_ENTRY_BYTES + 4) >= position:
+        if load_i32(entries + middle * OFFSET_ENTRY_BYTES + 4) >= position:
             high = middle
         else:
             low = middle + 1
     if low == count:
         return -1
-    return index.base_offset + get_int32(entries + low * OFFSET_ENTRY_BYTES)
+    return index.base_offset + load_i32(entries + low * OFFSET_ENTRY_BYTES)
 
 
 cdef bint time_index_last(Index *index, int64_t *timestamp_ms, int64_t *offset) noexcept nogil:
@@ -288,8 +289,8 @@ cdef bint time_index_last(Index *index, int64_t *timestamp_ms, int64_t *offset) 
     if index_ensure(index) != 0:
         return False
     entry = <const char *>atomic_load(&index.map) + (count - 1) * TIME_ENTRY_BYTES
-    timestamp_ms[0] = get_int64(entry)
-    offset[0] = index.base_offset + get_int32(entry + 8)
+    timestamp_ms[0] = load_i64(entry)
+    offset[0] = index.base_offset + load_i32(entry + 8)
     return True
 
 
@@ -315,8 +316,8 @@ cdef int32_t time_index_maybe_append(Index *index, int64_t timestamp_ms, int64_t
     if rc != 0:
         return rc
     entry = <char *>atomic_load(&index.map) + count * TIME_ENTRY_BYTES
-    put_int64(entry, timestamp_ms)
-    put_int32(entry + 8, <int32_t>relative)
+    store_64(entry, timestamp_ms)
+    store_32(entry + 8, <int32_t>relative)
     atomic_store(&index.entries, count + 1)
     return 0
 
@@ -328,8 +329,8 @@ cdef void time_index_lookup(Index *index, int64_t target_ms, int64_t *timestamp_
     offset[0] = index.base_offset
     if slot >= 0:
         entry = <const char *>atomic_load(&index.map) + slot * TIME_ENTRY_BYTES
-        timestamp_ms[0] = get_int64(entry)
-        offset[0] = index.base_offset + get_int32(entry + 8)
+        timestamp_ms[0] = load_i64(entry)
+        offset[0] = index.base_offset + load_i32(entry + 8)
 
 
 # ------------------------------------------------------------------------------------------------- Python's handles

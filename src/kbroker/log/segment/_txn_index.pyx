@@ -3,11 +3,12 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc, realloc
+from kbroker._core.codec.bytes cimport load_i64, store_16, store_64
 from kbroker._core.sync cimport Mutex, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker.log.segment._index cimport INDEX_OUT_OF_ORDER, check_entry
 from kbroker.log._posix cimport (
-    EIO, ENOENT, ENOMEM, PATH_BYTES, get_int64, io_close, io_fd_size, io_open, io_read, io_truncate, io_unlink,
-    io_write, log_path, put_int16, put_int64,
+    EIO, ENOENT, ENOMEM, PATH_BYTES, io_close, io_fd_size, io_open, io_read, io_truncate, io_unlink, io_write,
+    log_path,
 )
 
 
@@ -67,10 +68,10 @@ cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
     io_close(fd)
     for slot in range(size // TXN_ENTRY_BYTES):
         at = data + slot * TXN_ENTRY_BYTES
-        entry.producer_id = get_int64(at + 2)
-        entry.first_offset = get_int64(at + 10)
-        entry.last_offset = get_int64(at + 18)
-        entry.last_stable_offset = get_int64(at + 26)
+        entry.producer_id = load_i64(at + 2)
+        entry.first_offset = load_i64(at + 10)
+        entry.last_offset = load_i64(at + 18)
+        entry.last_stable_offset = load_i64(at + 26)
         if at[0] != 0 or at[1] != 0 or entry.last_offset < index.base_offset or (
                 index.count > 0 and entry.last_offset <= index.entries[index.count - 1].last_offset):
             break
@@ -92,11 +93,11 @@ cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept
     if rc == 0 and index.count > 0 and entry.last_offset <= index.entries[index.count - 1].last_offset:
         rc = INDEX_OUT_OF_ORDER
     if rc == 0 and index.directory is not NULL:
-        put_int16(data, 0)
-        put_int64(data + 2, entry.producer_id)
-        put_int64(data + 10, entry.first_offset)
-        put_int64(data + 18, entry.last_offset)
-        put_int64(data + 26, entry.last_stable_offset)
+        store_16(data, 0)
+        store_64(data + 2, entry.producer_id)
+        store_64(data + 10, entry.first_offset)
+        store_64(data + 18, entry.last_offset)
+        store_64(data + 26, entry.last_stable_offset)
         log_path(path, PATH_BYTES, index.directory, index.base_offset, b".txnindex")
         fd = io_open(path, True)
         rc = fd

@@ -4,10 +4,11 @@
 Source: ``KafkaApis.handleProduceRequest``, ``KafkaApis.handleFetchRequest``, ``RequestHandlerHelper``,
 ``ClientRequestQuotaManager``, ``SensorAccess``.
 """
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, int8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, int8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, strlen
 
+from kbroker._core.codec.bytes cimport store_32
 from kbroker._core.metrics.sensor_core cimport (
     NO_CAP, RECORD_ACCEPTED, Violation, sensor_is_removed, sensor_record, sensor_record_numbered, sensor_record_strict,
 )
@@ -129,11 +130,7 @@ cdef void count_for_request(QuotaManager *manager, ClientCache *cache, ClientSen
 
 
 cdef void store_throttle(char *at, int32_t throttle_ms) noexcept nogil:
-    cdef uint32_t value = <uint32_t>throttle_ms
-    at[0] = <char>(value >> 24)
-    at[1] = <char>(value >> 16)
-    at[2] = <char>(value >> 8)
-    at[3] = <char>value
+    store_32(at, throttle_ms)
 
 
 cdef inline double handler_percent(Request *request, int64_t now_ns) noexcept nogil:

@@ -1,9 +1,10 @@
 # cython: freethreading_compatible=True
 """Record batches v2 without a Python object per record. Source: ``DefaultRecordBatch``, ``DefaultRecord``."""
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
+from kbroker._core.codec.bytes cimport load_i32, put_varlong, store_32, store_64
 from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.log._append cimport partition_append_built
 from kbroker.log._partition cimport AppendResult, Partition, call_hook, partition_release, partition_retain
@@ -31,29 +32,6 @@ cdef void batches_destroy(TopicBatches *batches) noexcept nogil:
     batches.partitions = NULL
 
 
-cdef inline char *put_varint(char *to, int64_t value) noexcept nogil:
-    """ZigZag, seven bits a byte."""
-    cdef uint64_t left = (<uint64_t>value << 1) ^ <uint64_t>(value >> 63)
-    while left >= 128:
-        to[0] = <char>(left | 128)
-        to += 1
-        left >>= 7
-    to[0] = <char>left
-    return to + 1
-
-
-cdef inline void put_big(char *to, uint64_t value, int size) noexcept nogil:
-    cdef int i
-    for i in range(size):
-        to[i] = <char>(value >> (8 * (size - 1 - i)))
-
-
-cdef inline int64_t get_big(const char *at) noexcept nogil:
-    """Four bytes."""
-    return (<int64_t><uint8_t>at[0] << 24 | <int64_t><uint8_t>at[1] << 16 | <int64_t><uint8_t>at[2] << 8
-            | <int64_t><uint8_t>at[3])
-
-
 cdef void end_batch(PartitionBatch *batch) noexcept nogil:
     """Fill in the header of the last batch; the next one begins behind it."""
     cdef char *at = batch.data.data + batch.begin
@@ -61,15 +39,15 @@ cdef void end_batch(PartitionBatch *batch) noexcept nogil:
     if batch.count == 0:
         return
     memset(at, 0, BATCH_HEADER_BYTES)
-    put_big(at + 8, <uint64_t>(size - 12), 4)
-    put_big(at + 12, <uint64_t>-1, 4)
+    store_32(at + 8, (size - 12))
+    store_32(at + 12, -1)
     at[16] = 2
-    put_big(at + 23, <uint64_t>(batch.count - 1), 4)
-    put_big(at + 27, <uint64_t>batch.first_ms, 8)
-    put_big(at + 35, <uint64_t>batch.largest_ms, 8)
+    store_32(at + 23, (batch.count - 1))
+    store_64(at + 27, batch.first_ms)
+    store_64(at + 35, batch.largest_ms)
     memset(at + 43, 0xFF, 14)           # neither a producer's id, nor its epoch, nor a sequence
-    put_big(at + 57, <uint64_t>batch.count, 4)
-    put_big(at + 17, crc32c(0, at + 21, size - 21), 4)
+    store_32(at + 57, batch.count)
+    store_32(at + 17, crc32c(0, at + 21, size - 21))
     batch.begin = batch.data.size_bytes
     batch.count = 0
 
@@ -89,17 +67,18 @@ cdef bint batches_add(TopicBatches *batches, int32_t partition, const char *key,
         batch.data.size_bytes += BATCH_HEADER_BYTES
         batch.first_ms = batch.largest_ms = time_ms
     body[0] = 0                         # attributes; then what stands before the key
-    at = put_varint(body + 1, time_ms - batch.first_ms)
-    at = put_varint(at, batch.count)
-    at = put_varint(at, key_bytes)
+    at = body + 1
+    at += put_varlong(at, time_ms - batch.first_ms)
+    at += put_varlong(at, batch.count)
+    at += put_varlong(at, key_bytes)
     head_bytes = at - body
-    at = put_varint(at, value_bytes)    # and what stands before the value
+    at += put_varlong(at, value_bytes)    # and what stands before the value
     size = (at - body) + key_bytes + value_bytes + 1
     to = buffer_reserve(&batch.data, size + RECORD_OVERHEAD)
     if to == NULL:
         batch.data.size_bytes = before
         return False
-    to = put_varint(to, size)
+    to += put_varlong(to, size)
     to = put_raw(to, body, head_bytes)
     to = put_raw(to, key, key_bytes)
     to = put_raw(to, body + head_bytes, (at - body) - head_bytes)
@@ -130,8 +109,8 @@ cdef void append_batches(PartitionBatch *batch, Partition *partition, Appended *
     end_batch(batch)
     while place < batch.data.size_bytes:
         at = batch.data.data + place
-        size = get_big(at + 8) + 12
-        values = get_big(at + 57)
+        size = <int64_t>load_i32(at + 8) + 12
+        values = load_i32(at + 57)
         place += size
         if partition == NULL:
             sum.error = -2
