@@ -53,6 +53,8 @@ lint: $(VENV)/.built $(VENV)/.locked $(VENV)/.docs ## formatters, linters, types
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint src tests/native # calls pycodestyle by name
 	$(BIN)/python -m mypy -p kbroker
 	$(BIN)/python tests/lint/stubs.py
+	$(BIN)/python docs/generators/configuration.py --check
+	$(BIN)/python docs/generators/metrics.py --check
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/zizmor --offline --quiet .github/workflows
 	if command -v actionlint > /dev/null; then actionlint; fi # no package for pip carries it: go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12

@@ -9,7 +9,6 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,6 @@ from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.errors import Errors
 from kbroker.protocol import codec
 from kbroker.server.broker import Broker, BrokerStartError
-from kbroker.server.metrics_docs import page
 from tests.support import wire
 from tests.support.broker import wait_for
 
@@ -287,12 +285,6 @@ def test_address_of_the_port() -> None:
     for wrong in ("host", "host:", ":80", "1:70000", "a:b"):
         with pytest.raises(ConfigError, match=r"kbroker\.metrics\.listener"):
             BrokerConfig({"kbroker.metrics.listener": wrong})
-
-
-def test_page_in_the_docs_is_up_to_date() -> None:
-    """docs/metrics.md shows what a broker shows."""
-    written = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
-    assert written == page(), "run: python -m kbroker.server.metrics_docs docs/metrics.md"
 
 
 def test_a_thousand_connections_take_nothing_for_good(broker: Broker) -> None:

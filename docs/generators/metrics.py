@@ -1,10 +1,11 @@
-"""The page docs/metrics.md, from what a broker shows: ``python -m kbroker.server.metrics_docs FILE``."""
+"""Write docs/metrics.md from the metrics of a running broker: ``python docs/generators/metrics.py [--check]``."""
 
 from __future__ import annotations
 
 import sys
 
-from kbroker.common.generated_page import write_page
+from generated_page import write_page
+
 from kbroker.metrics.exposition import family_of
 from kbroker.metrics.families import Family, label_name
 from kbroker.metrics.registry import Metrics
@@ -12,7 +13,7 @@ from kbroker.server.broker import Broker
 
 _HEAD = """# Metrics
 
-Made from a running broker by `python -m kbroker.server.metrics_docs docs/metrics.md`; do not edit it here.
+Made from a running broker by `python docs/generators/metrics.py`; do not edit it here.
 
 `kbroker.metrics.listener=127.0.0.1:9400` opens an HTTP port with `/metrics` (Prometheus's text format, OpenMetrics for
 clients that ask for it), `/health` (200 while the process responds) and `/ready` (200 while clients are served, else
@@ -60,8 +61,8 @@ def _row(family: Family) -> tuple[str, ...]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page to the file named, or print it."""
-    return write_page("kbroker.server.metrics_docs", page, arguments)
+    """Write or check the page; return the exit status."""
+    return write_page("metrics.md", page, arguments)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,19 @@
-"""The page docs/configuration.md, from the configuration tables: ``python -m kbroker.common.configs.config_docs
-FILE``."""
+"""Write docs/configuration.md from the tables of configs: ``python docs/generators/configuration.py [--check]``."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
 
+from generated_page import write_page
+
 from kbroker.common.configs.config import BROKER_TABLE, FALLBACKS, TOPIC_TABLE
 from kbroker.common.configs.config_def import INT32_MAX, INT64_MAX, ConfigKey, ConfigValue, Dynamic, to_text
 from kbroker.common.configs.config_resources import CLIENT_METRICS_TABLE, GROUP_TABLE
-from kbroker.common.generated_page import write_page
 
 _HEAD = """# Configuration
 
-Made from the table in the code by `python -m kbroker.common.configs.config_docs docs/configuration.md`; do not edit it
-here.
+Made from the tables in the code by `python docs/generators/configuration.py`; do not edit it here.
 
 A setting of the broker comes from, later ones winning: its default, the properties file, the environment
 (`KAFKA_LOG_DIRS`, `KAFKA_CFG_LOG_DIRS` and `KBROKER_CFG_LOG_DIRS` all mean `log.dirs`; `KBROKER_REQUEST_BATCH_MAX`
@@ -91,8 +90,8 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page to the file named, or print it."""
-    return write_page("kbroker.common.configs.config_docs", page, arguments)
+    """Write or check the page; return the exit status."""
+    return write_page("configuration.md", page, arguments)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,53 @@
+"""The generators of docs/configuration.md and docs/metrics.md; `make lint` checks that the pages are up to date."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kbroker.common.configs.config import BROKER_TABLE, TOPIC_TABLE
+
+GENERATORS = Path(__file__).parents[2] / "docs" / "generators"
+
+
+@pytest.fixture
+def generators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of the generators, importable."""
+    monkeypatch.syspath_prepend(str(GENERATORS))
+    for name in ("configuration", "generated_page"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+@pytest.fixture
+def generated_page(generators: None) -> ModuleType:
+    """What the generators share."""
+    import generated_page
+
+    return generated_page
+
+
+def test_every_key_is_on_the_page(generators: None) -> None:
+    """No key of topics or brokers is left out."""
+    import configuration
+
+    page = configuration.page()
+    assert [name for name in (*BROKER_TABLE, *TOPIC_TABLE) if f"| `{name}` |" not in page] == []
+
+
+def test_check_reports_a_stale_page(
+    generated_page: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A missing or different page is status 1 and names the command; --check writes nothing."""
+
+    def run(*arguments: str) -> int:
+        return generated_page.write_page("metrics.md", lambda: "new\n", list(arguments), tmp_path)
+
+    stale = "docs/metrics.md is not up to date: run python docs/generators/metrics.py\n"
+    assert (run("--check"), capsys.readouterr().out) == (1, stale)
+    assert list(tmp_path.iterdir()) == []
+    assert run() == 0
+    assert (tmp_path / "metrics.md").read_text() == "new\n"
+    assert (run("--check"), capsys.readouterr().out) == (0, "")
+    (tmp_path / "metrics.md").write_text("old\n")
+    assert (run("--check"), capsys.readouterr().out) == (1, stale)
