@@ -1,4 +1,4 @@
-"""One run of one design in a process of its own; prints one JSON object.
+"""Run one design once, in its own process; prints one JSON object.
 
     python bench/purgatory/one_run.py --design wheel|heap|bare [--mix low|high] [--rate R] [--n N] [--warmup N] ...
 

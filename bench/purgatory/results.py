@@ -26,7 +26,7 @@ def expiry_p99(point: Point) -> float:
 
 
 def line(point: Point) -> str:
-    """One line for whoever watches."""
+    """One line of progress."""
     head = f"{point['part']:7}{point['series']:10} {point['mix']:4} {point['rate_target']:>9,.0f}/s"
     if "rate_enqueue" not in point:
         return f"{head}  gave up: {point['given_up']}"

@@ -96,7 +96,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def wait_until_idle(patience_s: float) -> None:
-    """Until nobody else ran for a fifth of a second, but no longer than that."""
+    """Wait until no other process has run for a fifth of a second, at most `patience_s`."""
     end, quiet = time.monotonic() + patience_s, 0
     while quiet < 20 and time.monotonic() < end:
         time.sleep(0.01)

@@ -32,7 +32,7 @@ class Point:
     Args:
         mix: a name for the two percentiles of the completion times (log-normal).
         rate: requests a second, at exponential intervals; 0: as fast as possible.
-        seed: of all that is drawn. repetition: tells runs of one seed apart.
+        seed: of all that is drawn. repetition: distinguishes runs of one seed.
         n: requests. timeout_ms: of each. keys: under which each is watched. payload_bytes: of each.
         tick_ms, wheel_size: of the timing wheel.
         warmup: requests at full speed before, not counted.
@@ -201,8 +201,10 @@ def measure(point: Point) -> dict[str, Any]:
 
 
 def is_disturbed(figures: Mapping[str, Any]) -> bool:
-    """Whether others, in the machine or beside it on its host, had so much of the processors that lateness tells of
-    them; a run without these figures (Kafka's) is not said to be."""
+    """Whether other work, in the machine or on its host, used so much of the processors that it explains lateness.
+
+    Returns: False for a run without these figures (Kafka's).
+    """
     used, withheld = figures.get("other_cpus", 0), figures.get("stolen_cpus", 0)
     return bool(used > MOST_OTHER_CPUS or withheld > MOST_STOLEN_CPUS)
 
@@ -228,12 +230,12 @@ def expired_share(figures: Mapping[str, Any]) -> float:
 
 
 def machine_cpu_s() -> float:
-    """CPU seconds of the whole machine so far: user, nice, system, irq, softirq; 0 where /proc does not tell."""
+    """CPU seconds of the whole machine so far: user, nice, system, irq, softirq; 0 where /proc does not report it."""
     return _processor_s(1, 2, 3, 6, 7)
 
 
 def stolen_cpu_s() -> float:
-    """CPU seconds so far in which there was work and the host ran something else; 0 where /proc does not tell."""
+    """CPU seconds so far in which there was work and the host ran something else; 0 where /proc does not report it."""
     return _processor_s(8)
 
 

@@ -72,7 +72,7 @@ def plan(spark: SparkSession, points: Sequence[Point]) -> DataFrame:
 
 
 def run_points(points: DataFrame, measure: Measure = measure) -> DataFrame:
-    """Run each row of a plan in a task of its own; a row of `measurements.COLUMNS` for each.
+    """Run each row of a plan in its own task; a row of `measurements.COLUMNS` for each.
 
     Every action on the result runs all of it again: write it, or cache it, before looking at it twice.
 
@@ -90,7 +90,7 @@ def run_study(
 ) -> list[dict[str, Any]]:
     """Run a plan and return its rows, in its order.
 
-    Args: `progress`: told how many points are done.
+    Args: `progress`: called with the number of points that are done.
     Raises: PipelineError for a plan that cannot be, and one that names the point whose executor's process ended.
     """
     frame = plan(spark, points).mapInArrow(_task(measure, ship(spark)), _ddl(measurements.row_schema()))
@@ -134,7 +134,7 @@ def _row(point: Point, measure: Measure, shipped: Shipped) -> dict[str, Any]:
 
 @contextmanager
 def _notified(spark: SparkSession, count: int, progress: Progress) -> Iterator[None]:
-    """Tell how many tasks of the session's next job are done, from a thread of its own."""
+    """Report how many tasks of the session's next job are done, from a separate thread."""
     if progress is silent:
         yield
         return
@@ -150,11 +150,11 @@ def _notified(spark: SparkSession, count: int, progress: Progress) -> Iterator[N
         return sum(stage.numCompletedTasks for stage in stages if stage is not None)
 
     def ask() -> None:
-        told = 0
+        reported = 0
         while not over.wait(_ASK_AGAIN_S):
             now = done()
-            if now > told:
-                told = now
+            if now > reported:
+                reported = now
                 progress(f"{now:,} of {count:,} points done")
 
     asker = threading.Thread(target=ask, name="study-progress", daemon=True)

@@ -86,7 +86,7 @@ run_options = options(
 def study(output: Path | None, page: Path | None, saved: Path | None, **common: Any) -> None:
     """Measure the purgatory at many rates.
 
-    Every mix at every rate with every seed is a run of its own, and a task of Spark: kbroker's purgatory and timing
+    Every mix at every rate with every seed is a separate run and a task of Spark: kbroker's purgatory and timing
     wheel with generated requests, without a broker. Runs on one machine disturb each other, as its other programs
     do: OTHERS says how much. --master 'local[1]' runs one after the other.
     """

@@ -113,7 +113,7 @@ def test_a_deleted_topic_is_told(stream: NewStream, cluster: Cluster) -> None:
     query = stream(startingOffsets="earliest", kafka__default__api__timeout__ms="1000")
     query.run()
     Admin(cluster).delete_topics(["t"])
-    assert "partitions t-0 are gone" in refusal(query.run)
+    assert "partitions t-0 are missing" in refusal(query.run)
 
 
 def test_a_wrong_checkpoint_is_told(
@@ -129,7 +129,7 @@ def test_a_wrong_checkpoint_is_told(
     rate = spark.readStream.format("rate").load().writeStream.format("noop").option("checkpointLocation", str(place))
     rate.trigger(once=True).start().awaitTermination()
     shown = refusal(Stream(spark, broker.bootstrap, place, subscribe="t").run)
-    assert "belongs to another query; give this one a checkpointLocation of its own" in shown
+    assert "belongs to another query; give this one a separate checkpointLocation" in shown
 
 
 def test_a_broker_that_goes_is_told_within_seconds(stream: NewStream, cluster: Cluster, broker: BrokerProcess) -> None:

@@ -407,7 +407,7 @@ cdef class StudyRun:
 
 
 def rss_mb() -> float:
-    """Resident memory of this process, in MiB; 0 where the system does not tell."""
+    """Resident memory of this process, in MiB; 0 where the system does not report it."""
     return kb_resident_bytes() / 1048576.0
 
 

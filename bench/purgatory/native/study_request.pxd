@@ -50,7 +50,7 @@ cdef struct Design:
 
 cdef StudyRequest *request_new(RunState *run, Design *design, int32_t latency_ms) noexcept nogil  # NULL: no memory
 cdef bint request_is_due(StudyRequest *request) noexcept nogil
-cdef void request_completed(StudyRequest *request) noexcept nogil              # whoever wins calls it
+cdef void request_completed(StudyRequest *request) noexcept nogil              # the completing thread calls it
 cdef void request_expired(StudyRequest *request) noexcept nogil                # after it, on the expiring thread
 cdef void request_free(StudyRequest *request, void *head) noexcept nogil
 cdef void prefetch_lines(void *piece, int64_t size) noexcept nogil             # any address will do

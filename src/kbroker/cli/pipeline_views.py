@@ -102,7 +102,7 @@ def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common:
 
     How often, how long, and each quota's share of all delay.
 
-    Reads a TABLE of `ingest`, or LOGs as they are. A real Kafka's log tells delays but not their quotas.
+    Reads a TABLE of `ingest`, or LOGs as they are. A log of Apache Kafka states delays but not their quotas.
     """
     with _rows(logs, dates, common) as rows:
         from kbroker.spark.usage_views import throttles as judged
@@ -171,7 +171,7 @@ def lag(
     from kbroker.spark.usage_views.lag import checkpoint_lag, group_lag, read_checkpoint
 
     for folder in checkpoints:
-        read_checkpoint(folder)  # a wrong folder is told without a broker
+        read_checkpoint(folder)  # a wrong folder is an error before any broker is asked
     with connect(bootstrap_server) as cluster:
         found = group_lag(cluster, names) if names or not checkpoints else []
         for folder in checkpoints:

@@ -48,7 +48,11 @@ recommend_options = options(
         help="Whose quotas.",
     ),
     click.option(
-        "--outliers", type=click.IntRange(0), default=5, show_default=True, help="Quotas of their own, of each type."
+        "--outliers",
+        type=click.IntRange(0),
+        default=5,
+        show_default=True,
+        help="Separate quotas, of each type.",
     ),
     click.option("--io-threads", type=click.IntRange(1), metavar="N", help="num.io.threads, for the headroom."),
     click.option("--network-threads", type=click.IntRange(1), metavar="N", help="num.network.threads."),
@@ -99,8 +103,8 @@ def replay(
     if common["as_json"]:
         shown = [{**row, **{n: str(row[n]) if row[n] else None for n in ("first_delay", "last_delay")}} for row in rows]
         sums["clients"] = len(rows)
-        told: dict[str, Any] = {"note": OPEN_LOOP, "totals": sums, "clients": shown[:top]}
-        print_json(told)
+        document: dict[str, Any] = {"note": OPEN_LOOP, "totals": sums, "clients": shown[:top]}
+        print_json(document)
         return
     print_table(
         [
@@ -148,7 +152,7 @@ def recommend(
 ) -> None:
     """Recommend quotas, as a file for `kbroker quotas apply`.
 
-    A default of each type, and entities of their own for those that need more. Per entity the smallest quota
+    A default of each type, and separate quotas for the entities that need more. Per entity the smallest quota
     that would have throttled less than a share of its seconds, found through the sensors
     of the broker and stated with that cost.
     """

@@ -166,7 +166,7 @@ def test_a_deleted_topic(start, broker, time):
     end = progress.next_end(None)
     broker.partitions.clear()
     time.advance(2)
-    with pytest.raises(PipelineError, match="partitions t-0, t-1 are gone"):
+    with pytest.raises(PipelineError, match="partitions t-0, t-1 are missing"):
         progress.next_end(end)
 
 

@@ -1,7 +1,7 @@
 """The offset of a stream as Spark keeps it in the checkpoint.
 
 It is the JSON of the official connector, one object per topic with the next offset of each partition, and beside the
-topics two entries of our own, which no topic can be called: ``#topicIds`` tells a topic from another of the same name,
+topics two entries that cannot be names of topics: ``#topicIds`` distinguishes a topic from another of the same name,
 and ``#start``, in the offset that ends the first batch, says where that batch began. So "latest" is frozen by the very
 entry that Spark writes before it runs the batch: when the first batch fails, the restart begins where it began.
 """
@@ -50,7 +50,7 @@ class SourceOffset:
         except (TypeError, ValueError, AttributeError):
             raise PipelineError(
                 f"the checkpoint holds the offset {_shortened(found)}, which is not of this source: it belongs to "
-                "another query; give this one a checkpointLocation of its own"
+                "another query; give this one a separate checkpointLocation"
             ) from None
 
     @classmethod

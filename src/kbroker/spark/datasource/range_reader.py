@@ -33,7 +33,7 @@ class RangeReader:
         wanted: partition and offsets.
         columns: as BatchBuilder.
         fetch: sizes, waits, isolation.
-        fail_on_data_loss: offsets that are gone are an error; otherwise they are passed over with a warning.
+        fail_on_data_loss: offsets that no longer exist are an error; otherwise they are passed over with a warning.
 
     Raises: PipelineError for lost data; KafkaError CORRUPT_MESSAGE or UNSUPPORTED_FOR_MESSAGE_FORMAT with partition and
         offset; what `PartitionReader` raises.
@@ -104,7 +104,7 @@ class RangeReader:
                     self._pass_over(reader)
                 elif error.error in NO_SUCH_TOPIC:
                     self._lost(
-                        f"offsets {reader.position} to {wanted.until_offset - 1} of {self._name} are gone: {error}"
+                        f"offsets {reader.position} to {wanted.until_offset - 1} of {self._name} do not exist: {error}"
                     )
                     return
                 else:

@@ -68,7 +68,7 @@ class KbrokerDataSource(DataSource):
 
 
 def _columns(schema: StructType) -> list[str]:
-    """Names of a schema, which the user may have given: any of ours, in any order, each of its own type."""
+    """Names of a schema, which the user may have given: any of ours, in any order, each with our type."""
     for given in schema.fields:
         expected = TYPES.get(given.name)
         if expected is None:

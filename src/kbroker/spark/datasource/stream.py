@@ -1,6 +1,6 @@
 """Streaming reads: Spark's calls, answered by `StreamProgress`.
 
-Spark runs the planning side in a process of its own for each query, which keeps one connection to each leader it asks.
+Spark runs the planning side in a separate process for each query, which keeps one connection to each leader it asks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class KbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of a streaming query.
 
     The initial offset is a mere mark: Spark asks for it more than once and does not write it down. Where the first
-    batch begins stands in the offset that ends it, which Spark writes into the checkpoint before it runs the batch.
+    batch begins is part of the offset that ends it, which Spark writes into the checkpoint before it runs the batch.
 
     Threads: one at a time; pickled to the workers, which only read.
     """

@@ -82,8 +82,7 @@ class StreamProgress:
     def begins(self, start: SourceOffset, ends: Found) -> dict[TopicPartition, int]:
         """Where each partition of `ends` is read from: new partitions and new topics from their beginning.
 
-        A topic of another id is another topic. Partitions that are gone, and logs that have become shorter, are lost
-        data.
+        A topic of another id is another topic. Deleted partitions, and logs that have become shorter, are lost data.
         """
         self._check_same_query(start, ends)
         found: dict[TopicPartition, int] = {}
@@ -104,7 +103,7 @@ class StreamProgress:
                 found[tp] = start.offsets[tp]
         gone = sorted(set(start.offsets) - set(ends.offsets))
         if gone:
-            self._lost(f"{_listed(gone)} are gone: deleted, or no longer chosen by the options")
+            self._lost(f"{_listed(gone)} are missing: deleted, or no longer chosen by the options")
         new = [tp for tp in ends.offsets if tp not in found]
         return {**found, **(self.lookup.earliest(new) if new else {})}
 
@@ -147,7 +146,7 @@ class StreamProgress:
         if before and now and not before & now:
             raise PipelineError(
                 f"the checkpoint is of a query over {', '.join(sorted(before))}, this one reads "
-                f"{', '.join(sorted(now))}: give it a checkpointLocation of its own"
+                f"{', '.join(sorted(now))}: give it a separate checkpointLocation"
             )
 
     def _lost(self, what: str) -> None:

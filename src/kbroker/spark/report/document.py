@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-LINES = 6  # colours that can be told apart
+LINES = 6  # colours that readers can distinguish
 STYLE = """
 :root { color-scheme: light dark; --bg: #ffffff; --fg: #1c2430; --soft: #5b6675; --edge: #d9dee5;
   --empty: #f1f4f7; --heat: #c2410c; --c0: #8a94a3; --c1: #1d6fd1; --c2: #d97706; --c3: #0f8a6d; --c4: #b83280;

@@ -17,7 +17,7 @@ from kbroker.spark.whatif.replay_core import OPEN_LOOP
 
 
 def render(data: ReportData, made_at: datetime) -> str:
-    """The whole page. Args: `made_at`: what it says of its own time."""
+    """The whole page. Args: `made_at`: the time that the page states."""
     start, end = (datetime.fromtimestamp(s, timezone.utc) for s in (data.start_s, data.end_s))
     title = f"Quotas and usage, {_span(start, end)} UTC"
     body = [
@@ -90,7 +90,7 @@ def _throttled(data: ReportData) -> Iterable[str]:
         _highest(data),
     )
     yield (
-        f'<p class="soft">Delay that clients were told, per {_bin(data)}; stronger is more, the strongest is '
+        f'<p class="soft">Delay sent to clients, per {_bin(data)}; stronger is more, the strongest is '
         f"{jobs.duration(_highest(data))}.</p>"
     )
 
@@ -102,8 +102,8 @@ def _recommended(data: ReportData) -> Iterable[str]:
     yield "<h2>Recommended quotas</h2>"
     yield (
         f"<p>The smallest that would have throttled each entity ({escape(found.by)}) in less than "
-        f"{found.share:.2%} of the seconds in which it sent anything. The default holds for each of those without an "
-        "entity of their own.</p>"
+        f"{found.share:.2%} of the seconds in which it sent anything. The default holds for each entity without a "
+        "separate quota.</p>"
     )
     needs = {(need.entity, need.quota_type): need for need in found.needs}
     rows, names, now, then = [], [], [], []
@@ -138,9 +138,9 @@ def _recommended(data: ReportData) -> Iterable[str]:
 
 
 def _compared(data: ReportData, found: Recommendation) -> Iterable[tuple[QuotaEntity, str, float | None, bool]]:
-    """Entity, key, recommended quota, and whether it is its own: what is recommended, and whoever has a quota now.
+    """Entity, key, recommended quota, and whether the entity has a separate one: all that are recommended or in force.
 
-    Those of the current ones that have none of their own recommended come under the default.
+    An entity with a current quota and no recommended one comes under the default.
     """
     recommended = found.quotas()
     for entity, values in recommended.items():
@@ -171,7 +171,7 @@ def _what_if(data: ReportData) -> Iterable[str]:
     )
     held = [client for client in data.clients if client.totals["delay_ms"] > 0]
     if not held:
-        yield "<p>Under the proposed quotas nobody would have been delayed.</p>"
+        yield "<p>Under the proposed quotas no client would have been delayed.</p>"
         return
     yield "<h3>Delay under the proposed quotas</h3>" + heat_map(
         [client.name for client in held],

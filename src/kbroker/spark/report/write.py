@@ -33,7 +33,7 @@ def write_report(
     dates: Sequence[str] | None = None,
     windows: Windows | None = None,
 ) -> int:
-    """Replay a request log's table under `proposed` and write the page. Args: `made_at`: what it says of its own time.
+    """Replay a request log's table under `proposed` and write the page. Args: `made_at`: the time that it states.
 
     Returns: its size in bytes.
 

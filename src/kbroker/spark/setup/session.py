@@ -115,7 +115,7 @@ def build_session(
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stop a session and the JVM behind it, and wait until that is gone; the next session starts a new one."""
+    """Stop a session and the JVM behind it, and wait until that has ended; the next session starts a new one."""
     from pyspark import SparkContext
 
     spark.stop()

@@ -16,7 +16,7 @@ from kbroker.spark import formatting as jobs
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables.log_reader import POSITION, RAW, REASON, SOURCE, LogSource, topic_options
 from kbroker.spark.tables.manifest import TOPIC, TableInfo
-from kbroker.spark.tables.table import Hook
+from kbroker.spark.tables.table_layout import PhaseCallback
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -83,7 +83,7 @@ def archive(
     clock: BaseClock | None = None,
     progress: jobs.Progress = jobs.silent,
     stopping: Callable[[], bool] = lambda: False,
-    at: Hook | None = None,
+    at: PhaseCallback | None = None,
 ) -> Ingested:
     """Copy a topic into the table at `path` until all is read, or until `stopping` says so; goes on where it ended.
 

@@ -10,11 +10,12 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kbroker.spark.tables.manifest import DataFile, Hour, Retired, Table, TableInfo
-from kbroker.spark.tables.table import Hook, publish, read_files, stage
+from kbroker.spark.tables.table import publish, read_files, stage
+from kbroker.spark.tables.table_layout import Compacted, PhaseCallback
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,26 +23,6 @@ if TYPE_CHECKING:
 MAX_FILES = 64  # of a bucket in an open hour
 LATE_FILES = 4  # of a bucket in an hour that was compacted before: late records come a few at a time
 HOURS_AT_ONCE = 24
-
-
-@dataclass(frozen=True, slots=True)
-class Compacted:
-    """What a compaction did: hours rewritten, files before and after, rows moved, old files deleted."""
-
-    hours: int = 0
-    files_before: int = 0
-    files_after: int = 0
-    rows: int = 0
-    deleted: int = 0
-
-    def __add__(self, other: Compacted) -> Compacted:
-        return Compacted(
-            self.hours + other.hours,
-            self.files_before + other.files_before,
-            self.files_after + other.files_after,
-            self.rows + other.rows,
-            self.deleted + other.deleted,
-        )
 
 
 def compact(
@@ -54,13 +35,13 @@ def compact(
     grace_ms: int,
     hours: Iterable[tuple[str, int]] | None = None,
     everything: bool = False,
-    at: Hook | None = None,
+    at: PhaseCallback | None = None,
 ) -> Compacted:
     """Rewrite what needs it, and delete what was replaced longer than `grace_ms` ago.
 
     Args: `closed_before_us`: hours that end by then (microseconds since 1970) get no more rows but late ones; `now_ms`:
-    since 1970; `hours`: look at these only; `everything`: rewrite each bucket with more than one file; `at`: told the
-    phases compact staged, compact renamed, compact manifest.
+    since 1970; `hours`: look at these only; `everything`: rewrite each bucket with more than one file; `at`: called
+    with the phases compact staged, compact renamed, compact manifest.
     """
     reached = at or (lambda phase: None)
     found = [table.hour(*key) for key in sorted(set(hours))] if hours is not None else list(table.hours())
@@ -92,7 +73,7 @@ def _rewrite(
     info: TableInfo,
     wanted: Sequence[tuple[Hour, set[int]]],
     now_ms: int,
-    reached: Hook,
+    reached: PhaseCallback,
 ) -> Compacted:
     old: dict[tuple[str, int], list[DataFile]] = {
         hour.key: [file for file in hour.files if file.bucket in buckets] for hour, buckets in wanted

@@ -15,9 +15,16 @@ from pyspark.sql import functions as F
 
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.tables import log_schema
-from kbroker.spark.tables.compaction import Compacted
 from kbroker.spark.tables.manifest import Table, TableInfo
-from kbroker.spark.tables.table import ORDER, TIME, Hook, Written, table_schema, with_place
+from kbroker.spark.tables.table_layout import (
+    ORDER,
+    TIME,
+    Compacted,
+    PhaseCallback,
+    Written,
+    table_schema,
+    with_place,
+)
 
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 #: What a session needs beside the jars; `build_session(delta=True)` sets it.
@@ -37,10 +44,10 @@ def require_delta(spark: SparkSession) -> None:
         raise PipelineError("this Spark session has no Delta Lake; start one with build_session(delta=True)")
 
 
-def write_delta(rows: DataFrame, table: Table, info: TableInfo, batch: int, at: Hook) -> Written:
+def write_delta(rows: DataFrame, table: Table, info: TableInfo, batch: int, at: PhaseCallback) -> Written:
     """Append a batch; one that was written before is left out by Delta.
 
-    Args: `rows`: kept, for they are read twice; `at`: told the phases counted and committed.
+    Args: `rows`: kept, for they are read twice; `at`: called with the phases counted and committed.
     """
     youngest = F.max(F.unix_micros(TIME[info.kind]))
     found = rows.agg(F.count(F.lit(1)).alias("rows"), youngest.alias("to")).collect()[0]

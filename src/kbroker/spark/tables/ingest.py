@@ -12,7 +12,7 @@ from kbroker.spark import formatting as jobs
 from kbroker.spark.tables import log_reader
 from kbroker.spark.tables.log_reader import LogSource
 from kbroker.spark.tables.manifest import REQUEST_LOG, TableInfo
-from kbroker.spark.tables.table import Hook
+from kbroker.spark.tables.table_layout import PhaseCallback
 from kbroker.spark.tables.table_stream import Ingested, StreamOptions, TableStream
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ def ingest(
     clock: BaseClock | None = None,
     progress: jobs.Progress = jobs.silent,
     stopping: Callable[[], bool] = lambda: False,
-    at: Hook | None = None,
+    at: PhaseCallback | None = None,
 ) -> Ingested:
     """Read a request log into the table at `path` until all is read, or until `stopping` says so.
 
-    Args: `clock`: of the grace time, and the watermark's upper bound; `progress`: told a line per batch; `at`: told
-    each phase that is done (staged, renamed, manifest, committed, compact staged ...), for tests that end there.
+    Args: `clock`: of the grace time, and the watermark's upper bound; `progress`: called with a line per batch; `at`:
+    with each phase that is done (staged, renamed, manifest, committed, compact staged ...), for tests that end there.
     Raises: TableError when the table is another stream's, is being written, or holds something else; PipelineError for
     what ended the stream.
     """

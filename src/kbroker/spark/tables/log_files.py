@@ -102,7 +102,7 @@ class Files:
     def pieces(self, start: dict[str, int], end: dict[str, int]) -> list[Piece]:
         """Tasks for what lies between two offsets.
 
-        Raises: PipelineError when a file with records in between is gone.
+        Raises: PipelineError when a file with records in between no longer exists.
         """
         files = self.found()
         pieces: list[Piece] = []
@@ -198,12 +198,12 @@ class _Reader(DataSourceReader):
         return files.pieces({}, files.ends({}, None))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # what has no partitions Spark reads as one of its own making
+        # Spark makes one partition of a source that has none
         return read_piece(partition) if isinstance(partition, Piece) else iter(())
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Runs in a process of its own, beside the driver."""
+    """Runs in a separate process beside the driver."""
 
     def __init__(self, paths: str, max_bytes: int | None) -> None:
         self._files = Files(paths)

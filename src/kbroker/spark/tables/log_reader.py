@@ -133,7 +133,7 @@ def _normal(raw: DataFrame, source: LogSource) -> DataFrame:
 
 
 def parse(raw: DataFrame, format: str = AUTO) -> DataFrame:
-    """Take the values of `stream_log` apart: one row per record, and one per value that is none.
+    """Take the values of `stream_log` apart: one row per record, and one per value that is not a record.
 
     Returns: the flat columns, and REASON (null for a record), RAW, SOURCE, POSITION.
     """
@@ -167,14 +167,14 @@ def _renamed() -> list[Column]:
 
 
 def _parse_json(messages: DataFrame, beside: bool = False) -> DataFrame:
-    """`beside`: rows that have no text are records already, in columns of their own."""
+    """`beside`: rows without text are records already, in separate columns."""
     from pyspark.sql import functions as F
 
     text = F.col("text")
     is_json = text.startswith("{")
     body = F.when(is_json, text).otherwise(F.regexp_extract(text, _KAFKA_LINE, 1))
     day, clock, part = (F.regexp_extract(text, _KAFKA_STAMP, group) for group in (1, 2, 3))
-    told = F.concat(day, F.lit("T"), clock, F.lit("."), part, F.lit("Z")).try_cast("timestamp")
+    stated = F.concat(day, F.lit("T"), clock, F.lit("."), part, F.lit("Z")).try_cast("timestamp")
     record = F.from_json(body, log_schema.json_schema("_corrupt"), {"columnNameOfCorruptRecord": "_corrupt"})
     lines = messages.where(
         text.isNull() | (F.length(F.trim(F.regexp_replace(F.substring(text, 1, 64), r"\s", ""))) > 0)
@@ -182,7 +182,7 @@ def _parse_json(messages: DataFrame, beside: bool = False) -> DataFrame:
     kept = log_schema.names() if beside else []
     found = lines.select(
         record.alias("record"),
-        F.when(~is_json, told).alias("told"),
+        F.when(~is_json, stated).alias("stated_time"),
         *(F.col(name).alias(f"arrow_{name}") for name in kept),
         *("text", "reason", *_ORIGIN),
     )
@@ -219,7 +219,7 @@ def _column(name: str, kind: str, path: str, beside: bool) -> Column:
     for part in path.split("."):
         value = value[part]
     if kind == TIMESTAMP_US:
-        value = F.coalesce(value.try_cast("timestamp"), F.col("told"), F.col("stamp"))
+        value = F.coalesce(value.try_cast("timestamp"), F.col("stated_time"), F.col("stamp"))
     elif kind == LIST:
         value = value.cast(log_schema.spark_schema()[name].dataType)  # by position: the names are others
     elif name.endswith("_us"):

@@ -1,12 +1,12 @@
-"""Write and read the table of `ingest` with Spark: files are staged, renamed to names of their own, then named live."""
+"""Write and read the table of `ingest` with Spark: files are staged, renamed to unique names, then listed as live."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,6 @@ from kbroker.spark.tables import log_schema
 from kbroker.spark.tables.manifest import (
     DEFAULT_BUCKETS,
     DELTA,
-    HOUR_US,
-    REQUEST_LOG,
     STAGING,
     DataFile,
     Table,
@@ -27,36 +25,13 @@ from kbroker.spark.tables.manifest import (
     sync_folder,
 )
 from kbroker.spark.tables.schema_change import first_loss
+from kbroker.spark.tables.table_layout import ORDER, PhaseCallback, Written, table_schema, with_place
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import DataFrame, SparkSession
 
-#: Order of the rows in a file, by the kind of table: what replay wants to read one after the other lies together.
-ORDER = {REQUEST_LOG: ("principal", "client_id", "sequence", "time"), "topic": ("topic", "partition", "offset")}
 HOT_SHARE = 1.5  # a bucket with more than so many times its fair share is written by several tasks,
 SPLIT_ROWS = 50_000  # if each gets so many rows
-TIME = {REQUEST_LOG: "time", "topic": "timestamp"}
-
-Hook = Callable[[str], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What a batch has added: rows, files, and the hours they lie in."""
-
-    rows: int
-    files: int
-    hours: tuple[tuple[str, int], ...]
-    max_time_us: int | None
-    rows_by_bucket: Mapping[int, int]
-
-
-def table_schema(info: TableInfo) -> StructType:
-    """The columns of a table's rows, without where they lie."""
-    from pyspark.sql.types import StructType
-
-    return log_schema.spark_schema() if info.schema is None else StructType.fromJson(info.schema)
 
 
 def read_table(
@@ -101,20 +76,20 @@ def write_table(
     *,
     batch: int | None = None,
     buckets: int = DEFAULT_BUCKETS,
-    at: Hook | None = None,
+    at: PhaseCallback | None = None,
 ) -> Written:
     """Write rows with the columns of the request log as one batch of a table, made if it does not exist.
 
-    Not for a table that a stream writes. The caller sees to it that nobody else writes (`lock_table`).
+    Not for a table that a stream writes. The caller holds the table's lock (`lock_table`).
 
     Args: `batch`: its number; one that was written before is replaced. None: the next. `buckets`: of a new table.
-    `at`: told each phase that is done: staged, renamed, manifest.
+    `at`: called with each phase that is done: staged, renamed, manifest.
     Raises: TableError for a table that belongs to a stream.
     """
     table = Table(Path(path))
     info = open_table(table, TableInfo(buckets=buckets, schema_version=request_log.VERSION))
     if info.stream is not None:
-        raise TableError(f"{path} belongs to a stream; rows that come from elsewhere need a table of their own")
+        raise TableError(f"{path} belongs to a stream; write rows from elsewhere to another table")
     return write_batch(rows, table, info, table.next_batch() if batch is None else batch, at=at)
 
 
@@ -143,30 +118,6 @@ def open_table(table: Table, wanted: TableInfo) -> TableInfo:
     return info
 
 
-def with_place(rows: DataFrame, kind: str, buckets: int) -> DataFrame:
-    """Add date, hour and bucket. Independent of the session's time zone."""
-    from pyspark.sql import functions as F
-
-    hours = F.expr(f"cast(unix_micros({TIME[kind]}) div {HOUR_US} as int)")
-    days = F.expr(f"cast(unix_micros({TIME[kind]}) div {24 * HOUR_US} as int)")
-    return rows.select(
-        "*",
-        F.date_add(F.lit("1970-01-01").cast("date"), days).cast("string").alias("date"),
-        F.pmod(hours, F.lit(24)).cast("int").alias("hour"),
-        _bucket(kind, buckets).cast("int").alias("bucket"),
-    )
-
-
-def _bucket(kind: str, buckets: int) -> Column:
-    from pyspark.sql import functions as F
-
-    if kind != REQUEST_LOG:
-        return F.pmod(F.col("partition"), F.lit(buckets))
-    empty = F.lit("")
-    entity = F.concat(F.coalesce("principal", empty), F.lit("\0"), F.coalesce("client_id", empty))
-    return F.pmod(F.crc32(entity), F.lit(buckets))
-
-
 def write_batch(
     rows: DataFrame,
     table: Table,
@@ -175,7 +126,7 @@ def write_batch(
     *,
     hot: Mapping[int, int] | None = None,
     split_rows: int = SPLIT_ROWS,
-    at: Hook | None = None,
+    at: PhaseCallback | None = None,
 ) -> Written:
     """Stage the rows, rename the files to those of `batch`, name them in the manifests of their hours.
 
@@ -225,7 +176,7 @@ def stage(
     parts = split(hot or {}, info.buckets, tasks, split_rows)
     keys: list[Any] = list(log_schema.PLACE)
     if parts:
-        # rows of a hot bucket go to several tasks; each writes a sorted file of its own
+        # rows of a hot bucket go to several tasks; each writes one sorted file
         of_bucket = F.create_map(*[F.lit(number) for pair in parts.items() for number in pair])
         spread = F.pmod(F.xxhash64(*ORDER[info.kind]), F.coalesce(of_bucket[F.col("bucket")], F.lit(1)))
         keys.append(spread)

@@ -17,7 +17,7 @@ from kbroker.spark.tables.manifest import LOCK, TableError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WAIT_MS = 8_000  # a killed driver's JVM is gone after some three seconds
+WAIT_MS = 8_000  # a killed driver's JVM ends after some three seconds
 _STEP_S = 0.2
 
 

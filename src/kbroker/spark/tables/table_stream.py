@@ -1,6 +1,6 @@
 """A Spark stream into a table, exactly once over kill and restart: what `ingest` and `archive` share.
 
-Each micro-batch is staged, renamed to file names of its own, and named in the manifests of its hours; only then does
+Each micro-batch is staged, renamed to unique file names, and named in the manifests of its hours; only then does
 Spark commit it. A batch that is repeated after a crash writes the same names again, so no crash adds or loses a row.
 The stream keeps no state in Spark: what it must know are the offsets of its checkpoint and the table's manifests.
 """
@@ -24,7 +24,6 @@ from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.spark import formatting as jobs
 from kbroker.spark.errors import NO_WORKER, PipelineError
 from kbroker.spark.tables import compaction
-from kbroker.spark.tables.compaction import Compacted
 from kbroker.spark.tables.log_reader import REASON, good, rejected
 from kbroker.spark.tables.manifest import (
     DEFAULT_BUCKETS,
@@ -36,7 +35,8 @@ from kbroker.spark.tables.manifest import (
     TableError,
     TableInfo,
 )
-from kbroker.spark.tables.table import SPLIT_ROWS, Hook, Written, open_table, write_batch
+from kbroker.spark.tables.table import SPLIT_ROWS, open_table, write_batch
+from kbroker.spark.tables.table_layout import Compacted, PhaseCallback, Written
 from kbroker.spark.tables.table_lock import lock_table
 
 CHECKPOINT = "_checkpoint"
@@ -93,13 +93,13 @@ class TableStream:
         wanted: TableInfo,
         clock: BaseClock,
         progress: jobs.Progress,
-        at: Hook | None,
+        at: PhaseCallback | None,
     ) -> None:
         self.spark, self.table, self.options = spark, Table(path), options
         self.wanted = replace(wanted, buckets=options.buckets, table_format=options.table_format)
         self.clock, self.progress = clock, progress
         self.done = Ingested()
-        self._at: Hook = at or (lambda phase: None)
+        self._at: PhaseCallback = at or (lambda phase: None)
         self._hot: dict[int, int] = {}
         self._max_time_us: int | None = None
         self._unsettled: set[tuple[str, int]] = set()  # hours that are open, or have something to delete or rewrite
@@ -189,7 +189,7 @@ class TableStream:
         except StreamingQueryException as error:
             if NO_WORKER in str(error) and self._starts_left > 0:
                 self._starts_left -= 1
-                self.progress("Spark waited in vain for a Python worker to start; trying again")
+                self.progress("a Python worker of Spark did not start in time; trying again")
                 return True
             raise PipelineError(f"the stream ended: {_cause(str(error))}") from error
 
@@ -240,7 +240,7 @@ class TableStream:
 
         parsed = parsed.persist()
         try:
-            # counted first: it writes by a plan of its own, in which nothing is observed, and leaves a repeated one out
+            # counted first: it writes by a separate plan, in which nothing is observed, and leaves a repeated one out
             refused = int(parsed.agg(bad).collect()[0]["rejected"])
             written = write_delta(good(parsed), self.table, self._info, number, self._at)
             if refused:
@@ -295,8 +295,8 @@ def _stream_id(checkpoint: Path) -> str | None:
 
 def _cause(text: str) -> str:
     """What ended a stream, without the tracebacks around it: the message of our own failure, else Spark's sentence."""
-    told = re.search(r"terminated with exception: (.*?)(?= SQLSTATE|\n=== Streaming|\Z)", text, re.DOTALL)
-    inner = told[1] if told else text
+    stated = re.search(r"terminated with exception: (.*?)(?= SQLSTATE|\n=== Streaming|\Z)", text, re.DOTALL)
+    inner = stated[1] if stated else text
     ours = re.findall(r"^\s*kbroker\.[\w.]+(?:Error|Exception): (.+)$", inner, re.MULTILINE)
     python = re.findall(r"^\s*((?:\w+\.)*\w+(?:Error|Exception): .+)$", inner, re.MULTILINE)
     return str((ours or python or inner.strip().splitlines() or ["no reason was given"])[-1 if ours or python else 0])[

@@ -50,7 +50,7 @@ def checkpoint_lag(cluster: Cluster, folder: Path) -> list[Lag]:
     """Of the topics that the stream behind a checkpoint reads: what its committed batches have not read.
 
     Args: `folder`: a checkpoint, or a table of `ingest` or `archive` with one inside.
-    Raises: PipelineError for a folder that is none, or of a stream that reads no topic.
+    Raises: PipelineError for a folder without a checkpoint, or of a stream that reads no topic.
     """
     offsets = read_checkpoint(folder)
     return _rows(CHECKPOINT, str(folder), offsets, Groups(cluster))

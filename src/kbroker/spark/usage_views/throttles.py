@@ -11,22 +11,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 COLUMNS = ("principal", "client_id", "throttle_time_ms", "verdicts")
-#: Whom a quota judged: the tags of its counter. A quota type of null: a delay whose cause the log does not tell.
+#: Whom a quota judged: the tags of its counter. A quota type of null: a delay whose cause the log does not state.
 KEYS = ("quota_type", "user", "client_id", "ip")
 
 
 def throttles(rows: DataFrame) -> DataFrame:
-    """One row per quota and whom it held back, the longest delay first.
+    """One row per quota and client that it throttled, the longest delay first.
 
-    Returns: KEYS; verdicts and refused: how many; delay_asked_ms: by the formula; delay_served_ms: what clients were
-    told to wait; delay_max_ms: the longest served; limit: the highest that was exceeded; share: of all
-    delay served, 0..1. A real Kafka tells a delay but no verdict: it stands under the client's own names.
+    Returns: KEYS; verdicts and refused: how many; delay_asked_ms: by the formula; delay_served_ms: the
+    throttle time sent to clients; delay_max_ms: the longest served; limit: the highest that was exceeded; share: of all
+    delay served, 0..1. A log of Apache Kafka states a delay but no verdict: it counts under the client's own names.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    told = rows.where("size(verdicts) > 0").select(F.explode("verdicts").alias("v")).select("v.*")
-    judged = told.select(*KEYS, "limit", "refused", "delay_asked_ms", "delay_served_ms")
+    verdicts = rows.where("size(verdicts) > 0").select(F.explode("verdicts").alias("v")).select("v.*")
+    judged = verdicts.select(*KEYS, "limit", "refused", "delay_asked_ms", "delay_served_ms")
     unpublished = rows.where("throttle_time_ms > 0 and (verdicts is null or size(verdicts) = 0)").selectExpr(
         "cast(null as string) as quota_type",
         "principal as user",

@@ -93,7 +93,7 @@ def top(used: DataFrame, by: str, limit: int) -> DataFrame:
 
 
 def _measured(name: str) -> Column:
-    """What a record counts for; unknown sizes (a real Kafka tells none) count nothing."""
+    """What a record counts for; unknown sizes (a log of Apache Kafka has none) count nothing."""
     from pyspark.sql import functions as F
 
     weight = F.when(F.col("sampling") > 0, 1 / F.col("sampling")).otherwise(F.lit(1.0))

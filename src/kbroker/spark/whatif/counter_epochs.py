@@ -1,7 +1,7 @@
-"""The lives of a broker's counters, told apart by the numbers of their values.
+"""The lives of a broker's counters, distinguished by the numbers of their values.
 
 A counter that was idle for an hour is forgotten, one of a made-up client id makes room for another, and a restart
-forgets all of them. The next one of the same name numbers its values from 1 again: a number that comes twice is of
+forgets all of them. The next one of the same name numbers its values from 1 again: a repeated number is of
 another life. Numbers that are missing are records that were dropped.
 """
 

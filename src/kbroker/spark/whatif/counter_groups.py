@@ -73,7 +73,7 @@ def work_on_rows(rows: DataFrame, shared: Shared, work: Work, schema: pa.Schema)
     has = set(rows.columns)
     full = rows.select(*(F.col(n) if n in has else F.lit(None).cast(t).alias(n) for n, t in fields.items()))
     clients = full.select("principal", "client_id").distinct().collect()
-    # as if each lay in a bucket of its own, and then also those that share nothing: all go through the shuffle
+    # as if each had a separate bucket, and then also those that share nothing: all go through the shuffle
     units = units_of(((row.principal, row.client_id) for row in clients), shared)
     slots = {client: number for number, unit in enumerate(units) for client in unit}
 
@@ -157,7 +157,7 @@ def _clients(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _alone(work: Work, spread: Mapping[Client, int]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Work on what lies in one bucket."""
+    """Work on the rows of one bucket."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -58,7 +58,7 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Quotas for all: a default for each type, and entities of their own for those that need more.
+    """Quotas for all: a default for each type, and separate quotas for the entities that need more.
 
     `headroom`: what the broker's threads have to give, and what is used of it, in percent of one thread.
     """
@@ -128,7 +128,7 @@ def needs_of_rows(
 
 
 def recommend(needs: Sequence[Need], *, share: float, by: str = BY[0], top: int = 5) -> Recommendation:
-    """Defaults that are enough for all but `top` entities of each type, and quotas of their own for those.
+    """Defaults that are enough for all but `top` entities of each type, and separate quotas for those.
 
     The default of a type is the highest need of the entities that are left: each of them stays below `share`.
     """
@@ -141,7 +141,7 @@ def recommend(needs: Sequence[Need], *, share: float, by: str = BY[0], top: int 
         if not ranked:
             continue
         rest = ranked[top:]
-        # With nobody left the least of the outliers says what is usual.
+        # If no entity is left, the smallest of the outliers is the default.
         defaults[quota_type] = rest[0].limit if rest else ranked[-1].limit
         outliers += [need for need in ranked[:top] if need.limit > defaults[quota_type]]
     return Recommendation(by, share, defaults, outliers, list(needs))

@@ -84,7 +84,7 @@ def by_client(seconds: DataFrame) -> DataFrame:
 
 
 class Checked(NamedTuple):
-    """A log beside the replay of its own values: verdicts that agree, that differ, and that only one of the two has.
+    """A log compared with the replay of its values: verdicts that agree, that differ, and that only one of the two has.
 
     Left out of these are the verdicts that are `unknown`, because their counters lack values before them;
     `incomplete`: lives of counters that lack some, `missing`: how many values that are.

@@ -53,7 +53,7 @@ class Delays:
 
 @dataclass
 class Outcome:
-    """What a replay says of a table. `served_ms`: by row, the delay its client would have been told."""
+    """What a replay says of a table. `served_ms`: by row, the throttle time its client would have been sent."""
 
     table: pa.Table
     log: Log

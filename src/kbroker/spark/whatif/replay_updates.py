@@ -160,7 +160,7 @@ class _Recorded:
 
     @property
     def is_refusal(self) -> Array:
-        """The values that are none: mutations that were judged, and not recorded."""
+        """Mutations that were judged but not recorded."""
         return self.verdict >= 0
 
     @property
@@ -217,7 +217,7 @@ class _Recorded:
         self.verdict_ms = column("time_ms", log.answered_us[row] // 1000)
         asked = column("delay_asked_ms", 0)
         cap = np.array([windows.seconds * 1000 if tag.quota_type == "Request" else 2**62 for tag in tags])[number[at]]
-        narrow = (np.minimum(asked, cap) + 2**31) % 2**32 - 2**31  # an int of Java, as the client is told
+        narrow = (np.minimum(asked, cap) + 2**31) % 2**32 - 2**31  # an int of Java, as it is sent to the client
         self.verdict_logged = narrow
         self.refused = pc.fill_null(field("refused"), False).to_numpy(zero_copy_only=False).astype(bool)[at]
 
@@ -249,7 +249,7 @@ class _Recorded:
         return counter, tags, np.where(lost & is_first, np.maximum(missing, 1), missing)
 
     def _place_refusals(self, values: Array, pair: Array, base: int, n: int) -> Array:
-        """Give each refusal the life that was there, and a place in it if the log tells none (in `pair`, `sequence`).
+        """Give each refusal the life that was there, and a place in it if the log states none (in `pair`, `sequence`).
 
         Returns: by value whether it is a refusal by a counter of which the log has nothing before it.
         """
@@ -270,8 +270,8 @@ class _Recorded:
         pair[refusals[~known]] = self.tag[refusals[~known]].astype(np.int64) * (n + 2) + n + 1
         unpublished = self.sequence[refusals] == NONE
         so_far = _highest(pair[order], self.sequence[order])
-        told = np.where(known, so_far[np.maximum(place, 0)] if len(order) else 0, 0)
-        self.sequence[refusals[unpublished]] = told[unpublished]
+        last = np.where(known, so_far[np.maximum(place, 0)] if len(order) else 0, 0)
+        self.sequence[refusals[unpublished]] = last[unpublished]
         return lost
 
     def verdicts_by_value(self) -> tuple[Array, Array]:
