@@ -90,7 +90,7 @@ cdef int32_t index_load(Index *index, int64_t end_offset, int64_t file_bytes) no
     cdef char last[TIME_ENTRY_BYTES]
     cdef int64_t size, count, offset
     cdef int fd
-    cdef bint ok
+    cdef bint ok, is_repeated
     if index.directory is NULL:
         return INDEX_MISSING
     index_path(index, path)
@@ -118,8 +118,8 @@ cdef int32_t index_load(Index *index, int64_t end_offset, int64_t file_bytes) no
                 return INDEX_CORRUPT
         else:
             offset = load_i32(last + 8)
-            if load_i64(last) < load_i64(first) or load_i64(first) < -1 or (count > 1
-                                                                               and load_i64(last) == load_i64(first)):
+            is_repeated = count > 1 and load_i64(last) == load_i64(first)
+            if load_i64(last) < load_i64(first) or load_i64(first) < -1 or is_repeated:
                 return INDEX_CORRUPT
         if offset < 0 or (end_offset >= 0 and index.base_offset + offset >= end_offset):
             return INDEX_CORRUPT

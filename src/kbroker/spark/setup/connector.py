@@ -58,8 +58,8 @@ def _deleted(found: re.Match[str], bootstrap_servers: str) -> str:
 
 def _lost(found: re.Match[str], bootstrap_servers: str) -> str:
     return (
-        "records that the query had not read yet were deleted (retention, DeleteRecords or a topic made anew): accept the "
-        "gap with failOnDataLoss=false, or begin with a new checkpoint"
+        "records that the query had not read yet were deleted (retention, DeleteRecords or a topic made anew): accept "
+        "the gap with failOnDataLoss=false, or begin with a new checkpoint"
     )
 
 
