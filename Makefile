@@ -55,6 +55,7 @@ lint: $(VENV)/.built $(VENV)/.locked $(VENV)/.docs ## formatters, linters, types
 	$(BIN)/python tests/lint/stubs.py
 	$(BIN)/python docs/generators/configuration.py --check
 	$(BIN)/python docs/generators/metrics.py --check
+	$(BIN)/python tests/lint/words.py
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/zizmor --offline --quiet .github/workflows
 	if command -v actionlint > /dev/null; then actionlint; fi # no package for pip carries it: go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12

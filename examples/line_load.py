@@ -2,7 +2,7 @@
 
     python examples/line_load.py [CONNECTIONS] [SECONDS]
 
-Starts the server as a process of its own, opens the connections, lets every one of them ask once, then keeps a window
+Starts the server in another process, opens the connections, lets every one of them ask once, then keeps a window
 of them busy, and checks each response.
 """
 

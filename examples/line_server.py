@@ -30,7 +30,7 @@ LONGEST_DELAY_MS = 3_600_000
 
 
 class LineServer:
-    """Loop, pool, queue and timer put together; ``port`` tells where it listens."""
+    """Loop, pool, queue and timer put together; ``port`` is where it listens."""
 
     def __init__(self, port: int = 0, *, network_threads: int = 1) -> None:
         self.pool = MemoryPool(16 << 20, LONGEST_LINE_BYTES * 2)

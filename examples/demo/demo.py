@@ -85,7 +85,7 @@ def reports(address: str, until: float) -> None:
 
 
 def batch_loader(address: str, until: float) -> None:
-    """Misbehaves: after a while it sends as fast as it can, whatever it is told to wait."""
+    """Misbehaves: after a while it sends as fast as it can, whatever throttle time it gets."""
     rng = random.Random(2)
     time.sleep(max(0.0, (until - time.monotonic()) / 4))
     with Cluster(address, client_id="batch-loader") as cluster, Producer(cluster) as producer:

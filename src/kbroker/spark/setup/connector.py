@@ -14,7 +14,7 @@ _ATTEMPTS = 2
 
 
 def source_options(bootstrap_servers: str, *, patience_ms: int = PATIENCE_MS) -> dict[str, str]:
-    """Return options for ``format("kafka")`` of reads: a broker that is gone is an error after about `patience_ms`.
+    """Return options for ``format("kafka")`` of reads: a stopped broker is an error after about `patience_ms`.
 
     The connector's own defaults wait three minutes on the driver and two in a task. Up to that time a broker may be
     away without a query noticing.
