@@ -129,7 +129,7 @@ cdef void flusher_run(Flusher *flusher) noexcept nogil:
         item.running = True
         mutex_unlock(&flusher.lock)
         atomic_add_fetch(&flusher.flushes, 1)
-        # a failure takes the partition offline and responses those who wait: nothing is tried again here
+        # a failure takes the partition offline and responds to the requests that wait; nothing is retried here
         if partition_flush(item.partition, partition_log_end_offset(item.partition)) != 0:
             atomic_add_fetch(&flusher.failures, 1)
         mutex_lock(&flusher.lock)
