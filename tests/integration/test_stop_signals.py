@@ -122,6 +122,18 @@ def test_ctrl_c_shows_no_traceback(words: tuple[str, ...]) -> None:
                 assert errors.strip() == "", turn
 
 
+def test_ctrl_c_during_an_import_is_not_lost(tmp_path: Path) -> None:
+    """The set-up code of a compiled module discards exceptions, KeyboardInterrupt too; a command went on then."""
+    (tmp_path / "discards.py").write_text(
+        "import signal\ntry:\n    signal.raise_signal(signal.SIGINT)\nexcept KeyboardInterrupt:\n    pass\n"
+    )
+    program = "from kbroker.cli import interruptible\nwith interruptible():\n    import discards\n    print('went on')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
 def test_a_cancelled_start_leaves_nothing(tmp_path: Path) -> None:
     """`cancel_start` before or within a start ends it; the folder is free, and starts the next time."""
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}

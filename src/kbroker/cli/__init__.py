@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
 import click
@@ -74,6 +75,7 @@ class OneLineErrors(click.Group):
 def interruptible() -> Iterator[None]:
     """Let Ctrl-C raise KeyboardInterrupt once, between any two instructions; a second one ends the process at once.
 
+    So does the first one while a module is imported: the set-up code of compiled modules discards exceptions.
     Not where Ctrl-C is ignored, nor outside the main thread.
     """
     before = signal.getsignal(signal.SIGINT)
@@ -89,8 +91,10 @@ def interruptible() -> Iterator[None]:
         else:
             unraisable_before(unraisable)
 
-    def on_interrupt(number: int, frame: object) -> None:
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if _is_importing(frame):
+            signal.raise_signal(signal.SIGINT)
         raise KeyboardInterrupt
 
     sys.unraisablehook = on_unraisable
@@ -100,6 +104,14 @@ def interruptible() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, before)
         sys.unraisablehook = unraisable_before
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def status_after(error: Exception) -> int:
