@@ -26,8 +26,9 @@ from kbroker.coordinator.classic_group import (
     SyncResult,
 )
 from kbroker.coordinator.group_records import CommittedOffset, OffsetKey, StoredGroup
+from kbroker.coordinator.internal_topic import InternalTopic, Written
 from kbroker.coordinator.membership import JoinRequest, LeavingMember, Membership, SyncRequest
-from kbroker.coordinator.offsets_log import OffsetsLog, OffsetsTopic, Written
+from kbroker.coordinator.offsets_log import OffsetsLog
 
 logger = get_logger(__name__)
 
@@ -82,7 +83,7 @@ class GroupCoordinator:
     Threads: any. ``run_join_reaper`` and ``run_heartbeat_reaper`` each need a thread (or ``advance`` in tests).
     """
 
-    def __init__(self, clock: BaseClock, topic: OffsetsTopic, settings: GroupSettings | None = None) -> None:
+    def __init__(self, clock: BaseClock, topic: InternalTopic, settings: GroupSettings | None = None) -> None:
         self._clock = clock
         self._settings = GroupSettings() if settings is None else settings
         self._log = OffsetsLog(topic, clock)

@@ -12,8 +12,8 @@ from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import GroupSettings
 from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey, StoredGroup, StoredMember
+from kbroker.coordinator.internal_topic import partition_of
 from kbroker.coordinator.membership import JoinRequest, LeavingMember, SyncRequest
-from kbroker.coordinator.offsets_log import partition_of
 from kbroker.protocol import codec
 from kbroker.protocol.records import build_batch, iter_records
 from tests.support.groups import RANGE, SESSION_MS, Groups, MemoryTopic

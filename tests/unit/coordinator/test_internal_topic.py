@@ -1,0 +1,79 @@
+"""What the coordinators share: the partition of a key, appends, reading a partition to its end."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator import internal_topic
+from kbroker.coordinator.internal_topic import BATCH_BYTES, UnreadableError, last_values, partition_of, read_to_end
+from kbroker.log._partition_log import PartitionLog
+from kbroker.protocol.records import iter_batches
+
+
+def log(**config: object) -> PartitionLog:
+    return PartitionLog(None, "__internal", 0, uuid.uuid4(), config, VirtualClock(), in_memory=True)
+
+
+def test_the_partition_of_a_key_is_that_of_java():
+    """Utils.abs of String.hashCode, the smallest number of all included."""
+    assert partition_of("abc", 50) == 96354 % 50
+    assert partition_of("", 50) == 0
+    assert partition_of("polygenelubricants", 50) == 0  # its hash is -2**31, whose abs is 0
+
+
+def test_the_last_value_of_a_key_counts():
+    one = log()
+    internal_topic.append(one, [(b"a", b"1"), (b"b", b"2")], 5)
+    internal_topic.append(one, [(b"a", None)], 6)
+    assert last_values(one) == {b"a": None, b"b": b"2"}
+
+
+def test_many_records_are_several_batches_of_one_append():
+    """More than a batch may hold is written at once, in order."""
+    one = log()
+    records = [(b"k%d" % number, bytes(BATCH_BYTES // 3)) for number in range(5)]
+    internal_topic.append(one, records, 5)
+    assert [batch.record_count for batch in iter_batches(one.read(0, 1 << 30).records)] == [2, 2, 1]
+    assert list(last_values(one)) == [key for key, _ in records]
+
+
+def test_batches_come_in_order():
+    one = log()
+    for number in range(3):
+        internal_topic.append(one, [(b"k", b"%d" % number)], 5)
+    seen = []
+
+    def take(data: bytes, offset: int) -> int:
+        for batch in iter_batches(data):
+            seen.append(batch.base_offset)
+        return seen[-1] + 1
+
+    read_to_end(one, take)
+    assert seen == [0, 1, 2]
+
+
+def test_what_cannot_be_read_is_said():
+    """An offline partition; a reader that gets nowhere."""
+    with pytest.raises(UnreadableError, match="offline"):
+        last_values(None)
+    one = log()
+    internal_topic.append(one, [(b"k", b"v")], 5)
+    with pytest.raises(UnreadableError, match="no batch can be read at offset 0"):
+        read_to_end(one, lambda data, offset: offset)
+
+
+def test_errors_of_the_log_become_the_coordinators():
+    """A closed log, a record that is too large; then nothing is written."""
+    small = log(**{"max.message.bytes": 100})
+    with pytest.raises(KafkaError) as info:
+        internal_topic.append(small, [(b"k", bytes(200))], 5)
+    assert info.value.error is Errors.UNKNOWN_SERVER_ERROR
+    assert small.log_end_offset == 0
+    small.close()
+    with pytest.raises(KafkaError) as info:
+        internal_topic.append(small, [(b"k", b"v")], 5)
+    assert info.value.error is Errors.COORDINATOR_NOT_AVAILABLE
