@@ -11,14 +11,14 @@ from typing import TypeVar
 from kbroker.client.admin import LATEST, Admin, OffsetInfo, TopicPartition
 from kbroker.client.cluster import BodyFor, Cluster, check, to_error
 from kbroker.client.connection import Body
+from kbroker.client.coordinators import GROUP, find_coordinator
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.protocol import codec
 
-OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
+OFFSET_COMMIT, OFFSET_FETCH = 8, 9
 DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, CONSUMER_GROUP_DESCRIBE = 15, 16, 42, 69
 NAMED_TOPICS_MAX_VERSION = 9  # of OffsetCommit and OffsetFetch: from 10 on topics have ids, which deleted ones lack
-FIRST_WITH_GROUPS = 8  # of OffsetFetch
-FIRST_WITH_KEYS = 4  # of FindCoordinator
+FIRST_STABLE, FIRST_WITH_GROUPS = 7, 8  # of OffsetFetch
 DEAD, EMPTY = "Dead", "Empty"
 CLASSIC, CONSUMER = "classic", "consumer"
 
@@ -133,30 +133,37 @@ class Groups:
 
         Raises: KafkaError COORDINATOR_NOT_AVAILABLE, INVALID_GROUP_ID ...
         """
+        return find_coordinator(self.cluster, GROUP, group_id)
+
+    def committed(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Offsets the group has committed; none for a group that does not exist.
+
+        Args: ``partitions``: of these; of all when None. ``require_stable``: wait for open transactions that have
+            committed offsets of ``partitions`` (Kafka 2.5); of all partitions, Kafka does not know those whose first
+            offset is in such a transaction.
+        """
+        wanted = (
+            None
+            if partitions is None
+            else [
+                {"Name": topic, "PartitionIndexes": list(indexes)}
+                for topic, indexes in by_topic(dict.fromkeys(partitions)).items()
+            ]
+        )
 
         def body(version: int) -> Body:
-            if version >= FIRST_WITH_KEYS:
-                return {"KeyType": 0, "CoordinatorKeys": [group_id]}
-            return {"Key": group_id, "KeyType": 0} if version else {"Key": group_id}
-
-        response = self.cluster.request(FIND_COORDINATOR, body)
-        rows = response.get("Coordinators")
-        row = rows[0] if rows else response
-        check(row["ErrorCode"], f"group {group_id!r}", row.get("ErrorMessage"))
-        node_id: int = row["NodeId"]
-        return node_id
-
-    def committed(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
-        """Every offset the group has committed; none for a group that does not exist."""
-
-        def body(version: int) -> Body:
+            stable = {"RequireStable": True} if require_stable else {}
+            if require_stable and version < FIRST_STABLE:
+                raise KafkaError(Errors.UNSUPPORTED_VERSION, "this broker is too old for stable offsets (Kafka 2.5)")
             if version >= FIRST_WITH_GROUPS:
-                return {"Groups": [{"GroupId": group_id, "Topics": None}]}
-            if version < 2:
+                return {"Groups": [{"GroupId": group_id, "Topics": wanted}], **stable}
+            if version < 2 and wanted is None:
                 raise KafkaError(
                     Errors.UNSUPPORTED_VERSION, "this broker is too old to list all offsets of a group (Kafka 0.10.2)"
                 )
-            return {"GroupId": group_id, "Topics": None}
+            return {"GroupId": group_id, "Topics": wanted, **stable}
 
         def attempt() -> list[Body]:
             response = self._ask(group_id, OFFSET_FETCH, body, NAMED_TOPICS_MAX_VERSION)

@@ -58,6 +58,9 @@ class Producer:
     Threads: as its Cluster.
     """
 
+    transactional_id: str | None = None
+    max_produce_version = MAX_PRODUCE_VERSION
+
     def __init__(
         self,
         cluster: Cluster,
@@ -199,6 +202,7 @@ class Producer:
             producer_id=self._producer_id,
             producer_epoch=self._producer_epoch,
             base_sequence=self._sequences.get((topic, partition), 0) if self.idempotent else -1,
+            transactional=self.transactional_id is not None,
         )
 
     def init_producer_id(self) -> None:
@@ -249,7 +253,7 @@ class Producer:
         for batch in batches:
             topics.setdefault(batch.topic, []).append({"Index": batch.partition, "Records": batch.data})
         body: Body = {
-            "TransactionalId": None,
+            "TransactionalId": self.transactional_id,
             "Acks": self.acks,
             "TimeoutMs": self.timeout_ms,
             "TopicData": [{"Name": name, "PartitionData": partitions} for name, partitions in topics.items()],
@@ -258,7 +262,7 @@ class Producer:
             PRODUCE,
             body,
             node_id=node_id,
-            max_version=MAX_PRODUCE_VERSION,
+            max_version=self.max_produce_version,
             timeout_s=self.timeout_ms / 1000 + self.cluster.request_timeout_s,
             expect_response=self.acks != 0,
         )

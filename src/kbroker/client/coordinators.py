@@ -1,0 +1,36 @@
+"""Which broker coordinates a group or a transactional id."""
+
+from kbroker.client.cluster import Cluster, check
+from kbroker.client.connection import Body
+from kbroker.common.errors import Errors, KafkaError
+
+FIND_COORDINATOR = 10
+FIRST_WITH_KEYS = 4
+GROUP, TRANSACTION = 0, 1
+KINDS = {GROUP: "group", TRANSACTION: "transactional id"}
+
+
+def find_coordinator(cluster: Cluster, kind: int, key: str) -> int:
+    """Return the node id of the coordinator of ``key``, asked for once.
+
+    Args: ``kind``: GROUP or TRANSACTION.
+    Raises: KafkaError COORDINATOR_NOT_AVAILABLE, INVALID_GROUP_ID, UNSUPPORTED_VERSION for a transactional id on a
+        broker before Kafka 0.11 ...; BrokerConnectionError.
+    """
+    what = f"{KINDS[kind]} {key!r}"
+
+    def body(version: int) -> Body:
+        if version >= FIRST_WITH_KEYS:
+            return {"KeyType": kind, "CoordinatorKeys": [key]}
+        if version:
+            return {"Key": key, "KeyType": kind}
+        if kind != GROUP:
+            raise KafkaError(Errors.UNSUPPORTED_VERSION, f"{what}: this broker knows no transactions")
+        return {"Key": key}
+
+    response = cluster.request(FIND_COORDINATOR, body)
+    rows = response.get("Coordinators")
+    row = rows[0] if rows else response
+    check(row["ErrorCode"], what, row.get("ErrorMessage"))
+    node_id: int = row["NodeId"]
+    return node_id

@@ -1,0 +1,260 @@
+"""A producer whose records count together or not at all, with the offsets of what they were made from.
+
+It speaks the classic protocol of transactions, which every Kafka since 0.11 and every kbroker takes.
+Source: KIP-98, KIP-360.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
+
+from kbroker.client.cluster import Cluster, check
+from kbroker.client.connection import Body
+from kbroker.client.coordinators import GROUP, TRANSACTION, find_coordinator
+from kbroker.client.producer import INIT_PRODUCER_ID, Delivery, Producer, TopicPartition
+from kbroker.common.errors import Errors, KafkaError
+
+ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
+# the last versions of the classic protocol: above them the partitions are added by Produce itself (KIP-890)
+MAX_VERSIONS = {ADD_PARTITIONS: 3, ADD_OFFSETS: 3, END_TXN: 4, TXN_OFFSET_COMMIT: 4}
+MAX_CLASSIC_PRODUCE_VERSION = 11
+
+
+class State(Enum):
+    """What a transactional producer may do next."""
+
+    NEW = "init_transactions"
+    READY = "begin_transaction"
+    IN_TRANSACTION = "send, send_offsets, commit_transaction or abort_transaction"
+    FAILED = "abort_transaction"
+
+
+class TransactionalProducer(Producer):
+    """A producer of transactions, one after the other.
+
+    Args:
+        cluster: not owned.
+        transactional_id: a newer producer with the same id fences this one.
+        transaction_timeout_ms: after so long the broker aborts an open transaction.
+        codec, batch_size_bytes, timeout_ms, on_delivery, wall_clock: as of Producer.
+
+    Raises: ValueError for an empty id or a call out of order; KafkaError PRODUCER_FENCED or INVALID_PRODUCER_EPOCH once
+        a newer producer has the id. After an error of ``send``, ``flush``, ``send_offsets`` the transaction can only be
+        aborted.
+
+    Threads: as its Cluster.
+    """
+
+    max_produce_version = MAX_CLASSIC_PRODUCE_VERSION
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        transactional_id: str,
+        *,
+        transaction_timeout_ms: int = 60_000,
+        codec: str = "none",
+        batch_size_bytes: int = 256 * 1024,
+        timeout_ms: int = 30_000,
+        on_delivery: Callable[[Delivery], None] | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not transactional_id:
+            raise ValueError("transactional_id must not be empty")
+        super().__init__(
+            cluster,
+            codec=codec,
+            batch_size_bytes=batch_size_bytes,
+            idempotent=True,
+            timeout_ms=timeout_ms,
+            on_delivery=on_delivery,
+            wall_clock=wall_clock,
+        )
+        self.transactional_id: str = transactional_id
+        self.transaction_timeout_ms = transaction_timeout_ms
+        self._state = State.NEW
+        self._added: set[TopicPartition] = set()
+        self._has_offsets = False
+        self._identity = (-1, -1)  # producer id and epoch; those of Producer are forgotten with a failed flush
+
+    def __enter__(self) -> TransactionalProducer:
+        return self
+
+    def init_transactions(self) -> None:
+        """Fence older producers of this id, wait for the end of their transaction, and get an epoch.
+
+        Raises: KafkaError, BrokerConnectionError.
+        """
+        self.init_producer_id()
+        self._state = State.READY
+
+    def init_producer_id(self) -> None:
+        """What ``init_transactions`` asks for; within a transaction there is no new id."""
+        if self._state in (State.IN_TRANSACTION, State.FAILED):
+            raise ValueError("a failed transaction must be aborted: call abort_transaction")
+        body: Body = {"TransactionalId": self.transactional_id, "TransactionTimeoutMs": self.transaction_timeout_ms}
+
+        def attempt() -> Body:
+            response = self.cluster.request(INIT_PRODUCER_ID, body, node_id=self._coordinator())
+            check(response["ErrorCode"], self._what())
+            return response
+
+        response = self.cluster.retry(attempt)
+        self._identity = self._producer_id, self._producer_epoch = response["ProducerId"], response["ProducerEpoch"]
+        self._sequences.clear()
+
+    def begin_transaction(self) -> None:
+        """Let what is sent from now on belong together; nothing is sent for it."""
+        self._expect(State.READY)
+        if self._producer_id < 0:  # the one before was aborted after a failure: its sequences are not known
+            self.init_producer_id()
+        self._added.clear()
+        self._has_offsets = False
+        self._state = State.IN_TRANSACTION
+
+    def flush(self) -> None:
+        """As of Producer; the partitions are added to the transaction first.
+
+        Raises: KafkaError, BrokerConnectionError; then the transaction must be aborted.
+        """
+        if not self._pending:
+            return
+        self._expect(State.IN_TRANSACTION)
+        try:
+            self._add_partitions([place for place in self._pending if place not in self._added])
+            super().flush()
+        except BaseException:
+            self._state = State.FAILED
+            raise
+
+    def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        """Commit offsets of a group, each with its metadata, in this transaction.
+
+        Raises: KafkaError, BrokerConnectionError; then the transaction must be aborted.
+        """
+        self._expect(State.IN_TRANSACTION)
+        if not offsets:
+            return
+        topics: dict[str, list[Body]] = {}
+        for (topic, partition), (offset, metadata) in sorted(offsets.items()):
+            one = {"PartitionIndex": partition, "CommittedOffset": offset, "CommittedMetadata": metadata}
+            topics.setdefault(topic, []).append(one)
+        commit = {
+            **self._ids(),
+            "GroupId": group_id,
+            "Topics": [{"Name": name, "Partitions": partitions} for name, partitions in topics.items()],
+        }
+
+        def attempt() -> None:
+            response = self.cluster.request(
+                TXN_OFFSET_COMMIT,
+                commit,
+                node_id=find_coordinator(self.cluster, GROUP, group_id),
+                max_version=MAX_VERSIONS[TXN_OFFSET_COMMIT],
+            )
+            for topic in response["Topics"]:
+                for one in topic["Partitions"]:
+                    check(one["ErrorCode"], f"group {group_id!r}, partition {topic['Name']}-{one['PartitionIndex']}")
+
+        try:
+            self._ask(ADD_OFFSETS, {**self._ids(), "GroupId": group_id})
+            self._has_offsets = True
+            self.cluster.retry(attempt)
+        except BaseException:
+            self._state = State.FAILED
+            raise
+
+    def commit_transaction(self) -> None:
+        """Flush, then make the transaction count.
+
+        Raises: KafkaError, BrokerConnectionError; of a commit whose response was lost it is not known whether it
+            counts.
+        """
+        self._expect(State.IN_TRANSACTION)
+        self.flush()
+        self._end(committed=True)
+
+    def abort_transaction(self) -> None:
+        """Drop what was sent; after a failure too.
+
+        Raises: KafkaError, BrokerConnectionError.
+        """
+        if self._state is not State.FAILED:
+            self._expect(State.IN_TRANSACTION)
+        self._pending, self._pending_bytes = {}, 0
+        self._end(committed=False)
+
+    def _end(self, committed: bool) -> None:
+        failed = self._state is State.FAILED
+        try:
+            if self._added or self._has_offsets:
+                self._ask(END_TXN, {**self._ids(), "Committed": committed})
+        except BaseException:
+            self._state = State.FAILED
+            raise
+        if failed:
+            self._producer_id = -1
+        self._state = State.READY
+
+    def _add_partitions(self, places: list[TopicPartition]) -> None:
+        if not places:
+            return
+        topics: dict[str, list[int]] = {}
+        for topic, partition in places:
+            topics.setdefault(topic, []).append(partition)
+        body: Body = {
+            **{f"V3AndBelow{name}": value for name, value in self._ids().items()},
+            "V3AndBelowTopics": [{"Name": name, "Partitions": partitions} for name, partitions in topics.items()],
+        }
+
+        def attempt() -> None:
+            response = self.cluster.request(
+                ADD_PARTITIONS, body, node_id=self._coordinator(), max_version=MAX_VERSIONS[ADD_PARTITIONS]
+            )
+            failure: tuple[int, str] | None = None
+            for topic in response["ResultsByTopicV3AndBelow"]:
+                for one in topic["ResultsByPartition"]:
+                    code = one["PartitionErrorCode"]
+                    if code and (failure is None or failure[0] == Errors.OPERATION_NOT_ATTEMPTED):
+                        failure = code, f"{topic['Name']}-{one['PartitionIndex']}"
+            if failure is not None:
+                check(failure[0], f"{self._what()}, partition {failure[1]}")
+
+        self.cluster.retry(attempt)
+        self._added.update(places)
+
+    def _ask(self, api_key: int, body: Body) -> None:
+        """Ask the transaction coordinator; again after an error that passes."""
+
+        def attempt() -> None:
+            response = self.cluster.request(
+                api_key, body, node_id=self._coordinator(), max_version=MAX_VERSIONS[api_key]
+            )
+            check(response["ErrorCode"], self._what())
+
+        self.cluster.retry(attempt)
+
+    def _ids(self) -> Body:
+        producer_id, producer_epoch = self._identity
+        return {
+            "TransactionalId": self.transactional_id,
+            "ProducerId": producer_id,
+            "ProducerEpoch": producer_epoch,
+        }
+
+    def _coordinator(self) -> int:
+        return find_coordinator(self.cluster, TRANSACTION, self.transactional_id)
+
+    def _what(self) -> str:
+        return f"transactional id {self.transactional_id!r}"
+
+    def _expect(self, state: State) -> None:
+        if self._state is not state:
+            raise ValueError(f"expected a call of {self._state.value}")
+
+
+def is_fenced(error: KafkaError) -> bool:
+    """Whether a newer producer of the same transactional id has taken over."""
+    return error.error in (Errors.PRODUCER_FENCED, Errors.INVALID_PRODUCER_EPOCH)
