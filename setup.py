@@ -17,6 +17,7 @@ from Cython.Compiler import Options
 from Cython.Compiler.Main import Context
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 from setuptools.modified import newer_group
 
 SRC, STAGE, KEPT = Path("src"), Path("build/pxd"), Path("build/extensions")
@@ -97,6 +98,19 @@ class build_core(build_ext):
         else:
             built.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(kept, built)
+
+
+class build_public(build_py):
+    """Leave private .pxd files and headers out of a wheel: those of `kbroker._core` are for other Cython packages.
+
+    An editable install keeps all, for the modules of the tests.
+    """
+
+    def find_data_files(self, package: str, src_dir: str) -> list[str]:
+        files = super().find_data_files(package, src_dir)
+        if self.editable_mode or package == "kbroker" or package.startswith("kbroker._core"):
+            return files
+        return [name for name in files if not name.endswith((".pxd", ".h"))]
 
 
 def translators() -> int:
@@ -197,11 +211,12 @@ def extension(source: Path) -> Extension:
         extra_compile_args=COMPILE_ARGS,
         extra_link_args=LINK_ARGS,
         define_macros=[("CYTHON_TRACE_NOGIL", "1")] * TRACE,
+        depends=[path.as_posix() for path in (*PXDS, *HEADERS)],  # a wheel has not all of them, an sdist has
     )
 
 
 setup(
-    cmdclass={"build_ext": build_core},
+    cmdclass={"build_ext": build_core, "build_py": build_public},
     packages=[
         *find_packages("src", include=["kbroker", "kbroker.*"], exclude=["kbroker._core", "kbroker._core.*"]),
         *(f"kbroker.{name}" for name in find_packages("src", include=["_core", "_core.*"])),

@@ -132,6 +132,14 @@ def test_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     assert Path(found).is_relative_to(site)
 
 
+def test_the_wheel_has_public_declarations_only(wheel: Path) -> None:
+    """The .pxd files and headers of `kbroker._core` are a library's; the others may change with every version."""
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = {name for name in archive.namelist() if name.endswith((".pxd", ".h"))}
+    core = {p for kind in ("*.pxd", "*.h") for p in (ROOT / "src" / "_core").rglob(kind)}
+    assert shipped == {f"kbroker/{p.relative_to(ROOT / 'src').as_posix()}" for p in core} | {"kbroker/__init__.pxd"}
+
+
 def test_from_the_editable_install(tmp_path: Path) -> None:
     """The installation under test, a strict editable one, shows Cython the .pxd files under their real names."""
     searched = os.pathsep.join(p for p in sys.path if p)

@@ -19,7 +19,8 @@ from pathlib import Path
 
 LIMIT_BYTES, LIMIT_IMPORT_MS, LIMIT_HELP_MS = 6_000_000, 30, 150
 READY = re.compile(r"127\.0\.0\.1:([1-9]\d*)")
-FORBIDDEN = (".c", ".cpp", ".pyx", ".o")  # sources are for the sdist, headers and .pxd are for other Cython packages
+FORBIDDEN = (".c", ".cpp", ".pyx", ".o")  # sources are for the sdist
+PUBLIC = re.compile(r"kbroker/(_core/.*|__init__\.pxd)")  # of .pxd files and headers: for other Cython packages
 NEEDED = (
     "kbroker/py.typed",
     "kbroker/_core/timer/timing_wheel.pxd",
@@ -52,6 +53,7 @@ def check_contents(wheel: Path) -> None:
     """No generated source, all that foreign Cython packages and type checkers need."""
     names = zipfile.ZipFile(wheel).namelist()
     wrong = [name for name in names if name.endswith(FORBIDDEN) or name.startswith("tests/")]
+    wrong += [name for name in names if name.endswith((".pxd", ".h")) and not PUBLIC.fullmatch(name)]
     lacking = [name for name in NEEDED if name not in names]
     if wrong or lacking:
         raise SystemExit(f"{wheel.name} holds {wrong} and lacks {lacking}")
