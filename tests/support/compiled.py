@@ -51,10 +51,13 @@ def check_tools() -> None:
 
 
 def digest(sources: Path, package: Path) -> str:
-    """Of the sources, and of every .pxd and header of kbroker: they say how its structs are laid out."""
+    """Of the sources, and of every .pxd and header of kbroker: they say how its structs are laid out.
+
+    An editable install of an older tree has links to files that were renamed since: what is not there is not compiled.
+    """
     state = hashlib.sha256(f"{sys.version} {COMPILE_ARGS} {DIRECTIVES}".encode())
     for folder, kinds in ((sources, (".pyx", ".pxd")), (package, (".pxd", ".h"))):
-        for path in sorted(p for p in folder.rglob("*") if p.suffix in kinds):
+        for path in sorted(p for p in folder.rglob("*") if p.suffix in kinds and p.is_file()):
             state.update(str(path.relative_to(folder)).encode() + path.read_bytes())
     return state.hexdigest()[:12]
 
