@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 SOURCES := $(shell find src -path src/kbroker/_core -prune -o \( -name '*.pyx' -o -name '*.pxd' -o -name '*.h' \) -print)
 # A strict editable install links single files, so a new or renamed one needs an install too: this list changes then.
-TREE := $(shell find src -type f \( -name '*.py' -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.json' -o -name '*.properties' -o -name '*.h' \) | LC_ALL=C sort | cksum | tr ' ' -)
+TREE := $(shell find src -type f \( -name '*.py' -o -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.json' -o -name '*.properties' -o -name '*.h' -o -path '*/templates/*' \) | LC_ALL=C sort | cksum | tr ' ' -)
 
 .PHONY: help
 help: ## this list

@@ -223,7 +223,7 @@ setup(
     ],
     py_modules=["pyspark_kbroker"],  # Spark finds the data source by this name
     package_dir={"": "src", "kbroker": "src/kbroker", "kbroker._core": "src/_core"},
-    package_data={"": ["py.typed", "*.pxd", "*.pyi", "*.h", "*.json", "*.properties"]},
+    package_data={"": ["py.typed", "*.pxd", "*.pyi", "*.h", "*.json", "*.properties", "templates/*"]},
     include_package_data=False,
     ext_modules=[extension(p) for p in SOURCES],
     options={"editable_wheel": {"mode": "strict"}},

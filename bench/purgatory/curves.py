@@ -5,10 +5,21 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
 
-from kbroker.spark.report.plots import BOTTOM, LEFT, RIGHT, TOP, Text, for_both_widths, ticks, value_axis
+from kbroker.spark.report.plots import (
+    BOTTOM,
+    LEFT,
+    RIGHT,
+    TOP,
+    Mark,
+    Plot,
+    Text,
+    for_both_widths,
+    text_mark,
+    ticks,
+    value_axis,
+)  # fmt: skip
 
 
 class Run(NamedTuple):
@@ -28,7 +39,7 @@ class Curve(NamedTuple):
     colour: int
 
 
-def curve_plot(curves: Sequence[Curve], text_x: Text, text_y: Text, title: str, height: int = 230) -> str:
+def curve_plot(curves: Sequence[Curve], text_x: Text, text_y: Text, title: str, height: int = 230) -> Plot:
     """Dots and lines. Both axes have powers of ten where their values differ a lot, and x shows the values there are.
 
     Args: `curves`: x above 0. `text_x`, `text_y`: of a value.
@@ -38,7 +49,7 @@ def curve_plot(curves: Sequence[Curve], text_x: Text, text_y: Text, title: str, 
     across, up = _Scale(at, is_log=bool(at) and at[-1] / at[0] >= 8), _up(values)
     bottom = height - BOTTOM
 
-    def draw(width: int) -> tuple[list[str], int]:
+    def draw(width: int) -> tuple[list[Mark], int]:
         inner = width - LEFT - RIGHT - 16
 
         def x_of(value: float) -> float:
@@ -47,13 +58,13 @@ def curve_plot(curves: Sequence[Curve], text_x: Text, text_y: Text, title: str, 
         def y_of(value: float) -> float:
             return bottom - (bottom - TOP) * up.share(value)
 
-        parts = value_axis([(y_of(tick), text_y(tick)) for tick in up.ticks], width)
+        marks = value_axis([(y_of(tick), text_y(tick)) for tick in up.ticks], width)
         last = -math.inf
         for value in at:
             text = text_x(value)
             if x_of(value) - last >= 8 * len(text) + 6:  # a label that would touch its neighbour is left out
                 anchor = "end" if value == at[-1] and len(at) > 1 else "middle"
-                parts.append(f'<text x="{x_of(value):.1f}" y="{height - 8}" text-anchor="{anchor}">{text}</text>')
+                marks.append(text_mark(text, x_of(value), height - 8, anchor))
                 last = x_of(value)
         for curve in curves:
             middle = [
@@ -61,11 +72,11 @@ def curve_plot(curves: Sequence[Curve], text_x: Text, text_y: Text, title: str, 
                 for x in sorted({run.x for run in curve.runs})
             ]
             points = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in middle)
-            parts.append(f'<polyline class="line c{curve.colour}" points="{points}"/>')
-            parts += [_mark(run, curve, x_of(run.x), y_of(run.y), text_y) for run in curve.runs]
-        return parts, height
+            marks.append(Mark("polyline", {"class": f"line c{curve.colour}", "points": points}))
+            marks += [_mark(run, curve, x_of(run.x), y_of(run.y), text_y) for run in curve.runs]
+        return marks, height
 
-    return for_both_widths(draw, title)
+    return Plot(title, for_both_widths(draw))
 
 
 class _Scale:
@@ -91,9 +102,10 @@ def _up(values: Sequence[float]) -> _Scale:
     return _Scale([10.0**power for power in range(first, last + 1)], is_log=True)
 
 
-def _mark(run: Run, curve: Curve, x: float, y: float, text: Text) -> str:
-    title = f"<title>{escape(f'{curve.name}, {run.note}: {text(run.y)}')}</title>"
+def _mark(run: Run, curve: Curve, x: float, y: float, text: Text) -> Mark:
+    title = f"{curve.name}, {run.note}: {text(run.y)}"
     if run.lost:
         cross = f"M{x - 4:.1f},{y - 4:.1f}l8,8m0,-8l-8,8"
-        return f'<path class="cross c{curve.colour}" d="{cross}" fill="none">{title}</path>'
-    return f'<circle class="dot f{curve.colour}" cx="{x:.1f}" cy="{y:.1f}" r="3.5">{title}</circle>'
+        return Mark("path", {"class": f"cross c{curve.colour}", "d": cross, "fill": "none"}, title=title)
+    dot = {"class": f"dot f{curve.colour}", "cx": f"{x:.1f}", "cy": f"{y:.1f}", "r": 3.5}
+    return Mark("circle", dot, title=title)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from bench.purgatory.curves import Curve, Run, curve_plot
 from bench.purgatory.measurements import Row
 from bench.purgatory.tables import DISTURBED, HEADER, cells, target
 from kbroker.spark import formatting as jobs
-from kbroker.spark.report.document import LINES, cards, document, legend, table
-from kbroker.spark.report.plots import Text
+from kbroker.spark.report.document import LINES, render_page
+from kbroker.spark.report.plots import Plot, Text
 
 PLOTS: tuple[tuple[str, str, Text], ...] = (
     ("Requests enqueued per second", "rate_enqueued", lambda v: jobs.count(v)),
@@ -40,20 +39,23 @@ def write_study_page(rows: Sequence[Row], source: str, output: str | Path, made_
 def render_study(rows: Sequence[Row], source: str, made_at: datetime) -> str:
     """The whole page."""
     done = [row for row in rows if row["error"] is None]
-    title = f"Purgatory study, {len(rows):,} runs"
-    hosts = sorted({str(row["host"]) for row in done})
-    body = [
-        f"<h1>{escape(title)}</h1>",
-        f'<p class="soft">{escape(source)} · made {made_at:%Y-%m-%d %H:%M} UTC by kbroker</p>',
-        cards(_cards(done, hosts)),
-        *_notes(rows),
-        *_plots(done),
-        "<h2>Medians</h2>",
-        table([word.capitalize() for word in HEADER], [cells(one) for one in measurements.summed(rows)], numbers=1),
-        '<p class="soft">Memory is by how much the process grew; lateness is of requests that expired. At full speed '
-        "there is no target to fall behind.</p>",
-    ]
-    return document(title, body)
+    groups = _groups(done)
+    return render_page(
+        "study_page.html",
+        folder=Path(__file__).parent,
+        title=f"Purgatory study, {len(rows):,} runs",
+        source=source,
+        made_at=made_at,
+        cards=_cards(done, sorted({str(row["host"]) for row in done})),
+        runs=len(rows),
+        disturbed=measurements.disturbed(rows),
+        how_disturbed=DISTURBED,
+        failures=measurements.failures(rows),
+        mixes=list(groups),
+        plots=_plots(groups),
+        header=[word.capitalize() for word in HEADER],
+        medians=[cells(one) for one in measurements.summed(rows)],
+    )
 
 
 def _cards(done: Sequence[Row], hosts: Sequence[str]) -> Iterable[tuple[str, str]]:
@@ -67,34 +69,24 @@ def _cards(done: Sequence[Row], hosts: Sequence[str]) -> Iterable[tuple[str, str
     yield f"{len(hosts):,}", "machine" if len(hosts) == 1 else "machines"
 
 
-def _notes(rows: Sequence[Row]) -> Iterable[str]:
-    disturbed = measurements.disturbed(rows)
-    if disturbed:
-        yield f'<p class="note">{disturbed:,} of {len(rows):,} runs {escape(DISTURBED)}.</p>'
-    for failure in measurements.failures(rows):
-        yield f'<p class="note">Failed: {escape(failure)}</p>'
-
-
-def _plots(done: Sequence[Row]) -> Iterable[str]:
+def _groups(done: Sequence[Row]) -> dict[str, list[Row]]:
+    """The runs with a target rate, by the name of their curve."""
     groups: dict[str, list[Row]] = {}
     for row in done:
         if row["rate"]:
             groups.setdefault(_name(row, done), []).append(row)
-    if not groups:
-        return
-    names = list(groups)
-    yield (
-        "<p>By target rate, requests per second. A dot is a run, the line goes through medians; a run that could not "
-        "follow is crossed.</p>"
-    )
-    yield legend(names, first=1)
+    return groups
+
+
+def _plots(groups: dict[str, list[Row]]) -> Iterable[tuple[str, Plot]]:
+    """Each figure that a run has, with its heading."""
     for title, figure, text in PLOTS:
         curves = [
-            Curve(name, [run for row in groups[name] if (run := _run(row, figure)) is not None], 1 + i % LINES)
-            for i, name in enumerate(names)
+            Curve(name, [run for row in rows if (run := _run(row, figure)) is not None], 1 + i % LINES)
+            for i, (name, rows) in enumerate(groups.items())
         ]
         if any(curve.runs for curve in curves):
-            yield f"<h3>{title}</h3>" + curve_plot(curves, target, text, f"{title}, by target rate")
+            yield title, curve_plot(curves, target, text, f"{title}, by target rate")
 
 
 def _run(row: Row, figure: str) -> Run | None:

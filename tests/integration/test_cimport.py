@@ -153,7 +153,7 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     kinds = {Path(n).suffix for n in names if n.startswith("kbroker/")}
-    assert kinds == {".py", ".pyi", ".pxd", ".h", ".so", ".json", ".properties", ".typed"}
+    assert kinds == {".py", ".pyi", ".pxd", ".h", ".so", ".json", ".properties", ".typed", ".html", ".css"}
     for wanted in (
         "py.typed",
         "_core/py.typed",

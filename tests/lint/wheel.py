@@ -26,6 +26,7 @@ NEEDED = (
     "kbroker/_core/timer/timing_wheel.pxd",
     "kbroker/_core/timer/timing_wheel.pyi",
     "kbroker/_core/py.typed",
+    "kbroker/spark/report/templates/report.html",
     "pyspark_kbroker.py",
 )
 

@@ -13,8 +13,9 @@ import pytest
 from kbroker.common.quotas import QuotaEntity
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.report.data import MEASURES, Client, ReportData
+from kbroker.spark.report.document import render_page
 from kbroker.spark.report.page import render
-from kbroker.spark.report.plots import byte_ticks, heat_map, paired_bars, ticks, time_ticks
+from kbroker.spark.report.plots import Line, Mark, Plot, byte_ticks, heat_map, paired_bars, ticks, time_ticks
 from kbroker.spark.report.write import write_report
 from kbroker.spark.tables.table import write_table
 from kbroker.spark.whatif.recommend import Need, Recommendation, needs_of_table, recommend
@@ -84,10 +85,39 @@ def test_scales() -> None:
     assert byte_ticks(3_000_000)[1] % 1024 == 0
     assert time_ticks(3_605, 7_195) == [4_200, 4_800, 5_400, 6_000, 6_600]
     assert len(time_ticks(0, 30 * 86_400)) <= 9
-    assert "svg" in heat_map(["a"], [[0, 0]], 0, 10, str, "t")
-    assert "no quota" in paired_bars(["a"], [None], [1.0], str, "t")
-    assert "logarithmic" in paired_bars(["a"], [1.0], [1000.0], str, "t")
-    assert "logarithmic" not in paired_bars(["a"], [1.0], [2.0], str, "t")
+    assert [mark for mark in marks(heat_map(["a"], [[0, 0]], 0, 10, str, "t")) if mark.title] == []
+    assert "no quota" in [mark.text for mark in marks(paired_bars(["a"], [None], [1.0], str, "t"))]
+    assert "logarithmic" in paired_bars(["a"], [1.0], [1000.0], str, "t").note
+    assert paired_bars(["a"], [1.0], [2.0], str, "t").note == ""
+
+
+def marks(plot: Plot) -> list[Mark]:
+    return [mark for drawing in plot.drawings for mark in drawing.marks]
+
+
+def test_every_value_is_text(tmp_path: Path) -> None:
+    """In each macro, as an attribute and between tags, a value shows the characters it has."""
+    nasty = '"><script>&amp;'
+    (tmp_path / "all.html").write_text(
+        '{% extends "page.html" %}{% from "parts.html" import legend, plot, table %}{% block body %}'
+        "{{ legend([name]) }}{{ table([name], [[name]], numbers=0) }}{{ plot(drawn) }}{% endblock %}"
+    )
+    drawn = heat_map([nasty], [[1.0, 2.0]], 0, 10, str, nasty)._replace(lines=[Line(nasty, [], 1)], note=nasty)
+    text = render_page(
+        "all.html",
+        folder=tmp_path,
+        name=nasty,
+        drawn=drawn,
+        title=nasty,
+        source=nasty,
+        made_at=NOW,
+        cards=[(nasty, nasty)],
+    )
+    reader = Checker()
+    reader.feed(text)
+    assert reader.open == []
+    assert "script" not in reader.seen
+    assert text.count("script") == text.count("&gt;&lt;script&gt;&amp;amp;") > 15
 
 
 def test_a_share_of_nothing() -> None:

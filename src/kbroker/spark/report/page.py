@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
-from html import escape
+from functools import partial
+from typing import NamedTuple
 
 from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
 from kbroker.spark import formatting as jobs
-from kbroker.spark.report.data import ReportData
-from kbroker.spark.report.document import LINES, cards, document, legend, table
-from kbroker.spark.report.plots import Line, Text, byte_ticks, heat_map, line_plot, paired_bars
+from kbroker.spark.report.data import Client, ReportData
+from kbroker.spark.report.document import LINES, render_page
+from kbroker.spark.report.plots import Line, Plot, Text, byte_ticks, heat_map, line_plot, paired_bars
 from kbroker.spark.whatif.quota_set import KEY_OF, TYPE_OF, QuotaSet
 from kbroker.spark.whatif.recommend import Need, Recommendation
 from kbroker.spark.whatif.replay_core import OPEN_LOOP
@@ -19,36 +20,40 @@ from kbroker.spark.whatif.replay_core import OPEN_LOOP
 def render(data: ReportData, made_at: datetime) -> str:
     """The whole page. Args: `made_at`: the time that the page states."""
     start, end = (datetime.fromtimestamp(s, timezone.utc) for s in (data.start_s, data.end_s))
-    title = f"Quotas and usage, {_span(start, end)} UTC"
-    body = [
-        f"<h1>{escape(title)}</h1>",
-        f'<p class="soft">{escape(data.source)} · made {made_at:%Y-%m-%d %H:%M} UTC by kbroker</p>',
-        _cards(data),
-        *_usage(data),
-        *_throttled(data),
-        *_recommended(data),
-        *_what_if(data),
-        *_clients(data),
-    ]
-    return document(title, body)
-
-
-def _cards(data: ReportData) -> str:
-    total = data.totals
-    return cards(
-        [
-            (jobs.count(total["requests"]), "requests"),
-            (jobs.count(total["clients"]), "clients"),
-            (jobs.size(total["request_bytes"]), "received"),
-            (jobs.size(total["response_bytes"]), "sent"),
-            (jobs.duration(total["logged_delay_ms"]), "of delay in the log"),
-            (jobs.duration(total["delay_ms"]), "of delay under the proposed quotas"),
-        ]
+    return render_page(
+        "report.html",
+        title=f"Quotas and usage, {_span(start, end)} UTC",
+        source=data.source,
+        made_at=made_at,
+        cards=_cards(data),
+        usage=_usage(data),
+        bin=_short(jobs.duration)(data.bin_s * 1000),
+        throttled=_delays(data, "logged_delay_ms", "Delay in the log, by client and time"),
+        highest=jobs.duration(_highest(data)),
+        found=data.recommendation,
+        quotas=_quotas(data, data.recommendation) if data.recommendation else None,
+        open_loop=f"{OPEN_LOOP[0].upper()}{OPEN_LOOP[1:]}",
+        delayed=_delayed_requests(data),
+        proposed=_delays(data, "delay_ms", "Delay under the proposed quotas, by client and time"),
+        delayed_seconds=_delayed_seconds(data),
+        clients=[_row(client) for client in data.clients],
+        others=data.others,
     )
 
 
-def _usage(data: ReportData) -> Iterable[str]:
-    yield "<h2>Usage over time</h2>"
+def _cards(data: ReportData) -> list[tuple[str, str]]:
+    total = data.totals
+    return [
+        (jobs.count(total["requests"]), "requests"),
+        (jobs.count(total["clients"]), "clients"),
+        (jobs.size(total["request_bytes"]), "received"),
+        (jobs.size(total["response_bytes"]), "sent"),
+        (jobs.duration(total["logged_delay_ms"]), "of delay in the log"),
+        (jobs.duration(total["delay_ms"]), "of delay under the proposed quotas"),
+    ]
+
+
+def _usage(data: ReportData) -> Iterable[Plot]:
     colours: dict[str, int] = {}  # a client has one colour in both plots
     for measure, what in (("request_bytes", "Bytes received per second"), ("response_bytes", "Bytes sent per second")):
         ranked = sorted(data.clients, key=lambda c: -sum(c.over_time[measure]))[: LINES - 1]
@@ -68,73 +73,39 @@ def _usage(data: ReportData) -> Iterable[str]:
         lines = [Line(c.name, values, colours[c.name]) for c, values in zip(ranked, named, strict=True)]
         if any(value > 0.5 for value in rest):
             lines.append(Line("all others", rest, 0, dashed=True))
-        yield f"<h3>{what}</h3>" + line_plot(
-            lines, data.start_s, data.end_s, _short(lambda v: jobs.size(v) + "/s"), what, byte_ticks
-        )
-    yield f'<p class="soft">Of the clients with the most; averages over {_bin(data)}.</p>'
+        per_second = _short(lambda v: jobs.size(v) + "/s")
+        yield line_plot(lines, data.start_s, data.end_s, per_second, what, byte_ticks)
 
 
-def _throttled(data: ReportData) -> Iterable[str]:
-    yield "<h2>Who was throttled, and when</h2>"
-    held = [client for client in data.clients if client.totals["logged_delay_ms"] > 0]
-    if not held:
-        yield "<p>Nobody: no response in this log carried a throttle time.</p>"
-        return
-    yield heat_map(
-        [client.name for client in held],
-        [client.over_time["logged_delay_ms"] for client in held],
-        data.start_s,
-        data.end_s,
-        jobs.duration,
-        "Delay in the log, by client and time",
-        _highest(data),
-    )
-    yield (
-        f'<p class="soft">Delay sent to clients, per {_bin(data)}; stronger is more, the strongest is '
-        f"{jobs.duration(_highest(data))}.</p>"
-    )
+def _delays(data: ReportData, measure: str, title: str) -> Plot | None:
+    """The delay of those clients that had one, over time; None where no client had one."""
+    held = [client for client in data.clients if client.totals[measure] > 0]
+    names, rows = [client.name for client in held], [client.over_time[measure] for client in held]
+    return heat_map(names, rows, data.start_s, data.end_s, jobs.duration, title, _highest(data)) if held else None
 
 
-def _recommended(data: ReportData) -> Iterable[str]:
-    found = data.recommendation
-    if found is None:
-        return
-    yield "<h2>Recommended quotas</h2>"
-    yield (
-        f"<p>The smallest that would have throttled each entity ({escape(found.by)}) in less than "
-        f"{found.share:.2%} of the seconds in which it sent anything. The default holds for each entity without a "
-        "separate quota.</p>"
-    )
+class _Quotas(NamedTuple):
+    """The recommended quotas: a plot for each kind, and the rows of the table."""
+
+    plots: list[tuple[str, Plot]]
+    rows: list[list[str]]
+
+
+def _quotas(data: ReportData, found: Recommendation) -> _Quotas:
     needs = {(need.entity, need.quota_type): need for need in found.needs}
-    rows, names, now, then = [], [], [], []
+    rows = []
+    bars: dict[str, list[tuple[str, float | None, float | None]]] = {}
     for entity, key, value, is_own in _compared(data, found):
-        need = needs.get((entity, TYPE_OF[key]))
-        had = _current(data, entity, key)
-        names.append(f"{_entity(entity)} · {TYPE_OF[key]}")
-        now.append(had)
-        then.append(value)
-        rows.append([_entity(entity), key, _limit(key, had), _limit(key, value), *_cost(need, key, is_own)])
+        name, need, had = str(entity), needs.get((entity, TYPE_OF[key])), _current(data, entity, key)
+        bars.setdefault(TYPE_OF[key], []).append((name, had, value))
+        rows.append([name, key, _limit(key, had), _limit(key, value), *_cost(need, key, is_own)])
     kinds = {TYPE_OF[key] for values in found.quotas().values() for key in values}
+    plots = []
     for kind in (kind for kind in KEY_OF if kind in kinds):
-        at = [i for i, name in enumerate(names) if name.endswith(f" · {kind}")]
-        key = KEY_OF[kind]
-        yield f"<h3>{escape(kind)}</h3>" + paired_bars(
-            [names[i].rpartition(" · ")[0] for i in at],
-            [now[i] for i in at],
-            [then[i] for i in at],
-            lambda v, key=key: _limit(key, v),  # type: ignore[misc]
-            f"{kind}: current and recommended quota",
-        )
-    yield legend(("current", "recommended"))
-    yield table(["Entity", "Quota", "Current", "Recommended", "Peak rate", "Seconds throttled"], rows, numbers=2)
-    if found.headroom is not None:
-        room = found.headroom
-        yield (
-            f'<p class="note">Threads: {room.capacity:,.0f} % to give (100 % is one thread). Used {room.mean:,.1f} % '
-            f"on average and {room.peak:,.1f} % in the busiest "
-            f"second, so {room.free:,.1f} % were free; all recommended "
-            f"request quotas together allow {room.recommended:,.1f} %.</p>"
-        )
+        names, now, then = zip(*bars[kind], strict=True)
+        text = partial(_limit, KEY_OF[kind])
+        plots.append((kind, paired_bars(names, now, then, text, f"{kind}: current and recommended quota")))
+    return _Quotas(plots, rows)
 
 
 def _compared(data: ReportData, found: Recommendation) -> Iterable[tuple[QuotaEntity, str, float | None, bool]]:
@@ -155,68 +126,37 @@ def _compared(data: ReportData, found: Recommendation) -> Iterable[tuple[QuotaEn
                     yield entity, key, default.get(key), False
 
 
-def _what_if(data: ReportData) -> Iterable[str]:
-    yield "<h2>What if: before and after</h2>"
-    yield f'<p class="note">The log replayed under the proposed quotas. {OPEN_LOOP[0].upper()}{OPEN_LOOP[1:]}.</p>'
+def _delayed_requests(data: ReportData) -> Plot:
     over = data.all_over_time
-    yield "<h3>Requests delayed per second</h3>" + line_plot(
-        [
-            Line("in the log", [v / data.bin_s for v in over["logged_delayed"]], 0),
-            Line("under the proposed quotas", [v / data.bin_s for v in over["delayed"]], 1),
-        ],
-        data.start_s,
-        data.end_s,
-        lambda v: f"{v:,.10g}",
-        "Requests delayed per second, before and after",
-    )
-    held = [client for client in data.clients if client.totals["delay_ms"] > 0]
-    if not held:
-        yield "<p>Under the proposed quotas no client would have been delayed.</p>"
-        return
-    yield "<h3>Delay under the proposed quotas</h3>" + heat_map(
-        [client.name for client in held],
-        [client.over_time["delay_ms"] for client in held],
-        data.start_s,
-        data.end_s,
-        jobs.duration,
-        "Delay under the proposed quotas, by client and time",
-        _highest(data),
-    )
-    chosen = [
-        client for client in data.clients if client.totals["delayed_seconds"] or client.totals["logged_delayed_seconds"]
+    lines = [
+        Line("in the log", [v / data.bin_s for v in over["logged_delayed"]], 0),
+        Line("under the proposed quotas", [v / data.bin_s for v in over["delayed"]], 1),
     ]
-    yield "<h3>Seconds with a delay</h3>" + paired_bars(
-        [client.name for client in chosen],
-        [float(client.totals["logged_delayed_seconds"]) for client in chosen],
-        [float(client.totals["delayed_seconds"]) for client in chosen],
-        lambda v: f"{v:,.0f} s",
-        "Seconds with a delay by client, before and after",
-    )
-    yield legend(("in the log", "under the proposed quotas"))
+    title = "Requests delayed per second, before and after"
+    return line_plot(lines, data.start_s, data.end_s, lambda v: f"{v:,.10g}", title)
 
 
-def _clients(data: ReportData) -> Iterable[str]:
-    yield "<h2>Clients</h2>"
-    rows = []
-    for client in data.clients:
-        t = client.totals
-        rows.append(
-            [
-                client.name,
-                jobs.count(t["requests"]),
-                jobs.size(t["request_bytes"]),
-                jobs.size(t["response_bytes"]),
-                jobs.duration(t["logged_delay_ms"]),
-                jobs.duration(t["delay_ms"]),
-                jobs.count(t["delayed"]),
-                jobs.duration(t["longest_delay_ms"]),
-                f"{t['delayed_seconds']:,} of {t['active_seconds']:,}",
-            ]
-        )
-    header = ["Client", "Requests", "In", "Out", "Delay, log", "Delay, proposed", "Delayed", "Longest", "Seconds"]
-    yield table(header, rows, numbers=1)
-    if data.others:
-        yield f'<p class="soft">{data.others:,} more clients are in the sums.</p>'
+def _delayed_seconds(data: ReportData) -> Plot:
+    measures = ("logged_delayed_seconds", "delayed_seconds")
+    chosen = [client for client in data.clients if any(client.totals[measure] for measure in measures)]
+    before, after = ([float(client.totals[measure]) for client in chosen] for measure in measures)
+    title = "Seconds with a delay by client, before and after"
+    return paired_bars([client.name for client in chosen], before, after, lambda v: f"{v:,.0f} s", title)
+
+
+def _row(client: Client) -> list[str]:
+    t = client.totals
+    return [
+        client.name,
+        jobs.count(t["requests"]),
+        jobs.size(t["request_bytes"]),
+        jobs.size(t["response_bytes"]),
+        jobs.duration(t["logged_delay_ms"]),
+        jobs.duration(t["delay_ms"]),
+        jobs.count(t["delayed"]),
+        jobs.duration(t["longest_delay_ms"]),
+        f"{t['delayed_seconds']:,} of {t['active_seconds']:,}",
+    ]
 
 
 def _span(start: datetime, end: datetime) -> str:
@@ -224,11 +164,6 @@ def _span(start: datetime, end: datetime) -> str:
     clock = "%H:%M:%S" if (end - start).total_seconds() < 1800 else "%H:%M"
     other_day = "%Y-%m-%d " if end.date() != start.date() else ""
     return f"{start:%Y-%m-%d} {start:{clock}} to {end:{other_day + clock}}"
-
-
-def _bin(data: ReportData) -> str:
-    """How long a bin of time is."""
-    return _short(jobs.duration)(data.bin_s * 1000)
 
 
 def _short(text: Text) -> Text:
@@ -245,10 +180,6 @@ def _highest(data: ReportData) -> float:
     """Of both heat maps, so that their colours mean the same."""
     measures = ("logged_delay_ms", "delay_ms")
     return max((max(c.over_time[m], default=0.0) for c in data.clients for m in measures), default=0.0)
-
-
-def _entity(entity: QuotaEntity) -> str:
-    return str(entity)
 
 
 def _current(data: ReportData, entity: QuotaEntity, key: str) -> float | None:

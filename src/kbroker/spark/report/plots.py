@@ -1,11 +1,13 @@
-"""Plots as inline SVG: no script, no font, no file beside them; colours are the page's, and follow its theme."""
+"""Plots as shapes of inline SVG: no script, no font, no file beside them; colours are the page's, and follow its theme.
+
+What is drawn is a `Plot`; the macro `plot` of templates/parts.html writes it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from html import escape
 from typing import NamedTuple
 
 WIDE, NARROW = 920, 440  # of a page on a desk, and on a phone
@@ -21,6 +23,36 @@ class Line(NamedTuple):
     values: Sequence[float]
     colour: int
     dashed: bool = False
+
+
+class Mark(NamedTuple):
+    """One element of SVG. Its attributes (None: left out), text and title are written as text, never as markup."""
+
+    tag: str
+    attributes: Mapping[str, object]
+    text: str = ""
+    title: str = ""
+
+
+class Drawing(NamedTuple):
+    """Marks for one width of page; `name` is its class in the style."""
+
+    name: str
+    width: int
+    height: int
+    marks: Sequence[Mark]
+
+
+class Plot(NamedTuple):
+    """The drawings of one title, for desks and for phones, with the lines of a legend and a note below."""
+
+    title: str
+    drawings: Sequence[Drawing]
+    lines: Sequence[Line] = ()
+    note: str = ""
+
+
+Draw = Callable[[int], tuple[list[Mark], int]]  # of a width: marks and height
 
 
 def ticks(highest: float, about: int = 4) -> list[float]:
@@ -58,33 +90,35 @@ def clock_text(second: float, span_s: float) -> str:
     return f"{moment:%H:%M}" if span_s > 1_800 else f"{moment:%H:%M:%S}"
 
 
-def _time_axis(start: float, end: float, height: int, left: int, width: int) -> list[str]:
+def text_mark(text: str, x: float, y: float, anchor: str) -> Mark:
+    """A text that begins, ends or has its middle at x."""
+    return Mark("text", {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}, text)
+
+
+def _time_axis(start: float, end: float, height: int, left: int, width: int) -> list[Mark]:
     inner = width - left - RIGHT
-    parts = []
+    marks = []
     for tick in time_ticks(start, end, 7 if width == WIDE else 4):
         x = left + inner * (tick - start) / (end - start)
         anchor = "end" if x > width - RIGHT - 24 else "start" if x < left + 8 else "middle"
-        parts.append(
-            f'<text x="{x:.1f}" y="{height - 8}" text-anchor="{anchor}">{clock_text(tick, end - start)}</text>'
-        )
-    return parts
+        marks.append(text_mark(clock_text(tick, end - start), x, height - 8, anchor))
+    return marks
 
 
-def value_axis(scale: Sequence[tuple[float, str]], width: int) -> list[str]:
+def value_axis(scale: Sequence[tuple[float, str]], width: int) -> list[Mark]:
     """Grid lines with their texts. Args: `scale`: place and text of each."""
-    return [
-        part
-        for y, text in scale
-        for part in (
-            f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>',
-            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>',
+    marks = []
+    for y, text in scale:
+        marks.append(
+            Mark("line", {"class": "grid", "x1": LEFT, "x2": width - RIGHT, "y1": f"{y:.1f}", "y2": f"{y:.1f}"})
         )
-    ]
+        marks.append(text_mark(text, LEFT - 6, y + 4, "end"))
+    return marks
 
 
 def line_plot(
     lines: Sequence[Line], start: float, end: float, text: Text, title: str, scale_of: Scale = ticks, height: int = 230
-) -> str:
+) -> Plot:
     """Values over time, all lines of one length. Args: `start`, `end`: seconds since 1970; `text`: of a value."""
     scale = scale_of(max((max(line.values, default=0) for line in lines), default=0))
     top, bottom = TOP, height - BOTTOM
@@ -92,32 +126,24 @@ def line_plot(
     def place(value: float) -> float:
         return bottom - (bottom - top) * value / scale[-1]
 
-    def draw(width: int) -> tuple[list[str], int]:
+    def draw(width: int) -> tuple[list[Mark], int]:
         inner = width - LEFT - RIGHT
-        parts = value_axis([(place(tick), text(tick)) for tick in scale], width)
+        marks = value_axis([(place(tick), text(tick)) for tick in scale], width)
         for line in lines:
-            count = max(len(line.values) - 1, 1)
-            points = " ".join(
-                f"{LEFT + inner * i / count:.1f},{place(value):.1f}" for i, value in enumerate(line.values)
-            )
-            dash = ' stroke-dasharray="5 4"' if line.dashed else ""
-            parts.append(
-                f'<polyline class="line c{line.colour}" points="{points}"{dash}>'
-                f"<title>{escape(line.name)}</title></polyline>"
-            )
-        return parts + _time_axis(start, end, height, LEFT, width), height
+            last = max(len(line.values) - 1, 1)
+            points = " ".join(f"{LEFT + inner * i / last:.1f},{place(v):.1f}" for i, v in enumerate(line.values))
+            dash = "5 4" if line.dashed else None
+            attributes = {"class": f"line c{line.colour}", "points": points, "stroke-dasharray": dash}
+            marks.append(Mark("polyline", attributes, title=line.name))
+        return marks + _time_axis(start, end, height, LEFT, width), height
 
-    legend = "".join(
-        f'<span><i class="b{line.colour}{" dashed" if line.dashed else ""}"></i>{escape(line.name)}</span>'
-        for line in lines
-    )
-    return for_both_widths(draw, title) + f'<p class="legend">{legend}</p>'
+    return Plot(title, for_both_widths(draw), lines)
 
 
 def heat_map(
     names: Sequence[str], rows: Sequence[Sequence[float]], start: float, end: float, text: Text, title: str,
     highest: float | None = None,
-) -> str:  # fmt: skip
+) -> Plot:  # fmt: skip
     """A row of cells per name, darker where the value is higher (by its root, so that small ones show).
 
     Args: `highest`: what is darkest, by default the highest value; give it where two maps are compared.
@@ -125,35 +151,35 @@ def heat_map(
     high = highest if highest is not None else max((max(row, default=0) for row in rows), default=0)
     cell = 20
 
-    def draw(width: int) -> tuple[list[str], int]:
+    def shade(value: float) -> str:
+        return f"{0.15 + 0.85 * math.sqrt(min(value / high, 1)) if high > 0 else 0:.2f}"
+
+    def draw(width: int) -> tuple[list[Mark], int]:
         # where there is no room beside the cells, a name stands above its own
         left, above = (190, 0) if width == WIDE else (RIGHT, 18)
         height = TOP + (cell + above) * len(names) + BOTTOM
         inner = width - left - RIGHT
-        parts = []
+        marks = []
         for number, (name, row) in enumerate(zip(names, rows, strict=True)):
             y = TOP + (cell + above) * number
-            parts.append(_name(name, 27, 190 - 6, y + 14) if not above else _name(name, 48, left, y + 13, "start"))
-            y += above
-            parts.append(f'<rect class="empty" x="{left}" y="{y + 1}" width="{inner}" height="{cell - 2}"/>')
+            marks.append(_name(name, 27, 190 - 6, y + 14) if not above else _name(name, 48, left, y + 13, "start"))
+            band = {"y": y + above + 1, "height": cell - 2}
+            marks.append(Mark("rect", {"class": "empty", "x": left, "width": inner, **band}))
             step = inner / max(len(row), 1)
             for i, value in enumerate(row):
                 if value > 0:
-                    share = 0.15 + 0.85 * math.sqrt(min(value / high, 1)) if high > 0 else 0
                     when = clock_text(start + (end - start) * i / len(row), 0)
-                    parts.append(
-                        f'<rect class="heat" x="{left + i * step:.1f}" y="{y + 1}" width="{step + 0.3:.1f}" '
-                        f'height="{cell - 2}" opacity="{share:.2f}"><title>{escape(name)}, {when}: '
-                        f"{escape(text(value))}</title></rect>"
-                    )
-        return parts + _time_axis(start, end, height, left, width), height
+                    place = {"x": f"{left + i * step:.1f}", "width": f"{step + 0.3:.1f}", **band}
+                    attributes = {"class": "heat", **place, "opacity": shade(value)}
+                    marks.append(Mark("rect", attributes, title=f"{name}, {when}: {text(value)}"))
+        return marks + _time_axis(start, end, height, left, width), height
 
-    return for_both_widths(draw, title)
+    return Plot(title, for_both_widths(draw))
 
 
 def paired_bars(
     names: Sequence[str], before: Sequence[float | None], after: Sequence[float | None], text: Text, title: str
-) -> str:
+) -> Plot:
     """Two bars per name, on a scale of powers of ten where the values differ a lot; None is said, not drawn."""
     known = [v for v in [*before, *after] if v]
     high, low = max(known, default=1.0), min(known, default=1.0)
@@ -165,38 +191,31 @@ def paired_bars(
             return 0.0
         return 0.08 + 0.92 * math.log(value / low) / math.log(high / low) if is_log else value / high
 
-    def draw(width: int) -> tuple[list[str], int]:
+    def draw(width: int) -> tuple[list[Mark], int]:
         left, above = (250, 0) if width == WIDE else (RIGHT, 18)
         inner = width - left - 110
-        parts = []
+        marks = []
         for number, name in enumerate(names):
             y = TOP + (row + above) * number
-            parts.append(_name(name, 38, left - 8, y + 21) if not above else _name(name, 48, left, y + 13, "start"))
-            for place, (value, colour) in enumerate(((before[number], 0), (after[number], 1))):
-                at = y + above + 3 + 16 * place
+            marks.append(_name(name, 38, left - 8, y + 21) if not above else _name(name, 48, left, y + 13, "start"))
+            for colour, value in enumerate((before[number], after[number])):
+                at = y + above + 3 + 16 * colour
                 size = inner * share(value) if value else 0
-                parts.append(f'<rect class="f{colour}" x="{left}" y="{at}" width="{size:.1f}" height="13" rx="2"/>')
+                bar = {"class": f"f{colour}", "x": left, "y": at, "width": f"{size:.1f}", "height": 13, "rx": 2}
                 label = "no quota" if value is None else text(value)
-                parts.append(f'<text x="{left + size + 6:.1f}" y="{at + 11}">{escape(label)}</text>')
-        return parts, TOP + (row + above) * len(names) + 6
+                marks += [Mark("rect", bar), text_mark(label, left + size + 6, at + 11, "start")]
+        return marks, TOP + (row + above) * len(names) + 6
 
-    said = '<p class="soft">Lengths are logarithmic.</p>' if is_log else ""  # a bar must not look as half of another
-    return for_both_widths(draw, title) + said
+    # a bar must not look as half of another
+    return Plot(title, for_both_widths(draw), note="Lengths are logarithmic." if is_log else "")
 
 
-def _name(name: str, most: int, x: float, y: float, anchor: str = "end") -> str:
+def _name(name: str, most: int, x: float, y: float, anchor: str = "end") -> Mark:
     """A name that stands beside or above what belongs to it, cut to `most` characters."""
-    shown = name if len(name) <= most else name[: most - 1] + "…"
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escape(shown)}</text>'
+    return text_mark(name if len(name) <= most else name[: most - 1] + "…", x, y, anchor)
 
 
-def for_both_widths(draw: Callable[[int], tuple[list[str], int]], title: str) -> str:
-    """A plot twice, for desks and for phones; the page's style shows one of them. Args: `draw`: parts and height."""
-    found = []
-    for width, name in ((WIDE, "wide"), (NARROW, "narrow")):
-        parts, height = draw(width)
-        found.append(
-            f'<svg class="{name}" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">'
-            f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
-        )
-    return "".join(found)
+def for_both_widths(draw: Draw) -> list[Drawing]:
+    """A drawing for desks and one for phones; the page's style shows one of them."""
+    widths = (("wide", WIDE), ("narrow", NARROW))
+    return [Drawing(name, width, height, marks) for name, width in widths for marks, height in [draw(width)]]

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 OLDEST_PYSPARK, FIRST_TOO_NEW_PYSPARK = (4, 2), (4, 4)
 _INSTALL = 'pip install "kbroker[spark]"'
-_MODULES = ("pyspark", "pyarrow", "pandas")  # pandas: Spark asks for it before it runs a function over Arrow batches
+_MODULES = (
+    "pyspark",
+    "pyarrow",
+    "pandas",
+    "jinja2",
+)  # pandas: Spark asks for it before it runs a function over Arrow batches
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
