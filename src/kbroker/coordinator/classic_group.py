@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.common.java.java_hash import hash_map_order
-from kbroker.coordinator.group_records import CommittedOffset, StoredGroup, StoredMember
+from kbroker.coordinator.group_offsets import GroupOffsets
+from kbroker.coordinator.group_records import StoredGroup, StoredMember
 from kbroker.protocol import codec
 
 CONSUMER = "consumer"
@@ -109,7 +110,7 @@ class Member:
 
 @dataclass(eq=False)
 class ClassicGroup:
-    """A group and its committed offsets."""
+    """A group and its offsets."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -124,7 +125,7 @@ class ClassicGroup:
     pending_syncs: set[str] = field(default_factory=set)
     subscribed_topics: frozenset[str] | None = None
     new_member_added: bool = False
-    offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
+    offsets: GroupOffsets = field(default_factory=GroupOffsets)
     is_stored: bool = False  # the log has a record of the group itself
     is_known: bool = False  # a client has used it: even an empty one stays until the next expiry of offsets
     lock: threading.RLock = field(default_factory=threading.RLock)

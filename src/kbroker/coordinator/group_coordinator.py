@@ -1,20 +1,19 @@
-"""The coordinator of classic groups: their membership, their committed offsets, and what is remembered of both.
+"""The coordinator of classic groups: their membership, their offsets, and the partitions they are loaded from.
 
-Lock order: a group's lock, then ``GroupCoordinator._lock``; the log is appended to under the group's lock, so that its
-records are in the order of what happened, and no disk is waited for under it.
-Source: ``GroupCoordinator``, ``OffsetMetadataManager``.
+Lock order: groups' locks, then ``GroupMap``'s; the log is appended to under the group's lock, so that its records are
+in the order of what happened, and no disk is waited for under it.
+Source: ``GroupCoordinator``, ``GroupCoordinatorService``.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.purgatory import Purgatory
-from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import (
@@ -25,16 +24,18 @@ from kbroker.coordinator.classic_group import (
     SyncCallback,
     SyncResult,
 )
-from kbroker.coordinator.group_records import CommittedOffset, OffsetKey, StoredGroup
-from kbroker.coordinator.internal_topic import InternalTopic, Written
+from kbroker.coordinator.group_map import GroupMap
+from kbroker.coordinator.group_offsets import Place
+from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.coordinator.internal_topic import InternalTopic, TransactionalProducer, UnreadableError
 from kbroker.coordinator.membership import JoinRequest, LeavingMember, Membership, SyncRequest
-from kbroker.coordinator.offsets_log import OffsetsLog
+from kbroker.coordinator.offset_metadata_manager import FetchedOffsets, OffsetMetadataManager
+from kbroker.coordinator.offsets_loader import OffsetsLoader
+from kbroker.coordinator.offsets_log import OFFSETS_TOPIC, OffsetsLog, Unserved
+
+__all__ = ["OFFSETS_TOPIC", "DescribedGroup", "DescribedMember", "GroupCoordinator", "GroupSettings", "ListedGroup"]
 
 logger = get_logger(__name__)
-
-OFFSETS_TOPIC = "__consumer_offsets"
-
-Place = tuple[str, int]  # topic and partition
 
 
 class GroupSettings(NamedTuple):
@@ -87,6 +88,8 @@ class GroupCoordinator:
         self._clock = clock
         self._settings = GroupSettings() if settings is None else settings
         self._log = OffsetsLog(topic, clock)
+        self._loader = OffsetsLoader(topic)
+        self._load_lock = threading.Lock()  # one partition is loaded or unloaded at a time; taken before groups' locks
         self._joins = Purgatory("Rebalance", clock)
         self._heartbeats = Purgatory("Heartbeat", clock)
         self._membership = Membership(
@@ -97,28 +100,18 @@ class GroupCoordinator:
             initial_delay_ms=self._settings.initial_rebalance_delay_ms,
             max_size=self._settings.max_size,
         )
-        self._lock = threading.Lock()
-        self._groups: dict[str, ClassicGroup] = {}
-        self._closed = False
+        self._groups = GroupMap(self._log, self._membership.dismiss)
+        self._offsets = OffsetMetadataManager(
+            clock, self._log, self._groups, self._membership.touch, self._settings.offsets_retention_ms
+        )
 
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
         """Load groups and offsets from the log; loaded members must send a request within their session timeout."""
-        groups = offsets = 0
-        for key, value in self._log.replay():
-            group = self._groups.setdefault(key.group_id, ClassicGroup(key.group_id))
-            if isinstance(value, StoredGroup):
-                group.restore(value)
-                groups += 1
-            elif isinstance(key, OffsetKey):
-                group.offsets[key.topic, key.partition] = value
-                offsets += 1
-        for group in self._groups.values():
-            with group.lock:
-                self._membership.resume(group)
-        if self._groups:
-            logger.info("loaded %d groups and %d committed offsets", groups, offsets)
+        self._log.note_loaded_count()
+        with self._load_lock:
+            self._load(range(self._log.partition_count))
 
     def run_join_reaper(self) -> None:
         """Expire joins and syncs until closed; blocks, so it needs its own thread."""
@@ -140,29 +133,86 @@ class GroupCoordinator:
 
     def close(self) -> None:
         """Complete all delayed requests with NOT_COORDINATOR and end the reapers. Idempotent."""
-        with self._lock:
-            self._closed = True
-            groups = list(self._groups.values())
-        for group in groups:
-            with group.lock:
-                if group.state is not GroupState.DEAD:
-                    self._membership.dismiss(group, Errors.NOT_COORDINATOR)
+        self._groups.close(Errors.NOT_COORDINATOR)
         self._joins.close()
         self._heartbeats.close()
+
+    # ------------------------------------------------------------ partitions
 
     def prepare(self) -> None:
         """Create the offsets topic if it does not exist; that takes a while. Raises: KafkaError."""
         self._log.prepare()
 
     def check(self, group_id: str) -> None:
-        """Raises: KafkaError NOT_COORDINATOR if the group's partition of the offsets topic could not be read."""
+        """Raises: KafkaError NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS if the group's partition is not served."""
         self._log.check(group_id)
+
+    def partition_for(self, group_id: str) -> int:
+        """The partition of the offsets topic that a group's records are in, once the topic exists."""
+        return self._log.partition_for(group_id)
 
     @property
     def partition_counts(self) -> tuple[int, int]:
         """Partitions of the offsets topic whose groups are served, and those that could not be read."""
-        failed = len(self._log.unreadable)
-        return max(0, self._log.partition_count - failed), failed
+        unserved = self._log.unserved
+        failed = sum(why.is_unreadable for why in unserved.values())
+        return max(0, self._log.partition_count - len(unserved)), failed
+
+    def load_partition(self, index: int) -> None:
+        """Serve the groups of a partition that is not served: this broker leads it now, or it was repaired.
+
+        Clients get COORDINATOR_LOAD_IN_PROGRESS until this returns. Nothing happens if its groups are served.
+        """
+        with self._load_lock:
+            if index in self._log.unserved:
+                reason = f"{OFFSETS_TOPIC}-{index} is being loaded"
+                self._log.refuse(index, Unserved(Errors.COORDINATOR_LOAD_IN_PROGRESS, reason))
+                self._load([index])
+
+    def unload_partition(self, index: int) -> None:
+        """Serve the groups of a partition no longer: another broker leads it.
+
+        Delayed requests and all later ones get NOT_COORDINATOR; nothing is written to the log.
+        """
+        with self._load_lock:
+            self._offsets.refuse(index, Unserved(Errors.NOT_COORDINATOR, f"{OFFSETS_TOPIC}-{index} was unloaded"))
+            count = self._groups.unload(
+                lambda group_id: self._log.partition_for(group_id) == index, Errors.NOT_COORDINATOR
+            )
+            self._offsets.unload_transactions(index)
+        logger.info("unloaded %s-%d with %d groups", OFFSETS_TOPIC, index, count)
+
+    def _load(self, indexes: Collection[int]) -> None:
+        """Load partitions and serve those that can be read to their end."""
+        loaded = self._loader.load(indexes)
+        for index, error in loaded.unreadable.items():
+            self._fence(index, error)
+        self._groups.add(loaded.groups)
+        self._offsets.load_transactions(loaded.open_transactions)
+        for index in indexes:
+            if index not in loaded.unreadable:
+                self._log.serve(index)
+        for group in loaded.groups.values():
+            with group.lock:
+                if group.state is not GroupState.DEAD:
+                    self._membership.resume(group)
+        if loaded.groups:
+            offsets = sum(len(group.offsets.committed) for group in loaded.groups.values())
+            logger.info("loaded %d groups and %d committed offsets", len(loaded.groups), offsets)
+
+    def _fence(self, index: int, error: UnreadableError) -> None:
+        reason = f"{OFFSETS_TOPIC}-{index} cannot be read: {error}"
+        self._log.refuse(index, Unserved(Errors.NOT_COORDINATOR, reason, is_unreadable=True))
+        folder = self._log.topic.folder(index)
+        logger.error(
+            "%s-%d in %s cannot be read: %s. Its groups are not served (NOT_COORDINATOR) and nothing is written to it; "
+            "%s, then start it again",
+            OFFSETS_TOPIC,
+            index,
+            folder,
+            error,
+            error.way_out or f"stop the broker and run: kbroker log verify --repair {folder}",
+        )
 
     # ------------------------------------------------------------ membership
 
@@ -177,7 +227,7 @@ class GroupCoordinator:
         if error is not Errors.NONE:
             on_joined(JoinResult(error, request.member_id))
             return
-        with self._locked(request.group_id, create=not request.member_id) as group:
+        with self._groups.locked(request.group_id, create=not request.member_id) as group:
             if group is None:
                 on_joined(JoinResult(Errors.UNKNOWN_MEMBER_ID, request.member_id))
             else:
@@ -188,7 +238,7 @@ class GroupCoordinator:
         if not request.group_id:
             on_synced(SyncResult(Errors.INVALID_GROUP_ID))
             return
-        with self._locked(request.group_id) as group:
+        with self._groups.locked(request.group_id) as group:
             if group is None:
                 on_synced(SyncResult(Errors.UNKNOWN_MEMBER_ID))
             else:
@@ -198,7 +248,7 @@ class GroupCoordinator:
         """Extend a session."""
         if not group_id:
             return Errors.INVALID_GROUP_ID
-        with self._locked(group_id) as group:
+        with self._groups.locked(group_id) as group:
             if group is None:
                 return Errors.UNKNOWN_MEMBER_ID
             return self._membership.heartbeat(group, member_id, group_instance_id, generation_id)
@@ -207,7 +257,7 @@ class GroupCoordinator:
         """Remove members, one error code each. Raises: KafkaError INVALID_GROUP_ID."""
         if not group_id:
             raise KafkaError(Errors.INVALID_GROUP_ID)
-        with self._locked(group_id) as group:
+        with self._groups.locked(group_id) as group:
             if group is None:
                 return [Errors.UNKNOWN_MEMBER_ID] * len(leaving)
             return self._membership.leave(group, leaving)
@@ -222,117 +272,76 @@ class GroupCoordinator:
         generation_id: int,
         offsets: Mapping[Place, CommittedOffset],
     ) -> None:
-        """Commit offsets; when this returns they are in the log, and on disk if the topic's settings require it.
+        """Commit offsets: see ``OffsetMetadataManager.commit``."""
+        self._offsets.commit(group_id, member_id, group_instance_id, generation_id, offsets)
 
-        Raises: KafkaError, and nothing was committed (a failed wait for the disk excepted): GROUP_ID_NOT_FOUND for a
-        member of a group that does not exist.
-        """
-        with self._locked(group_id, create=generation_id < 0) as group:
-            if group is None:
-                raise KafkaError(Errors.GROUP_ID_NOT_FOUND)
-            error = _commit_error(group, member_id, group_instance_id, generation_id)
-            if error is not Errors.NONE:
-                raise KafkaError(error)
-            written = self._put(group, offsets)
-            if member_id:
-                self._membership.touch(group, member_id)
-        if written is not None:
-            written.await_disk()
+    def commit_transactional(
+        self,
+        group_id: str,
+        member_id: str,
+        group_instance_id: str | None,
+        generation_id: int,
+        producer: TransactionalProducer,
+        offsets: Mapping[Place, CommittedOffset],
+    ) -> None:
+        """Commit offsets as a part of a transaction: see ``OffsetMetadataManager.commit_transactional``."""
+        self._offsets.commit_transactional(group_id, member_id, group_instance_id, generation_id, producer, offsets)
 
-    def _put(self, group: ClassicGroup, offsets: Mapping[Place, CommittedOffset]) -> Written | None:
-        if not offsets:
-            return None
-        try:
-            records = [
-                (group_records.offset_key(group.group_id, topic, partition), group_records.encode_offset(value))
-                for (topic, partition), value in offsets.items()
-            ]
-        except ProtocolError as error:  # metadata that the configuration allows but the record format does not
-            raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, str(error)) from error
-        written = self._log.append(group.group_id, records)
-        group.offsets.update(offsets)
-        group.is_known = True
-        return written
+    def complete_transaction(
+        self,
+        partition_index: int,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        transaction_version: int,
+    ) -> Errors:
+        """End a transaction on a partition of the offsets topic: see ``OffsetMetadataManager.complete_transaction``."""
+        return self._offsets.complete_transaction(
+            partition_index, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
+        )
+
+    def open_producers(self, partition_index: int) -> list[int]:
+        """The producers whose transactions have pending offsets in a partition of the offsets topic."""
+        return self._offsets.open_producers(partition_index)
 
     def committed(self, group_id: str, places: Iterable[Place] | None = None) -> dict[Place, CommittedOffset]:
         """Committed offsets of these partitions, of all when None; those without one are left out."""
-        with self._locked(group_id) as group:
-            if group is None:
-                return {}
-            if places is None:
-                return dict(group.offsets)
-            return {place: group.offsets[place] for place in places if place in group.offsets}
+        return self._offsets.fetch(group_id, places, require_stable=False).committed
+
+    def fetch_offsets(self, group_id: str, places: Iterable[Place] | None, require_stable: bool) -> FetchedOffsets:
+        """Committed offsets, and with ``require_stable`` the places whose offset a transaction is about to change."""
+        return self._offsets.fetch(group_id, places, require_stable)
 
     def delete_offsets(self, group_id: str, places: Iterable[Place]) -> dict[Place, Errors]:
-        """Delete committed offsets, except of topics that a member is subscribed to.
+        """Delete committed and pending offsets, except of topics that a member is subscribed to.
 
         Raises: KafkaError INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
         """
-        if not group_id:
-            raise KafkaError(Errors.INVALID_GROUP_ID)
-        with self._locked(group_id) as group:
-            if group is None:
-                raise KafkaError(Errors.GROUP_ID_NOT_FOUND)
-            if group.state is not GroupState.EMPTY and not group.is_consumer_group:
-                raise KafkaError(Errors.NON_EMPTY_GROUP)
-            subscribed = Errors.GROUP_SUBSCRIBED_TO_TOPIC
-            results = {place: subscribed if group.is_subscribed(place[0]) else Errors.NONE for place in places}
-            self._forget_offsets(group, [place for place, error in results.items() if error is Errors.NONE])
-            return results
-
-    def _forget_offsets(self, group: ClassicGroup, places: Iterable[Place]) -> None:
-        present = [place for place in places if place in group.offsets]
-        if present:
-            keys = [group_records.offset_key(group.group_id, topic, partition) for topic, partition in present]
-            self._log.append(group.group_id, [(key, None) for key in keys])
-            for place in present:
-                del group.offsets[place]
+        return self._offsets.delete(group_id, places)
 
     def topic_deleted(self, name: str) -> None:
-        """Remove the committed offsets of a deleted topic; if it is ``__consumer_offsets``, drop all groups."""
+        """Remove the offsets of a deleted topic; if it is ``__consumer_offsets``, drop all groups."""
         if name == OFFSETS_TOPIC:
-            self._log.forget_damage()
-        for group_id in self._group_ids():
-            with self._locked(group_id) as group:
-                if group is None:
-                    continue
-                if name == OFFSETS_TOPIC:
-                    self._drop(group, Errors.NOT_COORDINATOR)
-                    continue
-                try:
-                    self._forget_offsets(group, [place for place in group.offsets if place[0] == name])
-                except KafkaError as error:
-                    logger.warning(
-                        "group %s: cannot delete the offsets of the deleted topic %s: %s", group_id, name, error
-                    )
+            self._log.serve_all()
+            self._groups.unload(lambda group_id: True, Errors.NOT_COORDINATOR)
+            self._offsets.unload_all_transactions()
+            return
+        for group_id in self._groups.ids():
+            try:
+                self._offsets.delete_topic(group_id, name)
+            except KafkaError as error:
+                logger.warning("group %s: cannot delete the offsets of the deleted topic %s: %s", group_id, name, error)
 
     def expire_offsets(self) -> int:
         """Remove offsets unused for ``offsets.retention.minutes``, and groups without any; return how many."""
-        count = 0
-        for group_id in self._group_ids():
-            if self._closed:
-                break
-            with self._locked(group_id) as group:
-                if group is None:
-                    continue
-                expired = _expired(group, self._clock.wall_ms(), self._settings.offsets_retention_ms)
-                try:
-                    self._forget_offsets(group, expired)
-                    if group.state is GroupState.EMPTY and not group.offsets and not group.pending_joins:
-                        self._bury(group)
-                except KafkaError as error:
-                    logger.warning("group %s: cannot expire offsets: %s", group_id, error)
-                    continue
-                count += len(expired)
-        if count:
-            logger.info("%d committed offsets expired", count)
-        return count
+        return self._offsets.expire()
 
     # ------------------------------------------------------------ administration
 
     def describe(self, group_id: str) -> DescribedGroup | None:
         """Describe a group; None if it does not exist."""
-        with self._locked(group_id) as group:
+        with self._groups.locked(group_id) as group:
             if group is None:
                 return None
             stable = group.state is GroupState.STABLE
@@ -351,120 +360,30 @@ class GroupCoordinator:
             return DescribedGroup(group_id, group.state, group.protocol_type or "", protocol_name, members)
 
     def list_groups(self) -> list[ListedGroup]:
-        """All groups."""
+        """All groups. Raises: KafkaError COORDINATOR_LOAD_IN_PROGRESS while some are not known yet."""
+        self._log.check_loaded()
         found = []
-        for group_id in self._group_ids():
-            with self._locked(group_id) as group:
-                if group is not None:
-                    found.append(ListedGroup(group_id, group.protocol_type or "", group.state))
+        for group_id in self._groups.ids():
+            try:
+                with self._groups.locked(group_id) as group:
+                    if group is not None:
+                        found.append(ListedGroup(group_id, group.protocol_type or "", group.state))
+            except KafkaError as error:
+                if error.error is not Errors.NOT_COORDINATOR:  # another broker lists those
+                    raise
         return found
 
     def delete(self, group_id: str) -> None:
         """Forget a group that has no members. Raises: KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
-        with self._locked(group_id) as group:
+        with self._groups.locked(group_id) as group:
             if group is None:
                 raise KafkaError(Errors.GROUP_ID_NOT_FOUND)
             if group.state is not GroupState.EMPTY:
                 raise KafkaError(Errors.NON_EMPTY_GROUP)
-            self._bury(group)
-
-    def _bury(self, group: ClassicGroup) -> None:
-        group_id = group.group_id
-        tombstones = [group_records.offset_key(group_id, topic, partition) for topic, partition in group.offsets]
-        if group.is_stored:
-            tombstones.append(group_records.group_key(group_id))
-        if tombstones:
-            self._log.append(group_id, [(key, None) for key in tombstones])
-        self._drop(group, Errors.UNKNOWN_MEMBER_ID)
-
-    # ------------------------------------------------------------ groups
+            self._offsets.bury(group)
 
     def save(self, group: ClassicGroup, assignments: Mapping[str, bytes] | None = None) -> None:
         """Write a group down as it is, or with the assignments about to be given out. Raises: KafkaError."""
         value = group_records.encode_group(group.stored(assignments))
         self._log.append(group.group_id, [(group_records.group_key(group.group_id), value)])
         group.is_stored = True
-
-    def _group_ids(self) -> list[str]:
-        with self._lock:
-            return list(self._groups)
-
-    @contextmanager
-    def _locked(self, group_id: str, create: bool = False) -> Iterator[ClassicGroup | None]:
-        """The group, alive, under its lock; None if there is none. One left without any content is forgotten.
-
-        Raises: KafkaError COORDINATOR_NOT_AVAILABLE once closed; NOT_COORDINATOR if what its partition of the offsets
-        topic holds is not known.
-        """
-        self._log.check(group_id)
-        while True:
-            with self._lock:
-                if self._closed:
-                    raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
-                group = self._groups.get(group_id)
-                if group is None and create:
-                    group = self._groups[group_id] = ClassicGroup(group_id)
-            if group is None:
-                yield None
-                return
-            with group.lock:
-                if group.state is GroupState.DEAD:
-                    continue  # between our look and our lock it went: look again
-                try:
-                    yield group
-                finally:
-                    if group.is_unused:
-                        self._drop(group, Errors.UNKNOWN_MEMBER_ID)
-                return
-
-    def _drop(self, group: ClassicGroup, error: Errors) -> None:
-        if group.state is not GroupState.DEAD:
-            self._membership.dismiss(group, error)
-        with self._lock:
-            if self._groups.get(group.group_id) is group:
-                del self._groups[group.group_id]
-
-
-def _commit_error(group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int) -> Errors:
-    if generation_id < 0 and group.state is GroupState.EMPTY:
-        return Errors.NONE  # an administrator, or a consumer that does not use groups
-    if generation_id < 0 and not member_id and group_instance_id is None:
-        return Errors.UNKNOWN_MEMBER_ID
-    error = group.member_error(member_id, group_instance_id)
-    if error is not Errors.NONE:
-        return error
-    if generation_id != group.generation_id:
-        return Errors.ILLEGAL_GENERATION
-    if group.state is GroupState.COMPLETING_REBALANCE:
-        return Errors.REBALANCE_IN_PROGRESS
-    return Errors.NONE
-
-
-def _expired(group: ClassicGroup, now_ms: int, retention_ms: int) -> list[Place]:
-    """Offsets whose time is over: of an empty group by when it became so, of topics no longer subscribed by commit."""
-    base: Callable[[CommittedOffset], int]
-    if group.state is GroupState.EMPTY and group.protocol_type is None:
-        base = _commit_time
-    elif group.state is GroupState.EMPTY:
-        since_ms = group.state_timestamp_ms
-
-        def base(value: CommittedOffset) -> int:
-            return since_ms if since_ms >= 0 else value.commit_timestamp_ms
-    elif group.state is GroupState.STABLE and group.is_consumer_group and group.subscribed_topics is not None:
-        base = _commit_time
-    else:
-        return []
-    stable = group.state is GroupState.STABLE
-    expired = []
-    for place, value in group.offsets.items():
-        if stable and group.is_subscribed(place[0]):
-            continue
-        set_by_client = value.expire_timestamp_ms >= 0
-        due_ms = value.expire_timestamp_ms if set_by_client else base(value) + retention_ms
-        if now_ms >= due_ms:
-            expired.append(place)
-    return expired
-
-
-def _commit_time(value: CommittedOffset) -> int:
-    return value.commit_timestamp_ms

@@ -47,11 +47,23 @@ class InternalTopic(Protocol):
         """The folder of a partition's files, for messages."""
 
 
+class TransactionalProducer(NamedTuple):
+    """The producer whose transaction records belong to. ``verification_guard``: see ``PartitionLog``; -1: none."""
+
+    producer_id: int
+    producer_epoch: int
+    verification_guard: int = -1
+
+
 class Written(NamedTuple):
-    """An append, and the offset up to which it must be on disk before it is acknowledged (0: none)."""
+    """An append, and the offset up to which it must be on disk before it is acknowledged (0: none).
+
+    ``base_offset``: of the first record; the others follow it without a gap.
+    """
 
     log: Any
     flush_offset: int
+    base_offset: int = -1
 
     def await_disk(self) -> None:
         """Flush if the topic's settings require it; hold no lock. Raises: KafkaError NOT_COORDINATOR."""
@@ -95,34 +107,45 @@ def prepare(topic: InternalTopic) -> int:
         raise error_for_client(error.error, error.message) from error
 
 
-def append(log: Any, records: Sequence[KeyValue], now_ms: int) -> Written:
+def append(
+    log: Any, records: Sequence[KeyValue], now_ms: int, producer: TransactionalProducer | None = None
+) -> Written:
     """Append records to a partition; call ``await_disk`` of the result before acknowledging.
 
+    Args: ``producer``: the records belong to its transaction.
     Raises: KafkaError with the coordinator's code for the client; then nothing was written.
     """
-    data = b"".join(batches(records, now_ms))
+    data = b"".join(batches(records, now_ms, producer))
     try:
         info = log.append(data, acks=-1, is_client=False)
     except ValueError as error:  # closed: the topic was deleted, or the broker stops
         raise KafkaError(Errors.NOT_COORDINATOR, str(error)) from error
     if info.error:
         raise error_for_client(Errors.of(info.error), info.message)
-    return Written(log, info.flush_offset)
+    return Written(log, info.flush_offset, info.base_offset)
 
 
-def batches(records: Sequence[KeyValue], now_ms: int) -> Iterator[bytes]:
+def batches(records: Sequence[KeyValue], now_ms: int, producer: TransactionalProducer | None = None) -> Iterator[bytes]:
     """Record batches of these records, none much larger than ``BATCH_BYTES``."""
     part: list[Record] = []
     size_bytes = 0
     for key, value in records:
         length = len(key) + len(value or b"") + 32
         if part and size_bytes + length > BATCH_BYTES:
-            yield build_batch(part)
+            yield _batch(part, producer)
             part, size_bytes = [], 0
         part.append(Record(key, value, now_ms))
         size_bytes += length
     if part:
-        yield build_batch(part)
+        yield _batch(part, producer)
+
+
+def _batch(records: Sequence[Record], producer: TransactionalProducer | None) -> bytes:
+    if producer is None:
+        return build_batch(records)
+    return build_batch(
+        records, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, transactional=True
+    )
 
 
 def last_values(log: Any) -> dict[bytes, bytes | None]:

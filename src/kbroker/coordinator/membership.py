@@ -1,7 +1,7 @@
 """The members of classic groups: join, sync, heartbeat, leave, and the rebalances they cause.
 
 Nothing here blocks: a delayed request gets its response later through its callback, under the group's lock.
-Lock order: a group's lock, then the purgatories' own; two groups' locks are never held together.
+Lock order: a group's lock, then the purgatories' own.
 Source: ``GroupCoordinator``, ``GroupMetadataManager`` (classic groups).
 """
 

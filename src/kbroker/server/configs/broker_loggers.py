@@ -24,7 +24,8 @@ _WORDS = {level: word for word, level in _LEVELS.items()}
 _OF_COLD_MODULES = (
     "kbroker.coordinator.group_coordinator",
     "kbroker.coordinator.membership",
-    "kbroker.coordinator.offsets_log",
+    "kbroker.coordinator.offset_metadata_manager",
+    "kbroker.coordinator.offsets_loader",
     "kbroker.server.apis.api02_list_offsets",
     "kbroker.server.apis.api35_describe_log_dirs",
     "kbroker.server.configs.dynamic_configs",

@@ -1,0 +1,99 @@
+"""The offsets of one group: those committed, and those that wait for the end of a transaction. No clock, no log.
+
+Threads: guarded by the group's lock.
+Source: ``OffsetMetadataManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kbroker.coordinator.group_records import CommittedOffset
+
+Place = tuple[str, int]  # topic and partition
+
+
+class GroupOffsets:
+    """Committed offsets by place, and pending ones by producer id.
+
+    Of two offsets for one place that of the later record counts, whichever was committed first: so it is after
+    compaction too, which keeps the last record of a key. ``record_offset`` is where a record is in its log; -1 for one
+    that was written when the topic had fewer partitions, which any other supersedes.
+    """
+
+    __slots__ = ("_pending", "_record_offsets", "committed")
+
+    def __init__(self) -> None:
+        self.committed: dict[Place, CommittedOffset] = {}
+        self._pending: dict[int, dict[Place, tuple[int, CommittedOffset]]] = {}
+        self._record_offsets: dict[Place, int] = {}  # of what was committed while transactions were open
+
+    def __bool__(self) -> bool:
+        return bool(self.committed or self._pending)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a transaction that is not at its end has offsets of the group."""
+        return bool(self._pending)
+
+    def is_pending(self, place: Place) -> bool:
+        """Whether a transaction that is not at its end has an offset for this place."""
+        return any(place in offsets for offsets in self._pending.values())
+
+    @property
+    def places(self) -> list[Place]:
+        """The places with a committed or a pending offset."""
+        found = dict.fromkeys(self.committed)
+        for offsets in self._pending.values():
+            found.update(dict.fromkeys(offsets))
+        return list(found)
+
+    def commit(self, offsets: Mapping[Place, CommittedOffset], record_offset: int) -> None:
+        """Commit outside any transaction.
+
+        Args: ``record_offset``: of the first one's record; the others follow it.
+        """
+        self.committed.update(offsets)
+        if self._pending:
+            self._record_offsets.update(zip(offsets, range(record_offset, record_offset + len(offsets)), strict=True))
+
+    def commit_pending(self, producer_id: int, offsets: Mapping[Place, CommittedOffset], record_offset: int) -> None:
+        """Keep offsets until the producer's transaction ends.
+
+        Args: ``record_offset``: of the first one's record; the others follow it, -1: no record is known.
+        """
+        rows = self._pending.setdefault(producer_id, {})
+        step = 0 if record_offset < 0 else 1
+        for number, (place, value) in enumerate(offsets.items()):
+            rows[place] = (record_offset + step * number, value)
+
+    def restore(self, place: Place, value: CommittedOffset, record_offset: int) -> None:
+        """Take over a committed offset from the log; ``end_restore`` follows the last one."""
+        self.committed[place] = value
+        self._record_offsets[place] = record_offset
+
+    def end_restore(self) -> None:
+        """All offsets of the log are here."""
+        self._forget_order()
+
+    def complete(self, producer_id: int, commit: bool) -> None:
+        """Commit or drop the pending offsets of a producer, as its end marker says."""
+        for place, (record_offset, value) in self._pending.pop(producer_id, {}).items():
+            if commit and record_offset >= self._record_offsets.get(place, -1):
+                self.committed[place] = value
+                self._record_offsets[place] = record_offset
+        self._forget_order()
+
+    def forget(self, places: Iterable[Place]) -> None:
+        """Remove the offsets of these places, pending ones too: a later marker does not bring them back."""
+        for place in places:
+            self.committed.pop(place, None)
+            self._record_offsets.pop(place, None)
+            for offsets in self._pending.values():
+                offsets.pop(place, None)
+        self._pending = {producer_id: offsets for producer_id, offsets in self._pending.items() if offsets}
+        self._forget_order()
+
+    def _forget_order(self) -> None:
+        if not self._pending:  # whatever commits next is later than all of these
+            self._record_offsets.clear()

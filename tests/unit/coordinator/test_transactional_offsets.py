@@ -1,0 +1,505 @@
+"""Offsets in transactions: who may commit them, when they count, and what is left of them after a restart."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator import group_records
+from kbroker.coordinator.group_coordinator import GroupSettings
+from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.coordinator.internal_topic import TransactionalProducer, partition_of
+from kbroker.log._partition_log import PartitionLog
+from kbroker.protocol import codec
+from kbroker.protocol.records import build_batch, iter_batches
+from tests.support.groups import Groups, MemoryTopic
+
+PLACE, OTHER = ("t", 0), ("u", 1)
+ONE, TWO = TransactionalProducer(1, 0), TransactionalProducer(2, 0)
+DAY_MS = 24 * 3600 * 1000
+
+
+def single(clock: VirtualClock | None = None, **settings: int) -> Groups:
+    """Groups over one partition."""
+    clock = clock or VirtualClock()
+    known = GroupSettings(initial_rebalance_delay_ms=0, **settings)
+    return Groups(known, clock, MemoryTopic(clock, 1))
+
+
+def commit(groups: Groups, offset: int, *, group: str = "g", place=PLACE) -> None:
+    value = CommittedOffset(offset, -1, "", groups.clock.wall_ms())
+    groups.coordinator.commit(group, "", None, -1, {place: value})
+
+
+def add(
+    groups: Groups,
+    offset: int,
+    *,
+    by: TransactionalProducer = ONE,
+    group: str = "g",
+    place=PLACE,
+    member: str = "",
+    generation: int = -1,
+    instance: str | None = None,
+) -> None:
+    value = CommittedOffset(offset, -1, "", groups.clock.wall_ms())
+    groups.coordinator.commit_transactional(group, member, instance, generation, by, {place: value})
+
+
+def end(groups: Groups, *, by: TransactionalProducer = ONE, commit: bool = True, group: str = "g") -> Errors:
+    index = groups.coordinator.partition_for(group)
+    return groups.coordinator.complete_transaction(index, by.producer_id, by.producer_epoch, 0, commit, 0)
+
+
+def committed(groups: Groups, group: str = "g") -> dict[tuple[str, int], int]:
+    return {place: one.offset for place, one in groups.coordinator.committed(group).items()}
+
+
+def unstable(groups: Groups, *places: tuple[str, int], group: str = "g") -> set[tuple[str, int]]:
+    return set(groups.coordinator.fetch_offsets(group, places or None, True).unstable)
+
+
+def refused(action, *args, **how) -> Errors:
+    with pytest.raises(KafkaError) as info:
+        action(*args, **how)
+    return info.value.error
+
+
+# ---------------------------------------------------------------- commit and abort
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_offsets_of_a_transaction_count_when_it_commits(restarts):
+    """Before the marker the old offset is the committed one; a restart between makes no difference."""
+    groups = single()
+    commit(groups, 3)
+    add(groups, 7)
+    add(groups, 8, place=OTHER)
+    groups = groups.restart() if restarts else groups
+    assert committed(groups) == {PLACE: 3}
+    assert unstable(groups, PLACE, OTHER, ("v", 0)) == {PLACE, OTHER}
+    assert end(groups) is Errors.NONE
+    groups = groups.restart() if restarts else groups
+    assert committed(groups) == {PLACE: 7, OTHER: 8}
+    assert unstable(groups, PLACE, OTHER) == set()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_offsets_of_a_transaction_that_aborts_are_dropped(restarts):
+    """The group goes on from where it was."""
+    groups = single()
+    commit(groups, 3)
+    add(groups, 7)
+    groups = groups.restart() if restarts else groups
+    assert end(groups, commit=False) is Errors.NONE
+    groups = groups.restart() if restarts else groups
+    assert committed(groups) == {PLACE: 3}
+    assert unstable(groups, PLACE) == set()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_fetch_that_needs_no_stable_offsets_has_the_committed_ones(restarts):
+    """Only RequireStable sees pending offsets; a fetch of all names only what has a committed offset, as Kafka."""
+    groups = single()
+    commit(groups, 3)
+    add(groups, 7)
+    add(groups, 8, place=OTHER)
+    groups = groups.restart() if restarts else groups
+    found = groups.coordinator.fetch_offsets("g", [PLACE, OTHER], False)
+    assert ({place: one.offset for place, one in found.committed.items()}, found.unstable) == ({PLACE: 3}, frozenset())
+    everything = groups.coordinator.fetch_offsets("g", None, True)
+    assert (everything.committed, everything.unstable) == ({}, frozenset({PLACE}))
+
+
+def test_the_records_are_those_of_kafka():
+    """Producer id and epoch, no sequence, transactional; then the marker."""
+    groups = single()
+    add(groups, 7, by=TransactionalProducer(41, 3))
+    end(groups, by=TransactionalProducer(41, 3))
+    data, marker = iter_batches(groups.topic.logs[0].read(0).records)
+    for batch in (data, marker):
+        assert (batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.is_transactional) == (
+            41,
+            3,
+            -1,
+            True,
+        )
+    assert (data.is_control, marker.is_control) == (False, True)
+    ((_, _, key, value, _),) = data.records()
+    assert key == group_records.offset_key("g", *PLACE)
+    assert group_records.decode_offset(value).offset == 7
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_of_two_offsets_the_later_record_counts(restarts):
+    """Whatever ends first: a transaction that ends after a plain commit, or after one that began later."""
+    groups = single()
+    add(groups, 1)
+    commit(groups, 2)
+    end(groups)
+    add(groups, 10, by=ONE, place=OTHER)
+    add(groups, 11, by=TWO, place=OTHER)
+    end(groups, by=TWO)
+    groups = groups.restart() if restarts else groups
+    end(groups, by=ONE)
+    assert committed(groups) == {PLACE: 2, OTHER: 11}
+    assert committed(groups.restart()) == {PLACE: 2, OTHER: 11}
+
+
+def test_a_transaction_may_write_offsets_of_several_groups():
+    """Groups in one partition end with one marker; another producer's are not touched."""
+    groups = single()
+    add(groups, 1, group="a")
+    add(groups, 2, group="b")
+    add(groups, 3, group="b", by=TWO, place=OTHER)
+    end(groups)
+    assert (committed(groups, "a"), committed(groups, "b")) == ({PLACE: 1}, {PLACE: 2})
+    assert unstable(groups, PLACE, OTHER, group="b") == {OTHER}
+    assert groups.coordinator.open_producers(0) == groups.restart().coordinator.open_producers(0) == [2]
+
+
+def test_the_same_place_twice_in_a_transaction():
+    """The last one counts."""
+    groups = single()
+    add(groups, 1)
+    add(groups, 2)
+    assert committed(groups.restart()) == {}
+    end(groups)
+    assert committed(groups) == committed(groups.restart()) == {PLACE: 2}
+
+
+def test_a_marker_without_offsets_is_written_all_the_same():
+    """The coordinator added the partition, and the client sent no offsets; a repeated marker is harmless."""
+    groups = single()
+    groups.topic.ensure()
+    assert end(groups) is Errors.NONE
+    add(groups, 1)
+    assert [end(groups), end(groups), end(groups, commit=False)] == [Errors.NONE] * 3
+    assert committed(groups) == committed(groups.restart()) == {PLACE: 1}
+
+
+def test_markers_that_cannot_be_written():
+    """A partition that is not there; one that is offline: the sender of markers tries again."""
+    groups = single()
+    complete = groups.coordinator.complete_transaction
+    assert complete(0, 1, 0, 0, True, 0) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    add(groups, 1)
+    assert complete(1, 1, 0, 0, True, 0) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    kept, groups.topic.logs[0] = groups.topic.logs[0], None
+    assert end(groups) is Errors.NOT_LEADER_OR_FOLLOWER
+    assert unstable(groups, PLACE) == {PLACE}
+    groups.topic.logs[0] = kept
+    assert end(groups) is Errors.NONE
+    assert committed(groups) == {PLACE: 1}
+
+
+def test_an_older_epoch_is_refused():
+    """Of a marker; nothing changes."""
+    groups = single()
+    newer, older = TransactionalProducer(1, 5), TransactionalProducer(1, 4)
+    add(groups, 7, by=newer)
+    assert end(groups, by=older) is Errors.INVALID_PRODUCER_EPOCH
+    assert unstable(groups, PLACE) == {PLACE}
+    end(groups, by=newer)
+    assert committed(groups) == committed(groups.restart()) == {PLACE: 7}
+
+
+# ---------------------------------------------------------------- who may commit
+
+
+def test_who_may_commit_in_a_transaction():
+    """A member in its generation; one that names nobody, as clients before v3; anybody while the group is empty."""
+    groups = single()
+    one = groups.lone()
+    add(groups, 1, member=one.member_id, generation=1)
+    add(groups, 2)
+    assert refused(add, groups, 3, member=one.member_id, generation=2) is Errors.ILLEGAL_GENERATION
+    assert refused(add, groups, 3, member=one.member_id) is Errors.ILLEGAL_GENERATION
+    assert refused(add, groups, 3, member="stranger", generation=1) is Errors.UNKNOWN_MEMBER_ID
+    assert refused(add, groups, 3, member="stranger") is Errors.UNKNOWN_MEMBER_ID
+    assert refused(add, groups, 3, generation=1) is Errors.UNKNOWN_MEMBER_ID
+    assert refused(add, groups, 3, group="unknown", member="m", generation=1) is Errors.ILLEGAL_GENERATION
+    assert refused(add, groups, 3, group="") is Errors.INVALID_GROUP_ID
+    groups.leave(one.member_id)
+    add(groups, 4, member="anybody")
+    end(groups)
+    assert committed(groups) == {PLACE: 4}
+    assert [one.group_id for one in groups.coordinator.list_groups()] == ["g"]
+
+
+def test_a_static_member_that_was_replaced_is_fenced():
+    """The instance id belongs to another member id; an instance that never joined is unknown."""
+    groups = single()
+    old = groups.lone(instance="i")
+    new = groups.join(instance="i").one
+    assert refused(add, groups, 1, member=old.member_id, generation=1, instance="i") is Errors.FENCED_INSTANCE_ID
+    assert refused(add, groups, 1, member=old.member_id, generation=1, instance="j") is Errors.UNKNOWN_MEMBER_ID
+    add(groups, 1, member=new.member_id, generation=1, instance="i")
+
+
+def test_the_state_of_the_group_makes_no_difference():
+    """A member may end its transaction while the group rebalances (KIP-447)."""
+    groups = single()
+    groups.join(group="half")
+    (half,) = groups.members("half")
+    assert groups.state("half") == "CompletingRebalance"
+    add(groups, 1, group="half", member=half, generation=1)
+    one = groups.lone()
+    groups.join()
+    assert groups.state() == "PreparingRebalance"
+    add(groups, 1, member=one.member_id, generation=1)
+
+
+def test_a_commit_in_a_transaction_is_no_sign_of_life():
+    """As in Kafka the session is the consumer's, not the producer's."""
+    groups = single()
+    one = groups.lone(session_ms=10_000)
+    groups.after(6_000)
+    add(groups, 1, member=one.member_id, generation=1)
+    groups.after(4_500)
+    assert groups.state() == "Empty"
+
+
+# ---------------------------------------------------------------- deletion and expiry
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("how", ["offset", "group", "topic"])
+def test_what_is_deleted_does_not_come_back_with_the_marker(how, restarts):
+    """A pending offset is deleted with the committed one, by OffsetDelete, DeleteGroups or the end of its topic."""
+    groups = single()
+    commit(groups, 3)
+    add(groups, 7)
+    add(groups, 8, place=("t", 1))
+    if how == "offset":
+        groups.coordinator.delete_offsets("g", [PLACE, ("t", 1)])
+    elif how == "group":
+        groups.coordinator.delete("g")
+        assert groups.coordinator.describe("g") is None
+    else:
+        groups.coordinator.topic_deleted("t")
+    groups = groups.restart() if restarts else groups
+    assert unstable(groups, PLACE, ("t", 1)) == set()
+    assert end(groups) is Errors.NONE
+    assert committed(groups) == committed(groups.restart()) == {}
+
+
+def test_what_is_written_after_a_deletion_counts():
+    """In the same transaction."""
+    groups = single()
+    add(groups, 7)
+    groups.coordinator.delete("g")
+    add(groups, 9)
+    assert unstable(groups.restart(), PLACE) == {PLACE}
+    end(groups)
+    assert committed(groups) == committed(groups.restart()) == {PLACE: 9}
+
+
+def test_a_subscribed_topic_keeps_its_pending_offsets():
+    """OffsetDelete refuses it, as for committed ones."""
+    groups = single()
+    subscription = codec.encode_versioned("ConsumerProtocolSubscription", 1, {"Topics": ["t"]})
+    one = groups.lone(protocols=[("range", subscription)])
+    add(groups, 7, member=one.member_id, generation=1)
+    assert groups.coordinator.delete_offsets("g", [PLACE]) == {PLACE: Errors.GROUP_SUBSCRIBED_TO_TOPIC}
+    assert unstable(groups, PLACE) == {PLACE}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_neither_offsets_nor_groups_with_open_transactions_expire(restarts):
+    """The old offset is what the group falls back to if the transaction aborts; others of the group expire."""
+    groups = single(offsets_retention_ms=7 * DAY_MS)
+    commit(groups, 3)
+    commit(groups, 4, place=OTHER)
+    add(groups, 7)
+    add(groups, 9, group="new")
+    groups = groups.restart() if restarts else groups
+    groups.clock.advance_ms(7 * DAY_MS)
+    assert groups.coordinator.expire_offsets() == 1
+    assert (committed(groups), unstable(groups, PLACE)) == ({PLACE: 3}, {PLACE})
+    assert unstable(groups, PLACE, group="new") == {PLACE}
+    end(groups, commit=False)
+    assert groups.coordinator.expire_offsets() == 1
+    assert groups.coordinator.list_groups() == groups.restart().coordinator.list_groups() == []
+
+
+def test_a_deleted_offsets_topic_takes_its_transactions_along():
+    """Nothing of them is left for the markers that come for the new one."""
+    groups = single()
+    add(groups, 7)
+    groups.coordinator.topic_deleted("__consumer_offsets")
+    assert groups.coordinator.open_producers(0) == []
+    assert groups.coordinator.list_groups() == []
+
+
+# ---------------------------------------------------------------- logs of others
+
+
+def test_a_log_is_replayed_in_the_order_of_its_offsets():
+    """Batches of two transactions and of none, as Kafka writes them: each key has its latest value at the end."""
+    groups = single()
+    (log,) = groups.topic.logs
+    groups.topic.ensure()
+
+    def put(place, offset, producer_id=-1):
+        key = group_records.offset_key("g", *place)
+        value = group_records.encode_offset(CommittedOffset(offset, -1, "", 5)) if offset is not None else None
+        epoch = 0 if producer_id >= 0 else -1
+        data = build_batch(
+            [(key, value)], producer_id=producer_id, producer_epoch=epoch, transactional=producer_id >= 0
+        )
+        assert log.append(data, is_client=False).error == 0
+
+    def mark(producer_id, commit):
+        assert log.append_end_marker(producer_id, 0, 0, commit).error == 0
+
+    a, b, c, d = (("t", index) for index in range(4))
+    put(a, 1, 71)
+    put(b, 1)
+    put(b, 2, 72)
+    mark(71, True)
+    put(a, 3, 71)  # a second transaction of the same producer
+    put(c, 4, 72)
+    put(c, None)
+    mark(72, True)
+    put(d, 5, 71)
+    again = groups.restart()
+    assert committed(again) == {a: 1, b: 2}
+    assert unstable(again, a, b, c, d) == {a, d}
+    mark(71, False)
+    assert committed(groups.restart()) == {a: 1, b: 2}
+
+
+def test_a_pending_offset_that_is_malformed_fences_its_partition():
+    """Whether its transaction commits is not known: its consumer could start anywhere."""
+    groups = single()
+    (log,) = groups.topic.logs
+    groups.topic.ensure()
+    bad = [(group_records.offset_key("g", *PLACE), b"\0\3")]
+    log.append(build_batch(bad, producer_id=1, producer_epoch=0, transactional=True), is_client=False)
+    assert refused(committed, groups.restart()) is Errors.NOT_COORDINATOR
+
+
+def test_a_topic_that_grew_ends_its_open_transactions():
+    """The marker goes to the partition that the records are in; what the group wrote at its new place wins."""
+    clock = VirtualClock()
+    topic = MemoryTopic(clock, 2)
+    groups = Groups(clock=clock, topic=topic)
+    name = next(one for one in map(str, range(999)) if (partition_of(one, 2), partition_of(one, 5)) == (1, 0))
+    add(groups, 7, group=name)
+    add(groups, 8, group=name, place=OTHER)
+    topic.logs += MemoryTopic(clock, 5).logs[2:]
+    commit(groups, 100, group=name, place=OTHER)
+    again = groups.restart()
+    assert unstable(again, PLACE, OTHER, group=name) == {PLACE, OTHER}
+    assert again.coordinator.complete_transaction(1, 1, 0, 0, True, 0) is Errors.NONE
+    assert committed(again, name) == committed(groups.restart(), name) == {PLACE: 7, OTHER: 100}
+
+
+# ---------------------------------------------------------------- partitions
+
+
+def test_an_unloaded_partition_is_not_served():
+    """Its groups get NOT_COORDINATOR, delayed requests too, and nothing is written; the others are served."""
+    groups = Groups()
+    assert [partition_of(name, 3) for name in ("b", "c", "d")] == [2, 0, 1]
+    for name in ("b", "c", "d"):
+        commit(groups, 7, group=name)
+    add(groups, 9, group="c")
+    first = groups.lone(group="c")
+    waiting = groups.join(group="c")
+    count = groups.topic.record_count
+    groups.coordinator.unload_partition(0)
+    assert waiting.one.error is Errors.NOT_COORDINATOR
+    assert refused(commit, groups, 8, group="c") is Errors.NOT_COORDINATOR
+    assert refused(add, groups, 8, group="c") is Errors.NOT_COORDINATOR
+    assert refused(committed, groups, "c") is Errors.NOT_COORDINATOR
+    assert refused(groups.beat, first.member_id, 1, group="c") is Errors.NOT_COORDINATOR
+    assert groups.coordinator.complete_transaction(0, 1, 0, 0, True, 0) is Errors.NOT_LEADER_OR_FOLLOWER
+    assert sorted(one.group_id for one in groups.coordinator.list_groups()) == ["b", "d"]
+    assert groups.coordinator.partition_counts == (2, 0)
+    groups.coordinator.expire_offsets()
+    groups.after(60_000)
+    assert groups.topic.record_count == count
+    commit(groups, 8, group="b")
+    groups.coordinator.load_partition(0)
+    assert committed(groups, "c") == {PLACE: 7}
+    assert unstable(groups, PLACE, group="c") == {PLACE}
+    assert groups.members("c") == [first.member_id]
+    assert groups.beat(first.member_id, 1, group="c") is Errors.NONE
+    assert groups.coordinator.complete_transaction(0, 1, 0, 0, True, 0) is Errors.NONE
+    assert committed(groups, "c") == {PLACE: 9}
+    assert groups.coordinator.partition_counts == (3, 0)
+
+
+def test_a_partition_that_is_served_is_not_loaded_again():
+    """Its members keep their delayed requests."""
+    groups = single()
+    groups.lone()
+    waiting = groups.join()
+    groups.coordinator.load_partition(0)
+    assert waiting == []
+
+
+def test_a_partition_that_was_repaired_can_be_loaded():
+    """Without a restart of the others."""
+    groups = single()
+    commit(groups, 7)
+    kept, groups.topic.logs[0] = groups.topic.logs[0], None
+    again = groups.restart()
+    assert refused(committed, again) is Errors.NOT_COORDINATOR
+    groups.topic.logs[0] = kept
+    again.coordinator.load_partition(0)
+    assert committed(again) == {PLACE: 7}
+
+
+def test_groups_are_not_listed_while_some_are_loaded():
+    """A list without them would look as if they were deleted; each of them gets COORDINATOR_LOAD_IN_PROGRESS."""
+    groups = single()
+    commit(groups, 7)
+    groups.coordinator.unload_partition(0)
+    seen = []
+
+    class Watched:
+        """Its damage is looked up first, while the partition is loaded."""
+
+        def __init__(self, log: PartitionLog) -> None:
+            self._log = log
+
+        @property
+        def damage(self) -> str | None:
+            seen.append(refused(groups.coordinator.list_groups))
+            seen.append(refused(committed, groups))
+            return None
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._log, name)
+
+    groups.topic.logs[0] = Watched(groups.topic.logs[0])
+    groups.coordinator.load_partition(0)
+    assert seen == [Errors.COORDINATOR_LOAD_IN_PROGRESS] * 2
+    assert committed(groups) == {PLACE: 7}
+
+
+def test_unloading_takes_offsets_of_moved_groups_along():
+    """A group that is served elsewhere since the topic grew keeps what is committed, and nothing pending."""
+    clock = VirtualClock()
+    topic = MemoryTopic(clock, 2)
+    groups = Groups(clock=clock, topic=topic)
+    name = next(one for one in map(str, range(999)) if (partition_of(one, 2), partition_of(one, 5)) == (1, 0))
+    commit(groups, 5, group=name)
+    add(groups, 7, group=name)
+    topic.logs += MemoryTopic(clock, 5).logs[2:]
+    again = groups.restart()
+    again.coordinator.unload_partition(1)
+    assert (committed(again, name), unstable(again, PLACE, group=name)) == ({PLACE: 5}, set())
+
+
+def test_a_transaction_on_a_fresh_topic():
+    """The first commit creates the topic, and is in the partition that has the group then."""
+    groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 3), clock=clock)
+    assert groups.topic.partition_count == 0
+    add(groups, 1, group="b")
+    assert groups.coordinator.partition_for("b") == 2
+    assert groups.coordinator.open_producers(2) == [1]
