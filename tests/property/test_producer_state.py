@@ -29,8 +29,22 @@ class Producer:
 class Model:
     producers: dict = field(default_factory=dict)
     ended: list = field(default_factory=list)  # (first offset, marker offset) not yet below the high watermark
+    verified: dict = field(default_factory=dict)  # pid: [guard, epoch, lowest sequence, bumps epochs, since]
 
-    def append(self, pid, epoch, sequence, offset, count, timestamp, transactional, from_client):
+    def verify(self, pid, epoch, sequence, bumps_epochs, guard, now):
+        p = self.producers.get(pid) or Producer()
+        if epoch < p.epoch:
+            return 47, 0
+        if p.txn is not None and p.epoch == epoch:
+            return 0, 0
+        entry = self.verified.setdefault(pid, [guard, epoch, sequence, bumps_epochs, now])
+        if epoch == entry[1]:
+            entry[2] = min(entry[2], sequence)
+        elif epoch > entry[1]:
+            entry[1:3] = epoch, sequence
+        return 0, entry[0]
+
+    def append(self, pid, epoch, sequence, offset, count, timestamp, transactional, from_client, guard):
         known = self.producers.get(pid)
         p = known or Producer()
         last = (sequence + count - 1) % MODULUS
@@ -39,15 +53,23 @@ class Model:
                 for first_seq, last_seq, first, _, time in p.batches:
                     if (first_seq, last_seq) == (sequence, last):
                         return 0, first, time
-            if epoch < p.epoch:
-                return 47, -1, -1
-            if p.epoch != -1:
-                wanted = (p.batches[-1][1] + 1) % MODULUS if p.batches and epoch == p.epoch else 0
-                if sequence != wanted:
-                    return 45, -1, -1
+        if epoch < p.epoch:
+            return 47, -1, -1
+        entry = self.verified.get(pid)
+        is_open = p.txn is not None and p.epoch == epoch
+        if transactional and guard >= 0 and not is_open and (entry is None or entry[0] != guard):
+            return 48, -1, -1
+        if from_client:
+            if entry is not None and (sequence > entry[2] or (entry[3] and sequence != 0 and not p.batches)):
+                return 45, -1, -1
+            wanted = (p.batches[-1][1] + 1) % MODULUS if p.batches and epoch == p.epoch else 0
+            if p.epoch != -1 and sequence != wanted:
+                return 45, -1, -1
         if p.txn is not None and not transactional:
             return 48, -1, -1
         self.producers[pid] = p
+        if transactional:
+            self.verified.pop(pid, None)
         p.set_epoch(epoch)
         p.batches.append((sequence, last, offset, offset + count - 1, timestamp))
         p.timestamp = timestamp
@@ -55,13 +77,14 @@ class Model:
             p.txn = offset
         return 0, offset, timestamp
 
-    def end(self, pid, epoch, offset, commit, coordinator_epoch, timestamp):
+    def end(self, pid, epoch, offset, commit, coordinator_epoch, timestamp, version):
         p = self.producers.get(pid) or Producer()
-        if epoch < p.epoch:
+        if epoch < p.epoch or (version >= 2 and epoch == p.epoch and p.txn is not None):
             return 47, None
         if coordinator_epoch < p.coordinator_epoch:
             return 52, None
         self.producers[pid] = p
+        self.verified.pop(pid, None)
         p.set_epoch(epoch)
         p.coordinator_epoch, p.timestamp = coordinator_epoch, timestamp
         first, p.txn = p.txn, None
@@ -75,6 +98,7 @@ class Model:
         self.producers = {
             k: p for k, p in self.producers.items() if p.txn is not None or now - p.timestamp < expiration
         }
+        self.verified = {k: entry for k, entry in self.verified.items() if now - entry[4] < expiration}
 
     def first_unstable(self):
         return min(
@@ -99,24 +123,26 @@ class Model:
 
 PIDS = st.integers(0, 3)
 EPOCHS = st.integers(0, 2)
+GUARDS = st.sampled_from(["none", "open", "own", "of another"])
 SEQUENCES = st.one_of(st.integers(0, 12), st.integers(MODULUS - 4, MODULUS - 1))
 STEPS = st.one_of(
     st.tuples(st.just("next"), PIDS, st.integers(1, 3), st.booleans()),
     st.tuples(st.just("repeat"), PIDS, st.integers(0, 4)),
-    st.tuples(st.just("append"), PIDS, EPOCHS, SEQUENCES, st.integers(1, 6), st.booleans(), st.booleans()),
-    st.tuples(st.just("end"), PIDS, EPOCHS, st.booleans(), st.integers(0, 2)),
+    st.tuples(st.just("append"), PIDS, EPOCHS, SEQUENCES, st.integers(1, 6), st.booleans(), st.booleans(), GUARDS),
+    st.tuples(st.just("verify"), PIDS, EPOCHS, SEQUENCES, st.booleans()),
+    st.tuples(st.just("end"), PIDS, EPOCHS, st.booleans(), st.integers(0, 2), st.integers(0, 2)),
     st.tuples(st.just("watermark"), st.integers(0, 60)),
     st.tuples(st.just("expire"), st.integers(1, 20)),
     st.tuples(st.just("reload")),
 )
 
 
-def append(state, model, pid, epoch, sequence, offset, count, now, transactional, from_client):
+def append(state, model, pid, epoch, sequence, offset, count, now, transactional, from_client, guard=-1):
     got = state.append(
         pid, epoch, sequence, offset,
-        record_count=count, timestamp_ms=now, transactional=transactional, from_client=from_client,
+        record_count=count, timestamp_ms=now, transactional=transactional, from_client=from_client, guard=guard,
     )  # fmt: skip
-    assert got == model.append(pid, epoch, sequence, offset, count, now, transactional, from_client)
+    assert got == model.append(pid, epoch, sequence, offset, count, now, transactional, from_client, guard)
 
 
 @settings(deadline=None, max_examples=300)
@@ -145,13 +171,20 @@ def test_state_follows_the_rules(steps):
                     p.txn is not None,
                     True,
                 )
-            case "append", pid, epoch, sequence, count, transactional, from_client:
-                append(state, model, pid, epoch, sequence, offset, count, now, transactional, from_client)
-            case "end", pid, epoch, commit, coordinator_epoch:
+            case "append", pid, epoch, sequence, count, transactional, from_client, kind:
+                entry = model.verified.get(pid, [0])
+                guard = {"none": -1, "open": 0, "own": entry[0], "of another": entry[0] + 1}[kind]
+                append(state, model, pid, epoch, sequence, offset, count, now, transactional, from_client, guard)
+            case "verify", pid, epoch, sequence, bumps_epochs:
+                got = state.verify(pid, epoch, sequence, bumps_epochs=bumps_epochs, now_ms=now)
+                assert got == model.verify(pid, epoch, sequence, bumps_epochs, got[1], now)
+                assert got[1] == 0 or all(got[1] != e[0] for k, e in model.verified.items() if k != pid)
+            case "end", pid, epoch, commit, coordinator_epoch, version:
                 got = state.end_transaction(
-                    pid, epoch, offset, commit=commit, coordinator_epoch=coordinator_epoch, timestamp_ms=now
-                )
-                assert got == model.end(pid, epoch, offset, commit, coordinator_epoch, now)
+                    pid, epoch, offset, commit=commit, coordinator_epoch=coordinator_epoch, timestamp_ms=now,
+                    transaction_version=version,
+                )  # fmt: skip
+                assert got == model.end(pid, epoch, offset, commit, coordinator_epoch, now, version)
             case "watermark", high_watermark:
                 state.set_high_watermark(high_watermark)
                 model.ended = [(f, m) for f, m in model.ended if m >= high_watermark]
@@ -163,10 +196,11 @@ def test_state_follows_the_rules(steps):
                     state.write_snapshot(f"{folder}/0.snapshot")
                     state = ProducerStateManager()
                     state.load_snapshot(f"{folder}/0.snapshot", now_ms=now, expiration_ms=10**9)
-                model.ended = []
+                model.ended, model.verified = [], {}
                 for q in model.producers.values():  # a snapshot has one time stamp per producer, a marker's counts too
                     q.batches = deque([(*b[:4], q.timestamp) for b in list(q.batches)[-1:]], maxlen=5)
         offset += 7
         assert state.describe() == model.describe()
         assert state.first_unstable_offset == model.first_unstable()
         assert len(state) == len(model.producers)
+        assert state.verifications == len(model.verified)

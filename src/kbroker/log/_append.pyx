@@ -3,8 +3,9 @@
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
-from kbroker._core.codec.bytes cimport store_32, store_64
+from kbroker._core.codec.bytes cimport store_16, store_32, store_64
 from kbroker._core.clock cimport clock_wall_ms
+from kbroker._core.codec.crc32c cimport crc32c
 from kbroker._core.requests.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.common._errors cimport (
@@ -19,15 +20,20 @@ from kbroker.log._partition cimport (
 from kbroker.log._posix cimport ENOMEM, io_truncate, io_write
 from kbroker.log.producers._producer_state cimport (
     AbortedTxn, BatchFacts, Duplicate, PRODUCER_CHECK_DUPLICATE, producer_state_apply, producer_state_check,
+    producer_state_verify,
 )
+from kbroker.log.producers._verification cimport NO_GUARD
 from kbroker.log._roll cimport PendingSnapshot, roll_segment, should_roll, store_snapshot
 from kbroker.log.segment._segment cimport LogSegment, segment_note_append, segment_open
 from kbroker.log.segment._txn_index cimport txn_index_append
 from kbroker.log._validate cimport BatchCheck, accept_prevalidated_batch, validate_batch, whole_batch_bytes
 from kbroker.log._watermarks cimport advance_watermarks
+from kbroker.protocol._records cimport BATCH_HEADER_BYTES
 
 cdef enum:
     MAX_BATCHES = 1024          # of one internal append
+    END_MARKER_BYTES = 78       # header 61, then one record: length, attributes, two deltas, key 4, value 6, headers
+    END_MARKER_ATTRIBUTES = 48  # transactional, control
 
 
 cdef inline void refuse(AppendResult *out, int16_t error, const char *message) noexcept nogil:
@@ -251,7 +257,7 @@ cdef void append_good(Partition *partition, char *batch, BatchCheck *checks, int
 
 
 cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes, int16_t acks, int16_t api_version,
-                           bint is_client, AppendResult *out) noexcept nogil:
+                           bint is_client, int64_t guard, AppendResult *out) noexcept nogil:
     cdef BatchCheck single
     cdef BatchCheck *checks = &single
     cdef BatchCheck *grown = NULL
@@ -271,6 +277,7 @@ cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes
             refuse_checked(&checks[count], out)
             release_checks(checks, count, grown)
             return
+        checks[count].facts.guard = guard
         at += checks[count].taken_bytes
         count += 1
         if is_client:
@@ -297,3 +304,54 @@ cdef void partition_append_built(Partition *partition, char *batch, int64_t size
         return
     append_good(partition, batch, &check, 1, now_ms, &config, out)
     release_checks(&check, 1, NULL)
+
+
+cdef void build_end_marker(char *batch, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch,
+                           bint is_commit, int64_t now_ms) noexcept nogil:
+    cdef char *record = batch + BATCH_HEADER_BYTES
+    memset(batch, 0, END_MARKER_BYTES)
+    store_32(batch + 8, END_MARKER_BYTES - 12)
+    batch[16] = 2
+    store_16(batch + 21, END_MARKER_ATTRIBUTES)
+    store_64(batch + 27, now_ms)
+    store_64(batch + 35, now_ms)
+    store_64(batch + 43, producer_id)
+    store_16(batch + 51, producer_epoch)
+    store_32(batch + 53, -1)                    # no sequence
+    store_32(batch + 57, 1)
+    record[0] = 32                              # varints: 16 bytes follow, 4 of key, 6 of value
+    record[4] = 8
+    store_16(record + 7, 1 if is_commit else 0)
+    record[9] = 12
+    store_32(record + 12, coordinator_epoch)
+    store_32(batch + 17, crc32c(0, batch + 21, END_MARKER_BYTES - 21))
+
+
+cdef void partition_append_end_marker(Partition *partition, int64_t producer_id, int16_t producer_epoch,
+                                      int32_t coordinator_epoch, bint is_commit, int16_t transaction_version,
+                                      AppendResult *out) noexcept nogil:
+    cdef char batch[END_MARKER_BYTES]
+    cdef BatchCheck check
+    cdef LogConfig config
+    cdef int64_t now_ms = begin_append(partition, &config, out)
+    config.max_message_bytes = END_MARKER_BYTES     # the limit is for clients: a transaction must be able to end
+    build_end_marker(batch, producer_id, producer_epoch, coordinator_epoch, is_commit, now_ms)
+    accept_prevalidated_batch(batch, END_MARKER_BYTES, partition.clock, now_ms, &config, &check)
+    check.facts.transaction_version = transaction_version
+    append_good(partition, batch, &check, 1, now_ms, &config, out)
+    release_checks(&check, 1, NULL)
+
+
+cdef int32_t partition_start_verification(Partition *partition, int64_t producer_id, int16_t producer_epoch,
+                                          int32_t base_sequence, bint bumps_epochs, int64_t *guard) noexcept nogil:
+    cdef int64_t now_ms = clock_wall_ms(partition.clock)
+    cdef int32_t error
+    guard[0] = NO_GUARD
+    mutex_lock(&partition.append_lock)
+    if atomic_load(&partition.closed):
+        error = UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        error = producer_state_verify(partition.producers, producer_id, producer_epoch, base_sequence, bumps_epochs,
+                                      now_ms, guard)
+    mutex_unlock(&partition.append_lock)
+    return error

@@ -49,9 +49,54 @@ class PartitionLog:
         folder of another topic.
         """
     def append(
-        self, records: bytes | bytearray | memoryview, *, acks: int = ..., api_version: int = ..., is_client: bool = ...
+        self,
+        records: bytes | bytearray | memoryview,
+        *,
+        acks: int = ...,
+        api_version: int = ...,
+        is_client: bool = ...,
+        verification_guard: int = ...,
     ) -> AppendInfo:
-        """Append the one batch of a Produce request (or, with `is_client=False`, one or more of the broker's own)."""
+        """Append the one batch of a Produce request (or, with `is_client=False`, one or more of the broker's own).
+
+        Args:
+            verification_guard: of transactional batches, what `start_verification` gave; -1: they need none.
+        """
+    def append_end_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        *,
+        transaction_version: int = ...,
+    ) -> AppendInfo:
+        """Append the control batch that ends a producer's transaction here, as the transaction coordinator.
+
+        Args:
+            transaction_version: of the transaction: from 2 on the epoch must be above the one of its records, but for
+                the repeat of a marker that ended it; below 2 it must not be lower.
+
+        Returns: `error` 0, 47 (an older epoch), 52 (an older coordinator), 56 or 3; `flush_offset` as for `append`.
+        Delayed fetches look again before it returns.
+        Raises: TypeError, ValueError for a number out of range.
+        """
+    def start_verification(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, *, bumps_epochs: bool = ...
+    ) -> tuple[int, int]:
+        """Before a transactional batch is appended: (error, guard).
+
+        A guard of 0: the producer's transaction is open here. Any other is kept until the producer's next transactional
+        batch or marker, or producer.id.expiration.ms: the coordinator is asked, then the batch appended with the guard.
+
+        Args:
+            base_sequence: of the batch, -1 for one without.
+            bumps_epochs: the client speaks transaction version 2.
+
+        Returns: `error` 0, 47 (an older epoch), 3 (closed) or 56.
+        """
+    def has_late_transaction(self, now_ms: int, max_timeout_ms: int) -> bool:
+        """Whether a transaction has been open for more than `max_timeout_ms` and five minutes."""
     def read(self, offset: int, max_bytes: int = ..., *, min_one: bool = ..., isolation: int = ...) -> ReadInfo:
         """Read from the batch that contains `offset`; the last batch is cut at `max_bytes` as Kafka does."""
     def probe(self, offset: int, max_bytes: int = ..., *, isolation: int = ...) -> tuple[int, int, bool]:

@@ -4,18 +4,23 @@ cimport cython
 from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strdup
+from kbroker._core.arguments cimport integer
 from kbroker._core.clock cimport borrow_clock, clock_retain, clock_wall_ms
 from kbroker._core.requests.request cimport open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, cond_init, mutex_init, mutex_lock, mutex_unlock
-from kbroker.log._append cimport partition_append
+from kbroker.log._append cimport (
+    partition_append, partition_append_end_marker, partition_start_verification,
+)
 from kbroker.log._config cimport LogConfig, parse_config
 from kbroker.log._partition cimport (
     NEW_FILE, NEW_FOLDER, AppendResult, Partition, ReadProbe, ReadResult, call_hook, partition_release, view_acquire,
 )
 from kbroker.log._posix cimport io_read
 from kbroker.log.producers._producer_state cimport (
-    ProducerFacts, producer_state_count, producer_state_expire, producer_state_list, producer_state_new,
+    ProducerFacts, producer_state_count, producer_state_expire, producer_state_has_late_transaction,
+    producer_state_list, producer_state_new,
 )
+from kbroker.log.producers._verification cimport NOT_VERIFIED, NO_GUARD
 from kbroker.log._read cimport Found, find_timestamp, partition_probe, partition_read
 from kbroker.log._recovery cimport cut_partition, load_partition
 from kbroker.log._retention cimport apply_retention, purge_deleted
@@ -123,29 +128,47 @@ cdef class PartitionLog:
             with nogil:
                 partition_release(state)
 
-    def append(self, records, *, int16_t acks=-1, int16_t api_version=11, bint is_client=True):
+    def append(self, records, *, int16_t acks=-1, int16_t api_version=11, bint is_client=True,
+               int64_t verification_guard=NOT_VERIFIED):
         cdef Partition *state = self.partition
         cdef bytes data = bytes(records)
         cdef int64_t size = len(data)
         cdef char *copy = <char *>malloc(size if size > 0 else 1)
         cdef AppendResult result
-        cdef int32_t slot
         if copy is NULL:
             raise MemoryError
         memcpy(copy, <const char *>data, size)
         with nogil:
-            partition_append(state, copy, size, acks, api_version, is_client, &result)
+            partition_append(state, copy, size, acks, api_version, is_client, verification_guard, &result)
             free(copy)
             if result.high_watermark_moved:
                 # the native handlers complete delayed fetches after their own appends; this append must do it here
                 call_hook(state, False)
-        bad_records = tuple([result.bad_records[slot] for slot in range(result.bad_count)])
-        free(result.bad_records)
-        return AppendInfo(result.error, result.base_offset, result.last_offset, result.log_append_time_ms,
-                          result.log_start_offset, result.bad_record,
-                          None if result.message is NULL else (<bytes>result.message).decode(),
-                          bool(result.is_duplicate), bool(result.high_watermark_moved), result.flush_offset,
-                          bad_records)
+        return append_info(&result)
+
+    def append_end_marker(self, producer_id, producer_epoch, coordinator_epoch, bint commit, *, transaction_version=0):
+        cdef Partition *state = self.partition
+        cdef int64_t id_ = integer(producer_id, "producer_id", 0, INT64_MAX)
+        cdef int16_t epoch = <int16_t>integer(producer_epoch, "producer_epoch", 0, 32767)
+        cdef int32_t coordinator = <int32_t>integer(coordinator_epoch, "coordinator_epoch", -1, 2147483647)
+        cdef int16_t version = <int16_t>integer(transaction_version, "transaction_version", 0, 32767)
+        cdef AppendResult result
+        with nogil:
+            partition_append_end_marker(state, id_, epoch, coordinator, commit, version, &result)
+            if result.high_watermark_moved:
+                call_hook(state, False)
+        return append_info(&result)
+
+    def start_verification(self, producer_id, producer_epoch, base_sequence, *, bint bumps_epochs=False):
+        cdef Partition *state = self.partition
+        cdef int64_t id_ = integer(producer_id, "producer_id", 0, INT64_MAX)
+        cdef int16_t epoch = <int16_t>integer(producer_epoch, "producer_epoch", 0, 32767)
+        cdef int32_t sequence = <int32_t>integer(base_sequence, "base_sequence", -1, 2147483647)
+        cdef int64_t guard = NO_GUARD
+        cdef int32_t error
+        with nogil:
+            error = partition_start_verification(state, id_, epoch, sequence, bumps_epochs, &guard)
+        return error, guard
 
     def read(self, int64_t offset, int64_t max_bytes=1048576, *, bint min_one=True, int8_t isolation=0):
         cdef Partition *state = self.partition
@@ -236,16 +259,21 @@ cdef class PartitionLog:
 
     def delete_records(self, int64_t offset):
         cdef Partition *state = open_state(self)
-        cdef int64_t mark, start
+        cdef int64_t mark, start, stable
         with nogil:
             mutex_lock(&state.append_lock)
             mark = atomic_load(&state.high_watermark)
+            stable = atomic_load(&state.last_stable)
             if offset == -1:
                 offset = mark
             if 0 <= offset <= mark and offset > atomic_load(&state.log_start):
                 atomic_store(&state.log_start, offset)
+                advance_watermarks(state)       # the last stable offset is not below the start
             start = atomic_load(&state.log_start)
+            stable = atomic_load(&state.last_stable) - stable
             mutex_unlock(&state.append_lock)
+            if stable > 0:
+                call_hook(state, False)
         if offset < 0 or offset > mark:
             raise ValueError(f"offset {offset} is not between 0 and the high watermark {mark}")
         return start
@@ -397,6 +425,15 @@ cdef class PartitionLog:
             mutex_unlock(&state.append_lock)
         return count
 
+    def has_late_transaction(self, int64_t now_ms, int64_t max_timeout_ms):
+        cdef Partition *state = self.partition
+        cdef bint is_late
+        with nogil:
+            mutex_lock(&state.append_lock)
+            is_late = producer_state_has_late_transaction(state.producers, now_ms, max_timeout_ms)
+            mutex_unlock(&state.append_lock)
+        return is_late
+
     @property
     def damage(self):
         cdef Partition *state = self.partition
@@ -466,6 +503,16 @@ cdef class PartitionLog:
         result = [(pairs[2 * slot], pairs[2 * slot + 1]) for slot in range(count)]
         free(pairs)
         return result
+
+
+cdef object append_info(AppendResult *result):
+    cdef int32_t slot
+    bad_records = tuple([result.bad_records[slot] for slot in range(result.bad_count)])
+    free(result.bad_records)
+    return AppendInfo(result.error, result.base_offset, result.last_offset, result.log_append_time_ms,
+                      result.log_start_offset, result.bad_record,
+                      None if result.message is NULL else (<bytes>result.message).decode(),
+                      bool(result.is_duplicate), bool(result.high_watermark_moved), result.flush_offset, bad_records)
 
 
 def active_producers(PartitionLog log not None):

@@ -5,12 +5,13 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.log._config cimport LogConfig
-from kbroker.log._partition cimport DeletedSegment, Partition, view_publish
+from kbroker.log._partition cimport DeletedSegment, Partition, call_hook, view_publish
 from kbroker.log._posix cimport ENOMEM, PATH_BYTES, io_modified_ms, io_unlink
 from kbroker.log._roll cimport PendingSnapshot, roll_segment, store_snapshot
 from kbroker.log.segment._segment cimport (
     LogSegment, SegmentList, segment_list_new, segment_path, segment_release, segment_remove, segment_retain,
 )
+from kbroker.log._watermarks cimport advance_watermarks
 
 
 cdef int64_t largest_timestamp(LogSegment *segment, int64_t now_ms) noexcept nogil:
@@ -69,6 +70,8 @@ cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogi
     cdef PendingSnapshot snapshot
     cdef char path[PATH_BYTES]
     cdef int32_t count, slot, rc, result
+    cdef int64_t stable
+    cdef bint stable_moved = False
     memset(&snapshot, 0, sizeof(snapshot))
     mutex_lock(&partition.append_lock)
     if atomic_load(&partition.closed) or atomic_load(&partition.damage_offset) != INT64_MAX:
@@ -107,8 +110,13 @@ cdef int32_t apply_retention(Partition *partition, int64_t now_ms) noexcept nogi
                 entry.next = partition.deleted
                 partition.deleted = entry
             view_publish(partition, kept)
+            stable = atomic_load(&partition.last_stable)
+            advance_watermarks(partition)       # the last stable offset is not below the start
+            stable_moved = atomic_load(&partition.last_stable) > stable
     mutex_unlock(&partition.append_lock)
     store_snapshot(partition, &snapshot)
+    if stable_moved:
+        call_hook(partition, False)
     return result
 
 

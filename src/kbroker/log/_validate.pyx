@@ -14,6 +14,7 @@ from kbroker.common._errors cimport (
 )
 from kbroker.log._config cimport LogConfig
 from kbroker.log.producers._producer_state cimport BatchFacts
+from kbroker.log.producers._verification cimport NOT_VERIFIED
 from kbroker.protocol._compression cimport batch_decompress, batch_recompress
 from kbroker.protocol._records cimport (
     BATCH_HEADER_BYTES, BatchHeader, RecordView, batch_crc_ok, batch_parse, record_next,
@@ -70,6 +71,8 @@ cdef void batch_facts(const char *data, const BatchHeader *header, bint from_cli
     out.control_type = -1
     out.coordinator_epoch = -1
     out.from_client = from_client
+    out.guard = NOT_VERIFIED
+    out.transaction_version = 0
     if out.is_control and header.attributes & CODEC_MASK == 0 and header.batch_length + 12 > BATCH_HEADER_BYTES:
         if record_next(data + BATCH_HEADER_BYTES, <int64_t>header.batch_length + 12 - BATCH_HEADER_BYTES, &position,
                        header,

@@ -19,12 +19,15 @@ from kbroker.log.segment._segment cimport SegmentList, segment_list_release, seg
 cdef bint advance_watermarks(Partition *partition) noexcept nogil:
     """The high watermark is the log end, unless so much is unflushed that log.flush.interval.messages holds it back."""
     cdef int64_t end = atomic_load(&partition.log_end), flushed = atomic_load(&partition.flushed)
-    cdef int64_t old = atomic_load(&partition.high_watermark), mark, unstable
+    cdef int64_t old = atomic_load(&partition.high_watermark), start = atomic_load(&partition.log_start)
+    cdef int64_t mark, unstable
     mark = end if end - flushed < partition.config.flush_messages else flushed
     if mark < old:
         mark = old
     producer_state_set_high_watermark(partition.producers, mark)
     unstable = producer_state_first_unstable_offset(partition.producers)
+    if 0 <= unstable < start:
+        unstable = start                        # its first records are deleted
     atomic_store(&partition.high_watermark, mark)
     atomic_store(&partition.last_stable, unstable if 0 <= unstable < mark else mark)
     return mark > old

@@ -21,7 +21,9 @@ cdef struct BatchFacts:         # header fields of one v2 batch, parsed once by 
     bint is_control
     int16_t control_type        # of a control batch: 0 abort, 1 commit
     int32_t coordinator_epoch   # of an end marker
-    bint from_client            # client origin: sequence rules apply; else (recovery, replication) they do not
+    bint from_client            # client origin: sequence rules apply; else (coordinator, recovery) they do not
+    int64_t guard               # of a transactional batch: NO_GUARD, NOT_VERIFIED, or what its verification gave
+    int16_t transaction_version     # of an end marker; from 2 on its epoch is above that of the transaction
 
 cdef struct Duplicate:          # the remembered batch that a repeat matches
     int64_t base_offset
@@ -52,6 +54,13 @@ cdef void producer_state_clear(ProducerState *state) noexcept nogil
 cdef int32_t producer_state_check(ProducerState *state, const BatchFacts *facts, Duplicate *duplicate) noexcept nogil
 # After the write. True when a marker aborted a transaction: *aborted is then an entry for the .txnindex.
 cdef bint producer_state_apply(ProducerState *state, const BatchFacts *facts, AbortedTxn *aborted) noexcept nogil
+# What the batch of a producer whose transaction may not be open here needs: 0 and *guard (NO_GUARD: it is open), or 47;
+# 56 when memory is out. ``bumps_epochs``: the client speaks transaction version 2.
+cdef int32_t producer_state_verify(ProducerState *state, int64_t producer_id, int16_t epoch, int32_t sequence,
+                                   bint bumps_epochs, int64_t now_ms, int64_t *guard) noexcept nogil
+# Whether a transaction has been open here for longer than max_timeout_ms and five minutes.
+cdef bint producer_state_has_late_transaction(ProducerState *state, int64_t now_ms,
+                                              int64_t max_timeout_ms) noexcept nogil
 cdef void producer_state_set_high_watermark(ProducerState *state, int64_t high_watermark) noexcept nogil
 cdef int64_t producer_state_first_unstable_offset(ProducerState *state) noexcept nogil   # -1: none
 cdef void producer_state_expire(ProducerState *state, int64_t now_ms, int64_t expiration_ms) noexcept nogil

@@ -26,7 +26,14 @@ class ProducerStateManager:
         timestamp_ms: int = 0,
         transactional: bool = False,
         from_client: bool = True,
+        guard: int = -1,
     ) -> tuple[int, int, int]: ...
+    def verify(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, *, bumps_epochs: bool = False, now_ms: int = 0
+    ) -> tuple[int, int]: ...
+    def has_late_transaction(self, now_ms: int, max_timeout_ms: int) -> bool: ...
+    @property
+    def verifications(self) -> int: ...
     def end_transaction(
         self,
         producer_id: int,
@@ -36,6 +43,7 @@ class ProducerStateManager:
         commit: bool,
         coordinator_epoch: int = 0,
         timestamp_ms: int = 0,
+        transaction_version: int = 0,
     ) -> tuple[int, tuple[int, int, int, int] | None]: ...
     def set_high_watermark(self, offset: int) -> None: ...
     @property

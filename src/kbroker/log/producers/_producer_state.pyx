@@ -16,11 +16,16 @@ from kbroker.log.producers._producer_table cimport (
     producer_state_encode_snapshot, producer_state_load_snapshot, producer_state_store_snapshot, remember, remove_slot,
     reserve, table_clear, table_free, table_new, txn_insert, txn_open, txn_remove,
 )
+from kbroker.log.producers._verification cimport (
+    NOT_VERIFIED, NO_GUARD, Verification, verification_begin, verification_clear, verification_end, verification_expire,
+    verification_find,
+)
 
 import os
 
 
 cdef int32_t INT32_MAX = 0x7FFFFFFF
+cdef int64_t LATE_TRANSACTION_MS = 300000    # beyond the longest time-out that a producer may ask for
 
 
 # -- life --------------------------------------------------------------------------------------------------------------
@@ -34,6 +39,8 @@ cdef void producer_state_clear(ProducerState *state) noexcept nogil:
 
 
 cdef void producer_state_free(ProducerState *state) noexcept nogil:
+    if state != NULL:
+        verification_clear(state)
     table_free(state)
 
 
@@ -55,9 +62,42 @@ cdef int32_t check_marker(const Entry *entry, const BatchFacts *facts) noexcept 
         return 0
     if facts.producer_epoch < entry.epoch:
         return INVALID_PRODUCER_EPOCH
+    if facts.transaction_version >= 2 and facts.producer_epoch == entry.epoch and entry.txn != NULL:
+        # The coordinator raises the epoch for each marker, so this one is late: of a transaction that has ended. Where
+        # no transaction is open it is the repeat of the marker that ended the last one, which may be written again.
+        return INVALID_PRODUCER_EPOCH
     if facts.coordinator_epoch < entry.coordinator_epoch:
         return TRANSACTION_COORDINATOR_FENCED
     return 0
+
+
+cdef inline bint is_ongoing(const Entry *entry, int16_t epoch) noexcept nogil:
+    return entry != NULL and entry.txn != NULL and entry.epoch == epoch
+
+
+cdef int32_t check_verified(ProducerState *state, const Entry *entry, const BatchFacts *facts) noexcept nogil:
+    """A transactional batch belongs to a transaction that is open here, or that the coordinator has confirmed."""
+    cdef Verification *verification
+    if is_ongoing(entry, facts.producer_epoch):
+        return 0
+    if entry != NULL and facts.producer_epoch < entry.epoch:
+        return INVALID_PRODUCER_EPOCH
+    if facts.guard == NOT_VERIFIED:
+        return 0
+    verification = verification_find(state, facts.producer_id)
+    if verification == NULL or facts.guard != verification.guard:
+        return INVALID_TXN_STATE
+    return 0
+
+
+cdef int32_t check_lowest_sequence(ProducerState *state, const Entry *entry, const BatchFacts *facts) noexcept nogil:
+    """While a producer is being verified no batch overtakes an earlier one that will be sent again."""
+    cdef Verification *verification = verification_find(state, facts.producer_id)
+    if verification == NULL:
+        return 0
+    if verification.bumps_epochs and facts.base_sequence != 0 and (entry == NULL or entry.batch_count == 0):
+        return OUT_OF_ORDER_SEQUENCE_NUMBER
+    return OUT_OF_ORDER_SEQUENCE_NUMBER if facts.base_sequence > verification.lowest_sequence else 0
 
 
 cdef int32_t check_sequence(const Entry *entry, const BatchFacts *facts) noexcept nogil:
@@ -90,9 +130,13 @@ cdef int32_t producer_state_check(ProducerState *state, const BatchFacts *facts,
                     duplicate.base_offset = batch.last_offset - batch.offset_delta
                     duplicate.timestamp_ms = batch.timestamp_ms
                     return PRODUCER_CHECK_DUPLICATE
-        if facts.from_client:
-            if entry != NULL and facts.producer_epoch < entry.epoch:
-                return INVALID_PRODUCER_EPOCH
+        if facts.is_transactional:
+            error = check_verified(state, entry, facts)
+        if error == 0 and entry != NULL and facts.producer_epoch < entry.epoch:
+            error = INVALID_PRODUCER_EPOCH
+        if error == 0 and facts.from_client and state.verifications.count > 0:
+            error = check_lowest_sequence(state, entry, facts)
+        if error == 0 and facts.from_client:
             error = check_sequence(entry, facts)
         if error == 0 and entry != NULL and entry.txn != NULL and not facts.is_transactional:
             error = INVALID_TXN_STATE
@@ -140,6 +184,8 @@ cdef bint producer_state_apply(ProducerState *state, const BatchFacts *facts, Ab
     entry = find(state, facts.producer_id)
     if entry == NULL:
         entry = add_entry(state, facts.producer_id)
+    if facts.is_transactional:
+        verification_end(state, facts.producer_id)
     if facts.is_control:
         return apply_marker(state, entry, facts, aborted)
     set_epoch(entry, facts.producer_epoch)
@@ -149,6 +195,31 @@ cdef bint producer_state_apply(ProducerState *state, const BatchFacts *facts, Ab
     if facts.is_transactional and entry.txn == NULL:
         txn_open(state, entry, facts.base_offset)
     return False
+
+
+cdef int32_t producer_state_verify(ProducerState *state, int64_t producer_id, int16_t epoch, int32_t sequence,
+                                   bint bumps_epochs, int64_t now_ms, int64_t *guard) noexcept nogil:
+    cdef Entry *entry = find(state, producer_id)
+    cdef Verification *verification
+    guard[0] = NO_GUARD
+    if entry != NULL and epoch < entry.epoch:
+        return INVALID_PRODUCER_EPOCH
+    if is_ongoing(entry, epoch):
+        return 0
+    verification = verification_begin(state, producer_id, epoch, sequence, bumps_epochs, now_ms)
+    if verification == NULL:
+        return KAFKA_STORAGE_ERROR
+    guard[0] = verification.guard
+    return 0
+
+
+cdef bint producer_state_has_late_transaction(ProducerState *state, int64_t now_ms,
+                                              int64_t max_timeout_ms) noexcept nogil:
+    cdef Txn *oldest = <Txn *>state.ongoing.first
+    cdef Entry *entry = find(state, oldest.producer_id) if oldest != NULL else NULL
+    if entry == NULL or entry.last_timestamp_ms <= 0 or entry.last_timestamp_ms > now_ms:
+        return False
+    return now_ms - entry.last_timestamp_ms > max_timeout_ms + LATE_TRANSACTION_MS
 
 
 cdef void producer_state_set_high_watermark(ProducerState *state, int64_t high_watermark) noexcept nogil:
@@ -179,6 +250,7 @@ cdef void producer_state_expire(ProducerState *state, int64_t now_ms, int64_t ex
             remove_slot(state, i)   # another may have moved into slot i
         else:
             i += 1
+    verification_expire(state, now_ms, expiration_ms)
 
 
 cdef int64_t producer_state_count(ProducerState *state) noexcept nogil:
@@ -294,10 +366,11 @@ cdef class ProducerStateManager:
         producer_state_free(self.state)
 
     def append(self, producer_id, producer_epoch, base_sequence, base_offset, *, record_count=1, timestamp_ms=0,
-               transactional=False, from_client=True):
+               transactional=False, from_client=True, guard=NOT_VERIFIED):
         """Judge a batch and, if it may be written, apply it.
 
-        Args: ``from_client``: the sequence rules count; False is how recovery and replication apply what was accepted.
+        Args: ``from_client``: the sequence rules count; False is how the broker's own coordinators write. ``guard`` of
+        a transactional batch: what ``verify`` gave; -1: it needs none.
         Returns: (error, base offset, timestamp_ms): 0 with the batch's own values, or those of the remembered batch it
         repeats; 45, 47, 48 or 56 with -1, -1.
         Raises: TypeError, ValueError for a number out of range.
@@ -320,6 +393,7 @@ cdef class ProducerStateManager:
         facts.max_timestamp_ms = checked(timestamp_ms, "timestamp_ms", -1, INT64_MAX)
         facts.is_transactional = bool(transactional)
         facts.from_client = bool(from_client)
+        facts.guard = checked(guard, "guard", -1, INT64_MAX)
         code = producer_state_check(self.state, &facts, &duplicate)
         if code == PRODUCER_CHECK_DUPLICATE:
             return 0, duplicate.base_offset, duplicate.timestamp_ms
@@ -328,7 +402,31 @@ cdef class ProducerStateManager:
         producer_state_apply(self.state, &facts, &aborted)
         return 0, facts.base_offset, facts.max_timestamp_ms
 
-    def end_transaction(self, producer_id, producer_epoch, offset, *, commit, coordinator_epoch=0, timestamp_ms=0):
+    def verify(self, producer_id, producer_epoch, base_sequence, *, bumps_epochs=False, now_ms=0):
+        """Begin, or join, the verification of a producer's transactional batch.
+
+        Args: ``bumps_epochs``: the client speaks transaction version 2.
+        Returns: (error 0, 47 or 56; the guard that the append needs, 0 where the transaction is open already).
+        """
+        cdef int64_t guard = NO_GUARD
+        cdef int32_t code = producer_state_verify(
+            self.state, checked(producer_id, "producer_id", 0, INT64_MAX),
+            <int16_t>checked(producer_epoch, "producer_epoch", 0, 32767),
+            <int32_t>checked(base_sequence, "base_sequence", -1, INT32_MAX), bool(bumps_epochs),
+            checked(now_ms, "now_ms", 0, INT64_MAX), &guard)
+        return code, guard
+
+    def has_late_transaction(self, now_ms, max_timeout_ms):
+        return bool(producer_state_has_late_transaction(
+            self.state, checked(now_ms, "now_ms", 0, INT64_MAX),
+            checked(max_timeout_ms, "max_timeout_ms", 0, INT32_MAX)))
+
+    @property
+    def verifications(self):
+        return self.state.verifications.count
+
+    def end_transaction(self, producer_id, producer_epoch, offset, *, commit, coordinator_epoch=0, timestamp_ms=0,
+                        transaction_version=0):
         """Judge and apply an end marker of the coordinator at ``offset``.
 
         Returns: (error 0, 47, 52 or 56; the entry (producer id, first, last, last stable offset) for the transaction
@@ -347,6 +445,7 @@ cdef class ProducerStateManager:
         facts.max_timestamp_ms = checked(timestamp_ms, "timestamp_ms", -1, INT64_MAX)
         facts.is_transactional = facts.is_control = True
         facts.control_type = 1 if commit else 0
+        facts.transaction_version = <int16_t>checked(transaction_version, "transaction_version", 0, 32767)
         code = producer_state_check(self.state, &facts, &duplicate)
         if code != 0:
             return code, None

@@ -8,6 +8,7 @@ is called without it.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from kbroker._core.containers.linked_list cimport Chain, ChainNode
+from kbroker._core.containers.hash_table cimport HashTable
 from kbroker._core.containers.hashing cimport mix_hash
 
 cdef enum:
@@ -44,6 +45,7 @@ cdef struct ProducerState:
     Chain unreplicated
     Entry *spare_entry              # made by a check, used by the apply that follows
     Txn *spare_txn
+    HashTable verifications     # of Verification
 
 cdef inline int64_t find_slot(Entry **slots, int64_t capacity, int64_t producer_id) noexcept nogil:
     """The slot that holds the producer, or the free one where it belongs."""

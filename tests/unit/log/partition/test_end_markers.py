@@ -1,0 +1,196 @@
+"""End markers and the last stable offset of one partition: what is written, what is read, what comes back."""
+
+from pathlib import Path
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.log._partition_log import PartitionLog, active_producers
+from kbroker.log.log_types import AbortedTransaction
+from kbroker.protocol.records import iter_batches
+from tests.support.log_files import NOW_MS, batch, crc_ok, open_log, read_all, split
+
+PID = 7
+BAD_EPOCH, BAD_TXN_STATE, COORDINATOR_FENCED = 47, 48, 52
+
+
+def write(log: PartitionLog, sequence: int = 0, *, producer_id: int = PID, epoch: int = 0) -> int:
+    """One record of a transaction; its offset."""
+    error, guard = log.start_verification(producer_id, epoch, sequence)
+    assert error == 0
+    data = batch(b"v", producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=True)
+    info = log.append(data, verification_guard=guard)
+    assert info.error == 0
+    return info.base_offset
+
+
+def test_marker_is_kafkas(log: PartitionLog) -> None:
+    """One control record: version 0 and the type as key, version 0 and the coordinator's epoch as value."""
+    write(log, epoch=3)
+    assert log.append_end_marker(PID, 3, 9, True).base_offset == 1
+    data = read_all(log)[1]
+    assert len(data) == 78
+    assert crc_ok(data)
+    (marker,) = iter_batches(data)
+    assert (marker.is_control, marker.is_transactional) == (True, True)
+    assert (marker.producer_id, marker.producer_epoch, marker.base_sequence) == (PID, 3, -1)
+    assert (marker.base_timestamp_ms, marker.max_timestamp_ms, marker.record_count) == (NOW_MS, NOW_MS, 1)
+    (record,) = marker.records()
+    assert record[2:4] == (b"\0\0\0\1", b"\0\0\0\0\0\x09")
+    assert log.append_end_marker(PID, 3, 9, False).error == 0
+    (record,) = next(iter(iter_batches(read_all(log)[2]))).records()
+    assert record[2] == b"\0\0\0\0"
+
+
+def test_last_stable_offset(log: PartitionLog) -> None:
+    """It stays at the first record of the oldest open transaction, whatever ends above it."""
+    log.append(batch(b"plain"))
+    assert log.last_stable_offset == 1
+    assert (write(log), write(log, producer_id=8)) == (1, 2)
+    log.append(batch(b"plain"))
+    assert log.last_stable_offset == 1
+    assert log.append_end_marker(8, 0, 0, True).base_offset == 4
+    assert (log.last_stable_offset, log.high_watermark) == (1, 5)
+    assert log.append_end_marker(PID, 0, 0, False).base_offset == 5
+    assert log.last_stable_offset == 6
+    assert log.read(0, isolation=1).aborted == [AbortedTransaction(PID, 1, 5, 6)]
+
+
+def test_read_committed_ends_at_the_last_stable_offset(log: PartitionLog) -> None:
+    log.append(batch(b"a"))
+    write(log)
+    log.append(batch(b"b"))
+    got = log.read(0, isolation=1)
+    assert (len(split(got.records)), got.last_stable_offset, got.high_watermark) == (1, 1, 3)
+    assert log.probe(0, isolation=1)[1] == len(got.records)
+    assert log.probe(1, isolation=1) == (0, 0, False)
+    assert log.read(2, isolation=1).records == b""
+    assert log.offset_for_timestamp(NOW_MS, isolation=1).offset == 0
+    log.append_end_marker(PID, 0, 0, True)
+    assert len(split(log.read(0, isolation=1).records)) == 4
+
+
+def test_marker_waits_for_the_disk(tmp_path: Path) -> None:
+    """Where log.flush.interval.messages holds the high watermark back, the transaction ends for readers on flush."""
+    log = open_log(tmp_path / "t-0", config={"flush.messages": 2})
+    write(log)
+    info = log.append_end_marker(PID, 0, 0, True)
+    assert (info.error, info.flush_offset) == (0, 2)
+    assert (log.high_watermark, log.last_stable_offset) == (1, 0)
+    log.flush(2)
+    assert (log.high_watermark, log.last_stable_offset) == (2, 2)
+
+
+def test_marker_of_nothing(log: PartitionLog) -> None:
+    """The marker of a producer without a transaction here is written and changes no stable offset."""
+    info = log.append_end_marker(PID, 2, 4, False)
+    assert (info.error, info.base_offset, log.last_stable_offset) == (0, 0, 1)
+    (row,) = active_producers(log)
+    assert (row.producer_epoch, row.coordinator_epoch, row.current_txn_first_offset) == (2, 4, -1)
+    assert log.read(0, isolation=1).aborted == []
+
+
+def test_refused_markers(log: PartitionLog) -> None:
+    write(log, epoch=3)
+    assert log.append_end_marker(PID, 2, 0, True).error == BAD_EPOCH
+    assert log.append_end_marker(PID, 3, 0, True, transaction_version=2).error == BAD_EPOCH
+    assert log.append_end_marker(PID, 4, 5, True, transaction_version=2).error == 0
+    assert log.append_end_marker(PID, 4, 5, True, transaction_version=2).error == 0  # written again
+    assert log.append_end_marker(PID, 4, 4, True, transaction_version=2).error == COORDINATOR_FENCED
+    assert log.log_end_offset == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [((-1, 0, 0), ValueError), ((1, 32768, 0), ValueError), ((1, 0, 2**31), ValueError), (("1", 0, 0), TypeError)],
+)
+def test_numbers_out_of_range(log: PartitionLog, wrong: tuple, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        log.append_end_marker(*wrong, True)
+    assert log.log_end_offset == 0
+
+
+def test_marker_is_no_clients_record(tmp_path: Path) -> None:
+    """A limit for clients' batches keeps no transaction open; a topic of LogAppendTime stamps the marker as its own."""
+    log = open_log(tmp_path / "t-0", config={"message.timestamp.type": "LogAppendTime"})
+    write(log)
+    log.update_config({"max.message.bytes": 0, "message.timestamp.type": "LogAppendTime", "compression.type": "gzip"})
+    assert log.append_end_marker(PID, 0, 0, True).log_append_time_ms == NOW_MS
+    data = read_all(log)[1]
+    assert crc_ok(data)
+    assert next(iter(iter_batches(data))).is_control
+
+
+def test_append_of_an_older_transaction(log: PartitionLog) -> None:
+    """A guard that was given before a marker is no good after it."""
+    guard = log.start_verification(PID, 0, 0)[1]
+    log.append_end_marker(PID, 0, 0, False)
+    data = batch(b"late", producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True)
+    assert log.append(data, verification_guard=guard).error == BAD_TXN_STATE
+    assert log.last_stable_offset == log.log_end_offset == 1
+
+
+def test_deleted_records_of_an_open_transaction(log: PartitionLog) -> None:
+    """The last stable offset is not below the log start (DeleteRecords, retention), and delayed readers go on."""
+    write(log)
+    log.append(batch(b"b"))
+    assert log.last_stable_offset == 0
+    assert log.delete_records(1) == 1
+    assert log.last_stable_offset == 1
+    assert log.delete_records(-1) == 2
+    assert log.last_stable_offset == 2
+    log.append(batch(b"c"))
+    assert log.last_stable_offset == 2
+    log.append_end_marker(PID, 0, 0, True)
+    assert log.last_stable_offset == 4
+
+
+def test_retention_past_an_open_transaction(tmp_path: Path) -> None:
+    clock = VirtualClock(NOW_MS)
+    log = open_log(tmp_path / "t-0", clock, config={"retention.ms": 1000})
+    write(log)
+    log.roll()
+    log.append(batch(b"b", timestamp_ms=NOW_MS + 5000))
+    assert log.apply_retention(NOW_MS + 5000) == 1
+    assert (log.log_start_offset, log.last_stable_offset) == (1, 1)
+    assert active_producers(log)[0].current_txn_first_offset == 0
+    log.append_end_marker(PID, 0, 0, True)
+    assert log.last_stable_offset == 3
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_open_transaction_comes_back(tmp_path: Path, clean: bool) -> None:
+    """After a stop, clean or not, transactions are open as before, and aborted ones known."""
+    clock = VirtualClock(NOW_MS)
+    log = open_log(tmp_path / "t-0", clock)
+    write(log)
+    log.append_end_marker(PID, 0, 3, False)
+    log.roll()
+    write(log, producer_id=8)
+    write(log, 1)
+    log.append_end_marker(PID, 0, 3, False)
+    before = active_producers(log)
+    log.close(clean)
+    if not clean:
+        for index in (tmp_path / "t-0").glob("*.txnindex"):
+            index.unlink()
+    log = open_log(tmp_path / "t-0", clock, clean=clean)
+    assert active_producers(log) == before
+    assert log.last_stable_offset == 2
+    assert log.start_verification(8, 0, 1) == (0, 0)
+    log.append_end_marker(8, 0, 3, True)
+    assert log.read(0, isolation=1).aborted == [AbortedTransaction(PID, 0, 1, 2)]
+    assert log.read(2, isolation=1).aborted == [AbortedTransaction(PID, 3, 4, 2)]
+
+
+def test_truncation_opens_a_transaction_again(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    write(log)
+    log.append(batch(b"b"))
+    log.append_end_marker(PID, 0, 0, False)
+    log.truncate_to(2)
+    assert log.last_stable_offset == 0
+    assert log.read(0, isolation=0).aborted == []
+    log.append_end_marker(PID, 0, 0, True)
+    assert log.last_stable_offset == 3
+    assert log.read(0, isolation=1).aborted == []

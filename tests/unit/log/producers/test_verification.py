@@ -1,0 +1,173 @@
+"""Verification of transactional batches (KIP-890): guards, sequences that are not overtaken, and end markers."""
+
+import pytest
+
+from kbroker.log.producers._producer_state import ProducerStateManager
+
+OUT_OF_ORDER, BAD_EPOCH, BAD_TXN_STATE, COORDINATOR_FENCED = 45, 47, 48, 52
+PID = 7
+
+
+@pytest.fixture
+def state() -> ProducerStateManager:
+    return ProducerStateManager()
+
+
+def begin(state: ProducerStateManager, epoch: int = 0, sequence: int = 0, offset: int = 0) -> None:
+    error, guard = state.verify(PID, epoch, sequence)
+    assert error == 0
+    assert state.append(PID, epoch, sequence, offset, transactional=True, guard=guard)[0] == 0
+
+
+def test_batch_of_no_open_transaction_needs_a_guard(state):
+    """Without one, or with one that is none, a transactional batch is refused; with its own it opens the
+    transaction, and what follows needs none."""
+    assert state.append(PID, 0, 0, 0, transactional=True, guard=0)[0] == BAD_TXN_STATE
+    error, guard = state.verify(PID, 0, 0)
+    assert error == 0
+    assert guard > 0
+    assert state.append(PID, 0, 0, 0, transactional=True, guard=0)[0] == BAD_TXN_STATE
+    assert state.append(PID, 0, 0, 0, transactional=True, guard=guard + 1)[0] == BAD_TXN_STATE
+    assert state.append(PID, 0, 0, 0, transactional=True, guard=guard) == (0, 0, 0)
+    assert state.verify(PID, 0, 1) == (0, 0)
+    assert state.append(PID, 0, 1, 1, transactional=True, guard=0) == (0, 1, 0)
+
+
+def test_verification_off(state):
+    """A guard of -1 is that of a broker that does not verify."""
+    assert state.append(PID, 0, 0, 0, transactional=True, guard=-1) == (0, 0, 0)
+
+
+def test_guard_is_kept_while_it_is_verified(state):
+    """Questions about the same producer share one guard; producers have different ones."""
+    assert state.verify(PID, 0, 3) == state.verify(PID, 0, 4)
+    assert state.verify(PID, 0, 3)[1] != state.verify(PID + 1, 0, 3)[1]
+    assert state.verifications == 2
+
+
+def test_marker_forgets_the_guard(state):
+    """A transaction that was ended while a batch of it was verified takes the batch no more."""
+    guard = state.verify(PID, 0, 0)[1]
+    assert state.end_transaction(PID, 0, 5, commit=False) == (0, None)
+    assert state.verifications == 0
+    assert state.append(PID, 0, 0, 6, transactional=True, guard=guard)[0] == BAD_TXN_STATE
+
+
+def test_repeat_is_known_before_its_transaction_is_asked_for(state):
+    """The repeat of a remembered batch is answered as such, also after the transaction's end."""
+    begin(state)
+    state.end_transaction(PID, 0, 1, commit=True)
+    assert state.append(PID, 0, 0, 2, transactional=True, guard=0) == (0, 0, 0)
+
+
+def test_plain_batches_need_no_guard(state):
+    assert state.append(PID, 0, 0, 0, guard=0) == (0, 0, 0)
+
+
+def test_older_epoch_is_refused_before_verification(state):
+    begin(state, epoch=3)
+    assert state.verify(PID, 2, 0) == (BAD_EPOCH, 0)
+    assert state.append(PID, 2, 0, 1, transactional=True, guard=0)[0] == BAD_EPOCH
+    assert state.verifications == 0
+
+
+def test_newer_epoch_is_verified_though_the_old_transaction_is_open(state):
+    begin(state, epoch=3)
+    error, guard = state.verify(PID, 4, 0)
+    assert error == 0
+    assert guard > 0
+
+
+def test_coordinators_append_is_judged_by_epoch_and_guard(state):
+    """Offsets of a transaction have no sequence; an older epoch and a missing guard are refused all the same."""
+    guard = state.verify(PID, 4, 0)[1]
+    assert state.append(PID, 4, 9, 0, transactional=True, from_client=False, guard=0)[0] == BAD_TXN_STATE
+    assert state.append(PID, 4, 9, 0, transactional=True, from_client=False, guard=guard) == (0, 0, 0)
+    assert state.append(PID, 3, 9, 1, transactional=True, from_client=False)[0] == BAD_EPOCH
+
+
+def test_higher_sequence_does_not_overtake(state):
+    """While the lowest sequence seen is not written, a higher one is out of order; the lowest goes through."""
+    state.verify(PID, 0, 5)
+    guard = state.verify(PID, 0, 3)[1]
+    assert state.append(PID, 0, 5, 0, transactional=True, guard=guard)[0] == OUT_OF_ORDER
+    assert state.append(PID, 0, 3, 0, transactional=True, guard=guard) == (0, 0, 0)
+    assert state.verifications == 0
+
+
+def test_newer_epoch_begins_with_its_own_lowest_sequence(state):
+    state.verify(PID, 0, 2)
+    guard = state.verify(PID, 1, 4)[1]
+    assert state.append(PID, 1, 4, 0, transactional=True, guard=guard) == (0, 0, 0)
+
+
+def test_first_sequence_of_transaction_version_2(state):
+    """Where nothing is known of a producer of version 2 its first sequence is 0; of an older one any is taken."""
+    guard = state.verify(PID, 0, 5, bumps_epochs=True)[1]
+    assert state.append(PID, 0, 5, 0, transactional=True, guard=guard)[0] == OUT_OF_ORDER
+    guard = state.verify(PID + 1, 0, 5)[1]
+    assert state.append(PID + 1, 0, 5, 0, transactional=True, guard=guard) == (0, 0, 0)
+
+
+def test_verifications_expire(state):
+    """One that was never followed by a batch is forgotten with producer.id.expiration.ms."""
+    guard = state.verify(PID, 0, 0, now_ms=1000)[1]
+    state.expire(1999, 1000)
+    assert state.verify(PID, 0, 0, now_ms=1999) == (0, guard)
+    state.expire(2000, 1000)
+    assert state.verifications == 0
+    assert state.verify(PID, 0, 0, now_ms=2000)[1] != guard
+
+
+def test_many_verifications(state):
+    guards = {pid: state.verify(pid, 0, 0)[1] for pid in range(1000)}
+    assert len(set(guards.values())) == 1000
+    for pid in range(1000):
+        assert state.append(pid, 0, 0, pid, transactional=True, guard=guards[pid])[0] == 0
+    assert state.verifications == 0
+
+
+# ---- end markers by transaction version
+
+
+def test_marker_of_version_1_has_the_epoch_of_its_records(state):
+    begin(state, epoch=3)
+    assert state.end_transaction(PID, 2, 1, commit=True, transaction_version=1)[0] == BAD_EPOCH
+    assert state.end_transaction(PID, 3, 1, commit=True, transaction_version=1)[0] == 0
+
+
+def test_marker_of_version_2_has_a_newer_epoch(state):
+    """One with the epoch of the open transaction is late: it belongs to the transaction before."""
+    begin(state, epoch=3)
+    assert state.end_transaction(PID, 3, 1, commit=True, transaction_version=2)[0] == BAD_EPOCH
+    assert state.end_transaction(PID, 4, 1, commit=False, transaction_version=2) == (0, (PID, 0, 1, 2))
+
+
+def test_repeated_marker_of_version_2(state):
+    """The coordinator writes it again when it does not know whether it is written: nothing is open, it is accepted."""
+    begin(state, epoch=3)
+    assert state.end_transaction(PID, 4, 1, commit=True, transaction_version=2)[0] == 0
+    assert state.end_transaction(PID, 4, 2, commit=True, transaction_version=2) == (0, None)
+    assert state.end_transaction(PID, 3, 3, commit=True, transaction_version=2)[0] == BAD_EPOCH
+
+
+def test_marker_of_an_older_coordinator(state):
+    begin(state)
+    assert state.end_transaction(PID, 0, 1, commit=True, coordinator_epoch=5)[0] == 0
+    assert state.end_transaction(PID, 0, 2, commit=True, coordinator_epoch=4)[0] == COORDINATOR_FENCED
+
+
+# ---- late transactions
+
+
+def test_late_transaction(state):
+    """Late: open for more than the longest time-out and five minutes since the producer's last write."""
+    assert not state.has_late_transaction(10**9, 900_000)
+    state.append(PID, 0, 0, 0, transactional=True, timestamp_ms=1000)
+    state.append(PID + 1, 0, 0, 1, transactional=True, timestamp_ms=10**9)
+    assert not state.has_late_transaction(1000 + 900_000 + 300_000, 900_000)
+    assert state.has_late_transaction(1000 + 900_000 + 300_001, 900_000)
+    state.append(PID, 0, 1, 2, transactional=True, timestamp_ms=2000)
+    assert not state.has_late_transaction(1000 + 900_000 + 300_001, 900_000)
+    state.end_transaction(PID, 0, 3, commit=True)
+    assert not state.has_late_transaction(10**9, 900_000)
