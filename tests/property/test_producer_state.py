@@ -48,11 +48,10 @@ class Model:
         known = self.producers.get(pid)
         p = known or Producer()
         last = (sequence + count - 1) % MODULUS
-        if from_client:
-            if p.epoch == epoch:
-                for first_seq, last_seq, first, _, time in p.batches:
-                    if (first_seq, last_seq) == (sequence, last):
-                        return 0, first, time
+        if from_client and p.epoch == epoch:
+            for first_seq, last_seq, first, _, time in p.batches:
+                if (first_seq, last_seq) == (sequence, last):
+                    return 0, first, time
         if epoch < p.epoch:
             return 47, -1, -1
         entry = self.verified.get(pid)

@@ -28,6 +28,9 @@ from kbroker.server.native._native_types cimport (
 )
 from kbroker.server.native._native_handler cimport handler_loop
 from kbroker.server.apis.api00_produce._produce cimport handle_produce
+from kbroker.server.apis.api00_produce._transactional_produce cimport (
+    TRANSACTIONS_ABSENT, TRANSACTIONS_TRUSTED, TRANSACTIONS_VERIFIED,
+)
 from kbroker.server.native._topics cimport TopicTable, topic_table_build, topic_table_release
 from kbroker.server.quota._client_quotas cimport ClientQuotaManagers
 from kbroker.server.quota._counters cimport quotas_release, quotas_retain
@@ -221,6 +224,14 @@ cdef class NativeApis:
             bits[key >> 6] |= (<uint64_t>1) << (key & 63)
         for i in range(API_WORDS):
             atomic_store(&self.native_apis.intercepted[i], <int64_t>bits[i])
+
+    def set_transactions(self, bint has_coordinator, bint is_verified):
+        """What becomes of transactional batches, from the next Produce on.
+
+        Args: has_coordinator: without one they are refused. is_verified: transaction.partition.verification.enable.
+        """
+        atomic_store(&self.native_apis.transactions, TRANSACTIONS_ABSENT if not has_coordinator else (
+            TRANSACTIONS_VERIFIED if is_verified else TRANSACTIONS_TRUSTED))
 
     def publish_topics(self, views):
         """Swaps the topic table whole: what handlers see from their next run on.

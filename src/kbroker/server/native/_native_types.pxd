@@ -70,6 +70,7 @@ cdef struct NativeApisCore:
     void *sessions              # SessionCache of _fetch_session
     Mutex delayed_lock
     void *delayed                # FetchState list, for shutdown
+    AtomicI64 transactions      # of _transactional_produce
     AtomicI64 is_closed
     AtomicI64 handlers_to_stop  # so many handler threads are to end (num.io.threads was lowered)
     AtomicI64 handled           # requests answered natively

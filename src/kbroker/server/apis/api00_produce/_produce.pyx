@@ -1,204 +1,42 @@
-"""Native Produce: parse the whole request, append partition by partition, then respond or wait for an fsync.
+"""Native Produce: append partition by partition, then respond or wait for an fsync.
 
 Nothing is appended before the request is known to be well formed. The response is encoded while appending, so that
 the frame may be released early; a response that must wait for log.flush.interval.messages is delayed with its bytes
 ready and its flush offsets in a DelayedProduce (spec: timer-and-purgatory 8.1, log-storage 4).
 """
-from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from kbroker._core.clock cimport clock_now_ns
 from kbroker._core.codec.wire cimport (
-    Reader, Writer, read_bytes, read_count, read_i16, read_i32, read_length, reader_init, skip_tags, write_i16,
-    write_i32, write_i64, write_length, write_raw, write_string, write_uvarint, writer_free, writer_init,
+    Writer, write_i16, write_i32, write_i64, write_length, write_raw, write_string, write_uvarint, writer_free,
+    writer_init,
 )
-from kbroker._core.containers.last_index_map cimport LatestIndex, latest_free, latest_init, latest_put
 from kbroker._core.requests.request cimport (
     ACTION_CLOSE, ACTION_NO_OP, ACTION_SEND, INLINE_OUT_BYTES, RECORD_SKIP, Request, request_add_memory,
     request_mark_error,
 )
 from kbroker.common._errors cimport (
-    INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NONE,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION,
+    INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NONE, UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kbroker.log._append cimport partition_append
 from kbroker.log._partition cimport (
     AppendResult, Partition, partition_flushed_offset, partition_is_closed, partition_retain,
 )
+from kbroker.log.producers._verification cimport NOT_VERIFIED
 from kbroker.server.apis.api00_produce._delayed_produce cimport Waiting, free_waiting, park_produce, store_throttle_time
+from kbroker.server.apis.api00_produce._produce_request cimport (
+    ProducePart, ProduceRequest, ProduceTopic, free_produce, parse_produce,
+)
+from kbroker.server.apis.api00_produce._transactional_produce cimport (
+    VERIFY_ASK, VERIFY_DONE, Verdicts, Verification, VerifiedPart, free_verdicts, verify_produce,
+)
 from kbroker.server.apis.api01_fetch._delayed_fetch cimport defer_check
-from kbroker.server.native._native_types cimport OUTCOME_RESPONDED, Handler, Outcome
+from kbroker.server.native._native_types cimport OUTCOME_DECLINED, OUTCOME_RESPONDED, Handler, Outcome
 from kbroker.server.native._topics cimport Topic, topic_by_id, topic_by_name
 from kbroker.server.quota._quota_enforcement cimport gate_produce
-
-cdef enum:
-    INLINE_PARTS = 8
-
-cdef struct ProducePart:        # one partition of the request
-    int32_t index
-    char *records
-    int64_t size_bytes          # -1: null
-    bint is_superseded          # named again later in the request: the later one counts (Kafka builds a map)
-
-cdef struct ProduceTopic:
-    const char *name
-    int64_t name_bytes
-    const char *id
-    int32_t part_count
-    int32_t live_count
-
-cdef struct ProduceRequest:
-    int16_t acks
-    int32_t timeout_ms
-    bint has_transactional_id
-    bint has_transactional_records
-    int32_t topic_count
-    int32_t part_count
-    ProduceTopic *topics
-    ProducePart *parts
-    ProduceTopic inline_topics[INLINE_PARTS]
-    ProducePart inline_parts[INLINE_PARTS]
-
-
-cdef enum:
-    BATCH_ATTRIBUTES_AT = 21
-    BATCH_MAGIC_AT = 16
-    TRANSACTIONAL_BIT = 16
-
-
-cdef void free_produce(ProduceRequest *parsed) noexcept nogil:
-    if parsed.topics != parsed.inline_topics:
-        free(parsed.topics)
-    if parsed.parts != parsed.inline_parts:
-        free(parsed.parts)
-
-
-cdef void read_topic_name(Reader *r, int16_t version, ProduceTopic *topic) noexcept nogil:
-    if version >= 13:
-        topic.id = read_bytes(r, 16)
-        topic.name = NULL
-        topic.name_bytes = 0
-        return
-    topic.id = NULL
-    topic.name_bytes = read_length(r, version >= 9, False)
-    if topic.name_bytes < 0:
-        r.bad = True
-        topic.name_bytes = 0
-        return
-    topic.name = read_bytes(r, topic.name_bytes)
-
-
-cdef void skip_partition(Reader *r, bint flexible) noexcept nogil:
-    cdef int64_t n
-    read_i32(r)
-    n = read_length(r, flexible, True)
-    if n > 0:
-        read_bytes(r, n)
-    if flexible:
-        skip_tags(r)
-
-
-cdef bint read_body(Request *request, ProduceRequest *parsed, int32_t limit) noexcept nogil:
-    """All of the body, but the marks of what is superseded.
-
-    More than ``limit`` topics or partitions are malformed: they would take memory before any is looked at.
-    """
-    cdef Reader r
-    cdef Reader start
-    cdef int16_t version = request.api_version
-    cdef bint flexible = version >= 9
-    cdef int64_t n, partitions, i, _k
-    cdef int64_t total = 0
-    cdef int32_t at = 0
-    cdef ProducePart *part
-    parsed.topics = parsed.inline_topics
-    parsed.parts = parsed.inline_parts
-    parsed.part_count = parsed.topic_count = 0
-    parsed.has_transactional_records = False
-    reader_init(&r, request.payload + request.header_bytes, request.size_bytes - request.header_bytes)
-    n = read_length(&r, flexible, False)
-    parsed.has_transactional_id = n >= 0
-    if n > 0:
-        read_bytes(&r, n)
-    parsed.acks = read_i16(&r)
-    parsed.timeout_ms = read_i32(&r)
-    n = read_count(&r, flexible, 6 if not flexible else (18 if version >= 13 else 3))
-    if r.bad or n < 0 or n > limit:
-        return False
-    if n > INLINE_PARTS:
-        parsed.topics = <ProduceTopic *>calloc(<size_t>n, sizeof(ProduceTopic))
-        if parsed.topics == NULL:
-            return False
-    start = r
-    parsed.topic_count = <int32_t>n
-    # First turn: count the partitions, so that one array holds them all.
-    for i in range(n):
-        read_topic_name(&r, version, &parsed.topics[i])
-        partitions = read_count(&r, flexible, 8 if not flexible else 6)
-        total += partitions
-        if r.bad or partitions < 0 or total > limit:
-            return False
-        parsed.topics[i].part_count = <int32_t>partitions
-        parsed.topics[i].live_count = <int32_t>partitions
-        for _k in range(partitions):
-            skip_partition(&r, flexible)
-        if flexible:
-            skip_tags(&r)
-        if r.bad:
-            return False
-    if flexible:
-        skip_tags(&r)
-        if r.bad:
-            return False
-    if total > INLINE_PARTS:
-        parsed.parts = <ProducePart *>calloc(<size_t>total, sizeof(ProducePart))
-        if parsed.parts == NULL:
-            return False
-    r = start
-    for i in range(n):
-        read_topic_name(&r, version, &parsed.topics[i])
-        read_count(&r, flexible, 1)
-        for _k in range(parsed.topics[i].part_count):
-            part = &parsed.parts[at]
-            at += 1
-            part.index = read_i32(&r)
-            part.is_superseded = False
-            part.size_bytes = read_length(&r, flexible, True)
-            part.records = <char *>read_bytes(&r, part.size_bytes) if part.size_bytes > 0 else NULL
-            if part.size_bytes > BATCH_ATTRIBUTES_AT + 1 and part.records[BATCH_MAGIC_AT] == 2 and (
-                    <uint8_t>part.records[BATCH_ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT):
-                parsed.has_transactional_records = True
-            if flexible:
-                skip_tags(&r)
-        if flexible:
-            skip_tags(&r)
-    parsed.part_count = at
-    return not r.bad
-
-
-cdef bint mark_superseded(ProduceRequest *parsed, uint64_t seed) noexcept nogil:
-    """Marks all but the last mention of a partition within its TopicData. False: memory is out."""
-    cdef int32_t first = 0, t, i, before
-    cdef LatestIndex latest
-    cdef ProduceTopic *topic
-    for t in range(parsed.topic_count):
-        topic = &parsed.topics[t]
-        if topic.part_count > 1:
-            if not latest_init(&latest, topic.part_count, seed):
-                return False
-            for i in range(first, first + topic.part_count):
-                before = latest_put(&latest, <uint64_t><int64_t>parsed.parts[i].index, i)
-                if before >= 0:
-                    parsed.parts[before].is_superseded = True
-                    topic.live_count -= 1
-            latest_free(&latest)
-        first += topic.part_count
-    return True
-
-
-cdef bint parse_produce(Request *request, ProduceRequest *parsed, int32_t limit, uint64_t seed) noexcept nogil:
-    return read_body(request, parsed, limit) and mark_superseded(parsed, seed)
 
 
 cdef void write_partition(Writer *w, int16_t version, int32_t index, AppendResult *result) noexcept nogil:
@@ -237,12 +75,11 @@ cdef void refuse(AppendResult *result, int16_t error) noexcept nogil:
 
 
 cdef void append_one(Handler *handler, ProduceRequest *parsed, Topic *topic, bint by_id, ProducePart *part,
-                     int16_t version, AppendResult *result, Partition **partition) noexcept nogil:
+                     const VerifiedPart *verified, int16_t version, AppendResult *result,
+                     Partition **partition) noexcept nogil:
     """Decides one partition: the request's own errors first, then the log's (order of spec/log-storage 4)."""
     partition[0] = NULL
-    if parsed.has_transactional_id or parsed.has_transactional_records:
-        refuse(result, TRANSACTIONAL_ID_AUTHORIZATION_FAILED)   # until transactions exist
-    elif topic == NULL:
+    if topic == NULL:
         refuse(result, UNKNOWN_TOPIC_ID if by_id else UNKNOWN_TOPIC_OR_PARTITION)
     elif part.index < 0 or part.index >= topic.partition_count:
         refuse(result, UNKNOWN_TOPIC_OR_PARTITION)
@@ -256,25 +93,41 @@ cdef void append_one(Handler *handler, ProduceRequest *parsed, Topic *topic, bin
         refuse(result, INVALID_REQUIRED_ACKS)
     elif topic.is_internal:
         refuse(result, INVALID_TOPIC_EXCEPTION)
+    elif verified != NULL and verified.error != NONE:
+        refuse(result, verified.error)
+        result.message = verified.message
     else:
         partition[0] = topic.partitions[part.index]
-        partition_append(partition[0], part.records, part.size_bytes, parsed.acks, version, True, result)
+        partition_append(partition[0], part.records, part.size_bytes, parsed.acks, version, True,
+                         NOT_VERIFIED if verified == NULL else verified.guard, result)
 
 
 cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
     """Appends and responses. Malformed bodies close the connection before anything was appended."""
     cdef ProduceRequest parsed
     cdef Outcome outcome
+    cdef Verdicts *verdicts = NULL
+    cdef Verification verification = VERIFY_DONE
+    cdef int16_t error = NONE
     if not parse_produce(request, &parsed, handler.native_apis.max_request_partitions, handler.native_apis.hash_seed):
         request.action = ACTION_CLOSE
         outcome = OUTCOME_RESPONDED
     else:
-        outcome = append_all(handler, request, &parsed)
+        if parsed.has_transactional_records:
+            verification = verify_produce(handler, request, &parsed, &verdicts, &error)
+        if verification == VERIFY_ASK:
+            outcome = OUTCOME_DECLINED
+        else:
+            outcome = append_all(handler, request, &parsed, verdicts, error)
     free_produce(&parsed)
+    if verdicts != NULL and request.state != <void *>verdicts:
+        free_verdicts(verdicts)
     return outcome
 
 
-cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *parsed) noexcept nogil:
+cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *parsed, const Verdicts *verdicts,
+                        int16_t error) noexcept nogil:
+    """``error``: NONE, or the one of all partitions."""
     cdef int16_t version = request.api_version
     cdef bint flexible = version >= 9, any_error = False
     cdef Writer w
@@ -282,6 +135,7 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
     cdef Partition *partition
     cdef Topic *topic
     cdef ProduceTopic *data
+    cdef const VerifiedPart *verified = NULL
     cdef Waiting *waiting = NULL
     cdef int32_t waiting_count = 0, t, _k, at = 0, unrecorded = 0, topic_count = 0
     for t in range(parsed.topic_count):     # one without partitions is not in the response (as in Kafka)
@@ -307,7 +161,14 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
             at += 1
             if parsed.parts[at - 1].is_superseded:
                 continue
-            append_one(handler, parsed, topic, version >= 13, &parsed.parts[at - 1], version, &result, &partition)
+            if error != NONE:
+                refuse(&result, error)
+                partition = NULL
+            else:
+                if verdicts != NULL:
+                    verified = &verdicts.parts[at - 1]
+                append_one(handler, parsed, topic, version >= 13, &parsed.parts[at - 1], verified, version, &result,
+                           &partition)
             any_error = any_error or result.error != NONE
             request.conversion_ns += result.conversion_ns
             if partition != NULL and result.high_watermark_moved:

@@ -1,0 +1,37 @@
+"""A Produce request, parsed. It belongs to the handler thread; its parts point into the request's payload."""
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from kbroker._core.requests.request cimport Request
+
+cdef enum:
+    INLINE_PARTS = 8
+
+cdef struct ProducePart:        # one partition of the request
+    int32_t index
+    char *records
+    int64_t size_bytes          # -1: null
+    bint is_superseded          # named again later in the request: the later one counts (Kafka builds a map)
+
+cdef struct ProduceTopic:
+    const char *name
+    int64_t name_bytes
+    const char *id
+    int32_t part_count
+    int32_t live_count
+
+cdef struct ProduceRequest:
+    int16_t acks
+    int32_t timeout_ms
+    const char *transactional_id    # NULL: null
+    int64_t transactional_id_bytes
+    bint has_transactional_records
+    int32_t topic_count
+    int32_t part_count
+    ProduceTopic *topics
+    ProducePart *parts
+    ProduceTopic inline_topics[INLINE_PARTS]
+    ProducePart inline_parts[INLINE_PARTS]
+
+# False: the body is malformed, or has more than ``limit`` topics or partitions. ``seed``: secret, of the hash table of
+# what is named twice. free_produce in either case.
+cdef bint parse_produce(Request *request, ProduceRequest *parsed, int32_t limit, uint64_t seed) noexcept nogil
+cdef void free_produce(ProduceRequest *parsed) noexcept nogil

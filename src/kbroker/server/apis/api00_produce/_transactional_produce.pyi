@@ -1,0 +1,24 @@
+from typing import NamedTuple
+
+from kbroker.network.processor._inbound import InboundRequest
+
+class Question(NamedTuple):
+    """What the transaction coordinator is asked about one Produce request."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    places: tuple[tuple[str, int], ...]
+
+def pending_question(request: InboundRequest) -> Question | None:
+    """What must be asked before the request's records are appended; None: it is no Produce that waits for an answer.
+
+    Asking again begins the verification of its partitions anew, as the first time. No places: all are known by now.
+    Threads: the one that owns the request. Raises: ValueError when it was answered.
+    """
+
+def answer(request: InboundRequest, errors: dict[tuple[str, int], int]) -> None:
+    """The coordinator's error code for each place, 0: in the transaction. What is left out stays unverified.
+
+    The request is then handed over to the native handlers, which append. Raises: ValueError when it was answered.
+    """
