@@ -72,9 +72,7 @@ class Outcome:
 def produce_request(topic: str, partitions: int = PARTITIONS) -> bytes:
     """One frame, with its length: a batch of nearly 1 MiB for each partition, acks=1."""
     batch = wire.batch([b"v" * (BATCH_BYTES - 100)])
-    body = wire.header(wire.PRODUCE, 7) + wire.text(None) + struct.pack(">hii", 1, 60000, 1) + wire.text(topic)
-    body += struct.pack(">i", partitions)
-    body += b"".join(struct.pack(">ii", partition, len(batch)) + batch for partition in range(partitions))
+    body = wire.produce_to(topic, range(partitions), batch)
     return struct.pack(">i", len(body)) + body
 
 
@@ -194,6 +192,7 @@ def run(
             "queued.max.request.bytes": str(pool_bytes),
             "socket.request.max.bytes": str(largest),
             "num.partitions": str(partitions),
+            "socket.listen.backlog.size": "1024",
             # What is written is not wanted: sealed segments go at once.
             "log.segment.bytes": str(16 * MIB),
             "log.retention.bytes": str(16 * MIB),

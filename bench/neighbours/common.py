@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from tests.support import wire
 from tests.support.broker import BrokerProcess
-from tests.support.quota_client import QuotaClient
+from tests.support.client import Client
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def set_quota(bootstrap: str, client_id: str | None, key: str, value: float | No
     """Give a client id (None: the default) a quota, or take it away."""
     entity = [{"EntityType": "client-id", "EntityName": client_id}]
     op = {"Key": key, "Value": value or 0.0, "Remove": value is None}
-    with QuotaClient(bootstrap, "admin", 60) as client:
+    with Client(bootstrap, "admin", 60) as client:
         body = {"Entries": [{"Entity": entity, "Ops": [op]}], "ValidateOnly": False}
         (response,) = client.call("AlterClientQuotas", 1, body)["Entries"]
     if response["ErrorCode"] != 0:

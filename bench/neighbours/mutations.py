@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.neighbours.common import Probe, p99, served, set_quota
-from tests.support.quota_client import QuotaClient
+from tests.support.client import Client
 
 REFUSED = 89
 TOPICS_A_REQUEST, REQUESTS_A_SECOND, PARTITIONS = 50, 10, 4
@@ -35,7 +35,7 @@ class Storm:
     """One client that makes and deletes topics; ``progress``: seconds since the start, partitions done so far."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._client = QuotaClient(bootstrap, "storm", 600)
+        self._client = Client(bootstrap, "storm", 600)
         self.start = time.perf_counter()
         self.progress: list[tuple[float, int]] = []
         self.refusals = 0

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from bench.neighbours.common import Probe, p99, served, set_quota
 from kbroker.protocol import codec
 from tests.support import wire
-from tests.support.quota_client import fetch_body
+from tests.support.client import fetch_body
 
 ACCEPTED, SHARE = 1.5, 0.1
 WINDOW_S = 11

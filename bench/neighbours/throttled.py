@@ -20,34 +20,44 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.neighbours.common import Probe, p99, served, set_quota
-from tests.support.quota_client import QuotaClient
+from tests.support.client import Client
 
 ACCEPTED = 1.10
-BYTES_A_SECOND = 8
+WINDOWS = 2  # of a second each: what a channel sent is forgotten when its throttle ends
 
 
 def measure(channels: int, pairs: int, seconds: float) -> list[float]:
     """Ratios of another client's p99, all throttled by all idle, one of each pair that counts."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    settings = {"num.network.threads": "1", "kbroker.quota.max.counters": str(2 * channels)}
+    throttle_s = seconds + channels / 1000 + 1  # a millisecond for each to send and to read, and a second to spare
+    settings = {
+        "num.network.threads": "1",
+        "kbroker.quota.max.counters": str(2 * channels),
+        "quota.window.num": str(WINDOWS),
+        "socket.listen.backlog.size": "1024",  # past Kafka's 50 the system lets a client wait for a second
+    }
     with served(settings) as broker, Probe(broker.bootstrap) as probe, ExitStack() as stack:
-        set_quota(broker.bootstrap, None, "producer_byte_rate", BYTES_A_SECOND)
         set_quota(broker.bootstrap, "raw", "producer_byte_rate", 1e12)
-        clients = [stack.enter_context(QuotaClient(broker.bootstrap, f"c{n}", 120)) for n in range(channels)]
+        clients = [stack.enter_context(Client(broker.bootstrap, f"c{n}", 120)) for n in range(channels)]
+        smallest = min(client.produce("t", 60) for client in clients)
+        for client in clients:
+            client.end()
+        # the delay: the size over the rate, less the windows
+        set_quota(broker.bootstrap, None, "producer_byte_rate", smallest / (throttle_s + WINDOWS))
         probe.run(2)
         ratios = []
         for _ in range(pairs):
             idle = p99(probe.run(seconds))
-            for client in clients:  # the delay: its size over 8 bytes a second, less the 10 s that are free
+            begun = time.monotonic()
+            for client in clients:
                 client.produce("t", 60)
             delays = [client.end()["ThrottleTimeMs"] for client in clients]
-            answered = time.monotonic()
             for client in clients:
                 client.begin("ApiVersions", 0, {})
             throttled = p99(probe.run(seconds))
-            left_s = min(delays) / 1000 - (time.monotonic() - answered)
             early = sum(client.has_response for client in clients)
+            left_s = min(delays) / 1000 - (time.monotonic() - begun)
             if left_s < 0:
                 print(f"this pair does not count: the first throttle ended {-left_s:.1f} s too soon")
             elif early:
@@ -57,7 +67,6 @@ def measure(channels: int, pairs: int, seconds: float) -> list[float]:
                 print(f"p99 {idle:.3f} ms idle, {throttled:.3f} ms throttled, ratio {ratios[-1]:.3f}", flush=True)
             for client in clients:
                 client.end()
-            time.sleep(11)  # the samples leave the window
     return ratios
 
 

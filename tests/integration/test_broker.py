@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -13,42 +12,18 @@ import time
 import pytest
 
 from kbroker.common.configs.config_def import ConfigError
-from kbroker.protocol import codec
 from kbroker.server.broker import Broker, BrokerStartError, raise_open_files_limit
+from tests.support.client import Body, Client, fetch_body, produce_body, row_of
 from tests.support.compaction import keyed
+from tests.support.wire import Closed
 
 FREE = {"listeners": "PLAINTEXT://127.0.0.1:0"}
 
 
-def ask(broker_or_address, key, version, body):
+def ask(broker: Broker, key: int, version: int, body: Body) -> Body:
     """One request on a connection of its own."""
-    with connect(broker_or_address) as one:
-        send(one, key, version, body)
-        return receive(one, key, version)
-
-
-def connect(broker_or_address):
-    address = broker_or_address if isinstance(broker_or_address, str) else broker_or_address.bootstrap_servers
-    host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=20)
-
-
-def send(one, key, version, body):
-    one.sendall(codec.encode_request_frame(key, version, 1, "test", body))
-
-
-def exactly(one, size):
-    data = b""
-    while len(data) < size:
-        part = one.recv(size - len(data))
-        assert part, "the connection was closed"
-        data += part
-    return data
-
-
-def receive(one, key, version):
-    (size,) = struct.unpack(">i", exactly(one, 4))
-    return codec.decode_response_frame(key, version, exactly(one, size))[1]
+    with Client(broker.bootstrap_servers) as one:
+        return one.call(key, version, body)
 
 
 def create(broker, name, partitions=1):
@@ -75,7 +50,7 @@ def test_two_brokers_know_nothing_of_each_other():
         address = one.bootstrap_servers
     assert broker_threads() == before
     with pytest.raises(OSError):
-        connect(address)
+        Client(address)
 
 
 def test_a_restart_finds_everything(tmp_path):
@@ -165,9 +140,7 @@ def test_produce_names_every_refused_record(version):
         topic = {"Name": "t", "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": [config]}
         ask(broker, 19, 4, {"Topics": [topic], "timeoutMs": 1000, "validateOnly": False})
         batch = keyed((None, b"a"), (b"k", b"b"), (None, b"c"), (None, b"d"))
-        data = [{"Name": "t", "PartitionData": [{"Index": 0, "Records": batch}]}]
-        body = {"TransactionalId": None, "Acks": 1, "TimeoutMs": 1000, "TopicData": data}
-        (row,) = ask(broker, 0, version, body)["Responses"][0]["PartitionResponses"]
+        row = row_of(ask(broker, 0, version, produce_body("t", batch)))
         assert (row["ErrorCode"], row["BaseOffset"]) == (87, -1)
         if version >= 8:
             assert [one["BatchIndex"] for one in row["RecordErrors"]] == [0, 2, 3]
@@ -178,24 +151,14 @@ def test_stop_answers_a_waiting_fetch():
     """A long poll gets what there is instead of a broken connection, and does not hold the stop up."""
     with Broker() as broker:
         create(broker, "t")
-        one = connect(broker)
-        partition = {"Partition": 0, "FetchOffset": 0, "PartitionMaxBytes": 1 << 20}
-        body = {
-            "ReplicaId": -1,
-            "MaxWaitMs": 30_000,
-            "MinBytes": 1,
-            "Topics": [{"Topic": "t", "Partitions": [partition]}],
-        }
-        send(one, 1, 4, body)
+        one = Client(broker.bootstrap_servers, timeout=5)
+        one.begin(1, 4, fetch_body("t", max_wait_ms=30_000))
         # answered by then or not, the fetch may be delayed already or not: both must end
         ask(broker, 3, 12, {"Topics": []})
         started = time.monotonic()
     assert time.monotonic() - started < 10
-    one.settimeout(5)
-    data = one.recv(4096)
-    one.close()
-    if data:
-        assert codec.decode_response_frame(1, 4, data[4:])[1]["Responses"][0]["Partitions"][0]["ErrorCode"] == 0
+    with one, contextlib.suppress(Closed):
+        assert row_of(one.end())["ErrorCode"] == 0
 
 
 def test_a_child_made_by_fork_leaves_the_broker_alone(tmp_path):

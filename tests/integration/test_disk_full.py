@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.protocol import codec
 from tests.support import need, wire
 from tests.support.broker import BrokerProcess, wait_for
+from tests.support.client import Client
 from tests.support.wire import Connection
 
 KAFKA_STORAGE_ERROR = 56
@@ -141,9 +141,8 @@ def fill(folder: Path) -> Path:
 def create_partitions(broker: BrokerProcess, topic: str, count: int) -> int:
     """Ask for so many partitions in all; return the error code."""
     body = {"Topics": [{"Name": topic, "Count": count, "Assignments": None}], "TimeoutMs": 10_000}
-    with Connection(broker.bootstrap) as connection:
-        connection.send_raw(codec.encode_request_frame(wire.CREATE_PARTITIONS, 2, 1, "raw", body))
-        (result,) = codec.decode_response_frame(wire.CREATE_PARTITIONS, 2, connection.receive())[1]["Results"]
+    with Client(broker.bootstrap) as client:
+        (result,) = client.call("CreatePartitions", 2, body)["Results"]
     return int(result["ErrorCode"])
 
 
@@ -173,9 +172,8 @@ def alter_topic(broker: BrokerProcess, topic: str, name: str, value: str) -> int
     """Set one config of a topic; return the error code."""
     config = {"Name": name, "ConfigOperation": 0, "Value": value}
     body = {"Resources": [{"ResourceType": 2, "ResourceName": topic, "Configs": [config]}]}
-    with Connection(broker.bootstrap) as connection:
-        connection.send_raw(codec.encode_request_frame(44, 1, 1, "raw", body))
-        (result,) = codec.decode_response_frame(44, 1, connection.receive())[1]["Responses"]
+    with Client(broker.bootstrap) as client:
+        (result,) = client.call("IncrementalAlterConfigs", 1, body)["Responses"]
     return int(result["ErrorCode"])
 
 

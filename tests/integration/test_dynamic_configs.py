@@ -22,6 +22,7 @@ from kbroker.common.errors import KafkaError
 from kbroker.protocol.records import iter_batches
 from kbroker.server.broker import Broker
 from kbroker.server.configs.dynamic_configs import ConfigChange
+from tests.support.client import librdkafka_producer, send_values
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -42,12 +43,8 @@ def change(broker: Broker, kind: ResourceType, name: str, **values: str) -> None
 
 def produce(broker: Broker, value: bytes) -> object:
     """The error of one record's delivery, None when it arrived."""
-    errors: list[object] = []
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "message.max.bytes": 2_000_000})
-    producer.produce("t", value, on_delivery=lambda error, _: errors.append(error))
-    producer.flush(20)
-    (error,) = errors
-    return error
+    producer = librdkafka_producer(broker.bootstrap_servers, **{"message.max.bytes": 2_000_000})
+    return send_values(producer, value)[0]
 
 
 def test_topic_and_broker_configs_act_at_once_and_stay(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Many members and many partitions: a rebalance of a thousand, and what 5,000 empty partitions cost."""
 
+import contextlib
 import resource
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 from kbroker.protocol import codec
 from tests.support import wire
 from tests.support.broker import BrokerProcess, rss_bytes, wait_for
+from tests.support.client import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -67,18 +69,17 @@ def made(many_files: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 class Member:
     """A member as frames on a socket of its own."""
 
-    def __init__(self, connection: wire.Connection) -> None:
-        self.connection = connection
+    def __init__(self, client: Client) -> None:
+        self.client = client
         self.member_id = ""
         self.generation = -1
         self.joined: dict[str, object] = {}
 
     def send(self, key: int, version: int, body: dict[str, object]) -> None:
-        frame = codec.encode_request_frame(key, version, 1, "crowd", {"GroupId": GROUP, **body})
-        self.connection.send_raw(frame)
+        self.client.begin(key, version, {"GroupId": GROUP, **body})
 
-    def receive(self, key: int, version: int) -> dict[str, object]:
-        return codec.decode_response_frame(key, version, self.connection.receive())[1]
+    def receive(self) -> dict[str, object]:
+        return self.client.end()
 
     def send_join(self) -> None:
         topics = {"Topics": [TOPIC], "UserData": None}
@@ -105,7 +106,7 @@ def join_all(members: list[Member]) -> None:
     for member in members:
         member.send_join()
     for member in members:
-        response = member.receive(JOIN_GROUP, JOIN_VERSION)
+        response = member.receive()
         if response["ErrorCode"] == MEMBER_ID_REQUIRED:
             member.member_id = str(response["MemberId"])
             member.send_join()
@@ -113,7 +114,7 @@ def join_all(members: list[Member]) -> None:
         member.joined = response
     for member in members:
         if not member.joined:
-            member.joined = member.receive(JOIN_GROUP, JOIN_VERSION)
+            member.joined = member.receive()
         assert member.joined["ErrorCode"] == 0
         member.generation = int(str(member.joined["GenerationId"]))
     sync_all(members)
@@ -137,7 +138,7 @@ def sync_all(members: list[Member]) -> None:
         member.send_sync(rows if member is leader else [])
     found: set[int] = set()
     for member in members:
-        response = member.receive(SYNC_GROUP, SYNC_VERSION)
+        response = member.receive()
         assert response["ErrorCode"] == 0
         data = response["Assignment"]
         assert isinstance(data, bytes)
@@ -149,22 +150,20 @@ def sync_all(members: list[Member]) -> None:
 def test_a_thousand_members_rebalance(made: Made) -> None:
     """1,000 members over 5,000 partitions join at once, and rebalance when one leaves, in less than five seconds."""
     broker = made.broker
-    with wire.crowd(broker.bootstrap, MEMBERS) as connections:
-        members = []
-        for connection in connections:
-            connection.socket.settimeout(60)
-            members.append(Member(connection))
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(Client(broker.bootstrap, "crowd", 60)) for _ in range(MEMBERS)]
+        members = [Member(client) for client in clients]
         begun = time.monotonic()
         join_all(members)
         first_s = time.monotonic() - begun
         begun = time.monotonic()
         leaver = members.pop()
         leaver.send(LEAVE_GROUP, LEAVE_VERSION, {"Members": [{"MemberId": leaver.member_id}]})
-        assert leaver.receive(LEAVE_GROUP, LEAVE_VERSION)["ErrorCode"] == 0
+        assert leaver.receive()["ErrorCode"] == 0
         for member in members:
             member.send_heartbeat()
         for member in members:
-            response = member.receive(HEARTBEAT, HEARTBEAT_VERSION)
+            response = member.receive()
             assert response["ErrorCode"] == REBALANCE_IN_PROGRESS
         join_all(members)
         again_s = time.monotonic() - begun

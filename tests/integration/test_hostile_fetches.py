@@ -21,17 +21,8 @@ COLLIDING = 60_000
 def fetch(
     parts: Iterable[int], topic: str = TOPIC, *, session: int = 0, epoch: int = -1, wait_ms: int = 0, least: int = 1
 ) -> bytes:
-    """Fetch v7, the first with sessions."""
-    entries = [struct.pack(">iqqi", part, 0, -1, 1 << 20) for part in parts]
-    head = wire.header(wire.FETCH, 7) + struct.pack(">iiiibii", -1, wait_ms, least, 1 << 20, 0, session, epoch)
-    return (
-        head
-        + struct.pack(">i", 1)
-        + wire.text(topic)
-        + struct.pack(">i", len(entries))
-        + b"".join(entries)
-        + struct.pack(">i", 0)
-    )
+    """With a session, which is none at epoch -1."""
+    return wire.fetch(topic, parts, max_wait_ms=wait_ms, min_bytes=least, session=(session, epoch))
 
 
 def session_of(response: bytes) -> tuple[int, int]:
@@ -70,16 +61,10 @@ def seconds(connection: Connection, request: bytes) -> float:
 
 def test_produce_of_colliding_partitions(broker: BrokerProcess) -> None:
     """Partition numbers that meet in one slot of a known hash cost no more than others."""
-
-    def produce(parts: Iterable[int]) -> bytes:
-        entries = [struct.pack(">ii", part, -1) for part in parts]
-        head = wire.header(wire.PRODUCE, 7) + wire.text(None) + struct.pack(">hii", 1, 1000, 1) + wire.text(TOPIC)
-        return head + struct.pack(">i", len(entries)) + b"".join(entries)
-
     chosen = colliding(lambda n: (n * np.uint64(PHI) >> np.uint64(33)) & np.uint64((1 << 17) - 1))
     with Connection(broker.bootstrap, 60) as connection:
-        ordinary = seconds(connection, produce(range(COLLIDING)))
-        assert seconds(connection, produce(chosen)) < 10 * ordinary + 0.2
+        ordinary = seconds(connection, wire.produce_to(TOPIC, range(COLLIDING), None))
+        assert seconds(connection, wire.produce_to(TOPIC, chosen, None)) < 10 * ordinary + 0.2
 
 
 def test_session_of_colliding_partitions(broker: BrokerProcess) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import hostile, wire
 from tests.support.broker import BrokerProcess, rss_bytes, socket_count, wait_for
-from tests.support.steady_producer import SteadyProducer
+from tests.support.client import SteadyProducer
 from tests.support.wire import Closed, Connection
 
 MAX_GROWTH_BYTES = 32 << 20

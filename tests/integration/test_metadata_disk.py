@@ -5,14 +5,13 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.support import need
 from tests.support.broker import BrokerProcess, wait_for
-from tests.support.fixture_client import Raw
+from tests.support.client import Client
 from tests.support.power_cut import Disk
 
 STORAGE = 56
@@ -22,14 +21,14 @@ NO_REPLICAS: dict[str, Any] = {"ReplicationFactor": 1, "Assignments": []}
 pytestmark = pytest.mark.slow
 
 
-class Client:
+class Administrator:
     """Asks for changes; every method returns the code and the text of its one response."""
 
     def __init__(self, broker: BrokerProcess) -> None:
-        self.raw = Raw(SimpleNamespace(bootstrap_servers=broker.bootstrap))
+        self.raw = Client(broker.bootstrap)
 
     def _one(self, key: int, version: int, body: dict[str, Any], where: str = "Responses") -> tuple[int, str | None]:
-        (row,) = self.raw.ask(key, version, body)[where]
+        (row,) = self.raw.call(key, version, body)[where]
         return row["ErrorCode"], row["ErrorMessage"]
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> tuple[int, str | None]:
@@ -60,20 +59,20 @@ class Client:
 
     def topics(self) -> dict[str, int]:
         body = {"Topics": None, "AllowAutoTopicCreation": False, "IncludeTopicAuthorizedOperations": False}
-        return {row["Name"]: len(row["Partitions"]) for row in self.raw.ask(3, 12, body)["Topics"]}
+        return {row["Name"]: len(row["Partitions"]) for row in self.raw.call(3, 12, body)["Topics"]}
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[[BrokerProcess], Client]]:
-    made: list[Client] = []
+def connect() -> Iterator[Callable[[BrokerProcess], Administrator]]:
+    made: list[Administrator] = []
 
-    def open_client(broker: BrokerProcess) -> Client:
-        made.append(Client(broker))
+    def open_client(broker: BrokerProcess) -> Administrator:
+        made.append(Administrator(broker))
         return made[-1]
 
     yield open_client
     for one in made:
-        one.raw.socket.close()
+        one.raw.close()
 
 
 @pytest.fixture
@@ -107,7 +106,7 @@ def fill(place: Path) -> Path:
 
 
 def test_a_full_disk_can_be_made_room_on(
-    small_disk: Path, start_broker: Callable[..., BrokerProcess], connect: Callable[[BrokerProcess], Client]
+    small_disk: Path, start_broker: Callable[..., BrokerProcess], connect: Callable[[BrokerProcess], Administrator]
 ) -> None:
     """New topics are refused with a text; topics go, retention is lowered, and a start on the full disk knows all."""
     broker = start_broker(folder=small_disk / "data", log__segment__delete__delay__ms="0")
@@ -157,7 +156,7 @@ def can_write(folder: Path) -> bool:
 
 
 def test_a_disk_that_turned_read_only(
-    tmp_path: Path, start_broker: Callable[..., BrokerProcess], connect: Callable[[BrokerProcess], Client]
+    tmp_path: Path, start_broker: Callable[..., BrokerProcess], connect: Callable[[BrokerProcess], Administrator]
 ) -> None:
     """Every change is refused with 56 and a text, without a traceback, and nothing of it is in force."""
     disk = Disk(tmp_path)

@@ -1,6 +1,8 @@
 """The native handlers on a clock that stands still: who waits, for how long, and in which order answers leave."""
 
 import struct
+import uuid
+from typing import Any
 
 import pytest
 
@@ -8,6 +10,7 @@ from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.protocol import codec
 from kbroker.testing import VirtualBroker
 from tests.support import wire
+from tests.support.client import Client, fetch_body, row_of
 from tests.support.wire import Connection, batch, create_topic, fetch, fetched, produce, produced
 
 FETCH = wire.FETCH
@@ -67,16 +70,12 @@ def test_a_commit_wakes_who_reads_the_offsets_topic(broker):
 
 def test_a_topic_stored_in_zstd_is_served_to_old_clients(broker):
     """Fetch v4 to v9 knows no zstd, but Apache Kafka 4.3.1 sends it all the same (measured): no error 76."""
-    with Connection(broker.bootstrap_servers) as one:
+    with Client(broker.bootstrap_servers) as one:
         broker.context.topics.set_configs("t", {"compression.type": "zstd"})
         one.ask(produce("t", 0, batch([b"plain"])))
 
-        def ask(version):
-            row = {"Partition": 0, "FetchOffset": 0, "PartitionMaxBytes": 1000}
-            body = {"MinBytes": 1, "MaxBytes": 1000, "Topics": [{"Topic": "t", "Partitions": [row]}]}
-            one.send_raw(codec.encode_request_frame(FETCH, version, 1, "old", body))
-            (topic,) = codec.decode_response_frame(FETCH, version, one.receive())[1]["Responses"]
-            (found,) = topic["Partitions"]
+        def ask(version: int) -> tuple[int, int, bytes]:
+            found = row_of(one.call(FETCH, version, fetch_body("t")))
             return found["ErrorCode"], found["HighWatermark"], bytes(found["Records"])
 
         responses = [ask(version) for version in (4, 9, 10)]
@@ -131,46 +130,49 @@ def test_an_offline_partition_is_56_not_3(broker):
     topics = broker.context.topics
     view = topics.get("t")
     topics._swap({"t": view._replace(partitions=(None, view.partitions[1]))})
-    with Connection(broker.bootstrap_servers) as one:
+    with Client(broker.bootstrap_servers) as one:
         assert produced(one.ask(produce("t", 0, batch([b"x"])))).error_code == 56
         assert fetched(one.ask(fetch("t", (0,), max_wait_ms=10_000))).error_code == 56
-        one.send_raw(fetch_by_id(view.topic_id))
-        assert code_by_id(one.receive()) == (0, 56)
+        begin_fetch(one, view.topic_id)
+        assert code_by_id(one) == (0, 56)
         assert produced(one.ask(produce("t", 2, batch([b"x"])))).error_code == 3
         assert fetched(one.ask(fetch("t", (2,)))).error_code == 3
         assert produced(one.ask(produce("t", 1, batch([b"x"])))).error_code == 0
 
 
-def fetch_by_id(topic_id, session=(0, -1), *, wait_ms=0, is_named=True):
+def begin_fetch(
+    client: Client, topic_id: uuid.UUID, session: tuple[int, int] = (0, -1), *, wait_ms: int = 0, is_named: bool = True
+) -> None:
     """Fetch v13, outside sessions unless one is given; not ``is_named``: what the session has."""
-    row = {"Partition": 0, "CurrentLeaderEpoch": -1, "FetchOffset": 0, "PartitionMaxBytes": 1000}
-    topics = [{"TopicId": topic_id, "Partitions": [row]}] if is_named else []
-    body = {"MaxWaitMs": wait_ms, "MinBytes": 1, "MaxBytes": 1000, "SessionId": session[0], "SessionEpoch": session[1]}
-    return codec.encode_request_frame(FETCH, 13, 1, "ids", {**body, "Topics": topics})
+    body = fetch_body({"TopicId": topic_id}, max_wait_ms=wait_ms) | {
+        "SessionId": session[0],
+        "SessionEpoch": session[1],
+    }
+    client.begin(FETCH, 13, body if is_named else {**body, "Topics": []})
 
 
-def code_by_id(response):
-    body = codec.decode_response_frame(FETCH, 13, response)[1]
-    (found,) = [part["ErrorCode"] for topic in body["Responses"] for part in topic["Partitions"]]
-    return body["SessionId"], found
+def code_by_id(client: Client) -> tuple[int, int]:
+    """The session's id and the partition's error code in the response."""
+    body = client.end()
+    return body["SessionId"], row_of(body)["ErrorCode"]
 
 
 def test_a_topic_deleted_during_a_fetch_by_id_is_3_not_100(broker):
     """Kafka 4.3.1 (measured): 3 to who waits and in a session that has found the topic once, 100 to all others."""
     topics = broker.context.topics
     topic_id = topics.get("t").topic_id
-    with Connection(broker.bootstrap_servers) as waits, Connection(broker.bootstrap_servers) as has_session:
+    with Client(broker.bootstrap_servers) as waits, Client(broker.bootstrap_servers) as has_session:
 
-        def ask(*args, **options):
-            has_session.send_raw(fetch_by_id(*args, **options))
-            return code_by_id(has_session.receive())
+        def ask(*args: Any, **options: Any) -> tuple[int, int]:
+            begin_fetch(has_session, *args, **options)
+            return code_by_id(has_session)
 
         session, code = ask(topic_id, (0, 0))
         assert (session > 0, code) == (True, 0)
-        waits.send_raw(fetch_by_id(topic_id, wait_ms=60_000))
+        begin_fetch(waits, topic_id, wait_ms=60_000)
         broker.wait_for_fetches()
         topics.delete("t")
-        assert code_by_id(waits.receive()) == (0, 3)
+        assert code_by_id(waits) == (0, 3)
         assert ask(topic_id, (session, 1), is_named=False) == (session, 3)
         assert ask(topic_id, (session, 2)) == (session, 3), "named again"
         assert ask(topic_id) == (0, 100), "outside the session"
@@ -182,13 +184,13 @@ def test_a_topic_deleted_during_a_fetch_by_id_is_3_not_100(broker):
 def test_a_topic_deleted_while_a_session_waits_is_3(broker):
     """An incremental fetch that waits is answered as one outside sessions."""
     topic_id = broker.context.topics.get("t").topic_id
-    with Connection(broker.bootstrap_servers) as one:
-        one.send_raw(fetch_by_id(topic_id, (0, 0)))
-        session, _ = code_by_id(one.receive())
-        one.send_raw(fetch_by_id(topic_id, (session, 1), wait_ms=60_000, is_named=False))
+    with Client(broker.bootstrap_servers) as one:
+        begin_fetch(one, topic_id, (0, 0))
+        session, _ = code_by_id(one)
+        begin_fetch(one, topic_id, (session, 1), wait_ms=60_000, is_named=False)
         broker.wait_for_fetches()
         broker.context.topics.delete("t")
-        assert code_by_id(one.receive()) == (session, 3)
+        assert code_by_id(one) == (session, 3)
 
 
 def test_malformed_produce_appends_nothing(broker):

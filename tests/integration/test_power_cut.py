@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ import pytest
 from kbroker.server.metadata.metadata_store import BROKER, MetadataStore
 from tests.support import need
 from tests.support.broker import BrokerProcess
-from tests.support.fixture_client import Raw
+from tests.support.client import Client
 from tests.support.power_cut import MAKE, Disk, mounted
 
 TOPIC, BROKER_TYPE = 2, 4
@@ -28,7 +27,7 @@ class Administrator:
     """Makes changes over the wire, and knows what must be remembered after each that was acknowledged."""
 
     def __init__(self, bootstrap: str) -> None:
-        self.raw = Raw(SimpleNamespace(bootstrap_servers=bootstrap))
+        self.raw = Client(bootstrap)
         self.topics: dict[str, tuple[int, dict[str, str]]] = {}
         self.broker: dict[str, str] = {"min.insync.replicas": "1"}
         self.users: dict[str, int] = {}
@@ -39,26 +38,26 @@ class Administrator:
         self._made += 1
         name = f"t{self._made}"
         row = {"Name": name, "NumPartitions": 1, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
-        response = self.raw.ask(19, 7, {"Topics": [row], "timeoutMs": 9000, "validateOnly": False})
+        response = self.raw.call(19, 7, {"Topics": [row], "timeoutMs": 9000, "validateOnly": False})
         assert response["Topics"][0]["ErrorCode"] == 0, response
         self.topics[name] = (1, {})
 
     def delete(self, name: str) -> None:
-        response = self.raw.ask(20, 4, {"TopicNames": [name], "TimeoutMs": 9000})
+        response = self.raw.call(20, 4, {"TopicNames": [name], "TimeoutMs": 9000})
         assert response["Responses"][0]["ErrorCode"] == 0, response
         del self.topics[name]
 
     def grow(self, name: str) -> None:
         count, configs = self.topics[name]
         row = {"Name": name, "Count": count + 1, "Assignments": None}
-        response = self.raw.ask(37, 3, {"Topics": [row], "TimeoutMs": 9000, "ValidateOnly": False})
+        response = self.raw.call(37, 3, {"Topics": [row], "TimeoutMs": 9000, "ValidateOnly": False})
         assert response["Results"][0]["ErrorCode"] == 0, response
         self.topics[name] = (count + 1, configs)
 
     def configure(self, kind: int, name: str, key: str, value: str) -> None:
         change = {"Name": key, "ConfigOperation": 0, "Value": value}
         row = {"ResourceType": kind, "ResourceName": name, "Configs": [change]}
-        response = self.raw.ask(44, 1, {"Resources": [row], "ValidateOnly": False})
+        response = self.raw.call(44, 1, {"Resources": [row], "ValidateOnly": False})
         assert response["Responses"][0]["ErrorCode"] == 0, response
 
     def configure_topic(self, name: str, value: int) -> None:
@@ -71,7 +70,7 @@ class Administrator:
 
     def add_user(self, name: str, iterations: int) -> None:
         row = {"Name": name, "Mechanism": 1, "Iterations": iterations, "Salt": b"s" * 16, "SaltedPassword": b"p" * 32}
-        response = self.raw.ask(51, 0, {"Deletions": [], "Upsertions": [row]})
+        response = self.raw.call(51, 0, {"Deletions": [], "Upsertions": [row]})
         assert response["Results"][0]["ErrorCode"] == 0, response
         self.users[name] = iterations
 
@@ -80,7 +79,7 @@ class Administrator:
             "Entity": [{"EntityType": "user", "EntityName": name}],
             "Ops": [{"Key": "producer_byte_rate", "Value": rate, "Remove": False}],
         }
-        response = self.raw.ask(49, 1, {"Entries": [entry], "ValidateOnly": False})
+        response = self.raw.call(49, 1, {"Entries": [entry], "ValidateOnly": False})
         assert response["Entries"][0]["ErrorCode"] == 0, response
         self.quotas[name] = rate
 
@@ -128,7 +127,7 @@ def administrator() -> Iterator[Callable[[str], Administrator]]:
 
     yield connect
     for one in made:
-        one.raw.socket.close()
+        one.raw.close()
 
 
 @pytest.fixture(params=list(MAKE))
@@ -180,8 +179,8 @@ def test_acknowledged_metadata_survives_a_power_cut(
     with mounted(last) as folder:
         again = start_broker(folder=folder / "data")
         every = {"Topics": None, "AllowAutoTopicCreation": False, "IncludeTopicAuthorizedOperations": False}
-        with Raw(SimpleNamespace(bootstrap_servers=again.bootstrap)) as raw:
-            response = raw.ask(3, 12, every)
+        with Client(again.bootstrap) as raw:
+            response = raw.call(3, 12, every)
         assert [(row["Name"], len(row["Partitions"])) for row in response["Topics"]] == [("t2", 1)]
         assert (folder / "data" / "t2-0" / "partition.metadata").read_text().startswith("version: 0\ntopic_id: ")
         assert again.stop() == 0

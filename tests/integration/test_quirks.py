@@ -8,14 +8,12 @@ import struct
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kbroker.protocol import codec
 from kbroker.testing import VirtualBroker
 from tests.support import wire
-from tests.support.wire import Connection
+from tests.support.client import Body, Client, fetch_body, produce_body, row_of
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "integration/test_quirks"
@@ -144,45 +142,33 @@ def broker() -> Iterator[VirtualBroker]:
         yield running
 
 
-def ask(connection: Connection, key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:
-    connection.send_raw(codec.encode_request_frame(key, version, 1, "quirks", body))
-    return codec.decode_response_frame(key, version, connection.receive())[1]
-
-
-def topic_id(connection: Connection, name: str = "t") -> uuid.UUID:
-    (topic,) = ask(connection, wire.METADATA, 12, {"Topics": [{"Name": name}]})["Topics"]
+def topic_id(client: Client, name: str = "t") -> uuid.UUID:
+    (topic,) = client.call(wire.METADATA, 12, {"Topics": [{"Name": name}]})["Topics"]
     assert topic["ErrorCode"] == 0
     found: uuid.UUID = topic["TopicId"]
     return found
 
 
-def fetch(connection: Connection, version: int, where: dict[str, Any], offset: int = 0, **limits: int) -> Any:
+def fetch(client: Client, version: int, where: str | Body, **more: int) -> tuple[Body, Body]:
     """The one partition's row, and its topic's."""
-    limits = {"MaxWaitMs": 0, "MinBytes": 1, "MaxBytes": 1 << 20, "PartitionMaxBytes": 1 << 20, **limits}
-    part = {"Partition": 0, "FetchOffset": offset, "PartitionMaxBytes": limits.pop("PartitionMaxBytes")}
-    response = ask(connection, wire.FETCH, version, {**limits, "Topics": [{**where, "Partitions": [part]}]})
-    (topic,) = response["Responses"]
-    (row,) = topic["Partitions"]
-    return row, topic
+    response = client.call(wire.FETCH, version, fetch_body(where, **more))
+    return row_of(response), response["Responses"][0]
 
 
-def produce(connection: Connection, version: int, where: dict[str, Any], records: bytes) -> Any:
-    part = {"Index": 0, "Records": records}
-    body = {"Acks": -1, "TimeoutMs": 1000, "TopicData": [{**where, "PartitionData": [part]}]}
-    (topic,) = ask(connection, wire.PRODUCE, version, body)["Responses"]
-    (row,) = topic["PartitionResponses"]
-    return row, topic
+def produce(client: Client, version: int, where: str | Body) -> tuple[Body, Body]:
+    response = client.call(wire.PRODUCE, version, produce_body(where, acks=-1))
+    return row_of(response), response["Responses"][0]
 
 
 @pytest.mark.parametrize("version", range(4, 19))
 def test_nothing_to_read_is_no_bytes_and_not_null(broker: VirtualBroker, version: int) -> None:
     """Null records are a protocol error to librdkafka at every fetch, and end kafka-python 3 (quirk 5)."""
-    with Connection(broker.bootstrap_servers) as one:
-        where = {"TopicId": topic_id(one)} if version >= 13 else {"Topic": "t"}
+    with Client(broker.bootstrap_servers) as one:
+        where = {"TopicId": topic_id(one)} if version >= 13 else "t"
         row, _ = fetch(one, version, where)
         assert row["Records"] is not None
         assert (row["ErrorCode"], bytes(row["Records"])) == (0, b"")
-        missing = {"TopicId": uuid.UUID(int=9)} if version >= 13 else {"Topic": "missing"}
+        missing = {"TopicId": uuid.UUID(int=9)} if version >= 13 else "missing"
         row, _ = fetch(one, version, missing)
         assert row["Records"] is not None
         assert (row["ErrorCode"], bytes(row["Records"])) == (100 if version >= 13 else 3, b"")
@@ -190,15 +176,15 @@ def test_nothing_to_read_is_no_bytes_and_not_null(broker: VirtualBroker, version
 
 def test_nothing_to_read_byte_by_byte(broker: VirtualBroker) -> None:
     """The same by hand: an int32 of 0 up to v11 ends the response, not -1 (quirk 5)."""
-    with Connection(broker.bootstrap_servers) as one:
+    with Client(broker.bootstrap_servers) as one:
         assert one.ask(wire.fetch("t"))[-4:] == bytes(4)
 
 
 @pytest.mark.parametrize("version", range(11, 19))
 def test_nobody_is_sent_to_another_replica(broker: VirtualBroker, version: int) -> None:
     """A preferred read replica other than -1 makes librdkafka skip data (quirk 16)."""
-    with Connection(broker.bootstrap_servers) as one:
-        where = {"TopicId": topic_id(one)} if version >= 13 else {"Topic": "t"}
+    with Client(broker.bootstrap_servers) as one:
+        where = {"TopicId": topic_id(one)} if version >= 13 else "t"
         assert fetch(one, version, where)[0]["PreferredReadReplica"] == -1
         one.ask(wire.produce("t", 0, wire.batch()))
         row, _ = fetch(one, version, where)
@@ -208,9 +194,9 @@ def test_nobody_is_sent_to_another_replica(broker: VirtualBroker, version: int) 
 
 def test_answers_by_id_carry_the_id(broker: VirtualBroker) -> None:
     """Clients find their rows by id alone; the id of a deleted topic is 100, also when its name is back (quirk 6)."""
-    with Connection(broker.bootstrap_servers) as one:
+    with Client(broker.bootstrap_servers) as one:
         old = {"TopicId": topic_id(one)}
-        row, topic = produce(one, 13, old, wire.batch())
+        row, topic = produce(one, 13, old)
         assert (row["ErrorCode"], row["BaseOffset"], topic["TopicId"]) == (0, 0, old["TopicId"])
         row, topic = fetch(one, 13, old)
         assert (row["ErrorCode"], row["HighWatermark"], topic["TopicId"]) == (0, 1, old["TopicId"])
@@ -220,9 +206,9 @@ def test_answers_by_id_carry_the_id(broker: VirtualBroker) -> None:
         for where, code in ((old, 100), (new, 0)):
             row, topic = fetch(one, 18, where)
             assert (row["ErrorCode"], topic["TopicId"]) == (code, where["TopicId"])
-            row, topic = produce(one, 13, where, wire.batch())
+            row, topic = produce(one, 13, where)
             assert (row["ErrorCode"], topic["TopicId"]) == (code, where["TopicId"])
-        assert fetch(one, 12, {"Topic": "t"})[0]["HighWatermark"] == 1
+        assert fetch(one, 12, "t")[0]["HighWatermark"] == 1
 
 
 def test_idempotent_batches_over_the_wire(broker: VirtualBroker) -> None:
@@ -233,7 +219,7 @@ def test_idempotent_batches_over_the_wire(broker: VirtualBroker) -> None:
         response = wire.produced(one.ask(wire.produce("t", 0, data, acks=-1)))
         return response.error_code, response.base_offset
 
-    with Connection(broker.bootstrap_servers) as one:
+    with Client(broker.bootstrap_servers) as one:
         assert [send(41 + n) for n in range(6)] == [(0, n) for n in range(6)]
         assert [send(42 + n) for n in range(5)] == [(0, 1 + n) for n in range(5)]
         assert send(41)[0] == 45
@@ -249,7 +235,7 @@ def test_idempotent_batches_over_the_wire(broker: VirtualBroker) -> None:
 
 def test_pipelined_batches_keep_their_order(broker: VirtualBroker) -> None:
     """Five requests in flight on a connection are five successes: none overtakes another (quirk 12)."""
-    with Connection(broker.bootstrap_servers) as one:
+    with Client(broker.bootstrap_servers) as one:
         for n in range(5):
             data = wire.batch(producer_id=7, producer_epoch=0, base_sequence=n)
             one.send(wire.produce("t", 0, data, acks=-1))
@@ -260,7 +246,7 @@ def test_pipelined_batches_keep_their_order(broker: VirtualBroker) -> None:
 def test_no_answer_with_acks_0(broker: VirtualBroker) -> None:
     """The next response on the connection is the next request's, and the record is there; a failure closes (quirk
     13)."""
-    with Connection(broker.bootstrap_servers) as one:
+    with Client(broker.bootstrap_servers) as one:
         one.send(wire.produce("t", 0, wire.batch(), acks=0))
         response = one.ask(wire.header(wire.API_VERSIONS, 0, 77))
         assert struct.unpack_from(">i", response) == (77,)
@@ -272,12 +258,12 @@ def test_no_answer_with_acks_0(broker: VirtualBroker) -> None:
 def test_a_whole_batch_however_large(broker: VirtualBroker) -> None:
     """A batch above both limits is returned whole, or its consumer would stand still for ever (quirk 13)."""
     data = wire.batch([b"x" * 100_000])
-    with Connection(broker.bootstrap_servers) as one:
+    with Client(broker.bootstrap_servers) as one:
         for _ in range(2):
             assert wire.produced(one.ask(wire.produce("t", 0, data))).error_code == 0
         for version in (4, 12, 18):
-            where = {"TopicId": topic_id(one)} if version >= 13 else {"Topic": "t"}
-            row, _ = fetch(one, version, where, offset=1, MaxBytes=1, PartitionMaxBytes=1)
+            where = {"TopicId": topic_id(one)} if version >= 13 else "t"
+            row, _ = fetch(one, version, where, offset=1, max_bytes=1, partition_max_bytes=1)
             (base, length) = struct.unpack_from(">qi", row["Records"])
             assert (row["ErrorCode"], base, length + 12) == (0, 1, len(data))
             assert len(row["Records"]) >= len(data)
@@ -285,12 +271,12 @@ def test_a_whole_batch_however_large(broker: VirtualBroker) -> None:
 
 def test_offsets_that_are_not_there(broker: VirtualBroker) -> None:
     """Behind the end and before the start: 1 at once, however long the fetch would wait (quirk 13)."""
-    with Connection(broker.bootstrap_servers) as one:
+    with Client(broker.bootstrap_servers) as one:
         for _ in range(3):
             one.ask(wire.produce("t", 0, wire.batch()))
         cut = {"Name": "t", "Partitions": [{"PartitionIndex": 0, "Offset": 2}]}
-        (topic,) = ask(one, 21, 2, {"Topics": [cut], "TimeoutMs": 1000})["Topics"]
+        (topic,) = one.call(21, 2, {"Topics": [cut], "TimeoutMs": 1000})["Topics"]
         assert topic["Partitions"][0]["ErrorCode"] == 0
         for offset, code in ((1, 1), (2, 0), (4, 1), (-5, 1)):
-            row, _ = fetch(one, 12, {"Topic": "t"}, offset=offset, MaxWaitMs=600_000)
+            row, _ = fetch(one, 12, "t", offset=offset, max_wait_ms=600_000)
             assert row["ErrorCode"] == code, offset

@@ -14,7 +14,7 @@ import pytest
 
 from kbroker.protocol import codec
 from tests.support.broker import BrokerProcess, rss_bytes
-from tests.support.quota_client import QuotaClient
+from tests.support.client import Client
 from tests.support.wire import create_topic
 
 MOST = 500
@@ -24,7 +24,7 @@ API_VERSIONS = 18
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
-def set_quota(client: QuotaClient, client_id: str | None, key: str, value: float) -> None:
+def set_quota(client: Client, client_id: str | None, key: str, value: float) -> None:
     entry = {
         "Entity": [{"EntityType": "client-id", "EntityName": client_id}],
         "Ops": [{"Key": key, "Value": value, "Remove": False}],
@@ -41,7 +41,7 @@ def scrape(url: str) -> dict[str, float]:
 
 def flood(bootstrap: str, first: int, count: int, enough: threading.Event | None = None) -> None:
     """So many requests, each with a client id of its own, and more until ``enough``."""
-    with QuotaClient(bootstrap, timeout=60) as stranger:
+    with Client(bootstrap, timeout=60) as stranger:
         for start in itertools.count(first, AT_ONCE):
             if start >= first + count and (enough is None or enough.is_set()):
                 return
@@ -59,7 +59,7 @@ def test_made_up_client_ids_take_bounded_memory(tmp_path: Path) -> None:
     try:
         broker.start()
         (url,) = {found[0] for line in broker.output if (found := re.search(r"http://[\d.:]+", line))}
-        with QuotaClient(broker.bootstrap, "victim") as victim:
+        with Client(broker.bootstrap, "victim") as victim:
             victim.send(create_topic("t", 1))
             victim.receive()
             set_quota(victim, None, "request_percentage", 150)

@@ -20,7 +20,7 @@ from kbroker.server.quota._client_quotas import ClientQuotaManagers
 from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
 from tests.support.broker import BrokerProcess, wait_for
-from tests.support.quota_client import QuotaClient
+from tests.support.client import Client
 from tests.support.wire import Connection, create_topic
 
 USER = "ANONYMOUS"
@@ -43,8 +43,8 @@ def broker() -> Iterator[VirtualBroker]:
 
 
 @pytest.fixture
-def client(broker: VirtualBroker) -> Iterator[QuotaClient]:
-    with QuotaClient(broker.bootstrap_servers, "app") as connection:
+def client(broker: VirtualBroker) -> Iterator[Client]:
+    with Client(broker.bootstrap_servers, "app") as connection:
         yield connection
 
 
@@ -73,7 +73,7 @@ def of_client(broker: EmbeddedBroker, client_id: str = "app", count: int = 1) ->
     return found
 
 
-def test_a_request_is_in_the_log_with_its_sizes(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_a_request_is_in_the_log_with_its_sizes(broker: VirtualBroker, client: Client) -> None:
     """Produce, ApiVersions with the client's software, and a request that Python serves."""
     software = {"ClientSoftwareName": "my-client", "ClientSoftwareVersion": "1.2.3"}
     first = client.begin("ApiVersions", 3, software)
@@ -96,7 +96,7 @@ def test_a_request_is_in_the_log_with_its_sizes(broker: VirtualBroker, client: Q
     assert all(r["quota"] == {"verdicts": [], "updates": []} for r in found)
 
 
-def test_the_topic_is_internal_and_its_readers_leave_no_record(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_the_topic_is_internal_and_its_readers_leave_no_record(broker: VirtualBroker, client: Client) -> None:
     """Nobody but the broker writes to it; reading it, or asking for its offsets, does not make it longer."""
     client.produce(LOG, 10)
     assert client.end()["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 17
@@ -114,7 +114,7 @@ def test_the_topic_is_internal_and_its_readers_leave_no_record(broker: VirtualBr
     assert record["errorCode"] == 0
 
 
-def test_idle_polls_are_one_record_a_second(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_idle_polls_are_one_record_a_second(broker: VirtualBroker, client: Client) -> None:
     """A consumer that asks again at once and finds nothing does not flood the log."""
     for _ in range(50):
         client.fetch("t", max_wait_ms=0)
@@ -144,7 +144,7 @@ def replay(found: list[Record], quotas: ClientQuotaManagers) -> list[tuple[str, 
     return sorted(asked)
 
 
-def test_a_replay_gives_the_brokers_delays(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_a_replay_gives_the_brokers_delays(broker: VirtualBroker, client: Client) -> None:
     """Every value that went into a counter is in the log, in its order: cold counters ask for the same delays."""
     quotas = ((USER, "app", PRODUCER, 90), (None, "app", CONSUMER, 900), (USER, None, PERCENTAGE, 0.001))
     for quota in quotas:
@@ -169,7 +169,7 @@ def test_a_replay_gives_the_delays_of_real_time_too() -> None:
     """Handlers and network threads take time there, which is charged after the response: it is in the log as well."""
     settings = {**SETTINGS, "quota.window.num": "2"}
     quotas = ((USER, None, PRODUCER, 30_000), (None, "app", PERCENTAGE, 0.5))
-    with EmbeddedBroker(settings) as broker, QuotaClient(broker.bootstrap_servers, "app") as client:
+    with EmbeddedBroker(settings) as broker, Client(broker.bootstrap_servers, "app") as client:
         broker.create_topic("t")
         for quota in quotas:
             broker.context.quotas.update(*quota)
@@ -202,7 +202,7 @@ def assert_replay_agrees(
     assert broker_asked
 
 
-def test_verdicts_name_level_and_limit(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_verdicts_name_level_and_limit(broker: VirtualBroker, client: Client) -> None:
     """Two quotas at once are two verdicts, of which one is served; both are in the ring too."""
     quotas = broker.context.quotas
     quotas.update(None, "app", "producer_byte_rate", 100)
@@ -230,7 +230,7 @@ def test_verdicts_name_level_and_limit(broker: VirtualBroker, client: QuotaClien
     assert (totals["Produce"], totals["Request"]) == ((1, 0), (1, 0))
 
 
-def test_a_refused_mutation_is_a_verdict(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_a_refused_mutation_is_a_verdict(broker: VirtualBroker, client: Client) -> None:
     """Error 89: what was let through is an update, what was refused a verdict, and its delay is served."""
     broker.context.quotas.update(USER, None, "controller_mutation_rate", 1)
     topics = [
@@ -257,8 +257,8 @@ def test_a_refused_mutation_is_a_verdict(broker: VirtualBroker, client: QuotaCli
 def test_connections_that_come_too_fast_are_rows_without_a_request(broker: VirtualBroker) -> None:
     """The address, its rate, and nothing of a request."""
     broker.context.connection_quotas.update_ip_rate("127.0.0.1", 1)
-    with QuotaClient(broker.bootstrap_servers), QuotaClient(broker.bootstrap_servers):
-        held = [QuotaClient(broker.bootstrap_servers) for _ in range(12)]
+    with Client(broker.bootstrap_servers), Client(broker.bootstrap_servers):
+        held = [Client(broker.bootstrap_servers) for _ in range(12)]
         wait_until(lambda: broker.context.connection_quotas.throttled > 0)
         rows = [r for r in records(broker) if "requestHeader" not in r]
         for one in held:
@@ -281,7 +281,7 @@ def test_a_restart_goes_on_in_the_same_topic_and_in_new_files(tmp_path: Path) ->
         "kbroker.request.log.dir": str(folder),
     }  # fmt: skip
     for _ in range(2):
-        with EmbeddedBroker(settings) as broker, QuotaClient(broker.bootstrap_servers, "app") as client:
+        with EmbeddedBroker(settings) as broker, Client(broker.bootstrap_servers, "app") as client:
             client.call("ListGroups", 0, {})
     with EmbeddedBroker(settings) as broker:
         wait_until(lambda: len([r for r in records(broker) if r["requestHeader"]["clientId"] == "app"]) == 2)
@@ -294,7 +294,7 @@ def test_a_restart_goes_on_in_the_same_topic_and_in_new_files(tmp_path: Path) ->
 
 def test_nothing_is_recorded_where_nothing_is_set() -> None:
     """No topic, no thread, no notes."""
-    with VirtualBroker({"num.network.threads": "1"}) as broker, QuotaClient(broker.bootstrap_servers) as client:
+    with VirtualBroker({"num.network.threads": "1"}) as broker, Client(broker.bootstrap_servers) as client:
         client.call("ListGroups", 0, {})
         assert not broker.request_log.settings.is_on
         assert tuple(broker.request_log.figures) == (0, 0, 0, 0)
@@ -304,7 +304,7 @@ def test_nothing_is_recorded_where_nothing_is_set() -> None:
 def test_limits_for_clients_are_not_the_logs() -> None:
     """A small message.max.bytes refuses no batch of the log, and LZ4 is the topic's own."""
     settings = {**SETTINGS, "message.max.bytes": "300", "kbroker.request.log.compression": "lz4"}
-    with VirtualBroker(settings) as broker, QuotaClient(broker.bootstrap_servers, "app") as client:
+    with VirtualBroker(settings) as broker, Client(broker.bootstrap_servers, "app") as client:
         for _ in range(20):
             client.call("ListGroups", 0, {})
         of_client(broker, count=20)
@@ -314,7 +314,7 @@ def test_limits_for_clients_are_not_the_logs() -> None:
         assert view.configs["compression.type"] == "lz4"
 
 
-def test_a_deleted_topic_is_made_again(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_a_deleted_topic_is_made_again(broker: VirtualBroker, client: Client) -> None:
     """Whoever deletes it gets rid of its records, not of the log."""
     client.call("ListGroups", 0, {})
     of_client(broker)
@@ -331,14 +331,14 @@ def test_after_a_kill_the_files_have_whole_lines_but_for_the_last(tmp_path: Path
         tmp_path / "data", {"kbroker.request.log.topic": LOG, "kbroker.request.log.dir": str(folder)}
     )
     process.start()
-    with QuotaClient(process.bootstrap, "app") as client:
+    with Client(process.bootstrap, "app") as client:
         for _ in range(300):
             client.call("ListGroups", 0, {})
         wait_for("records in a file", lambda: any(f.stat().st_size for f in folder.iterdir()))
     process.kill()
     process.start()
     try:
-        with QuotaClient(process.bootstrap, "again") as client:
+        with Client(process.bootstrap, "again") as client:
             client.call("ListGroups", 0, {})
             wait_for("a file of the second life", lambda: len(list(folder.iterdir())) == 2)
     finally:
@@ -371,7 +371,7 @@ def test_a_folder_that_cannot_be_made_stops_the_start(tmp_path: Path) -> None:
 def test_a_topic_with_other_records_stops_the_start(tmp_path: Path) -> None:
     """Its clients could produce no more, and its readers would find what they cannot read."""
     settings = {"log.dirs": str(tmp_path), "kbroker.in.memory": "false"}
-    with EmbeddedBroker(settings) as broker, QuotaClient(broker.bootstrap_servers) as client:
+    with EmbeddedBroker(settings) as broker, Client(broker.bootstrap_servers) as client:
         broker.create_topic("orders")
         broker.create_topic("empty", 2)
         client.produce("orders", 100)
@@ -381,16 +381,16 @@ def test_a_topic_with_other_records_stops_the_start(tmp_path: Path) -> None:
     assert "a topic with nothing else in it" in refused.value.explain()
     for _ in range(2):  # one that an operator has made, and then the log's own
         with EmbeddedBroker({**settings, "kbroker.request.log.topic": "empty"}) as broker:
-            with QuotaClient(broker.bootstrap_servers) as client:
+            with Client(broker.bootstrap_servers) as client:
                 client.call("ListGroups", 0, {})
             wait_until(lambda: any(r["requestHeader"]["clientId"] for r in records(broker, "empty")))
             assert len(broker.context.topics.get("empty").partitions) == 2  # type: ignore[union-attr]
-    with EmbeddedBroker(settings) as broker, QuotaClient(broker.bootstrap_servers) as client:
+    with EmbeddedBroker(settings) as broker, Client(broker.bootstrap_servers) as client:
         client.produce("orders", 100)
         assert client.end()["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0
 
 
-def test_the_log_counts_itself(broker: VirtualBroker, client: QuotaClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_counts_itself(broker: VirtualBroker, client: Client, caplog: pytest.LogCaptureFixture) -> None:
     """Written, dropped, bytes and what waits are metrics."""
     with caplog.at_level(logging.WARNING):
         client.call("ListGroups", 0, {})

@@ -19,7 +19,7 @@ from kbroker.protocol.records import columns, iter_batches
 from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
 from tests.support import wire
-from tests.support.quota_client import QuotaClient, fetch_body, produce_body
+from tests.support.client import Client, fetch_body, produce_body
 from tests.support.wire import Connection
 from tests.support.wire_bodies import message_of, random_body
 
@@ -108,7 +108,7 @@ def test_mutated_requests_leave_a_whole_log(tmp_path: Path, seed: int, caplog: p
         broker.create_topic(TARGET)
         for name, value in HUGE.items():
             broker.context.quotas.update(USER, None, name, value)
-        with QuotaClient(broker.bootstrap_servers, "neighbour") as neighbour:
+        with Client(broker.bootstrap_servers, "neighbour") as neighbour:
             ranges = wire.ranges(broker.bootstrap_servers)
             for _ in range(4):
                 frames = [mutated(rng, frame) for frame in valid_frames(rng, ranges)]
@@ -141,7 +141,7 @@ def test_hostile_entities_keep_their_names(form: str) -> None:
         for name in HOSTILE:
             broker.context.quotas.update(USER, name, "producer_byte_rate", 10.0)
         for name in HOSTILE:
-            with QuotaClient(broker.bootstrap_servers, name) as client:
+            with Client(broker.bootstrap_servers, name) as client:
                 client.produce("t", 1000)
                 assert client.end()["ThrottleTimeMs"] > 0
         wait_until(lambda: (broker.request_log.flush() or broker.request_log.figures.written) >= len(HOSTILE))
@@ -192,7 +192,7 @@ def test_live_quota_changes_under_load_keep_log_and_clients_agreed() -> None:
         broker.create_topic("t")
 
         def produce(number: int) -> None:
-            with QuotaClient(broker.bootstrap_servers, f"app{number % 2}", timeout=60) as client:
+            with Client(broker.bootstrap_servers, f"app{number % 2}", timeout=60) as client:
                 for _ in range(150):
                     client.produce("t", 500)
                     delay = client.end()["ThrottleTimeMs"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -18,9 +17,8 @@ from kbroker.metrics.registry import MetricName
 from kbroker.protocol import codec
 from tests.support import wire
 from tests.support.certificates import Certificates
-from tests.support.quota_client import fetch_body, produce_body
+from tests.support.client import Client, fetch_body, produce_body, row_of
 from tests.support.secured import SecuredBroker
-from tests.support.wire import Connection
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 MIB = 1 << 20
@@ -40,7 +38,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]
 class Charged:
     """A client whose quota nothing reaches, and what its counter is charged, handlers and network threads together."""
 
-    def __init__(self, secured: SecuredBroker, client_id: str, connection: Connection) -> None:
+    def __init__(self, secured: SecuredBroker, connection: Client) -> None:
+        client_id = connection.client_id
+        assert client_id is not None
         quotas = secured.broker.context.quotas
         quotas.update(None, client_id, "request_percentage", 1e6)
         name = MetricName.of("total", "test", {"client-id": client_id})
@@ -48,46 +48,38 @@ class Charged:
         found = secured.broker.context.metrics.get(name)
         assert found is not None
         self.metric = found
-        self.client_id = client_id
         self.connection = connection
-
-    def ask(self, key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:
-        self.connection.send_raw(codec.encode_request_frame(key, version, 0, self.client_id, body))
-        return codec.decode_response_frame(key, version, self.connection.receive())[1]
 
     def time_ms(self, work: Callable[[Charged], object]) -> float:
         """Thread time of the cheapest run, in milliseconds."""
-        self.ask(API_VERSIONS, 0, {})
+        self.connection.call(API_VERSIONS, 0, {})
         found = []
         for _ in range(RUNS):
             before = self.metric.measure()
             work(self)
-            self.ask(API_VERSIONS, 0, {})  # is read when what went before is away, and charged
+            self.connection.call(API_VERSIONS, 0, {})  # is read when what went before is away, and charged
             found.append((self.metric.measure() - before) * 10)
         return min(found)
 
 
 @pytest.fixture
 def plain(secured: SecuredBroker, request: pytest.FixtureRequest) -> Iterator[Charged]:
-    with secured.connect("PLAINTEXT") as connection:
-        yield Charged(secured, f"plain-{request.node.name}", connection)
+    with secured.connect("PLAINTEXT", f"plain-{request.node.name}") as connection:
+        yield Charged(secured, connection)
 
 
 def produce(batch: bytes, times: int) -> Callable[[Charged], None]:
     def work(client: Charged) -> None:
         for _ in range(times):
-            (topic,) = client.ask(PRODUCE, 7, produce_body("t", batch))["Responses"]
-            assert topic["PartitionResponses"][0]["ErrorCode"] == 0
+            assert row_of(client.connection.call(PRODUCE, 7, produce_body("t", batch)))["ErrorCode"] == 0
 
     return work
 
 
 def fetch(offset: int, max_bytes: int) -> Callable[[Charged], None]:
     def work(client: Charged) -> None:
-        body = fetch_body("t", offset, (0, -1), max_bytes=max_bytes)
-        body["Topics"][0]["Partitions"][0]["PartitionMaxBytes"] = max_bytes
-        (topic,) = client.ask(FETCH, 11, body)["Responses"]
-        assert len(topic["Partitions"][0]["Records"]) >= max_bytes // 2
+        body = fetch_body("t", offset, max_bytes=max_bytes, partition_max_bytes=max_bytes)
+        assert len(row_of(client.connection.call(FETCH, 11, body))["Records"]) >= max_bytes // 2
 
     return work
 
@@ -95,8 +87,8 @@ def fetch(offset: int, max_bytes: int) -> Callable[[Charged], None]:
 def test_tls_costs_more_than_plaintext(secured: SecuredBroker, plain: Charged) -> None:
     """The same requests over TLS: what the network thread spends on it is the client's."""
     work = produce(wire.batch([os.urandom(MIB // 2)]), 8)
-    with secured.connect_tls("TLS") as connection:
-        over_tls = Charged(secured, "over-tls", connection).time_ms(work)
+    with secured.connect_tls("TLS", "over-tls") as connection:
+        over_tls = Charged(secured, connection).time_ms(work)
     in_plaintext = plain.time_ms(work)
     print(f"8 x 512 KiB: {in_plaintext:.2f} ms in plaintext, {over_tls:.2f} ms over TLS")
     assert over_tls > 1.2 * in_plaintext
@@ -136,7 +128,7 @@ def test_sending_from_files_is_charged(secured: SecuredBroker, plain: Charged) -
 
 def test_many_tiny_requests_cost_more_than_their_bytes(plain: Charged) -> None:
     """10,000 requests weigh less than a MiB in bytes, and more in time."""
-    frame = codec.encode_request_frame(API_VERSIONS, 0, 0, plain.client_id, {})
+    frame = codec.encode_request_frame(API_VERSIONS, 0, 0, plain.connection.client_id, {})
     assert 10_000 * len(frame) < MIB
 
     def tiny(client: Charged) -> None:

@@ -5,7 +5,6 @@ import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,8 +16,9 @@ from kbroker.protocol import codec
 from tests.support import wire
 from tests.support.broker import wait_for
 from tests.support.certificates import Certificates
+from tests.support.client import Body, Client
 from tests.support.secured import PASSWORDS, SecuredBroker, is_closed, open_descriptors
-from tests.support.wire import Closed, Connection
+from tests.support.wire import Closed
 
 HANDSHAKE, API_VERSIONS, METADATA, AUTHENTICATE = 17, 18, 3, 36
 ALICE = b"\0alice\0alice-secret"
@@ -36,14 +36,11 @@ def secured(certificates: Certificates) -> Iterator[SecuredBroker]:
         yield broker
 
 
-def ask(connection: Connection, key: int, version: int, **body: Any) -> dict[str, Any]:
-    frame = codec.encode_request_frame(key, version, 9, "raw", body)[4:]
-    correlation_id, response = codec.decode_response_frame(key, version, bytearray(connection.ask(frame)))
-    assert correlation_id == 9
-    return response
+def ask(connection: Client, key: int, version: int, **body: object) -> Body:
+    return connection.call(key, version, body)
 
 
-def log_in(connection: Connection, token: bytes = ALICE, version: int = 2) -> dict[str, Any]:
+def log_in(connection: Client, token: bytes = ALICE, version: int = 2) -> Body:
     assert ask(connection, HANDSHAKE, 1, Mechanism="PLAIN")["ErrorCode"] == 0
     return ask(connection, AUTHENTICATE, version, AuthBytes=token)
 

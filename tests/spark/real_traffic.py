@@ -15,7 +15,7 @@ from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
 from kbroker.server.quota.verdict import Verdict
 from kbroker.testing import EmbeddedBroker
 from kbroker.testing.waiting import wait_until
-from tests.support.quota_client import Body, QuotaClient
+from tests.support.client import Body, Client
 
 LOG = "__request_log"
 USER_NAME = "ANONYMOUS"
@@ -72,21 +72,21 @@ class Traffic:
     )  # its own statistics: Produce requests, bytes of all it sent
 
 
-class CountingClient(QuotaClient):
+class CountingClient(Client):
     """A raw client that keeps count."""
 
     def __init__(self, broker: EmbeddedBroker, client_id: str, traffic: Traffic) -> None:
         super().__init__(broker.bootstrap_servers, client_id)
         self.known = traffic.known.setdefault(client_id, Known())
 
-    def begin(self, name: str, version: int, body: Body) -> int:
-        size = super().begin(name, version, body)
+    def begin(self, api: str | int, version: int, body: Body) -> int:
+        size = super().begin(api, version, body)
         self.known.requests += 1
         self.known.request_bytes += size
         return size
 
-    def end(self, number: int = -1) -> Body:
-        body = super().end(number)
+    def end(self) -> Body:
+        body = super().end()
         self.known.response_bytes += len(self.response)
         self.known.told_ms += body["ThrottleTimeMs"]
         return body
@@ -216,7 +216,7 @@ def _connections(broker: EmbeddedBroker) -> None:
     """More new connections of one address than it may make, then the quota is taken away again."""
     quotas = broker.context.connection_quotas
     quotas.update_ip_rate("127.0.0.1", 1)
-    held = [QuotaClient(broker.bootstrap_servers) for _ in range(12)]
+    held = [Client(broker.bootstrap_servers) for _ in range(12)]
     wait_until(lambda: quotas.throttled > 0)
     for one in held:
         one.close()

@@ -29,7 +29,7 @@ from kbroker.testing import EmbeddedBroker, VirtualBroker
 from kbroker.testing.waiting import wait_until
 from tests.spark.logged import in_order, lacking
 from tests.spark.real_traffic import LOG, QUOTAS, SAMPLES, SETTINGS, Traffic, entity, make_traffic
-from tests.support.quota_client import QuotaClient
+from tests.support.client import Client
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -217,7 +217,7 @@ def test_counters_that_expire_or_are_evicted_begin_anew(spark: SparkSession, tmp
         broker.context.quotas.update(None, DEFAULT_ENTITY, "producer_byte_rate", 100)
         broker.context.quotas.update(None, "m", "controller_mutation_rate", 0.001)
         for turn in range(4):
-            with QuotaClient(broker.bootstrap_servers, "m") as client:
+            with Client(broker.bootstrap_servers, "m") as client:
                 topic = {
                     "Name": f"m{turn}",
                     "NumPartitions": 90,
@@ -229,7 +229,7 @@ def test_counters_that_expire_or_are_evicted_begin_anew(spark: SparkSession, tmp
                 requests += 1
             for size in (400, 800, 1200):
                 for name in names:
-                    with QuotaClient(broker.bootstrap_servers, name) as client:
+                    with Client(broker.bootstrap_servers, name) as client:
                         client.produce("t", size)
                         told = client.end()["ThrottleTimeMs"]
                         requests += 1

@@ -11,6 +11,7 @@ from kbroker.client.security import ClientSecurity
 from kbroker.client.users import Users
 from kbroker.testing.embedded import EmbeddedBroker
 from tests.support.certificates import Certificates
+from tests.support.client import Client
 from tests.support.wire import Connection
 
 PASSWORDS = {"alice": "alice-secret", "bob": "bob-secret, with=marks"}
@@ -56,13 +57,13 @@ class SecuredBroker:
                 return address
         raise KeyError(listener)
 
-    def connect(self, listener: str) -> Connection:
-        """A raw connection."""
-        return Connection(self.address(listener))
+    def connect(self, listener: str, client_id: str = "client") -> Client:
+        """A connection on which nothing was asked yet."""
+        return Client(self.address(listener), client_id)
 
-    def connect_tls(self, listener: str) -> Connection:
-        """A raw connection in TLS."""
-        connection = self.connect(listener)
+    def connect_tls(self, listener: str, client_id: str = "client") -> Client:
+        """The same, in TLS."""
+        connection = self.connect(listener, client_id)
         connection.socket = self.tls_context().wrap_socket(connection.socket, server_hostname="127.0.0.1")
         return connection
 

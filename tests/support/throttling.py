@@ -6,7 +6,7 @@ from kbroker._core.metrics.metric import Metric
 from kbroker.metrics.registry import MetricName
 from kbroker.testing import VirtualBroker
 from tests.support import wire
-from tests.support.quota_client import QuotaClient
+from tests.support.client import Client
 
 USER = "ANONYMOUS"
 PRODUCE, FETCH, REQUEST, MUTATION = (
@@ -15,7 +15,11 @@ PRODUCE, FETCH, REQUEST, MUTATION = (
     "request_percentage",
     "controller_mutation_rate",
 )
-SETTINGS = {"num.network.threads": "1", "log.flush.interval.messages": "9223372036854775807"}
+SETTINGS = {
+    "num.network.threads": "1",
+    "log.flush.interval.messages": "9223372036854775807",
+    "socket.listen.backlog.size": "1024",  # past Kafka's 50 the system lets a client wait for a second
+}
 
 
 def pass_by(broker: VirtualBroker) -> None:
@@ -30,7 +34,7 @@ def metric(broker: VirtualBroker, name: str, group: str, **tags: str) -> float:
     return found.measure()
 
 
-def assert_muted_for(broker: VirtualBroker, client: QuotaClient, throttle_ms: int) -> None:
+def assert_muted_for(broker: VirtualBroker, client: Client, throttle_ms: int) -> None:
     """The next request is not read one millisecond early, and is at its time."""
     client.begin("ApiVersions", 0, {})
     broker.advance_ms(throttle_ms - 1)
@@ -46,6 +50,6 @@ def charge_time(broker: VirtualBroker, percent: float, client_id: str = "client"
 
 
 def fill(broker: VirtualBroker, value_bytes: int) -> None:
-    with QuotaClient(broker.bootstrap_servers, "filler") as filler:
+    with Client(broker.bootstrap_servers, "filler") as filler:
         filler.produce("t", value_bytes)
         assert filler.end()["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0

@@ -128,14 +128,27 @@ def produce(
     transactional_id: str | None = None,
 ) -> bytes:
     """Produce v3-v8 of one partition."""
-    size = -1 if records is None else len(records)
+    return produce_to(topic, [partition], records, acks=acks, version=version, transactional_id=transactional_id)
+
+
+def produce_to(
+    topic: str,
+    partitions: Sequence[int],
+    records: bytes | None,
+    *,
+    acks: int = 1,
+    version: int = 7,
+    transactional_id: str | None = None,
+) -> bytes:
+    """Produce v3-v8 of the same records to several partitions."""
+    data = struct.pack(">i", -1) if records is None else struct.pack(">i", len(records)) + records
     return (
         header(PRODUCE, version)
         + text(transactional_id)
         + struct.pack(">hii", acks, 30000, 1)
         + text(topic)
-        + struct.pack(">iii", 1, partition, size)
-        + (records or b"")
+        + struct.pack(">i", len(partitions))
+        + b"".join(struct.pack(">i", partition) + data for partition in partitions)
     )
 
 
@@ -148,16 +161,23 @@ def fetch(
     min_bytes: int = 1,
     max_bytes: int = 1 << 20,
     partition_max_bytes: int = 1 << 20,
+    session: tuple[int, int] | None = None,
 ) -> bytes:
-    """Fetch v4 of partitions of one topic."""
-    entries = [struct.pack(">iqi", p, offset, partition_max_bytes) for p in partitions]
+    """Fetch of partitions of one topic: v4, or v7 with the id and epoch of a session."""
+    limits = struct.pack(">iiiib", -1, max_wait_ms, min_bytes, max_bytes, 0)
+    if session is None:
+        entries = [struct.pack(">iqi", p, offset, partition_max_bytes) for p in partitions]
+    else:
+        entries = [struct.pack(">iqqi", p, offset, -1, partition_max_bytes) for p in partitions]
+        limits += struct.pack(">ii", *session)
     return (
-        header(FETCH, 4)
-        + struct.pack(">iiiib", -1, max_wait_ms, min_bytes, max_bytes, 0)
+        header(FETCH, 4 if session is None else 7)
+        + limits
         + struct.pack(">i", 1)
         + text(topic)
         + struct.pack(">i", len(entries))
         + b"".join(entries)
+        + (b"" if session is None else struct.pack(">i", 0))
     )
 
 

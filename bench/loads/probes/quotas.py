@@ -11,7 +11,7 @@ from kbroker.client.quotas import Quotas
 from kbroker.common.errors import KafkaError
 from kbroker.common.quotas import QuotaEntity
 from tests.support import wire
-from tests.support.quota_client import QuotaClient
+from tests.support.client import Client
 
 CREATE_TOPICS = 19
 THROTTLING_QUOTA_EXCEEDED = 89
@@ -110,7 +110,7 @@ def request_time(place: Place) -> None:
     client_id, longest_ms, waited_ms = place.topic("request-time"), 0, 0.0
     with (
         quota(place, {"client-id": client_id}, "request_percentage", 1.0),
-        QuotaClient(place.bootstrap, client_id) as client,
+        Client(place.bootstrap, client_id) as client,
     ):
         deadline, count = time.monotonic() + 8, 0
         while time.monotonic() < deadline and longest_ms < 200:

@@ -13,15 +13,14 @@ from bench.loads.probes.place import Place, Probe, expect
 from tests.clients.python_clients import Confluent
 from tests.support import hostile, wire
 from tests.support.broker import wait_for
-from tests.support.quota_client import QuotaClient
-from tests.support.steady_producer import SteadyProducer
+from tests.support.client import Client, SteadyProducer
 
 
 def fetch_session(place: Place) -> None:
     """An incremental fetch brings what is new, and nothing when nothing is."""
     topic = place.create("session")
     place.send(topic, [b"first"])
-    with QuotaClient(place.bootstrap) as client:
+    with Client(place.bootstrap) as client:
         client.fetch(topic)  # session (0, -1): none
         expect(client.end()["SessionId"] == 0, "a session that nobody asked for")
         client.fetch(topic, session=(0, 0), offset=1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.testing import VirtualBroker
-from tests.support.quota_client import QuotaClient
+from tests.support.client import Client
 from tests.support.throttling import SETTINGS
 from tests.support.wire import Connection, create_topic
 
@@ -21,6 +21,6 @@ def broker() -> Iterator[VirtualBroker]:
 
 
 @pytest.fixture
-def client(broker: VirtualBroker) -> Iterator[QuotaClient]:
-    with QuotaClient(broker.bootstrap_servers) as connection:
+def client(broker: VirtualBroker) -> Iterator[Client]:
+    with Client(broker.bootstrap_servers) as connection:
         yield connection

@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.protocol import codec
 from kbroker.testing import VirtualBroker
-from tests.support.quota_client import QuotaClient, fetch_body
+from tests.support.client import Client, fetch_body
 from tests.support.throttling import FETCH, REQUEST, USER, assert_muted_for, charge_time, fill, metric
 
 FETCH_VERSIONS = (4, 7, 11, 12)
@@ -14,7 +14,7 @@ FETCH_VERSIONS = (4, 7, 11, 12)
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 def test_a_throttled_fetch_is_empty_and_gives_its_bytes_back(
-    broker: VirtualBroker, client: QuotaClient, version: int
+    broker: VirtualBroker, client: Client, version: int
 ) -> None:
     """The delay without any data; the bytes that were not sent do not count."""
     quotas = broker.context.quotas
@@ -35,7 +35,7 @@ def test_a_throttled_fetch_is_empty_and_gives_its_bytes_back(
     assert_muted_for(broker, client, response["ThrottleTimeMs"])
 
 
-def test_bytes_are_given_back_even_where_time_decided(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_bytes_are_given_back_even_where_time_decided(broker: VirtualBroker, client: Client) -> None:
     """The response is empty whichever manager throttles: the bytes go back, and are credit without a fetch quota."""
     quotas = broker.context.quotas
     fill(broker, 5000)
@@ -48,7 +48,7 @@ def test_bytes_are_given_back_even_where_time_decided(broker: VirtualBroker, cli
     assert metric(broker, "byte-rate", "Fetch", user="", client_id="client") < -500
 
 
-def test_a_throttled_full_fetch_opens_no_session(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_a_throttled_full_fetch_opens_no_session(broker: VirtualBroker, client: Client) -> None:
     """Session id 0; the client's next full fetch opens one."""
     fill(broker, 5000)
     broker.context.quotas.update(None, "client", FETCH, 501)
@@ -66,7 +66,7 @@ def test_a_throttled_full_fetch_opens_no_session(broker: VirtualBroker, client: 
 
 @pytest.mark.parametrize("version", [7, 11, 12])
 def test_a_throttled_incremental_fetch_moves_the_epoch_only(
-    broker: VirtualBroker, client: QuotaClient, version: int
+    broker: VirtualBroker, client: Client, version: int
 ) -> None:
     """Same session, no partitions; the next epoch follows, and the dropped data comes then."""
     quotas = broker.context.quotas
@@ -92,7 +92,7 @@ def test_a_throttled_incremental_fetch_moves_the_epoch_only(
 
 @pytest.mark.parametrize(("session", "error"), [((123, 5), 70), ((None, 9), 71)])
 def test_refused_sessions_are_told_only_where_nothing_throttles(
-    broker: VirtualBroker, client: QuotaClient, session: tuple[int | None, int], error: int
+    broker: VirtualBroker, client: Client, session: tuple[int | None, int], error: int
 ) -> None:
     """An unknown session or a wrong epoch: 70 and 71, but throttled error 0 and session 0."""
     quotas = broker.context.quotas
@@ -113,7 +113,7 @@ def test_refused_sessions_are_told_only_where_nothing_throttles(
     )
 
 
-def test_no_more_is_fetched_at_once_than_fits_the_window(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_no_more_is_fetched_at_once_than_fits_the_window(broker: VirtualBroker, client: Client) -> None:
     """max_bytes is capped by the quota's window: from an idle counter first an empty response, then the data."""
     fill(broker, 49_900)
     fill(broker, 49_900)
@@ -131,7 +131,7 @@ def test_no_more_is_fetched_at_once_than_fits_the_window(broker: VirtualBroker, 
     assert 49_900 < len(response["Responses"][0]["Partitions"][0]["Records"]) < 50_100
 
 
-def test_min_bytes_is_capped_too(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_min_bytes_is_capped_too(broker: VirtualBroker, client: Client) -> None:
     """A fetch never waits for more than it may be handed."""
     fill(broker, 2000)
     broker.context.quotas.update(None, "client", FETCH, 150)
@@ -140,7 +140,7 @@ def test_min_bytes_is_capped_too(broker: VirtualBroker, client: QuotaClient) -> 
     assert broker.waiting_fetches == 0
 
 
-def test_a_fetch_that_waited_is_judged_when_it_is_answered(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_a_fetch_that_waited_is_judged_when_it_is_answered(broker: VirtualBroker, client: Client) -> None:
     """The thread that completes a waiting fetch charges it, and throttles it."""
     quotas = broker.context.quotas
     quotas.update(None, "client", FETCH, 100)

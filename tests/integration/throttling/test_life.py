@@ -9,12 +9,12 @@ import pytest
 from kbroker.server.quota._entities import DEFAULT_ENTITY
 from kbroker.testing import VirtualBroker
 from kbroker.testing.waiting import wait_until
-from tests.support.quota_client import QuotaClient
+from tests.support.client import Client
 from tests.support.throttling import PRODUCE, SETTINGS, USER, assert_muted_for, pass_by
 from tests.support.wire import API_VERSIONS, Connection, create_topic, header
 
 
-def test_idle_counters_are_forgotten_after_an_hour(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_idle_counters_are_forgotten_after_an_hour(broker: VirtualBroker, client: Client) -> None:
     """The scheduler removes them every 30 s."""
     broker.context.quotas.update(USER, None, PRODUCE, 1_000_000)
     client.produce("t", 10)
@@ -29,7 +29,7 @@ def test_idle_counters_are_forgotten_after_an_hour(broker: VirtualBroker, client
     assert broker.context.metrics.get_sensor(f"Produce-{USER}:") is None
 
 
-def test_a_changed_quota_does_not_end_a_throttle(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_a_changed_quota_does_not_end_a_throttle(broker: VirtualBroker, client: Client) -> None:
     """Removed meanwhile: the time that was told is still served."""
     broker.context.quotas.update(USER, None, PRODUCE, 1000)
     client.produce("t", 20_000)
@@ -42,7 +42,7 @@ def test_a_client_that_leaves_while_muted_is_let_go(broker: VirtualBroker) -> No
     """Its throttle ends by itself; nothing is left over, and the counter still holds what it held."""
     quotas = broker.context.quotas
     quotas.update(USER, None, PRODUCE, 1000)
-    with QuotaClient(broker.bootstrap_servers) as client:
+    with Client(broker.bootstrap_servers) as client:
         client.produce("t", 20_000)
         throttle_ms = client.end()["ThrottleTimeMs"]
     pass_by(broker)
@@ -61,7 +61,7 @@ def test_a_throttled_connection_keeps_its_place(broker: VirtualBroker, leave: st
     quotas = broker.context.quotas
     connections = broker.context.connection_quotas
     quotas.update(USER, None, PRODUCE, 1000)
-    client = QuotaClient(broker.bootstrap_servers)
+    client = Client(broker.bootstrap_servers)
     client.produce("t", 20_000)
     throttle_ms = client.end()["ThrottleTimeMs"]
     before = connections.count()
@@ -83,7 +83,7 @@ def test_a_broker_stops_with_throttled_channels() -> None:
             admin.ask(create_topic("t", 1))
         broker.context.quotas.update(USER, None, PRODUCE, 1)
         for _ in range(20):
-            client = stack.enter_context(QuotaClient(broker.bootstrap_servers))
+            client = stack.enter_context(Client(broker.bootstrap_servers))
             client.produce("t", 1000)
             assert client.end()["ThrottleTimeMs"] > 0
         assert broker.context.quotas.produce.queue_size == 20
@@ -96,7 +96,7 @@ def test_thousands_of_throttled_channels_end_in_their_millisecond(broker: Virtua
     quotas = broker.context.quotas
     quotas.update(None, DEFAULT_ENTITY, PRODUCE, 100)
     with ExitStack() as stack:
-        clients = [stack.enter_context(QuotaClient(broker.bootstrap_servers, f"c{n}", 60)) for n in range(count)]
+        clients = [stack.enter_context(Client(broker.bootstrap_servers, f"c{n}", 60)) for n in range(count)]
         for client in clients:
             client.produce("t", 2000)
         delays = {client.end()["ThrottleTimeMs"] for client in clients}
@@ -114,7 +114,7 @@ def test_thousands_of_throttled_channels_end_in_their_millisecond(broker: Virtua
 def test_clients_share_the_counter_that_their_quota_names(broker: VirtualBroker) -> None:
     """One user's client ids draw on one counter; a default client-id quota gives each id its own."""
     quotas = broker.context.quotas
-    with QuotaClient(broker.bootstrap_servers, "a") as a, QuotaClient(broker.bootstrap_servers, "b") as b:
+    with Client(broker.bootstrap_servers, "a") as a, Client(broker.bootstrap_servers, "b") as b:
         quotas.update(USER, None, PRODUCE, 1000)
         a.produce("t", 8000)
         assert a.end()["ThrottleTimeMs"] == 0
@@ -122,11 +122,11 @@ def test_clients_share_the_counter_that_their_quota_names(broker: VirtualBroker)
         assert b.end()["ThrottleTimeMs"] > 0
     quotas.update(USER, None, PRODUCE, None)
     quotas.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
-    with QuotaClient(broker.bootstrap_servers, "c") as c, QuotaClient(broker.bootstrap_servers, "d" * 200) as d:
+    with Client(broker.bootstrap_servers, "c") as c, Client(broker.bootstrap_servers, "d" * 200) as d:
         for client in (c, d):
             client.produce("t", 8000)
             assert client.end()["ThrottleTimeMs"] == 0
         assert quotas.produce.resolve(USER, "c").client_id_tag == "c"
-    with QuotaClient(broker.bootstrap_servers, None) as nameless:
+    with Client(broker.bootstrap_servers, None) as nameless:
         nameless.produce("t", 100_000)
         assert nameless.end()["ThrottleTimeMs"] == 0

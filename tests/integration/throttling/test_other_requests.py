@@ -6,12 +6,12 @@ import pytest
 
 from kbroker.testing import VirtualBroker
 from kbroker.testing.waiting import wait_until
-from tests.support.quota_client import QuotaClient
+from tests.support.client import Client
 from tests.support.throttling import MUTATION, REQUEST, SETTINGS, USER, assert_muted_for, charge_time, metric, pass_by
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_api_versions_tells_its_delay(broker: VirtualBroker, client: QuotaClient, version: int) -> None:
+def test_api_versions_tells_its_delay(broker: VirtualBroker, client: Client, version: int) -> None:
     """Natively served requests without bytes of their own are judged by time; version 0 is muted without a word."""
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
@@ -24,7 +24,7 @@ def test_api_versions_tells_its_delay(broker: VirtualBroker, client: QuotaClient
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 8, 12])
-def test_cold_requests_are_judged_by_time(broker: VirtualBroker, client: QuotaClient, version: int) -> None:
+def test_cold_requests_are_judged_by_time(broker: VirtualBroker, client: Client, version: int) -> None:
     """What Python serves is muted in every version, and told where the version has the field."""
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
@@ -34,7 +34,7 @@ def test_cold_requests_are_judged_by_time(broker: VirtualBroker, client: QuotaCl
     assert_muted_for(broker, client, 1000)
 
 
-def test_a_handshake_outside_of_authentication_is_throttled(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_a_handshake_outside_of_authentication_is_throttled(broker: VirtualBroker, client: Client) -> None:
     """P7: SaslHandshake is charged and mutes like any request, though its response has no field to tell it."""
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
@@ -44,9 +44,7 @@ def test_a_handshake_outside_of_authentication_is_throttled(broker: VirtualBroke
     assert_muted_for(broker, client, 1000)
 
 
-def test_mutations_throttle_by_their_own_manager_iff_they_ask_for_more(
-    broker: VirtualBroker, client: QuotaClient
-) -> None:
+def test_mutations_throttle_by_their_own_manager_iff_they_ask_for_more(broker: VirtualBroker, client: Client) -> None:
     """Of the controller's delay and the request's the larger one is told; a tie is the request's."""
     quotas = broker.context.quotas
     topic = {"NumPartitions": 1, "ReplicationFactor": 1}
@@ -65,7 +63,7 @@ def test_mutations_throttle_by_their_own_manager_iff_they_ask_for_more(
     assert (quotas.controller_mutation.queue_size, quotas.request.queue_size) == (0, 1)
 
 
-def test_an_old_client_is_muted_for_its_mutations(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_an_old_client_is_muted_for_its_mutations(broker: VirtualBroker, client: Client) -> None:
     """Permissive: CreateTopics 5 makes the topic, and pays for it afterwards."""
     broker.context.quotas.update(None, "client", MUTATION, 1)
     topic = {"Name": "many", "NumPartitions": 20, "ReplicationFactor": 1}
@@ -74,7 +72,7 @@ def test_an_old_client_is_muted_for_its_mutations(broker: VirtualBroker, client:
     assert_muted_for(broker, client, 9000)
 
 
-def test_an_error_is_throttled_like_any_answer(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_an_error_is_throttled_like_any_answer(broker: VirtualBroker, client: Client) -> None:
     """A refused request costs its time as well."""
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
@@ -86,7 +84,7 @@ def test_an_error_is_throttled_like_any_answer(broker: VirtualBroker, client: Qu
 
 @pytest.mark.parametrize(("version", "told"), [(1, 0), (3, 0), (4, 1000)])
 def test_find_coordinator_hides_its_delay_while_there_is_none(
-    broker: VirtualBroker, client: QuotaClient, version: int, told: int
+    broker: VirtualBroker, client: Client, version: int, told: int
 ) -> None:
     """Below version 4 COORDINATOR_NOT_AVAILABLE says 0, and the connection is muted all the same."""
     broker.context.coordinators.clear()
@@ -102,11 +100,11 @@ def test_find_coordinator_hides_its_delay_while_there_is_none(
 def test_a_join_that_waits_is_not_charged_for_waiting() -> None:
     """A response that comes later counts its handler's time, not the three seconds it was waiting for others."""
     settings = {**SETTINGS, "group.initial.rebalance.delay.ms": "3000"}
-    with VirtualBroker(settings) as broker, QuotaClient(broker.bootstrap_servers) as client:
+    with VirtualBroker(settings) as broker, Client(broker.bootstrap_servers) as client:
         join_and_wait(broker, client)
 
 
-def join_and_wait(broker: VirtualBroker, client: QuotaClient) -> None:
+def join_and_wait(broker: VirtualBroker, client: Client) -> None:
     quotas = broker.context.quotas
     client.begin("FindCoordinator", 1, {"KeyType": 0, "Key": "g"})
     while client.end()["ErrorCode"] != 0:

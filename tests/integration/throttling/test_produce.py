@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.testing import VirtualBroker
 from kbroker.testing.waiting import wait_until
-from tests.support.quota_client import QuotaClient
+from tests.support.client import Client
 from tests.support.throttling import (
     PRODUCE,
     REQUEST,
@@ -20,7 +20,7 @@ from tests.support.throttling import (
 from tests.support.wire import create_topic
 
 
-def test_produce_is_answered_at_once_and_muted_to_the_millisecond(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_produce_is_answered_at_once_and_muted_to_the_millisecond(broker: VirtualBroker, client: Client) -> None:
     """KIP-219: the answer with its delay comes without time passing, then the connection is not read for that long."""
     quotas = broker.context.quotas
     quotas.update(USER, None, PRODUCE, 1000)
@@ -36,14 +36,14 @@ def test_produce_is_answered_at_once_and_muted_to_the_millisecond(broker: Virtua
 
 
 @pytest.mark.parametrize("version", range(3, 13))
-def test_every_version_of_produce_tells_the_delay(broker: VirtualBroker, client: QuotaClient, version: int) -> None:
+def test_every_version_of_produce_tells_the_delay(broker: VirtualBroker, client: Client, version: int) -> None:
     """throttle_time_ms stands where each version has it."""
     broker.context.quotas.update(None, "client", PRODUCE, 100)
     size = client.produce("t", 500 * version, version=version)
     assert client.end()["ThrottleTimeMs"] == round((size / 10 - 100) / 100 * 10_000)
 
 
-def test_the_whole_request_is_charged_even_where_it_failed(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_the_whole_request_is_charged_even_where_it_failed(broker: VirtualBroker, client: Client) -> None:
     """Header and body count, without the length before them, whatever became of the partitions."""
     broker.context.quotas.update(USER, None, PRODUCE, 10_000_000)
     size = client.produce("no-such-topic", 700)
@@ -51,24 +51,24 @@ def test_the_whole_request_is_charged_even_where_it_failed(broker: VirtualBroker
     assert metric(broker, "byte-rate", "Produce", user=USER, client_id="") == size / 10
 
 
-def test_pipelined_requests_wait_for_the_end_each(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_pipelined_requests_wait_for_the_end_each(broker: VirtualBroker, client: Client) -> None:
     """A throttle ends a run: what was sent behind it is served when the time is over, with a throttle of its own."""
     broker.context.quotas.update(USER, None, PRODUCE, 1000)
     for _ in range(3):
         client.produce("t", 20_000)
-    first = client.end(0)["ThrottleTimeMs"]
+    first = client.end()["ThrottleTimeMs"]
     pass_by(broker)
     assert not client.has_response
     broker.advance_ms(first - 1)
     pass_by(broker)
     assert not client.has_response
     broker.advance_ms(1)
-    assert client.end(1)["ThrottleTimeMs"] > 0
+    assert client.end()["ThrottleTimeMs"] > 0
     pass_by(broker)
     assert not client.has_response
 
 
-def test_without_acks_only_bytes_are_judged(broker: VirtualBroker, client: QuotaClient) -> None:
+def test_without_acks_only_bytes_are_judged(broker: VirtualBroker, client: Client) -> None:
     """acks=0: no response, handler time is exempt, and bytes still mute the connection."""
     quotas = broker.context.quotas
     quotas.update(USER, None, PRODUCE, 1000)
@@ -84,7 +84,7 @@ def test_without_acks_only_bytes_are_judged(broker: VirtualBroker, client: Quota
     ("rate", "percent", "by_bytes"), [(1000, 10, True), (5_000_000, 10, False), (1800, 1000, True)]
 )
 def test_the_larger_delay_counts_once(
-    broker: VirtualBroker, client: QuotaClient, rate: int, percent: float, by_bytes: bool
+    broker: VirtualBroker, client: Client, rate: int, percent: float, by_bytes: bool
 ) -> None:
     """Of bytes and time the larger delay is told and served, by its manager; they do not add up."""
     quotas = broker.context.quotas
@@ -102,7 +102,7 @@ def test_the_larger_delay_counts_once(
 def test_produce_that_waited_for_the_disk_is_judged_when_it_is_answered() -> None:
     """acks=all with a flush per message: the thread that completes it judges and responses, large frames too."""
     settings = {**SETTINGS, "log.flush.interval.messages": "1"}
-    with VirtualBroker(settings) as broker, QuotaClient(broker.bootstrap_servers, "durable") as client:
+    with VirtualBroker(settings) as broker, Client(broker.bootstrap_servers, "durable") as client:
         client.send(create_topic("t", 1))
         client.receive()
         broker.context.quotas.update(None, "durable", PRODUCE, 1000)

@@ -1,0 +1,180 @@
+"""Clients of tests: a connection that asks by our codec, a producer that goes on, and librdkafka's producer."""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+
+from kbroker.protocol import codec
+from tests.support import wire
+from tests.support.broker import wait_for
+from tests.support.wire import PRODUCE, Closed, Connection
+
+if TYPE_CHECKING:
+    from kbroker.testing import EmbeddedBroker
+
+Body = dict[str, Any]
+
+
+class Client(Connection):
+    """One client id on one connection; responses come in the order of requests."""
+
+    def __init__(self, bootstrap: str, client_id: str | None = "client", timeout: float = 20.0) -> None:
+        super().__init__(bootstrap, timeout)
+        self.client_id = client_id
+        self.response = b""  # the latest, as it came
+        self._sent = 0
+        self._pending: deque[tuple[int, int, int]] = deque()
+
+    def begin(self, api: str | int, version: int, body: Body) -> int:
+        """Send a request; return its size as quotas count it, without the four bytes of its length."""
+        key = codec.api_by_name(api).key if isinstance(api, str) else api
+        frame = codec.encode_request_frame(key, version, self._sent, self.client_id, body)
+        self.send_raw(frame)
+        if key != PRODUCE or body["Acks"] != 0:
+            self._pending.append((key, version, self._sent))
+        self._sent += 1
+        return len(frame) - 4
+
+    def end(self) -> Body:
+        """Return the next response. Raises: Closed if the broker has closed the connection."""
+        self.response = self.receive()
+        key, version, number = self._pending.popleft()
+        correlation_id, body = codec.decode_response_frame(key, version, self.response)
+        assert correlation_id == number
+        return body
+
+    def call(self, api: str | int, version: int, body: Body) -> Body:
+        """Send a request and return its response."""
+        self.begin(api, version, body)
+        return self.end()
+
+    @property
+    def has_response(self) -> bool:
+        """Whether something has arrived."""
+        poll = select.poll()  # select ends at descriptor 1023
+        poll.register(self.socket, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def produce(self, topic: str, value_bytes: int, *, acks: int = 1, version: int = 7) -> int:
+        """Send one record of this size; return the size of the request."""
+        return self.begin("Produce", version, produce_body(topic, wire.batch([b"x" * value_bytes]), acks))
+
+    def fetch(
+        self, topic: str, *, version: int = 11, offset: int = 0, session: tuple[int, int] = (0, -1), **limits: int
+    ) -> None:
+        """Send a fetch of partition 0; ``session``: its id and epoch; an incremental one asks for nothing new."""
+        self.begin("Fetch", version, fetch_body(topic, offset, session, **limits))
+
+
+def produce_body(topic: str | Body, batch: bytes | None = None, acks: int = 1) -> Body:
+    """Of Produce: a batch, or one record, for partition 0 of a topic, which is a name or {"TopicId": ...}."""
+    records = wire.batch([b"v"]) if batch is None else batch
+    where = {"Name": topic} if isinstance(topic, str) else topic
+    return {
+        "Acks": acks,
+        "TimeoutMs": 30_000,
+        "TopicData": [{**where, "PartitionData": [{"Index": 0, "Records": records}]}],
+    }
+
+
+def fetch_body(
+    topic: str | Body,
+    offset: int = 0,
+    session: tuple[int, int] = (0, -1),
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    partition_max_bytes: int = 1 << 20,
+) -> Body:
+    """Of Fetch: partition 0 of a topic, which is a name or {"TopicId": ...}; nothing in a session that goes on."""
+    partition = {"Partition": 0, "FetchOffset": offset, "PartitionMaxBytes": partition_max_bytes}
+    where = {"Topic": topic} if isinstance(topic, str) else topic
+    return {
+        "ReplicaId": -1,
+        "MaxWaitMs": max_wait_ms,
+        "MinBytes": min_bytes,
+        "MaxBytes": max_bytes,
+        "SessionId": session[0],
+        "SessionEpoch": session[1],
+        "Topics": [{**where, "Partitions": [partition]}] if session[1] <= 0 else [],
+    }
+
+
+def row_of(response: Body) -> Body:
+    """The one partition in a response to Produce or Fetch."""
+    (topic,) = response["Responses"]
+    (row,) = topic["PartitionResponses"] if "PartitionResponses" in topic else topic["Partitions"]
+    found: Body = row
+    return found
+
+
+@dataclass
+class SteadyProducer:
+    """The only writer of partition 0 of a topic: its records are acknowledged, each at the next offset.
+
+    ``failures`` says what went wrong first.
+    """
+
+    bootstrap: str
+    topic: str
+    acknowledged: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="steady-producer", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        request = wire.produce(self.topic, 0, wire.batch([b"steady"]))
+        try:
+            with Connection(self.bootstrap) as connection:
+                expected = wire.end_offset(self.bootstrap, self.topic)
+                while not self._stop.wait(0.005):
+                    response = wire.produced(connection.ask(request))
+                    if response != wire.Produced(0, expected):
+                        self.failures.append(f"expected offset {expected}, got {response}")
+                        return
+                    expected += 1
+                    self.acknowledged += 1
+        except (OSError, Closed, AssertionError) as error:
+            self.failures.append(repr(error))
+
+    def is_unharmed(self) -> bool:
+        """True once ten more records are acknowledged."""
+        assert self.failures == []
+        goal = self.acknowledged + 10
+        wait_for("the steady producer goes on", lambda: self.failures or self.acknowledged >= goal, 5, 0.005)
+        return self.failures == []
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(15)
+
+
+def librdkafka_producer(bootstrap: str, **settings: object) -> confluent_kafka.Producer:
+    """One that tries again soon."""
+    quiet = {"log_level": 0, "socket.timeout.ms": 3000, "retry.backoff.ms": 10, "reconnect.backoff.ms": 10}
+    return confluent_kafka.Producer({"bootstrap.servers": bootstrap, **quiet, **settings})
+
+
+def send_values(
+    producer: confluent_kafka.Producer, *values: bytes, topic: str = "t"
+) -> list[confluent_kafka.KafkaError | None]:
+    """Send values to partition 0 and return the error of each, None where it was acknowledged."""
+    ends: list[confluent_kafka.KafkaError | None] = []
+    for value in values:
+        producer.produce(topic, value, partition=0, on_delivery=lambda error, _: ends.append(error))
+    assert producer.flush(20) == 0
+    return ends
+
+
+def values_of(broker: EmbeddedBroker, topic: str = "t") -> list[bytes | None]:
+    """What is in the log of a topic."""
+    return [record.value for record in broker.records(topic)]
