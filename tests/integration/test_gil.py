@@ -15,7 +15,7 @@ from tests.support import wire
 from tests.support.wire import Connection
 
 ROOT = Path(__file__).resolve().parents[2]
-HELD_S = 2.0
+HELD_S = 1.2  # the longest wait of a test is a throttle of 0.6 s
 
 
 class HeldBroker:
@@ -99,24 +99,26 @@ NATIVE = {
 }
 
 
+def check_responses_while_held(connection: Connection, request: bytes) -> None:
+    """The GIL is being held: fifty times the request is answered, never late."""
+    slowest = 0.0
+    for _ in range(50):
+        begun = time.monotonic()
+        connection.ask(request)
+        slowest = max(slowest, time.monotonic() - begun)
+    assert slowest < HELD_S / 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NATIVE)
 def test_native_request_is_answered_without_the_gil(held: HeldBroker, name: str) -> None:
-    """A native request of another process is answered at once while the broker's process holds its GIL for 2 s."""
-    answered, slowest = 0, 0.0
+    """A native request of another process is answered at once while the broker's process holds its GIL."""
     with Connection(held.bootstrap, timeout=HELD_S + 5) as connection:
         connection.ask(NATIVE[name])
         held.hold()
-        deadline = time.monotonic() + HELD_S - 0.5
-        while time.monotonic() < deadline:
-            begun = time.monotonic()
-            connection.ask(NATIVE[name])
-            slowest = max(slowest, time.monotonic() - begun)
-            answered += 1
+        check_responses_while_held(connection, NATIVE[name])
         assert held.is_holding(), "the GIL was let go too early: this proved nothing"
         assert held.line() == "done"
-    assert answered > 100
-    assert slowest < 0.5
 
 
 @pytest.mark.slow
@@ -133,17 +135,13 @@ def test_who_has_logged_in_is_answered_without_the_gil(held: HeldBroker) -> None
         for request in NATIVE.values():
             connection.ask(request)
         held.hold()
-        deadline = time.monotonic() + HELD_S / 2
-        while time.monotonic() < deadline:
-            for request in NATIVE.values():
-                begun = time.monotonic()
-                connection.ask(request)
-                assert time.monotonic() - begun < 0.5
+        for request in NATIVE.values():
+            check_responses_while_held(connection, request)
         late.send(handshake)
         for request in NATIVE.values():
             begun = time.monotonic()
             plain.ask(request)
-            assert time.monotonic() - begun < 0.5
+            assert time.monotonic() - begun < HELD_S / 3
         assert held.is_holding()
         assert held.line() == "done"
         assert late.receive()
@@ -198,10 +196,11 @@ def test_cold_request_waits_for_the_gil(held: HeldBroker) -> None:
 @pytest.mark.parametrize("name", NATIVE)
 def test_enforced_quotas_take_no_gil(limited: HeldBroker, name: str) -> None:
     """Recording, checking and charging network time, for known clients and for ones never seen before."""
-    test_native_request_is_answered_without_the_gil(limited, name)
-    with Connection(limited.bootstrap) as connection:
+    with Connection(limited.bootstrap, timeout=HELD_S + 5) as connection:
+        connection.ask(NATIVE[name])
         limited.hold()
-        for number in range(200):
+        check_responses_while_held(connection, NATIVE[name])
+        for number in range(100):
             client_id = f"{name} {number}".encode()
             request = NATIVE[name]
             connection.ask(request[:8] + struct.pack(">h", len(client_id)) + client_id + request[8 + 2 + len("raw") :])

@@ -11,11 +11,12 @@ from tests.support.certificates import Certificates
 
 
 @pytest.mark.slow
-def test_memory_stays_within_the_pool_and_everyone_is_served(tmp_path: Path) -> None:
-    """200 connections pushing 8 MiB at once: memory within pool + one request + idle + 10 %, all answered, fairly."""
-    outcome = run(200, 3, 64 * MIB, tmp_path)
+def test_memory_stays_within_the_pool_and_everyone_is_served(tmp_path: Path, soak: bool) -> None:
+    """100 connections pushing 8 MiB at once: memory within pool + one request + idle + 10 %, all answered, fairly."""
+    connections = 200 if soak else 100
+    outcome = run(connections, 3, 64 * MIB, tmp_path)
     assert outcome.failed == 0
-    assert outcome.answered >= 600
+    assert outcome.answered >= 3 * connections
     assert outcome.peak_rss < outcome.allowed_rss, str(outcome)
     assert outcome.ratio <= 3, str(outcome)
 

@@ -10,10 +10,12 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner, Result
 
+from kbroker.cli import cli, pipeline_views, pipeline_whatif
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.jars import CONNECTOR, DELTA, Jar, fetch_jars
 from kbroker.spark.setup.session import build_session, require_packages, require_spark, stop_session
@@ -132,6 +134,25 @@ def by_consumer(connector: SparkSession) -> Iterator[SparkSession]:
     connector.conf.set(name, "true")
     yield connector
     connector.conf.unset(name)
+
+
+@pytest.fixture
+def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Run a command that looks at a table or log in the session of the tests, which it must not stop."""
+
+    class Kept:
+        def __getattr__(self, name: str) -> Any:
+            return (lambda: None) if name == "stop" else getattr(spark, name)
+
+    for views in (pipeline_views, pipeline_whatif):
+        monkeypatch.setattr(views, "session", lambda common: Kept())
+
+    def run(*words: object) -> Result:
+        done = CliRunner().invoke(cli, [str(word) for word in words])
+        assert done.exit_code == 0, done.output
+        return done
+
+    return run
 
 
 @pytest.fixture

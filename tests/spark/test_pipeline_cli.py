@@ -6,51 +6,45 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from kbroker.cli import cli
-from kbroker.spark.errors import PipelineError
-from kbroker.spark.setup.session import require_spark
 from tests.spark.conftest import JVM
 from tests.spark.day import make_day
-from tests.support import need
-
-
-def kbroker(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run `kbroker pipeline ...` in a process of its own: a command ends its session."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "SPARK_SUBMIT_OPTS": " ".join(JVM)}
-    command = [sys.executable, "-m", "kbroker.cli", "pipeline", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
-def test_ingest_and_look(tmp_path: Path) -> None:
-    """A real Kafka's log and ours into a table; who used most, and who was throttled."""
-    try:
-        require_spark()
-    except PipelineError as error:
-        need.lack(str(error))
+def test_ingest_and_look(tmp_path: Path, command: Callable[..., Result]) -> None:
+    """A real Kafka's log and ours into a table by a process of its own; who used most, and who was throttled."""
     day = make_day(1_000)
     log, table = tmp_path / "kafka-request.log", tmp_path / "table"
     log.write_text("no record\n" + "\n".join(day.lines()) + "\n")
-    done = kbroker("ingest", str(table), str(log), "--buckets", "1", "--master", "local[2]", "--json")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "SPARK_SUBMIT_OPTS": " ".join(JVM)}
+    words = ("ingest", str(table), str(log), "--buckets", "1", "--master", "local[2]", "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "kbroker.cli", "pipeline", *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["run"]["rows"], told["run"]["rejected"], told["table"]["rows"]) == (1_000, 1, 1_000)
+    assert "starting Spark" in done.stderr
     assert "batch 0: 1,000 rows into" in done.stderr
 
-    seen = kbroker("usage", str(table), "--top", "1", "--by", "requests", "--quiet")
-    assert seen.returncode == 0, seen.stderr
+    seen = command("pipeline", "usage", table, "--top", "1", "--by", "requests", "--quiet")
     header, first = seen.stdout.splitlines()
     assert header.split()[:4] == ["PRINCIPAL", "CLIENT", "ID", "REQUESTS"]
     who = ("User:team-0", "app-00")
     assert first.split()[:3] == [*who, f"{day.usage[who]['requests']:,.0f}"]
 
-    held = kbroker("throttles", str(log), "--json")
-    assert held.returncode == 0, held.stderr
+    held = command("pipeline", "throttles", log, "--json")
     assert "read 1,000 records; 1 lines are none" in held.stderr
     told = json.loads(held.stdout)
     assert sum(row["delay_served_ms"] for row in told["quotas"]) == sum(

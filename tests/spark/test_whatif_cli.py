@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import Result
 
-from kbroker.cli import cli, pipeline_whatif
 from kbroker.common.quotas import QuotaEntity
 from kbroker.server.broker import Broker
 from kbroker.spark.tables.table import write_table
@@ -36,21 +35,8 @@ def table(spark: SparkSession, log: LoggedBroker, tmp_path_factory: pytest.TempP
 
 
 @pytest.fixture
-def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """A command in the session of the tests, which it must not stop."""
-
-    class Kept:
-        def __getattr__(self, name: str) -> Any:
-            return (lambda: None) if name == "stop" else getattr(spark, name)
-
-    monkeypatch.setattr(pipeline_whatif, "session", lambda common: Kept())
-
-    def go(*words: object) -> str:
-        done = CliRunner().invoke(cli, [str(word) for word in words])
-        assert done.exit_code == 0, done.output
-        return done.stdout
-
-    return go
+def run(command: Callable[..., Result]) -> Callable[..., str]:
+    return lambda *words: command(*words).stdout
 
 
 def in_order(entries: list[dict[str, Any]]) -> list[str]:
@@ -58,7 +44,7 @@ def in_order(entries: list[dict[str, Any]]) -> list[str]:
     return sorted(json.dumps(entry, sort_keys=True) for entry in entries)
 
 
-def test_replay_tells_before_and_after(run: Any, table: Path, log: LoggedBroker, tmp_path: Path) -> None:
+def test_replay_tells_before_and_after(run: Callable[..., str], table: Path, log: LoggedBroker, tmp_path: Path) -> None:
     """Under the quotas in force the delay after is the delay before, of all clients; and it says what it is."""
     quotas = tmp_path / "same.yaml"
     quotas.write_text(FILE, encoding="utf-8")
@@ -75,7 +61,7 @@ def test_replay_tells_before_and_after(run: Any, table: Path, log: LoggedBroker,
     assert checked == {"equal": len(log.delays), **dict.fromkeys(wrong, 0)}
 
 
-def test_a_broker_takes_the_recommendation(run: Any, table: Path, tmp_path: Path) -> None:
+def test_a_broker_takes_the_recommendation(run: Callable[..., str], table: Path, tmp_path: Path) -> None:
     """`quotas apply` makes all of it, and `quotas diff` then finds nothing."""
     path = tmp_path / "recommended.yaml"
     words = ("--throttled-below", 5, "--outliers", 2, "--io-threads", 8, "--network-threads", 3, "--listeners", 2)
