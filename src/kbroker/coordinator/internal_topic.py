@@ -148,18 +148,19 @@ def _batch(records: Sequence[Record], producer: TransactionalProducer | None) ->
     )
 
 
-def last_values(log: Any) -> dict[bytes, bytes | None]:
+def last_values(log: Any, read_bytes: int = READ_BYTES) -> dict[bytes, bytes | None]:
     """Each key of a partition with its last value, control records left out. Raises: UnreadableError."""
     values: dict[bytes, bytes | None] = {}
-    read_to_end(log, lambda data, offset: _take(data, offset, values))
+    read_to_end(log, lambda data, offset: _take(data, offset, values), read_bytes)
     return values
 
 
-def read_to_end(log: Any, take: Callable[[bytes, int], int]) -> None:
+def read_to_end(log: Any, take: Callable[[bytes, int], int], read_bytes: int = READ_BYTES) -> None:
     """Give all batches of a partition to ``take``, in the order of their offsets, some at a time.
 
     Args: ``take(data, offset)`` reads the batches in ``data`` from ``offset`` on, of which the last may be cut, and
-    returns the next offset to read. Raises: UnreadableError.
+    returns the next offset to read; ``read_bytes``: how many of them at once, but always a whole batch.
+    Raises: UnreadableError.
     """
     if log is None:
         raise UnreadableError("the partition is offline")
@@ -168,7 +169,7 @@ def read_to_end(log: Any, take: Callable[[bytes, int], int]) -> None:
     offset, end = log.log_start_offset, log.log_end_offset
     while offset < end:
         try:
-            found = log.read(offset, READ_BYTES)
+            found = log.read(offset, read_bytes)
         except OSError as error:
             raise UnreadableError(f"reading from offset {offset} failed: {error}") from error
         if found.error:

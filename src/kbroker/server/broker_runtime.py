@@ -39,7 +39,7 @@ from kbroker.server.quota.service import QuotaService
 from kbroker.server.request_handler import RequestHandlerPool
 from kbroker.server.request_log.service import RequestLog
 from kbroker.server.security.credentials import ScramCredentials
-from kbroker.server.topic_rules import OFFSETS_TOPIC
+from kbroker.server.topic_rules import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.server.topics import TopicRegistry
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from kbroker.network.transport.authentication import ListenerSecurity
     from kbroker.server.group_service import GroupService
     from kbroker.server.metrics.broker_metrics import MetricSources
+    from kbroker.server.transaction_service import TransactionService
 
 logger = get_logger(__name__)
 
@@ -92,6 +93,8 @@ class BrokerRuntime:
         self._pid = os.getpid()
         self._groups_lock = threading.Lock()  # taken before the topics' and the coordinator's
         self._groups: GroupService | None = None
+        self._transactions_lock = threading.Lock()  # taken before the topics' and the coordinator's
+        self._transactions: TransactionService | None = None
         self._undo: list[tuple[str, Callable[[], object]]] = []
 
     # ------------------------------------------------------------ start
@@ -167,6 +170,10 @@ class BrokerRuntime:
         self.ctx.start_groups = self._start_groups
         if topics.get(OFFSETS_TOPIC) is not None:
             self._start_groups()
+        self._on_stop("transactions", self._close_transactions)
+        self.ctx.start_transactions = self._start_transactions
+        if topics.get(TRANSACTION_STATE_TOPIC) is not None:
+            self._start_transactions()
         self._start_handlers(native_apis, requests, python_requests)
         self._on_stop("acceptors", server.begin_stop)
         server.start()
@@ -230,6 +237,24 @@ class BrokerRuntime:
         with self._groups_lock:
             if self._groups is not None:
                 self._groups.close(self._timeout_s)
+
+    def _start_transactions(self) -> TransactionService:
+        """Start the coordinator: with the broker where it has left something, else for the first who asks."""
+        with self._transactions_lock:
+            if self._transactions is None:
+                from kbroker.server.transaction_service import TransactionService
+
+                service = TransactionService(
+                    self.config, self.clock, self.ctx.topics, self.ctx.store.next_producer_id, lambda: self.ctx.groups
+                )
+                service.start()
+                self._transactions = self.ctx.transaction_service = service
+            return self._transactions
+
+    def _close_transactions(self) -> None:
+        with self._transactions_lock:
+            if self._transactions is not None and not self._transactions.close(self._timeout_s):
+                logger.error("the thread of transaction markers did not end within %.1f s", self._timeout_s)
 
     def _start_metrics(self, pool: MemoryPool | None) -> None:
         self._on_stop("metrics port", self.metrics.stop)
@@ -313,6 +338,7 @@ class BrokerRuntime:
             self.native_apis.is_idle
             and self._logs.scheduler.is_idle
             and (self._groups is None or self._groups.coordinator.is_idle)
+            and (self._transactions is None or self._transactions.is_idle)
             and self.ctx.quotas.is_idle
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock, SystemClock
@@ -17,10 +17,13 @@ from kbroker.server.security.credentials import ScramCredentials
 
 if TYPE_CHECKING:  # imported at the first request that needs them
     from kbroker.coordinator.group_coordinator import GroupCoordinator
+    from kbroker.coordinator.transaction.marker_sender import Markers
+    from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kbroker.server.configs.dynamic_configs import DynamicConfigs
     from kbroker.server.metadata.metadata_store import MetadataStore
     from kbroker.server.quota.mutation_quota import MutationQuota
     from kbroker.server.topics import TopicRegistry
+    from kbroker.server.transaction_service import TransactionService
 
 Body = dict[str, Any]
 
@@ -49,7 +52,8 @@ class ApiContext:
 
     ``endpoints``: by listener name, filled once the ports are bound. ``coordinators``: kinds of key FindCoordinator can
     be asked for, as far as this broker coordinates them. ``connection_quotas``: the limits that the acceptors keep.
-    ``start_groups``: starts the coordinator of groups at the first request about one.
+    ``start_groups``: starts the coordinator of groups at the first request about one, ``start_transactions`` that of
+    transactions.
     Threads: any; parts lock for themselves.
     """
 
@@ -74,6 +78,8 @@ class ApiContext:
         self.clock = SystemClock() if clock is None else clock
         self.group_coordinator: GroupCoordinator | None = None
         self.start_groups: Callable[[], GroupCoordinator] | None = None
+        self.transaction_service: TransactionService | None = None
+        self.start_transactions: Callable[[], TransactionService] | None = None
         self.coordinators: set[int] = set()
         self.connection_quotas = ConnectionQuotas() if connection_quotas is None else connection_quotas
         self.quotas = ClientQuotaManagers(None, Metrics()) if quotas is None else quotas
@@ -108,6 +114,34 @@ class ApiContext:
                 raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
             return self.start_groups()
         return self.group_coordinator
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        """The coordinator of transactions. Raises: KafkaError COORDINATOR_NOT_AVAILABLE while there is none."""
+        return self._transaction_service().coordinator
+
+    @property
+    def markers(self) -> Markers:
+        """Where markers of transactions are written. Raises: KafkaError as ``transactions``."""
+        return self._transaction_service().markers
+
+    def add_partitions_soon(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        places: Collection[tuple[str, int]],
+        done: Callable[[Mapping[tuple[str, int], Errors]], None],
+    ) -> None:
+        """``TransactionService.add_partitions_soon``. Raises: KafkaError as ``transactions``."""
+        self._transaction_service().add_partitions_soon(transactional_id, producer_id, producer_epoch, places, done)
+
+    def _transaction_service(self) -> TransactionService:
+        if self.transaction_service is None:
+            if self.start_transactions is None:
+                raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
+            return self.start_transactions()
+        return self.transaction_service
 
     @property
     def metrics(self) -> Metrics:

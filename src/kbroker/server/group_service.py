@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
+from kbroker.server.registered_topic import RegisteredTopic
 from kbroker.server.topic_rules import OFFSETS_TOPIC
 from kbroker.server.topics import TopicRegistry
 
@@ -21,33 +20,6 @@ class Schedule(Protocol):
     def schedule(self, name: str, run: Callable[[], object], *, delay_ms: int = 0, period_ms: int = 0) -> Any: ...
 
 
-class RegisteredOffsetsTopic:
-    """``__consumer_offsets`` among the broker's topics; created at the first need."""
-
-    def __init__(self, topics: TopicRegistry, config: BrokerConfig) -> None:
-        self._topics = topics
-        self._log_dir = config.log_dir
-
-    def ensure(self) -> int:
-        if not self.partition_count:
-            self._topics.auto_create([OFFSETS_TOPIC])
-        count = self.partition_count
-        if not count:
-            raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} cannot be created")
-        return count
-
-    @property
-    def partition_count(self) -> int:
-        view = self._topics.get(OFFSETS_TOPIC)
-        return 0 if view is None else len(view.partitions)
-
-    def partition(self, index: int) -> Any:
-        return self._topics.partition(OFFSETS_TOPIC, index)
-
-    def folder(self, index: int) -> str:
-        return os.path.join(self._log_dir, f"{OFFSETS_TOPIC}-{index}")
-
-
 class GroupService:
     """Runs a GroupCoordinator.
 
@@ -56,7 +28,9 @@ class GroupService:
     """
 
     def __init__(self, config: BrokerConfig, clock: BaseClock, topics: TopicRegistry, schedule: Schedule) -> None:
-        self.coordinator = GroupCoordinator(clock, RegisteredOffsetsTopic(topics, config), group_settings(config))
+        self.coordinator = GroupCoordinator(
+            clock, RegisteredTopic(topics, config, OFFSETS_TOPIC), group_settings(config)
+        )
         self._topics = topics
         self._schedule = schedule
         self._check_ms = config.integer("offsets.retention.check.interval.ms")
@@ -72,7 +46,7 @@ class GroupService:
     def start(self) -> None:
         """Load the groups, then let time run for them."""
         self.coordinator.start()
-        self._topics.on_deleted = self.coordinator.topic_deleted
+        self._topics.on_deleted.append(self.coordinator.topic_deleted)
         for thread in self._threads:
             thread.start()
         self._schedule.schedule(

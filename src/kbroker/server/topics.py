@@ -18,6 +18,7 @@ from kbroker.server.metadata.metadata_store import TOPIC, MetadataStore, StoredT
 from kbroker.server.topic_rules import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
     NewTopic,
     TopicNames,
     check_configs,
@@ -97,7 +98,7 @@ class TopicRegistry:
         self._store = store
         self._logs = logs
         self._publish = publish
-        self.on_deleted: Callable[[str], None] | None = None  # called with the name of each deleted topic
+        self.on_deleted: list[Callable[[str], None]] = []  # called with the name of each deleted topic
         self._lock = threading.Lock()
         self._refused: dict[str, Mapping[str, ConfigValue]] = {}  # configs with which partitions are offline, by topic
         self._to_forget: set[str] = set()  # remembered, but never made: what should have forgotten them failed
@@ -280,9 +281,9 @@ class TopicRegistry:
                 self._drop_logs({name: range(len(view.partitions)) for name, view in views.items()})
             for name, view in views.items():
                 logger.info("deleted topic %s, id %s", name, view.topic_id)
-        if self.on_deleted is not None:
+        for hook in self.on_deleted:
             for name in views:
-                self.on_deleted(name)
+                hook(name)
         return results
 
     def _forget_noted(self, views: Mapping[str, TopicView]) -> dict[uuid.UUID, KafkaError]:
@@ -421,10 +422,13 @@ class TopicRegistry:
                 logger.debug("topic %s is not created: %s", topic.name, made)
 
     def _automatic(self, name: str) -> NewTopic:
-        if name != OFFSETS_TOPIC:
-            return NewTopic(name)
-        partitions = self._config.integer("offsets.topic.num.partitions")
-        return NewTopic(name, partitions, configs=offsets_topic_configs(self._config))
+        if name == OFFSETS_TOPIC:
+            partitions = self._config.integer("offsets.topic.num.partitions")
+            return NewTopic(name, partitions, configs=offsets_topic_configs(self._config))
+        if name == TRANSACTION_STATE_TOPIC:
+            partitions = self._config.integer("transaction.state.log.num.partitions")
+            return NewTopic(name, partitions, configs=transaction_topic_configs(self._config))
+        return NewTopic(name)
 
     def _open(self, stored: StoredTopic, indexes: Iterable[int], present: Sequence[Any] = ()) -> TopicView:
         configs = self._config.topic_configs(stored.configs)
@@ -478,3 +482,14 @@ def offsets_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
         return {**configs, **check_configs({"cleanup.policy": "compact"})}
     except KafkaError:
         return {**configs, "retention.ms": "-1", "retention.bytes": "-1"}
+
+
+def transaction_topic_configs(config: BrokerConfig) -> dict[str, str | None]:
+    """Settings of ``__transaction_state``: compacted, never compressed."""
+    return {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": str(config.integer("transaction.state.log.min.isr")),
+        "segment.bytes": str(config.integer("transaction.state.log.segment.bytes")),
+        "unclean.leader.election.enable": "false",
+    }

@@ -85,7 +85,7 @@ def test_many_topics_are_deleted_together():
     topics = bench.ctx.topics
     made = {one.name: one.topic_id for one in (bench.create(f"t{number}") for number in range(150))}
     told, charged = [], []
-    topics.on_deleted = told.append
+    topics.on_deleted.append(told.append)
     before = len(bench.published)
 
     def charge(partitions):

@@ -54,7 +54,9 @@ ACCEPTED_KEYS: tuple[ConfigKey, ...] = (
     _key("group.streams.assignment.interval.ms", INT, 1000, between(0), GROUPS),
     _key("group.coordinator.cached.buffer.max.bytes", INT, 1_048_588, between(512 * 1024), "Accepted without effect."),
     _key("share.coordinator.cached.buffer.max.bytes", INT, 1_048_588, between(512 * 1024), GROUPS),
-    _key("transaction.partition.verification.enable", BOOLEAN, True, None, "Accepted without effect."),
+    _key("transaction.partition.verification.enable", BOOLEAN, True, None,
+         "Whether a partition takes transactional records only once it is in the producer's transaction; producers of "
+         "transaction.version 2 add it by writing."),
 )
 
 _NOT_SERVED = "Accepted without effect; Kerberos and bearer tokens are not supported."
@@ -98,7 +100,7 @@ RATE_KEYS: tuple[ConfigKey, ...] = tuple(
 )
 
 _READ_AT_START = """
-    add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms alter.config.policy.class.name
+    alter.config.policy.class.name
     alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
     authorizer.class.name auto.leader.rebalance.enable broker.heartbeat.interval.ms broker.session.timeout.ms
     client.quota.callback.class controller.listener.names controller.quorum.append.linger.ms
@@ -164,9 +166,6 @@ _READ_AT_START = """
     share.coordinator.state.topic.segment.bytes share.coordinator.threads share.coordinator.write.timeout.ms
     share.fetch.purgatory.purge.interval.requests socket.connection.setup.timeout.max.ms
     socket.connection.setup.timeout.ms ssl.allow.dn.changes ssl.allow.san.changes telemetry.max.bytes
-    transaction.abort.timed.out.transaction.cleanup.interval.ms
-    transaction.remove.expired.transaction.cleanup.interval.ms transaction.state.log.load.buffer.size
-    transaction.two.phase.commit.enable
 """
 
 _NOT_APPLIED = """

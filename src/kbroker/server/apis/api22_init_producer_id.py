@@ -1,24 +1,41 @@
-"""InitProducerId: identities for idempotent producers. Transactional ones are refused until transactions exist."""
+"""InitProducerId: identities for idempotent and for transactional producers."""
 
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
 from kbroker.server.context import ApiContext, Body, RequestContext
 
+TRANSACTION = 1  # FindCoordinator's kind of key
+FIRST_WITH_PRODUCER_FENCED = 4
+
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """Return a new producer id with epoch 0, whatever id the producer names; an id without an epoch, or an epoch
-    without an id, is refused."""
-    transactional_id = body["TransactionalId"]
-    if (body.get("ProducerId", -1) == -1) != (body.get("ProducerEpoch", -1) == -1):
+    """Return a new producer id with epoch 0, or the next epoch of a transactional id's producer.
+
+    A producer id without an epoch, or an epoch without a producer id, is refused. Raises: KafkaError.
+    """
+    producer_id, producer_epoch = body.get("ProducerId", -1), body.get("ProducerEpoch", -1)
+    if (producer_id == -1) != (producer_epoch == -1):
         return failure(body, Errors.INVALID_REQUEST, request)
+    transactional_id = body["TransactionalId"]
     if transactional_id is None:
         return {"ErrorCode": 0, "ProducerId": ctx.store.next_producer_id(), "ProducerEpoch": 0}
-    if transactional_id == "":
+    if not transactional_id:
         return failure(body, Errors.INVALID_REQUEST, request)
-    return failure(body, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, request)
+    if TRANSACTION not in ctx.coordinators:
+        return failure(body, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, request)
+    given = ctx.transactions.init_producer_id(
+        transactional_id,
+        body["TransactionTimeoutMs"],
+        None if producer_id == -1 else (producer_id, producer_epoch),
+        enable_two_phase_commit=body.get("Enable2Pc", False),
+        keep_prepared=body.get("KeepPreparedTxn", False),
+    )
+    return {"ErrorCode": 0, "ProducerId": given.producer_id, "ProducerEpoch": given.producer_epoch}
 
 
 def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     """No identity."""
+    if error is Errors.PRODUCER_FENCED and request.api_version < FIRST_WITH_PRODUCER_FENCED:
+        error = Errors.INVALID_PRODUCER_EPOCH
     return {"ErrorCode": int(error), "ProducerId": -1, "ProducerEpoch": -1}

@@ -1,0 +1,202 @@
+"""Writes the markers of prepared transactions, and the record that they are complete; what fails is tried again.
+
+The thread that ends a transaction tries first, since every partition is on this broker; what cannot be written now
+waits for the thread ``TxnMarkerSender``.
+Source: ``TransactionMarkerChannelManager``, ``TransactionMarkerRequestCompletionHandler``.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple, Protocol
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
+from kbroker.coordinator.transaction.transaction_log import StatePartition, TransactionLog
+from kbroker.coordinator.transaction.transaction_metadata import (
+    PREPARED,
+    Move,
+    Place,
+    TransactionMetadata,
+    TransactionState,
+)
+from kbroker.log.scheduler import Scheduler
+
+logger = get_logger(__name__)
+
+RETRY_BACKOFF_MS = 100
+RETRY_BACKOFF_MAX_MS = 5_000
+
+#: Nothing can be open any more: the topic is deleted, or a newer epoch has ended it.
+_NOT_NEEDED = frozenset(
+    {
+        Errors.NONE,
+        Errors.UNKNOWN_TOPIC_OR_PARTITION,
+        Errors.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        Errors.INVALID_PRODUCER_EPOCH,
+        Errors.TRANSACTION_COORDINATOR_FENCED,
+    }
+)
+
+
+class Markers(Protocol):
+    """Where markers are written, as the server implements it."""
+
+    def write(
+        self,
+        place: Place,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        transaction_version: int,
+    ) -> Errors:
+        """Write one marker; NONE once it is acknowledged, UNKNOWN_TOPIC_OR_PARTITION if there is no such partition.
+
+        Never raises for what is the partition's fault.
+        """
+
+
+class Completion:
+    """A prepared transaction on its way to complete: the markers that are left, then the record.
+
+    Threads: one at a time, the one that took it.
+    """
+
+    __slots__ = ("commit", "left", "metadata", "move", "partition", "producer_epoch", "producer_id", "version")
+
+    def __init__(self, partition: StatePartition, metadata: TransactionMetadata, now_ms: int) -> None:
+        """Prepare the move of a prepared transaction; the caller holds the partition's lock."""
+        self.partition = partition
+        self.metadata = metadata
+        self.commit = metadata.state is TransactionState.PREPARE_COMMIT
+        self.producer_id = metadata.producer_id
+        self.producer_epoch = metadata.producer_epoch
+        self.version = metadata.client_version
+        self.left = set(metadata.partitions)
+        self.move: Move = metadata.prepare_complete(now_ms)
+
+
+class QueueSizes(NamedTuple):
+    """Markers that could not be written, and complete transactions that could not be logged so far."""
+
+    markers: int
+    completions: int
+
+
+class MarkerSender:
+    """Completes prepared transactions.
+
+    Args: ``scheduler``: of its own, which nothing else delays. Threads: any; ``_lock`` is taken before no other.
+    """
+
+    def __init__(self, log: TransactionLog, markers: Markers, clock: BaseClock, scheduler: Scheduler) -> None:
+        self._log = log
+        self._markers = markers
+        self._clock = clock
+        self._scheduler = scheduler
+        self._lock = threading.Lock()
+        self._waiting: list[Completion] = []
+        self._is_scheduled = False
+        self._backoff_ms = RETRY_BACKOFF_MS
+
+    @property
+    def queue_sizes(self) -> QueueSizes:
+        """What waits to be tried again."""
+        with self._lock:
+            waiting = list(self._waiting)
+        return QueueSizes(sum(len(one.left) for one in waiting), sum(not one.left for one in waiting))
+
+    def finish(self, completion: Completion) -> bool:
+        """Write the markers and the record; False: some have to wait. Hold no lock."""
+        if self._try(completion):
+            return True
+        with self._lock:
+            self._waiting.append(completion)
+            self._schedule()
+        return False
+
+    def resume(self, partition: StatePartition) -> int:
+        """Complete, on the thread for it, what a loaded partition has prepared. Returns: how many."""
+        now_ms = self._clock.wall_ms()
+        with partition.lock:
+            found = [
+                Completion(partition, one, now_ms)
+                for one in partition.transactions.values()
+                if one.state in PREPARED and one.pending is None
+            ]
+        if found:
+            with self._lock:
+                self._waiting += found
+                self._schedule(delay_ms=0)
+        return len(found)
+
+    def retry(self) -> None:
+        """Try again what waits; later again what is left."""
+        with self._lock:
+            self._is_scheduled = False
+            waiting, self._waiting = self._waiting, []
+        left = [one for one in waiting if not self._try(one)]
+        with self._lock:
+            is_progress = len(left) < len(waiting)
+            self._waiting += left
+            self._backoff_ms = RETRY_BACKOFF_MS if is_progress else min(2 * self._backoff_ms, RETRY_BACKOFF_MAX_MS)
+            if self._waiting:
+                self._schedule()
+
+    def _schedule(self, delay_ms: int | None = None) -> None:
+        """The caller holds the lock."""
+        if self._is_scheduled:
+            return
+        try:
+            self._scheduler.schedule(
+                "txn-markers", self.retry, delay_ms=self._backoff_ms if delay_ms is None else delay_ms
+            )
+        except RuntimeError:
+            return  # the broker stops; the next start completes what is prepared
+        self._is_scheduled = True
+
+    def _try(self, completion: Completion) -> bool:
+        """True once there is nothing left to do."""
+        partition, metadata = completion.partition, completion.metadata
+        if not partition.is_active:
+            return True  # who serves the partition next completes it
+        if completion.left:
+            written = [place for place in sorted(completion.left) if self._write(completion, place)]
+            completion.left.difference_update(written)
+            with partition.lock:
+                metadata.remove_partitions(written)
+            if completion.left:
+                return False
+        with partition.lock:
+            try:
+                self._log.append_move(partition, metadata, completion.move)
+            except KafkaError as error:
+                if partition.is_active:
+                    logger.warning(
+                        "%s: cannot log %s: %s", metadata.transactional_id, completion.move.state.label, error
+                    )
+                    completion.move = metadata.prepare_complete(self._clock.wall_ms())  # no other move until then
+                    return False
+        return True
+
+    def _write(self, completion: Completion, place: Place) -> bool:
+        error = self._markers.write(
+            place,
+            completion.producer_id,
+            completion.producer_epoch,
+            completion.partition.coordinator_epoch,
+            completion.commit,
+            completion.version,
+        )
+        if error in _NOT_NEEDED:
+            if error is not Errors.NONE:
+                logger.info(
+                    "%s: no marker is needed in %s-%d: %s", completion.metadata.transactional_id, *place, error.name
+                )
+            return True
+        logger.debug(
+            "%s: cannot write the marker to %s-%d: %s", completion.metadata.transactional_id, *place, error.name
+        )
+        return False

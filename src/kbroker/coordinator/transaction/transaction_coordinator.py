@@ -1,0 +1,524 @@
+"""The transaction coordinator: what the transaction APIs ask, and what time brings.
+
+Locks: that of a transactional id's partition (``StatePartition.lock``), under which its records are appended; then the
+locks of ``TransactionLog`` and ``MarkerSender``. No disk is waited for under any of them: a pending move covers it.
+Source: ``TransactionCoordinator``, ``TransactionStateManager``, KIP-98, KIP-360, KIP-664, KIP-890.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
+from kbroker.coordinator.internal_topic import READ_BYTES, InternalTopic
+from kbroker.coordinator.transaction import ending
+from kbroker.coordinator.transaction.marker_sender import Completion, Markers, MarkerSender, QueueSizes
+from kbroker.coordinator.transaction.transaction_log import LoadTimes, StatePartition, TransactionLog
+from kbroker.coordinator.transaction.transaction_metadata import (
+    BY_LABEL,
+    EXHAUSTED_EPOCH,
+    IDLE,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    PREPARED,
+    TV_2,
+    UNLIMITED_TIMEOUT_MS,
+    Place,
+    TransactionMetadata,
+    TransactionState,
+)
+from kbroker.log.scheduler import Scheduler
+
+logger = get_logger(__name__)
+
+_S = TransactionState
+
+
+class TransactionSettings(NamedTuple):
+    """Kafka's settings of transactions, in milliseconds and bytes."""
+
+    max_timeout_ms: int = 900_000
+    id_expiration_ms: int = 604_800_000
+    abort_interval_ms: int = 10_000
+    expiration_interval_ms: int = 3_600_000
+    two_phase_commit: bool = False
+    load_buffer_bytes: int = READ_BYTES
+
+
+class Producer(NamedTuple):
+    """A producer id and its epoch; -1 and -1: none."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
+class DescribedTransaction(NamedTuple):
+    """A transactional id as administrators see it."""
+
+    transactional_id: str
+    state: TransactionState
+    timeout_ms: int
+    start_ms: int
+    producer_id: int
+    producer_epoch: int
+    partitions: frozenset[Place]
+
+
+class ListedTransaction(NamedTuple):
+    """A transactional id in a list."""
+
+    transactional_id: str
+    producer_id: int
+    state: TransactionState
+
+
+class _ProducerIdNeededError(Exception):
+    """A move needs a new producer id, which is fetched without the lock."""
+
+
+class TransactionCoordinator:
+    """All transactional ids of the broker.
+
+    Args: ``topic``: ``__transaction_state``; ``new_producer_id`` gives unused ones, and may wait for a disk;
+    ``markers``: where markers are written; ``scheduler``: of its own, for what is tried again and what time brings.
+    Threads: any.
+    """
+
+    def __init__(
+        self,
+        clock: BaseClock,
+        topic: InternalTopic,
+        new_producer_id: Callable[[], int],
+        markers: Markers,
+        scheduler: Scheduler,
+        settings: TransactionSettings | None = None,
+    ) -> None:
+        self._clock = clock
+        self._settings = TransactionSettings() if settings is None else settings
+        self._new_producer_id = new_producer_id
+        self._scheduler = scheduler
+        self._log = TransactionLog(topic, clock, self._settings.load_buffer_bytes)
+        self._sender = MarkerSender(self._log, markers, clock, scheduler)
+        self._closed = False
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Load what the log says, complete what is prepared, and let time run."""
+        self._load_all()
+        for name, run, period_ms in (
+            ("transaction-abort", self.abort_timed_out, self._settings.abort_interval_ms),
+            ("transactional-id-expiration", self.expire_ids, self._settings.expiration_interval_ms),
+        ):
+            self._scheduler.schedule(name, run, delay_ms=period_ms, period_ms=period_ms)
+
+    def close(self) -> None:
+        """Answer COORDINATOR_NOT_AVAILABLE from now on. Idempotent."""
+        self._closed = True
+
+    def prepare(self) -> None:
+        """Create the topic if it does not exist, and serve it; that takes a while. Raises: KafkaError."""
+        self._check_open()
+        if not self._log.prepare():
+            self._resume_all()
+
+    def check(self, transactional_id: str) -> None:
+        """Raises: KafkaError if the id's partition is not served."""
+        self._check_open()
+        self._log.find(transactional_id)
+
+    def load(self, index: int) -> None:
+        """Serve one partition of the topic, and complete what is prepared there."""
+        self._log.load(index)
+        for partition in self._log.partitions:
+            if partition.index == index:
+                self._sender.resume(partition)
+
+    def unload(self, index: int) -> None:
+        """Serve a partition of the topic no more."""
+        self._log.unload(index)
+
+    def topic_deleted(self) -> None:
+        """``__transaction_state`` was deleted, and all transactional ids with it."""
+        self._log.unload_all()
+
+    @property
+    def partition_counts(self) -> tuple[int, int]:
+        """Partitions of the topic that are served, and those that could not be read."""
+        return len(self._log.partitions), len(self._log.unreadable)
+
+    @property
+    def load_times(self) -> LoadTimes:
+        """How long loading partitions took."""
+        return self._log.load_times
+
+    @property
+    def queue_sizes(self) -> QueueSizes:
+        """What could not be written so far."""
+        return self._sender.queue_sizes
+
+    def counts(self) -> tuple[int, int]:
+        """Transactional ids, and open transactions."""
+        partitions = self._log.partitions
+        return sum(len(one.transactions) for one in partitions), sum(len(one.open_ids) for one in partitions)
+
+    def _load_all(self) -> None:
+        self._log.load_all()
+        self._resume_all()
+
+    def _resume_all(self) -> None:
+        resumed = sum(self._sender.resume(partition) for partition in self._log.partitions)
+        ids, open_count = self.counts()
+        if ids:
+            logger.info(
+                "loaded %d transactional ids; %d transactions are open, %d are being completed",
+                ids,
+                open_count,
+                resumed,
+            )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
+
+    # ------------------------------------------------------------ producers
+
+    def init_producer_id(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        expected: tuple[int, int] | None = None,
+        *,
+        enable_two_phase_commit: bool = False,
+        keep_prepared: bool = False,
+    ) -> Producer:
+        """Let a producer begin: fence the one before it, and abort what that one left open.
+
+        Args: ``expected``: producer id and epoch that the producer says it has, None for a new one.
+        Raises: KafkaError; CONCURRENT_TRANSACTIONS: again later.
+        """
+        if not transactional_id:
+            raise KafkaError(Errors.INVALID_REQUEST)
+        if enable_two_phase_commit and not self._settings.two_phase_commit:
+            raise KafkaError(Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if keep_prepared:
+            raise KafkaError(Errors.UNSUPPORTED_VERSION)
+        if enable_two_phase_commit:
+            timeout_ms = UNLIMITED_TIMEOUT_MS
+        elif not 0 < timeout_ms <= self._settings.max_timeout_ms:
+            raise KafkaError(Errors.INVALID_TRANSACTION_TIMEOUT)
+
+        named = None if expected is None else Producer(*expected)
+
+        def begin(fresh: Callable[[], int]) -> Producer | Completion:
+            return self._begin(transactional_id, timeout_ms, named, fresh)
+
+        begun = self._with_producer_ids(begin)
+        if isinstance(begun, Completion):
+            self._sender.finish(begun)
+            raise KafkaError(Errors.CONCURRENT_TRANSACTIONS, "the transaction left open is being aborted")
+        return begun
+
+    def _begin(
+        self, transactional_id: str, timeout_ms: int, expected: Producer | None, fresh: Callable[[], int]
+    ) -> Producer | Completion:
+        """The producer, or the transaction that is aborted first."""
+        now_ms = self._clock.wall_ms()
+        with self._partition(transactional_id) as partition:
+            metadata = partition.transactions.get(transactional_id)
+            if metadata is None:
+                metadata = TransactionMetadata(transactional_id, fresh(), timeout_ms=timeout_ms, now_ms=now_ms)
+                partition.transactions[transactional_id] = metadata
+            if metadata.pending is not None:
+                raise KafkaError(Errors.CONCURRENT_TRANSACTIONS)
+            if expected is not None and not _may_be(metadata, expected):
+                raise KafkaError(Errors.PRODUCER_FENCED)
+            if metadata.state in PREPARED:
+                raise KafkaError(Errors.CONCURRENT_TRANSACTIONS)
+            if metadata.state is _S.ONGOING:
+                return self._abort_fenced(partition, metadata, now_ms)
+            epoch = None if expected is None else expected.producer_epoch
+            if metadata.is_epoch_exhausted and epoch in (None, metadata.producer_epoch):
+                move = metadata.prepare_producer_id_rotation(
+                    fresh(), timeout_ms, now_ms, record_last_epoch=epoch is not None
+                )
+            else:
+                move = metadata.prepare_increment_epoch(timeout_ms, epoch, now_ms)
+            try:
+                self._log.append_move(partition, metadata, move)
+            finally:
+                if metadata.producer_epoch == NO_PRODUCER_EPOCH:  # it was never written: nothing is remembered of it
+                    partition.transactions.pop(transactional_id, None)
+            return Producer(move.producer_id, move.producer_epoch)
+
+    # ------------------------------------------------------------ partitions
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        places: Collection[Place],
+        client_version: int = TV_2,
+    ) -> Mapping[Place, Errors]:
+        """Let partitions join the producer's transaction, which begins with the first ones; all of them or none."""
+        error = Errors.NONE
+        try:
+            self._add(transactional_id, producer_id, producer_epoch, places, client_version)
+        except KafkaError as failure:
+            error = failure.error
+        return dict.fromkeys(places, error)
+
+    def _add(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        places: Collection[Place],
+        client_version: int,
+    ) -> None:
+        with self._known(transactional_id) as (partition, metadata):
+            if metadata.pending is not None:
+                raise KafkaError(Errors.CONCURRENT_TRANSACTIONS)
+            _check_producer(metadata, producer_id, producer_epoch)
+            if metadata.state is _S.ONGOING and metadata.partitions.issuperset(places):
+                return
+            move = metadata.prepare_add_partitions(places, self._clock.wall_ms(), client_version)
+            self._log.append_move(partition, metadata, move)
+
+    def verify_partitions(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[Place]
+    ) -> Mapping[Place, Errors]:
+        """Whether partitions are in the producer's transaction: NONE or TRANSACTION_ABORTABLE, or why it cannot be
+        said.
+        """
+        try:
+            with self._known(transactional_id) as (_, metadata):
+                _check_producer(metadata, producer_id, producer_epoch)
+                present = metadata.partitions
+        except KafkaError as failure:
+            return dict.fromkeys(places, failure.error)
+        return {place: Errors.NONE if place in present else Errors.TRANSACTION_ABORTABLE for place in places}
+
+    # ------------------------------------------------------------ ends
+
+    def end_transaction(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool, client_version: int = TV_2
+    ) -> Producer:
+        """Commit or abort. When this returns the decision is in the log, and on disk if the topic's settings require
+        it; its markers are written unless a partition refused one, which is tried again.
+
+        Returns: with transaction.version 2 who the producer is from now on, else -1 and -1. Raises: KafkaError.
+        """
+
+        def end(fresh: Callable[[], int]) -> Producer | Completion:
+            with self._known(transactional_id) as (partition, metadata):
+                now_ms = self._clock.wall_ms()
+                move = ending.prepare_end(
+                    metadata, producer_id, producer_epoch, client_version, now_ms, fresh, commit=commit
+                )
+                if move is None:
+                    return Producer(metadata.producer_id, metadata.producer_epoch)
+                self._log.append_move(partition, metadata, move)
+                return Completion(partition, metadata, now_ms)
+
+        ended = self._with_producer_ids(end)
+        if isinstance(ended, Completion):
+            producer = Producer(ended.move.producer_id, ended.move.producer_epoch)
+            self._sender.finish(ended)
+        else:
+            producer = ended
+        return producer if client_version >= TV_2 else NO_PRODUCER
+
+    def _abort_fenced(self, partition: StatePartition, metadata: TransactionMetadata, now_ms: int) -> Completion:
+        """Write the decision to abort an open transaction and to fence its producer; the caller holds the lock."""
+        move = ending.prepare_fenced_abort(metadata, now_ms)
+        self._log.append_move(partition, metadata, move)
+        return Completion(partition, metadata, now_ms)
+
+    def abort_timed_out(self) -> int:
+        """Abort the transactions whose time is over, fencing their producers; return how many."""
+        count = 0
+        for partition in self._log.partitions:
+            now_ms = self._clock.wall_ms()
+            with partition.lock:
+                due = [name for name in partition.open_ids if _is_over(partition.transactions[name], now_ms)]
+            for name in due:
+                if self._closed:
+                    return count
+                count += self._abort_if_over(partition, name)
+        if count:
+            logger.info("aborted %d transactions that timed out", count)
+        return count
+
+    def _abort_if_over(self, partition: StatePartition, transactional_id: str) -> bool:
+        now_ms = self._clock.wall_ms()
+        try:
+            with partition.lock:
+                metadata = partition.transactions.get(transactional_id)
+                if not partition.is_active or metadata is None or not _is_over(metadata, now_ms):
+                    return False
+                completion = self._abort_fenced(partition, metadata, now_ms)
+        except KafkaError as error:
+            logger.warning("%s: cannot abort the transaction that timed out: %s", transactional_id, error)
+            return False
+        self._sender.finish(completion)
+        return True
+
+    def expire_ids(self) -> int:
+        """Forget the ids that were not used for ``transactional.id.expiration.ms``; return how many."""
+        count = 0
+        for partition in self._log.partitions:
+            if self._closed:
+                break
+            until_ms = self._clock.wall_ms() - self._settings.id_expiration_ms
+            with partition.lock:
+                if not partition.is_active:
+                    continue
+                expired = [
+                    one
+                    for one in partition.transactions.values()
+                    if one.pending is None and one.state in IDLE and one.last_update_ms <= until_ms
+                ]
+                if not expired:
+                    continue
+                for one in expired:
+                    one.prepare_dead()
+                try:
+                    self._log.append_tombstones(partition, expired)
+                except KafkaError as error:
+                    logger.warning("cannot expire %d transactional ids: %s", len(expired), error)
+                else:
+                    count += len(expired)
+        if count:
+            logger.info("%d transactional ids expired", count)
+        return count
+
+    # ------------------------------------------------------------ administration
+
+    def describe(self, transactional_id: str) -> DescribedTransaction:
+        """Raises: KafkaError TRANSACTIONAL_ID_NOT_FOUND and others."""
+        if not transactional_id:
+            raise KafkaError(Errors.INVALID_REQUEST)
+        with self._partition(transactional_id) as partition:
+            one = partition.transactions.get(transactional_id)
+            if one is None or one.pending is _S.DEAD:
+                raise KafkaError(Errors.TRANSACTIONAL_ID_NOT_FOUND)
+            return DescribedTransaction(
+                transactional_id,
+                one.state,
+                one.timeout_ms,
+                one.start_ms,
+                one.producer_id,
+                one.producer_epoch,
+                one.partitions,
+            )
+
+    def list_transactions(
+        self,
+        states: Collection[TransactionState] | None = None,
+        producer_ids: Collection[int] = (),
+        duration_ms: int = -1,
+        matches: Callable[[str], bool] | None = None,
+    ) -> list[ListedTransaction]:
+        """The ids that all filters let through; None, no producer ids, or -1 let everything through.
+
+        Args: ``duration_ms``: those open for longer; ``matches``: of the id, asked without a lock.
+        Raises: KafkaError COORDINATOR_LOAD_IN_PROGRESS.
+        """
+        self._check_open()
+        if self._log.is_loading:
+            raise KafkaError(Errors.COORDINATOR_LOAD_IN_PROGRESS)
+        found: list[ListedTransaction] = []
+        for partition in self._log.partitions:
+            now_ms = self._clock.wall_ms()
+            with partition.lock:
+                found += [
+                    ListedTransaction(one.transactional_id, one.producer_id, one.state)
+                    for one in partition.transactions.values()
+                    if (states is None or one.state in states)
+                    and (not producer_ids or one.producer_id in producer_ids)
+                    and (duration_ms < 0 or now_ms - one.start_ms > duration_ms)
+                ]
+        return found if matches is None else [one for one in found if matches(one.transactional_id)]
+
+    # ------------------------------------------------------------ ids
+
+    def _with_producer_ids(
+        self, attempt: Callable[[Callable[[], int]], Producer | Completion]
+    ) -> Producer | Completion:
+        """Run ``attempt`` with a source of producer ids; when it needs one, fetch it, without a lock, and run again."""
+        spare: list[int] = []
+
+        def fresh() -> int:
+            if not spare:
+                raise _ProducerIdNeededError
+            return spare.pop()
+
+        try:
+            return attempt(fresh)
+        except _ProducerIdNeededError:
+            spare.append(self._new_producer_id())
+            return attempt(fresh)
+
+    @contextmanager
+    def _partition(self, transactional_id: str) -> Iterator[StatePartition]:
+        """The id's partition under its lock. Raises: KafkaError if it is not served."""
+        self._check_open()
+        partition = self._log.find(transactional_id)
+        with partition.lock:
+            partition.check()
+            yield partition
+
+    @contextmanager
+    def _known(self, transactional_id: str) -> Iterator[tuple[StatePartition, TransactionMetadata]]:
+        """An id that exists, under its partition's lock.
+
+        Raises: KafkaError INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, and as ``_partition``.
+        """
+        if not transactional_id:
+            raise KafkaError(Errors.INVALID_REQUEST)
+        with self._partition(transactional_id) as partition:
+            metadata = partition.transactions.get(transactional_id)
+            if metadata is None:
+                raise KafkaError(Errors.INVALID_PRODUCER_ID_MAPPING)
+            yield partition, metadata
+
+
+def states_of(labels: Collection[str]) -> tuple[set[TransactionState], list[str]]:
+    """The states of these names, and the names that are none."""
+    return {BY_LABEL[label] for label in labels if label in BY_LABEL}, [name for name in labels if name not in BY_LABEL]
+
+
+def _may_be(metadata: TransactionMetadata, expected: Producer) -> bool:
+    """Whether a producer that names itself may be the one of this id; its epoch is looked at later.
+
+    The producer id before counts too if its epochs were exhausted: the response that brought the new one may be lost.
+    """
+    return (
+        metadata.producer_epoch == NO_PRODUCER_EPOCH
+        or expected.producer_id == metadata.producer_id
+        or (expected.producer_id == metadata.prev_producer_id and expected.producer_epoch >= EXHAUSTED_EPOCH)
+    )
+
+
+def _check_producer(metadata: TransactionMetadata, producer_id: int, producer_epoch: int) -> None:
+    """Raises: KafkaError if another producer has the id, or its transaction is ending."""
+    if metadata.producer_id != producer_id:
+        raise KafkaError(Errors.INVALID_PRODUCER_ID_MAPPING)
+    if metadata.producer_epoch != producer_epoch:
+        raise KafkaError(Errors.PRODUCER_FENCED)
+    if metadata.state in PREPARED:
+        raise KafkaError(Errors.CONCURRENT_TRANSACTIONS)
+
+
+def _is_over(metadata: TransactionMetadata, now_ms: int) -> bool:
+    due_ms = metadata.due_ms
+    return due_ms is not None and due_ms < now_ms

@@ -1,0 +1,314 @@
+"""The state of one transactional id, and the moves it may make. Pure: no clock, no log, no lock.
+
+A move is prepared, written to the log, then completed; in between it is pending, and no other move begins.
+Source: ``TransactionMetadata``, ``TransactionState``, KIP-98, KIP-360, KIP-890.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+from typing import NamedTuple
+
+from kbroker.common.errors import Errors, KafkaError
+
+Place = tuple[str, int]  # topic and partition
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_TIME_MS = -1
+MAX_EPOCH = 32_767
+EXHAUSTED_EPOCH = MAX_EPOCH - 1  # the last one that a client sees: the coordinator can always fence once more
+UNLIMITED_TIMEOUT_MS = 2**31 - 1  # of a transaction that another coordinator commits (KIP-939): it never expires
+
+TV_0, TV_2 = 0, 2  # levels of transaction.version: from 2 on each end of a transaction bumps the epoch
+
+NO_PLACES: frozenset[Place] = frozenset()
+
+
+class TransactionState(enum.IntEnum):
+    """Kafka's states by their number in the log, with the name that clients see."""
+
+    label: str
+
+    def __new__(cls, number: int, label: str) -> TransactionState:
+        member = int.__new__(cls, number)
+        member._value_ = number
+        member.label = label
+        return member
+
+    EMPTY = 0, "Empty"
+    ONGOING = 1, "Ongoing"
+    PREPARE_COMMIT = 2, "PrepareCommit"
+    PREPARE_ABORT = 3, "PrepareAbort"
+    COMPLETE_COMMIT = 4, "CompleteCommit"
+    COMPLETE_ABORT = 5, "CompleteAbort"
+    DEAD = 6, "Dead"
+    PREPARE_EPOCH_FENCE = 7, "PrepareEpochFence"
+
+
+_S = TransactionState
+
+BY_LABEL = {state.label: state for state in TransactionState}
+
+#: Where a move may come from.
+VALID_PREVIOUS: dict[TransactionState, frozenset[TransactionState]] = {
+    _S.EMPTY: frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
+    _S.ONGOING: frozenset({_S.ONGOING, _S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
+    _S.PREPARE_COMMIT: frozenset({_S.ONGOING}),
+    _S.PREPARE_ABORT: frozenset(
+        {_S.ONGOING, _S.PREPARE_EPOCH_FENCE, _S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}
+    ),  # with transaction.version 2 also what has nothing to abort
+    _S.COMPLETE_COMMIT: frozenset({_S.PREPARE_COMMIT}),
+    _S.COMPLETE_ABORT: frozenset({_S.PREPARE_ABORT}),
+    _S.DEAD: frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
+    _S.PREPARE_EPOCH_FENCE: frozenset({_S.ONGOING}),
+}
+
+IDLE = VALID_PREVIOUS[_S.DEAD]  # nothing is open, so that a producer may begin and an id may expire
+PREPARED = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
+
+
+class Move(NamedTuple):
+    """What an id will be once the move is in the log. ``start_ms`` is -1 while nothing is open."""
+
+    state: TransactionState
+    producer_id: int
+    prev_producer_id: int
+    next_producer_id: int
+    producer_epoch: int
+    last_producer_epoch: int
+    timeout_ms: int
+    partitions: frozenset[Place]
+    start_ms: int
+    last_update_ms: int
+    client_version: int
+
+
+class TransactionMetadata:
+    """One transactional id.
+
+    ``prev_producer_id``: the producer id before the latest move; ``next_producer_id``: the one that the end of the
+    transaction will bring, -1 for none; ``last_producer_epoch``: the epoch before the latest bump that the producer
+    itself asked for; ``pending``: the state that it is moving to.
+    Threads: guarded by the lock of its partition (``StatePartition.lock``).
+    """
+
+    __slots__ = (
+        "client_version",
+        "last_producer_epoch",
+        "last_update_ms",
+        "next_producer_id",
+        "partitions",
+        "pending",
+        "prev_producer_id",
+        "producer_epoch",
+        "producer_id",
+        "start_ms",
+        "state",
+        "timeout_ms",
+        "transactional_id",
+    )
+
+    def __init__(
+        self, transactional_id: str, producer_id: int, *, timeout_ms: int, now_ms: int, producer_epoch: int = -1
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.producer_id = producer_id
+        self.prev_producer_id = NO_PRODUCER_ID
+        self.next_producer_id = NO_PRODUCER_ID
+        self.producer_epoch = producer_epoch
+        self.last_producer_epoch = NO_PRODUCER_EPOCH
+        self.timeout_ms = timeout_ms
+        self.state = TransactionState.EMPTY
+        self.pending: TransactionState | None = None
+        self.partitions = NO_PLACES
+        self.start_ms = NO_TIME_MS
+        self.last_update_ms = now_ms
+        self.client_version = TV_0
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in sorted(self.__slots__))
+        return f"TransactionMetadata({fields})"
+
+    @property
+    def is_epoch_exhausted(self) -> bool:
+        """Whether the producer needs another producer id before its epoch can be bumped."""
+        return self.producer_epoch >= EXHAUSTED_EPOCH
+
+    @property
+    def due_ms(self) -> int | None:
+        """When the open transaction is to be aborted, in wall milliseconds; None: never, or there is none."""
+        if self.state is not _S.ONGOING or self.pending is not None or self.timeout_ms == UNLIMITED_TIMEOUT_MS:
+            return None
+        return self.start_ms + self.timeout_ms
+
+    # ------------------------------------------------------------ moves
+
+    def prepare_increment_epoch(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Move:
+        """A producer begins, or goes on after an error (``expected_epoch``). Raises: KafkaError PRODUCER_FENCED."""
+        if self.is_epoch_exhausted:
+            raise self._illegal(f"no epoch is left for producer id {self.producer_id}")
+        bumped = self.producer_epoch + 1
+        if expected_epoch is None:
+            epoch, last_epoch = bumped, NO_PRODUCER_EPOCH
+        elif self.producer_epoch in (NO_PRODUCER_EPOCH, expected_epoch):
+            epoch, last_epoch = bumped, self.producer_epoch
+        elif expected_epoch == self.last_producer_epoch:  # a retry: the response to the bump was lost
+            epoch, last_epoch = self.producer_epoch, self.last_producer_epoch
+        else:
+            raise KafkaError(
+                Errors.PRODUCER_FENCED,
+                f"{self.transactional_id}: expected epoch {expected_epoch}, but it is {self.producer_epoch}",
+            )
+        return self._prepare(
+            _S.EMPTY,
+            producer_epoch=epoch,
+            last_producer_epoch=last_epoch,
+            timeout_ms=timeout_ms,
+            partitions=NO_PLACES,
+            start_ms=NO_TIME_MS,
+            last_update_ms=now_ms,
+        )
+
+    def prepare_producer_id_rotation(
+        self, new_producer_id: int, timeout_ms: int, now_ms: int, *, record_last_epoch: bool
+    ) -> Move:
+        """A producer begins with another producer id, the epochs of its own being exhausted."""
+        if self.state not in IDLE:
+            raise self._illegal("a producer id cannot change inside a transaction")
+        return self._prepare(
+            _S.EMPTY,
+            producer_id=new_producer_id,
+            producer_epoch=0,
+            last_producer_epoch=self.producer_epoch if record_last_epoch else NO_PRODUCER_EPOCH,
+            timeout_ms=timeout_ms,
+            partitions=NO_PLACES,
+            start_ms=NO_TIME_MS,
+            last_update_ms=now_ms,
+        )
+
+    def prepare_add_partitions(self, added: Collection[Place], now_ms: int, client_version: int) -> Move:
+        """Partitions join the transaction, which begins with the first ones."""
+        return self._prepare(
+            _S.ONGOING,
+            partitions=self.partitions.union(added),
+            start_ms=now_ms if self.state in IDLE else self.start_ms,
+            last_update_ms=now_ms,
+            client_version=client_version,
+        )
+
+    def prepare_fence(self) -> None:
+        """Keep the producer from ending its transaction, which the coordinator is about to abort; never logged."""
+        self._prepare(_S.PREPARE_EPOCH_FENCE, producer_epoch=min(self.producer_epoch + 1, MAX_EPOCH))
+
+    def prepare_end(
+        self, state: TransactionState, client_version: int, next_producer_id: int, now_ms: int, *, is_empty: bool
+    ) -> Move:
+        """The transaction is committed or aborted, before its markers are written.
+
+        Args: ``next_producer_id``: that the producer gets with the end, -1 to keep its own; ``is_empty``: nothing was
+        open.
+        """
+        if self.pending is _S.PREPARE_EPOCH_FENCE and state is _S.PREPARE_ABORT:
+            self.pending = None
+        epoch, last_epoch = self.producer_epoch, self.last_producer_epoch
+        if client_version >= TV_2:
+            if epoch == MAX_EPOCH and state is not _S.PREPARE_ABORT:
+                raise self._illegal("the epoch cannot be bumped any more")
+            last_epoch = epoch
+            epoch = min(epoch + 1, MAX_EPOCH)
+        return self._prepare(
+            state,
+            next_producer_id=next_producer_id,
+            producer_epoch=epoch,
+            last_producer_epoch=last_epoch,
+            start_ms=now_ms if is_empty else self.start_ms,
+            last_update_ms=now_ms,
+            client_version=client_version,
+        )
+
+    def prepare_complete(self, now_ms: int) -> Move:
+        """All markers are written. The client never sees the last epoch of a producer id that changes here."""
+        state = _S.COMPLETE_COMMIT if self.state is _S.PREPARE_COMMIT else _S.COMPLETE_ABORT
+        producer_id, epoch = self.producer_id, self.producer_epoch
+        if self.client_version >= TV_2 and self.next_producer_id != NO_PRODUCER_ID:
+            producer_id, epoch = self.next_producer_id, 0
+        return self._prepare(
+            state,
+            producer_id=producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+            producer_epoch=epoch,
+            partitions=NO_PLACES,
+            last_update_ms=now_ms,
+        )
+
+    def prepare_dead(self) -> None:
+        """The id expires; its tombstone is the record of that."""
+        self._prepare(_S.DEAD, partitions=NO_PLACES)
+
+    def complete(self, move: Move) -> None:
+        """The move is in the log."""
+        if self.pending is not move.state or move.state in (_S.DEAD, _S.PREPARE_EPOCH_FENCE):
+            raise self._illegal(f"cannot complete {move}")
+        self.state = move.state
+        self.producer_id = move.producer_id
+        self.prev_producer_id = move.prev_producer_id
+        self.next_producer_id = move.next_producer_id
+        self.producer_epoch = move.producer_epoch
+        self.last_producer_epoch = move.last_producer_epoch
+        self.timeout_ms = move.timeout_ms
+        self.partitions = move.partitions
+        self.start_ms = move.start_ms
+        self.last_update_ms = move.last_update_ms
+        self.client_version = move.client_version
+        self.pending = None
+
+    def cancel(self) -> None:
+        """The pending move could not be written: the id stays as it was."""
+        self.pending = None
+
+    def remove_partitions(self, places: Collection[Place]) -> None:
+        """The markers of these partitions are written."""
+        if self.state not in PREPARED:
+            raise self._illegal("markers are written for prepared transactions only")
+        self.partitions = self.partitions.difference(places)
+
+    def _prepare(
+        self,
+        state: TransactionState,
+        *,
+        producer_id: int | None = None,
+        next_producer_id: int | None = None,
+        producer_epoch: int | None = None,
+        last_producer_epoch: int | None = None,
+        timeout_ms: int | None = None,
+        partitions: frozenset[Place] | None = None,
+        start_ms: int | None = None,
+        last_update_ms: int | None = None,
+        client_version: int | None = None,
+    ) -> Move:
+        """What is not given stays. Raises: RuntimeError for a move that the states do not allow: a mistake of ours."""
+        if self.pending is not None or self.state not in VALID_PREVIOUS[state]:
+            raise self._illegal(f"cannot move to {state.label}")
+        move = Move(
+            state,
+            self.producer_id if producer_id is None else producer_id,
+            self.producer_id,
+            self.next_producer_id if next_producer_id is None else next_producer_id,
+            self.producer_epoch if producer_epoch is None else producer_epoch,
+            self.last_producer_epoch if last_producer_epoch is None else last_producer_epoch,
+            self.timeout_ms if timeout_ms is None else timeout_ms,
+            self.partitions if partitions is None else partitions,
+            self.start_ms if start_ms is None else start_ms,
+            self.last_update_ms if last_update_ms is None else last_update_ms,
+            self.client_version if client_version is None else client_version,
+        )
+        if move.producer_id < 0 or (move.producer_epoch < 0 and state is not _S.DEAD):
+            raise self._illegal(f"cannot move to producer id {move.producer_id} with epoch {move.producer_epoch}")
+        self.pending = state
+        return move
+
+    def _illegal(self, reason: str) -> RuntimeError:
+        pending = "" if self.pending is None else f" (pending {self.pending.label})"
+        return RuntimeError(f"transactional id {self.transactional_id!r} in {self.state.label}{pending}: {reason}")

@@ -1,0 +1,93 @@
+"""Records of ``__transaction_state`` in Kafka's own formats, so that Kafka's tools read them and we read Kafka's.
+
+Keys and values begin with an int16 version. Values are of version 1, whose tagged fields (KIP-890) older readers skip.
+Source: ``TransactionLogKey.json``, ``TransactionLogValue.json``, ``TransactionLog``.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from kbroker.common.errors import ProtocolError
+from kbroker.coordinator.transaction.transaction_metadata import (
+    NO_PLACES,
+    NO_PRODUCER_ID,
+    TV_0,
+    Move,
+    Place,
+    TransactionMetadata,
+    TransactionState,
+)
+from kbroker.protocol import codec
+
+KEY_VERSION = 0
+VALUE_VERSION = 1
+
+
+def encode_key(transactional_id: str) -> bytes:
+    """Encode the key of a transactional id. Raises: ProtocolError: longer than 32,767 bytes."""
+    return codec.encode_versioned("TransactionLogKey", KEY_VERSION, {"TransactionalId": transactional_id})
+
+
+def encode_value(move: Move, version: int = VALUE_VERSION) -> bytes:
+    """Encode what an id becomes."""
+    partitions = None
+    if move.state is not TransactionState.EMPTY:
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in sorted(move.partitions):
+            by_topic.setdefault(topic, []).append(partition)
+        partitions = [{"Topic": topic, "PartitionIds": ids} for topic, ids in by_topic.items()]
+    body = {
+        "ProducerId": move.producer_id,
+        "PreviousProducerId": move.prev_producer_id,
+        "NextProducerId": move.next_producer_id,
+        "ProducerEpoch": move.producer_epoch,
+        "TransactionTimeoutMs": move.timeout_ms,
+        "TransactionStatus": int(move.state),
+        "TransactionPartitions": partitions,
+        "TransactionLastUpdateTimestampMs": move.last_update_ms,
+        "TransactionStartTimestampMs": move.start_ms,
+        "ClientTransactionVersion": move.client_version,
+    }
+    return codec.encode_versioned("TransactionLogValue", version, body)
+
+
+def decode_key(key: bytes) -> str | None:
+    """Decode a key; None for a kind that this version does not know. Raises: ProtocolError: cut or malformed."""
+    if len(key) < 2:
+        raise ProtocolError("record key without a version")
+    if struct.unpack_from(">h", key)[0] != KEY_VERSION:
+        return None
+    name: str = codec.decode_versioned("TransactionLogKey", key)[1]["TransactionalId"]
+    return name
+
+
+def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
+    """Decode what an id was. Raises: ProtocolError: malformed, or of a version or state that this one does not know."""
+    version, body = codec.decode_versioned("TransactionLogValue", value)
+    if version > VALUE_VERSION:
+        raise ProtocolError(f"expected a value of version 0 or 1, found {version}")
+    number = body["TransactionStatus"]
+    if not TransactionState.EMPTY <= number <= TransactionState.COMPLETE_ABORT:
+        raise ProtocolError(f"expected a state from 0 to 5, found {number}")
+    found = TransactionMetadata(
+        transactional_id,
+        body["ProducerId"],
+        timeout_ms=body["TransactionTimeoutMs"],
+        now_ms=body["TransactionLastUpdateTimestampMs"],
+        producer_epoch=body["ProducerEpoch"],
+    )
+    found.state = TransactionState(number)  # type: ignore[call-arg]
+    found.prev_producer_id = body.get("PreviousProducerId", NO_PRODUCER_ID)
+    found.next_producer_id = body.get("NextProducerId", NO_PRODUCER_ID)
+    found.client_version = body.get("ClientTransactionVersion", TV_0)
+    found.start_ms = body["TransactionStartTimestampMs"]
+    if found.state is not TransactionState.EMPTY:
+        found.partitions = _places(body["TransactionPartitions"] or ())
+    return found
+
+
+def _places(rows: list[dict[str, object]] | tuple[()]) -> frozenset[Place]:
+    if not rows:
+        return NO_PLACES
+    return frozenset((str(row["Topic"]), index) for row in rows for index in row["PartitionIds"])  # type: ignore[attr-defined]

@@ -1,0 +1,31 @@
+"""AddOffsetsToTxn: the partition of a group's offsets joins a transaction."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors
+from kbroker.coordinator.internal_topic import partition_of
+from kbroker.coordinator.transaction.transaction_metadata import TV_0
+from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.topic_rules import OFFSETS_TOPIC
+
+FIRST_WITH_PRODUCER_FENCED = 2
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Add it. Raises: KafkaError."""
+    ctx.groups.prepare()
+    view = ctx.topics.get(OFFSETS_TOPIC)
+    if view is None:  # deleted in between
+        return failure(body, Errors.COORDINATOR_NOT_AVAILABLE, request)
+    place = OFFSETS_TOPIC, partition_of(body["GroupId"], len(view.partitions))
+    added = ctx.transactions.add_partitions(
+        body["TransactionalId"], body["ProducerId"], body["ProducerEpoch"], [place], TV_0
+    )
+    return failure(body, added[place], request)
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """The error, or NONE, in a code that the client knows."""
+    if error is Errors.PRODUCER_FENCED and request.api_version < FIRST_WITH_PRODUCER_FENCED:
+        error = Errors.INVALID_PRODUCER_EPOCH
+    return {"ErrorCode": int(error)}

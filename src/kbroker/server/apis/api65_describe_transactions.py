@@ -1,0 +1,40 @@
+"""DescribeTransactions: the state of transactional ids, and the partitions of their transactions."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.server.context import ApiContext, Body, RequestContext
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Describe each id on its own."""
+    return {"TransactionStates": [_described(ctx, name) for name in body["TransactionalIds"]]}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every id with the same error."""
+    return {"TransactionStates": [_refused(name, error) for name in body["TransactionalIds"]]}
+
+
+def _described(ctx: ApiContext, name: str) -> Body:
+    try:
+        found = ctx.transactions.describe(name)
+    except KafkaError as error:
+        return _refused(name, error.error)
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(found.partitions):
+        topics.setdefault(topic, []).append(index)
+    return {
+        "ErrorCode": 0,
+        "TransactionalId": name,
+        "TransactionState": found.state.label,
+        "TransactionTimeoutMs": found.timeout_ms,
+        "TransactionStartTimeMs": found.start_ms,
+        "ProducerId": found.producer_id,
+        "ProducerEpoch": found.producer_epoch,
+        "Topics": [{"Topic": topic, "Partitions": indexes} for topic, indexes in topics.items()],
+    }
+
+
+def _refused(name: str, error: Errors) -> Body:
+    return {"ErrorCode": int(error), "TransactionalId": name}

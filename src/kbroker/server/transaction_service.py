@@ -1,0 +1,165 @@
+"""The transaction coordinator in its broker: settings, ``__transaction_state``, markers, its thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.internal_topic import Written
+from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator, TransactionSettings
+from kbroker.coordinator.transaction.transaction_metadata import Place
+from kbroker.log.scheduler import Scheduler
+from kbroker.server.registered_topic import RegisteredTopic
+from kbroker.server.topic_rules import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.server.topics import TopicRegistry
+
+#: Errors of the group coordinator that say "not now": the transaction coordinator asks again, as it does of partitions.
+_NOT_NOW = frozenset({Errors.COORDINATOR_NOT_AVAILABLE, Errors.COORDINATOR_LOAD_IN_PROGRESS, Errors.NOT_COORDINATOR})
+
+
+class TransactionService:
+    """Runs a TransactionCoordinator.
+
+    ``markers`` writes them to this broker's partitions. Start it when the topics are loaded and before clients are
+    served; close it when no handler runs any more. Its thread, ``TxnMarkerSender``, does what is tried again and what
+    time brings.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: BaseClock,
+        topics: TopicRegistry,
+        new_producer_id: Callable[[], int],
+        groups: Callable[[], Any],
+    ) -> None:
+        self._topics = topics
+        self._retry_ms = config.integer("add.partitions.to.txn.retry.backoff.ms")
+        self._retry_max_ms = min(
+            config.integer("add.partitions.to.txn.retry.backoff.max.ms"), config.integer("request.timeout.ms")
+        )
+        self._clock = clock
+        self._scheduler = Scheduler(clock, f"TxnMarkerSender-{config.node_id}")
+        self.markers = PartitionMarkers(topics, groups)
+        self.coordinator = TransactionCoordinator(
+            clock,
+            RegisteredTopic(topics, config, TRANSACTION_STATE_TOPIC),
+            new_producer_id,
+            self.markers,
+            self._scheduler,
+            transaction_settings(config),
+        )
+
+    def start(self) -> None:
+        """Load what the log says, then let time run for it."""
+        self.coordinator.start()
+        self._topics.on_deleted.append(self._topic_deleted)
+        self._scheduler.start()
+
+    def close(self, timeout_s: float) -> bool:
+        """Serve nothing any more. Returns: False if the thread did not end in time. Idempotent."""
+        self.coordinator.close()
+        return self._scheduler.close(timeout_s)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is due or running."""
+        return self._scheduler.is_idle
+
+    def add_partitions_soon(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        places: Collection[Place],
+        done: Callable[[Mapping[Place, Errors]], None],
+    ) -> None:
+        """Let partitions join the producer's transaction; while its id is busy try again, for as long as
+        ``add.partitions.to.txn.retry.backoff.max.ms`` says.
+
+        Args: ``done`` is called once with each partition's error, here or later by the coordinator's thread, which it
+        must not hold up.
+        """
+        until_ms = self._clock.now_ms() + self._retry_max_ms
+
+        def attempt() -> None:
+            found = self.coordinator.add_partitions(transactional_id, producer_id, producer_epoch, places)
+            is_busy = Errors.CONCURRENT_TRANSACTIONS in found.values()
+            if is_busy and self._clock.now_ms() + self._retry_ms <= until_ms:
+                try:
+                    self._scheduler.schedule("add-partitions", attempt, delay_ms=self._retry_ms)
+                except RuntimeError:  # the broker stops
+                    done(found)
+            else:
+                done(found)
+
+        attempt()
+
+    def _topic_deleted(self, name: str) -> None:
+        if name == TRANSACTION_STATE_TOPIC:
+            self.coordinator.topic_deleted()
+
+
+class PartitionMarkers:
+    """Writes markers to partitions, and those of ``__consumer_offsets`` by way of the groups. Threads: any."""
+
+    def __init__(self, topics: TopicRegistry, groups: Callable[[], Any]) -> None:
+        self._topics = topics
+        self._groups = groups
+
+    def write(
+        self,
+        place: Place,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        transaction_version: int,
+    ) -> Errors:
+        """Write one marker, on disk if the topic's settings require it."""
+        topic, index = place
+        view = self._topics.get(topic)
+        if view is None or not 0 <= index < len(view.partitions):
+            return Errors.UNKNOWN_TOPIC_OR_PARTITION
+        log = view.partitions[index]
+        if log is None:
+            return Errors.KAFKA_STORAGE_ERROR
+        try:
+            if topic == OFFSETS_TOPIC:
+                found: Errors = self._groups().complete_transaction(
+                    index, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
+                )
+                return Errors.NOT_LEADER_OR_FOLLOWER if found in _NOT_NOW else found
+            return _append_marker(log, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version)
+        except KafkaError as error:
+            return Errors.NOT_LEADER_OR_FOLLOWER if error.error in _NOT_NOW else error.error
+
+
+def _append_marker(
+    log: Any, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, transaction_version: int
+) -> Errors:
+    try:
+        info = log.append_end_marker(
+            producer_id, producer_epoch, coordinator_epoch, commit, transaction_version=transaction_version
+        )
+    except ValueError:  # closed: the topic is being deleted, or the broker stops
+        return Errors.NOT_LEADER_OR_FOLLOWER
+    if info.error:
+        return Errors.of(info.error)
+    Written(log, info.flush_offset).await_disk()
+    return Errors.NONE
+
+
+def transaction_settings(config: BrokerConfig) -> TransactionSettings:
+    """The coordinator's settings out of the broker's."""
+    return TransactionSettings(
+        max_timeout_ms=config.integer("transaction.max.timeout.ms"),
+        id_expiration_ms=config.integer("transactional.id.expiration.ms"),
+        abort_interval_ms=config.integer("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+        expiration_interval_ms=config.integer("transaction.remove.expired.transaction.cleanup.interval.ms"),
+        two_phase_commit=config.boolean("transaction.two.phase.commit.enable"),
+        load_buffer_bytes=config.integer("transaction.state.log.load.buffer.size"),
+    )

@@ -1,0 +1,124 @@
+"""A transaction coordinator on a virtual clock over logs in memory, with markers that are remembered or refused."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.transaction import transaction_records
+from kbroker.coordinator.transaction.transaction_coordinator import (
+    DescribedTransaction,
+    Producer,
+    TransactionCoordinator,
+    TransactionSettings,
+)
+from kbroker.coordinator.transaction.transaction_metadata import Place, TransactionMetadata
+from kbroker.log.scheduler import Scheduler
+from kbroker.protocol.records import iter_records
+from tests.support.groups import MemoryTopic
+
+T0, T1, T2 = ("t", 0), ("t", 1), ("u", 0)
+DEFAULTS = TransactionSettings()
+
+
+@dataclass
+class FakeMarkers:
+    """Remembers markers as (place, producer id, epoch, coordinator epoch, commit, version); ``errors`` by place."""
+
+    written: list[tuple[Place, int, int, int, bool, int]] = field(default_factory=list)
+    errors: dict[Place, Errors] = field(default_factory=dict)
+
+    def write(
+        self,
+        place: Place,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        transaction_version: int,
+    ) -> Errors:
+        error = self.errors.get(place, Errors.NONE)
+        if error is Errors.NONE:
+            self.written.append((place, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version))
+        return error
+
+
+@dataclass
+class Transactions:
+    """The coordinator and short forms of what producers do. ``settings``: of the coordinator."""
+
+    settings: TransactionSettings = DEFAULTS
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    topic: MemoryTopic | None = None
+    markers: FakeMarkers = field(default_factory=FakeMarkers)
+    ids: Any = field(default_factory=lambda: itertools.count(1000))
+
+    def __post_init__(self) -> None:
+        if self.topic is None:
+            self.topic = MemoryTopic(self.clock)
+            self.topic.created = True
+        self.scheduler = Scheduler(self.clock)
+        self.coordinator = TransactionCoordinator(
+            self.clock, self.topic, lambda: next(self.ids), self.markers, self.scheduler, self.settings
+        )
+        self.coordinator.start()
+        self.scheduler.run_due()
+
+    def restart(self) -> Transactions:
+        """Another coordinator over the same log, as after a kill."""
+        self.scheduler.close()
+        return Transactions(self.settings, self.clock, self.topic, self.markers, self.ids)
+
+    def after(self, ms: int) -> None:
+        """Let time pass in steps, so that what is due early has happened before what is due late."""
+        while ms > 0:
+            step = min(ms, 100) if ms < 60_000 else 10_000
+            self.clock.advance_ms(step)
+            self.scheduler.run_due()
+            ms -= step
+
+    def init(self, name: str = "x", expected: Producer | None = None, timeout_ms: int = 60_000) -> Producer:
+        return self.coordinator.init_producer_id(name, timeout_ms, expected)
+
+    def add(self, producer: Producer, *places: Place, name: str = "x", version: int = 2) -> Errors:
+        places = places or (T0,)
+        (error,) = set(self.coordinator.add_partitions(name, *producer, places, version).values())
+        return error
+
+    def end(self, producer: Producer, commit: bool = True, name: str = "x", version: int = 2) -> Producer:
+        return self.coordinator.end_transaction(name, *producer, commit, version)
+
+    def see(self, name: str = "x") -> DescribedTransaction:
+        return self.coordinator.describe(name)
+
+    def state(self, name: str = "x") -> str:
+        return self.see(name).state.label
+
+    def metadata(self, name: str = "x") -> TransactionMetadata:
+        """The id's own state, to be set or looked at by a test."""
+        return self.coordinator._log.find(name).transactions[name]
+
+    def records(self) -> list[tuple[str | None, TransactionMetadata | None]]:
+        """What the log says, in order."""
+        assert self.topic is not None
+        found = []
+        for log in self.topic.logs:
+            assert log is not None
+            for record in iter_records(log.read(0, 1 << 30).records):
+                name = transaction_records.decode_key(record.key or b"")
+                value = record.value
+                found.append((name, None if value is None else transaction_records.decode_value(name or "", value)))
+        return found
+
+
+def refused(action: Callable[..., object], *args: Any, **how: Any) -> Errors:
+    """The error that an action ends with."""
+    with pytest.raises(KafkaError) as info:
+        action(*args, **how)
+    return info.value.error

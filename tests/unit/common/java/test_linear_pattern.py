@@ -1,0 +1,159 @@
+"""Patterns of clients: what they match, what is none, and that none of them costs more than linear time."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kbroker.common.java.linear_pattern import MAX_STEPS, LinearPattern, PatternError
+
+TEXTS = [
+    "",
+    "a",
+    "b",
+    "ab",
+    "aab",
+    "abab",
+    "aaaa",
+    "A",
+    "0",
+    "a-1",
+    "tx-12",
+    "x\ny",
+    "é",
+    "_",
+    "a.b",
+    "]",
+    "{",
+    "-",
+    " ",
+]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "",
+        "a",
+        "a*",
+        "a+b",
+        "(ab)+",
+        "(ab){2}",
+        "a{2,}",
+        "a{0,3}",
+        "a{1}b?",
+        "a|b|",
+        ".*",
+        "a.*",
+        "[a-c]+",
+        "[^a]",
+        "[^a-z]*",
+        r"\w+-\d+",
+        r"\W",
+        r"[\d_]+",
+        r"a\.b",
+        "^a$",
+        "a$|^b",
+        "(?:a|ab)(?:b|)",
+        "(?P<n>a)b",
+        "(a*)*",
+        "(a|a)*",
+        r"\D*",
+        r"\s",
+        "[]]",
+        "[a-]+",
+        "(?i)AB",
+        "a??b",
+        "a+?",
+        "(a{0,2}){0,2}",
+        "x.y",
+        "(?s)x.y",
+        r"\x61",
+        "a{,2}",
+        r"[\]]",
+    ],
+)
+def test_as_python_matches(pattern):
+    """Whole texts, as Python's own engine finds where both know the syntax."""
+    mine = LinearPattern(pattern)
+    theirs = re.compile(pattern.replace("a{,2}", r"a\{,2\}"), re.ASCII)
+    for text in TEXTS:
+        assert mine.matches(text) == (theirs.fullmatch(text) is not None), text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "expected"),
+    [
+        (r"\Qa.b\E+", "a.bb", False),
+        (r"\Qa.b", "a.b", True),
+        ("[[:alpha:]]+", "abC", True),
+        ("[[:^alpha:]]", "1", True),
+        (r"\x{1F600}", "\U0001f600", True),
+        (r"\Aa\z", "a", True),
+        ("(?i:a)b", "Ab", True),
+        ("(?i:a)b", "AB", False),
+        ("(?i)[a-c]+", "aBC", True),
+        ("(?i)[^a]", "A", False),
+        ("(?<n>a)", "a", True),
+        ("a(?i)b|c", "aB", True),
+    ],
+)
+def test_what_re2_knows(pattern, text, expected):
+    assert LinearPattern(pattern).matches(text) is expected
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "[",
+        "(",
+        ")",
+        "a)",
+        "(a",
+        "*",
+        "+a",
+        "a**",
+        "[b-a]",
+        r"\p{L}",
+        r"\1",
+        r"\k<n>",
+        "(?=a)",
+        "(?!a)",
+        "(?<=a)b",
+        "\\",
+        "a{1001}",
+        "a{2,1}",
+        "(a{1000}){1000}",
+        "[[:nothing:]]",
+        r"\xzz",
+        r"[\d-z]",
+        "(" * 200 + ")" * 200,
+        "(?z)",
+        "(?",
+        "a{99999999999999}",
+        "(?P<1>a)",
+        "[a",
+        r"\x{110000}",
+        "[[:alpha",
+    ],
+)
+def test_what_is_no_pattern(pattern):
+    """Wrong syntax; what no automaton can do; what would be too large."""
+    with pytest.raises(PatternError):
+        LinearPattern(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["(a*)*b", "(a|a)*b", "a*a*a*a*a*b", "(.*)(.*)(.*)(.*)(.*)[^a]"])
+def test_hostile_patterns_cost_linear_time(pattern):
+    """What takes a backtracking engine for ever."""
+    assert not LinearPattern(pattern).matches("a" * 32_767)
+
+
+def test_a_bound_on_all_texts():
+    """A large pattern against many long texts that differ ends with an error, not with a busy broker."""
+    mine = LinearPattern("(?:a?b?c?){200}")
+    mine._steps = MAX_STEPS - 5000
+    assert mine.matches("a")
+    with pytest.raises(PatternError, match="costs too much"):
+        mine.matches("abc" * 200)

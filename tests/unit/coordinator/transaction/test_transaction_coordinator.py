@@ -1,0 +1,425 @@
+"""The transaction coordinator: fencing, partitions, ends, time-outs, expiry, restarts, on the virtual clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.common.errors import Errors
+from kbroker.coordinator.transaction.transaction_coordinator import Producer, TransactionSettings
+from kbroker.coordinator.transaction.transaction_metadata import EXHAUSTED_EPOCH, MAX_EPOCH, TransactionState
+from tests.support.transactions import T0, T1, T2, Transactions, refused
+
+
+@pytest.fixture
+def tx() -> Transactions:
+    return Transactions()
+
+
+# ---- InitProducerId
+
+
+def test_a_producer_gets_the_next_epoch(tx):
+    """The same producer id each time; another transactional id has another."""
+    assert tx.init() == Producer(1000, 0)
+    assert tx.init() == Producer(1000, 1)
+    assert tx.init("y") == Producer(1001, 0)
+    assert tx.state() == "Empty"
+
+
+@pytest.mark.parametrize(
+    ("name", "timeout_ms", "error"),
+    [
+        ("", 1, Errors.INVALID_REQUEST),
+        ("x", 0, Errors.INVALID_TRANSACTION_TIMEOUT),
+        ("x", -1, Errors.INVALID_TRANSACTION_TIMEOUT),
+        ("x", 900_001, Errors.INVALID_TRANSACTION_TIMEOUT),
+        ("x" * 32_768, 1, Errors.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_bad_inits(tx, name, timeout_ms, error):
+    """No name, time-outs out of range, a name that no record can hold; nothing is remembered of them."""
+    assert refused(tx.init, name, None, timeout_ms) is error
+    assert tx.coordinator.counts() == (0, 0)
+    assert tx.records() == []
+
+
+def test_the_longest_name_and_timeout_are_taken(tx):
+    name = "é" * 16_383 + "x"
+    assert tx.init(name, timeout_ms=900_000) == Producer(1000, 0)
+    assert tx.restart().init(name) == Producer(1000, 1)
+
+
+def test_two_phase_commit_needs_its_setting(tx):
+    """KIP-939: refused without the setting; with it the time-out is unlimited; prepared transactions are not kept."""
+    ask = tx.coordinator.init_producer_id
+    assert refused(ask, "x", 1, enable_two_phase_commit=True) is Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert refused(ask, "x", 1, keep_prepared=True) is Errors.UNSUPPORTED_VERSION
+    tx = Transactions(TransactionSettings(two_phase_commit=True))
+    producer = tx.coordinator.init_producer_id("x", -5, enable_two_phase_commit=True)
+    tx.add(producer)
+    tx.after(10 * 900_000)
+    assert tx.state() == "Ongoing"
+    assert tx.see().timeout_ms == 2**31 - 1
+
+
+def test_a_producer_goes_on_after_an_error(tx):
+    """KIP-360: its own epoch is bumped; a retry gets the same answer; an older one, or another id, is fenced."""
+    mine = tx.init()
+    assert tx.init(expected=mine) == Producer(1000, 1)
+    assert tx.init(expected=mine) == Producer(1000, 1)
+    assert refused(tx.init, expected=Producer(1001, 1)) is Errors.PRODUCER_FENCED
+    assert tx.init() == Producer(1000, 2)
+    assert refused(tx.init, expected=mine) is Errors.PRODUCER_FENCED
+    assert refused(tx.init, expected=Producer(1000, 1)) is Errors.PRODUCER_FENCED
+
+
+def test_an_unknown_id_takes_any_producer(tx):
+    """A producer whose id expired meanwhile begins with a new producer id."""
+    assert tx.init(expected=Producer(7, 7)) == Producer(1000, 0)
+
+
+def test_an_exhausted_epoch_brings_another_producer_id(tx):
+    """Also for the producer that names itself, whose retry is recognised by the id before."""
+    tx.init()
+    tx.metadata().producer_epoch = EXHAUSTED_EPOCH - 1
+    assert tx.init() == Producer(1000, EXHAUSTED_EPOCH)
+    mine = Producer(1000, EXHAUSTED_EPOCH)
+    assert tx.init(expected=mine) == Producer(1001, 0)
+    assert tx.init(expected=mine) == Producer(1001, 0)
+    assert tx.init() == Producer(1001, 1)
+    assert refused(tx.init, expected=mine) is Errors.PRODUCER_FENCED
+
+
+def test_an_open_transaction_is_aborted_first(tx):
+    """Error 51 at first; the old producer is fenced, and its partitions get an abort marker of the bumped epoch."""
+    old = tx.init()
+    assert tx.add(old, T0, T1) is Errors.NONE
+    assert refused(tx.init) is Errors.CONCURRENT_TRANSACTIONS
+    assert tx.state() == "CompleteAbort"
+    assert tx.markers.written == [(T0, 1000, 1, 0, False, 2), (T1, 1000, 1, 0, False, 2)]
+    assert refused(tx.end, old, version=0) is Errors.PRODUCER_FENCED
+    assert tx.add(old) is Errors.PRODUCER_FENCED
+    assert tx.init() == Producer(1000, 2)
+
+
+def test_fencing_the_last_epoch(tx):
+    """The coordinator has one epoch more than clients: it fences with that, and the next producer has a new id."""
+    tx.init()
+    tx.metadata().producer_epoch = EXHAUSTED_EPOCH
+    assert tx.add(Producer(1000, EXHAUSTED_EPOCH)) is Errors.NONE
+    assert refused(tx.init) is Errors.CONCURRENT_TRANSACTIONS
+    assert tx.markers.written == [(T0, 1000, MAX_EPOCH, 0, False, 2)]
+    assert tx.init() == Producer(1001, 0)
+
+
+# ---- partitions
+
+
+def test_partitions_join(tx):
+    """The transaction begins with the first ones; what is there already is not written again."""
+    mine = tx.init()
+    tx.after(500)
+    assert tx.add(mine, T0) is Errors.NONE
+    began_ms = tx.clock.wall_ms()
+    count = len(tx.records())
+    tx.after(500)
+    assert tx.add(mine, T0) is Errors.NONE
+    assert len(tx.records()) == count
+    assert tx.add(mine, T1, T2) is Errors.NONE
+    seen = tx.see()
+    assert (seen.state, seen.start_ms) == (TransactionState.ONGOING, began_ms)
+    assert seen.partitions == {T0, T1, T2}
+    assert tx.coordinator.counts() == (1, 1)
+
+
+def test_strangers_add_nothing(tx):
+    mine = tx.init()
+    assert tx.add(mine, name="") is Errors.INVALID_REQUEST
+    assert tx.add(mine, name="y") is Errors.INVALID_PRODUCER_ID_MAPPING
+    assert tx.add(Producer(1, 0)) is Errors.INVALID_PRODUCER_ID_MAPPING
+    assert tx.add(Producer(1000, 1)) is Errors.PRODUCER_FENCED
+    assert tx.add(Producer(1000, -1)) is Errors.PRODUCER_FENCED
+    assert tx.state() == "Empty"
+
+
+def test_verification(tx):
+    """What is in the transaction, what is not, and why it cannot be said."""
+    mine = tx.init()
+    verify = tx.coordinator.verify_partitions
+    assert verify("x", *mine, [T0]) == {T0: Errors.TRANSACTION_ABORTABLE}
+    tx.add(mine, T0)
+    assert verify("x", *mine, [T0, T1]) == {T0: Errors.NONE, T1: Errors.TRANSACTION_ABORTABLE}
+    assert verify("x", 1000, 5, [T0]) == {T0: Errors.PRODUCER_FENCED}
+    assert verify("x", 1, 0, [T0]) == {T0: Errors.INVALID_PRODUCER_ID_MAPPING}
+    assert verify("y", *mine, [T0]) == {T0: Errors.INVALID_PRODUCER_ID_MAPPING}
+    assert verify("", *mine, [T0]) == {T0: Errors.INVALID_REQUEST}
+
+
+# ---- ends
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_classic_end(tx, commit):
+    """The epoch stays; the same end again is a retry, the other one is an error."""
+    mine = tx.init()
+    tx.add(mine, T1, T0, version=0)
+    assert tx.end(mine, commit, version=0) == Producer(-1, -1)
+    assert tx.markers.written == [(T0, 1000, 0, 0, commit, 0), (T1, 1000, 0, 0, commit, 0)]
+    assert tx.state() == ("CompleteCommit" if commit else "CompleteAbort")
+    assert tx.see().partitions == frozenset()
+    assert tx.end(mine, commit, version=0) == Producer(-1, -1)
+    assert refused(tx.end, mine, not commit, version=0) is Errors.INVALID_TXN_STATE
+    assert len(tx.markers.written) == 2
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_with_version_2_bumps_the_epoch(tx, commit):
+    """The markers and what comes next have the new epoch; a retry with the old one gets the same answer."""
+    mine = tx.init()
+    tx.add(mine)
+    bumped = tx.end(mine, commit)
+    assert bumped == Producer(1000, 1)
+    assert tx.markers.written == [(T0, 1000, 1, 0, commit, 2)]
+    assert tx.end(mine, commit) == bumped
+    assert refused(tx.end, mine, not commit) is Errors.INVALID_TXN_STATE
+    assert refused(tx.end, bumped, True) is Errors.INVALID_TXN_STATE
+    assert refused(tx.end, Producer(1000, 2), commit) is Errors.PRODUCER_FENCED
+    assert tx.add(mine) is Errors.PRODUCER_FENCED
+    assert tx.add(bumped) is Errors.NONE
+
+
+def test_the_abort_of_nothing_bumps_the_epoch(tx):
+    """From Empty, and after either end; the classic protocol refuses it."""
+    mine = tx.init()
+    assert refused(tx.end, mine, False, version=0) is Errors.INVALID_TXN_STATE
+    assert refused(tx.end, mine, True) is Errors.INVALID_TXN_STATE
+    one = tx.end(mine, False)
+    assert one == Producer(1000, 1)
+    assert tx.end(one, False) == Producer(1000, 2)
+    tx.add(Producer(1000, 2))
+    tx.end(Producer(1000, 2), True)
+    assert tx.end(Producer(1000, 3), False) == Producer(1000, 4)
+    assert tx.state() == "CompleteAbort"
+
+
+def test_the_end_of_the_last_epoch_brings_another_producer_id(tx):
+    """The marker has the epoch that only the coordinator uses; a retry is recognised by the id before."""
+    tx.init()
+    tx.metadata().producer_epoch = EXHAUSTED_EPOCH
+    last = Producer(1000, EXHAUSTED_EPOCH)
+    tx.add(last)
+    assert tx.end(last) == Producer(1001, 0)
+    assert tx.markers.written == [(T0, 1000, MAX_EPOCH, 0, True, 2)]
+    assert tx.end(last) == Producer(1001, 0)
+    assert refused(tx.end, last, False) is Errors.INVALID_TXN_STATE
+    assert tx.add(Producer(1001, 0)) is Errors.NONE
+
+
+def test_strangers_end_nothing(tx):
+    mine = tx.init()
+    tx.add(mine)
+    for version in (0, 2):
+        assert refused(tx.end, mine, name="", version=version) is Errors.INVALID_REQUEST
+        assert refused(tx.end, mine, name="y", version=version) is Errors.INVALID_PRODUCER_ID_MAPPING
+        assert refused(tx.end, Producer(1, 0), version=version) is Errors.INVALID_PRODUCER_ID_MAPPING
+        assert refused(tx.end, Producer(1000, 5), version=version) is Errors.PRODUCER_FENCED
+    assert tx.state() == "Ongoing"
+
+
+# ---- markers that cannot be written
+
+
+def test_a_marker_that_waits(tx):
+    """The end is answered; until the marker is written the id is busy, then the transaction is complete."""
+    tx.markers.errors[T1] = Errors.KAFKA_STORAGE_ERROR
+    mine = tx.init()
+    tx.add(mine, T0, T1)
+    bumped = tx.end(mine)
+    assert bumped == Producer(1000, 1)
+    assert tx.state() == "PrepareCommit"
+    assert tx.see().partitions == {T1}
+    assert tx.coordinator.queue_sizes == (1, 0)
+    assert refused(tx.init) is Errors.CONCURRENT_TRANSACTIONS
+    assert tx.add(bumped) is Errors.CONCURRENT_TRANSACTIONS
+    assert refused(tx.end, mine) is Errors.CONCURRENT_TRANSACTIONS
+    tx.after(1000)
+    assert tx.state() == "PrepareCommit"
+    del tx.markers.errors[T1]
+    tx.after(5000)
+    assert tx.state() == "CompleteCommit"
+    assert [row[0] for row in tx.markers.written] == [T0, T1]
+    assert tx.coordinator.queue_sizes == (0, 0)
+    assert tx.add(bumped) is Errors.NONE
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.INVALID_PRODUCER_EPOCH, Errors.TRANSACTION_COORDINATOR_FENCED],
+)
+def test_a_marker_that_is_not_needed(tx, error):
+    """The topic is deleted, or a newer epoch has ended what was open: the transaction completes without."""
+    tx.markers.errors[T0] = error
+    mine = tx.init()
+    tx.add(mine, T0, T1)
+    tx.end(mine)
+    assert tx.state() == "CompleteCommit"
+
+
+def test_a_record_that_waits(tx):
+    """The log refuses the last record: the id is busy until it takes it."""
+    mine = tx.init()
+    tx.add(mine, T1)
+    index = tx.coordinator._log.index_of("x")
+    log = tx.topic.logs[index]
+    tx.markers.write = lambda *row: (log._inject_fault(write_errno=28), Errors.NONE)[1]
+    tx.end(mine)
+    assert tx.state() == "PrepareCommit"
+    assert tx.coordinator.queue_sizes == (0, 1)
+    assert refused(tx.init) is Errors.CONCURRENT_TRANSACTIONS
+
+
+def test_a_kill_between_the_decision_and_the_markers(tx):
+    """What is prepared is completed at the next start, with the epochs that the log has."""
+    for name, commit in (("x", True), ("y", False)):
+        mine = tx.init(name)
+        tx.add(mine, T0, T1, name=name)
+        tx.markers.errors[T1] = Errors.KAFKA_STORAGE_ERROR
+        tx.end(mine, commit, name=name)
+    tx.markers.written.clear()
+    tx.markers.errors.clear()
+    again = tx.restart()
+    assert sorted(tx.markers.written) == [
+        (T0, 1000, 1, 0, True, 2),
+        (T0, 1001, 1, 0, False, 2),
+        (T1, 1000, 1, 0, True, 2),
+        (T1, 1001, 1, 0, False, 2),
+    ]
+    assert (again.state("x"), again.state("y")) == ("CompleteCommit", "CompleteAbort")
+    assert again.add(Producer(1000, 1)) is Errors.NONE
+
+
+# ---- time
+
+
+def test_a_transaction_times_out(tx):
+    """Looked for every ten seconds: it is aborted, and its producer is fenced."""
+    mine = tx.init(timeout_ms=15_000)
+    tx.after(5_000)
+    tx.add(mine)
+    tx.after(14_999)
+    assert tx.state() == "Ongoing"
+    tx.after(10_001)
+    assert tx.state() == "CompleteAbort"
+    assert tx.markers.written == [(T0, 1000, 1, 0, False, 2)]
+    assert refused(tx.end, mine, version=0) is Errors.PRODUCER_FENCED
+    assert tx.add(mine) is Errors.PRODUCER_FENCED
+    assert tx.init(expected=mine) == Producer(1000, 1)  # its last epoch: it has not begun anew since
+
+
+def test_a_transaction_open_at_the_kill_times_out(tx):
+    mine = tx.init(timeout_ms=15_000)
+    tx.add(mine)
+    again = tx.restart()
+    assert again.state() == "Ongoing"
+    again.after(30_000)
+    assert again.state() == "CompleteAbort"
+
+
+def test_ids_expire():
+    """Unused for the time of the setting, looked for every hour; a tombstone forgets them for good."""
+    tx = Transactions(TransactionSettings(id_expiration_ms=7_200_000, max_timeout_ms=2**31 - 2))
+    for name in ("x", "y"):
+        tx.init(name, timeout_ms=2**31 - 2)
+    tx.add(Producer(1001, 0), name="y")
+    tx.after(3_600_000)
+    assert tx.state() == "Empty"
+    tx.after(3_600_000)
+    assert refused(tx.see) is Errors.TRANSACTIONAL_ID_NOT_FOUND
+    assert tx.state("y") == "Ongoing"
+    assert ("x", None) in tx.records()
+    again = tx.restart()
+    assert again.coordinator.counts() == (1, 1)
+    assert again.init() == Producer(1002, 0)
+    assert again.coordinator.end_transaction("y", 1001, 0, True) == Producer(1001, 1)
+
+
+# ---- the topic
+
+
+def test_a_restart_remembers(tx):
+    """Every field that the log holds; the epoch before the last is not one of them, as in Kafka."""
+    mine = tx.init()
+    tx.add(mine, T0, T2)
+    before = tx.metadata()
+    after = tx.restart().metadata()
+    for name in before.__slots__:
+        if name != "last_producer_epoch":
+            assert getattr(before, name) == getattr(after, name), name
+
+
+def test_partitions_are_dropped_and_loaded(tx):
+    """NOT_COORDINATOR in between; the others are served all the time."""
+    tx.init()
+    home = tx.coordinator._log.index_of("x")
+    other = next(name for name in "abcdefgh" if tx.coordinator._log.index_of(name) != home)
+    tx.coordinator.unload(home)
+    assert refused(tx.init) is Errors.NOT_COORDINATOR
+    assert refused(tx.coordinator.check, "x") is Errors.NOT_COORDINATOR
+    assert tx.init(other).producer_epoch == 0
+    tx.coordinator.load(home)
+    assert tx.init() == Producer(1000, 1)
+
+
+def test_nothing_is_served_before_the_topic_exists():
+    """FindCoordinator makes it."""
+    tx = Transactions()
+    assert tx.topic is not None
+    fresh = Transactions(topic=type(tx.topic)(tx.clock), clock=tx.clock)
+    assert refused(fresh.init) is Errors.NOT_COORDINATOR
+    fresh.coordinator.prepare()
+    assert fresh.init() == Producer(1000, 0)
+
+
+def test_the_topic_is_deleted(tx):
+    """All ids with it; a new topic begins from nothing."""
+    tx.init()
+    tx.coordinator.topic_deleted()
+    assert refused(tx.init) is Errors.NOT_COORDINATOR
+    assert tx.coordinator.counts() == (0, 0)
+
+
+def test_a_closed_coordinator_serves_nothing(tx):
+    tx.coordinator.close()
+    assert refused(tx.init) is Errors.COORDINATOR_NOT_AVAILABLE
+    assert tx.add(Producer(1000, 0)) is Errors.COORDINATOR_NOT_AVAILABLE
+
+
+# ---- looked at
+
+
+def test_lists(tx):
+    """By state, producer id, age and name; an id that waits for its first transaction is as old as time."""
+    tx.init("a")
+    mine = tx.init("b")
+    tx.add(mine, name="b")
+    tx.after(5_000)
+    ask = tx.coordinator.list_transactions
+
+    def names(**filters):
+        return sorted(one.transactional_id for one in ask(**filters))
+
+    assert names() == ["a", "b"]
+    assert names(states={TransactionState.ONGOING}) == ["b"]
+    assert names(states=set()) == []
+    assert names(producer_ids={1000}) == ["a"]
+    assert names(duration_ms=5_000) == ["a"]
+    assert names(duration_ms=4_999) == ["a", "b"]
+    assert names(matches=lambda name: name > "a") == ["b"]
+
+
+def test_descriptions(tx):
+    assert refused(tx.see, "") is Errors.INVALID_REQUEST
+    assert refused(tx.see, "nobody") is Errors.TRANSACTIONAL_ID_NOT_FOUND
+    tx.init(timeout_ms=1234)
+    seen = tx.see()
+    assert (seen.timeout_ms, seen.start_ms, seen.producer_id, seen.producer_epoch) == (1234, -1, 1000, 0)
