@@ -12,41 +12,10 @@ from kbroker.coordinator.classic_group import JoinResult, SyncResult
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
 from kbroker.coordinator.membership import JoinRequest, LeavingMember, SyncRequest
 from kbroker.log._partition_log import PartitionLog
-from kbroker.log.log_types import AppendInfo
-from kbroker.protocol.records import build_control_batch
 
 SESSION_MS, REBALANCE_MS = 10_000, 20_000
 RANGE = [("range", b"\0\0\0\0\0\0\xff\xff\xff\xff")]
 QUICK = GroupSettings(initial_rebalance_delay_ms=0)
-
-
-class MarkedLog:
-    """A log in memory that writes end markers."""
-
-    def __init__(self, log: PartitionLog, clock: VirtualClock) -> None:
-        self._log = log
-        self._clock = clock
-
-    def append_end_marker(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        commit: bool,
-        *,
-        transaction_version: int = 0,
-    ) -> AppendInfo:
-        marker = build_control_batch(
-            commit=commit,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            coordinator_epoch=coordinator_epoch,
-            timestamp_ms=self._clock.wall_ms(),
-        )
-        return self._log.append(marker, acks=-1, is_client=False)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._log, name)
 
 
 class MemoryTopic:
@@ -54,9 +23,7 @@ class MemoryTopic:
 
     def __init__(self, clock: VirtualClock, count: int = 3, **config: Any) -> None:
         self.logs: list[Any] = [
-            MarkedLog(
-                PartitionLog(None, "__consumer_offsets", index, uuid.uuid4(), config, clock, in_memory=True), clock
-            )
+            PartitionLog(None, "__consumer_offsets", index, uuid.uuid4(), config, clock, in_memory=True)
             for index in range(count)
         ]
         self.created = False

@@ -275,6 +275,12 @@ class GroupCoordinator:
         """Commit offsets: see ``OffsetMetadataManager.commit``."""
         self._offsets.commit(group_id, member_id, group_instance_id, generation_id, offsets)
 
+    def start_verification(
+        self, group_id: str, producer_id: int, producer_epoch: int, bumps_epochs: bool
+    ) -> tuple[int, int]:
+        """Before a transactional commit: see ``OffsetsLog.start_verification``."""
+        return self._log.start_verification(group_id, producer_id, producer_epoch, bumps_epochs)
+
     def commit_transactional(
         self,
         group_id: str,

@@ -116,8 +116,9 @@ def append(
     Raises: KafkaError with the coordinator's code for the client; then nothing was written.
     """
     data = b"".join(batches(records, now_ms, producer))
+    guard = -1 if producer is None else producer.verification_guard
     try:
-        info = log.append(data, acks=-1, is_client=False)
+        info = log.append(data, acks=-1, is_client=False, verification_guard=guard)
     except ValueError as error:  # closed: the topic was deleted, or the broker stops
         raise KafkaError(Errors.NOT_COORDINATOR, str(error)) from error
     if info.error:

@@ -116,6 +116,24 @@ class OffsetsLog:
         log = self._log(self.partition_for(group_id))
         return internal_topic.append(log, records, self._clock.wall_ms(), producer)
 
+    def start_verification(
+        self, group_id: str, producer_id: int, producer_epoch: int, bumps_epochs: bool
+    ) -> tuple[int, int]:
+        """Before a transactional commit: the group's partition, and the guard that the commit needs.
+
+        Args: ``bumps_epochs``: the client speaks transaction version 2.
+        Returns: a guard of 0 if the transaction is open there; for any other ask the transaction coordinator.
+        Raises: KafkaError INVALID_PRODUCER_EPOCH for an older one, or with the coordinator's code.
+        """
+        self.check(group_id)
+        if not self.topic.partition_count:
+            self.prepare()
+        index = self.partition_for(group_id)
+        error, guard = self._log(index).start_verification(producer_id, producer_epoch, -1, bumps_epochs=bumps_epochs)
+        if error:
+            raise internal_topic.error_for_client(Errors.of(error), None)
+        return index, guard
+
     def append_end_marker(
         self,
         index: int,

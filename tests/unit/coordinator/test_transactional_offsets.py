@@ -195,14 +195,45 @@ def test_markers_that_cannot_be_written():
 
 
 def test_an_older_epoch_is_refused():
-    """Of a marker; nothing changes."""
+    """Of a commit and of a marker; nothing changes."""
     groups = single()
     newer, older = TransactionalProducer(1, 5), TransactionalProducer(1, 4)
     add(groups, 7, by=newer)
+    assert refused(add, groups, 9, by=older) is Errors.INVALID_PRODUCER_EPOCH
     assert end(groups, by=older) is Errors.INVALID_PRODUCER_EPOCH
     assert unstable(groups, PLACE) == {PLACE}
     end(groups, by=newer)
     assert committed(groups) == committed(groups.restart()) == {PLACE: 7}
+
+
+def test_a_commit_needs_the_guard_of_its_verification():
+    """A transaction that ended between the verification and the commit is not opened again (KIP-890)."""
+    groups = single()
+    start = groups.coordinator.start_verification
+    index, guard = start("g", 1, 0, False)
+    assert (index, guard > 0) == (0, True)
+    end(groups, commit=False)
+    verified = TransactionalProducer(1, 0, guard)
+    assert refused(add, groups, 7, by=verified) is Errors.INVALID_TXN_STATE
+    assert (committed(groups), groups.coordinator.open_producers(0)) == ({}, [])
+    _, guard = start("g", 1, 0, False)
+    add(groups, 7, by=TransactionalProducer(1, 0, guard))
+    assert start("g", 1, 0, False) == (0, 0)
+    add(groups, 8, by=TransactionalProducer(1, 0, 0))
+    end(groups)
+    assert committed(groups) == {PLACE: 8}
+
+
+def test_many_offsets_of_a_transaction_are_one_append():
+    """More than a batch holds, with one guard."""
+    groups = single()
+    offsets = {("t", index): CommittedOffset(index, -1, "m" * 1000, 5) for index in range(2000)}
+    _, guard = groups.coordinator.start_verification("g", 1, 0, False)
+    producer = TransactionalProducer(1, 0, guard)
+    groups.coordinator.commit_transactional("g", "", None, -1, producer, offsets)
+    again = groups.restart()
+    end(again)
+    assert again.coordinator.committed("g") == groups.restart().coordinator.committed("g") == offsets
 
 
 # ---------------------------------------------------------------- who may commit

@@ -15,6 +15,11 @@ def replace_invalid_utf8(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
+def java_length(text: str) -> int:
+    """Length of text in Java's characters: those beyond 16 bits count twice."""
+    return len(text) if text.isascii() else len(text) + sum(char > "\uffff" for char in text)
+
+
 def body_as_java_reads(value: Any) -> Any:
     """Return a decoded body, or a part of it, with all of its texts read so; names of fields stay."""
     if isinstance(value, str):

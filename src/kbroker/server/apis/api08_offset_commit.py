@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.java.java_text import java_length
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.server.context import ApiContext, Body, RequestContext
 
@@ -33,7 +34,7 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 error = Errors.UNKNOWN_TOPIC_ID if by_id else Errors.UNKNOWN_TOPIC_OR_PARTITION
             elif not 0 <= index < len(view.partitions):
                 error = Errors.UNKNOWN_TOPIC_OR_PARTITION
-            elif _java_length(metadata) > limit:
+            elif java_length(metadata) > limit:  # as Kafka counts: not bytes
                 error = Errors.OFFSET_METADATA_TOO_LARGE
             else:
                 epoch = row.get("CommittedLeaderEpoch", -1)
@@ -51,11 +52,6 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     for topic in body["Topics"]:
         topics.append(_topic(topic, [(row["PartitionIndex"], error) for row in topic["Partitions"]], error))
     return {"Topics": topics}
-
-
-def _java_length(text: str) -> int:
-    """What Kafka counts against offset.metadata.max.bytes: not bytes, but Java's characters."""
-    return len(text) if text.isascii() else len(text) + sum(char > "\uffff" for char in text)
 
 
 def _commit(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.coordinator.offset_metadata_manager import FetchedOffsets
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topics import ZERO_ID
 
@@ -15,15 +16,15 @@ NOTHING = CommittedOffset(-1, -1, "", -1)
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """PendingResponse the partitions asked for, all that have an offset for null; one without offset is -1 and no
-    error.
+    """Return the partitions asked for, all that have an offset for null; one without offset is -1 and no error.
 
-    RequireStable makes no difference while no transaction can hold an offset back.
+    With RequireStable a partition whose offset an open transaction may change is UNSTABLE_OFFSET_COMMIT.
     """
+    require_stable = body.get("RequireStable", False)
     if request.api_version >= FIRST_WITH_GROUPS:
         by_id = request.api_version >= FIRST_WITH_IDS
-        return {"Groups": [_group(ctx, group, by_id) for group in body["Groups"]]}
-    topics = _topics(ctx, body["GroupId"], body["Topics"], by_id=False)
+        return {"Groups": [_group(ctx, group, require_stable, by_id) for group in body["Groups"]]}
+    topics = _topics(ctx, body["GroupId"], body["Topics"], require_stable, by_id=False)
     return {"ErrorCode": 0, "Topics": [{"Name": row["Name"], "Partitions": row["Partitions"]} for row in topics]}
 
 
@@ -39,36 +40,39 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
     return {"ErrorCode": int(error), "Topics": topics}
 
 
-def _group(ctx: ApiContext, group: Body, by_id: bool) -> Body:
+def _group(ctx: ApiContext, group: Body, require_stable: bool, by_id: bool) -> Body:
     try:
-        topics = _topics(ctx, group["GroupId"], group["Topics"], by_id)
+        topics = _topics(ctx, group["GroupId"], group["Topics"], require_stable, by_id)
     except KafkaError as error:  # of this group: the others have their responses
         return {"GroupId": group["GroupId"], "Topics": [], "ErrorCode": int(error.error)}
     return {"GroupId": group["GroupId"], "Topics": topics, "ErrorCode": 0}
 
 
-def _topics(ctx: ApiContext, group_id: str, asked: Sequence[Body] | None, by_id: bool) -> list[Body]:
+def _topics(
+    ctx: ApiContext, group_id: str, asked: Sequence[Body] | None, require_stable: bool, by_id: bool
+) -> list[Body]:
     if asked is None:
-        return _all(ctx, ctx.groups.committed(group_id), by_id)
+        return _all(ctx, ctx.groups.fetch_offsets(group_id, None, require_stable), by_id)
     named: list[tuple[str | None, Body]] = []
     for topic in asked:
         view = ctx.topics.get_by_id(topic["TopicId"]) if by_id else None
         named.append((view.name if view is not None else None if by_id else topic["Name"], topic))
     places = [(name, index) for name, topic in named if name is not None for index in topic["PartitionIndexes"]]
-    found = ctx.groups.committed(group_id, places)
+    found = ctx.groups.fetch_offsets(group_id, places, require_stable)
     topics = []
     for name, topic in named:
-        error = Errors.UNKNOWN_TOPIC_ID if name is None else Errors.NONE
-        indexes = topic["PartitionIndexes"]
-        rows = [_partition(index, found.get((name or "", index), NOTHING), error) for index in indexes]
+        if name is None:
+            rows = [_partition(index, NOTHING, Errors.UNKNOWN_TOPIC_ID) for index in topic["PartitionIndexes"]]
+        else:
+            rows = [_fetched(name, index, found) for index in topic["PartitionIndexes"]]
         topics.append({"Name": name or "", "TopicId": topic.get("TopicId", ZERO_ID), "Partitions": rows})
     return topics
 
 
-def _all(ctx: ApiContext, found: Mapping[tuple[str, int], CommittedOffset], by_id: bool) -> list[Body]:
+def _all(ctx: ApiContext, found: FetchedOffsets, by_id: bool) -> list[Body]:
     by_topic: dict[str, list[Body]] = {}
-    for (name, index), value in found.items():
-        by_topic.setdefault(name, []).append(_partition(index, value, Errors.NONE))
+    for name, index in (*found.committed, *found.unstable):
+        by_topic.setdefault(name, []).append(_fetched(name, index, found))
     topics = []
     for name, rows in by_topic.items():
         view = ctx.topics.get(name) if by_id else None
@@ -76,6 +80,11 @@ def _all(ctx: ApiContext, found: Mapping[tuple[str, int], CommittedOffset], by_i
             continue  # deleted just now: it has no id any more
         topics.append({"Name": name, "TopicId": ZERO_ID if view is None else view.topic_id, "Partitions": rows})
     return topics
+
+
+def _fetched(topic: str, index: int, found: FetchedOffsets) -> Body:
+    error = Errors.UNSTABLE_OFFSET_COMMIT if (topic, index) in found.unstable else Errors.NONE
+    return _partition(index, found.committed.get((topic, index), NOTHING), error)
 
 
 def _partition(index: int, value: CommittedOffset, error: Errors) -> Body:

@@ -9,6 +9,8 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import KafkaError
+from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.coordinator.internal_topic import TransactionalProducer
 from kbroker.protocol import codec
 from kbroker.server.context import GROUP_OPERATIONS, Body, RequestContext
 from kbroker.server.kafka_apis import KafkaApis
@@ -318,3 +320,35 @@ def test_how_long_a_note_may_be():
     bench.bench.create("t", 2)
     assert (code(notes[-1]), code("n" * 32_767)) == (-1, 0)  # a record holds no more
     assert bench.groups.restart().coordinator.committed("g")["t", 0].metadata == "n" * 32_767
+
+
+@pytest.mark.parametrize("version", [5, 6, 7, 8, 9, 10])
+def test_offsets_that_a_transaction_may_change(bench, version):
+    """From v7 a client that requires stable offsets gets code 88 per partition, any other the old offset."""
+    producer = TransactionalProducer(7, 0)
+    groups = bench.groups.coordinator
+    groups.commit("g", "", None, -1, {("t", 0): CommittedOffset(3, 2, "old", 5)})
+    groups.commit_transactional("g", "", None, -1, producer, {("t", 0): CommittedOffset(9, 4, "new", 5)})
+    groups.commit_transactional("g", "", None, -1, producer, {("t", 1): CommittedOffset(1, 4, "new", 5)})
+    named = {"TopicId": bench.topic.topic_id} if version >= 10 else {"Name": "t"}
+
+    def fetch(stable: bool, topics: object) -> dict[int, tuple[int, int, str]]:
+        body: Body = {"GroupId": "g", "Topics": topics}
+        if version >= 8:
+            body = {"Groups": [body]}
+        if version >= 7:
+            body["RequireStable"] = stable
+        response = bench.ask("OffsetFetch", version, body)
+        (group,) = response["Groups"] if version >= 8 else (response,)
+        assert group["ErrorCode"] == 0
+        rows = [row for topic in group["Topics"] for row in topic["Partitions"]]
+        return {row["PartitionIndex"]: (row["ErrorCode"], row["CommittedOffset"], row["Metadata"]) for row in rows}
+
+    asked = [{**named, "PartitionIndexes": [0, 1]}]
+    assert fetch(False, asked) == {0: (0, 3, "old"), 1: (0, -1, "")}
+    assert fetch(False, None) == {0: (0, 3, "old")}
+    if version >= 7:
+        assert fetch(True, asked) == {0: (88, -1, ""), 1: (88, -1, "")}
+        assert fetch(True, None) == {0: (88, -1, "")}
+    assert groups.complete_transaction(groups.partition_for("g"), 7, 0, 0, True, 0) == 0
+    assert fetch(True, asked) == {0: (0, 9, "new"), 1: (0, 1, "new")}
