@@ -91,7 +91,7 @@ def attempt(
     try:
         found = find()
         return found(*given) if callable(found) else found
-    except (TypeError, ValueError, *allowed):
+    except (TypeError, ValueError, *allowed):  # type: ignore[misc] # mypy knows no unpacked tuple here
         return None
 
 

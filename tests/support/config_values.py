@@ -137,9 +137,9 @@ def values_of(resource: str, name: str, kind: int, is_read_only: bool) -> list[s
     of_type = {BOOLEAN: _BOOLEANS, DOUBLE: _DOUBLES, INT: _NUMBERS, SHORT: _NUMBERS, LONG: _NUMBERS}.get(kind, _WORDS)
     more = [word for part, words in _OF_KEY.items() if name.endswith(part) for word in words]
     if resource == "broker" and kind != DOUBLE:
-        of_type = [word for word in of_type if word in _OF_BROKER]
+        of_type = tuple(word for word in of_type if word in _OF_BROKER)
     elif resource == "brokers":
-        of_type = [word for word in of_type if word in _OF_BROKERS]
+        of_type = tuple(word for word in of_type if word in _OF_BROKERS)
     return list(dict.fromkeys([*of_type, *more]))
 
 
@@ -219,7 +219,9 @@ class Prober:
 
     def _shown(self, kind: int, of: str, name: str) -> dict[str, Any] | None:
         """The entry once the resource has a value of its own, and the broker has had time to take it in force."""
-        found = self._wait(lambda: self._own(kind, of, name), 0.05 if name in self._hidden else 1)
+        found: dict[str, Any] | None = self._wait(
+            lambda: self._own(kind, of, name), 0.05 if name in self._hidden else 1
+        )
         if found is None or not self._settle_s:
             return found
         time.sleep(IN_FORCE_S)

@@ -123,6 +123,8 @@ class Member:
                         self.on_error(error)
                     else:
                         partition, offset = message.partition(), message.offset()
+                        assert partition is not None
+                        assert offset is not None
                         self.read[partition] = (self.read.get(partition, (offset, offset))[0], offset)
                 if self.read and time.monotonic() >= due:
                     self.commit()

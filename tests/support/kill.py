@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from typing_extensions import Self
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,15 +121,15 @@ def check_partition(partition: int, records: list[tuple[int, bytes]], log: AckLo
     numbers = []
     for expected, (offset, value) in enumerate(records):
         assert offset == expected, f"offset {offset} where {expected} was due"
-        owner, number, _ = value.split(b":", 2)
+        owner, text, _ = value.split(b":", 2)
         assert int(owner) == partition
-        numbers.append(int(number))
+        numbers.append(int(text))
     wrong = [(i, a, b) for i, (a, b) in enumerate(itertools.pairwise(numbers)) if b != a + 1]
     assert not wrong, f"order broken, first at offset {wrong[0][0] + 1}: {wrong[0][2]} after {wrong[0][1]}"
     assert numbers[:1] in ([], [0])
     assert len(numbers) == log.sent[partition]
-    for owner, number, offset in log.acks:
-        if owner == partition:
+    for acknowledged, number, offset in log.acks:
+        if acknowledged == partition:
             assert offset < len(numbers), (
                 f"record {number} acknowledged at {offset}, the partition ends at {len(numbers)}"
             )

@@ -75,7 +75,7 @@ def take_away() -> None:
         for name in names:
             if hasattr(module, name):
                 delattr(module, name)
-    selectors.DefaultSelector = selectors.SelectSelector  # type: ignore[misc]
+    selectors.DefaultSelector = selectors.SelectSelector  # type: ignore[misc, assignment]
     sys.platform = "win32"
 
 

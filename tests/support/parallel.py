@@ -36,7 +36,7 @@ def group_of(nodeid: str) -> str:
     return "kafka" if path.name in FOREIGN else str(path)
 
 
-class Groups(LoadScopeScheduling):
+class Groups(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
     """The scheduler of pytest-xdist that hands out groups."""
 
     def _split_scope(self, nodeid: str) -> str:

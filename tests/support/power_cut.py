@@ -69,6 +69,6 @@ def mounted(image: Path) -> Iterator[Path]:
 
 def mount(image: Path, folder: Path) -> str:
     """Mount a file as a disk; return why that failed, "" if it did not."""
-    command = ["mount", "-o", "loop", image, folder]
+    command: list[str | Path] = ["mount", "-o", "loop", image, folder]
     made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     return "" if made.returncode == 0 else made.stderr.strip() or "mount failed"

@@ -26,6 +26,7 @@ the 16 hexadecimal digits of its bits; every NaN is the same.
 import math
 import struct
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from kbroker._core.clock import VirtualClock
 from kbroker._core.metrics.metric import Metric
@@ -68,7 +69,7 @@ def bits(value: float) -> str:
     return "7ff8000000000000" if math.isnan(value) else struct.pack(">d", value).hex()
 
 
-def stat_of(kind: str, unit: str) -> StatSpec:
+def stat_of(kind: str, unit: Any) -> StatSpec:
     if kind == "rate":
         return Rate(unit=unit)
     if kind == "count_rate":
@@ -79,7 +80,7 @@ def stat_of(kind: str, unit: str) -> StatSpec:
 
 
 def laid_over(given: MetricConfig, named: dict[str, str]) -> MetricConfig:
-    changes: dict[str, object] = {k: int(named[k]) for k in ("samples", "window_ms", "event_window") if k in named}
+    changes: dict[str, Any] = {k: int(named[k]) for k in ("samples", "window_ms", "event_window") if k in named}
     if "record_level" in named:
         changes["record_level"] = named["record_level"]
     for word, quota in (("at_most", Quota.upper), ("at_least", Quota.lower)):
@@ -123,7 +124,7 @@ class SensorScript:
         except ValueError:
             return "refused"
 
-    def _do_sensor(self, named: dict[str, str], name: str) -> None:
+    def _do_sensor(self, named: dict[str, Any], name: str) -> None:
         self._sensors[name] = self._registry.sensor(
             name,
             laid_over(MetricConfig(), named),
@@ -132,7 +133,7 @@ class SensorScript:
             record_level=named.get("level", "INFO"),
         )
 
-    def _do_stat(self, named: dict[str, str], sensor: str, name: str, kind: str) -> str:
+    def _do_stat(self, named: dict[str, Any], sensor: str, name: str, kind: str) -> str:
         config, unit = laid_over(MetricConfig(), named), named.get("unit", "seconds")
         names = [f"{name}.rate", f"{name}.total"] if kind.endswith("meter") else [name]
         if len(names) == 2:
