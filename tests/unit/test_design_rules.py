@@ -255,7 +255,8 @@ def test_serving_does_not_load_numpy() -> None:
     program = (
         "import sys\n"
         "import kbroker.cli, kbroker.server.broker\n"
-        "heavy = sorted(m for m in ('numpy', 'asyncio', 'jinja2', 'pandas', 'pyarrow', 'pyspark') if m in sys.modules)\n"
+        "names = ('numpy', 'asyncio', 'jinja2', 'pandas', 'pyarrow', 'pyspark')\n"
+        "heavy = sorted(name for name in names if name in sys.modules)\n"
         "print(heavy)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
