@@ -1,5 +1,6 @@
 """Compile src/_core/*.pyx as kbroker._core.* and src/kbroker/**/*.pyx in place; what is static is in pyproject.toml."""
 
+import ast
 import hashlib
 import json
 import marshal
@@ -22,6 +23,12 @@ from setuptools.modified import newer_group
 
 SRC, STAGE, KEPT = Path("src"), Path("build/pxd"), Path("build/extensions")
 MESSAGES, TABLES = SRC / "kbroker" / "protocol" / "messages", Path("build/tables")
+# Numbers that Python and Cython share: the Python file is their only source, the .pxd is made of it at build time.
+SHARED_NUMBERS = {
+    SRC / "kbroker/common/errors.py": STAGE / "kbroker/common/_errors.pxd",
+    SRC / "kbroker/protocol/batch_format.py": STAGE / "kbroker/protocol/_batch_format.pxd",
+    SRC / "kbroker/protocol/compression.py": STAGE / "kbroker/protocol/_compression_type.pxd",
+}
 TRACE = os.environ.get("KBROKER_LINETRACE") == "1"  # coverage build
 BOUNDS = os.environ.get("KBROKER_BOUNDS") == "1"  # checked build: every index, every division
 SANITIZE = os.environ.get("KBROKER_SANITIZE", "")  # "address,undefined" or "thread"
@@ -164,11 +171,30 @@ def stage_pxd_tree() -> None:
         if not target.exists() or target.read_bytes() != pxd.read_bytes():
             shutil.copy2(pxd, target)
         keep.add(target)
+    for source, target in SHARED_NUMBERS.items():
+        numbers = "".join(f"    {name} = {number}\n" for name, number in numbers_of(source).items())
+        write_changed(target, f'"""Made from {source.as_posix()} by setup.py."""\n\ncdef enum:\n{numbers}')
+        keep.add(target)
     for folder in [p for p in STAGE.rglob("*") if p.is_dir()]:
         (folder / "__init__.pxd").touch()
         keep.add(folder / "__init__.pxd")
     for stale in [p for p in STAGE.rglob("*.pxd") if p not in keep]:
         stale.unlink()
+
+
+def numbers_of(source: Path) -> dict[str, int]:
+    """Names in capitals to the number that a Python file, or a class of it, assigns: alone or first in a tuple."""
+    module = ast.parse(source.read_text(encoding="utf-8")).body
+    found = {}
+    for statement in [*module, *(s for c in module if isinstance(c, ast.ClassDef) for s in c.body)]:
+        if (
+            isinstance(statement, ast.Assign)
+            and isinstance(name := statement.targets[0], ast.Name)
+            and name.id.isupper()
+        ):
+            value = ast.literal_eval(statement.value)
+            found[name.id] = int(value[0] if isinstance(value, tuple) else value)
+    return found
 
 
 def write_message_tables() -> None:
@@ -184,11 +210,16 @@ def write_message_tables() -> None:
         rows.append(f'{{"{path.name}", TABLE_{number}, {len(table)}}}')
     lines += [f"static const MessageTable MESSAGE_TABLES[] = {{{', '.join(rows)}}};"]
     lines += [f"enum {{ MESSAGE_TABLE_COUNT = {len(rows)} }};", ""]
-    header, text = TABLES / "message_tables.h", "\n".join(lines)
-    if not header.exists() or header.read_text(encoding="ascii") != text:
-        header.parent.mkdir(parents=True, exist_ok=True)
-        header.write_text(text, encoding="ascii")
+    header = TABLES / "message_tables.h"
+    write_changed(header, "\n".join(lines))
     HEADERS.append(header)
+
+
+def write_changed(path: Path, text: str) -> None:
+    """Write a file, but leave one that holds `text` already alone: its time decides what is compiled again."""
+    if not path.exists() or path.read_text(encoding="ascii") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="ascii")
 
 
 def interned(value: object) -> object:

@@ -1,6 +1,7 @@
 """Rules of the design that a compiler does not check, looked up in the sources."""
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.common.errors import Errors
+from kbroker.protocol import batch_format
+from kbroker.protocol.compression import CompressionType
 
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src"
@@ -271,9 +274,34 @@ def test_locked_versions_are_exact_and_name_no_host() -> None:
             assert re.fullmatch(r"[\w.-]+==[\w.]+(; python_version [<>]=? \"3\.\d+\")?", line), line
 
 
-def test_native_error_codes_are_those_of_the_protocol() -> None:
-    """A code that native code answers has the number that Errors gives its name."""
-    text = (SRC / "kbroker" / "common" / "_errors.pxd").read_text(encoding="utf-8")
-    named = {name: int(code) for name, code in re.findall(r"^    ([A-Z_]+) = (-?\d+)$", text, re.MULTILINE)}
-    assert len(named) > 20
-    assert named == {name: Errors[name].value for name in named}
+def cdef_enums(text: str) -> dict[str, int]:
+    """The names that the `cdef enum`s of a source give a literal number."""
+    return {
+        name: int(number, 0)
+        for block in re.findall(r"^(?:cdef|cpdef) enum\b[^\n]*:\n((?:[ \t]+[^\n]*\n|\n)+)", text, re.MULTILINE)
+        for name, number in re.findall(r"^\s+([A-Z_0-9]+) = (-?\w+)\s*$", without_comments(block), re.MULTILINE)
+        if re.fullmatch(r"-?(?:0x)?[0-9a-fA-F]+", number)
+    }
+
+
+def test_shared_numbers_have_one_source() -> None:
+    """No native source numbers an error code, a codec or a batch's parts again: setup.py makes their .pxd."""
+    shared = {*Errors.__members__, *CompressionType.__members__, *(n for n in vars(batch_format) if n.isupper())}
+    native = {path: cdef_enums(path.read_text(encoding="utf-8")) for path in sources(".pyx", ".pxd")}
+    assert sum(len(numbers) for numbers in native.values()) > 100  # the search finds enums
+    assert [f"{relative(path)}: {name}" for path, numbers in native.items() for name in shared & numbers.keys()] == []
+
+
+# One event loop in four files: the loop calls what happens to a channel, which reads and changes the loop.
+EVENT_LOOP = re.compile(r"kbroker\._core\.network\.(?:event_loop|channel_(?:lifecycle|reader|writer))")
+
+
+def test_cimports_have_no_cycle() -> None:
+    """Compiled modules depend on each other in one direction, inside a package too; the event loop's count as one."""
+    uses: dict[str, set[str]] = {}
+    for path in sources(".pyx", ".pxd"):
+        found = re.findall(r"^\s*(?:from|cimport)\s+(kbroker[\w.]*)(?=\s+cimport|\s*$)", path.read_text(), re.MULTILINE)
+        here, *others = (EVENT_LOOP.sub("kbroker._core.network.event_loop", name) for name in (dotted(path), *found))
+        uses.setdefault(here, set()).update(set(others) - {here})
+    assert sum(map(len, uses.values())) > 300  # the search finds cimports
+    list(graphlib.TopologicalSorter(uses).static_order())

@@ -10,9 +10,9 @@ import click
 
 from kbroker.cli.options import bootstrap_option, connect, json_option
 from kbroker.cli.output import note, print_json
+from kbroker.protocol.compression import CompressionType
 
 ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 READ_BYTES = 1 << 16
 
 
@@ -33,7 +33,11 @@ READ_BYTES = 1 << 16
     "--partition", type=click.IntRange(min=0), help="Send to this partition.  [default: by key, else round-robin]"
 )
 @click.option(
-    "--codec", type=click.Choice(CODECS), default="none", show_default=True, help="Compression of the batches."
+    "--codec",
+    type=click.Choice([codec.name.lower() for codec in CompressionType]),
+    default="none",
+    show_default=True,
+    help="Compression of the batches.",
 )
 @click.option(
     "--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Replicas that must acknowledge."

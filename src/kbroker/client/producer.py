@@ -10,12 +10,13 @@ from kbroker.client.connection import Body
 from kbroker.client.partitioner import StickyPartitions, partition_of_key
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.protocol._arrow_rows import ArrowRows
+from kbroker.protocol.compression import CompressionType
 from kbroker.protocol.records import RecordBatchBuilder
 
 PRODUCE, INIT_PRODUCER_ID = 0, 22
 MAX_PRODUCE_VERSION = 12  # from 13 on topics are named by id, and an id needs Metadata v10
 ACKS_ALL = -1
-CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+CODECS = {codec.name.lower(): codec.value for codec in CompressionType}
 
 Header = tuple[str, bytes | None]
 TopicPartition = tuple[str, int]

@@ -28,12 +28,14 @@ from kbroker.log.segment._segment cimport LogSegment, segment_note_append, segme
 from kbroker.log.segment._txn_index cimport txn_index_append
 from kbroker.log._validate cimport BatchCheck, accept_prevalidated_batch, validate_batch, whole_batch_bytes
 from kbroker.log._watermarks cimport advance_watermarks
-from kbroker.protocol._records cimport BATCH_HEADER_BYTES
+from kbroker.protocol._batch_format cimport (
+    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_HEADER_BYTES, CONTROL_BIT, CRC_AT, CRC_FROM, LENGTH_AT,
+    LENGTH_FROM, MAGIC_AT, MAX_TIMESTAMP_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORD_COUNT_AT, TRANSACTIONAL_BIT,
+)
 
 cdef enum:
     MAX_BATCHES = 1024          # of one internal append
     END_MARKER_BYTES = 78       # header 61, then one record: length, attributes, two deltas, key 4, value 6, headers
-    END_MARKER_ATTRIBUTES = 48  # transactional, control
 
 
 cdef inline void refuse(AppendResult *out, int16_t error, const char *message) noexcept nogil:
@@ -310,21 +312,21 @@ cdef void build_end_marker(char *batch, int64_t producer_id, int16_t producer_ep
                            bint is_commit, int64_t now_ms) noexcept nogil:
     cdef char *record = batch + BATCH_HEADER_BYTES
     memset(batch, 0, END_MARKER_BYTES)
-    store_32(batch + 8, END_MARKER_BYTES - 12)
-    batch[16] = 2
-    store_16(batch + 21, END_MARKER_ATTRIBUTES)
-    store_64(batch + 27, now_ms)
-    store_64(batch + 35, now_ms)
-    store_64(batch + 43, producer_id)
-    store_16(batch + 51, producer_epoch)
-    store_32(batch + 53, -1)                    # no sequence
-    store_32(batch + 57, 1)
+    store_32(batch + LENGTH_AT, END_MARKER_BYTES - LENGTH_FROM)
+    batch[MAGIC_AT] = 2
+    store_16(batch + ATTRIBUTES_AT, TRANSACTIONAL_BIT | CONTROL_BIT)
+    store_64(batch + BASE_TIMESTAMP_AT, now_ms)
+    store_64(batch + MAX_TIMESTAMP_AT, now_ms)
+    store_64(batch + PRODUCER_ID_AT, producer_id)
+    store_16(batch + PRODUCER_EPOCH_AT, producer_epoch)
+    store_32(batch + BASE_SEQUENCE_AT, -1)                    # no sequence
+    store_32(batch + RECORD_COUNT_AT, 1)
     record[0] = 32                              # varints: 16 bytes follow, 4 of key, 6 of value
     record[4] = 8
     store_16(record + 7, 1 if is_commit else 0)
     record[9] = 12
     store_32(record + 12, coordinator_epoch)
-    store_32(batch + 17, crc32c(0, batch + 21, END_MARKER_BYTES - 21))
+    store_32(batch + CRC_AT, crc32c(0, batch + CRC_FROM, END_MARKER_BYTES - CRC_FROM))
 
 
 cdef void partition_append_end_marker(Partition *partition, int64_t producer_id, int16_t producer_epoch,

@@ -17,14 +17,12 @@ from kbroker.log.segment._segment cimport (
     segment_list_retain, segment_open, segment_release, segment_retain,
 )
 from kbroker.log.segment._txn_index cimport txn_index_collect
-from kbroker.protocol._compression cimport batch_decompress
-from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, RecordView, record_next
+from kbroker.protocol._batch_format cimport BATCH_HEADER_BYTES, CODEC_MASK, LOG_APPEND_TIME_BIT
+from kbroker.protocol._records cimport BatchHeader, RecordView, batch_decompress, record_next
 
 cdef enum:
     READ_TRIES = 4
     UNPACK_CAP_BYTES = 268435456
-    CODEC_MASK = 7
-    LOG_APPEND_TIME_BIT = 8
 
 
 cdef SegmentList *view_and_recent(Partition *partition, int64_t offset, RecentAppend *recent) noexcept nogil:

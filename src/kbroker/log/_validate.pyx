@@ -15,17 +15,15 @@ from kbroker.common._errors cimport (
 from kbroker.log._config cimport LogConfig
 from kbroker.log.producers._producer_state cimport BatchFacts
 from kbroker.log.producers._verification cimport NOT_VERIFIED
-from kbroker.protocol._compression cimport batch_decompress, batch_recompress
+from kbroker.protocol._batch_format cimport (
+    ATTRIBUTES_AT, BATCH_HEADER_BYTES, CODEC_MASK, CONTROL_BIT, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT,
+)
+from kbroker.protocol._compression_type cimport ZSTD
 from kbroker.protocol._records cimport (
-    BATCH_HEADER_BYTES, BatchHeader, RecordView, batch_crc_ok, batch_parse, record_next,
+    BatchHeader, RecordView, batch_crc_ok, batch_decompress, batch_parse, batch_recompress, record_next,
 )
 
 cdef enum:
-    CODEC_MASK = 7
-    CODEC_ZSTD = 4
-    LOG_APPEND_TIME_BIT = 8
-    TRANSACTIONAL_BIT = 16
-    CONTROL_BIT = 32
     LEGACY_OVERHEAD = 14        # smallest size field of any format
     UP_TO_MAGIC = 17
     MAX_BAD_RECORDS = 8192      # Kafka names all; a response must not be many times larger than its request
@@ -191,7 +189,7 @@ cdef void make_storable(char *data, BatchHeader *header, const char *unpacked, i
         attributes |= LOG_APPEND_TIME_BIT
         max_timestamp = now_ms
     if attributes != header.attributes or max_timestamp != header.max_timestamp_ms:
-        store_16(data + 21, attributes)
+        store_16(data + ATTRIBUTES_AT, attributes)
         store_64(data + 35, max_timestamp)
         header.attributes = attributes
         header.max_timestamp_ms = max_timestamp
@@ -222,8 +220,8 @@ cdef void validate_batch(char *data, int64_t size_bytes, Clock *clock, int64_t n
         return
     out.taken_bytes = out.size_bytes = total
     if is_client:
-        codec = (<unsigned char>data[22]) & CODEC_MASK if total >= BATCH_HEADER_BYTES else 0
-        if codec == CODEC_ZSTD and api_version < 7:
+        codec = (<unsigned char>data[ATTRIBUTES_AT + 1]) & CODEC_MASK if total >= BATCH_HEADER_BYTES else 0
+        if codec == ZSTD and api_version < 7:
             refuse(out, UNSUPPORTED_COMPRESSION_TYPE,
                    b"Produce requests below version 7 must not use ZStandard compression")
             return
@@ -245,7 +243,7 @@ cdef void validate_batch(char *data, int64_t size_bytes, Clock *clock, int64_t n
         refuse(out, CORRUPT_MESSAGE, b"Record batch is corrupt: checksum or size do not match")
         return
     codec = header.attributes & CODEC_MASK
-    if codec > CODEC_ZSTD:
+    if codec > ZSTD:
         refuse(out, UNKNOWN_SERVER_ERROR, b"Unknown compression codec")
         return
     if is_client:

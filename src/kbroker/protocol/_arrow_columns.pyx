@@ -9,10 +9,11 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
+from kbroker.protocol._batch_format cimport (
+    BATCH_HEADER_BYTES, CODEC_MASK, CONTROL_BIT, LENGTH_FROM, LOG_APPEND_TIME_BIT, MAGIC_AT)
 from kbroker.protocol._columns cimport Vector, array_of, vector_reserve
-from kbroker.protocol._compression cimport batch_decompress
 from kbroker.protocol._records cimport (
-    BATCH_HEADER_BYTES, BatchHeader, HeaderView, RecordView, batch_crc_ok, batch_parse, header_next, record_next)
+    BatchHeader, HeaderView, RecordView, batch_crc_ok, batch_decompress, batch_parse, header_next, record_next)
 
 from kbroker.common.errors import Errors, ProtocolError
 from kbroker.protocol._records import DEFAULT_CAP_BYTES, corrupt
@@ -24,11 +25,6 @@ cdef enum:
     BIT_KEY = 8
     BIT_VALUE = 16
     BIT_HEADERS = 32
-    CODEC_MASK = 7
-    LOG_APPEND_TIME = 8
-    CONTROL = 0x20
-    MAGIC_AT = 16               # in every message format
-    LENGTH_FROM = 12
     SMALLEST_RECORD_BYTES = 7   # seven varints of a byte each, the length and the attributes among them
     MS_MAX = 9223372036854775   # above it microseconds overflow
     OK = 0
@@ -182,7 +178,7 @@ cdef class ArrowColumns:
                     if not batch_crc_ok(at, &header):
                         status = BAD_CRC
                         break
-                    if not header.attributes & CONTROL:
+                    if not header.attributes & CONTROL_BIT:
                         status = self.add_batch(at, &header, from_offset, until_offset, cap_bytes)
                         if status != OK:
                             break
@@ -213,7 +209,7 @@ cdef class ArrowColumns:
         cdef char *owned = NULL
         cdef const char *records = data + BATCH_HEADER_BYTES
         cdef int64_t size = <int64_t>header.batch_length + LENGTH_FROM - BATCH_HEADER_BYTES, position = 0, micros
-        cdef int32_t status, _i, timestamp_type = (header.attributes & LOG_APPEND_TIME) != 0
+        cdef int32_t status, _i, timestamp_type = (header.attributes & LOG_APPEND_TIME_BIT) != 0
         cdef int64_t rows = header.record_count
         cdef int result = OK
         cdef RecordView record

@@ -11,10 +11,15 @@ from libc.string cimport memcpy, memset
 
 from kbroker._core.codec.bytes cimport put_varlong, store_16, store_32, store_64, varlong_bytes
 from kbroker._core.codec.crc32c cimport crc32c
+from kbroker.protocol._batch_format cimport (
+    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_HEADER_BYTES, CODEC_MASK, CONTROL_BIT, CRC_AT,
+    CRC_FROM, LAST_OFFSET_DELTA_AT, LENGTH_AT, LENGTH_FROM, LOG_APPEND_TIME_BIT, MAGIC_AT, MAX_TIMESTAMP_AT,
+    PARTITION_LEADER_EPOCH_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORD_COUNT_AT, TRANSACTIONAL_BIT,
+)
 from kbroker.protocol._columns cimport Vector, vector_reserve
-from kbroker.protocol._compression cimport CODEC_LEVEL, ZSTD, compress
-from kbroker.protocol._records cimport (
-    BATCH_HEADER_BYTES, CONTROL, CRC_FROM, LENGTH_FROM, LOG_APPEND_TIME, TRANSACTIONAL)
+from kbroker.protocol._compression cimport CODEC_LEVEL, compress
+from kbroker.protocol._compression_type cimport ZSTD
+from kbroker.protocol._records cimport BatchHeader
 
 
 # ---------------------------------------------------------------- records, encoded
@@ -107,8 +112,8 @@ cdef class RecordBatchBuilder:
         if compression < 0 or compression > ZSTD:
             raise ValueError(f"compression must be 0 to 4, got {compression}")
         header.base_offset, header.leader_epoch = base_offset, leader_epoch
-        header.attributes = <int16_t>(compression | LOG_APPEND_TIME * log_append_time
-                                      | TRANSACTIONAL * transactional | CONTROL * control)
+        header.attributes = <int16_t>(compression | LOG_APPEND_TIME_BIT * log_append_time
+                                      | TRANSACTIONAL_BIT * transactional | CONTROL_BIT * control)
         header.producer_id, header.producer_epoch = producer_id, producer_epoch
         header.base_sequence = base_sequence
         header.base_timestamp_ms = header.max_timestamp_ms = -1
@@ -197,7 +202,7 @@ cdef class RecordBatchBuilder:
                 raise ValueError(f"last_offset_delta must be >= {last}, got {last_offset_delta}")
             last = last_offset_delta
         cdef bytes records = PyBytes_FromStringAndSize(<char *>self.draft.data, self.draft.size)
-        records = compress(self.draft.header.attributes & 7, records, CODEC_LEVEL)
+        records = compress(self.draft.header.attributes & CODEC_MASK, records, CODEC_LEVEL)
         cdef int64_t size = PyBytes_GET_SIZE(records)
         if size > INT32_MAX - BATCH_HEADER_BYTES:
             raise OverflowError("batch above 2 GiB")
@@ -205,18 +210,18 @@ cdef class RecordBatchBuilder:
         cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(out)
         memcpy(at + BATCH_HEADER_BYTES, PyBytes_AS_STRING(records), size)
         store_64(at, self.draft.header.base_offset)
-        store_32(at + 8, (BATCH_HEADER_BYTES - LENGTH_FROM + size))
-        store_32(at + 12, self.draft.header.leader_epoch)
-        at[16] = 2
-        store_16(at + 21, self.draft.header.attributes)
-        store_32(at + 23, last)
-        store_64(at + 27, self.draft.header.base_timestamp_ms)
-        store_64(at + 35, self.draft.header.max_timestamp_ms)
-        store_64(at + 43, self.draft.header.producer_id)
-        store_16(at + 51, self.draft.header.producer_epoch)
-        store_32(at + 53, self.draft.header.base_sequence)
-        store_32(at + 57, self.draft.header.record_count)
-        store_32(at + 17, crc32c(0, <char *>at + CRC_FROM, BATCH_HEADER_BYTES - CRC_FROM + size))
+        store_32(at + LENGTH_AT, (BATCH_HEADER_BYTES - LENGTH_FROM + size))
+        store_32(at + PARTITION_LEADER_EPOCH_AT, self.draft.header.leader_epoch)
+        at[MAGIC_AT] = 2
+        store_16(at + ATTRIBUTES_AT, self.draft.header.attributes)
+        store_32(at + LAST_OFFSET_DELTA_AT, last)
+        store_64(at + BASE_TIMESTAMP_AT, self.draft.header.base_timestamp_ms)
+        store_64(at + MAX_TIMESTAMP_AT, self.draft.header.max_timestamp_ms)
+        store_64(at + PRODUCER_ID_AT, self.draft.header.producer_id)
+        store_16(at + PRODUCER_EPOCH_AT, self.draft.header.producer_epoch)
+        store_32(at + BASE_SEQUENCE_AT, self.draft.header.base_sequence)
+        store_32(at + RECORD_COUNT_AT, self.draft.header.record_count)
+        store_32(at + CRC_AT, crc32c(0, <char *>at + CRC_FROM, BATCH_HEADER_BYTES - CRC_FROM + size))
         return out
 
 

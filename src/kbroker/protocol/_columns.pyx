@@ -11,15 +11,13 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
-from kbroker.protocol._compression cimport batch_decompress
+from kbroker.protocol._batch_format cimport BATCH_HEADER_BYTES, CODEC_MASK, CONTROL_BIT, LENGTH_FROM
 from kbroker.protocol._records cimport (
-    BATCH_HEADER_BYTES, BatchHeader, HeaderView, RecordView, batch_crc_ok, batch_parse, header_next, record_next)
+    BatchHeader, HeaderView, RecordView, batch_crc_ok, batch_decompress, batch_parse, header_next, record_next)
 
 from kbroker.protocol._records import DEFAULT_CAP_BYTES, corrupt
 
 cdef enum:
-    CODEC_MASK = 7
-    CONTROL = 0x20
     OK = 0
     NO_MEMORY = 1
     CUT = 2
@@ -135,7 +133,7 @@ cdef int add_record(Columns_ *c, RecordView *record, const char *end) noexcept n
 cdef int add_batch(Columns_ *c, const char *data, BatchHeader *header, int64_t min_offset, int64_t *cap) noexcept nogil:
     cdef char *owned = NULL
     cdef const char *records = data + BATCH_HEADER_BYTES
-    cdef int64_t size = <int64_t>header.batch_length + 12 - BATCH_HEADER_BYTES, position = 0
+    cdef int64_t size = <int64_t>header.batch_length + LENGTH_FROM - BATCH_HEADER_BYTES, position = 0
     cdef RecordView record
     cdef int32_t _i, status
     cdef int result = OK
@@ -169,20 +167,20 @@ cdef int add_batches(Columns_ *c, const char *data, int64_t size, int64_t min_of
         if not batch_parse(data + position, size - position, &header):
             return CUT
         c.bad_offset = header.base_offset
-        if header.batch_length < BATCH_HEADER_BYTES - 12:
+        if header.batch_length < BATCH_HEADER_BYTES - LENGTH_FROM:
             return BAD_LENGTH
-        if <int64_t>header.batch_length + 12 > size - position:
+        if <int64_t>header.batch_length + LENGTH_FROM > size - position:
             return CUT
         if header.magic != 2:
             return BAD_MAGIC
         if not batch_crc_ok(data + position, &header):
             return BAD_CRC
-        if include_control or not header.attributes & CONTROL:
+        if include_control or not header.attributes & CONTROL_BIT:
             result = add_batch(c, data + position, &header, min_offset, &cap)
             if result != OK:
                 return result
         c.next_offset = header.base_offset + header.last_offset_delta + 1
-        position += <int64_t>header.batch_length + 12
+        position += <int64_t>header.batch_length + LENGTH_FROM
     return OK
 
 

@@ -10,9 +10,8 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
-from kbroker._core.codec.bytes cimport load_i32, store_32
-from kbroker._core.codec.crc32c cimport crc32c
-from kbroker.protocol._records cimport BATCH_HEADER_BYTES, CRC_FROM, LENGTH_FROM, BatchHeader
+from kbroker._core.codec.bytes cimport load_i32
+from kbroker.protocol._compression_type cimport GZIP, LZ4, NONE, SNAPPY, ZSTD
 
 cdef enum:
     FIRST_STEP_BYTES = 1 << 16      # output room of the first try; each further step has four times the room
@@ -27,27 +26,25 @@ cdef enum:
 
 # ---------------------------------------------------------------------------------------------- decompression
 
-cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64_t cap_bytes, char **out,
-                              int64_t *out_bytes) noexcept nogil:
-    cdef int64_t size = <int64_t>header.batch_length + LENGTH_FROM - BATCH_HEADER_BYTES
-    cdef int codec = header.attributes & 7
+cdef int32_t records_decompress(int codec, const char *packed, int64_t packed_bytes, int64_t cap_bytes, char **out,
+                                int64_t *out_bytes) noexcept nogil:
     cdef int32_t status
     out[0] = NULL
     out_bytes[0] = 0
-    if size < 0 or codec > ZSTD:
+    if packed_bytes < 0 or codec < 0 or codec > ZSTD:
         return -1
-    if codec == 0:
-        if size > cap_bytes:
+    if codec == NONE:
+        if packed_bytes > cap_bytes:
             return -2
-        out[0] = <char *>malloc(size + 1)
+        out[0] = <char *>malloc(packed_bytes + 1)
         if out[0] is NULL:
             return -2
-        memcpy(out[0], data + BATCH_HEADER_BYTES, size)
-        out_bytes[0] = size
+        memcpy(out[0], packed, packed_bytes)
+        out_bytes[0] = packed_bytes
         return 0
     with gil:
         try:
-            status = decompress(codec, data + BATCH_HEADER_BYTES, size, cap_bytes, out, out_bytes)
+            status = decompress(codec, packed, packed_bytes, cap_bytes, out, out_bytes)
         except MemoryError:
             status = -2
         except BaseException:
@@ -216,7 +213,7 @@ cdef int32_t decompress_xerial(decoder, const char *data, int64_t size, int64_t 
 # ---------------------------------------------------------------------------------------------- compression
 
 cdef bytes compress(int codec, bytes records, int32_t level):
-    if codec == 0:
+    if codec == NONE:
         return records
     import cramjam
 
@@ -239,47 +236,37 @@ cdef bytes compress(int codec, bytes records, int32_t level):
     return b"".join(out)
 
 
-cdef int32_t batch_recompress(const char *data, const char *records, int64_t records_bytes, int codec, int32_t level,
-                              char **out, int64_t *out_bytes) noexcept nogil:
-    cdef int64_t size = records_bytes
-    cdef int32_t status = 0
+cdef int32_t records_compress(int codec, int32_t level, const char *records, int64_t records_bytes,
+                              int64_t reserved_bytes, char **out, int64_t *packed_bytes) noexcept nogil:
     out[0] = NULL
-    out_bytes[0] = 0
-    if codec < 0 or codec > ZSTD or records_bytes < 0 or records_bytes > INT32_MAX - BATCH_HEADER_BYTES:
+    packed_bytes[0] = 0
+    if codec < 0 or codec > ZSTD or records_bytes < 0 or records_bytes > INT32_MAX - reserved_bytes:
         return -1
-    if codec == 0:
-        out[0] = <char *>malloc(BATCH_HEADER_BYTES + size)
-        if out[0] is NULL:
-            return -2
-        memcpy(out[0] + BATCH_HEADER_BYTES, records, size)
-    else:
+    if codec != NONE:
         with gil:
             try:
-                status = compress_behind_header(codec, level, records, records_bytes, out, &size)
+                return compress_behind(codec, level, records, records_bytes, reserved_bytes, out, packed_bytes)
             except MemoryError:
-                status = -2
+                return -2
             except BaseException:
-                status = -1
-    if status != 0:
-        return status
-    memcpy(out[0], data, BATCH_HEADER_BYTES)
-    store_32(out[0] + 8, (BATCH_HEADER_BYTES - LENGTH_FROM + size))
-    out[0][22] = <char>((data[22] & ~7) | codec)
-    size += BATCH_HEADER_BYTES
-    store_32(out[0] + 17, crc32c(0, out[0] + CRC_FROM, size - CRC_FROM))
-    out_bytes[0] = size
+                return -1
+    out[0] = <char *>malloc(reserved_bytes + records_bytes)
+    if out[0] is NULL:
+        return -2
+    memcpy(out[0] + reserved_bytes, records, records_bytes)
+    packed_bytes[0] = records_bytes
     return 0
 
 
-cdef int32_t compress_behind_header(int codec, int32_t level, const char *records, int64_t records_bytes, char **out,
-                                    int64_t *packed_bytes) except? -9:
+cdef int32_t compress_behind(int codec, int32_t level, const char *records, int64_t records_bytes,
+                             int64_t reserved_bytes, char **out, int64_t *packed_bytes) except? -9:
     cdef bytes packed = compress(codec, PyBytes_FromStringAndSize(records, records_bytes), level)
     cdef int64_t size = PyBytes_GET_SIZE(packed)
-    if size > INT32_MAX - BATCH_HEADER_BYTES:
+    if size > INT32_MAX - reserved_bytes:
         return -2
-    out[0] = <char *>malloc(BATCH_HEADER_BYTES + size)
+    out[0] = <char *>malloc(reserved_bytes + size)
     if out[0] is NULL:
         return -2
-    memcpy(out[0] + BATCH_HEADER_BYTES, PyBytes_AS_STRING(packed), size)
+    memcpy(out[0] + reserved_bytes, PyBytes_AS_STRING(packed), size)
     packed_bytes[0] = size
     return 0

@@ -2,15 +2,6 @@
 from cpython.buffer cimport Py_buffer
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t
 
-cdef enum:
-    BATCH_HEADER_BYTES = 61
-    LENGTH_FROM = 12            # batch_length counts from here
-    CRC_FROM = 21               # the checksum covers attributes to end
-    LOG_APPEND_TIME = 0x08      # of the attributes, like the next three
-    TRANSACTIONAL = 0x10
-    CONTROL = 0x20
-    DELETE_HORIZON = 0x40
-
 cdef struct BatchHeader:
     int64_t base_offset
     int32_t batch_length        # total is batch_length + 12
@@ -51,6 +42,16 @@ cdef int32_t record_next(const char *records, int64_t size_bytes, int64_t *posit
                          RecordView *out) noexcept nogil
 # The header at `at` of a record that record_next accepted; returns the place of the next one, NULL when malformed.
 cdef const char *header_next(const char *at, const char *end, HeaderView *out) noexcept nogil
+
+# Decompress the records of a batch into a malloc'ed buffer, in bounded steps, up to cap_bytes.
+# Takes the GIL for a library's call. 0 ok; -1 undecodable or unknown codec; -2 over the cap.
+cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64_t cap_bytes, char **out,
+                              int64_t *out_bytes) noexcept nogil
+# The batch that begins at data with its records (given uncompressed) packed by another codec, in a malloc'ed buffer:
+# length, codec bits and checksum are set. Takes the GIL for a library's call.
+# 0 ok; -1 no such codec, or the library failed; -2 out of memory.
+cdef int32_t batch_recompress(const char *data, const char *records, int64_t records_bytes, int codec, int32_t level,
+                              char **out, int64_t *out_bytes) noexcept nogil
 
 cdef class RecordBatch:         # Python's view of one batch; immutable
     cdef:

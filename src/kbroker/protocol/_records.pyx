@@ -8,10 +8,17 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int8_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
+from libc.string cimport memcpy
 
-from kbroker._core.codec.bytes cimport get_varint, get_varlong, load_i16, load_i32, load_i64, load_u32
+from kbroker._core.codec.bytes cimport get_varint, get_varlong, load_i16, load_i32, load_i64, load_u32, store_32
 from kbroker._core.codec.crc32c cimport crc32c
-from kbroker.protocol._compression cimport batch_decompress
+from kbroker.protocol._batch_format cimport (
+    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_HEADER_BYTES, CODEC_MASK, CONTROL_BIT, CRC_AT,
+    CRC_FROM, DELETE_HORIZON_BIT, LAST_OFFSET_DELTA_AT, LENGTH_AT, LENGTH_FROM, LOG_APPEND_TIME_BIT, MAGIC_AT,
+    MAX_TIMESTAMP_AT, PARTITION_LEADER_EPOCH_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORD_COUNT_AT,
+    TRANSACTIONAL_BIT,
+)
+from kbroker.protocol._compression cimport records_compress, records_decompress
 
 from kbroker.common.errors import Errors, ProtocolError
 
@@ -24,18 +31,18 @@ cdef bint batch_parse(const char *data, int64_t size_bytes, BatchHeader *out) no
     if size_bytes < BATCH_HEADER_BYTES:
         return False
     out.base_offset = load_i64(data)
-    out.batch_length = load_i32(data + 8)
-    out.leader_epoch = load_i32(data + 12)
-    out.magic = <int8_t>data[16]
-    out.crc = load_u32(data + 17)
-    out.attributes = load_i16(data + 21)
-    out.last_offset_delta = load_i32(data + 23)
-    out.base_timestamp_ms = load_i64(data + 27)
-    out.max_timestamp_ms = load_i64(data + 35)
-    out.producer_id = load_i64(data + 43)
-    out.producer_epoch = load_i16(data + 51)
-    out.base_sequence = load_i32(data + 53)
-    out.record_count = load_i32(data + 57)
+    out.batch_length = load_i32(data + LENGTH_AT)
+    out.leader_epoch = load_i32(data + PARTITION_LEADER_EPOCH_AT)
+    out.magic = <int8_t>data[MAGIC_AT]
+    out.crc = load_u32(data + CRC_AT)
+    out.attributes = load_i16(data + ATTRIBUTES_AT)
+    out.last_offset_delta = load_i32(data + LAST_OFFSET_DELTA_AT)
+    out.base_timestamp_ms = load_i64(data + BASE_TIMESTAMP_AT)
+    out.max_timestamp_ms = load_i64(data + MAX_TIMESTAMP_AT)
+    out.producer_id = load_i64(data + PRODUCER_ID_AT)
+    out.producer_epoch = load_i16(data + PRODUCER_EPOCH_AT)
+    out.base_sequence = load_i32(data + BASE_SEQUENCE_AT)
+    out.record_count = load_i32(data + RECORD_COUNT_AT)
     return True
 
 
@@ -82,7 +89,7 @@ cdef int32_t record_next(const char *records, int64_t size_bytes, int64_t *posit
     if taken == 0:
         return -1
     at += taken
-    if header.attributes & LOG_APPEND_TIME:
+    if header.attributes & LOG_APPEND_TIME_BIT:
         out.timestamp_ms = header.max_timestamp_ms
     else:
         out.timestamp_ms = <int64_t>(<uint64_t>header.base_timestamp_ms + <uint64_t>timestamp_delta)
@@ -121,6 +128,29 @@ cdef const char *header_next(const char *at, const char *end, HeaderView *out) n
     if at is NULL or out.key_bytes < 0:
         return NULL
     return read_blob(at, end, &out.value, &out.value_bytes)
+
+
+cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64_t cap_bytes, char **out,
+                              int64_t *out_bytes) noexcept nogil:
+    cdef int64_t size = <int64_t>header.batch_length + LENGTH_FROM - BATCH_HEADER_BYTES
+    cdef int codec = header.attributes & CODEC_MASK
+    return records_decompress(codec, data + BATCH_HEADER_BYTES, size, cap_bytes, out, out_bytes)
+
+
+cdef int32_t batch_recompress(const char *data, const char *records, int64_t records_bytes, int codec, int32_t level,
+                              char **out, int64_t *out_bytes) noexcept nogil:
+    cdef int64_t size = 0
+    cdef int32_t status = records_compress(codec, level, records, records_bytes, BATCH_HEADER_BYTES, out, &size)
+    out_bytes[0] = 0
+    if status != 0:
+        return status
+    memcpy(out[0], data, BATCH_HEADER_BYTES)
+    size += BATCH_HEADER_BYTES
+    store_32(out[0] + LENGTH_AT, size - LENGTH_FROM)
+    out[0][ATTRIBUTES_AT + 1] = <char>((data[ATTRIBUTES_AT + 1] & ~CODEC_MASK) | codec)
+    store_32(out[0] + CRC_AT, crc32c(0, out[0] + CRC_FROM, size - CRC_FROM))
+    out_bytes[0] = size
+    return 0
 
 
 # ---------------------------------------------------------------------------------------------- Python
@@ -180,23 +210,23 @@ cdef class RecordBatch:
     @property
     def compression(self):
         """Number of the codec; 5 to 7 are undefined."""
-        return self.header.attributes & 7
+        return self.header.attributes & CODEC_MASK
 
     @property
     def is_log_append_time(self):
-        return self.header.attributes & LOG_APPEND_TIME != 0
+        return self.header.attributes & LOG_APPEND_TIME_BIT != 0
 
     @property
     def is_transactional(self):
-        return self.header.attributes & TRANSACTIONAL != 0
+        return self.header.attributes & TRANSACTIONAL_BIT != 0
 
     @property
     def is_control(self):
-        return self.header.attributes & CONTROL != 0
+        return self.header.attributes & CONTROL_BIT != 0
 
     @property
     def has_delete_horizon(self):
-        return self.header.attributes & DELETE_HORIZON != 0
+        return self.header.attributes & DELETE_HORIZON_BIT != 0
 
     @property
     def base_timestamp_ms(self):
@@ -249,7 +279,7 @@ cdef class RecordBatch:
         if not batch_crc_ok(self.data, &self.header):
             raise corrupt("wrong checksum", self.header.base_offset)
         at = self.data + BATCH_HEADER_BYTES
-        if self.header.attributes & 7:
+        if self.header.attributes & CODEC_MASK:
             with nogil:
                 status = batch_decompress(self.data, &self.header, cap_bytes, &owned, &size)
             if status == -2:
@@ -298,7 +328,7 @@ def batch_at(data, int64_t position=0):
     batch.data = <const char *>batch.buffer.buf + position
     cdef int64_t left = batch.buffer.len - position, length
     if left >= LENGTH_FROM:
-        length = load_i32(batch.data + 8)
+        length = load_i32(batch.data + LENGTH_AT)
         if length < BATCH_HEADER_BYTES - LENGTH_FROM:
             raise corrupt(f"batch length {length} is below a header's {BATCH_HEADER_BYTES - LENGTH_FROM}")
     if not batch_parse(batch.data, left, &batch.header):

@@ -18,19 +18,18 @@ from kbroker.log.producers._producer_state cimport AbortedTxn, BatchFacts, Produ
 from kbroker.log._validate cimport batch_facts
 from kbroker.log.segment._segment cimport SegmentList, segment_list_floor
 from kbroker.log.segment._txn_index cimport txn_index_collect
-from kbroker.protocol._compression cimport CODEC_LEVEL, batch_decompress, batch_recompress
-from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, RecordView, record_next
+from kbroker.protocol._batch_format cimport (
+    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_HEADER_BYTES, CODEC_MASK, CONTROL_BIT, CRC_AT,
+    CRC_FROM, DELETE_HORIZON_BIT, LAST_OFFSET_DELTA_AT, LENGTH_AT, LENGTH_FROM, LOG_APPEND_TIME_BIT, MAGIC_AT,
+    MAX_TIMESTAMP_AT, PARTITION_LEADER_EPOCH_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORD_COUNT_AT,
+    TRANSACTIONAL_BIT,
+)
+from kbroker.protocol._compression cimport CODEC_LEVEL
+from kbroker.protocol._records cimport BatchHeader, RecordView, batch_decompress, batch_recompress, record_next
 
 cdef enum:
     ABORT = 0                   # control types
     COMMIT = 1
-    CODEC_MASK = 7
-    LOG_APPEND_TIME_BIT = 8
-    TRANSACTIONAL_BIT = 16
-    CONTROL_BIT = 32
-    DELETE_HORIZON_BIT = 64
-    CRC_FROM = 21
-    LENGTH_FROM = 12
     UNPACK_CAP_BYTES = 2147483647
 
 
@@ -279,19 +278,19 @@ cdef int32_t write_batch(BatchFilter *filter, const BatchHeader *header, int32_t
     if filter.records.size_bytes > 0:
         memcpy(at + BATCH_HEADER_BYTES, filter.records.data, filter.records.size_bytes)
     store_64(at, header.base_offset)
-    store_32(at + 8, <int32_t>(out.size_bytes - LENGTH_FROM))
-    store_32(at + 12, header.leader_epoch)
-    at[16] = 2
-    store_16(at + 21, attributes & ~CODEC_MASK)
-    store_32(at + 23, header.last_offset_delta)
-    store_64(at + 27, base_timestamp_ms)
-    store_64(at + 35, max_timestamp_ms)
-    store_64(at + 43, header.producer_id)
-    store_16(at + 51, header.producer_epoch)
-    store_32(at + 53, header.base_sequence)
-    store_32(at + 57, count)
+    store_32(at + LENGTH_AT, <int32_t>(out.size_bytes - LENGTH_FROM))
+    store_32(at + PARTITION_LEADER_EPOCH_AT, header.leader_epoch)
+    at[MAGIC_AT] = 2
+    store_16(at + ATTRIBUTES_AT, attributes & ~CODEC_MASK)
+    store_32(at + LAST_OFFSET_DELTA_AT, header.last_offset_delta)
+    store_64(at + BASE_TIMESTAMP_AT, base_timestamp_ms)
+    store_64(at + MAX_TIMESTAMP_AT, max_timestamp_ms)
+    store_64(at + PRODUCER_ID_AT, header.producer_id)
+    store_16(at + PRODUCER_EPOCH_AT, header.producer_epoch)
+    store_32(at + BASE_SEQUENCE_AT, header.base_sequence)
+    store_32(at + RECORD_COUNT_AT, count)
     if attributes & CODEC_MASK == 0 or count == 0:
-        store_32(at + 17, <int32_t>crc32c(0, at + CRC_FROM, size_bytes - CRC_FROM))
+        store_32(at + CRC_AT, <int32_t>crc32c(0, at + CRC_FROM, size_bytes - CRC_FROM))
         return cleaned_append(cleaned, at, size_bytes)
     rc = batch_recompress(at, at + BATCH_HEADER_BYTES, filter.records.size_bytes, attributes & CODEC_MASK, CODEC_LEVEL,
                           &packed, &packed_bytes)

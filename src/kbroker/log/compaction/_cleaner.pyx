@@ -32,8 +32,9 @@ from kbroker.log.segment._segment cimport (
     LogSegment, SegmentList, segment_find_indexed, segment_list_floor, segment_list_release, segment_open,
 )
 from kbroker.log.compaction._throttle cimport ByteThrottle, Throttle, throttle_take, throttle_wake
+from kbroker.protocol._batch_format cimport BATCH_HEADER_BYTES, CONTROL_BIT
 from kbroker.protocol._records cimport (
-    BATCH_HEADER_BYTES, BatchHeader, RecordView, batch_crc_ok, batch_parse, record_next,
+    BatchHeader, RecordView, batch_crc_ok, batch_parse, record_next,
 )
 
 from kbroker.log.log_types import CleanResult, CorruptLogError
@@ -42,7 +43,6 @@ cdef enum:
     CLEAN_STOPPED = -20004
     CLEAN_MAP_TOO_SMALL = -20005
     BUFFER_BYTES = 1048576
-    CONTROL_BIT = 32
     MAX_INT32 = 2147483647
 
 cdef struct Round:

@@ -23,7 +23,6 @@ from kbroker.log.scheduler import Scheduler
 
 logger = get_logger(__name__)
 
-HEADER_BYTES = 61  # of a record batch
 LEAST_MEMORY_BYTES = 1 << 20
 #: Broker configs that the threads are made with.
 CLEANER_KEYS = frozenset(
@@ -139,10 +138,12 @@ def _largest_timestamp(log: PartitionLog, segment: SegmentFacts, now_ms: int) ->
 
 def _is_overdue(log: PartitionLog, dirty: Iterable[SegmentFacts], before_ms: int) -> bool:
     """Whether the first batch of a dirty segment is older than the longest time it may wait."""
+    from kbroker.protocol.batch_format import BATCH_HEADER_BYTES  # not at the start of a broker
+
     for segment in dirty:
         offset = max(segment.base_offset, log.log_start_offset)
-        header = log.read(offset, HEADER_BYTES).records[:HEADER_BYTES]
-        stamp = int.from_bytes(header[35:43], "big", signed=True) if len(header) == HEADER_BYTES else -1
+        header = log.read(offset, BATCH_HEADER_BYTES).records[:BATCH_HEADER_BYTES]
+        stamp = int.from_bytes(header[35:43], "big", signed=True) if len(header) == BATCH_HEADER_BYTES else -1
         if 0 < stamp < before_ms:
             return True
     return False

@@ -22,7 +22,8 @@ from kbroker.log._posix cimport (
 )
 from kbroker.log.producers._producer_state cimport AbortedTxn
 from kbroker.log.segment._txn_index cimport txn_index_collect, txn_index_destroy, txn_index_init
-from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, batch_parse
+from kbroker.protocol._batch_format cimport BATCH_HEADER_BYTES
+from kbroker.protocol._records cimport BatchHeader, batch_parse
 
 cdef enum:
     MOST_OPEN = 2048            # by default: opening again costs two microseconds, descriptors are shared with sockets

@@ -8,7 +8,7 @@ import re
 
 from libc.stdint cimport INT64_MAX, int64_t
 from kbroker.log._posix cimport io_sync_directory
-from kbroker.protocol._records cimport BATCH_HEADER_BYTES
+from kbroker.protocol._batch_format cimport BATCH_HEADER_BYTES
 
 SEGMENT_NAME = re.compile(r"(\d{20})\.log\Z")
 SNAPSHOT_NAME = re.compile(r"(\d{20})\.snapshot\Z")

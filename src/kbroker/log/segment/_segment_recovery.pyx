@@ -12,7 +12,8 @@ from kbroker.log.producers._producer_state cimport AbortedTxn, BatchFacts, produ
 from kbroker.log.segment._segment cimport LogSegment, segment_note_append, segment_open, segment_path, segment_seal
 from kbroker.log.segment._txn_index cimport txn_index_append
 from kbroker.log._validate cimport batch_facts
-from kbroker.protocol._records cimport BATCH_HEADER_BYTES, BatchHeader, batch_crc_ok, batch_parse
+from kbroker.protocol._batch_format cimport BATCH_HEADER_BYTES, CONTROL_BIT
+from kbroker.protocol._records cimport BatchHeader, batch_crc_ok, batch_parse
 
 cdef enum:
     BUFFER_BYTES = 1048576
@@ -68,7 +69,7 @@ cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file
                     out.rc = 1
                     break
                 total = <int64_t>header.batch_length + 12
-                if total == BATCH_HEADER_BYTES or not (what & SCAN_CRC or header.attributes & 32):
+                if total == BATCH_HEADER_BYTES or not (what & SCAN_CRC or header.attributes & CONTROL_BIT):
                     break
                 continue
             if at + total > file_bytes:
@@ -114,7 +115,7 @@ cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file
             atomic_store(&segment.max_timestamp_ms, header.max_timestamp_ms)
             atomic_store(&segment.offset_of_max, header.base_offset + header.last_offset_delta)
         if what & SCAN_PRODUCERS and header.producer_id >= 0 and not (
-                header.attributes & 32 and header.record_count == 0):       # compaction emptied it
+                header.attributes & CONTROL_BIT and header.record_count == 0):       # compaction emptied it
             batch_facts(batch, &header, False, &facts)
             if producer_state_apply(partition.producers, &facts, &aborted) and what & SCAN_ABORTED:
                 txn_index_append(&segment.aborted, &aborted)

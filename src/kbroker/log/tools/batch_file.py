@@ -11,15 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kbroker._core.codec.crc32c import crc32c
+from kbroker.protocol.batch_format import (
+    BATCH_HEADER_BYTES,
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC_FROM,
+    DELETE_HORIZON_BIT,
+    LENGTH_FROM,
+    LOG_APPEND_TIME_BIT,
+    TRANSACTIONAL_BIT,
+)
+from kbroker.protocol.compression import CompressionType
 
 HEADER = struct.Struct(">qiibIhiqqqhii")  # DefaultRecordBatch, magic 2
-HEADER_BYTES = HEADER.size
-OVERHEAD_BYTES = 12  # base offset and length: what the length field does not count
-CRC_FROM = 21
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 MAX_OFFSET = 2**63 - 2
 
-assert HEADER_BYTES == 61
+assert HEADER.size == BATCH_HEADER_BYTES
 
 
 @dataclass(frozen=True)
@@ -51,24 +58,24 @@ class Batch:
 
     @property
     def codec(self) -> str:
-        code = self.attributes & 7
-        return CODECS[code] if code < len(CODECS) else f"unknown({code})"
+        code = self.attributes & CODEC_MASK
+        return CompressionType(code).name.lower() if code <= CompressionType.ZSTD else f"unknown({code})"
 
     @property
     def is_log_append_time(self) -> bool:
-        return bool(self.attributes & 0x08)
+        return bool(self.attributes & LOG_APPEND_TIME_BIT)
 
     @property
     def is_transactional(self) -> bool:
-        return bool(self.attributes & 0x10)
+        return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> bool:
-        return bool(self.attributes & 0x20)
+        return bool(self.attributes & CONTROL_BIT)
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        return self.base_timestamp_ms if self.attributes & 0x40 else None
+        return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_BIT else None
 
 
 class DamagedBatch(ValueError):
@@ -100,13 +107,13 @@ class BatchFile:
     def batch_at(self, position: int) -> Batch:
         """Return the batch that starts at ``position``, its checksum judged. Raises: DamagedBatch."""
         left = self.size_bytes - position
-        if left < HEADER_BYTES:
-            raise DamagedBatch(position, f"{left} bytes left, a batch has at least {HEADER_BYTES}")
+        if left < BATCH_HEADER_BYTES:
+            raise DamagedBatch(position, f"{left} bytes left, a batch has at least {BATCH_HEADER_BYTES}")
         base, length, epoch, magic, crc, attributes, delta, *rest = HEADER.unpack_from(self.data, position)
         if magic != 2:
             raise DamagedBatch(position, f"magic {magic} is not 2")
-        size = length + OVERHEAD_BYTES
-        if size < HEADER_BYTES:
+        size = length + LENGTH_FROM
+        if size < BATCH_HEADER_BYTES:
             raise DamagedBatch(position, f"batch length {length} is too small")
         if size > left:
             raise DamagedBatch(position, f"batch of {size} bytes, {left} are left")
@@ -149,7 +156,7 @@ class BatchFile:
             position = magic_at - 16
             try:
                 base, length = struct.unpack_from(">qi", self.data, position)
-                plausible = from_offset <= base <= up_to_offset and length >= HEADER_BYTES - OVERHEAD_BYTES
+                plausible = from_offset <= base <= up_to_offset and length >= BATCH_HEADER_BYTES - LENGTH_FROM
                 batch = self.batch_at(position) if plausible else None
             except (DamagedBatch, struct.error):
                 batch = None

@@ -12,7 +12,8 @@ from typing import BinaryIO
 
 from kbroker._core.codec.crc32c import crc32c
 from kbroker.log import checkpoints
-from kbroker.log.tools.batch_file import CRC_FROM, HEADER, HEADER_BYTES, OVERHEAD_BYTES, BatchFile, DamagedBatch
+from kbroker.log.tools.batch_file import HEADER, BatchFile, DamagedBatch
+from kbroker.protocol.batch_format import BATCH_HEADER_BYTES, CRC_FROM, LENGTH_FROM
 
 MAX_DELTA = 2**31 - 1
 COPY_BYTES = 1 << 20
@@ -83,7 +84,7 @@ def fill_gaps(segment: Path, gaps: list[Gap]) -> bool:
 def empty_batch(gap: Gap) -> bytes:
     """A v2 batch without records that covers the gap's offsets; neither producer nor time stamp."""
     delta = gap.last_offset - gap.first_offset
-    length = HEADER_BYTES - OVERHEAD_BYTES
+    length = BATCH_HEADER_BYTES - LENGTH_FROM
     fields = (gap.first_offset, length, gap.leader_epoch, 2)
     tail = (0, delta, -1, -1, -1, -1, -1, 0)
     unsigned = HEADER.pack(*fields, 0, *tail)

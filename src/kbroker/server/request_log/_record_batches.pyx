@@ -9,7 +9,10 @@ from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.log._append cimport partition_append_built
 from kbroker.log._partition cimport AppendResult, Partition, call_hook, partition_release, partition_retain
 from kbroker.log._partition_log cimport PartitionLog
-from kbroker.protocol._records cimport BATCH_HEADER_BYTES
+from kbroker.protocol._batch_format cimport (
+    BASE_TIMESTAMP_AT, BATCH_HEADER_BYTES, CRC_AT, CRC_FROM, LAST_OFFSET_DELTA_AT, LENGTH_AT, LENGTH_FROM, MAGIC_AT,
+    MAX_TIMESTAMP_AT, PARTITION_LEADER_EPOCH_AT, PRODUCER_ID_AT, RECORD_COUNT_AT,
+)
 from kbroker.server.request_log._json_format cimport buffer_free, buffer_reserve, put_raw
 
 cdef enum:
@@ -39,15 +42,15 @@ cdef void end_batch(PartitionBatch *batch) noexcept nogil:
     if batch.count == 0:
         return
     memset(at, 0, BATCH_HEADER_BYTES)
-    store_32(at + 8, (size - 12))
-    store_32(at + 12, -1)
-    at[16] = 2
-    store_32(at + 23, (batch.count - 1))
-    store_64(at + 27, batch.first_ms)
-    store_64(at + 35, batch.largest_ms)
-    memset(at + 43, 0xFF, 14)           # neither a producer's id, nor its epoch, nor a sequence
-    store_32(at + 57, batch.count)
-    store_32(at + 17, crc32c(0, at + 21, size - 21))
+    store_32(at + LENGTH_AT, (size - LENGTH_FROM))
+    store_32(at + PARTITION_LEADER_EPOCH_AT, -1)
+    at[MAGIC_AT] = 2
+    store_32(at + LAST_OFFSET_DELTA_AT, (batch.count - 1))
+    store_64(at + BASE_TIMESTAMP_AT, batch.first_ms)
+    store_64(at + MAX_TIMESTAMP_AT, batch.largest_ms)
+    memset(at + PRODUCER_ID_AT, 0xFF, 14)           # neither a producer's id, nor its epoch, nor a sequence
+    store_32(at + RECORD_COUNT_AT, batch.count)
+    store_32(at + CRC_AT, crc32c(0, at + CRC_FROM, size - CRC_FROM))
     batch.begin = batch.data.size_bytes
     batch.count = 0
 
@@ -110,7 +113,7 @@ cdef void append_batches(PartitionBatch *batch, Partition *partition, Appended *
     while place < batch.data.size_bytes:
         at = batch.data.data + place
         size = <int64_t>load_i32(at + 8) + 12
-        values = load_i32(at + 57)
+        values = load_i32(at + RECORD_COUNT_AT)
         place += size
         if partition == NULL:
             sum.error = -2

@@ -7,11 +7,7 @@ from kbroker._core.codec.wire cimport (
 )
 from kbroker._core.containers.last_index_map cimport LatestIndex, latest_free, latest_init, latest_put
 from kbroker._core.requests.request cimport Request
-
-cdef enum:
-    BATCH_ATTRIBUTES_AT = 21
-    BATCH_MAGIC_AT = 16
-    TRANSACTIONAL_BIT = 16
+from kbroker.protocol._batch_format cimport ATTRIBUTES_AT, MAGIC_AT, TRANSACTIONAL_BIT
 
 
 cdef void free_produce(ProduceRequest *parsed) noexcept nogil:
@@ -112,8 +108,8 @@ cdef bint read_body(Request *request, ProduceRequest *parsed, int32_t limit) noe
             part.is_superseded = False
             part.size_bytes = read_length(&r, flexible, True)
             part.records = <char *>read_bytes(&r, part.size_bytes) if part.size_bytes > 0 else NULL
-            if part.size_bytes > BATCH_ATTRIBUTES_AT + 1 and part.records[BATCH_MAGIC_AT] == 2 and (
-                    <uint8_t>part.records[BATCH_ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT):
+            if part.size_bytes > ATTRIBUTES_AT + 1 and part.records[MAGIC_AT] == 2 and (
+                    <uint8_t>part.records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT):
                 parsed.has_transactional_records = True
             if flexible:
                 skip_tags(&r)

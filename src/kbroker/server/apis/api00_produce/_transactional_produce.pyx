@@ -19,18 +19,14 @@ from kbroker.log._append cimport partition_start_verification
 from kbroker.log._partition cimport partition_is_closed
 from kbroker.log.producers._verification cimport NOT_VERIFIED, NO_GUARD
 from kbroker.network.processor._inbound cimport InboundRequest
-from kbroker.protocol._records cimport BATCH_HEADER_BYTES
+from kbroker.protocol._batch_format cimport (
+    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BATCH_HEADER_BYTES, MAGIC_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, TRANSACTIONAL_BIT,
+)
 from kbroker.server.apis.api00_produce._produce_request cimport ProducePart, ProduceRequest, ProduceTopic
 from kbroker.server.native._native_types cimport PRODUCE, Handler
 from kbroker.server.native._topics cimport Topic, topic_by_id, topic_by_name, topic_table_release, topic_table_retain
 
 cdef enum:
-    MAGIC_AT = 16
-    ATTRIBUTES_AT = 21
-    PRODUCER_ID_AT = 43
-    PRODUCER_EPOCH_AT = 51
-    BASE_SEQUENCE_AT = 53
-    TRANSACTIONAL_BIT = 16
     FIRST_ADDING_VERSION = 12       # from here on a Produce adds its partitions to the transaction
     FIRST_ABORTABLE_VERSION = 11    # from here on clients know TRANSACTION_ABORTABLE
 
