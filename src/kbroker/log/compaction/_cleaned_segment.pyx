@@ -47,42 +47,27 @@ cdef extern from *:
     """
     int copy_modified "kb_copy_modified"(const char *source, int fd) noexcept nogil
 
+cdef extern from *:
+    """
+    /* Indexes first, the log last: the log's name says that all are complete. */
+    #define KB_SUFFIXES(state) {".index" state, ".timeindex" state, ".txnindex" state, ".log" state}
+    static const char *const KB_SUFFIX[][4] = {
+        KB_SUFFIXES(""), KB_SUFFIXES(".cleaned"), KB_SUFFIXES(".swap"), KB_SUFFIXES(".deleted")};
+    """
+    const char *SUFFIX "KB_SUFFIX"[4][4]        # of a state and a slot
+
 cdef enum:
     MAX_INT32 = 2147483647
     WRITE_BYTES = 1048576       # gathered before they are written
+    OFFSET_INDEX = 0            # slots: the files of a segment
+    TIME_INDEX = 1
+    TXN_INDEX = 2
+    LOG = 3
     SUFFIXES = 4
-
-# Indexes first, the log last: the log's name says that all are complete.
-cdef const char *suffix_of(int32_t slot) noexcept nogil:
-    if slot == 0:
-        return b".index"
-    if slot == 1:
-        return b".timeindex"
-    return b".txnindex" if slot == 2 else b".log"
-
-
-cdef const char *cleaned_suffix(int32_t slot) noexcept nogil:
-    if slot == 0:
-        return b".index.cleaned"
-    if slot == 1:
-        return b".timeindex.cleaned"
-    return b".txnindex.cleaned" if slot == 2 else b".log.cleaned"
-
-
-cdef const char *swap_suffix(int32_t slot) noexcept nogil:
-    if slot == 0:
-        return b".index.swap"
-    if slot == 1:
-        return b".timeindex.swap"
-    return b".txnindex.swap" if slot == 2 else b".log.swap"
-
-
-cdef const char *deleted_suffix(int32_t slot) noexcept nogil:
-    if slot == 0:
-        return b".index.deleted"
-    if slot == 1:
-        return b".timeindex.deleted"
-    return b".txnindex.deleted" if slot == 2 else b".log.deleted"
+    FINAL = 0                   # states of a file
+    CLEANED = 1
+    SWAP = 2
+    DELETED = 3
 
 
 cdef bint bytes_reserve(Bytes *bytes, int64_t more) noexcept nogil:
@@ -131,7 +116,7 @@ cdef int32_t cleaned_open(CleanedSegment *cleaned, Partition *partition, int64_t
     if cleaned.directory is NULL:
         cleaned.fd = io_memory_file()
         return 0 if cleaned.fd >= 0 else cleaned.fd
-    log_path(path, PATH_BYTES, cleaned.directory.path, base_offset, cleaned_suffix(3))
+    log_path(path, PATH_BYTES, cleaned.directory.path, base_offset, SUFFIX[CLEANED][LOG])
     cleaned.fd = io_open(path, True)
     if cleaned.fd < 0:
         return cleaned.fd
@@ -154,9 +139,9 @@ cdef void cleaned_discard(CleanedSegment *cleaned) noexcept nogil:
     cdef int32_t slot
     if cleaned.directory is not NULL:
         for slot in range(SUFFIXES - 1, -1, -1):
-            log_path(path, PATH_BYTES, cleaned.directory.path, cleaned.base_offset, swap_suffix(slot))
+            log_path(path, PATH_BYTES, cleaned.directory.path, cleaned.base_offset, SUFFIX[SWAP][slot])
             io_unlink(path)
-            log_path(path, PATH_BYTES, cleaned.directory.path, cleaned.base_offset, cleaned_suffix(slot))
+            log_path(path, PATH_BYTES, cleaned.directory.path, cleaned.base_offset, SUFFIX[CLEANED][slot])
             io_unlink(path)
     cleaned_close(cleaned)
 
@@ -236,7 +221,7 @@ cdef int32_t write_index(CleanedSegment *cleaned, int32_t slot, const Bytes *ent
     cdef char path[PATH_BYTES]
     cdef int64_t rc
     cdef int fd
-    log_path(path, PATH_BYTES, cleaned.directory.path, cleaned.base_offset, cleaned_suffix(slot))
+    log_path(path, PATH_BYTES, cleaned.directory.path, cleaned.base_offset, SUFFIX[CLEANED][slot])
     fd = io_open(path, True)
     if fd < 0:
         return fd
@@ -259,13 +244,13 @@ cdef int32_t cleaned_finish(CleanedSegment *cleaned, LogSegment *newest, CrashPo
     if crash_point(crash):
         return REPLACE_STOPPED
     # an empty transaction index is written too: recovery uses it to distinguish the two segments of this name
-    rc = write_index(cleaned, 0, &cleaned.offsets)
+    rc = write_index(cleaned, OFFSET_INDEX, &cleaned.offsets)
     if rc == 0:
-        rc = write_index(cleaned, 1, &cleaned.times)
+        rc = write_index(cleaned, TIME_INDEX, &cleaned.times)
     if rc == 0 and crash_point(crash):
         return REPLACE_STOPPED
     if rc == 0:
-        rc = write_index(cleaned, 2, &cleaned.aborted)
+        rc = write_index(cleaned, TXN_INDEX, &cleaned.aborted)
     if rc == 0:
         segment_path(newest, b".log", path)
         rc = copy_modified(path, cleaned.fd)
@@ -342,10 +327,10 @@ cdef int32_t rename_all(LogSegment *segment, bint to_deleted, CrashPoint *crash)
     for slot in range(SUFFIXES):
         if crash_point(crash):
             return REPLACE_STOPPED
-        segment_path(segment, suffix_of(slot) if to_deleted else swap_suffix(slot), source)
-        segment_path(segment, deleted_suffix(slot) if to_deleted else suffix_of(slot), target)
+        segment_path(segment, SUFFIX[FINAL][slot] if to_deleted else SUFFIX[SWAP][slot], source)
+        segment_path(segment, SUFFIX[DELETED][slot] if to_deleted else SUFFIX[FINAL][slot], target)
         rc = io_rename(source, target)
-        if rc != 0 and not (rc == -ENOENT and to_deleted and slot != 3):
+        if rc != 0 and not (rc == -ENOENT and to_deleted and slot != LOG):
             return rc
     return 0
 
@@ -411,8 +396,8 @@ cdef int32_t name_swap(CleanedSegment *cleaned, CrashPoint *crash) noexcept nogi
     for slot in range(SUFFIXES):
         if crash_point(crash):
             return REPLACE_STOPPED
-        log_path(source, PATH_BYTES, cleaned.directory.path, cleaned.base_offset, cleaned_suffix(slot))
-        log_path(target, PATH_BYTES, cleaned.directory.path, cleaned.base_offset, swap_suffix(slot))
+        log_path(source, PATH_BYTES, cleaned.directory.path, cleaned.base_offset, SUFFIX[CLEANED][slot])
+        log_path(target, PATH_BYTES, cleaned.directory.path, cleaned.base_offset, SUFFIX[SWAP][slot])
         rc = io_rename(source, target)
         if rc != 0:
             return rc
@@ -428,7 +413,7 @@ cdef int32_t remove_old(Partition *partition, LogSegment **old, int32_t count, b
         if crash_point(crash):
             return REPLACE_STOPPED
         for which in range(SUFFIXES):
-            segment_path(old[slot], deleted_suffix(which), path)
+            segment_path(old[slot], SUFFIX[DELETED][which], path)
             io_unlink(path)
         if slot > 0:
             segment_path(old[slot], b".snapshot", path)
