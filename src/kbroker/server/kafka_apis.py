@@ -39,6 +39,7 @@ _MODULES = {
     21: "api21_delete_records",
     22: "api22_init_producer_id",
     23: "api23_offset_for_leader_epoch",
+    28: "api28_txn_offset_commit",
     32: "api32_describe_configs",
     33: "api33_alter_configs",
     34: "api34_alter_replica_log_dirs",
