@@ -30,6 +30,7 @@ _OF_COLD_MODULES = (
     "kbroker.coordinator.transaction.transaction_coordinator",
     "kbroker.coordinator.transaction.transaction_log",
     "kbroker.server.apis.api02_list_offsets",
+    "kbroker.server.apis.api28_txn_offset_commit",
     "kbroker.server.apis.api35_describe_log_dirs",
     "kbroker.server.configs.dynamic_configs",
     "kbroker.server.request_log.writer",
