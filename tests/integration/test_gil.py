@@ -96,6 +96,9 @@ NATIVE = {
     "Produce": wire.produce("held", 0, wire.batch([b"while Python is stuck"])),
     "Produce acks=all": wire.produce("held", 0, wire.batch([b"while Python is stuck"]), acks=-1),
     "Fetch": wire.fetch("held"),
+    "Fetch read_committed": wire.fetch("held", isolation=1),
+    "ListOffsets": wire.list_offsets("held", 0, -1),
+    "ListOffsets by time": wire.list_offsets("held", 0, 0),
 }
 
 

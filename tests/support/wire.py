@@ -168,9 +168,10 @@ def fetch(
     max_bytes: int = 1 << 20,
     partition_max_bytes: int = 1 << 20,
     session: tuple[int, int] | None = None,
+    isolation: int = 0,
 ) -> bytes:
     """Fetch of partitions of one topic: v4, or v7 with the id and epoch of a session."""
-    limits = struct.pack(">iiiib", -1, max_wait_ms, min_bytes, max_bytes, 0)
+    limits = struct.pack(">iiiib", -1, max_wait_ms, min_bytes, max_bytes, isolation)
     if session is None:
         entries = [struct.pack(">iqi", p, offset, partition_max_bytes) for p in partitions]
     else:

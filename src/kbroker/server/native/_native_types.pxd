@@ -25,6 +25,7 @@ cdef enum:
 cdef enum:                      # API keys that are served natively
     PRODUCE = 0
     FETCH = 1
+    LIST_OFFSETS = 2
     API_VERSIONS = 18
 
 cdef enum Outcome:
