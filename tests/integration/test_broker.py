@@ -147,7 +147,7 @@ def test_produce_names_every_refused_record(version):
             assert {one["BatchIndexErrorMessage"] for one in row["RecordErrors"]} == {row["ErrorMessage"]}
 
 
-def test_stop_answers_a_waiting_fetch():
+def test_stop_completes_a_delayed_fetch():
     """A long poll gets what there is instead of a broken connection, and does not hold the stop up."""
     with Broker() as broker:
         create(broker, "t")
@@ -196,7 +196,7 @@ broker.start()
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads memory from /proc")
 def test_start_and_idle_memory(tmp_path):
-    """A small broker: memory within what is promised, the first Metadata answer with room for a slow machine."""
+    """A small broker: memory within what is promised, the first Metadata response with room for a slow machine."""
     code = f"""
 import time
 begin = time.perf_counter()

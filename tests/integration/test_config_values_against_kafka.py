@@ -26,7 +26,7 @@ def test_the_recording_is_true() -> None:
             assert prober.record(resource) == recorded[resource]
 
 
-def test_a_running_broker_answers_as_recorded() -> None:
+def test_a_running_broker_responds_as_recorded() -> None:
     """The same over a socket of kbroker, where the whole of these two agrees."""
     recorded = config_values.read()
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True, "node.id": 1}

@@ -37,7 +37,7 @@ def test_every_case_is_recorded() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_answers_are_apache_kafkas(broker: BrokerProcess) -> None:
+def test_responses_are_apache_kafkas(broker: BrokerProcess) -> None:
     """No field of any response differs from the recording of Apache Kafka."""
     runner, recording = Runner(look_at(broker.bootstrap), AT_A_TIME), load()
     runner.warm()

@@ -113,7 +113,7 @@ def test_faults(broker, call):
     assert broker.faults.all() == []
 
 
-def test_a_lost_answer(broker, call):
+def test_a_lost_response(broker, call):
     """Served, then the connection closed instead of the response: the record is there all the same."""
     call("POST", "/topics", {"name": "lost"})
     rule = {"keys": ["produce"], "topic": "lost", "disconnect": True, "execute": True}

@@ -114,7 +114,7 @@ def check_responses_while_held(connection: Connection, request: bytes) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NATIVE)
-def test_native_request_is_answered_without_the_gil(held: HeldBroker, name: str) -> None:
+def test_native_request_is_handled_without_the_gil(held: HeldBroker, name: str) -> None:
     """A native request of another process is answered at once while the broker's process holds its GIL."""
     with Connection(held.bootstrap, timeout=HELD_S + 5) as connection:
         connection.ask(NATIVE[name])
@@ -125,7 +125,7 @@ def test_native_request_is_answered_without_the_gil(held: HeldBroker, name: str)
 
 
 @pytest.mark.slow
-def test_who_has_logged_in_is_answered_without_the_gil(held: HeldBroker) -> None:
+def test_requests_after_login_are_handled_without_the_gil(held: HeldBroker) -> None:
     """Logging in needs Python; what follows does not. One who is logging in meanwhile holds up nobody in plaintext."""
     handshake, token = wire.header(17, 0) + wire.text("PLAIN"), b"\0alice\0secret"
     with (

@@ -152,7 +152,7 @@ def test_session_that_grows(broker: BrokerProcess) -> None:
         assert session_of(connection.ask(fetch([0])))[0] == 0
 
 
-def test_answered_fetches_hold_nothing(broker: BrokerProcess) -> None:
+def test_completed_fetches_hold_nothing(broker: BrokerProcess) -> None:
     """A fetch that has waited lets go of its partitions when it is answered, not when the purgatory is next purged."""
     base = rss_bytes(broker.pid)
     many = fetch([0] * 100_000, wait_ms=5)

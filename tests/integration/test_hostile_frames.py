@@ -306,7 +306,7 @@ def test_reset_in_the_middle_of_a_request(target: Target) -> None:
     target.check()
 
 
-def test_reset_in_the_middle_of_an_answer(target: Target) -> None:
+def test_reset_in_the_middle_of_a_response(target: Target) -> None:
     """A client that resets while megabytes are on their way to it is forgotten."""
     with Connection(target.bootstrap) as connection:
         for _ in range(8):

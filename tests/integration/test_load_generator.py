@@ -144,7 +144,7 @@ def test_what_could_not_be_sent_is_counted(tmp_path: Path) -> None:
     assert found["not_sent"] > 800
 
 
-def test_the_bare_loop_answers_in_order() -> None:
+def test_the_bare_loop_responds_in_order() -> None:
     """Many requests in one write, one of them in two parts: every response has its correlation id and the zeros."""
     with bare_loop(3) as (port, _), Connection(f"127.0.0.1:{port}") as connection:
         requests = b"".join(struct.pack(">ihhi", 8 + n % 5, 18, 0, n) + b"x" * (n % 5) for n in range(1000))

@@ -206,7 +206,7 @@ def test_software_that_clients_make_up_is_bounded(broker: Broker) -> None:
     wait_for("they are gone", lambda: software(broker) == {})
 
 
-def test_answers_that_wait_for_a_network_thread() -> None:
+def test_responses_that_wait_for_a_network_thread() -> None:
     """The responses between handlers and network threads are counted, of each thread and together, and leave
     nothing."""
     with Broker(CONFIG) as broker, wire.Connection(broker.bootstrap_servers) as client:

@@ -98,7 +98,7 @@ def test_min_bytes_adds_up_over_partitions(broker):
         assert broker.waiting_fetches == 0
 
 
-def test_answers_keep_the_order_of_requests(broker):
+def test_responses_keep_the_order_of_requests(broker):
     """A fetch that waits in the middle of a pipelined run holds back what is behind it, and nothing before it."""
     requests = [
         correlated(produce("t", 0, batch([b"a"])), 1),
@@ -126,7 +126,7 @@ def test_deleted_topic_ends_the_wait(broker):
 
 
 def test_an_offline_partition_is_56_not_3(broker):
-    """One whose log could not be opened: Produce and Fetch answer as Kafka, and as the other requests do here."""
+    """One whose log could not be opened: Produce and Fetch respond as Kafka does, and as the other requests do here."""
     topics = broker.context.topics
     view = topics.get("t")
     topics._swap({"t": view._replace(partitions=(None, view.partitions[1]))})
@@ -212,7 +212,7 @@ def test_malformed_produce_appends_nothing(broker):
         assert fetched(two.ask(fetch("t"))).high_watermark == 0
 
 
-def test_stop_answers_who_waits():
+def test_stop_completes_delayed_requests():
     """Stopping the broker answers waiting fetches instead of leaving them to a closed socket."""
     with VirtualBroker() as running:
         with Connection(running.bootstrap_servers) as admin:
@@ -225,7 +225,7 @@ def test_stop_answers_who_waits():
 
 
 @pytest.mark.parametrize("flushed", [True, False], ids=["each-message", "never"])
-def test_answer_waits_for_the_disk(tmp_path, flushed):
+def test_response_waits_for_the_disk(tmp_path, flushed):
     """With log.flush.interval.messages=1 the response says the record is below the recovery point; else it may not
     be."""
     settings = {"log.dirs": str(tmp_path / "data")}

@@ -13,7 +13,7 @@ PATIENCE_S = 0.1
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_each_new_connection_is_answered_at_once(start_broker: Callable[..., BrokerProcess], threads: int) -> None:
+def test_each_new_connection_gets_a_response_at_once(start_broker: Callable[..., BrokerProcess], threads: int) -> None:
     """The acceptor hands each over to a network thread that sleeps. One lost wake-up would cost its half second."""
     broker = start_broker(num__network__threads=str(threads))
     slow = []

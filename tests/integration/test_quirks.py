@@ -47,7 +47,7 @@ QUIRKS: dict[int, tuple[str, list[tuple[str, str]]]] = {
             ("unit/server/test_topics", "test_topics_come_back_with_their_ids"),
             ("unit/server/test_topics", "test_a_recreated_topic_has_another_id"),
             (METADATA, "test_a_topic_in_every_version"),
-            (HERE, "test_answers_by_id_carry_the_id"),
+            (HERE, "test_responses_by_id_carry_the_id"),
             (GROUPS, "test_committing_in_every_version"),
         ],
     ),
@@ -80,7 +80,7 @@ QUIRKS: dict[int, tuple[str, list[tuple[str, str]]]] = {
     13: (
         "acks=0, long polls, large batches, wrong offsets",
         [
-            (HERE, "test_no_answer_with_acks_0"),
+            (HERE, "test_no_response_with_acks_0"),
             (HERE, "test_a_whole_batch_however_large"),
             (HERE, "test_offsets_that_are_not_there"),
             ("integration/test_native_handlers", "test_fetch_waits_exactly_its_time"),
@@ -90,8 +90,8 @@ QUIRKS: dict[int, tuple[str, list[tuple[str, str]]]] = {
     14: (
         "throttled: the response first, then no reading",
         [
-            ("integration/socket_server/test_socket_server", "test_throttle_outlasts_the_answer"),
-            ("integration/throttling/test_produce", "test_produce_is_answered_at_once_and_muted_to_the_millisecond"),
+            ("integration/socket_server/test_socket_server", "test_throttle_outlasts_the_response"),
+            ("integration/throttling/test_produce", "test_produce_responds_at_once_and_is_muted_to_the_millisecond"),
         ],
     ),
     15: (
@@ -192,7 +192,7 @@ def test_nobody_is_sent_to_another_replica(broker: VirtualBroker, version: int) 
         assert fetch(one, version, where, offset=7)[0]["PreferredReadReplica"] == -1
 
 
-def test_answers_by_id_carry_the_id(broker: VirtualBroker) -> None:
+def test_responses_by_id_carry_the_id(broker: VirtualBroker) -> None:
     """Clients find their rows by id alone; the id of a deleted topic is 100, also when its name is back (quirk 6)."""
     with Client(broker.bootstrap_servers) as one:
         old = {"TopicId": topic_id(one)}
@@ -243,7 +243,7 @@ def test_pipelined_batches_keep_their_order(broker: VirtualBroker) -> None:
         assert [(response.error_code, response.base_offset) for response in responses] == [(0, n) for n in range(5)]
 
 
-def test_no_answer_with_acks_0(broker: VirtualBroker) -> None:
+def test_no_response_with_acks_0(broker: VirtualBroker) -> None:
     """The next response on the connection is the next request's, and the record is there; a failure closes (quirk
     13)."""
     with Client(broker.bootstrap_servers) as one:

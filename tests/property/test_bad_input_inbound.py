@@ -10,7 +10,7 @@ from tests.support.bad_input import JUNK, OBJECTS, at_any_pace, attempt, refused
 
 @at_any_pace
 @given(st.data())
-def test_lost_answers(data: st.DataObject) -> None:
+def test_lost_responses(data: st.DataObject) -> None:
     """Only True and False say what becomes of a connection; closed and closed again it stays closed."""
     attempt(lambda: SuppressedResponses, data, [JUNK], ())
     for wrong in data.draw(st.lists(OBJECTS.filter(lambda one: not isinstance(one, bool)), max_size=3)):

@@ -147,7 +147,7 @@ def append(state, model, pid, epoch, sequence, offset, count, now, transactional
 @settings(deadline=None, max_examples=300)
 @given(st.lists(STEPS, max_size=60))
 def test_state_follows_the_rules(steps):
-    """Every answer, the list of producers and the first unstable offset equal the model's, snapshots included."""
+    """Every response, the list of producers and the first unstable offset equal the model's, snapshots included."""
     state, model, offset = ProducerStateManager(), Model(), 0
     for now, step in enumerate(steps):
         p = model.producers.get(step[1]) if len(step) > 1 else None

@@ -299,7 +299,7 @@ class Produced:
 
 
 def produced(response: bytes) -> Produced:
-    """Read the answer to `produce` (v3-v8)."""
+    """Read the response to `produce` (v3-v8)."""
     (length,) = struct.unpack_from(">h", response, 8)
     _, _, error_code, base_offset = struct.unpack_from(">iihq", response, 10 + length)
     return Produced(error_code, base_offset)
@@ -327,7 +327,7 @@ class Fetched:
 
 
 def fetched(response: bytes) -> Fetched:
-    """Read the first partition of the answer to `fetch` (v4)."""
+    """Read the first partition of the response to `fetch` (v4)."""
     (length,) = struct.unpack_from(">h", response, 12)
     at = 14 + length + 4
     _, error_code, high_watermark, _, aborted = struct.unpack_from(">ihqqi", response, at)

@@ -122,7 +122,7 @@ def coordinator_of_a_transaction(talk: Talk) -> None:
 
 @situation("FindCoordinator", "4-6")
 def coordinators_of_several(talk: Talk) -> None:
-    """Each has its answer; none has none."""
+    """Each has its response; none has none."""
     await_group(talk, talk.name("g"))
     talk.ask(keys(talk.version, talk.name("a"), talk.name("b"), ""), "three")
     talk.ask(keys(talk.version), "none")

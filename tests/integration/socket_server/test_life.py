@@ -33,7 +33,7 @@ def test_connection_ids_count_per_processor(rig: Rig) -> None:
         request.respond_nothing()
 
 
-def test_stop_sends_what_was_answered(rig: Rig) -> None:
+def test_stop_sends_queued_responses(rig: Rig) -> None:
     """begin_stop reads nothing more and still sends; finish_stop closes; requests out then are harmless."""
     client, other = rig.connect(), rig.connect()
     client.sendall(frame(b"1"))

@@ -61,7 +61,7 @@ def test_threads_that_end_close_their_connections(backend: object) -> None:
     rig.close()
 
 
-def test_an_answer_that_is_ready_still_goes_out(backend: object) -> None:
+def test_a_response_that_is_ready_is_still_sent(backend: object) -> None:
     """The request that asked for fewer threads may have come through one of those that end."""
     rig = Rig(backend, network_threads=2)
     _, client = rig.connect(), rig.connect()
@@ -74,7 +74,7 @@ def test_an_answer_that_is_ready_still_goes_out(backend: object) -> None:
     rig.close()
 
 
-def test_an_answer_that_takes_longer_is_dropped(backend: object) -> None:
+def test_a_response_that_takes_longer_is_dropped(backend: object) -> None:
     """A thread that is to end waits for a second; a request that is answered later finds nobody, and harms nobody."""
     rig = Rig(backend, network_threads=2)
     _, client = rig.connect(), rig.connect()

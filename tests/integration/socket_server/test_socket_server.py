@@ -56,7 +56,7 @@ def test_no_op_goes_on_with_the_next_request(rig: Rig) -> None:
         request.respond_nothing()
 
 
-def test_throttle_outlasts_the_answer(rig: Rig) -> None:
+def test_throttle_outlasts_the_response(rig: Rig) -> None:
     """SS-9, SS-10: the response goes out at once; the next request is read only when the throttle has ended."""
     client = rig.connect()
     client.sendall(frame(b"1") + frame(b"2"))
@@ -109,7 +109,7 @@ def test_forgotten_request_closes_its_connection(rig: Rig) -> None:
     assert bytes(view) == b"2"
 
 
-def test_wrong_answer_type_leaves_the_request_open(rig: Rig) -> None:
+def test_wrong_response_type_leaves_the_request_open(rig: Rig) -> None:
     """A TypeError in the response is the handler's to repair."""
     client = rig.connect()
     client.sendall(frame(b"1"))
@@ -125,7 +125,7 @@ def test_wrong_answer_type_leaves_the_request_open(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("request_batch_max", [1, 16])
-def test_pipelined_requests_are_answered_in_order(backend: object, request_batch_max: int) -> None:
+def test_pipelined_requests_get_responses_in_order(backend: object, request_batch_max: int) -> None:
     """10,000 requests sent without reading a response come back complete and in order, in any run length."""
     rig = Rig(backend, request_batch_max=request_batch_max)
     rig.serve()
@@ -138,7 +138,7 @@ def test_pipelined_requests_are_answered_in_order(backend: object, request_batch
     rig.close()
 
 
-def test_answers_given_backwards_go_out_in_order(backend: object) -> None:
+def test_responses_given_backwards_are_sent_in_order(backend: object) -> None:
     """Answers of one run that come back last first are sent in the order of their requests."""
     rig = Rig(backend)
     handler = threading.Thread(target=run_echo, args=(rig.channel.queue,), kwargs={"backwards": True})
@@ -195,7 +195,7 @@ def test_reset_while_more_requests_are_out(rig: Rig) -> None:
     until(lambda: rig.open_connections() == 0, "closed")
 
 
-def test_half_closed_client_gets_its_answers(rig: Rig) -> None:
+def test_half_closed_client_gets_its_responses(rig: Rig) -> None:
     """A client that has sent everything and shut that direction still reads its responses, then the end."""
     client = rig.connect()
     client.sendall(frame(b"1") + frame(b"2"))
@@ -206,7 +206,7 @@ def test_half_closed_client_gets_its_answers(rig: Rig) -> None:
     assert (response(client), response(client), client.recv(1)) == (b"1", b"2", b"")
 
 
-def test_close_follows_earlier_answers(rig: Rig) -> None:
+def test_close_follows_earlier_responses(rig: Rig) -> None:
     """ACTION_CLOSE ends the connection behind the responses before it; what was pipelined behind is dropped."""
     client = rig.connect()
     client.sendall(frame(b"1") + frame(b"2") + frame(b"3"))

@@ -140,7 +140,7 @@ def test_min_bytes_is_capped_too(broker: VirtualBroker, client: Client) -> None:
     assert broker.waiting_fetches == 0
 
 
-def test_a_fetch_that_waited_is_judged_when_it_is_answered(broker: VirtualBroker, client: Client) -> None:
+def test_a_delayed_fetch_is_judged_when_it_completes(broker: VirtualBroker, client: Client) -> None:
     """The thread that completes a waiting fetch charges it, and throttles it."""
     quotas = broker.context.quotas
     quotas.update(None, "client", FETCH, 100)

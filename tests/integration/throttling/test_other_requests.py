@@ -72,7 +72,7 @@ def test_an_old_client_is_muted_for_its_mutations(broker: VirtualBroker, client:
     assert_muted_for(broker, client, 9000)
 
 
-def test_an_error_is_throttled_like_any_answer(broker: VirtualBroker, client: Client) -> None:
+def test_an_error_is_throttled_like_any_response(broker: VirtualBroker, client: Client) -> None:
     """A refused request costs its time as well."""
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)

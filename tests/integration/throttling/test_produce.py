@@ -20,8 +20,8 @@ from tests.support.throttling import (
 from tests.support.wire import create_topic
 
 
-def test_produce_is_answered_at_once_and_muted_to_the_millisecond(broker: VirtualBroker, client: Client) -> None:
-    """KIP-219: the answer with its delay comes without time passing, then the connection is not read for that long."""
+def test_produce_responds_at_once_and_is_muted_to_the_millisecond(broker: VirtualBroker, client: Client) -> None:
+    """KIP-219: the response with its delay comes at once, then the connection is not read for that long."""
     quotas = broker.context.quotas
     quotas.update(USER, None, PRODUCE, 1000)
     size = client.produce("t", 20_000)
@@ -99,7 +99,7 @@ def test_the_larger_delay_counts_once(
     assert_muted_for(broker, client, max(bytes_ms, time_ms))
 
 
-def test_produce_that_waited_for_the_disk_is_judged_when_it_is_answered() -> None:
+def test_produce_that_waited_for_the_disk_is_judged_when_it_completes() -> None:
     """acks=all with a flush per message: the thread that completes it judges and responses, large frames too."""
     settings = {**SETTINGS, "log.flush.interval.messages": "1"}
     with VirtualBroker(settings) as broker, Client(broker.bootstrap_servers, "durable") as client:

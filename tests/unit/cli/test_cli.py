@@ -94,7 +94,7 @@ def test_every_command_has_help(command):
     assert [p.name for p in found.params if isinstance(p, click.Option) and not p.help] == []
 
 
-def test_every_answer_can_be_json():
+def test_every_output_can_be_json():
     """--json is everywhere but on `serve`."""
     commands = subcommands(cli)
     leaves = [c for name, c in commands.items() if not isinstance(c, click.Group) and name != "serve"]

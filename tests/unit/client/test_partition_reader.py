@@ -65,7 +65,7 @@ def test_names_serve_where_ids_are_not_known(cluster, broker):
 
 
 def test_a_topic_made_again_is_refused_at_once(cluster, broker):
-    """Another topic of the same name is told by its id, from metadata and from the answer to a Fetch."""
+    """Another topic of the same name is recognized by its id, from metadata and from the response to a Fetch."""
     with pytest.raises(TopicReplacedError, match="topic 't' was deleted and created again"):
         offsets(reader(cluster, topic_id=UUID(int=2)))
     assert broker.asked(FETCH) == []
@@ -76,7 +76,7 @@ def test_a_topic_made_again_is_refused_at_once(cluster, broker):
         list(parts)
 
 
-def test_an_abandoned_reader_leaves_no_answer_behind(cluster, broker):
+def test_an_abandoned_reader_leaves_no_response_behind(cluster, broker):
     """Who stops early does not hand his answer to the next request of the connection."""
     parts = iter(reader(cluster))
     next(parts)
@@ -145,7 +145,7 @@ def test_a_log_that_ends_early_is_told(cluster, broker, time):
         (build_batch([(None, b"x")], base_offset=0), "a batch that ends at offset 0"),
     ],
 )
-def test_answers_that_lead_nowhere_are_errors(cluster, broker, records, message):
+def test_responses_that_lead_nowhere_are_errors(cluster, broker, records, message):
     """An old format, a first batch that is cut, and batches before the offset asked for do not go round for ever."""
 
     def response(version, body):

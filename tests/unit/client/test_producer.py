@@ -111,7 +111,7 @@ def test_idempotent_batches_count_their_sequence(broker, cluster):
 
 
 def test_acks_0_waits_for_nothing(broker, cluster):
-    """With acks=0 there is no answer to wait for, and no offset to tell."""
+    """With acks=0 there is no response to wait for, and no offset to report."""
     received = threading.Event()
 
     def produce(version: int, body: Body) -> bytes:

@@ -198,7 +198,7 @@ def test_a_follower_that_joins_again_unchanged_hears_of_the_same_generation():
     assert waiting.one.generation_id == 3
 
 
-def test_a_second_join_of_one_member_answers_the_first():
+def test_a_second_join_of_one_member_completes_the_first():
     """A request that is overtaken must not stay open for ever."""
     groups = Groups()
     first = groups.lone()
@@ -257,7 +257,7 @@ def test_a_newcomer_sends_waiting_syncs_back_to_join():
     assert groups.state() == "PreparingRebalance"
 
 
-def test_a_second_sync_of_one_member_answers_the_first():
+def test_a_second_sync_of_one_member_completes_the_first():
     """A request that is overtaken must not stay open for ever."""
     groups = Groups()
     first = groups.lone()
@@ -385,7 +385,7 @@ def test_leaving_rebalances_at_once():
     assert groups.leave(leader.member_id) == [Errors.UNKNOWN_MEMBER_ID]
 
 
-def test_who_leaves_has_its_waiting_requests_answered():
+def test_a_leaving_members_delayed_requests_complete():
     """A member that leaves on another connection while its join waits."""
     groups = Groups()
     groups.pair()
@@ -492,7 +492,7 @@ def test_a_thousand_members_join_at_once():
     assert time.perf_counter() - begun < 10
 
 
-def test_a_stop_answers_everything_that_waits():
+def test_a_stop_completes_every_delayed_request():
     """Joins and syncs that wait are answered NOT_COORDINATOR, later requests COORDINATOR_NOT_AVAILABLE."""
     groups = Groups()
     first = groups.lone()

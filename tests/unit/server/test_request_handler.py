@@ -55,7 +55,7 @@ def serve(one, apis=None):
     return ended
 
 
-def test_an_answer_has_its_header():
+def test_a_response_has_its_header():
     """Correlation id, a tagged section where the version is flexible, then the body."""
     response = serve(request(3, 12, {"Topics": []}))
     assert struct.unpack_from(">ib", response) == (7, 0)
@@ -75,7 +75,7 @@ def test_an_answer_has_its_header():
         (19, 7, codec.encode_request(19, 7, {"Topics": []})[:-1]),
     ],
 )
-def test_what_cannot_be_answered_closes(key, version, raw):
+def test_a_request_without_a_response_closes(key, version, raw):
     """Unknown keys and versions, and bodies that end early or lie: no response, no crash."""
     assert serve(request(key, version, raw=raw)) is None
 
@@ -112,7 +112,7 @@ def test_our_bug_is_unknown_server_error(key, caplog):
     assert "a bug" in caplog.text
 
 
-def test_an_answer_the_wire_cannot_carry_closes(caplog):
+def test_a_response_the_wire_cannot_carry_closes(caplog):
     """A handler's wrong body and a failing failure close the connection instead of killing the thread."""
     apis = KafkaApis()
     apis.entries[60] = apis.entries[60]._replace(handle=lambda *_: {"Nonsense": 1}, failure=lambda *_: {"Nonsense": 1})
@@ -155,7 +155,7 @@ def deferred(one, then=None):
     return kept[0]
 
 
-def test_a_handler_may_answer_later():
+def test_a_handler_may_respond_later():
     """Nothing is sent until it completes the request, from another thread; then exactly that."""
     one = request(60, 0)
     facts = deferred(one)
@@ -168,7 +168,7 @@ def test_a_handler_may_answer_later():
     assert codec.decode_response(60, 0, response, 5)["ErrorCode"] == 5
 
 
-def test_an_answer_is_sent_once():
+def test_a_response_is_sent_once():
     """A second answer is our bug and is refused, whether the first came from the handler, from later, or both."""
     one = request(60, 0)
     facts = deferred(one, lambda facts: facts.complete({"ErrorCode": 5}))
@@ -177,7 +177,7 @@ def test_an_answer_is_sent_once():
     assert len(one.ended) == 1
 
 
-def test_a_failure_after_the_answer_sends_nothing_more(caplog):
+def test_a_failure_after_the_response_sends_nothing_more(caplog):
     """The handler completed the request and then failed: one response, and the traceback in the log."""
 
     def complete_and_fail(facts):
@@ -191,7 +191,7 @@ def test_a_failure_after_the_answer_sends_nothing_more(caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_late_answer_the_wire_cannot_carry_closes(caplog):
+def test_a_late_response_the_wire_cannot_carry_closes(caplog):
     """The client must not wait for ever."""
     one = request(60, 0)
     deferred(one).complete({"ErrorCode": "no number"})

@@ -153,7 +153,7 @@ def test_a_topic_that_cannot_grow_stays_as_it_was():
         (NewTopic("t", -1, -1, [(0, [1]), (1, [2])]), Errors.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-def test_the_first_failing_check_answers(topic, error):
+def test_the_first_failing_check_decides_the_error(topic, error):
     """Kafka's order: name, existence, collision, configs, then numbers and assignments."""
     bench = make_bench()
     bench.ctx.topics.create(NewTopic("there"))

@@ -63,7 +63,7 @@ def test_two_phase_commit_needs_its_setting(tx):
 
 
 def test_a_producer_goes_on_after_an_error(tx):
-    """KIP-360: its own epoch is bumped; a retry gets the same answer; an older one, or another id, is fenced."""
+    """KIP-360: its own epoch is bumped; a retry gets the same response; an older one, or another id, is fenced."""
     mine = tx.init()
     assert tx.init(expected=mine) == Producer(1000, 1)
     assert tx.init(expected=mine) == Producer(1000, 1)
@@ -174,7 +174,7 @@ def test_a_classic_end(tx, commit):
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_end_with_version_2_bumps_the_epoch(tx, commit):
-    """The markers and what comes next have the new epoch; a retry with the old one gets the same answer."""
+    """The markers and what comes next have the new epoch; a retry with the old one gets the same response."""
     mine = tx.init()
     tx.add(mine)
     bumped = tx.end(mine, commit)

@@ -63,7 +63,7 @@ def test_a_refused_charge_records_nothing() -> None:
     assert (read(rate), read(bucket), rate.last_record_time_ms) == (0, -2, WALL)
 
 
-def test_an_accepted_charge_records_all_and_answers_the_longest_delay() -> None:
+def test_an_accepted_charge_records_all_and_returns_the_longest_delay() -> None:
     """Permissive limits are recorded before their check; the response is the largest delay, each within its cap."""
     first, second, bucket = rate_limited(100), rate_limited(50), bucket_limited(1)
     response = charge([(first, 2000), (second, 2000, "permissive", 1000), (bucket, 30, "strict"), (None, 1)], WALL)

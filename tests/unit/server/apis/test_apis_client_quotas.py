@@ -208,7 +208,7 @@ def test_names_that_need_escaping():
     ]
 
 
-def test_failures_have_the_form_of_answers():
+def test_failures_have_the_form_of_responses():
     """What fails as a whole is answered with its code, for each entity once."""
     request = RequestContext(49, 1)
     row = entry(entity(user="u"), ("producer_byte_rate", 1.0))

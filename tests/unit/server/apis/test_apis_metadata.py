@@ -71,7 +71,7 @@ def test_operations_only_when_asked_for():
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_a_topic_that_is_made_on_the_way_is_in_the_answer(version):
+def test_a_topic_that_is_created_on_the_way_is_in_the_response(version):
     """In its place among the others; Kafka says 3 for a while, which leaves clients between two states."""
     bench = make_bench(num_partitions=2)
     bench.create("there")

@@ -108,7 +108,7 @@ def test_a_name_twice_is_refused_once_and_others_go_on():
     assert bench.ctx.topics.get("c").configs == {"retention.ms": "2"}
 
 
-def test_validate_only_answers_as_if_done():
+def test_validate_only_responds_as_if_done():
     """With an id and configs, and nothing made."""
     bench = make_bench()
     row = create(bench, new("t", 2), validate=True)["t"]
@@ -335,7 +335,7 @@ def test_unknown_and_repeated_partitions():
     ("api", "version", "topic"),
     [("ListOffsets", 5, {"Name": "t"}), ("DeleteRecords", 1, {"Name": "t"}), ("ListOffsets", 5, {"Name": "absent"})],
 )
-def test_topic_without_partitions_has_no_answer(api, version, topic):
+def test_topic_without_partitions_has_no_response(api, version, topic):
     """Kafka answers by partitions: where none is named, the topic is not in the response."""
     body = {"ReplicaId": -1, "TimeoutMs": 1000, "Topics": [{**topic, "Partitions": []}]}
     known = {

@@ -92,7 +92,7 @@ def test_a_request_that_comes_byte_by_byte_has_a_deadline(server: tuple[HttpServ
             assert later.recv(100).startswith(b"HTTP/1.0 200")
 
 
-def test_an_answer_that_nobody_takes_has_a_deadline(server: tuple[HttpServer, VirtualClock]) -> None:
+def test_a_response_that_no_client_reads_has_a_deadline(server: tuple[HttpServer, VirtualClock]) -> None:
     """A client that asks and does not read held its thread for as long as it liked."""
     port, clock = server
     with connected(port.url) as deaf:
@@ -119,7 +119,7 @@ def test_those_that_are_served_are_not_interrupted(server: tuple[HttpServer, Vir
 
 
 @pytest.mark.parametrize("target", [b"http://[::1/metrics", b"http://[/ready", b"x://]/"])
-def test_a_target_that_is_no_url_is_answered(target: bytes) -> None:
+def test_a_target_that_is_no_url_gets_a_response(target: bytes) -> None:
     """It ended the connection without a word."""
     exposition: Any = SimpleNamespace(text=lambda accept="": (b"", ""))
     server = MetricsServer(exposition, lambda: True, "127.0.0.1", 0)

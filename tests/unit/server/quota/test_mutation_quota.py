@@ -410,7 +410,7 @@ def test_a_storm_of_older_clients_is_all_accepted_and_muted(api, version):
     assert made >= BURST + RATE * (STORM_S - 1) - COST
 
 
-def test_ids_in_answers_are_real():
+def test_ids_in_responses_are_real():
     """A refused deletion by name tells no id that is made up."""
     broker = Limited.of(1.0)
     broker.create(7, ("a", 15))

@@ -92,7 +92,7 @@ def test_describe_says_what_is_wrong(ctx: Any) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_one_request_for_very_many_users_is_answered_soon(ctx: Any) -> None:
+def test_one_request_for_very_many_users_gets_a_response_soon(ctx: Any) -> None:
     """As many names as a request may have kept the interpreter, and with it everybody, busy for minutes."""
     names = [f"user-{i}" for i in range(100_000)]
     assert described(ctx, [*names, "user-7"])[7] == (
