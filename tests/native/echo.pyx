@@ -100,7 +100,7 @@ def put_batch(Queue queue not None, list payloads not None):
     cdef bytes payload
     cdef bint done
     for payload in payloads:
-        frame = request_new(len(payload))
+        frame = request_new(NULL, len(payload))
         if frame is NULL:
             raise MemoryError
         memcpy(frame.payload, <const char *>payload, len(payload))

@@ -6,8 +6,10 @@ from libc.string cimport memcpy
 
 from kbroker._core.network.channel cimport Channel, channel_free
 from kbroker._core.requests.request cimport (
-    RECORD_EMPTY_FETCH, RECORD_SKIP, Request, Responder, Session, request_free, request_mark_error,
-    request_new, session_new, session_release, session_retain,
+    Request, Responder, Session, request_free, request_new, session_new, session_release, session_retain,
+)
+from kbroker.network._kafka_request cimport (
+    RECORD_EMPTY_FETCH, RECORD_SKIP, kafka_context_type, kafka_mark_error, kafka_request,
 )
 from kbroker.network.connections._client_information cimport (
     ClientInformationTable, client_information_announce, software_destroy, software_enter, software_init,
@@ -101,32 +103,32 @@ cdef class SampleConnection:
         cdef VerdictEvent *verdict
         cdef int _i
         for _i in range(count):
-            request = request_new(0)
+            request = request_new(kafka_context_type(), 0)
             if request == NULL:
                 raise MemoryError
             try:
                 request.responder = &self.responder
                 request.channel = self.channel
                 request.session = session_retain(self.session)
-                request.api_key = api_key
-                request.api_version = api_version
-                request.correlation_id = correlation_id
-                request.header_bytes = 8
-                request.client_id = <char *>client_id if client_id is not None else NULL
-                request.client_id_bytes = <int32_t>len(client_id) if client_id is not None else 0
+                kafka_request(request).api_key = api_key
+                kafka_request(request).api_version = api_version
+                kafka_request(request).correlation_id = correlation_id
+                kafka_request(request).header_bytes = 8
+                kafka_request(request).client_id = <char *>client_id if client_id is not None else NULL
+                kafka_request(request).client_id_bytes = <int32_t>len(client_id) if client_id is not None else 0
                 request.start_ns = start_ns
                 request.dequeue_ns = dequeue_ns
-                request.local_done_ns = local_done_ns
+                kafka_request(request).local_done_ns = local_done_ns
                 request.response_ready_ns = response_ready_ns
                 request.response_dequeue_ns = response_dequeue_ns
                 request.response_sent_ns = response_sent_ns
                 request.network_ns = network_ns
                 request.size_bytes = request_bytes
                 request.response_bytes = response_bytes
-                request.throttle_ms[THROTTLE_SERVED] = throttle_ms
-                request.record_flags = RECORD_EMPTY_FETCH * brought_nothing | RECORD_SKIP * leave_out
+                kafka_request(request).throttle_ms[THROTTLE_SERVED] = throttle_ms
+                kafka_request(request).record_flags = RECORD_EMPTY_FETCH * brought_nothing | RECORD_SKIP * leave_out
                 for code, times in errors:
-                    request_mark_error(request, code, times)
+                    kafka_mark_error(request, code, times)
                 if software is not None:
                     name, version = software
                     client_information_announce(request, name, <int32_t>len(name), version, <int32_t>len(version))

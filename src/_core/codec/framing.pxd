@@ -4,7 +4,7 @@ No lock: a FrameReader belongs to one channel, that to one loop.
 """
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.requests.memory_pool cimport Pool
-from kbroker._core.requests.request cimport Request
+from kbroker._core.requests.request cimport ContextType, Request
 
 cdef enum FramingKind:
     FRAMING_LENGTH_PREFIX = 0   # int32, big endian, not counted in itself
@@ -25,6 +25,7 @@ cdef struct Framing:
     int kind
     int32_t delimiter_bytes
     int64_t max_size_bytes
+    const ContextType *context_type     # of each frame; NULL (as framing_from leaves it): none
     unsigned char delimiter[MAX_DELIMITER_BYTES]
 
 cdef struct FrameReader:

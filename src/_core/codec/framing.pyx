@@ -25,11 +25,11 @@ cdef inline void stage(FrameReader *reader, Request *frame, int64_t now_ns) noex
     reader.staged_count += 1
 
 
-cdef Request *new_frame(int64_t size_bytes) noexcept nogil:
+cdef Request *new_frame(Framing *framing, int64_t size_bytes) noexcept nogil:
     cdef Request *frame
     if size_bytes <= INLINE_PAYLOAD_BYTES:
-        return request_new(size_bytes)
-    frame = request_new(0)
+        return request_new(framing.context_type, size_bytes)
+    frame = request_new(framing.context_type, 0)
     if frame is NULL:
         return NULL
     frame.size_bytes = size_bytes
@@ -69,13 +69,13 @@ cdef inline int head_complete(Framing *framing, FrameReader *reader) noexcept no
     return FEED_MORE
 
 
-cdef int begin_frame(Pool *pool, FrameReader *reader) noexcept nogil:
+cdef int begin_frame(Framing *framing, Pool *pool, FrameReader *reader) noexcept nogil:
     """The size is known: charge the pool, make the frame."""
     cdef int64_t size_bytes = reader.declared_bytes
     cdef bint charged = size_bytes > 0 and pool.size_bytes >= 0 and reader.limit_bytes == 0
     if charged and not pool_try_allocate(pool, size_bytes):
         return FEED_MEMORY
-    reader.partial = new_frame(size_bytes)
+    reader.partial = new_frame(framing, size_bytes)
     if reader.partial is NULL:
         if charged:
             pool_free(pool, size_bytes)
@@ -109,7 +109,7 @@ cdef int feed_prefixed(
                 result = head_complete(framing, reader)
                 if result != FEED_MORE:
                     break
-            result = begin_frame(pool, reader)
+            result = begin_frame(framing, pool, reader)
             if result != FEED_MORE:
                 break
         frame = reader.partial
@@ -137,7 +137,7 @@ cdef int grow_partial(
     cdef Request *frame = reader.partial
     cdef int64_t n, at = 0
     if frame is NULL:
-        frame = new_frame(INLINE_PAYLOAD_BYTES + 1)     # with memory of its own, to grow
+        frame = new_frame(framing, INLINE_PAYLOAD_BYTES + 1)    # with its own memory, to grow
         if frame is NULL:
             return FEED_NO_MEMORY
         reader.partial = frame
@@ -210,7 +210,7 @@ cdef int frames_feed(
         if n > framing.max_size_bytes:
             n = framing.max_size_bytes
         reader.declared_bytes = n
-        result = begin_frame(pool, reader)
+        result = begin_frame(framing, pool, reader)
         if result != FEED_MORE:
             break
         reader.size_known = False
@@ -246,7 +246,7 @@ cdef int frames_target(Framing *framing, Pool *pool, FrameReader *reader, char *
             into[0] = <char *>reader.head + reader.head_filled
             room[0] = 4 - reader.head_filled
             return FEED_MORE
-        result = begin_frame(pool, reader)
+        result = begin_frame(framing, pool, reader)
         if result != FEED_MORE:
             return result
     frame = reader.partial

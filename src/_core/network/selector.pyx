@@ -301,7 +301,7 @@ cdef class Selector:
         if channel.end_of_stream:
             self.failed.append(endpoint)
             return
-        request = request_new(0)
+        request = request_new(NULL, 0)
         if request is NULL:
             raise MemoryError
         if data.shape[0] > 0:

@@ -1,9 +1,9 @@
-"""Birth, answer and death of a Request: memory only, no thread, no Kafka."""
+"""A Request is made, gets its response and is freed: memory only, no thread."""
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strlen
 
-from kbroker._core.requests.memory_pool cimport pool_free, pool_decref
+from kbroker._core.requests.memory_pool cimport pool_decref, pool_free
 from kbroker._core.sync cimport atomic_add_fetch, atomic_store
 
 cdef extern from *:
@@ -62,21 +62,24 @@ cdef Session *session_retain(Session *session) noexcept nogil:
 cdef void session_release(Session *session) noexcept nogil:
     if session is NULL or atomic_add_fetch(&session.refs, -1) != 0:
         return
-    if session.release_keys is not NULL and session.keys is not NULL:
-        session.release_keys(session.keys)
     free(session.principal)
     free(session)
 
 
-cdef Request *request_new(int64_t payload_bytes) noexcept nogil:
+cdef Request *request_new(const ContextType *type, int64_t payload_bytes) noexcept nogil:
     cdef Request *request
+    cdef size_t size_bytes = sizeof(Request), zeroed_end = sizeof(Request)
     if payload_bytes < 0:
         return NULL
-    request = <Request *>malloc(sizeof(Request) + <size_t>payload_bytes)
+    if type is not NULL:
+        size_bytes += <size_t>type.size_bytes
+        zeroed_end += <size_t>type.zeroed_bytes
+    request = <Request *>malloc(size_bytes + <size_t>payload_bytes)
     if request is NULL:
         return NULL
-    memset(request, 0, <size_t>(request.quota_events_capacity - <char *>request))
-    request.payload = <char *>request + sizeof(Request)
+    memset(&request.next, 0, zeroed_end - <size_t>(<char *>&request.next - <char *>request))
+    request.context_type = type
+    request.payload = <char *>request + size_bytes
     request.size_bytes = payload_bytes
     request.capacity_bytes = payload_bytes
     request.segments = request.inline_segments
@@ -89,40 +92,17 @@ cdef void request_free(Request *request) noexcept nogil:
         return
     if request.release_state is not NULL and request.state is not NULL:
         request.release_state(request)
-    request_charge_network(request)
-    if request.quota_events is not NULL:
-        request.release_quota_events(request.quota_events)
-    if request.response_hook is not NULL:
-        request.release_diverted(request.response_hook)
+    if request.context_type is not NULL and request.context_type.release is not NULL:
+        request.context_type.release(request)
+    if request.response_hook_arg is not NULL:
+        request.release_response_hook(request.response_hook_arg)
     request_clear_response(request)
-    drop_payload(request)
-    free(request.client_id_owned)
-    free(request.announced)
+    request_release_payload(request)
     session_release(request.session)
     free(request)
 
 
-cdef void request_charge_network(Request *request) noexcept nogil:
-    if request.charge_network is not NULL:
-        request.charge_network(request)
-        request.charge_network = NULL
-
-
 cdef void request_release_payload(Request *request) noexcept nogil:
-    """Give memory and charge back. A payload behind the struct lives on until request_free, and so does client_id;
-    from one with memory of its own it is copied, for whoever judges or logs the request at its end."""
-    cdef char *copy
-    if request.payload_owned is not NULL and request.client_id is not NULL and request.client_id_owned is NULL:
-        copy = <char *>malloc(<size_t>(request.client_id_bytes or 1))
-        if copy is not NULL:
-            memcpy(copy, request.client_id, <size_t>request.client_id_bytes)
-        else:
-            request.client_id_bytes = 0
-        request.client_id = request.client_id_owned = copy
-    drop_payload(request)
-
-
-cdef void drop_payload(Request *request) noexcept nogil:
     free(request.payload_owned)
     request.payload_owned = NULL
     request.payload = NULL
@@ -135,7 +115,7 @@ cdef void drop_payload(Request *request) noexcept nogil:
 
 
 cdef Segment *next_segment(Request *request) noexcept nogil:
-    """Room for one more segment, zeroed; NULL when memory is out."""
+    """Return one more segment, zeroed; NULL when memory is out."""
     cdef Segment *grown
     cdef int32_t capacity
     if request.segment_count == request.segment_capacity:
@@ -219,4 +199,3 @@ cdef void request_clear_response(Request *request) noexcept nogil:
     request.segment_count = 0
     request.inline_used = 0
     request.response_bytes = 0
-    request.error_kinds = 0

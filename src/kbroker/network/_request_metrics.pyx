@@ -6,8 +6,9 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 
 from kbroker._core.network.event_loop cimport count
-from kbroker._core.requests.request cimport ACTION_NO_OP, THROTTLE_KINDS, Request
+from kbroker._core.requests.request cimport ACTION_NO_OP, Request
 from kbroker._core.sync cimport AtomicI64, atomic_add_fetch, atomic_load, atomic_load_relaxed, atomic_store
+from kbroker.network._kafka_request cimport THROTTLE_KINDS, KafkaRequest, kafka_request
 
 cdef int64_t BOUNDS_US[TIME_BUCKETS - 1]
 BOUNDS_US[:] = [
@@ -53,6 +54,7 @@ cdef inline int64_t or_before(int64_t stamp, int64_t fallback) noexcept nogil:
 
 
 cdef void record_into(MetricsTable *table, int32_t slot, Request *request, const int64_t *us) noexcept nogil:
+    cdef KafkaRequest *kafka = kafka_request(request)
     cdef ApiMetrics *api = <ApiMetrics *>atomic_load_relaxed(&table.apis[slot])
     cdef int32_t i
     if api is NULL:
@@ -61,14 +63,14 @@ cdef void record_into(MetricsTable *table, int32_t slot, Request *request, const
             return
         atomic_store(&table.apis[slot], <int64_t>api)
     count(&api.count, 1)
-    count(&api.request_bytes, request.size_bytes - request.header_bytes)
+    count(&api.request_bytes, request.size_bytes - kafka.header_bytes)
     count(&api.response_bytes, request.response_bytes)
     count(&api.network_ns, request.network_ns)
-    if 0 <= request.api_version < VERSION_SLOTS:
-        count(&api.by_version[request.api_version], 1)
+    if 0 <= kafka.api_version < VERSION_SLOTS:
+        count(&api.by_version[kafka.api_version], 1)
     if request.action != ACTION_NO_OP:
-        for i in range(request.error_kinds):
-            count(&api.errors[error_slot(request.errors[i].code)], request.errors[i].count)
+        for i in range(kafka.error_kinds):
+            count(&api.errors[error_slot(kafka.errors[i].code)], kafka.errors[i].count)
     for i in range(TIME_MESSAGE_CONVERSIONS):
         note_time(api, i, us[i])
     if us[TIME_MESSAGE_CONVERSIONS] > 0:
@@ -80,19 +82,20 @@ cdef inline int32_t error_slot(int32_t code) noexcept nogil:
 
 
 cdef void metrics_record(MetricsTable *table, Request *request) noexcept nogil:
+    cdef KafkaRequest *kafka = kafka_request(request)
     cdef int64_t us[TIME_KINDS]
     cdef int64_t dequeued, local, ready, picked, asynchronous, throttle_ms = 0
     cdef int32_t i
-    if request.dequeue_ns == 0 or not 0 <= request.api_key < SLOT_FETCH_CONSUMER:
+    if request.dequeue_ns == 0 or not 0 <= kafka.api_key < SLOT_FETCH_CONSUMER:
         return                      # never handled: its header is unknown
     dequeued = request.dequeue_ns
-    local = or_before(request.local_done_ns, dequeued)
+    local = or_before(kafka.local_done_ns, dequeued)
     ready = or_before(request.response_ready_ns, local)
     picked = or_before(request.response_dequeue_ns, ready)
-    asynchronous = request.callback_done_ns - request.callback_dequeue_ns
+    asynchronous = kafka.callback_done_ns - kafka.callback_dequeue_ns
     for i in range(THROTTLE_KINDS):
-        if request.throttle_ms[i] > throttle_ms:
-            throttle_ms = request.throttle_ms[i]
+        if kafka.throttle_ms[i] > throttle_ms:
+            throttle_ms = kafka.throttle_ms[i]
     us[TIME_REQUEST_QUEUE] = (dequeued - request.start_ns) // 1000
     us[TIME_LOCAL] = (local - dequeued + asynchronous) // 1000
     us[TIME_REMOTE] = (ready - local - asynchronous) // 1000
@@ -100,10 +103,10 @@ cdef void metrics_record(MetricsTable *table, Request *request) noexcept nogil:
     us[TIME_RESPONSE_QUEUE] = (picked - ready) // 1000
     us[TIME_RESPONSE_SEND] = (request.response_sent_ns - picked) // 1000
     us[TIME_TOTAL] = (request.response_sent_ns - request.start_ns) // 1000
-    us[TIME_MESSAGE_CONVERSIONS] = (request.conversion_ns + 999) // 1000
-    record_into(table, request.api_key, request, us)
-    if request.metric_slot != 0:
-        record_into(table, request.metric_slot, request, us)
+    us[TIME_MESSAGE_CONVERSIONS] = (kafka.conversion_ns + 999) // 1000
+    record_into(table, kafka.api_key, request, us)
+    if kafka.metric_slot != 0:
+        record_into(table, kafka.metric_slot, request, us)
 
 
 @cython.final

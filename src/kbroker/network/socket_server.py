@@ -42,6 +42,10 @@ class SocketServerOptions(NamedTuple):
 
     ``framing``, ``delimiter`` and ``max_request_bytes`` say how bytes become requests (``_core.framing.Framer``);
     ``backend`` is "auto", "epoll", "kqueue" or a function that makes a selectors-like object for each thread.
+
+    ``kafka_requests``: each request carries what Kafka's handlers, metrics and quotas keep in it. Without it there are
+    no request metrics and no records of finished requests, and no listener may authenticate its clients. None: with
+    length-prefix framing.
     """
 
     network_threads: int = 3
@@ -67,6 +71,12 @@ class SocketServerOptions(NamedTuple):
     broker_id: int = 0
     backend: Backend = "auto"
     request_metrics: bool = True
+    kafka_requests: bool | None = None
+
+    @property
+    def serves_kafka(self) -> bool:
+        """``kafka_requests``, or what None means for it."""
+        return self.framing == "length-prefix" if self.kafka_requests is None else self.kafka_requests
 
 
 class _BoundListener:
@@ -364,6 +374,7 @@ class SocketServer:
             authentication=security.authentication,
             metrics=tables.metrics,
             recorder=tables.recorder,
+            kafka_requests=options.serves_kafka,
             backend=self._make_backend(),
         )
         self._next_processor_id += 1
@@ -378,6 +389,8 @@ class SocketServer:
         return processor
 
     def _make_tables(self, bound: _BoundListener) -> _Tables:
+        if not self.options.serves_kafka:
+            return _Tables(None, None)
         metrics = RequestMetrics() if self.options.request_metrics else None
         if metrics is not None:
             self.request_metrics.append(metrics)

@@ -14,6 +14,7 @@ from kbroker._core.containers.hash_table cimport (
 from kbroker._core.containers.hashing cimport hash_seeded, mix_hash
 from kbroker._core.requests.request cimport Request
 from kbroker._core.sync cimport mutex_destroy, mutex_init, mutex_lock, mutex_unlock
+from kbroker.network._kafka_request cimport KafkaRequest, kafka_request
 
 cdef enum:
     MAX_BYTES = 4096           # of a name or a version; longer ones are held for nobody
@@ -42,6 +43,7 @@ cdef void software_destroy(ClientInformationTable *table) noexcept nogil:
 cdef bint client_information_announce(
     Request *request, const char *name, int32_t name_bytes, const char *version, int32_t version_bytes
 ) noexcept nogil:
+    cdef KafkaRequest *kafka = kafka_request(request)
     cdef Announcement *said
     if name_bytes > MAX_BYTES or version_bytes > MAX_BYTES:
         return True             # as if its client had not told
@@ -52,8 +54,8 @@ cdef bint client_information_announce(
     said.version_bytes = version_bytes
     memcpy(<char *>said + sizeof(Announcement), name, <size_t>name_bytes)
     memcpy(<char *>said + sizeof(Announcement) + name_bytes, version, <size_t>version_bytes)
-    free(request.announced)
-    request.announced = said
+    free(kafka.client_information)
+    kafka.client_information = said
     return True
 
 
@@ -120,7 +122,7 @@ cdef void software_enter(ClientInformationTable *table, Channel *channel) noexce
 
 
 cdef void software_settle(ClientInformationTable *table, Channel *channel, const Request *request) noexcept nogil:
-    cdef const Announcement *said = <const Announcement *>request.announced
+    cdef const Announcement *said = <const Announcement *>kafka_request(request).client_information
     cdef const char *texts = <const char *>said + sizeof(Announcement)
     if channel.software is NULL:        # closed and counted out, or never counted for want of memory
         return

@@ -24,5 +24,7 @@ cdef class InboundRequest:
         readonly int processor_id
         readonly int size_bytes
         bint examined
+    cdef bint is_open_kafka(self) noexcept
     cdef int check_open(self) except -1
+    cdef int check_kafka(self) except -1
     cdef int finish(self, int action) except -1

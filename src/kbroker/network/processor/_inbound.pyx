@@ -9,10 +9,13 @@ from kbroker._core.arguments cimport integer
 from kbroker._core.network.channel cimport Channel
 from kbroker._core.clock cimport Clock, clock_now_ns
 from kbroker._core.requests.request cimport (
-    ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE,
-    RECORD_SKIP, Request, request_clear_response, request_mark_error, request_new, request_reserve,
+    ACTION_CLOSE, ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request,
+    request_new, request_reserve,
 )
 from kbroker._core.requests.request_queue cimport Queue, RequestQueue, request_queue_put, request_queue_take
+from kbroker.network._kafka_request cimport (
+    RECORD_SKIP, KafkaRequest, is_kafka_request, kafka_clear_response, kafka_mark_error, kafka_request,
+)
 from kbroker.network.processor._suppressed_responses cimport SuppressedResponses, suppress_response
 
 
@@ -89,9 +92,18 @@ cdef class InboundRequest:
         """The payload behind the request header (all of it where no native handler parsed a header)."""
         return self.payload[self.header_bytes:]
 
+    cdef bint is_open_kafka(self) noexcept:
+        return self.request is not NULL and is_kafka_request(self.request)
+
     cdef int check_open(self) except -1:
         if self.request is NULL:
             raise ValueError("the request was answered")
+        return 0
+
+    cdef int check_kafka(self) except -1:
+        self.check_open()
+        if not is_kafka_request(self.request):
+            raise ValueError("a request of Kafka's protocol is needed (SocketServerOptions.kafka_requests)")
         return 0
 
     cdef int finish(self, int action) except -1:
@@ -103,8 +115,8 @@ cdef class InboundRequest:
                 request.payload = NULL
             request.action = action
             request.response_ready_ns = clock_now_ns(clock)
-            if request.local_done_ns == 0:
-                request.local_done_ns = request.response_ready_ns
+            if is_kafka_request(request) and kafka_request(request).local_done_ns == 0:
+                kafka_request(request).local_done_ns = request.response_ready_ns
             request.next = NULL
             request.responder.respond(request.responder, request)
         return 0
@@ -132,7 +144,7 @@ cdef class InboundRequest:
                 continue
             into = request_reserve(self.request, piece.shape[0])
             if into is NULL:
-                request_clear_response(self.request)
+                kafka_clear_response(self.request)
                 raise MemoryError
             memcpy(into, &piece[0], piece.shape[0])
         self.finish(ACTION_SEND)
@@ -140,26 +152,27 @@ cdef class InboundRequest:
     def mark_errors(self, dict counts not None):
         """Tell the metrics which error codes the response has, and how often; before it is given.
 
-        Does nothing when it was answered. Raises: TypeError, OverflowError for what are no such numbers.
+        Does nothing when it was answered, or is not a request of Kafka's protocol. Raises: TypeError, OverflowError for
+        what are no such numbers.
         """
         cdef int32_t code, times
         for key, value in counts.items():
             code, times = key, value
-            if self.request is not NULL:
-                request_mark_error(self.request, code, times)
+            if self.is_open_kafka():
+                kafka_mark_error(self.request, code, times)
 
     def leave_out(self):
         """Whoever records finished requests leaves this one out. Does nothing when it was answered."""
-        if self.request is not NULL:
-            self.request.record_flags |= RECORD_SKIP
+        if self.is_open_kafka():
+            kafka_request(self.request).record_flags |= RECORD_SKIP
 
     def handler_done(self):
         """The handler has returned without a response, which comes later: what passes until then is not its time.
 
         Does nothing when it was answered. Threads: not while another one answers.
         """
-        if self.request is not NULL and self.request.local_done_ns == 0:
-            self.request.local_done_ns = clock_now_ns(self.clock)
+        if self.is_open_kafka() and kafka_request(self.request).local_done_ns == 0:
+            kafka_request(self.request).local_done_ns = clock_now_ns(self.clock)
 
     def respond_nothing(self):
         """Complete without a response (acks=0): the connection reads on."""
@@ -195,8 +208,8 @@ cdef class InboundRequest:
             if copy is NULL:
                 raise MemoryError
             memcpy(copy, request.payload, request.size_bytes)
-            if request.client_id is not NULL:
-                request.client_id = copy + (request.client_id - request.payload)
+            if is_kafka_request(request) and kafka_request(request).client_id is not NULL:
+                kafka_request(request).client_id = copy + (kafka_request(request).client_id - request.payload)
             request.payload = copy
             request.payload_owned = copy
         self.request = NULL
@@ -246,7 +259,7 @@ cdef class InboundRequest:
 
 
 cdef Request *control_message(Request *about, int action) noexcept:
-    cdef Request *message = request_new(0)
+    cdef Request *message = request_new(NULL, 0)
     if message is not NULL:
         message.action = action
         message.responder = about.responder
@@ -260,19 +273,22 @@ cdef str text(const char *chars):
 
 
 cdef InboundRequest wrap(Queue queue, Request *request):
+    cdef KafkaRequest *kafka
     cdef InboundRequest inbound = InboundRequest.__new__(InboundRequest)
     cdef Channel *channel = <Channel *>request.channel
     inbound.request = request           # from here on dealloc answers it
     inbound.queue = queue
     inbound.clock = queue.queue.clock
-    inbound.header_bytes = request.header_bytes
-    inbound.api_key = request.api_key
-    inbound.api_version = request.api_version
-    inbound.correlation_id = request.correlation_id
     inbound.size_bytes = <int>request.size_bytes
     inbound.examined = request.was_examined
-    if request.client_id is not NULL:
-        inbound.client_id = request.client_id[:request.client_id_bytes].decode("utf-8", "replace")
+    if is_kafka_request(request):
+        kafka = kafka_request(request)
+        inbound.header_bytes = kafka.header_bytes
+        inbound.api_key = kafka.api_key
+        inbound.api_version = kafka.api_version
+        inbound.correlation_id = kafka.correlation_id
+        if kafka.client_id is not NULL:
+            inbound.client_id = kafka.client_id[:kafka.client_id_bytes].decode("utf-8", "replace")
     inbound.principal = text(request.session.principal) if request.session is not NULL else ""
     inbound.listener_name = text(channel.metadata.listener_name)
     inbound.local_host = text(channel.metadata.local_host)

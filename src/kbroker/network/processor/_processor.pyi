@@ -34,6 +34,7 @@ class Processor:
         metrics: RequestMetrics | None = None,
         recorder: RequestRecorder | None = None,
         send_files: bool = True,
+        kafka_requests: bool | None = None,
         backend: object = "auto",
     ) -> Processor: ...
     @property

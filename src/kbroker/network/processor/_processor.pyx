@@ -38,6 +38,7 @@ from kbroker.network.processor._processor_responses cimport (
     close_inbox, is_closed, on_sent, process_new_responses, process_touched, respond,
 )
 from kbroker.network.connections._quota_core cimport ListenerQuota, quotas_retain
+from kbroker.network._kafka_request cimport kafka_context_type
 from kbroker.network._recorder cimport RequestRecorder
 from kbroker.network._request_metrics cimport RequestMetrics, metrics_retain
 from kbroker.network.transport._tls cimport TlsServer
@@ -141,6 +142,8 @@ cdef class Processor:
         metrics: records where the time of each request went; no other processor may have the same. None: nobody does.
         recorder: takes down each finished request; no other processor may have the same. None: nobody does.
         send_files: False copies file regions through memory, as transports without sendfile must.
+        kafka_requests: each request carries what Kafka's handlers, metrics and quotas keep in it; None: with
+            length-prefix framing. ``authentication``, ``metrics`` and ``recorder`` need it.
         backend: "auto", "epoll", "kqueue" or a selectors-like object of this processor's own.
     Raises: TypeError, ValueError for wrong arguments, OSError without descriptors.
     Threads: ``run`` on its own thread, the rest on any.
@@ -152,7 +155,8 @@ cdef class Processor:
             clock=None, framing="length-prefix", max_size_bytes=None, delimiter=None, idle_ms=600000,
             frame_timeout_ms=30000, request_batch_max=16, str principal not None="User:ANONYMOUS", listener_id=0,
             max_connections=INT32_MAX, ConnectionQuotas quotas=None, TlsServer tls=None, authentication=None,
-            RequestMetrics metrics=None, RequestRecorder recorder=None, bint send_files=True, backend="auto"):
+            RequestMetrics metrics=None, RequestRecorder recorder=None, bint send_files=True, kafka_requests=None,
+            backend="auto"):
         cdef ProcessorCore *core
         cdef Poller *poller
         cdef Framing parsed
@@ -168,6 +172,9 @@ cdef class Processor:
         cdef int64_t connections = integer(max_connections, "max_connections", 1, INT64_MAX)
         cdef int64_t max_receive = 0, refusal_delay = 0
         cdef uint64_t seed = int.from_bytes(os.urandom(8), "little")
+        cdef bint is_kafka = framing == "length-prefix" if kafka_requests is None else kafka_requests
+        if not is_kafka and (authentication is not None or metrics is not None or recorder is not None):
+            raise ValueError("authentication, metrics and a recorder need requests of Kafka's protocol")
         if authentication is not None:
             if not callable(getattr(authentication, "begin", None)):
                 raise TypeError(f"authentication must be an Authentication, not {type(authentication).__name__}")
@@ -176,6 +183,8 @@ cdef class Processor:
             if framing != "length-prefix":
                 raise ValueError(f"authentication needs length-prefix framing, got {framing!r}")
         framing_from(&parsed, framing, max_size_bytes, delimiter)
+        if is_kafka:
+            parsed.context_type = kafka_context_type()
         borrow_clock(clock)
         if quotas is not None:
             listener_quota = quotas.demand(listener_name)

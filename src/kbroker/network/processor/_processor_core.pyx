@@ -6,9 +6,10 @@ from kbroker._core.network.channel_lifecycle cimport loop_close
 from kbroker._core.clock cimport clock_now_ns
 from kbroker._core.network.event_loop cimport count, loop_destroy
 from kbroker._core.network.mute cimport mute_next
-from kbroker._core.requests.request cimport Request, request_charge_network, request_free, session_release
+from kbroker._core.requests.request cimport Request, request_free, session_release
 from kbroker._core.requests.request_queue cimport request_queue_release
 from kbroker._core.sync cimport atomic_add_fetch, cond_destroy, mutex_destroy
+from kbroker.network._kafka_request cimport is_kafka_request, kafka_charge_network, kafka_request
 from kbroker.network.connections._client_information cimport software_destroy, software_settle
 from kbroker.network.connections._quota_core cimport quotas_release
 from kbroker.network._request_metrics cimport metrics_record, metrics_release
@@ -42,7 +43,7 @@ cdef void complete_request(ProcessorCore *core, Request *request, bint is_late) 
     if request.on_complete is not NULL:
         request.on_complete(request, request.on_complete_arg)
     if core.recorder is not NULL:
-        request_charge_network(request)     # what it cost its client's quota belongs into the record
+        kafka_charge_network(request)       # what it cost its client's quota belongs into the record
         core.recorder.record(core.recorder, request, is_late)
     request_free(request)
 
@@ -52,7 +53,7 @@ cdef void complete(ProcessorCore *core, Channel *channel, Request *request) noex
     if request.dequeue_ns != 0:         # else an authenticator's: its time counts for the first request of the client
         request.network_ns = channel.network_ns
         channel.network_ns = 0
-    if request.announced is not NULL:
+    if is_kafka_request(request) and kafka_request(request).client_information is not NULL:
         software_settle(&core.software, channel, request)
     channel.outstanding -= 1
     core.in_flight -= 1

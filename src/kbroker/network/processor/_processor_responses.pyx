@@ -18,9 +18,10 @@ from kbroker._core.network.mute cimport (
 )
 from kbroker._core.requests.request cimport (
     ACTION_END_THROTTLE, ACTION_NO_OP, ACTION_RETURN, ACTION_SEND, ACTION_START_THROTTLE, Request, Responder,
-    request_clear_response, request_free,
+    request_free,
 )
 from kbroker._core.sync cimport atomic_add_fetch, atomic_cas, atomic_load, atomic_swap
+from kbroker.network._kafka_request cimport kafka_clear_response
 from kbroker.network.processor._processor_core cimport (
     ProcessorCore, complete, complete_request, core_release, free_if_done, mute_event,
 )
@@ -41,7 +42,7 @@ cdef void respond(Responder *responder, Request *first) noexcept nogil:
     atomic_add_fetch(&core.refs, 1)           # what we push may be the last request that keeps the core alive
     while first is not NULL:
         following = first.next
-        if first.set_response_hook is NULL or first.action == ACTION_RETURN or not first.set_response_hook(first):
+        if first.response_hook is NULL or first.action == ACTION_RETURN or not first.response_hook(first):
             if first.action == ACTION_START_THROTTLE:
                 atomic_add_fetch(&core.refs, 1)   # until its END_THROTTLE
             if last is NULL:
@@ -105,7 +106,7 @@ cdef void accept_response(ProcessorCore *core, Channel *channel, Request *reques
         channel.outstanding -= 1
         core.in_flight -= 1
         count(&core.loop.counters.requests, -1)     # it will be counted when it is handed over again
-        request_clear_response(request)
+        kafka_clear_response(request)
         request.action = ACTION_SEND
         request.next = NULL
         if channel.returned_last is NULL:

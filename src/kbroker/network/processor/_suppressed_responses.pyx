@@ -3,10 +3,11 @@ cimport cython
 from libc.stdlib cimport calloc, free
 
 from kbroker._core.guarded cimport guarded_value
-from kbroker._core.requests.request cimport ACTION_CLOSE, Request, request_clear_response
+from kbroker._core.requests.request cimport ACTION_CLOSE, Request
 from kbroker._core.sync cimport (
     atomic_add_fetch, atomic_store, mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
+from kbroker.network._kafka_request cimport kafka_clear_response
 
 
 cdef void lost_release(void *core_pointer) noexcept nogil:
@@ -18,12 +19,12 @@ cdef void lost_release(void *core_pointer) noexcept nogil:
 
 cdef bint lost_divert(Request *request) noexcept nogil:
     """Forget the response; keep the request, or let it go on to close its connection."""
-    cdef LostCore *core = <LostCore *>request.response_hook
+    cdef LostCore *core = <LostCore *>request.response_hook_arg
     cdef bint kept
-    request.set_response_hook = NULL                   # once: when it goes on, it goes to its network thread
+    request.response_hook = NULL        # once: when it goes on, it goes to its network thread
     if request.action == ACTION_CLOSE:
         return False
-    request_clear_response(request)
+    kafka_clear_response(request)
     request.action = ACTION_CLOSE
     mutex_lock(&core.lock)
     core.lost_count += 1
@@ -53,12 +54,12 @@ cdef void lost_close(LostCore *core) noexcept nogil:
 
 
 cdef void suppress_response(SuppressedResponses lost, Request *request) noexcept:
-    if request.response_hook is not NULL:
-        request.release_diverted(request.response_hook)
+    if request.response_hook_arg is not NULL:
+        request.release_response_hook(request.response_hook_arg)
     atomic_add_fetch(&lost.core.refs, 1)
-    request.set_response_hook = lost_divert
-    request.response_hook = lost.core
-    request.release_diverted = lost_release
+    request.response_hook = lost_divert
+    request.response_hook_arg = lost.core
+    request.release_response_hook = lost_release
 
 
 @cython.final

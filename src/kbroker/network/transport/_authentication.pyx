@@ -7,9 +7,8 @@ from libc.string cimport memcpy
 
 from kbroker._core.arguments cimport integer, ms_to_ns
 from kbroker._core.network.channel cimport Channel
-from kbroker._core.requests.request cimport (
-    Request, Session, request_clear_response, request_reserve, session_new, session_release,
-)
+from kbroker._core.requests.request cimport Request, Session, request_reserve, session_new, session_release
+from kbroker.network._kafka_request cimport kafka_clear_response
 from kbroker.network.connections._client_information cimport client_information_announce
 
 from kbroker.common.loggers import get_logger
@@ -40,7 +39,7 @@ cdef AuthenticationOutcome authentication_step(
             outcome = judge(channel, request, now_ns)
         except BaseException:           # our bug, not the client's
             logger.exception("cannot authenticate a connection")
-            request_clear_response(request)
+            kafka_clear_response(request)
             outcome = AUTHENTICATION_CLOSES
     return outcome
 

@@ -2,11 +2,12 @@
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.clock cimport clock_now_ns
-from kbroker._core.requests.request cimport ACTION_CLOSE, ACTION_SEND, Request, request_add_memory, request_mark_error
+from kbroker._core.requests.request cimport ACTION_CLOSE, ACTION_SEND, Request, request_add_memory
 from kbroker._core.codec.wire cimport (
     Reader, Writer, read_bytes, read_length, reader_init, skip_tags, write_i32, write_raw, writer_free, writer_init,
 )
 from kbroker.common._errors cimport INVALID_REQUEST, NONE, UNSUPPORTED_VERSION
+from kbroker.network._kafka_request cimport KafkaRequest, kafka_mark_error, kafka_request
 from kbroker.network.connections._client_information cimport client_information_announce
 from kbroker.server.native._native_types cimport Body, Handler, NativeApisCore, Outcome, OUTCOME_RESPONDED
 from kbroker.server.quota._quota_enforcement cimport gate_request, store_throttle
@@ -29,6 +30,7 @@ cdef bint is_software_name(const char *text, int64_t size_bytes) noexcept nogil:
 
 cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept nogil:
     """Answers from bodies encoded at start; the response's header is version 0, whatever the version (KIP-511)."""
+    cdef KafkaRequest *kafka = kafka_request(request)
     cdef NativeApisCore *native_apis = handler.native_apis
     cdef Body *body = &native_apis.unsupported_versions
     cdef Reader r
@@ -38,11 +40,11 @@ cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept no
     cdef int64_t name_bytes, version_bytes
     cdef int32_t throttle_ms
     cdef int32_t error = UNSUPPORTED_VERSION
-    if request.header_bytes > 0:
+    if kafka.header_bytes > 0:
         error = NONE
-        body = &native_apis.versions[request.api_version]
-        if request.api_version >= 3:
-            reader_init(&r, request.payload + request.header_bytes, request.size_bytes - request.header_bytes)
+        body = &native_apis.versions[kafka.api_version]
+        if kafka.api_version >= 3:
+            reader_init(&r, request.payload + kafka.header_bytes, request.size_bytes - kafka.header_bytes)
             name_bytes = read_length(&r, True, False)
             name = read_bytes(&r, name_bytes)
             version_bytes = read_length(&r, True, False)
@@ -52,20 +54,20 @@ cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept no
                 request.action = ACTION_CLOSE
                 return OUTCOME_RESPONDED
             if not is_software_name(name, name_bytes) or not is_software_name(version, version_bytes):
-                body = &native_apis.invalid_versions[request.api_version]
+                body = &native_apis.invalid_versions[kafka.api_version]
                 error = INVALID_REQUEST
             else:
                 client_information_announce(request, name, <int32_t>name_bytes, version, <int32_t>version_bytes)
-    request_mark_error(request, error, 1)
+    kafka_mark_error(request, error, 1)
     writer_init(&w, request.inline_out, sizeof(request.inline_out))
-    write_i32(&w, request.correlation_id)
+    write_i32(&w, kafka.correlation_id)
     write_raw(&w, body.data, body.size_bytes)
     request.action = ACTION_SEND
     if w.failed or not request_add_memory(request, w.data, w.size_bytes, w.data if w.is_owned else NULL):
         writer_free(&w)
         request.action = ACTION_CLOSE
-    request.local_done_ns = clock_now_ns(native_apis.clock)
-    throttle_ms = gate_request(native_apis.quotas, handler.clients, request, request.local_done_ns)
+    kafka.local_done_ns = clock_now_ns(native_apis.clock)
+    throttle_ms = gate_request(native_apis.quotas, handler.clients, request, kafka.local_done_ns)
     if throttle_ms > 0 and body.throttle_at >= 0 and request.action == ACTION_SEND:
         store_throttle(w.data + 4 + body.throttle_at, throttle_ms)
     return OUTCOME_RESPONDED

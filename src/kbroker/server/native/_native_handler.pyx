@@ -8,11 +8,12 @@ from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset
 
 from kbroker._core.clock cimport clock_now_ns
-from kbroker._core.requests.request cimport ACTION_CLOSE, ACTION_RETURN, Request, request_release_payload
+from kbroker._core.requests.request cimport ACTION_CLOSE, ACTION_RETURN, Request
 from kbroker._core.requests.request_queue cimport request_queue_is_closed, request_queue_put, request_queue_take
 from kbroker._core.sync cimport atomic_add_fetch, atomic_cas, atomic_load, mutex_lock, mutex_unlock
 from kbroker._core.thread_setup cimport kb_block_signals
 from kbroker._core.codec.wire cimport Reader, read_bytes, read_i16, read_i32, read_length, reader_init, skip_tags
+from kbroker.network._kafka_request cimport KafkaRequest, is_kafka_request, kafka_release_payload, kafka_request
 from kbroker.server.apis.api01_fetch._delayed_fetch cimport run_deferred
 from kbroker.server.native._native_types cimport (
     API_SLOTS, API_VERSIONS, Api, Handler, NativeApisCore, Outcome, OUTCOME_RESPONDED, OUTCOME_DECLINED,
@@ -31,36 +32,37 @@ cdef Api *parse_header(NativeApisCore *native_apis, Request *request) noexcept n
 
     An unknown version of ApiVersions is let through with header_bytes 0: its body is not read.
     """
+    cdef KafkaRequest *kafka = kafka_request(request)
     cdef Reader r
     cdef Api *api
     cdef int64_t n
     reader_init(&r, request.payload, request.size_bytes)
-    request.api_key = read_i16(&r)
-    request.api_version = read_i16(&r)
-    request.correlation_id = read_i32(&r)
-    if r.bad or request.api_key < 0 or request.api_key >= API_SLOTS:
+    kafka.api_key = read_i16(&r)
+    kafka.api_version = read_i16(&r)
+    kafka.correlation_id = read_i32(&r)
+    if r.bad or kafka.api_key < 0 or kafka.api_key >= API_SLOTS:
         return NULL
-    api = &native_apis.apis[request.api_key]
+    api = &native_apis.apis[kafka.api_key]
     if not api.is_enabled:
         return NULL
-    if request.api_version < api.min_version or request.api_version > api.max_version:
-        if request.api_key != API_VERSIONS:
+    if kafka.api_version < api.min_version or kafka.api_version > api.max_version:
+        if kafka.api_key != API_VERSIONS:
             return NULL
         n = read_length(&r, False, False)       # every header has its client id here; what follows is not known
         if n > 0:
-            request.client_id = <char *>read_bytes(&r, n)
-        request.client_id_bytes = <int32_t>(n if n > 0 and not r.bad else 0)
-        request.header_bytes = 0
+            kafka.client_id = <char *>read_bytes(&r, n)
+        kafka.client_id_bytes = <int32_t>(n if n > 0 and not r.bad else 0)
+        kafka.header_bytes = 0
         return api
     n = read_length(&r, False, False)
     if n > 0:
-        request.client_id = <char *>read_bytes(&r, n)
-    request.client_id_bytes = <int32_t>(n if n > 0 else 0)
-    if request.api_version >= api.first_flexible:
+        kafka.client_id = <char *>read_bytes(&r, n)
+    kafka.client_id_bytes = <int32_t>(n if n > 0 else 0)
+    if kafka.api_version >= api.first_flexible:
         skip_tags(&r)
     if r.bad:
         return NULL
-    request.header_bytes = <int32_t>(r.at - request.payload)
+    kafka.header_bytes = <int32_t>(r.at - request.payload)
     return api
 
 
@@ -82,10 +84,11 @@ cdef inline bint is_intercepted(NativeApisCore *native_apis, Request *request) n
 
     A request without a parsed header (ApiVersions of an unknown version) is never shown.
     """
-    cdef int64_t bits = atomic_load(&native_apis.intercepted[request.api_key >> 6])
-    if bits == 0 or request.was_examined or request.header_bytes == 0:
+    cdef KafkaRequest *kafka = kafka_request(request)
+    cdef int64_t bits = atomic_load(&native_apis.intercepted[kafka.api_key >> 6])
+    if bits == 0 or request.was_examined or kafka.header_bytes == 0:
         return False
-    return (bits >> (request.api_key & 63)) & 1 != 0
+    return (bits >> (kafka.api_key & 63)) & 1 != 0
 
 
 cdef Outcome dispatch(Handler *handler, Request *request) noexcept nogil:
@@ -98,6 +101,16 @@ cdef Outcome dispatch(Handler *handler, Request *request) noexcept nogil:
     return api.handle(handler, request)
 
 
+cdef void close_batch(Request *head) noexcept nogil:
+    """Close the connection of a batch that is not Kafka's: its server was given the queue of a broker."""
+    cdef Request *request = head
+    while request != NULL:
+        request.action = ACTION_CLOSE
+        request.next = request.batch_next
+        request = request.next
+    head.responder.respond(head.responder, head)
+
+
 cdef void execute_request(Handler *handler, Request *head) noexcept nogil:
     """Executes a batch in order and gives its responses back together."""
     cdef NativeApisCore *native_apis = handler.native_apis
@@ -108,6 +121,9 @@ cdef void execute_request(Handler *handler, Request *head) noexcept nogil:
     cdef Request **link = &responses
     cdef Outcome outcome = OUTCOME_RESPONDED
     cdef int64_t completed = 0
+    if not is_kafka_request(head):
+        close_batch(head)
+        return
     refresh_topics(handler)
     while request != NULL:
         following = request.batch_next
@@ -122,10 +138,10 @@ cdef void execute_request(Handler *handler, Request *head) noexcept nogil:
         request.dequeue_ns = clock_now_ns(native_apis.clock)
         outcome = dispatch(handler, request)
         if outcome == OUTCOME_RESPONDED:
-            request.response_ready_ns = request.local_done_ns
-            request_release_payload(request)    # its bytes go back to the pool before the response is sent
+            request.response_ready_ns = kafka_request(request).local_done_ns
+            kafka_release_payload(request)    # its bytes go back to the pool before the response is sent
             completed += 1
-            if request.action == ACTION_CLOSE or request.throttle_ms[THROTTLE_SERVED] > 0:
+            if request.action == ACTION_CLOSE or kafka_request(request).throttle_ms[THROTTLE_SERVED] > 0:
                 outcome = OUTCOME_DELAYED        # the frames behind it get no response, or wait for the end
             link[0] = request
             link = &request.next

@@ -223,7 +223,7 @@ cdef class NotedCounter:
         cdef ClientQuotas *quotas = self.manager.quotas
         cdef Request *request = self.request.request
         cdef Violation violation
-        self.request.check_open()
+        self.request.check_kafka()
         violation.metric = NULL
         with nogil:
             charge_mutation(quotas, self.sensors, request, value, time_ms, is_strict, &violation)

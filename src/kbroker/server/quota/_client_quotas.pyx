@@ -24,6 +24,7 @@ from kbroker._core.timer.timing_wheel cimport timer_close, timer_is_quiet
 from kbroker.common._quota_counter cimport NO_LIMIT
 from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
 from kbroker.network.connections._quota_core cimport ConnectionVerdict, VerdictObserver
+from kbroker.network._kafka_request cimport kafka_request
 from kbroker.network.processor._inbound cimport InboundRequest
 from kbroker.server.quota._client_quota_manager cimport ClientQuotaManager, new_manager
 from kbroker.server.quota._counter_metrics cimport new_counter_metrics
@@ -212,7 +213,7 @@ cdef class ClientQuotaManagers:
         cdef ClientQuotas *quotas = self.quotas
         cdef Request *judged = request.request
         cdef int32_t throttle_ms
-        request.check_open()
+        request.check_kafka()
         with nogil:
             throttle_ms = charge_request(quotas, judged, clock_now_ns(quotas.clock))
         return throttle_ms
@@ -221,7 +222,7 @@ cdef class ClientQuotaManagers:
         """Count the time of a request that is never throttled for it. Raises: ValueError after its response."""
         cdef ClientQuotas *quotas = self.quotas
         cdef Request *judged = request.request
-        request.check_open()
+        request.check_kafka()
         with nogil:
             gate_exempt(quotas, judged, clock_now_ns(quotas.clock))
 
@@ -235,7 +236,7 @@ cdef class ClientQuotaManagers:
         cdef ClientQuotas *quotas = self.quotas
         cdef QuotaManager *by = manager.manager
         cdef Request *judged = request.request
-        request.check_open()
+        request.check_kafka()
         if manager.quotas != quotas:
             raise ValueError("the manager is another broker's")
         if throttle_time_ms > 0:
@@ -250,8 +251,8 @@ cdef class ClientQuotaManagers:
     def settle(self, InboundRequest request not None) -> None:
         """Publish the verdicts on a request (``verdicts``), before its response. Raises: ValueError."""
         cdef Request *judged = request.request
-        request.check_open()
-        if judged.quota_events != NULL:
+        request.check_kafka()
+        if kafka_request(judged).quota_events != NULL:
             with nogil:
                 settle_verdicts(self.quotas, judged)
 

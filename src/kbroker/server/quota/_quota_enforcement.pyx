@@ -15,6 +15,7 @@ from kbroker._core.metrics.sensor_core cimport (
 from kbroker._core.requests.request cimport Request, Session, session_release, session_retain
 from kbroker._core.sync cimport atomic_add_fetch, atomic_load, atomic_load_relaxed
 from kbroker.common._quota_counter cimport KINDS, judge
+from kbroker.network._kafka_request cimport KafkaRequest, kafka_request
 from kbroker.server.quota._counters cimport (
     KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, PERCENT_PER_NS, THROTTLE_SERVED, ClientSensors, Judgement,
     QuotaManager, client_sensors, epoch_ms_of, give_counts, is_enabled, max_value_in_window, quotas_release,
@@ -86,12 +87,13 @@ cdef inline uint64_t small_hash(const char *data, int32_t size_bytes) noexcept n
 
 cdef ClientSensors *sensors_of_request(QuotaManager *manager, ClientCache *cache, Request *request, int64_t now_ms,
                                        bint *is_counted) noexcept nogil:
+    cdef KafkaRequest *kafka = kafka_request(request)
     cdef Text client_id
     cdef CachedClient *client
     cdef ClientSensors *sensors
     cdef int64_t generation
-    client_id.data = request.client_id
-    client_id.size_bytes = request.client_id_bytes if request.client_id != NULL else 0
+    client_id.data = kafka.client_id
+    client_id.size_bytes = kafka.client_id_bytes if kafka.client_id != NULL else 0
     is_counted[0] = cache == NULL or client_id.size_bytes > CACHED_ID_BYTES or request.session == NULL
     if is_counted[0]:
         return client_sensors(manager, user_of(request.session), client_id, now_ms)
@@ -135,9 +137,10 @@ cdef void store_throttle(char *at, int32_t throttle_ms) noexcept nogil:
 
 cdef inline double handler_percent(Request *request, int64_t now_ns) noexcept nogil:
     """Handler time as percent of a thread and second; reading it ends the local time."""
-    if request.local_done_ns == 0:
-        request.local_done_ns = now_ns
-    return <double>max(request.local_done_ns - request.dequeue_ns, 0) * PERCENT_PER_NS
+    cdef KafkaRequest *kafka = kafka_request(request)
+    if kafka.local_done_ns == 0:
+        kafka.local_done_ns = now_ns
+    return <double>max(kafka.local_done_ns - request.dequeue_ns, 0) * PERCENT_PER_NS
 
 
 # ---------------------------------------------------------------- notes for the request log, and verdicts
@@ -174,7 +177,7 @@ cdef void note_verdict(Request *request, int kind, ClientSensors *sensors, const
 
 cdef void note_served(Request *request, int kind, int64_t served_ms) noexcept nogil:
     """The throttle time sent to the client is noted in the longest verdict of the kind that set it."""
-    cdef QuotaEvents *quota_events = <QuotaEvents *>request.quota_events
+    cdef QuotaEvents *quota_events = <QuotaEvents *>kafka_request(request).quota_events
     cdef QuotaEvent *note = quota_event_at(quota_events, 0)
     cdef VerdictEvent *longest = NULL
     cdef int32_t at = 0
@@ -207,15 +210,15 @@ cdef inline void charge_network_time(Request *request, ClientSensors *sensors, b
 
 
 cdef void charge_client(Request *request) noexcept nogil:
-    charge_network_time(request, <ClientSensors *>request.network_account, False)
+    charge_network_time(request, <ClientSensors *>kafka_request(request).network_account, False)
 
 
 cdef void charge_and_note_client(Request *request) noexcept nogil:
-    charge_network_time(request, <ClientSensors *>request.network_account, True)
+    charge_network_time(request, <ClientSensors *>kafka_request(request).network_account, True)
 
 
 cdef void charge_exempt(Request *request) noexcept nogil:
-    cdef ClientQuotas *quotas = <ClientQuotas *>request.network_account
+    cdef ClientQuotas *quotas = <ClientQuotas *>kafka_request(request).network_account
     if request.response_sent_ns != 0 and request.network_ns > 0:
         sensor_record(quotas.exempt, <double>request.network_ns * PERCENT_PER_NS,
                       epoch_ms_of(quotas.clock, request.response_sent_ns), False, NULL)
@@ -255,7 +258,7 @@ cdef inline void find(Charge *charge, QuotaManager *manager, ClientCache *cache,
 cdef inline void record(Charge *charge, ClientQuotas *quotas, QuotaManager *manager, Request *request, double value,
                         int64_t now_ms) noexcept nogil:
     charge.throttle_ms = record_and_judge(manager, charge.sensors, value, now_ms, &charge.judgement)
-    request.throttle_ms[manager.kind] = charge.throttle_ms
+    kafka_request(request).throttle_ms[manager.kind] = charge.throttle_ms
     if notes_updates(quotas):
         note_update(request, manager.kind, charge.sensors, charge.judgement.sequence, now_ms, value, True)
 
@@ -273,6 +276,7 @@ cdef inline void charge_bytes(Charge *charge, ClientQuotas *quotas, QuotaManager
 cdef inline void charge_time(Charge *charge, ClientQuotas *quotas, ClientCache *cache, Request *request,
                              int64_t now_ns, int64_t now_ms) noexcept nogil:
     """The handler's time now, the network threads' when the request ends."""
+    cdef KafkaRequest *kafka = kafka_request(request)
     cdef QuotaManager *manager = &quotas.managers[KIND_REQUEST]
     clear(charge)
     if not is_enabled(manager):
@@ -280,10 +284,10 @@ cdef inline void charge_time(Charge *charge, ClientQuotas *quotas, ClientCache *
     find(charge, manager, cache, request, now_ms)
     if charge.sensors == NULL:
         return
-    if request.charge_network == NULL:
+    if kafka.charge_network == NULL:
         count_for_request(manager, cache, charge.sensors, charge.is_counted)
-        request.network_account = charge.sensors
-        request.charge_network = charge_and_note_client if notes_updates(quotas) else charge_client
+        kafka.network_account = charge.sensors
+        kafka.charge_network = charge_and_note_client if notes_updates(quotas) else charge_client
     record(charge, quotas, manager, request, handler_percent(request, now_ns), now_ms)
 
 
@@ -293,7 +297,7 @@ cdef inline int32_t serve(ClientQuotas *quotas, int kind, Request *request, Char
     cdef int32_t longest_ms = max(bandwidth.throttle_ms, time.throttle_ms, 0)
     cdef bint bandwidth_wins = bandwidth.throttle_ms > time.throttle_ms
     if longest_ms > 0:
-        request.throttle_ms[THROTTLE_SERVED] = longest_ms
+        kafka_request(request).throttle_ms[THROTTLE_SERVED] = longest_ms
         if bandwidth.judgement.asked_ms > 0:
             note_verdict(request, kind, bandwidth.sensors, &bandwidth.judgement, now_ms,
                          longest_ms if bandwidth_wins else 0, False)
@@ -368,11 +372,12 @@ cdef int32_t charge_request(ClientQuotas *quotas, Request *request, int64_t now_
 
 cdef void throttle_request(ClientQuotas *quotas, QuotaManager *manager, Request *request, int32_t throttle_ms,
                            int64_t now_ns) noexcept nogil:
+    cdef KafkaRequest *kafka = kafka_request(request)
     cdef int64_t now_ms = epoch_ms_of(quotas.clock, now_ns)
     cdef Charge by
     find(&by, manager, NULL, request, now_ms)
-    request.throttle_ms[manager.kind] = throttle_ms
-    request.throttle_ms[THROTTLE_SERVED] = throttle_ms
+    kafka.throttle_ms[manager.kind] = throttle_ms
+    kafka.throttle_ms[THROTTLE_SERVED] = throttle_ms
     note_served(request, manager.kind, throttle_ms)
     throttle_channel(quotas, manager, by.sensors, request, throttle_ms, now_ms)
     give_back(&by)
@@ -397,12 +402,13 @@ cdef int32_t charge_mutation(ClientQuotas *quotas, ClientSensors *sensors, Reque
 
 
 cdef void gate_exempt(ClientQuotas *quotas, Request *request, int64_t now_ns) noexcept nogil:
+    cdef KafkaRequest *kafka = kafka_request(request)
     if not quotas_are_set(quotas) or not is_enabled(&quotas.managers[KIND_REQUEST]):
         return
     sensor_record(quotas.exempt, handler_percent(request, now_ns), epoch_ms_of(quotas.clock, now_ns), False, NULL)
-    if request.charge_network == NULL:
-        request.network_account = quotas_retain(quotas)
-        request.charge_network = charge_exempt
+    if kafka.charge_network == NULL:
+        kafka.network_account = quotas_retain(quotas)
+        kafka.charge_network = charge_exempt
 
 
 cdef int32_t fetch_window_bytes(ClientQuotas *quotas, ClientCache *cache, Request *request,

@@ -1,7 +1,7 @@
 """Quota events: values that a request's handlers recorded into quota counters, and verdicts; the latest verdicts.
 
-The QuotaEvents of a request (``Request.quota_events``) belong to the owner of the request and are freed with it. They
-are stored one behind the other in one piece of memory, so that one copy moves them to a record.
+The QuotaEvents of a request (``KafkaRequest.quota_events``) belong to the owner of the request and are freed with it.
+They are stored one behind the other in one piece of memory, so that one copy moves them to a record.
 
 Lock: ``VerdictRing.lock``, a leaf; not taken where nothing is throttled. The ring is allocated with its first verdict.
 """
@@ -14,7 +14,7 @@ cdef enum:
     EVENT_UPDATE = 1
     EVENT_VERDICT = 2
     QUOTA_CONNECTION_RATE = 4   # a type of quota beside the kinds of _counters; its user is an address
-    TRAIL_INLINE_BYTES = 448
+    INLINE_EVENT_BYTES = 448
 
 cdef struct QuotaEvent:               # its two texts follow it (or the VerdictEvent that it begins)
     int32_t size_bytes          # with all of it, a multiple of 8
@@ -35,14 +35,14 @@ cdef struct VerdictEvent:
     int64_t asked_ms
     int64_t served_ms
 
-cdef struct QuotaEvents:              # in its Request (quota_events_capacity)
+cdef struct QuotaEvents:              # in KafkaRequest.quota_events_data
     int32_t size_bytes
     int32_t capacity
     int32_t note_count
     int32_t verdict_count
     int32_t published_bytes     # verdicts up to here are in the verdict ring
     char *data                  # inline_data, or owned
-    char inline_data[TRAIL_INLINE_BYTES]
+    char inline_data[INLINE_EVENT_BYTES]
 
 cdef inline const char *quota_event_texts(const QuotaEvent *note) noexcept nogil:
     return <const char *>note + (sizeof(VerdictEvent) if note.kind == EVENT_VERDICT else sizeof(QuotaEvent))

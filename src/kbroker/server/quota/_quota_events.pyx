@@ -8,13 +8,14 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset, strlen
 
 from kbroker._core.network.channel cimport Channel
-from kbroker._core.requests.request cimport TRAIL_ROOM_BYTES, Request
+from kbroker._core.requests.request cimport Request
 from kbroker._core.sync cimport atomic_add_fetch, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
+from kbroker.network._kafka_request cimport QUOTA_EVENTS_BYTES, KafkaRequest, kafka_request
 from kbroker.server.quota._entities cimport Text
 
 
-if sizeof(QuotaEvents) > TRAIL_ROOM_BYTES:
-    raise ImportError("QuotaEvents must fit into TRAIL_ROOM_BYTES of a Request")
+if sizeof(QuotaEvents) > QUOTA_EVENTS_BYTES:
+    raise ImportError("QuotaEvents must fit into the QUOTA_EVENTS_BYTES of a request")
 
 
 cdef void quota_events_free(void *given) noexcept nogil:
@@ -24,15 +25,16 @@ cdef void quota_events_free(void *given) noexcept nogil:
 
 
 cdef QuotaEvents *quota_events_of(Request *request) noexcept nogil:
-    cdef QuotaEvents *quota_events = <QuotaEvents *>request.quota_events
+    cdef KafkaRequest *kafka = kafka_request(request)
+    cdef QuotaEvents *quota_events = <QuotaEvents *>kafka.quota_events
     if quota_events == NULL:
-        quota_events = <QuotaEvents *>request.quota_events_capacity
+        quota_events = <QuotaEvents *>kafka.quota_events_data
         quota_events.size_bytes = quota_events.note_count = 0
         quota_events.verdict_count = quota_events.published_bytes = 0
-        quota_events.capacity = TRAIL_INLINE_BYTES
+        quota_events.capacity = INLINE_EVENT_BYTES
         quota_events.data = quota_events.inline_data
-        request.quota_events = quota_events
-        request.release_quota_events = quota_events_free
+        kafka.quota_events = quota_events
+        kafka.release_quota_events = quota_events_free
     return quota_events
 
 
@@ -126,6 +128,7 @@ cdef inline void count_verdict(VerdictRing *ring, const VerdictEvent *verdict) n
 
 
 cdef void publish_one(VerdictRing *ring, const VerdictEvent *verdict, Request *request) noexcept nogil:
+    cdef KafkaRequest *kafka = kafka_request(request)
     cdef const char *texts = quota_event_texts(&verdict.note)
     cdef Channel *channel = <Channel *>request.channel
     cdef VerdictSlot *slot
@@ -133,14 +136,14 @@ cdef void publish_one(VerdictRing *ring, const VerdictEvent *verdict, Request *r
     mutex_lock(&ring.lock)
     slot = next_slot(ring, verdict)
     if slot != NULL:
-        slot.api_key = request.api_key
+        slot.api_key = kafka.api_key
         slot.user_bytes = cut(slot.user, texts, verdict.note.user_bytes)
         slot.client_tag_bytes = cut(slot.client_tag, texts + verdict.note.user_bytes, verdict.note.client_id_bytes)
         if request.session != NULL:
             slot.principal_bytes = cut(
                 slot.principal, request.session.principal, <int32_t>strlen(request.session.principal))
-        if request.client_id != NULL:
-            slot.client_id_bytes = cut(slot.client_id, request.client_id, request.client_id_bytes)
+        if kafka.client_id != NULL:
+            slot.client_id_bytes = cut(slot.client_id, kafka.client_id, kafka.client_id_bytes)
         slot.connection_index = -1
         if channel != NULL:
             slot.connection_index = channel.metadata.index
@@ -153,7 +156,7 @@ cdef void publish_one(VerdictRing *ring, const VerdictEvent *verdict, Request *r
 
 
 cdef void publish_verdicts(VerdictRing *ring, Request *request) noexcept nogil:
-    cdef QuotaEvents *quota_events = <QuotaEvents *>request.quota_events
+    cdef QuotaEvents *quota_events = <QuotaEvents *>kafka_request(request).quota_events
     cdef QuotaEvent *note
     if quota_events == NULL:
         return

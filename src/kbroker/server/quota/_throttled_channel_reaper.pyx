@@ -37,7 +37,7 @@ cdef struct Ends:               # of one network thread
 
 
 cdef Request *control_message(const Request *about, int action) noexcept nogil:
-    cdef Request *message = request_new(0)
+    cdef Request *message = request_new(NULL, 0)
     if message != NULL:
         message.action = action
         message.responder = about.responder

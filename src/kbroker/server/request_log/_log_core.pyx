@@ -12,11 +12,12 @@ from kbroker._core.network.channel cimport Channel
 from kbroker._core.clock cimport (
     borrow_clock, clock_add_waker, clock_now_ns, clock_release, clock_remove_waker, clock_retain, clock_wait_until,
 )
-from kbroker._core.requests.request cimport RECORD_EMPTY_FETCH, RECORD_SKIP, Request
+from kbroker._core.requests.request cimport Request
 from kbroker._core.sync cimport (
     atomic_add_fetch, atomic_load, atomic_load_relaxed, atomic_store, cond_broadcast, cond_destroy, cond_init,
     mutex_destroy, mutex_init, mutex_lock, mutex_unlock,
 )
+from kbroker.network._kafka_request cimport RECORD_EMPTY_FETCH, RECORD_SKIP, KafkaRequest, kafka_request
 from kbroker.network.connections._client_information cimport ClientSoftware, software_texts
 from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
 from kbroker.server.quota._client_quotas cimport ClientQuotaManagers, observe_verdicts
@@ -177,23 +178,24 @@ cdef inline int64_t us(int64_t ns) noexcept nogil:
 
 cdef void fill(Record *record, Request *request, const LogCore *log) noexcept nogil:
     """All but kind, size, facts and what lies behind."""
+    cdef KafkaRequest *kafka = kafka_request(request)
     cdef int64_t dequeued = request.dequeue_ns
-    cdef int64_t local = or_before(request.local_done_ns, dequeued)
+    cdef int64_t local = or_before(kafka.local_done_ns, dequeued)
     cdef int64_t ready = or_before(request.response_ready_ns, local)
     cdef int64_t picked = or_before(request.response_dequeue_ns, ready)
-    cdef int64_t asynchronous = request.callback_done_ns - request.callback_dequeue_ns
+    cdef int64_t asynchronous = kafka.callback_done_ns - kafka.callback_dequeue_ns
     cdef int32_t i
-    record.api_key = request.api_key
-    record.api_version = request.api_version
-    record.correlation_id = request.correlation_id
+    record.api_key = kafka.api_key
+    record.api_version = kafka.api_version
+    record.correlation_id = kafka.correlation_id
     record.error_code = 0
     record.error_count = 0
-    for i in range(request.error_kinds):
-        if request.errors[i].code != 0 and request.errors[i].count > 0:
-            record.error_code = <int16_t>request.errors[i].code
-            record.error_count = request.errors[i].count
+    for i in range(kafka.error_kinds):
+        if kafka.errors[i].code != 0 and kafka.errors[i].count > 0:
+            record.error_code = <int16_t>kafka.errors[i].code
+            record.error_count = kafka.errors[i].count
             break
-    record.throttle_ms = <int32_t>request.throttle_ms[THROTTLE_SERVED]
+    record.throttle_ms = <int32_t>kafka.throttle_ms[THROTTLE_SERVED]
     record.repeated = 1
     record.time_us = (request.response_sent_ns + log.clock.epoch_offset_ns) // 1000
     record.request_bytes = request.size_bytes
@@ -208,8 +210,9 @@ cdef void fill(Record *record, Request *request, const LogCore *log) noexcept no
 
 
 cdef void write_record(ThreadRecorder *self, RecordRing *ring, Request *request, double sampling) noexcept nogil:
-    cdef QuotaEvents *quota_events = <QuotaEvents *>request.quota_events
-    cdef int32_t client_bytes = request.client_id_bytes if request.client_id != NULL else 0
+    cdef KafkaRequest *kafka = kafka_request(request)
+    cdef QuotaEvents *quota_events = <QuotaEvents *>kafka.quota_events
+    cdef int32_t client_bytes = kafka.client_id_bytes if kafka.client_id != NULL else 0
     cdef int32_t notes_bytes = quota_events.size_bytes if quota_events != NULL else 0
     cdef int64_t size = <int64_t>sizeof(Record) + padded(client_bytes) + notes_bytes
     cdef Record *record
@@ -227,23 +230,24 @@ cdef void write_record(ThreadRecorder *self, RecordRing *ring, Request *request,
     record.facts = facts_of(self, request)
     fill(record, request, self.log)
     record.may_fold = (
-        (request.record_flags & RECORD_EMPTY_FETCH) != 0 and notes_bytes == 0 and record.error_code == 0
+        (kafka.record_flags & RECORD_EMPTY_FETCH) != 0 and notes_bytes == 0 and record.error_code == 0
         and record.throttle_ms == 0)
     if client_bytes > 0:
-        memcpy(<char *>record + sizeof(Record), request.client_id, <size_t>client_bytes)
+        memcpy(<char *>record + sizeof(Record), kafka.client_id, <size_t>client_bytes)
     if notes_bytes > 0:
         memcpy(<char *>record + size - notes_bytes, quota_events.data, <size_t>notes_bytes)
     ring_commit(ring, size)
 
 
 cdef void record_request(Recorder *recorder, Request *request, bint is_late) noexcept nogil:
+    cdef KafkaRequest *kafka = kafka_request(request)
     cdef ThreadRecorder *self = <ThreadRecorder *>recorder
     cdef LogCore *log = self.log
-    cdef QuotaEvents *quota_events = <QuotaEvents *>request.quota_events
+    cdef QuotaEvents *quota_events = <QuotaEvents *>kafka.quota_events
     cdef double sampling = log.sampling
-    if request.dequeue_ns == 0 or request.record_flags & RECORD_SKIP or not 0 <= request.api_key < KNOWN_APIS:
+    if request.dequeue_ns == 0 or kafka.record_flags & RECORD_SKIP or not 0 <= kafka.api_key < KNOWN_APIS:
         return                          # never handled, or excluded from the log
-    if not log.is_known[request.api_key] or (request.header_bytes == 0 and request.api_key != API_VERSIONS):
+    if not log.is_known[kafka.api_key] or (kafka.header_bytes == 0 and kafka.api_key != API_VERSIONS):
         return                          # its header was refused
     if is_late:
         mutex_lock(&log.late_lock)

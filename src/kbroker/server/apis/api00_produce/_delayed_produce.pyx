@@ -12,13 +12,12 @@ from kbroker._core.timer.purgatory cimport (
     Key, Operation, OperationTable, operation_force_complete, operation_init, operation_release,
     purgatory_try_complete_else_watch,
 )
-from kbroker._core.requests.request cimport (
-    ACTION_CLOSE, ACTION_SEND, Request, request_add_memory, request_mark_error, request_release_payload,
-)
+from kbroker._core.requests.request cimport ACTION_CLOSE, ACTION_SEND, Request, request_add_memory
 from kbroker._core.sync cimport atomic_load
 from kbroker._core.codec.wire cimport Writer, writer_free
 from kbroker.common._errors cimport KAFKA_STORAGE_ERROR, NONE, REQUEST_TIMED_OUT
 from kbroker.log._partition cimport Partition, partition_flushed_offset, partition_is_closed, partition_release
+from kbroker.network._kafka_request cimport kafka_mark_error, kafka_release_payload, kafka_request
 from kbroker.server.native._native_types cimport Handler, NativeApisCore, Outcome, OUTCOME_RESPONDED, OUTCOME_DELAYED
 from kbroker.server.quota._quota_enforcement cimport gate_produce, store_throttle
 
@@ -39,7 +38,7 @@ cdef OperationTable DELAYED_PRODUCE
 cdef void store_throttle_time(Request *request, char *response, int64_t size_bytes, int32_t throttle_ms) noexcept nogil:
     """It is at the end of the response, before the tagged section of flexible versions."""
     if throttle_ms > 0:
-        store_throttle(response + size_bytes - (5 if request.api_version >= 9 else 4), throttle_ms)
+        store_throttle(response + size_bytes - (5 if kafka_request(request).api_version >= 9 else 4), throttle_ms)
 
 
 cdef void free_waiting(Waiting *waiting, int32_t count) noexcept nogil:
@@ -66,7 +65,7 @@ cdef Outcome park_produce(Handler *handler, Request *request, int32_t timeout_ms
         free_waiting(waiting, count)
         request.action = ACTION_CLOSE       # no memory to wait: nothing was acknowledged
         return OUTCOME_RESPONDED
-    request_release_payload(request)        # the records are in the log
+    kafka_release_payload(request)      # the records are in the log
     delayed.request = request
     delayed.native_apis = handler.native_apis
     delayed.response = copy
@@ -108,8 +107,8 @@ cdef void delayed_produce_on_complete(Operation *op) noexcept nogil:
         waiting = &delayed.waiting[i]
         if partition_flushed_offset(waiting.partition) < waiting.flush_offset:
             error = KAFKA_STORAGE_ERROR if has_failed(waiting.partition) else REQUEST_TIMED_OUT
-            request_mark_error(request, NONE, -1)
-            request_mark_error(request, error, 1)
+            kafka_mark_error(request, NONE, -1)
+            kafka_mark_error(request, error, 1)
             delayed.response[waiting.error_at] = 0
             delayed.response[waiting.error_at + 1] = <char>error
             memset(delayed.response + waiting.base_offset_at, 0xFF, 8)

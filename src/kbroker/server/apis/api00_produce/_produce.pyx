@@ -14,8 +14,7 @@ from kbroker._core.codec.wire cimport (
     writer_init,
 )
 from kbroker._core.requests.request cimport (
-    ACTION_CLOSE, ACTION_NO_OP, ACTION_SEND, INLINE_OUT_BYTES, RECORD_SKIP, Request, request_add_memory,
-    request_mark_error,
+    ACTION_CLOSE, ACTION_NO_OP, ACTION_SEND, INLINE_OUT_BYTES, Request, request_add_memory,
 )
 from kbroker.common._errors cimport (
     INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NONE, UNKNOWN_TOPIC_ID,
@@ -26,6 +25,7 @@ from kbroker.log._partition cimport (
     AppendResult, Partition, partition_flushed_offset, partition_is_closed, partition_retain,
 )
 from kbroker.log.producers._verification cimport NOT_VERIFIED
+from kbroker.network._kafka_request cimport RECORD_SKIP, KafkaRequest, kafka_mark_error, kafka_request
 from kbroker.server.apis.api00_produce._delayed_produce cimport Waiting, free_waiting, park_produce, store_throttle_time
 from kbroker.server.apis.api00_produce._produce_request cimport (
     ProducePart, ProduceRequest, ProduceTopic, free_produce, parse_produce,
@@ -128,7 +128,8 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
 cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *parsed, const Verdicts *verdicts,
                         int16_t error) noexcept nogil:
     """``error``: NONE, or the one of all partitions."""
-    cdef int16_t version = request.api_version
+    cdef KafkaRequest *kafka = kafka_request(request)
+    cdef int16_t version = kafka.api_version
     cdef bint flexible = version >= 9, any_error = False
     cdef Writer w
     cdef AppendResult result
@@ -141,7 +142,7 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
     for t in range(parsed.topic_count):     # one without partitions is not in the response (as in Kafka)
         topic_count += parsed.topics[t].part_count > 0
     writer_init(&w, request.inline_out, INLINE_OUT_BYTES)
-    write_i32(&w, request.correlation_id)
+    write_i32(&w, kafka.correlation_id)
     if flexible:
         write_uvarint(&w, 0)
     write_length(&w, topic_count, flexible, True)
@@ -170,7 +171,7 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
                 append_one(handler, parsed, topic, version >= 13, &parsed.parts[at - 1], verified, version, &result,
                            &partition)
             any_error = any_error or result.error != NONE
-            request.conversion_ns += result.conversion_ns
+            kafka.conversion_ns += result.conversion_ns
             if partition != NULL and result.high_watermark_moved:
                 defer_check(handler, partition)
             if partition != NULL and result.error == NONE and result.flush_offset > 0 and parsed.acks != 0 and (
@@ -185,19 +186,19 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
                     waiting[waiting_count].error_at = w.size_bytes + 4
                     waiting[waiting_count].base_offset_at = w.size_bytes + 6
                     waiting_count += 1
-            request_mark_error(request, result.error, 1)
+            kafka_mark_error(request, result.error, 1)
             write_partition(&w, version, parsed.parts[at - 1].index, &result)
             free(result.bad_records)
         if flexible:
             write_uvarint(&w, 0)
     if unrecorded > 0 and unrecorded == topic_count:
-        request.record_flags |= RECORD_SKIP
+        kafka.record_flags |= RECORD_SKIP
     write_i32(&w, 0)            # throttle_time_ms: store_throttle_time puts it in
     if flexible:
         write_uvarint(&w, 0)
-    request.local_done_ns = clock_now_ns(handler.native_apis.clock)
+    kafka.local_done_ns = clock_now_ns(handler.native_apis.clock)
     if parsed.acks == 0 or w.failed:
-        gate_produce(handler.native_apis.quotas, handler.clients, request, False, request.local_done_ns)
+        gate_produce(handler.native_apis.quotas, handler.clients, request, False, kafka.local_done_ns)
         request.action = ACTION_CLOSE if any_error or w.failed else ACTION_NO_OP
         writer_free(&w)
         free_waiting(waiting, waiting_count)
@@ -206,7 +207,7 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
         return park_produce(handler, request, parsed.timeout_ms, &w, waiting, waiting_count)
     free_waiting(waiting, 0)
     store_throttle_time(request, w.data, w.size_bytes, gate_produce(
-        handler.native_apis.quotas, handler.clients, request, True, request.local_done_ns))
+        handler.native_apis.quotas, handler.clients, request, True, kafka.local_done_ns))
     response(request, &w)
     return OUTCOME_RESPONDED
 

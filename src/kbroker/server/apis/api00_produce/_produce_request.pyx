@@ -7,6 +7,7 @@ from kbroker._core.codec.wire cimport (
 )
 from kbroker._core.containers.last_index_map cimport LatestIndex, latest_free, latest_init, latest_put
 from kbroker._core.requests.request cimport Request
+from kbroker.network._kafka_request cimport KafkaRequest, kafka_request
 from kbroker.protocol._batch_format cimport ATTRIBUTES_AT, MAGIC_AT, TRANSACTIONAL_BIT
 
 
@@ -47,9 +48,10 @@ cdef bint read_body(Request *request, ProduceRequest *parsed, int32_t limit) noe
 
     More than ``limit`` topics or partitions are malformed: they would take memory before any is looked at.
     """
+    cdef KafkaRequest *kafka = kafka_request(request)
     cdef Reader r
     cdef Reader start
-    cdef int16_t version = request.api_version
+    cdef int16_t version = kafka.api_version
     cdef bint flexible = version >= 9
     cdef int64_t n, partitions, i, _k
     cdef int64_t total = 0
@@ -59,7 +61,7 @@ cdef bint read_body(Request *request, ProduceRequest *parsed, int32_t limit) noe
     parsed.parts = parsed.inline_parts
     parsed.part_count = parsed.topic_count = 0
     parsed.has_transactional_records = False
-    reader_init(&r, request.payload + request.header_bytes, request.size_bytes - request.header_bytes)
+    reader_init(&r, request.payload + kafka.header_bytes, request.size_bytes - kafka.header_bytes)
     n = read_length(&r, flexible, False)
     parsed.transactional_id_bytes = n
     parsed.transactional_id = read_bytes(&r, n) if n >= 0 else NULL

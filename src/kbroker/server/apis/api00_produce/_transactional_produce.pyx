@@ -18,6 +18,7 @@ from kbroker.common._errors cimport (
 from kbroker.log._append cimport partition_start_verification
 from kbroker.log._partition cimport partition_is_closed
 from kbroker.log.producers._verification cimport NOT_VERIFIED, NO_GUARD
+from kbroker.network._kafka_request cimport kafka_request
 from kbroker.network.processor._inbound cimport InboundRequest
 from kbroker.protocol._batch_format cimport (
     ATTRIBUTES_AT, BASE_SEQUENCE_AT, BATCH_HEADER_BYTES, MAGIC_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, TRANSACTIONAL_BIT,
@@ -167,7 +168,7 @@ cdef Verification verify_produce(Handler *handler, Request *request, ProduceRequ
         return VERIFY_REFUSED
     fresh.parts = <VerifiedPart *>(fresh + 1)
     fresh.part_count = parsed.part_count
-    fresh.version = request.api_version
+    fresh.version = kafka_request(request).api_version
     fresh.producer_id = -1
     fresh.transactional_id_at = parsed.transactional_id - request.payload
     fresh.transactional_id_bytes = parsed.transactional_id_bytes
@@ -190,7 +191,7 @@ cdef Verification verify_produce(Handler *handler, Request *request, ProduceRequ
 
 cdef Verdicts *verdicts_of(InboundRequest request) except? NULL:
     request.check_open()
-    if request.request.api_key != PRODUCE or request.request.release_state != release_verdicts:
+    if request.request.release_state != release_verdicts or kafka_request(request.request).api_key != PRODUCE:
         return NULL
     return <Verdicts *>request.request.state
 

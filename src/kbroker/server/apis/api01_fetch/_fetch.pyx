@@ -16,6 +16,7 @@ from kbroker._core.codec.wire cimport (
 )
 from kbroker._core.requests.request cimport ACTION_CLOSE, Request
 from kbroker.common._errors cimport NONE, UNKNOWN_SERVER_ERROR
+from kbroker.network._kafka_request cimport KafkaRequest, kafka_request
 from kbroker.server.apis.api01_fetch._delayed_fetch cimport free_state, park_fetch
 from kbroker.server.apis.api01_fetch._fetch_response cimport (
     build_response, drop_reads, read_partitions, resolve_partitions, respond_to_fetch,
@@ -145,8 +146,10 @@ cdef bint parse_fetch(FetchState *state) noexcept nogil:
     cdef int16_t version = state.version
     cdef bint flexible = version >= 12
     cdef int64_t n
+    cdef int32_t header_bytes
     cdef Reader r
-    reader_init(&r, request.payload + request.header_bytes, request.size_bytes - request.header_bytes)
+    header_bytes = kafka_request(request).header_bytes
+    reader_init(&r, request.payload + header_bytes, request.size_bytes - header_bytes)
     state.replica_id = read_i32(&r) if version <= 14 else -1
     state.max_wait_ms = read_i32(&r)
     state.min_bytes = read_i32(&r)
@@ -198,6 +201,7 @@ cdef void refuse_isolation(FetchState *state) noexcept nogil:
 
 
 cdef Outcome handle_fetch(Handler *handler, Request *request) noexcept nogil:
+    cdef KafkaRequest *kafka = kafka_request(request)
     cdef FetchState *state = <FetchState *>calloc(1, sizeof(FetchState))
     cdef bint any_error = False
     cdef int64_t found
@@ -207,7 +211,7 @@ cdef Outcome handle_fetch(Handler *handler, Request *request) noexcept nogil:
         return OUTCOME_RESPONDED
     state.request = request
     state.native_apis = handler.native_apis
-    state.version = request.api_version
+    state.version = kafka.api_version
     if not parse_fetch(state):
         request.action = ACTION_CLOSE
     elif state.isolation != 0 and state.isolation != 1:
@@ -230,12 +234,12 @@ cdef Outcome handle_fetch(Handler *handler, Request *request) noexcept nogil:
             found = read_partitions(state, &any_error, &readable)
             if not (state.max_wait_ms <= 0 or readable == 0 or found >= state.min_bytes or any_error):
                 drop_reads(state)
-                request.local_done_ns = clock_now_ns(handler.native_apis.clock)
+                kafka.local_done_ns = clock_now_ns(handler.native_apis.clock)
                 if park_fetch(handler, state):
                     return OUTCOME_DELAYED
                 read_partitions(state, &any_error, &readable)
             respond_to_fetch(state, handler.clients)
-    if request.local_done_ns == 0:      # else it was judged
-        request.local_done_ns = clock_now_ns(handler.native_apis.clock)
+    if kafka.local_done_ns == 0:      # else it was judged
+        kafka.local_done_ns = clock_now_ns(handler.native_apis.clock)
     free_state(state)
     return OUTCOME_RESPONDED

@@ -13,8 +13,7 @@ from kbroker._core.codec.wire cimport (
 )
 from kbroker._core.containers.last_index_map cimport LatestIndex, latest_free, latest_init, latest_put
 from kbroker._core.requests.request cimport (
-    ACTION_CLOSE, ACTION_SEND, RECORD_EMPTY_FETCH, RECORD_SKIP, OpenFile, Request, open_file_release, request_add_file,
-    request_add_memory, request_clear_response, request_mark_error,
+    ACTION_CLOSE, ACTION_SEND, OpenFile, Request, open_file_release, request_add_file, request_add_memory,
 )
 from kbroker.common._errors cimport (
     FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, NONE, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH,
@@ -25,6 +24,9 @@ from kbroker.log._partition cimport (
 )
 from kbroker.log._posix cimport io_read
 from kbroker.log._read cimport partition_probe, partition_read
+from kbroker.network._kafka_request cimport (
+    RECORD_EMPTY_FETCH, RECORD_SKIP, kafka_clear_response, kafka_mark_error, kafka_request,
+)
 from kbroker.network._request_metrics cimport SLOT_FETCH_CONSUMER, SLOT_FETCH_FOLLOWER
 from kbroker.server.apis.api01_fetch._fetch_session cimport SessionCache, session_drop, session_end, session_select
 from kbroker.server.apis.api01_fetch._fetch_types cimport FetchPart, FetchState
@@ -94,7 +96,7 @@ cdef bint resolve_partitions(Handler *handler, FetchState *state) noexcept nogil
             elif part.last_fetched_epoch > epoch:
                 part.error = OFFSET_OUT_OF_RANGE
     if unrecorded > 0 and unrecorded == state.part_count:
-        state.request.record_flags |= RECORD_SKIP
+        kafka_request(state.request).record_flags |= RECORD_SKIP
     return supersede(state)
 
 
@@ -267,7 +269,7 @@ cdef bint write_records(Writer *w, FetchPart *part, bint flexible, Split *splits
 cdef bint write_part(Writer *w, FetchState *state, FetchPart *part, Split *splits, int32_t *split_count) noexcept nogil:
     cdef int16_t version = state.version
     cdef bint flexible = version >= 12, ok
-    request_mark_error(state.request, part.read.error, 1)
+    kafka_mark_error(state.request, part.read.error, 1)
     write_i32(w, part.index)
     write_i16(w, part.read.error)
     write_i64(w, part.read.high_watermark)
@@ -292,9 +294,9 @@ cdef bint write_part(Writer *w, FetchState *state, FetchPart *part, Split *split
 
 cdef bint write_head(Writer *w, FetchState *state, int64_t topic_count) noexcept nogil:
     cdef bint flexible = state.version >= 12
-    request_mark_error(state.request, state.error, 1)
-    state.request.metric_slot = SLOT_FETCH_CONSUMER if state.replica_id < 0 else SLOT_FETCH_FOLLOWER
-    write_i32(w, state.request.correlation_id)
+    kafka_mark_error(state.request, state.error, 1)
+    kafka_request(state.request).metric_slot = SLOT_FETCH_CONSUMER if state.replica_id < 0 else SLOT_FETCH_FOLLOWER
+    write_i32(w, kafka_request(state.request).correlation_id)
     if flexible:
         write_uvarint(w, 0)
     write_i32(w, state.throttle_ms)
@@ -374,7 +376,7 @@ cdef void respond_to_fetch(FetchState *state, ClientCache *clients) noexcept nog
     cdef Request *request = state.request
     cdef int64_t now_ns
     if not has_records(state):
-        request.record_flags |= RECORD_EMPTY_FETCH
+        kafka_request(request).record_flags |= RECORD_EMPTY_FETCH
     if not quotas_are_set(native_apis.quotas) or state.replica_id >= 0:
         session_end(<SessionCache *>native_apis.sessions, state, clock_now_ms(native_apis.clock))
         build_response(state)
@@ -405,7 +407,7 @@ cdef inline void store_int32(char *at, int32_t value) noexcept nogil:
 cdef void respond_throttled(FetchState *state) noexcept nogil:
     """Only the throttle time: no data, no error; a session goes on, and none is opened."""
     cdef int32_t i
-    request_clear_response(state.request)
+    kafka_clear_response(state.request)
     state.error = NONE
     if not state.is_incremental:
         session_drop(state)

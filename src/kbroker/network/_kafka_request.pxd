@@ -1,0 +1,85 @@
+"""What a request of Kafka's protocol has beside its frame and its response: header, throttle times, error codes, quota
+events, times of its handlers. It is the context of the Request, allocated with it.
+
+No lock: it belongs to the owner of the request. Requests of another protocol (``SocketServerOptions.kafka_requests``)
+do not have it.
+"""
+from libc.stdint cimport int16_t, int32_t, int64_t
+from kbroker._core.requests.request cimport ContextType, Request, request_context, request_release_payload
+
+cdef enum:
+    THROTTLE_KINDS = 6
+    ERROR_KINDS = 4             # different error codes of one response that are counted apart
+    QUOTA_EVENTS_BYTES = 480
+
+cdef enum RecordFlags:          # for the recorder of finished requests
+    RECORD_SKIP = 1             # it is not to be recorded
+    RECORD_EMPTY_FETCH = 2      # a poll that found nothing: many of them may be recorded as one
+
+cdef struct ErrorCount:
+    int32_t code
+    int32_t count
+
+cdef struct KafkaRequest:
+    # header, filled by the first handler
+    int16_t api_key
+    int16_t api_version
+    int32_t correlation_id
+    char *client_id             # points into payload or at client_id_owned; NULL: it has none
+    int32_t client_id_bytes
+    int32_t header_bytes        # where the body starts
+    char *client_id_owned       # copy for the time after the payload was freed
+    # time stamps and times, as those of Request
+    int64_t local_done_ns
+    int64_t callback_dequeue_ns
+    int64_t callback_done_ns
+    int64_t conversion_ns       # within local time: data brought into another form
+    int64_t throttle_ms[THROTTLE_KINDS]
+    ErrorCount errors[ERROR_KINDS]      # of the response, for metrics; 0 counts too. Cleared with the response
+    int32_t error_kinds
+    int32_t metric_slot         # second entry of the request metrics it is counted in; 0: none
+    int32_t record_flags        # RecordFlags
+    # Once, when the request is freed or recorded: after on_complete, with network_ns known. Gives network_account back;
+    # NULL: no client is charged with the network threads' time.
+    void (*charge_network)(Request *request) noexcept nogil
+    void *network_account
+    void *client_information    # owned, malloc'ed: its client's name and version, for the network thread; or NULL
+    void *quota_events          # what its handlers recorded into quotas, in quota_events_data; NULL: nothing
+    void (*release_quota_events)(void *quota_events) noexcept nogil
+    # Not zeroed. Memory that goes from one thread to another with each request costs more than what is written into it.
+    char quota_events_data[QUOTA_EVENTS_BYTES]
+
+# The type of the context, for `Framing.context_type` and `request_new`.
+cdef const ContextType *kafka_context_type() noexcept nogil
+
+cdef inline bint is_kafka_request(const Request *request) noexcept nogil:
+    """Whether the request has the context; the rest of this file is for requests that have."""
+    return request.context_type is not NULL
+
+cdef inline KafkaRequest *kafka_request(const Request *request) noexcept nogil:
+    return <KafkaRequest *>request_context(request)
+
+cdef void kafka_charge_network(Request *request) noexcept nogil     # once; request_free does it if it was not done
+cdef void kafka_copy_client_id(Request *request) noexcept nogil     # out of a payload with its own memory
+# As request_clear_response, error codes included; for requests of any protocol.
+cdef void kafka_clear_response(Request *request) noexcept nogil
+
+cdef inline void kafka_release_payload(Request *request) noexcept nogil:
+    """As request_release_payload; client_id stays readable: a payload behind the struct stays where it is."""
+    if request.payload_owned is not NULL:
+        kafka_copy_client_id(request)
+    request_release_payload(request)
+
+cdef inline void kafka_mark_error(Request *request, int32_t code, int32_t times) noexcept nogil:
+    """Note an error code of the response; one kind too many is counted with the last."""
+    cdef KafkaRequest *kafka = kafka_request(request)
+    cdef int32_t i = 0
+    while i < kafka.error_kinds and kafka.errors[i].code != code:
+        i += 1
+    if i == ERROR_KINDS:
+        i = ERROR_KINDS - 1
+    elif i == kafka.error_kinds:
+        kafka.errors[i].code = code
+        kafka.errors[i].count = 0
+        kafka.error_kinds += 1
+    kafka.errors[i].count += times

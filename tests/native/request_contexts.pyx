@@ -1,0 +1,79 @@
+"""Private to tests: frames whose owner keeps a context in each, as a server of another protocol would."""
+from libc.stdint cimport INT32_MAX, int64_t
+from libc.string cimport memset
+
+from kbroker._core.codec.framing cimport Framing, FrameReader, frames_clear, frames_feed, frames_take, framing_from
+from kbroker._core.requests.memory_pool cimport MemoryPool
+from kbroker._core.requests.request cimport (
+    ContextType, Request, request_context, request_free, request_new, request_reserve,
+)
+from kbroker.network._kafka_request cimport KafkaRequest
+
+cdef struct Context:
+    int64_t number              # zeroed
+    char untouched[40]
+
+
+cdef int64_t released_numbers = 0
+cdef int64_t released_bytes = 0
+
+
+cdef void release(Request *request) noexcept nogil:
+    """Count what is still there when a request is freed."""
+    global released_numbers, released_bytes
+    released_numbers += (<Context *>request_context(request)).number
+    released_bytes += request.response_bytes
+
+
+cdef ContextType TYPE
+TYPE.size_bytes = sizeof(Context)
+TYPE.zeroed_bytes = sizeof(int64_t)
+TYPE.release = release
+
+
+def sizes():
+    """Bytes of a request by itself, and of what Kafka's protocol keeps behind it."""
+    return sizeof(Request), sizeof(KafkaRequest)
+
+
+def frames(bytes data not None):
+    """Cut length-prefixed frames; each gets its place as its number and a response of one byte.
+
+    Returns: (payloads, sum of the numbers found in new contexts, sum of the numbers seen by the releases, sum of the
+    response bytes seen by them).
+    """
+    global released_numbers, released_bytes
+    cdef Framing framing
+    cdef FrameReader reader
+    cdef MemoryPool pool = MemoryPool.unlimited()
+    cdef Request *frame
+    cdef Context *context
+    cdef int64_t consumed = 0, found = 0, place = 0
+    cdef list payloads = []
+    released_numbers = released_bytes = 0
+    framing_from(&framing, "length-prefix", None, None)
+    framing.context_type = &TYPE
+    memset(&reader, 0, sizeof(reader))
+    frames_feed(&framing, pool.pool, &reader, <const char *>data, len(data), INT32_MAX, 0, &consumed)
+    while True:
+        frame = frames_take(&reader)
+        if frame is NULL:
+            break
+        place += 1
+        context = <Context *>request_context(frame)
+        found += context.number
+        context.number = place
+        memset(context.untouched, 255, sizeof(context.untouched))
+        request_reserve(frame, 1)[0] = 1
+        payloads.append(frame.payload[:frame.size_bytes])
+        request_free(frame)
+    frames_clear(&reader)
+    return payloads, found, released_numbers, released_bytes
+
+
+def without_context():
+    """Make and free a request that has none; True if no release was called."""
+    global released_numbers
+    released_numbers = -1
+    request_free(request_new(NULL, 10))
+    return released_numbers == -1
