@@ -12,9 +12,7 @@ from kbroker._core.codec.wire cimport (
     write_i32, write_i64, write_length, write_string, write_uvarint, writer_free, writer_init,
 )
 from kbroker._core.containers.last_index_map cimport LatestIndex, latest_free, latest_init, latest_put
-from kbroker._core.requests.request cimport (
-    ACTION_CLOSE, ACTION_SEND, INLINE_OUT_BYTES, RECORD_SKIP, Request, request_add_memory, request_mark_error,
-)
+from kbroker._core.requests.request cimport ACTION_CLOSE, ACTION_SEND, INLINE_OUT_BYTES, Request, request_add_memory
 from kbroker._core.sync cimport atomic_load
 from kbroker.common._errors cimport (
     FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, NONE, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION,
@@ -22,6 +20,7 @@ from kbroker.common._errors cimport (
 )
 from kbroker.log._partition cimport Partition, partition_is_closed, partition_leader_epoch
 from kbroker.log._read cimport Found, MAX_TIMESTAMP, find_timestamp
+from kbroker.network._kafka_request cimport RECORD_SKIP, KafkaRequest, kafka_mark_error, kafka_request
 from kbroker.server.native._native_types cimport Handler, OUTCOME_DECLINED, OUTCOME_RESPONDED, Outcome
 from kbroker.server.native._topics cimport Topic, topic_by_name
 from kbroker.server.quota._quota_enforcement cimport gate_request, store_throttle
@@ -124,7 +123,7 @@ cdef Judgment judge_topics(Handler *handler, Reader *r, int16_t version, int64_t
 
 cdef Judgment judge(Handler *handler, Request *request, Reader *body, int64_t topics) noexcept nogil:
     """Whether the native handler answers it. Nothing is kept for it but one table of what it names."""
-    cdef int16_t version = request.api_version
+    cdef int16_t version = kafka_request(request).api_version
     cdef Reader r = body[0]
     cdef int32_t total = 0, counted
     cdef LatestIndex seen
@@ -185,20 +184,22 @@ cdef void look_up(Partition *partition, const Question *question, int8_t isolati
 
 
 cdef void write_reply(Writer *w, Request *request, int32_t index, const Reply *reply) noexcept nogil:
-    request_mark_error(request, reply.error, 1)
+    cdef KafkaRequest *kafka = kafka_request(request)
+    kafka_mark_error(request, reply.error, 1)
     write_i32(w, index)
     write_i16(w, reply.error)
     write_i64(w, reply.timestamp_ms)
     write_i64(w, reply.offset)
-    if request.api_version >= 4:
+    if kafka.api_version >= 4:
         write_i32(w, reply.leader_epoch)
-    if request.api_version >= FIRST_FLEXIBLE:
+    if kafka.api_version >= FIRST_FLEXIBLE:
         write_uvarint(w, 0)
 
 
 cdef void write_topics(Handler *handler, Request *request, Reader *r, int64_t topics, int8_t isolation,
                        Writer *w) noexcept nogil:
-    cdef int16_t version = request.api_version
+    cdef KafkaRequest *kafka = kafka_request(request)
+    cdef int16_t version = kafka.api_version
     cdef bint flexible = version >= FIRST_FLEXIBLE
     cdef Reader counting = r[0]
     cdef int64_t parts, name_bytes, _i, _k, named = 0, unrecorded = 0
@@ -216,7 +217,7 @@ cdef void write_topics(Handler *handler, Request *request, Reader *r, int64_t to
         if flexible:
             skip_tags(&counting)
     if topics > 0 and unrecorded == topics:
-        request.record_flags |= RECORD_SKIP
+        kafka.record_flags |= RECORD_SKIP
     write_length(w, named, flexible, True)
     for _i in range(topics):
         topic = read_topic(handler, r, flexible, &name, &name_bytes)
@@ -235,7 +236,8 @@ cdef void write_topics(Handler *handler, Request *request, Reader *r, int64_t to
 
 
 cdef Outcome handle_list_offsets(Handler *handler, Request *request) noexcept nogil:
-    cdef int16_t version = request.api_version
+    cdef KafkaRequest *kafka = kafka_request(request)
+    cdef int16_t version = kafka.api_version
     cdef bint flexible = version >= FIRST_FLEXIBLE
     cdef int64_t topics, throttle_at
     cdef int32_t throttle_ms
@@ -243,7 +245,7 @@ cdef Outcome handle_list_offsets(Handler *handler, Request *request) noexcept no
     cdef Judgment judgment = IS_MALFORMED
     cdef Reader r
     cdef Writer w
-    reader_init(&r, request.payload + request.header_bytes, request.size_bytes - request.header_bytes)
+    reader_init(&r, request.payload + kafka.header_bytes, request.size_bytes - kafka.header_bytes)
     read_i32(&r)                        # replica id: no broker replicates from this one
     isolation = read_i8(&r) if version >= 2 else 0
     topics = read_count(&r, flexible, 6 if not flexible else 3)
@@ -253,10 +255,10 @@ cdef Outcome handle_list_offsets(Handler *handler, Request *request) noexcept no
         return OUTCOME_DECLINED
     if judgment == IS_MALFORMED:
         request.action = ACTION_CLOSE
-        request.local_done_ns = clock_now_ns(handler.native_apis.clock)
+        kafka.local_done_ns = clock_now_ns(handler.native_apis.clock)
         return OUTCOME_RESPONDED
     writer_init(&w, request.inline_out, INLINE_OUT_BYTES)
-    write_i32(&w, request.correlation_id)
+    write_i32(&w, kafka.correlation_id)
     if flexible:
         write_uvarint(&w, 0)
     throttle_at = w.size_bytes
@@ -269,8 +271,8 @@ cdef Outcome handle_list_offsets(Handler *handler, Request *request) noexcept no
     if w.failed or not request_add_memory(request, w.data, w.size_bytes, w.data if w.is_owned else NULL):
         writer_free(&w)
         request.action = ACTION_CLOSE
-    request.local_done_ns = clock_now_ns(handler.native_apis.clock)
-    throttle_ms = gate_request(handler.native_apis.quotas, handler.clients, request, request.local_done_ns)
+    kafka.local_done_ns = clock_now_ns(handler.native_apis.clock)
+    throttle_ms = gate_request(handler.native_apis.quotas, handler.clients, request, kafka.local_done_ns)
     if throttle_ms > 0 and version >= 2 and request.action == ACTION_SEND:
         store_throttle(w.data + throttle_at, throttle_ms)
     return OUTCOME_RESPONDED
