@@ -25,6 +25,7 @@ from kbroker.network.request_channel import RequestChannel
 from kbroker.network.socket_server import SocketServer
 from kbroker.server import memory_keeper
 from kbroker.server.apis import api18_api_versions
+from kbroker.server.apis.api00_produce.transaction_verifier import TransactionVerifier
 from kbroker.server.configs.connection_limits import ConnectionLimits
 from kbroker.server.configs.socket_options import endpoints_of, network_threads, socket_options
 from kbroker.server.context import ApiContext
@@ -57,6 +58,7 @@ logger = get_logger(__name__)
 #: network thread (ApiVersions/s 0.8 times).
 AWAKE_HANDLERS = min(2, max(1, usable_cores() // 2))
 
+PRODUCE = 0  # key of the API
 GROUP_KEYS = 0  # FindCoordinator's kind of key
 
 #: Sees a request before it is served; True: it has taken it over, and responses, closes or hands it to Broker.resume.
@@ -285,6 +287,18 @@ class BrokerRuntime:
     def _start_handlers(self, native_apis: NativeApis, requests: Queue, python_requests: Queue) -> None:
         config = self.config
         channel = RequestChannel(python_requests)
+        self._verifier = TransactionVerifier(
+            lambda: self.ctx.transactions,
+            self.clock,
+            self._logs.scheduler,
+            lambda request: request.hand_over(requests),
+            retry_ms=config.integer("add.partitions.to.txn.retry.backoff.ms"),
+            retry_max_ms=min(
+                config.integer("add.partitions.to.txn.retry.backoff.max.ms"), config.integer("request.timeout.ms")
+            ),
+        )
+        self._set_transactions(native_apis)
+        self.ctx.on_broker_change(lambda changed: self._set_transactions(native_apis))
         pool = RequestHandlerPool(
             self.ctx, self.apis, channel.receive, config.integer("kbroker.python.threads"), self._intercept
         )
@@ -306,6 +320,9 @@ class BrokerRuntime:
         handlers.resize(config.integer("num.io.threads"))
         self.ctx.on_broker_change(lambda changed: handlers.resize(config.integer("num.io.threads")))
 
+    def _set_transactions(self, native_apis: NativeApis) -> None:
+        native_apis.set_transactions(True, self.config.boolean("transaction.partition.verification.enable"))
+
     # ------------------------------------------------------------ interception
 
     def set_interception(self, interception: Interception) -> None:
@@ -315,6 +332,8 @@ class BrokerRuntime:
     def _intercept(self, request: InboundRequest) -> bool:
         """Show a request to the interceptor; true if a Python handler has nothing to do with it any more."""
         interceptor = self._interception.interceptor
+        if request.api_key == PRODUCE and self._verifier.take(request):
+            return True
         if request.was_examined:
             return False
         try:

@@ -1,0 +1,310 @@
+"""Transactional batches on the wire: verified once, appended natively, and read by those who read committed."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.protocol import codec
+from kbroker.server.configs.dynamic_configs import ConfigChange
+from kbroker.testing import VirtualBroker
+from tests.support.wire import Connection, batch, create_topic, fetch, fetched
+
+TRANSACTIONAL = 16
+PRODUCE, ALL = 0, range(3, 14)
+Place = tuple[str, int]
+
+
+class Coordinator:
+    """Answers as it is told, and remembers what it was asked."""
+
+    def __init__(self, *answers: Errors | Exception) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, tuple[Any, ...]]] = []
+        self.before: Callable[[], object] = lambda: None
+
+    def _answer(self, kind: str, *question: Any) -> dict[Place, Errors]:
+        self.asked.append((kind, question))
+        self.before()
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return dict.fromkeys(question[3], answer)
+
+    def add_partitions(self, *question: Any) -> dict[Place, Errors]:
+        return self._answer("add", *question)
+
+    def verify_partitions(self, *question: Any) -> dict[Place, Errors]:
+        return self._answer("verify", *question)
+
+
+@pytest.fixture
+def broker() -> Iterator[VirtualBroker]:
+    with VirtualBroker() as running:
+        with Connection(running.bootstrap_servers) as admin:
+            admin.ask(create_topic("t", 3))
+        yield running
+
+
+@pytest.fixture
+def connection(broker: VirtualBroker) -> Iterator[Connection]:
+    with Connection(broker.bootstrap_servers) as one:
+        yield one
+
+
+def use(broker: VirtualBroker, coordinator: Coordinator) -> Coordinator:
+    broker._running()._verifier._coordinator = lambda: coordinator
+    return coordinator
+
+
+def declined(broker: VirtualBroker) -> int:
+    return broker._running().native_apis.declined
+
+
+def of_transaction(
+    sequence: int = 0, *, producer_id: int = 77, epoch: int = 0, attributes: int = TRANSACTIONAL
+) -> bytes:
+    return batch([b"v"], attributes=attributes, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+
+
+def request(
+    broker: VirtualBroker,
+    version: int,
+    rows: dict[int, bytes],
+    *,
+    name: str | None = "tx",
+    acks: int = -1,
+    topic: str = "t",
+) -> bytes:
+    view = broker.context.topics.get("t")
+    data: dict[str, Any] = {"PartitionData": [{"Index": index, "Records": records} for index, records in rows.items()]}
+    data |= {"TopicId": view.topic_id} if version >= 13 else {"Name": topic}
+    body = {"TransactionalId": name, "Acks": acks, "TimeoutMs": 1000, "TopicData": [data]}
+    return codec.encode_request_frame(PRODUCE, version, 1, "me", body)[4:]
+
+
+def rows_of(version: int, response: bytes) -> list[dict[str, Any]]:
+    (topic,) = codec.decode_response_frame(PRODUCE, version, response)[1]["Responses"]
+    return topic["PartitionResponses"]
+
+
+def put(broker: VirtualBroker, connection: Connection, version: int, data: bytes, **options: Any) -> dict[str, Any]:
+    (row,) = rows_of(version, connection.ask(request(broker, version, {0: data}, **options)))
+    return row
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_only_the_first_batch_is_asked_about(broker, connection, version):
+    """Once per transaction and partition; what follows is native. From version 12 on the partition is added."""
+    coordinator = use(broker, Coordinator(Errors.NONE))
+    before = declined(broker)
+    for sequence in range(5):
+        row = put(broker, connection, version, of_transaction(sequence))
+        assert (row["ErrorCode"], row["BaseOffset"]) == (0, sequence)
+    assert coordinator.asked == [("add" if version >= 12 else "verify", ("tx", 77, 0, (("t", 0),)))]
+    assert declined(broker) == before + 1
+    broker.context.topics.partition("t", 0).append_end_marker(77, 0, 0, True)
+    assert put(broker, connection, version, of_transaction(5))["BaseOffset"] == 6
+    assert len(coordinator.asked) == 2
+
+
+def test_partitions_of_one_request_are_asked_about_together(broker, connection):
+    coordinator = use(broker, Coordinator(Errors.NONE))
+    put(broker, connection, 12, of_transaction())
+    rows = rows_of(
+        12, connection.ask(request(broker, 12, {0: of_transaction(1), 2: of_transaction(), 1: of_transaction()}))
+    )
+    assert [(row["Index"], row["ErrorCode"], row["BaseOffset"]) for row in rows] == [(0, 0, 1), (2, 0, 0), (1, 0, 0)]
+    assert coordinator.asked[1][1][3] == (("t", 2), ("t", 1))
+
+
+TEXT = "Unable to verify the partition has been added to the transaction. Underlying error: "
+NOT_ADDED = "Partition was not added to the transaction"
+
+
+@pytest.mark.parametrize(
+    ("error", "version", "code", "text"),
+    [
+        (Errors.TRANSACTION_ABORTABLE, 10, 48, NOT_ADDED),
+        (Errors.TRANSACTION_ABORTABLE, 11, 120, None),
+        (Errors.TRANSACTION_ABORTABLE, 12, 120, None),
+        (Errors.INVALID_TXN_STATE, 12, 48, NOT_ADDED),
+        (Errors.PRODUCER_FENCED, 9, 47, None),
+        (Errors.PRODUCER_FENCED, 13, 47, None),
+        (Errors.INVALID_PRODUCER_ID_MAPPING, 11, 49, None),
+        (Errors.CONCURRENT_TRANSACTIONS, 11, 19, TEXT + "CONCURRENT_TRANSACTIONS"),
+        (Errors.NETWORK_EXCEPTION, 12, 19, TEXT + "NETWORK_EXCEPTION"),
+        (Errors.COORDINATOR_LOAD_IN_PROGRESS, 12, 19, TEXT + "COORDINATOR_LOAD_IN_PROGRESS"),
+        (Errors.NOT_COORDINATOR, 8, 19, TEXT + "NOT_COORDINATOR"),
+        (KafkaError(Errors.COORDINATOR_NOT_AVAILABLE), 12, 19, TEXT + "COORDINATOR_NOT_AVAILABLE"),
+        (ZeroDivisionError(), 12, -1, None),
+    ],
+)
+def test_errors_by_version(broker, connection, error, version, code, text):
+    """Each refusal in the form its clients understand; nothing is written; the next try is asked about again."""
+    coordinator = use(broker, Coordinator(error))
+    row = put(broker, connection, version, of_transaction())
+    assert (row["ErrorCode"], row["BaseOffset"], row["LogStartOffset"], row["ErrorMessage"]) == (code, -1, -1, text)
+    log = broker.context.topics.partition("t", 0)
+    assert (log.log_end_offset, log.last_stable_offset) == (0, 0)
+    coordinator.answers = [Errors.NONE]
+    assert put(broker, connection, version, of_transaction())["ErrorCode"] == 0
+
+
+def test_transaction_that_is_still_ending_is_tried_again(broker, connection):
+    """While CONCURRENT_TRANSACTIONS is the answer the broker asks every 20 ms, for 100 ms, and then says so; the
+    connection's other requests wait, those of others do not."""
+    coordinator = use(broker, Coordinator(Errors.CONCURRENT_TRANSACTIONS))
+    connection.send(request(broker, 12, {0: of_transaction()}))
+    for asked in range(1, 7):
+        wait(lambda asked=asked: len(coordinator.asked) == asked)
+        broker.wait_until_quiet()
+        with Connection(broker.bootstrap_servers) as other:
+            assert put(broker, other, 12, batch([b"plain"]), name=None)["ErrorCode"] == 0
+        broker.advance_ms(20)
+    assert rows_of(12, connection.receive())[0]["ErrorCode"] == 51
+    assert len(coordinator.asked) == 6
+
+
+def test_try_after_the_marker_succeeds(broker, connection):
+    """The end marker of the transaction before comes between two tries: the batch is verified anew, and appended."""
+    log = broker.context.topics.partition("t", 0)
+    coordinator = use(broker, Coordinator(Errors.NONE))
+    put(broker, connection, 12, of_transaction(epoch=1))
+    coordinator.answers = [Errors.CONCURRENT_TRANSACTIONS, Errors.NONE]
+    connection.send(request(broker, 12, {0: of_transaction(epoch=2)}))
+    wait(lambda: len(coordinator.asked) == 2)
+    broker.wait_until_quiet()
+    assert log.append_end_marker(77, 2, 0, True, transaction_version=2).error == 0
+    broker.advance_ms(20)
+    (row,) = rows_of(12, connection.receive())
+    assert (row["ErrorCode"], row["BaseOffset"]) == (0, 2)
+    assert log.last_stable_offset == 2
+
+
+def test_marker_between_answer_and_append(broker, connection):
+    """A transaction that is aborted while a batch of it is verified does not come to life again."""
+    log = broker.context.topics.partition("t", 0)
+    coordinator = use(broker, Coordinator(Errors.NONE))
+    coordinator.before = lambda: log.append_end_marker(77, 0, 0, False)
+    assert put(broker, connection, 11, of_transaction())["ErrorCode"] == 48
+    assert log.last_stable_offset == log.log_end_offset == 1
+
+
+def test_who_may_write_what(broker, connection):
+    """Transactional records need a transactional id, and all are of one producer; a plain batch is none of them."""
+    coordinator = use(broker, Coordinator(Errors.NONE))
+    assert put(broker, connection, 9, of_transaction(), name=None)["ErrorCode"] == 53
+    assert put(broker, connection, 9, of_transaction(attributes=0))["ErrorCode"] == 0
+    two = request(broker, 12, {0: of_transaction(), 1: of_transaction(producer_id=78)})
+    assert [row["ErrorCode"] for row in rows_of(12, connection.ask(two))] == [49, 49]
+    epochs = request(broker, 12, {0: of_transaction(), 1: of_transaction(epoch=1)})
+    assert [row["ErrorCode"] for row in rows_of(12, connection.ask(epochs))] == [49, 49]
+    assert coordinator.asked == []
+    mixed = request(broker, 12, {1: of_transaction(), 2: of_transaction(attributes=0)})
+    assert [row["ErrorCode"] for row in rows_of(12, connection.ask(mixed))] == [0, 0]
+    assert coordinator.asked[0][1][3] == (("t", 1),)
+    assert put(broker, connection, 12, batch([b"v"], attributes=TRANSACTIONAL))["ErrorCode"] == 0  # no producer id
+
+
+def test_plain_write_inside_a_transaction(broker, connection):
+    use(broker, Coordinator(Errors.NONE))
+    assert put(broker, connection, 12, of_transaction())["ErrorCode"] == 0
+    assert put(broker, connection, 12, of_transaction(1, attributes=0))["ErrorCode"] == 48
+
+
+def test_partitions_that_are_not_there_are_not_asked_about(broker, connection):
+    coordinator = use(broker, Coordinator(Errors.NONE))
+    rows = rows_of(12, connection.ask(request(broker, 12, {0: of_transaction(), 3: of_transaction(), 1: b""})))
+    assert [row["ErrorCode"] for row in rows] == [0, 3, 87]
+    assert coordinator.asked[0][1][3] == (("t", 0),)
+
+
+def test_older_epoch_is_refused_without_a_question(broker, connection):
+    coordinator = use(broker, Coordinator(Errors.NONE))
+    put(broker, connection, 12, of_transaction(epoch=2))
+    row = put(broker, connection, 12, of_transaction(epoch=1))
+    assert (row["ErrorCode"], row["LogStartOffset"]) == (47, -1)
+    assert len(coordinator.asked) == 1
+
+
+def test_first_sequence(broker, connection):
+    """Of transaction version 2 it is 0; older clients begin anywhere."""
+    use(broker, Coordinator(Errors.NONE))
+    assert put(broker, connection, 12, of_transaction(5))["ErrorCode"] == 45
+    assert put(broker, connection, 11, of_transaction(5, producer_id=78))["ErrorCode"] == 0
+
+
+def test_verification_can_be_switched_off(broker, connection):
+    """Then clients below version 12 are trusted; those from 12 on still add their partitions by writing."""
+    coordinator = use(broker, Coordinator(Errors.NONE))
+    switch(broker, "false")
+    assert put(broker, connection, 11, of_transaction())["ErrorCode"] == 0
+    assert coordinator.asked == []
+    assert put(broker, connection, 12, of_transaction(producer_id=78))["ErrorCode"] == 0
+    assert [kind for kind, _ in coordinator.asked] == ["add"]
+    switch(broker, "true")
+    assert put(broker, connection, 11, of_transaction(producer_id=79))["ErrorCode"] == 0
+    assert [kind for kind, _ in coordinator.asked] == ["add", "verify"]
+
+
+def switch(broker: VirtualBroker, value: str) -> None:
+    broker.context.dynamic.alter(4, "", [ConfigChange("transaction.partition.verification.enable", 0, value)])
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_acks(broker, connection, acks):
+    """Kafka leaves acks to the client; without any there is no answer, and an error closes the connection."""
+    use(broker, Coordinator(Errors.NONE))
+    data = request(broker, 12, {0: of_transaction()}, acks=acks)
+    if acks:
+        assert rows_of(12, connection.ask(data))[0]["ErrorCode"] == 0
+        return
+    connection.send(data)
+    assert put(broker, connection, 12, of_transaction(1))["BaseOffset"] == 1
+    use(broker, Coordinator(Errors.INVALID_TXN_STATE))
+    connection.send(request(broker, 12, {1: of_transaction()}, acks=0))
+    assert connection.is_closed_within(5)
+
+
+def test_read_committed_waits_for_the_marker(broker, connection):
+    """A delayed fetch counts bytes up to the last stable offset, and the marker's append wakes it."""
+    use(broker, Coordinator(Errors.NONE))
+    log = broker.context.topics.partition("t", 0)
+    with Connection(broker.bootstrap_servers) as reader, Connection(broker.bootstrap_servers) as other:
+        reader.send(fetch("t", max_wait_ms=10_000, isolation=1))
+        broker.wait_for_fetches()
+        put(broker, connection, 12, of_transaction())
+        broker.wait_until_quiet()
+        assert broker.waiting_fetches == 1
+        other.send(fetch("t", max_wait_ms=10_000, isolation=1, min_bytes=1 << 20))
+        broker.wait_for_fetches(2)
+        log.append_end_marker(77, 1, 0, False, transaction_version=2)
+        got = fetched(reader.receive())
+        assert len(got.batches()) == 2
+        assert broker.waiting_fetches == 1
+
+
+def test_with_the_coordinator(broker, connection):
+    """With the broker's own coordinator: begun by writing, committed, and the next one aborted; read committed."""
+    transactions = broker.context.transactions
+    transactions.prepare()
+    producer = transactions.init_producer_id("tx", 60_000)
+    for commit in (True, False):
+        data = of_transaction(producer_id=producer.producer_id, epoch=producer.producer_epoch)
+        assert put(broker, connection, 12, data)["ErrorCode"] == 0
+        log = broker.context.topics.partition("t", 0)
+        assert log.last_stable_offset == log.log_end_offset - 1
+        producer = transactions.end_transaction("tx", *producer, commit)
+        assert log.last_stable_offset == log.log_end_offset
+    got = log.read(0, isolation=1)
+    assert [(row.first_offset, row.last_offset) for row in got.aborted] == [(2, 3)]
+
+
+def wait(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
