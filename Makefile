@@ -53,7 +53,7 @@ lint: $(VENV)/.built $(VENV)/.locked $(VENV)/.docs ## formatters, linters, types
 	$(BIN)/ruff check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint src tests/native # calls pycodestyle by name
 	$(BIN)/python -m mypy -p kbroker
-	$(BIN)/python -m mypy --explicit-package-bases tests/support tests/conformance tests/lint
+	$(BIN)/python -m mypy --explicit-package-bases tests
 	$(BIN)/python tests/lint/stubs.py
 	$(BIN)/python docs/generators/configuration.py --check
 	$(BIN)/python docs/generators/metrics.py --check

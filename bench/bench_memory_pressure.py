@@ -140,7 +140,7 @@ def load(
     open_clients = connections
     while open_clients:
         for key, mask in poller.select(60):
-            client: Client = key.data
+            client = key.data
             if mask & selectors.EVENT_READ and client.read():
                 answered += 1
                 if counts:

@@ -212,11 +212,12 @@ class JavaConsole(Client):
         return found
 
 
-CLIENTS = {client.name: client for client in (Confluent, KafkaPython, AioKafka, Kcat, Kafkajs, FranzGo, JavaConsole)}
+CLIENTS: dict[str, Any] = {
+    client.name: client for client in (Confluent, KafkaPython, AioKafka, Kcat, Kafkajs, FranzGo, JavaConsole)
+}
 
 
 def make_client(name: str, bootstrap: str, scratch: Path) -> Client:
     kind = CLIENTS[name]
-    if issubclass(kind, Kafkajs | FranzGo):
-        return kind(bootstrap, scratch)
-    return kind(bootstrap)
+    made: Client = kind(bootstrap, scratch) if issubclass(kind, Kafkajs | FranzGo) else kind(bootstrap)
+    return made

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from kbroker.common.configs.config import BrokerConfig, from_environment
@@ -74,7 +75,7 @@ def test_the_entry_point(tmp_path: Path) -> None:
             process.kill()
 
 
-def test_health_of_a_running_broker(start_broker: "type[BrokerProcess]") -> None:
+def test_health_of_a_running_broker(start_broker: Callable[..., BrokerProcess]) -> None:
     """The health check's own command succeeds on a broker that serves, and fails once it is gone."""
     broker = start_broker()
     command = words("HEALTHCHECK")

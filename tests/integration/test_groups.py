@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, TopicPartition
 
 from kbroker.server.broker import Broker
 from tests.support.broker import BrokerProcess, wait_for
@@ -73,7 +74,7 @@ class Confluent:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def _on_assign(self, consumer: object, partitions: list[confluent_kafka.TopicPartition]) -> None:
+    def _on_assign(self, consumer: object, partitions: list[TopicPartition]) -> None:
         if self._is_cooperative:
             self._consumer.incremental_assign(partitions)
             self.assigned |= {one.partition for one in partitions}
@@ -82,7 +83,7 @@ class Confluent:
             self._consumer.assign(partitions)
             self.assigned = {one.partition for one in partitions}
 
-    def _on_revoke(self, consumer: object, partitions: list[confluent_kafka.TopicPartition]) -> None:
+    def _on_revoke(self, consumer: object, partitions: list[TopicPartition]) -> None:
         self.revocations += 1
         if self._is_cooperative:
             self._consumer.incremental_unassign(partitions)
@@ -362,7 +363,7 @@ def test_produce_into_the_offsets_topic_is_refused(broker: BrokerProcess) -> Non
     consumer.close()
     found = admin.list_topics(timeout=10).topics["__consumer_offsets"]
     assert len(found.partitions) == 50
-    errors: list[confluent_kafka.KafkaError] = []
+    errors: list[KafkaError] = []
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce("__consumer_offsets", b"x", key=b"k", partition=0, on_delivery=lambda e, m: errors.append(e))
     producer.flush(10)

@@ -113,8 +113,8 @@ def test_every_kind_of_user_and_client_quota(tools: Tools) -> None:
     assert all(line.startswith("Completed updating ") for (line,) in [*changed, *removed])
     found = {}
     for line in (line for lines in listed for line in lines):
-        shown, values = line.removeprefix("Quota configs for ").split(" are ")
-        found[shown] = {key: float(value) for key, value in (pair.split("=") for pair in values.split(", "))}
+        shown, pairs = line.removeprefix("Quota configs for ").split(" are ")
+        found[shown] = {key: float(value) for key, value in (pair.split("=") for pair in pairs.split(", "))}
     assert found == expected
     assert left == [[], [], []]
 

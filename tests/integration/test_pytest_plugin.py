@@ -37,7 +37,7 @@ def run(pytester, monkeypatch):
 
     def start(source, *arguments):
         pytester.makepyfile(helper=PRODUCE, test_it=source)
-        plugin = () if installed else ("-p", "kbroker.testing.plugin")
+        plugin: tuple[str, ...] = () if installed else ("-p", "kbroker.testing.plugin")
         if poller.WANTED:
             monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))))
             plugin += ("-p", "tests.support.poller")

@@ -43,7 +43,7 @@ def interrupted(process: subprocess.Popen[str], number: int) -> tuple[int, str, 
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        pytest.fail(f"{process.args} did not end within {PATIENCE_S} s of signal {number}")
+        pytest.fail(f"{process.args!r} did not end within {PATIENCE_S} s of signal {number}")
     return process.returncode, out, errors, was_ours
 
 

@@ -67,7 +67,7 @@ def test_log_is_a_list_of_batches(actions, interval, index_bytes):
                 target = start + int((end - start) * given_[0])
                 log.truncate_to(target)
                 model = [row for row in model if row[1] <= target]
-                end = next((row[0] for row in reversed(read_rows(log))), None)
+                next((row[0] for row in reversed(read_rows(log))), None)
                 end = log.log_end_offset
                 if target > 0 and model and model[-1][1] > start:
                     assert end == model[-1][1]

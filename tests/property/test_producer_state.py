@@ -179,11 +179,11 @@ def test_state_follows_the_rules(steps):
                 assert got == model.verify(pid, epoch, sequence, bumps_epochs, got[1], now)
                 assert got[1] == 0 or all(got[1] != e[0] for k, e in model.verified.items() if k != pid)
             case "end", pid, epoch, commit, coordinator_epoch, version:
-                got = state.end_transaction(
+                ended = state.end_transaction(
                     pid, epoch, offset, commit=commit, coordinator_epoch=coordinator_epoch, timestamp_ms=now,
                     transaction_version=version,
                 )  # fmt: skip
-                assert got == model.end(pid, epoch, offset, commit, coordinator_epoch, now, version)
+                assert ended == model.end(pid, epoch, offset, commit, coordinator_epoch, now, version)
             case "watermark", high_watermark:
                 state.set_high_watermark(high_watermark)
                 model.ended = [(f, m) for f, m in model.ended if m >= high_watermark]

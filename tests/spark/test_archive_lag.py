@@ -157,8 +157,8 @@ def write_checkpoint(folder: Path, committed: list[int], **batches: str) -> Path
         (folder / name).mkdir(parents=True)
     for number in committed:
         (folder / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
-    for number, text in batches.items():
-        (folder / "offsets" / number.removeprefix("b")).write_text(text)
+    for batch, text in batches.items():
+        (folder / "offsets" / batch.removeprefix("b")).write_text(text)
     return folder
 
 

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 from typing_extensions import Self
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -542,7 +542,8 @@ def test_topics_never_retries_on_89_unless_told_to(broker, monkeypatch, args, ke
     """The wait is printed and the command leaves with 75 at once; --wait sleeps as long as told, and asks again."""
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
-    monkeypatch.setattr(Cluster.__init__, "__kwdefaults__", {**Cluster.__init__.__kwdefaults__, "sleep": slept.append})
+    defaults = Cluster.__init__.__kwdefaults__ or {}
+    monkeypatch.setattr(Cluster.__init__, "__kwdefaults__", {**defaults, "sleep": slept.append})
     broker.refusals = 2
     text = refusal(run(broker, *args), 75)
     assert text == (

@@ -39,7 +39,7 @@ class Broker:
         def remember(topics):
             self.report = start(topics, run_threads=False)
 
-        self.logs.start = remember
+        self.logs.start = remember  # type: ignore[assignment]
         self.topics.load()
 
     def kill(self):

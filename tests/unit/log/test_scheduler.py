@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_a_cancelled_task_does_not_run(clock, scheduler):
     runs = []
     task = scheduler.schedule("never", lambda: runs.append("never"), delay_ms=100, period_ms=100)
     task.cancel()
-    own = scheduler.schedule("self", lambda: (runs.append("self"), own.cancel()), delay_ms=100, period_ms=100)
+    own: Any = scheduler.schedule("self", lambda: (runs.append("self"), own.cancel()), delay_ms=100, period_ms=100)
     for _ in range(3):
         clock.advance_ms(200)
         scheduler.run_due()

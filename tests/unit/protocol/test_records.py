@@ -181,9 +181,9 @@ def test_damaged_records_are_refused(record):
 @pytest.mark.parametrize("count", [-1, 0, 2, 2**31 - 1])
 def test_record_count_must_be_true(count):
     """A record count took memory, or hid records."""
-    data = bytearray(build_batch([(b"k", b"v")]))
-    data[57:61] = struct.pack(">i", count)
-    data = reseal(data)
+    changed = bytearray(build_batch([(b"k", b"v")]))
+    changed[57:61] = struct.pack(">i", count)
+    data = reseal(changed)
     tracemalloc.start()
     try:
         for read in (columns, lambda d: list(iter_records(d))):

@@ -214,8 +214,8 @@ def test_percentiles_constant() -> None:
     for value in range(100):
         sensor.record(value, WALL)
     assert [m.measure(WALL) for m in read_all] == [25, 50, 75, math.inf]
-    for value in (-5, 1e9, math.nan):
-        sensor.record(value, WALL)
+    for far in (-5, 1e9, math.nan):
+        sensor.record(far, WALL)
     assert sensor.metrics["p25"].measure(WALL) == 23
     counts = np.asarray(sensor.metrics["p50"].histogram_view())
     assert (counts.shape, counts.dtype, counts[0, 0], counts[0, 99]) == ((1, 100), np.float32, 3, 2)
@@ -422,7 +422,7 @@ def test_a_meter_keeps_its_config_for_recording() -> None:
         (lambda: MetricConfig(2.5), TypeError),
         (lambda: MetricConfig(2, 1000.5), TypeError),
         (lambda: MetricConfig(record_level="FINE"), ValueError),
-        (lambda: MetricConfig().replace(bound=5), TypeError),
+        (lambda: MetricConfig().replace(bound=5), TypeError),  # type: ignore[call-arg]
         (lambda: Quota.upper("x"), TypeError),
         (lambda: Rate(unit="fortnights"), ValueError),
         (lambda: Rate(CumulativeSum()), ValueError),

@@ -75,7 +75,7 @@ def test_a_topic_that_is_created_on_the_way_is_in_the_response(version):
     """In its place among the others; Kafka says 3 for a while, which leaves clients between two states."""
     bench = make_bench(num_partitions=2)
     bench.create("there")
-    body = {"Topics": [{"Name": name} for name in ("new", "there", "..", "newer")]}
+    body: dict[str, object] = {"Topics": [{"Name": name} for name in ("new", "there", "..", "newer")]}
     if version >= 4:
         body["AllowAutoTopicCreation"] = True
     response = bench.ask("Metadata", version, body)

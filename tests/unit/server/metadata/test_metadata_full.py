@@ -191,7 +191,8 @@ def full_store(tmp_path):
     """A store with 300 topics in a file that cannot grow any more."""
     store = MetadataStore(tmp_path, 1)
     store.add_topics([StoredTopic(f"t{number}", uuid.uuid4(), 1) for number in range(300)])
-    store._file._db.execute(f"PRAGMA max_page_count={store._file.rows('PRAGMA page_count')[0][0]}")
+    pages: Any = store._file.rows("PRAGMA page_count")[0][0]
+    store._file._db.execute(f"PRAGMA max_page_count={pages}")
     yield store
     store.close()
 

@@ -463,7 +463,7 @@ def test_handles_that_nobody_made_do_no_harm(bench: Bench) -> None:
     ):
         with pytest.raises(ValueError, match="was not made"):
             call()
-    for call in (
+    for wrong in (
         lambda: bench.managers.charge(None),
         lambda: bench.managers.charge_exempt(object()),
         lambda: bench.managers.throttle(bench.produce, "request", 5),
@@ -472,7 +472,7 @@ def test_handles_that_nobody_made_do_no_harm(bench: Bench) -> None:
         lambda: ClientQuotaManagers(bench.clock, bench.registry, window_seconds=1.5),
     ):
         with pytest.raises(TypeError):
-            call()
+            wrong()
     for settings in ({"samples": 0}, {"window_seconds": 0}, {"controller_samples": -1}):
         with pytest.raises(ValueError):
             ClientQuotaManagers(bench.clock, bench.registry, **settings)
