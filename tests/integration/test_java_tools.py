@@ -255,7 +255,7 @@ def test_one_node_cluster(tools: Tools, tmp_path: Path) -> None:
     features = re.findall(r"Feature: (\S+)\s.*MaxVersion: (\S+)\s+FinalizedVersionLevel: (\S+)\s+Epoch: 0",
                           tools(TOOLS + "FeatureCommand", "describe"))  # fmt: skip
     assert ("metadata.version", "4.3-IV0", "4.3-IV0") in features
-    assert ("transaction.version", "0", "0") in features
+    assert ("transaction.version", "2", "2") in features
     status = tools(TOOLS + "MetadataQuorumCommand", "describe", "--status")
     assert re.search(r"LeaderId:\s+1\n", status)
     tools(TOOLS + "TopicCommand", "--create", "--topic", "still", "--partitions", "1")

@@ -59,7 +59,7 @@ logger = get_logger(__name__)
 AWAKE_HANDLERS = min(2, max(1, usable_cores() // 2))
 
 PRODUCE = 0  # key of the API
-GROUP_KEYS = 0  # FindCoordinator's kind of key
+GROUP_KEYS, TRANSACTION_KEYS = 0, 1  # FindCoordinator's kinds of key
 
 #: Sees a request before it is served; True: it has taken it over, and responses, closes or hands it to Broker.resume.
 Interceptor = Callable[["InboundRequest"], bool]
@@ -173,6 +173,7 @@ class BrokerRuntime:
         if topics.get(OFFSETS_TOPIC) is not None:
             self._start_groups()
         self._on_stop("transactions", self._close_transactions)
+        self.ctx.coordinators.add(TRANSACTION_KEYS)
         self.ctx.start_transactions = self._start_transactions
         if topics.get(TRANSACTION_STATE_TOPIC) is not None:
             self._start_transactions()

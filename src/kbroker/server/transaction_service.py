@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
@@ -15,6 +15,9 @@ from kbroker.log.scheduler import Scheduler
 from kbroker.server.registered_topic import RegisteredTopic
 from kbroker.server.topic_rules import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.server.topics import TopicRegistry
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.group_coordinator import GroupCoordinator
 
 #: Errors of the group coordinator that say "not now": the transaction coordinator asks again, as it does of partitions.
 _NOT_NOW = frozenset({Errors.COORDINATOR_NOT_AVAILABLE, Errors.COORDINATOR_LOAD_IN_PROGRESS, Errors.NOT_COORDINATOR})
@@ -34,7 +37,7 @@ class TransactionService:
         clock: BaseClock,
         topics: TopicRegistry,
         new_producer_id: Callable[[], int],
-        groups: Callable[[], Any],
+        groups: Callable[[], GroupCoordinator],
     ) -> None:
         self._topics = topics
         self._retry_ms = config.integer("add.partitions.to.txn.retry.backoff.ms")
@@ -106,7 +109,7 @@ class TransactionService:
 class PartitionMarkers:
     """Writes markers to partitions, and those of ``__consumer_offsets`` by way of the groups. Threads: any."""
 
-    def __init__(self, topics: TopicRegistry, groups: Callable[[], Any]) -> None:
+    def __init__(self, topics: TopicRegistry, groups: Callable[[], GroupCoordinator]) -> None:
         self._topics = topics
         self._groups = groups
 
@@ -129,7 +132,7 @@ class PartitionMarkers:
             return Errors.KAFKA_STORAGE_ERROR
         try:
             if topic == OFFSETS_TOPIC:
-                found: Errors = self._groups().complete_transaction(
+                found = self._groups().complete_transaction(
                     index, producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
                 )
                 return Errors.NOT_LEADER_OR_FOLLOWER if found in _NOT_NOW else found

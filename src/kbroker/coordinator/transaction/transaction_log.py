@@ -262,7 +262,8 @@ class TransactionLog:
                 elif reason:
                     self._unreadable = {**self._unreadable, index: reason}
                 before = self._load_times
-                self._load_times = LoadTimes(before.partitions + 1, before.total_ms + took_ms, max(before.max_ms, took_ms))
+                total_ms, max_ms = before.total_ms + took_ms, max(before.max_ms, took_ms)
+                self._load_times = LoadTimes(before.partitions + 1, total_ms, max_ms)
         return moved
 
     def _take_over(self, metadata: TransactionMetadata) -> None:

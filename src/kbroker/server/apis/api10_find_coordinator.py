@@ -15,14 +15,13 @@ NO_SUCH_KIND = (
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """PendingResponse one key, or from v4 each of several.
-
-    A transactional id gets the error that its producer ends with: one that is retriable would leave it waiting.
-    """
+    """PendingResponse one key, or from v4 each of several."""
     kind = body["KeyType"]
     if kind in ctx.coordinators:
         if kind == GROUP:
             ctx.groups.prepare()  # here, not while a group waits for its first record to be written
+        else:
+            ctx.transactions.prepare()
         endpoint = ctx.endpoint(request.listener)
         place = {"NodeId": ctx.node_id, "Host": endpoint.host, "Port": endpoint.port, "ErrorCode": 0}
         if request.api_version >= 4:
@@ -35,10 +34,8 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         if not _is_known(ctx, kind, body["Key"]):
             return failure(body, Errors.COORDINATOR_NOT_AVAILABLE, request)
         return {**place, "ErrorMessage": "NONE"}
-    if kind == GROUP:
+    if kind in (GROUP, TRANSACTION):
         return failure(body, Errors.COORDINATOR_NOT_AVAILABLE, request)
-    if kind == TRANSACTION:
-        return failure(body, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, request)
     text = "" if kind == SHARE and request.api_version >= 4 else NO_SUCH_KIND
     return _nowhere(body, Errors.INVALID_REQUEST, text, request)
 
@@ -50,11 +47,13 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 def _is_known(ctx: ApiContext, kind: int, key: str) -> bool:
     """Whether what is remembered of it could be read at the start."""
-    if kind == GROUP:
-        try:
+    try:
+        if kind == GROUP:
             ctx.groups.check(key)
-        except KafkaError:
-            return False
+        else:
+            ctx.transactions.check(key)
+    except KafkaError:
+        return False
     return True
 
 

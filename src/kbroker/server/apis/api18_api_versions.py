@@ -15,8 +15,8 @@ KEY = 18
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 #: Lowest and highest level of each feature of Kafka 4.3; the highest is in force. What is not built stays at 0, so that
-#: clients rely on nothing of it: neither transactions of version 2 (KIP-890) nor the new groups (KIP-848, KIP-932,
-#: KIP-1071) nor eligible leader replicas (KIP-966).
+#: clients rely on nothing of it: neither the new groups (KIP-848, KIP-932, KIP-1071) nor eligible leader replicas
+#: (KIP-966).
 FEATURES: Mapping[str, tuple[int, int]] = {
     "eligible.leader.replicas.version": (0, 0),
     "group.version": (0, 0),
@@ -24,7 +24,7 @@ FEATURES: Mapping[str, tuple[int, int]] = {
     "metadata.version": (7, 30),  # 3.3-IV3 to 4.3-IV0
     "share.version": (0, 0),
     "streams.version": (0, 0),
-    "transaction.version": (0, 0),
+    "transaction.version": (0, 2),
 }
 FEATURES_EPOCH = 0  # rises with every change of a level in force, of which there was none
 FEATURES_FROM, ZERO_LEVELS_FROM = 3, 4  # versions of the request

@@ -5,7 +5,6 @@ from __future__ import annotations
 from kbroker.common.errors import Errors
 from kbroker.server.context import ApiContext, Body, RequestContext
 
-TRANSACTION = 1  # FindCoordinator's kind of key
 FIRST_WITH_PRODUCER_FENCED = 4
 
 
@@ -22,8 +21,6 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
         return {"ErrorCode": 0, "ProducerId": ctx.store.next_producer_id(), "ProducerEpoch": 0}
     if not transactional_id:
         return failure(body, Errors.INVALID_REQUEST, request)
-    if TRANSACTION not in ctx.coordinators:
-        return failure(body, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, request)
     given = ctx.transactions.init_producer_id(
         transactional_id,
         body["TransactionTimeoutMs"],

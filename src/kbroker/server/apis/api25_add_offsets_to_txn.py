@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kbroker.common.errors import Errors
-from kbroker.coordinator.internal_topic import partition_of
 from kbroker.coordinator.transaction.transaction_metadata import TV_0
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topic_rules import OFFSETS_TOPIC
@@ -13,11 +12,9 @@ FIRST_WITH_PRODUCER_FENCED = 2
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Add it. Raises: KafkaError."""
-    ctx.groups.prepare()
-    view = ctx.topics.get(OFFSETS_TOPIC)
-    if view is None:  # deleted in between
-        return failure(body, Errors.COORDINATOR_NOT_AVAILABLE, request)
-    place = OFFSETS_TOPIC, partition_of(body["GroupId"], len(view.partitions))
+    groups = ctx.groups
+    groups.prepare()
+    place = OFFSETS_TOPIC, groups.partition_for(body["GroupId"])
     added = ctx.transactions.add_partitions(
         body["TransactionalId"], body["ProducerId"], body["ProducerEpoch"], [place], TV_0
     )

@@ -151,9 +151,10 @@ def test_neither_name_nor_id():
 
 FLOORS = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4),
           13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 17: (0, 1), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2),
-          22: (0, 5), 23: (2, 4), 28: (0, 5), 32: (1, 4), 33: (0, 2), 34: (1, 2), 35: (1, 5), 36: (0, 2), 37: (0, 3),
+          22: (0, 5), 23: (2, 4), 24: (0, 5), 25: (0, 4), 26: (0, 5), 27: (1, 2), 28: (0, 5), 32: (1, 4), 33: (0, 2),
+          34: (1, 2), 35: (1, 5), 36: (0, 2), 37: (0, 3),
           42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0), 47: (0, 0), 48: (0, 1), 49: (0, 1), 50: (0, 0),
-          51: (0, 0), 55: (0, 2), 60: (0, 2), 61: (0, 0), 74: (0, 1), 75: (0, 0)}  # fmt: skip
+          51: (0, 0), 55: (0, 2), 60: (0, 2), 61: (0, 0), 65: (0, 0), 66: (0, 2), 74: (0, 1), 75: (0, 0)}  # fmt: skip
 
 
 def test_advertised_versions_are_the_table():
@@ -173,7 +174,7 @@ def test_api_versions_bodies(version):
 
 @pytest.mark.parametrize("version", range(5))
 def test_features_are_what_is_built(version):
-    """Metadata as of Kafka 4.3 is in force, and nothing of transactions and new groups (quirk 4).
+    """Metadata and transactions as of Kafka 4.3 are in force, and nothing of new groups (quirk 4).
 
     Clients of version 3 read no range that begins at 0 (quirk 3); before there were no features.
     """
@@ -184,10 +185,11 @@ def test_features_are_what_is_built(version):
     if version < 3:
         assert (supported, in_force) == ({}, [])
         return
-    assert (in_force, response["FinalizedFeaturesEpoch"]) == ([("metadata.version", 30, 30)], 0)
+    expected = [("metadata.version", 30, 30), ("transaction.version", 2, 2)]
+    assert (in_force, response["FinalizedFeaturesEpoch"]) == (expected, 0)
     metadata = {"metadata.version": (7, 30)}
-    not_built = ("group", "transaction", "share", "streams", "kraft", "eligible.leader.replicas")
-    zeros = {f"{name}.version": (0, 0) for name in not_built}
+    not_built = ("group", "share", "streams", "kraft", "eligible.leader.replicas")
+    zeros = {f"{name}.version": (0, 0) for name in not_built} | {"transaction.version": (0, 2)}
     assert supported == (metadata if version == 3 else metadata | zeros)
 
 

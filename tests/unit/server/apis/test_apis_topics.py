@@ -370,12 +370,6 @@ def test_half_an_identity_is_refused(version):
     assert init(bench, None, version, ProducerId=5, ProducerEpoch=3) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("version", range(6))
-def test_transactional_ids_are_refused(version):
-    """53 until transactions exist, 42 for an empty one."""
-    assert (init(make_bench(), "tx", version), init(make_bench(), "", version)) == ((53, -1, -1), (42, -1, -1))
-
-
 def test_a_producer_that_names_an_old_id_gets_a_new_one():
     """Without a transactional id nothing can be bumped."""
     assert init(make_bench(), None, ProducerId=5, ProducerEpoch=3) == (0, 0, 0)
