@@ -19,7 +19,19 @@ import click
 import kbroker
 
 #: Each is the command of its name in the module of its name.
-COMMANDS = ("configs", "consume", "groups", "log", "pipeline", "produce", "quotas", "serve", "topics", "users")
+COMMANDS = (
+    "configs",
+    "consume",
+    "groups",
+    "log",
+    "pipeline",
+    "produce",
+    "quotas",
+    "serve",
+    "topics",
+    "transactions",
+    "users",
+)
 EXIT_FAILURE, EXIT_TRY_LATER, EXIT_INTERRUPTED = 1, 75, 130
 
 

@@ -1,0 +1,262 @@
+"""`kbroker transactions`: what is open, what hangs, and ending it by hand, on any Kafka."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.cli.options import bootstrap_option, connect, json_option, wall_clock
+from kbroker.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from kbroker.client.admin import TopicPartition
+    from kbroker.client.cluster import Cluster
+    from kbroker.client.transactions import ActiveProducer
+
+DEFAULT_MAX_TIMEOUT_MINUTES = 15  # transaction.max.timeout.ms of Kafka
+
+
+@click.group()
+def transactions() -> None:
+    """List and describe transactions, find and abort those that hang."""
+
+
+@transactions.command("list")
+@bootstrap_option
+@click.option("--state", "states", multiple=True, help="List only ids in this state, such as Ongoing. Repeatable.")
+@click.option("--producer-id", "producer_ids", type=int, multiple=True, help="List only this producer's. Repeatable.")
+@click.option(
+    "--duration-filter", type=int, default=-1, metavar="MS", help="List only transactions open for more milliseconds."
+)
+@click.option("--transactional-id-pattern", metavar="REGEX", help="List only ids that match.")
+@json_option
+def list_transactions(
+    bootstrap_server: str,
+    states: tuple[str, ...],
+    producer_ids: tuple[int, ...],
+    duration_filter: int,
+    transactional_id_pattern: str | None,
+    as_json: bool,
+) -> None:
+    """List transactional ids with their states."""
+    from kbroker.client.transactions import Transactions
+
+    with connect(bootstrap_server) as cluster:
+        found = Transactions(cluster).list_transactions(
+            states=states, producer_ids=producer_ids, duration_ms=duration_filter, pattern=transactional_id_pattern
+        )
+    rows = [
+        {
+            "transactional_id": one.transactional_id,
+            "coordinator": one.coordinator,
+            "producer_id": one.producer_id,
+            "state": one.state,
+        }
+        for one in found
+    ]
+    _print(["TRANSACTIONAL ID", "COORDINATOR", "PRODUCER ID", "STATE"], rows, as_json)
+
+
+@transactions.command()
+@click.argument("names", nargs=-1, required=True, metavar="TRANSACTIONAL_ID...")
+@bootstrap_option
+@json_option
+def describe(names: tuple[str, ...], bootstrap_server: str, as_json: bool) -> None:
+    """Show state, producer, times and partitions of transactional ids.
+
+    DURATION is how long the transaction has been open, in milliseconds, by this machine's clock.
+    """
+    from kbroker.client.transactions import Transactions
+
+    with connect(bootstrap_server) as cluster:
+        client = Transactions(cluster)
+        found = [client.describe(name) for name in names]
+    now_ms = wall_clock().wall_ms()
+    rows: list[dict[str, Any]] = [
+        {
+            "transactional_id": one.transactional_id,
+            "coordinator": one.coordinator,
+            "producer_id": one.producer_id,
+            "producer_epoch": one.producer_epoch,
+            "state": one.state,
+            "timeout_ms": one.timeout_ms,
+            "start_time_ms": one.start_time_ms,
+            "duration_ms": None if one.start_time_ms is None else now_ms - one.start_time_ms,
+            "partitions": [{"topic": topic, "partition": index} for topic, index in one.partitions],
+        }
+        for one in found
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    header = ["TRANSACTIONAL ID", "COORDINATOR", "PRODUCER ID", "EPOCH", "STATE", "TIMEOUT", "START", "DURATION"]
+    shown = [[*list(row.values())[:-1], [f"{p['topic']}-{p['partition']}" for p in row["partitions"]]] for row in rows]
+    print_table([*header, "PARTITIONS"], shown)
+
+
+@transactions.command()
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(min=0))
+@bootstrap_option
+@click.option("--broker-id", type=int, help="Ask this replica.  [default: the leader]")
+@json_option
+def describe_producers(topic: str, partition: int, bootstrap_server: str, broker_id: int | None, as_json: bool) -> None:
+    """Show the producers that a partition remembers, and where their open transactions start."""
+    from kbroker.client.transactions import Transactions
+
+    place = topic, partition
+    with connect(bootstrap_server) as cluster:
+        found = Transactions(cluster).describe_producers([place], broker_id)[place]
+    header = ["PRODUCER ID", "EPOCH", "COORDINATOR EPOCH", "LAST SEQUENCE", "LAST TIMESTAMP", "START OFFSET"]
+    _print(header, [_producer(one) for one in found], as_json)
+
+
+@transactions.command()
+@bootstrap_option
+@click.option("--topic", help="Look only at this topic.  [default: all topics]")
+@click.option("--partition", type=click.IntRange(min=0), help="Look only at this partition of the topic.")
+@click.option("--broker-id", type=int, help="Look only at the replicas of this broker.")
+@click.option(
+    "--max-transaction-timeout",
+    "max_timeout_minutes",
+    type=click.IntRange(min=0),
+    default=DEFAULT_MAX_TIMEOUT_MINUTES,
+    show_default=True,
+    metavar="MINUTES",
+    help="Leave out transactions whose last record is younger.",
+)
+@json_option
+def find_hanging(
+    bootstrap_server: str,
+    topic: str | None,
+    partition: int | None,
+    broker_id: int | None,
+    max_timeout_minutes: int,
+    as_json: bool,
+) -> None:
+    """Find open transactions that no coordinator will end.
+
+    They keep read_committed consumers of their partition waiting; `abort` ends one. DURATION is in minutes, since the
+    producer's last record.
+    """
+    from kbroker.client.transactions import Transactions
+
+    if partition is not None and topic is None:
+        raise click.UsageError("--partition needs --topic")
+    now_ms = wall_clock().wall_ms()
+    with connect(bootstrap_server) as cluster:
+        places = _places(cluster, topic, partition, broker_id)
+        found = Transactions(cluster).find_hanging(
+            places, now_ms=now_ms, max_timeout_ms=max_timeout_minutes * 60_000, broker_id=broker_id
+        )
+    rows = [
+        {
+            "topic": place[0],
+            "partition": place[1],
+            "producer_id": one.producer_id,
+            "producer_epoch": one.producer_epoch,
+            "coordinator_epoch": one.coordinator_epoch,
+            "start_offset": one.start_offset,
+            "last_timestamp_ms": one.last_timestamp_ms,
+            "duration_minutes": (now_ms - one.last_timestamp_ms) // 60_000,
+        }
+        for place, one in found
+    ]
+    header = ["TOPIC", "PARTITION", "PRODUCER ID", "EPOCH", "COORDINATOR EPOCH", "START OFFSET", "LAST TIMESTAMP"]
+    _print([*header, "DURATION"], rows, as_json)
+
+
+@transactions.command()
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(min=0))
+@bootstrap_option
+@click.option("--start-offset", type=click.IntRange(min=0), help="Where the transaction starts, as find-hanging shows.")
+@click.option("--producer-id", type=click.IntRange(min=0), help="With brokers before 3.0: its producer,")
+@click.option("--producer-epoch", type=click.IntRange(0, 32767), help="  that producer's epoch,")
+@click.option("--coordinator-epoch", type=int, help="  and the coordinator's.")
+@json_option
+def abort(
+    topic: str,
+    partition: int,
+    bootstrap_server: str,
+    start_offset: int | None,
+    producer_id: int | None,
+    producer_epoch: int | None,
+    coordinator_epoch: int | None,
+    as_json: bool,
+) -> None:
+    """Abort a transaction in one partition.
+
+    For one that hangs: its coordinator is not asked. Does not ask for confirmation.
+    """
+    from kbroker.client.transactions import Transactions
+
+    place = topic, partition
+    if (start_offset is None) == (producer_id is None):
+        raise click.UsageError("expected either --start-offset, or --producer-id with both epochs")
+    if producer_id is not None and (producer_epoch is None or coordinator_epoch is None):
+        raise click.UsageError("--producer-id needs --producer-epoch and --coordinator-epoch")
+    with connect(bootstrap_server) as cluster:
+        client = Transactions(cluster)
+        if start_offset is not None:
+            ended = client.abort_at(place, start_offset)
+            producer_id, producer_epoch = ended.producer_id, ended.producer_epoch
+        elif producer_id is not None and producer_epoch is not None and coordinator_epoch is not None:
+            client.abort(place, producer_id, producer_epoch, coordinator_epoch)
+    if as_json:
+        print_json(
+            {"topic": topic, "partition": partition, "producer_id": producer_id, "producer_epoch": producer_epoch}
+        )
+    else:
+        click.echo(f"aborted the transaction of producer {producer_id} in {topic}-{partition}")
+
+
+@transactions.command()
+@click.argument("name", metavar="TRANSACTIONAL_ID")
+@bootstrap_option
+@json_option
+def force_terminate(name: str, bootstrap_server: str, as_json: bool) -> None:
+    """Abort the transaction of a transactional id, and fence its producer.
+
+    Does not ask for confirmation.
+    """
+    from kbroker.client.transactions import Transactions
+
+    with connect(bootstrap_server) as cluster:
+        Transactions(cluster).force_terminate(name)
+    if as_json:
+        print_json({"transactional_id": name, "terminated": True})
+    else:
+        click.echo(f"terminated {name}")
+
+
+def _producer(one: "ActiveProducer") -> dict[str, Any]:
+    return {
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "coordinator_epoch": one.coordinator_epoch,
+        "last_sequence": one.last_sequence,
+        "last_timestamp_ms": one.last_timestamp_ms,
+        "start_offset": one.start_offset,
+    }
+
+
+def _places(
+    cluster: "Cluster", topic: str | None, partition: int | None, broker_id: int | None
+) -> "list[TopicPartition]":
+    """The partitions to look at."""
+    if topic is not None and partition is not None:
+        return [(topic, partition)]
+    found = cluster.fetch_metadata(None) if topic is None else [cluster.topic(topic)]
+    return [
+        (one.name, each.partition)
+        for one in found
+        for each in one.partitions
+        if broker_id is None or broker_id in each.replicas
+    ]
+
+
+def _print(header: list[str], rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(header, [list(row.values()) for row in rows])

@@ -1,0 +1,276 @@
+"""Transactions of any Kafka cluster, seen from outside: what is open, which producer has it, and ending it by hand.
+
+Source: ``TransactionsCommand``, KIP-664, KIP-890 (forced termination).
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kbroker.client.admin import TopicPartition
+from kbroker.client.cluster import Cluster, check
+from kbroker.client.connection import Body
+from kbroker.client.coordinators import TRANSACTION, find_coordinator
+from kbroker.common.errors import Errors, KafkaError
+
+INIT_PRODUCER_ID, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 22, 27, 61, 65, 66
+FIRST_WITH_DURATION, FIRST_WITH_PATTERN = 1, 2  # of ListTransactions
+FIRST_WITH_TRANSACTION_VERSION = 2  # of WriteTxnMarkers
+PARTITIONS_PER_REQUEST = 500
+FENCING_TIMEOUT_MS = 60_000  # of the transactional id, until its producer comes back
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTransaction:
+    """A transactional id and the broker that coordinates it."""
+
+    transactional_id: str
+    coordinator: int
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id. ``start_time_ms``: since 1970, None outside a transaction; ``partitions``: those that have
+    records of it, or wait for its end marker.
+    """
+
+    transactional_id: str
+    coordinator: int
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    start_time_ms: int | None
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveProducer:
+    """A producer that a partition remembers; -1 where nothing is known.
+
+    ``start_offset``: of its open transaction, None without one.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    start_offset: int | None
+
+
+class Transactions:
+    """Transactions over a `Cluster`, which it does not own.
+
+    Raises (all methods): KafkaError with what was asked and what the broker says; BrokerConnectionError.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def list_transactions(
+        self,
+        *,
+        states: Collection[str] = (),
+        producer_ids: Collection[int] = (),
+        duration_ms: int = -1,
+        pattern: str | None = None,
+    ) -> list[ListedTransaction]:
+        """The transactional ids of all brokers, by id.
+
+        Args:
+            states: only these, by Kafka's names; empty: all.
+            producer_ids: only those with one of these; empty: all.
+            duration_ms: only open transactions that run for longer; below 0: all.
+            pattern: a regular expression (RE2) that the id matches.
+
+        Raises: KafkaError UNSUPPORTED_VERSION for a filter that a broker does not know.
+        """
+
+        def body(version: int) -> Body:
+            fields: Body = {"StateFilters": [*states], "ProducerIdFilters": [*producer_ids]}
+            for name, first, given, default in (
+                ("DurationFilter", FIRST_WITH_DURATION, duration_ms, -1),
+                ("TransactionalIdPattern", FIRST_WITH_PATTERN, pattern, None),
+            ):
+                if version >= first:
+                    fields[name] = given
+                elif given != default:
+                    text = f"ListTransactions: expected version {first} or higher for {name}, the broker has {version}"
+                    raise KafkaError(Errors.UNSUPPORTED_VERSION, text)
+            return fields
+
+        def one_broker(node_id: int) -> list[ListedTransaction]:
+            response = self._cluster.request(LIST_TRANSACTIONS, body, node_id=node_id)
+            check(response["ErrorCode"], "listing transactions")
+            if response["UnknownStateFilters"]:
+                text = f"broker {node_id} knows no state {', '.join(response['UnknownStateFilters'])}"
+                raise KafkaError(Errors.INVALID_REQUEST, text)
+            return [
+                ListedTransaction(row["TransactionalId"], node_id, row["ProducerId"], row["TransactionState"])
+                for row in response["TransactionStates"]
+            ]
+
+        def attempt() -> list[ListedTransaction]:
+            self._cluster.fetch_metadata([])
+            found = [row for node_id in sorted(self._cluster.nodes) for row in one_broker(node_id)]
+            return sorted(found, key=lambda row: (row.transactional_id, row.coordinator))
+
+        return self._cluster.retry(attempt)
+
+    def describe(self, transactional_id: str) -> TransactionDescription:
+        """One transactional id. Raises: KafkaError TRANSACTIONAL_ID_NOT_FOUND."""
+
+        def attempt() -> TransactionDescription:
+            node_id = find_coordinator(self._cluster, TRANSACTION, transactional_id)
+            response = self._cluster.request(
+                DESCRIBE_TRANSACTIONS, {"TransactionalIds": [transactional_id]}, node_id=node_id
+            )
+            (row,) = response["TransactionStates"]
+            check(row["ErrorCode"], f"transactional id {transactional_id!r}")
+            start_ms = row["TransactionStartTimeMs"]
+            places = sorted((topic["Topic"], index) for topic in row["Topics"] for index in topic["Partitions"])
+            return TransactionDescription(
+                transactional_id,
+                node_id,
+                row["ProducerId"],
+                row["ProducerEpoch"],
+                row["TransactionState"],
+                row["TransactionTimeoutMs"],
+                start_ms if start_ms >= 0 else None,
+                tuple(places),
+            )
+
+        return self._cluster.retry(attempt)
+
+    def describe_producers(
+        self, places: Iterable[TopicPartition], broker_id: int | None = None
+    ) -> Mapping[TopicPartition, Sequence[ActiveProducer]]:
+        """The producers that partitions remember, by producer id.
+
+        Args: ``broker_id``: ask this replica; None: the leaders.
+        """
+        found: dict[TopicPartition, Sequence[ActiveProducer]] = {}
+        wanted = list(places)
+        for place in wanted:
+            self._cluster.leader(*place)  # one that does not exist is not looked for again
+        for start in range(0, len(wanted), PARTITIONS_PER_REQUEST):
+            part = wanted[start : start + PARTITIONS_PER_REQUEST]
+            found.update(self._cluster.retry(lambda part=part: self._described(part, broker_id)))  # type: ignore[misc]
+        return found
+
+    def _described(
+        self, places: Sequence[TopicPartition], broker_id: int | None
+    ) -> Mapping[TopicPartition, Sequence[ActiveProducer]]:
+        by_node: dict[int, dict[str, list[int]]] = {}
+        for topic, index in places:
+            node_id = self._cluster.leader(topic, index) if broker_id is None else broker_id
+            by_node.setdefault(node_id, {}).setdefault(topic, []).append(index)
+        found: dict[TopicPartition, Sequence[ActiveProducer]] = {}
+        for node_id, topics in by_node.items():
+            rows = [{"Name": name, "PartitionIndexes": indexes} for name, indexes in topics.items()]
+            response = self._cluster.request(DESCRIBE_PRODUCERS, {"Topics": rows}, node_id=node_id)
+            for topic in response["Topics"]:
+                for row in topic["Partitions"]:
+                    place = topic["Name"], row["PartitionIndex"]
+                    check(row["ErrorCode"], f"partition {place[0]}-{place[1]}", row["ErrorMessage"])
+                    producers = [_producer(one) for one in row["ActiveProducers"]]
+                    found[place] = sorted(producers, key=lambda one: one.producer_id)
+        return found
+
+    def find_hanging(
+        self,
+        places: Iterable[TopicPartition],
+        *,
+        now_ms: int,
+        max_timeout_ms: int,
+        broker_id: int | None = None,
+    ) -> list[tuple[TopicPartition, ActiveProducer]]:
+        """Open transactions that no coordinator will end: it does not know them, or not in that partition.
+
+        Args:
+            places: where to look.
+            now_ms: the time now, since 1970; ``max_timeout_ms``: younger transactions are left out.
+            broker_id: look at this replica; None: at the leaders.
+        """
+        open_ones = [
+            (place, producer)
+            for place, producers in sorted(self.describe_producers(places, broker_id).items())
+            for producer in producers
+            if producer.start_offset is not None and now_ms - producer.last_timestamp_ms > max_timeout_ms
+        ]
+        if not open_ones:
+            return []
+        producer_ids = {producer.producer_id for _, producer in open_ones}
+        listed = {row.producer_id: row.transactional_id for row in self.list_transactions(producer_ids=producer_ids)}
+        awaited: dict[int, Collection[TopicPartition]] = {}
+        for producer_id, transactional_id in listed.items():
+            try:
+                awaited[producer_id] = self.describe(transactional_id).partitions
+            except KafkaError as failure:
+                if failure.error is not Errors.TRANSACTIONAL_ID_NOT_FOUND:
+                    raise
+        return [(place, one) for place, one in open_ones if place not in awaited.get(one.producer_id, ())]
+
+    def abort(self, place: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
+        """Write an abort marker to one partition, past the coordinator."""
+
+        def body(version: int) -> Body:
+            marker: Body = {
+                "ProducerId": producer_id,
+                "ProducerEpoch": producer_epoch,
+                "TransactionResult": False,
+                "Topics": [{"Name": place[0], "PartitionIndexes": [place[1]]}],
+                "CoordinatorEpoch": max(0, coordinator_epoch),  # a partition without a marker so far names none
+            }
+            if version >= FIRST_WITH_TRANSACTION_VERSION:
+                marker["TransactionVersion"] = 0
+            return {"Markers": [marker]}
+
+        self._cluster.leader(*place)  # one that does not exist is not looked for again
+
+        def attempt() -> None:
+            node_id = self._cluster.leader(*place)
+            response = self._cluster.request(WRITE_TXN_MARKERS, body, node_id=node_id)
+            for marker in response["Markers"]:
+                for topic in marker["Topics"]:
+                    for row in topic["Partitions"]:
+                        check(row["ErrorCode"], f"aborting producer {producer_id} in {place[0]}-{place[1]}")
+
+        self._cluster.retry(attempt)
+
+    def abort_at(self, place: TopicPartition, start_offset: int) -> ActiveProducer:
+        """Abort the transaction that begins at an offset of a partition; return its producer.
+
+        Raises: KafkaError INVALID_TXN_STATE if none is open that begins there.
+        """
+        for producer in self.describe_producers([place])[place]:
+            if producer.start_offset == start_offset:
+                self.abort(place, producer.producer_id, producer.producer_epoch, producer.coordinator_epoch)
+                return producer
+        text = f"no transaction that is open in {place[0]}-{place[1]} starts at offset {start_offset}"
+        raise KafkaError(Errors.INVALID_TXN_STATE, text)
+
+    def force_terminate(self, transactional_id: str) -> None:
+        """Abort what a transactional id has open, and fence its producer."""
+
+        def attempt() -> None:
+            node_id = find_coordinator(self._cluster, TRANSACTION, transactional_id)
+            fields: Body = {"TransactionalId": transactional_id, "TransactionTimeoutMs": FENCING_TIMEOUT_MS}
+            response = self._cluster.request(INIT_PRODUCER_ID, fields, node_id=node_id)
+            check(response["ErrorCode"], f"transactional id {transactional_id!r}")
+
+        self._cluster.retry(attempt)
+
+
+def _producer(row: Body) -> ActiveProducer:
+    start_offset = row["CurrentTxnStartOffset"]
+    return ActiveProducer(
+        row["ProducerId"],
+        row["ProducerEpoch"],
+        row["CoordinatorEpoch"],
+        row["LastSequence"],
+        row["LastTimestamp"],
+        start_offset if start_offset >= 0 else None,
+    )
