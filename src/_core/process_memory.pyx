@@ -1,22 +1,69 @@
 # cython: freethreading_compatible=True
 """What this process holds of the machine's memory, and giving back what it does not use."""
 from libc.stdint cimport int64_t
+from libc.stdlib cimport free
 
-from kbroker._core.process_usage cimport kb_release_free_memory, kb_resident_bytes
+from kbroker._core.process_usage cimport kb_resident_bytes
+from kbroker._core.sync cimport Mutex, mutex_init, mutex_lock, mutex_unlock
+
+cdef extern from "allocator.h" nogil:
+    void *kb_arena_token()
+    bint kb_share_arena(const void *a, const void *b)
+    void kb_release_free_memory(void **tokens, int count)
+
+cdef enum:
+    MOST_ARENAS = 1024              # glibc makes eight for each core
+
+cdef Mutex arenas_lock              # also while memory is given back: the tokens are replaced
+cdef void *arenas[MOST_ARENAS]      # a token of each arena that threads have noted, until the process ends
+cdef int arenas_used = 0
+
+mutex_init(&arenas_lock)
 
 
 def resident_bytes():
-    """Memory of this process that lies in RAM; 0 where the system does not tell."""
+    """Memory of this process that is in RAM; 0 where the system does not report it."""
     cdef int64_t found
     with nogil:
         found = kb_resident_bytes()
     return found
 
 
-def release_free_memory():
-    """Give the system the free pages that the allocator keeps (glibc: malloc_trim); nothing elsewhere.
+cdef void note_arena() noexcept nogil:
+    global arenas_used
+    cdef void *token = kb_arena_token()
+    cdef int i
+    if token is NULL:
+        return
+    mutex_lock(&arenas_lock)
+    for i in range(arenas_used):
+        if kb_share_arena(arenas[i], token):
+            break
+    else:
+        if arenas_used < MOST_ARENAS:
+            arenas[arenas_used] = token
+            arenas_used += 1
+            token = NULL
+    mutex_unlock(&arenas_lock)
+    free(token)
 
+
+def note_thread():
+    """Let ``release_free_memory`` give back what the allocator keeps for this thread too. Call it as the thread begins.
+
+    Threads: the one it is about; its arena outlives it, and is a later thread's.
+    """
+    with nogil:
+        note_arena()
+
+
+def release_free_memory():
+    """Give the system the free pages that the allocator keeps (glibc); nothing elsewhere.
+
+    Of threads that did not call ``note_thread``, up to 4 MiB each stay at the end of their arena.
     Threads: any, without the GIL; others that want memory of an arena wait while its pages are given back.
     """
     with nogil:
-        kb_release_free_memory()
+        mutex_lock(&arenas_lock)
+        kb_release_free_memory(arenas, arenas_used)
+        mutex_unlock(&arenas_lock)

@@ -32,7 +32,6 @@ static inline int64_t kb_resident_bytes(void) {
     PROCESS_MEMORY_COUNTERS found;
     return K32GetProcessMemoryInfo(GetCurrentProcess(), &found, sizeof found) ? (int64_t)found.WorkingSetSize : 0;
 }
-static inline void kb_release_free_memory(void) {}
 
 #else
 #include <sys/resource.h>
@@ -40,9 +39,6 @@ static inline void kb_release_free_memory(void) {}
 #include <unistd.h>
 #if defined(__APPLE__)
 #include <mach/mach.h>
-#endif
-#if defined(__GLIBC__)
-#include <malloc.h>
 #endif
 static inline int64_t kb_usage_cpu_ns(const struct rusage *used) {
     return ((int64_t)used->ru_utime.tv_sec + used->ru_stime.tv_sec) * 1000000000
@@ -82,11 +78,6 @@ static inline int64_t kb_resident_bytes(void) {
     if (fgets(text, sizeof text, file) == NULL || sscanf(text, "%*d %ld", &pages) != 1) pages = 0;
     fclose(file);
     return (int64_t)pages * sysconf(_SC_PAGESIZE);
-#endif
-}
-static inline void kb_release_free_memory(void) {      /* what malloc keeps for later goes back to the system */
-#if defined(__GLIBC__)
-    malloc_trim(0);
 #endif
 }
 #endif

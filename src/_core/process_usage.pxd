@@ -6,4 +6,3 @@ cdef extern from "process_usage.h" nogil:
     int64_t kb_thread_cpu_ns()
     int64_t kb_thread_waits()           # voluntary context switches
     int64_t kb_resident_bytes()         # of the process
-    void kb_release_free_memory()

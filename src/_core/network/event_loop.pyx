@@ -26,6 +26,8 @@ from kbroker._core.sync cimport atomic_store, atomic_swap
 cdef extern from "network/socket_io.h" nogil:
     int kb_has_unread(int fd)
     int kb_take_error(int fd)
+
+cdef extern from "allocator.h" nogil:
     void kb_fix_big_allocations()
 
 cdef enum:

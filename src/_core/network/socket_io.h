@@ -223,12 +223,4 @@ static inline void kb_address(int fd, int peer, char *host, int *port) {
     }
 }
 #endif
-
-/* Big receive buffers go back to the system when freed: glibc would otherwise raise its threshold to 32 MiB as it learns. */
-static inline void kb_fix_big_allocations(void) {
-#if defined(__GLIBC__)
-    mallopt(M_MMAP_THRESHOLD, 1 << 20);
-    mallopt(M_TRIM_THRESHOLD, 4 << 20);
-#endif
-}
 #endif

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 
+from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
 from kbroker._core.timer.timing_wheel import Timer
 from kbroker.common.loggers import get_logger
@@ -121,6 +122,7 @@ class Scheduler:
         return not thread.is_alive()
 
     def _loop(self) -> None:
+        process_memory.note_thread()
         while not self._closed:
             self._timer.advance(ADVANCE_MS)
 

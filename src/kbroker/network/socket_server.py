@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
 from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker._core.requests.request_queue import Queue
@@ -271,6 +272,7 @@ class SocketServer:
 
     def _serve(self, bound: _BoundListener, processor: Processor) -> None:
         """The life of a network thread; one that retired leaves its tables to the next."""
+        process_memory.note_thread()
         processor.run()
         with self._resize_lock:
             if processor not in bound.processors:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker._core.requests.request_queue import Queue
@@ -408,4 +409,8 @@ class BrokerRuntime:
 
 
 def _thread(name: str, body: Callable[[], None]) -> threading.Thread:
-    return threading.Thread(target=body, name=name, daemon=True)
+    def run() -> None:
+        process_memory.note_thread()
+        body()
+
+    return threading.Thread(target=run, name=name, daemon=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from kbroker._core import process_memory
+
 
 class HandlerThreads:
     """Threads that each run ``body`` until it returns.
@@ -34,11 +36,15 @@ class HandlerThreads:
             for _ in range(count - self._wanted):
                 name = f"data-plane-kafka-request-handler-{self._number}"
                 self._number += 1
-                thread = threading.Thread(target=self._body, name=name, daemon=True)
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
                 thread.start()
                 self._threads.append(thread)
                 self._wanted += 1
             self._threads = [thread for thread in self._threads if thread.is_alive()]
+
+    def _run(self) -> None:
+        process_memory.note_thread()
+        self._body()
 
     @property
     def threads(self) -> list[threading.Thread]:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
+from kbroker._core import process_memory
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.loggers import get_logger
 from kbroker.network.processor._inbound import InboundRequest as OpenRequest
@@ -189,6 +190,7 @@ class RequestHandlerPool(Generic[Inbound]):
         return not any(thread.is_alive() for thread in self._threads)
 
     def _run(self) -> None:
+        process_memory.note_thread()
         while not self._stopping.is_set():
             request = self._receive(TAKE_TIMEOUT_S)
             if request is not None and not (self._intercept is not None and self._intercept(request)):

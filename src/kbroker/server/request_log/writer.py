@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
 from kbroker.common.loggers import get_logger
 from kbroker.server.request_log._drain import RecordDrain, RecordFormat
@@ -67,6 +68,7 @@ class RequestLogWriter:
 
     def run(self) -> None:
         """Write until ``stop``, and then what is left. Never raises."""
+        process_memory.note_thread()
         while not self._stopping:
             self._core.wait(WRITE_INTERVAL_MS)
             try:
