@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.loggers import get_logger
+from kbroker.common.repeated_failures import RepeatedFailures
 from kbroker.log._failures import take_failures
 from kbroker.log.hosted_logs import PartitionRegistry
 from kbroker.log.log_dir import LogDir, parse_partition_folder
@@ -15,24 +16,7 @@ from kbroker.log.log_dir import LogDir, parse_partition_folder
 logger = get_logger(__name__)
 
 LOOK_PERIOD_MS = 1000
-REPEAT_MS = 60_000  # one line a minute for the same failure of the same folder or partition
 DAMAGED = "expected a record batch, found damage: run kbroker log verify"
-
-
-class _Failure:
-    """Failures of one kind and cause in one folder: those not logged yet, the last one, and when it was logged."""
-
-    def __init__(self, kind: str, folder: str) -> None:
-        self.kind = kind
-        self.folder = folder
-        self.name = self.reason = ""
-        self.count = 0
-        self.logged_ms: int | None = None
-
-    def log(self, now_ms: int) -> None:
-        times = f"{self.count} {self.kind}{'s' if self.count > 1 else ''}"
-        logger.error("%s: %s failed, the last of partition %s: %s", self.folder, times, self.name, self.reason)
-        self.logged_ms, self.count = now_ms, 0
 
 
 class FailedIo:
@@ -44,8 +28,7 @@ class FailedIo:
     def __init__(self, hosted: PartitionRegistry, log_dirs: Sequence[LogDir], clock: BaseClock) -> None:
         self._hosted = hosted
         self._dirs = log_dirs
-        self._clock = clock
-        self._failures: dict[tuple[str, ...], _Failure] = {}
+        self._failures = RepeatedFailures(clock)
         #: by "append", "read" and "sync": how many have failed since the start
         self.totals = {"append": 0, "read": 0, "sync": 0}
 
@@ -55,7 +38,8 @@ class FailedIo:
             for name, kind, number, count in take_failures(str(log_dir.path)):
                 self.totals[kind] += count
                 self._note(log_dir, name, kind, number, count)
-        self._forget_old()
+            log_dir.write_late_failures()
+        self._failures.write_late()
 
     def _note(self, log_dir: LogDir, name: str, kind: str, number: int, count: int) -> None:
         error = OSError(number, os.strerror(number)) if number else None
@@ -77,22 +61,11 @@ class FailedIo:
         return DAMAGED if kind == "read" else "an fsync of it failed: restart the broker to append again"
 
     def _notify(self, log_dir: LogDir, name: str, kind: str, count: int, reason: str, *cause: str) -> None:
-        key = (str(log_dir.path), kind, *cause)
-        failure = self._failures.setdefault(key, _Failure(kind, key[0]))
-        failure.name, failure.reason = name, reason
-        failure.count += count
-        now_ms = self._clock.now_ms()
-        if failure.logged_ms is None or now_ms - failure.logged_ms >= REPEAT_MS:
-            failure.log(now_ms)
+        def write(times: int) -> None:
+            what = f"{times} {kind}{'s' if times > 1 else ''}"
+            logger.error("%s: %s failed, the last of partition %s: %s", log_dir.path, what, name, reason)
 
-    def _forget_old(self) -> None:
-        """Log and drop the failures that were last logged a minute ago."""
-        now_ms = self._clock.now_ms()
-        for key, failure in list(self._failures.items()):
-            if failure.logged_ms is not None and now_ms - failure.logged_ms >= REPEAT_MS:
-                del self._failures[key]
-                if failure.count:
-                    failure.log(now_ms)
+        self._failures.note((log_dir.path, kind, *cause), write, count)
 
 
 def repair_command(log_dir: LogDir | None) -> str:

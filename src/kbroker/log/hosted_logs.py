@@ -96,25 +96,33 @@ class PartitionRegistry:
         with self.lock:
             return [sum(h.log_dir is d for h in self._table.values()) for d in log_dirs]
 
-    def guarded(self, hosted: PartitionEntry, what: str, action: Callable[[], T]) -> tuple[bool, T | None]:
+    def guarded(
+        self, hosted: PartitionEntry, kind: str, key: TopicPartition, action: Callable[[], T]
+    ) -> tuple[bool, T | None]:
         """Run a partition's disk work. A full disk is logged; another I/O error takes the folder offline.
+
+        Args: ``kind`` of work, and ``key`` of the partition, for the log.
 
         Returns: whether it was done, and its result.
         """
+        what = f"{kind} of {key[0]}-{key[1]}"
         try:
             return True, action()
         except OSError as e:
             if hosted.log_dir is None:
                 logger.error("%s failed: %s", what, e)
             else:
-                self.note_failure(hosted.log_dir, what, e)
+                self.note_failure(hosted.log_dir, what, e, kind)
         except ValueError as e:  # deleted or closed meanwhile
             logger.info("%s: %s", what, e)
         return False, None
 
-    def note_failure(self, log_dir: LogDir, what: str, error: OSError) -> None:
-        """Log it. If the folder goes offline, refuse writes to its partitions (KAFKA_STORAGE_ERROR); reads go on."""
-        if not log_dir.note_failure(what, error):
+    def note_failure(self, log_dir: LogDir, what: str, error: OSError, kind: str = "") -> None:
+        """Log it, once a minute for each ``kind`` of work (``what`` if there is none).
+
+        If the folder goes offline, refuse writes to its partitions (KAFKA_STORAGE_ERROR); reads go on.
+        """
+        if not log_dir.note_failure(what, error, kind):
             return
         for _, hosted in self.items():
             if hosted.log_dir is log_dir:

@@ -7,7 +7,9 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.loggers import get_logger
+from kbroker.common.repeated_failures import RepeatedFailures, how_often
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import CheckpointFile, CorruptFileError, MetaProperties, TopicPartition
 from kbroker.log.deletion_note import DeletionNote
@@ -64,14 +66,18 @@ def partition_folders(folder: Path) -> list[Path]:
 class LogDir:
     """A locked log folder.
 
-    Args: ``path`` made if absent; ``cluster_id`` (None: take the folder's) and ``node_id`` of the broker.
+    Args: ``path`` made if absent; ``cluster_id`` (None: take the folder's) and ``node_id`` of the broker; ``clock``:
+    None is the system's.
     Raises: LogDirError, when it is not a folder or cannot be written; FolderLockedError; MetaPropertiesMismatch;
     CorruptFileError for a damaged ``meta.properties``.
     Threads: reading attributes from any; the rest by one thread at a time (the manager's).
     """
 
-    def __init__(self, path: str | Path, cluster_id: str | None = None, node_id: int = 1) -> None:
+    def __init__(
+        self, path: str | Path, cluster_id: str | None = None, node_id: int = 1, clock: BaseClock | None = None
+    ) -> None:
         self.path = Path(os.path.abspath(path))
+        self._failures = RepeatedFailures(clock if clock is not None else SystemClock())
         try:
             make_folder(self.path)
             self._lock = FolderLock(self.path)
@@ -137,23 +143,31 @@ class LogDir:
         """Whether such a failure is the end of the folder: neither a full disk nor what passes by itself."""
         return error.errno not in FULL | TRANSIENT | ONE_FILE
 
-    def note_failure(self, what: str, error: OSError) -> bool:
+    def note_failure(self, what: str, error: OSError, kind: str = "") -> bool:
         """Log a failed operation. After a full disk or a lack of descriptors or memory it is tried again; any other
         failure takes the folder offline (returns True).
+
+        What fails again and again is logged once a minute for each ``kind`` of operation (``what`` if there is none).
         """
+        if self.ends_with(error):
+            if not self.failure:
+                self.failure = f"{what}: {error}"
+                logger.critical("log folder %s is offline: %s", self.path, self.failure)
+            return True
         if error.errno in TRANSIENT:
-            logger.error("%s: %s failed and will be tried again: %s", self.path, what, error)
-            return False
-        if error.errno in FULL:
-            logger.error("%s: %s failed, the disk is full: %s", self.path, what, error)
-            return False
-        if not self.ends_with(error):
-            logger.error("%s: %s failed: %s", self.path, what, error)
-            return False
-        if not self.failure:
-            self.failure = f"{what}: {error}"
-            logger.critical("log folder %s is offline: %s", self.path, self.failure)
-        return True
+            outcome = " and will be tried again"
+        else:
+            outcome = ", the disk is full" if error.errno in FULL else ""
+
+        def write(times: int) -> None:
+            logger.error("%s: %s failed%s: %s%s", self.path, what, outcome, error, how_often(times))
+
+        self._failures.note((kind or what, error.errno), write)
+        return False
+
+    def write_late_failures(self) -> None:
+        """Log what failed again, and was counted, since a line about it a minute ago."""
+        self._failures.write_late()
 
     def holds(self, key: TopicPartition) -> bool:
         """Whether a partition has a folder here; that of a deleted one has another name."""

@@ -102,20 +102,20 @@ class LogTasks:
     def _each(self, what: str, action: Callable[[PartitionLog, int], T]) -> list[T]:
         """Run ``action`` on every partition with the wall clock's time; those that fail are left out of the results."""
         results = []
-        for (topic, partition), hosted in self._hosted.items():
+        for key, hosted in self._hosted.items():
             run = functools.partial(action, hosted.log, self._clock.wall_ms())
-            done, result = self._hosted.guarded(hosted, f"{what} of {topic}-{partition}", run)
+            done, result = self._hosted.guarded(hosted, what, key, run)
             if done and result is not None:
                 results.append(result)
         return results
 
     def flush_by_time(self) -> None:
         """Flush partitions whose flush.ms has passed since the last time."""
-        for (topic, partition), hosted in self._hosted.items():
+        for key, hosted in self._hosted.items():
             now = self._clock.now_ms()
             if now - hosted.flushed_ms >= hosted.flush_ms:
                 hosted.flushed_ms = now
-                self._hosted.guarded(hosted, f"flush of {topic}-{partition}", hosted.log.flush)
+                self._hosted.guarded(hosted, "flush", key, hosted.log.flush)
 
     def write_checkpoints(self) -> None:
         """Write recovery points, log starts and high watermarks of every folder now."""

@@ -98,7 +98,7 @@ class LogManager:
         self.cluster_id = cluster_id
         try:
             for path in log_dirs:
-                log_dir = LogDir(path, self.cluster_id, config.node_id)
+                log_dir = LogDir(path, self.cluster_id, config.node_id, self._clock)
                 self._dirs.append(log_dir)
                 self.cluster_id = log_dir.owner.cluster_id
         except BaseException:
@@ -190,8 +190,8 @@ class LogManager:
         self.cleaner.close()
         self.flusher.close()
         clean = self._all_sound
-        for (topic, partition), hosted in self._hosted.items():
-            done, _ = self._hosted.guarded(hosted, f"closing {topic}-{partition}", hosted.log.close)
+        for key, hosted in self._hosted.items():
+            done, _ = self._hosted.guarded(hosted, "closing", key, hosted.log.close)
             clean = clean and done
             self.flusher.detach(hosted.log)
         if self._is_started:
@@ -280,7 +280,7 @@ class LogManager:
                 folder = log_dir.create_partition_folder(topic, partition, topic_id)
             except OSError as e:
                 if not isinstance(e, checkpoints.CorruptFileError):
-                    log_dir.note_failure(f"making the folder of {topic}-{partition}", e)
+                    log_dir.note_failure(f"making the folder of {topic}-{partition}", e, "making a folder")
                 raise
         try:
             log = PartitionLog(
@@ -440,7 +440,7 @@ class LogManager:
                 renamed = hosted.log_dir.rename_for_delete(*key)
             except OSError as e:
                 self._undeleted.add(uuid.UUID(bytes=hosted.log.topic_id))
-                hosted.log_dir.note_failure(f"deleting {key[0]}-{key[1]}", e)
+                hosted.log_dir.note_failure(f"deleting {key[0]}-{key[1]}", e, "deleting")
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
             delay_ms = hosted.delete_delay_ms if hosted.log.log_end_offset > 0 else 0  # an empty log has no readers
         self._remove_later(renamed, delay_ms)
@@ -457,7 +457,7 @@ class LogManager:
                     self._remove_later(log_dir.rename_for_delete(*key), 0)
                 except OSError as e:
                     self._undeleted.add(topic_id)
-                    log_dir.note_failure(f"deleting {key[0]}-{key[1]}", e)
+                    log_dir.note_failure(f"deleting {key[0]}-{key[1]}", e, "deleting")
 
     def partition(self, topic: str, partition: int) -> PartitionLog | None:
         """Return the partition, None when there is none (deleted, never made, or its folder could not be read)."""
@@ -517,7 +517,7 @@ class LogManager:
         elif hosted.log_dir is None:
             logger.error("%s of %s-%d failed: %s", what, *key, error)
         else:
-            self._hosted.note_failure(hosted.log_dir, f"{what} of {key[0]}-{key[1]}", error)
+            self._hosted.note_failure(hosted.log_dir, f"{what} of {key[0]}-{key[1]}", error, what)
 
 
 def _topic_of(folder: Path) -> uuid.UUID | None:

@@ -8,6 +8,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.log import checkpoints
 from kbroker.log.manager import LogManager, TopicLogs
 from tests.support.log_files import NOW_MS, batch
 
@@ -113,4 +114,42 @@ def test_reads_of_what_is_no_batch_are_told(manager, clock, caplog, tmp_path):
     assert errors(caplog) == [
         f"{tmp_path}: 1 read failed, the last of partition orders-0: expected a record batch, found damage: "
         "run kbroker log verify"
+    ]
+
+
+def test_checkpoints_on_a_full_disk_are_told_once_a_minute(manager, clock, caplog, monkeypatch, tmp_path):
+    """High watermarks are written every five seconds: 720 lines an hour, as long as the disk was full."""
+
+    def full(path, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "write_atomically", full)
+    for _ in range(120):
+        pass_time(manager, clock, 5000)
+    lines = errors(caplog)
+    marks = [line for line in lines if "writing high watermarks" in line]
+    assert 9 <= len(marks) <= 10
+    assert (
+        marks[0] == f"{tmp_path}: writing high watermarks failed, the disk is full: [Errno 28] No space left on device"
+    )
+    assert marks[2] == f"{marks[0]} (12 times since the last such line)"
+    for other in ("recovery points", "log starts"):
+        assert 9 <= len([line for line in lines if f"writing {other}" in line]) <= 10
+
+
+def test_what_fails_on_every_partition_is_one_line(manager, clock, caplog, monkeypatch, tmp_path):
+    """A thousand partitions that cannot be flushed were a thousand lines at each look."""
+
+    def full():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    key = ("orders", 0)
+    hosted = manager._hosted[key]
+    for number in range(1000):
+        manager._hosted.guarded(hosted, "flush", ("orders", number), full)
+    pass_time(manager, clock, 60_000)
+    assert errors(caplog) == [
+        f"{tmp_path}: flush of orders-0 failed, the disk is full: [Errno 28] No space left on device",
+        f"{tmp_path}: flush of orders-999 failed, the disk is full: [Errno 28] No space left on device "
+        "(999 times since the last such line)",
     ]
