@@ -130,7 +130,17 @@ class FolderLock:
                 _held.discard(self._id)
                 os.close(fd)
             folder_fd, self._folder_fd = self._folder_fd, -1
+            if self._pid == os.getpid():
+                _unlock_folder(folder_fd)
             _close_folder(folder_fd)
+
+
+def _unlock_folder(fd: int) -> None:
+    """End the lock at once: a child that has not closed its copy of the descriptor yet would keep it."""
+    if fd in _folder_fds:
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def _close_folder(fd: int) -> None:

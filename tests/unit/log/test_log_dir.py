@@ -231,6 +231,16 @@ def test_a_forked_child_that_lives_on_holds_no_folder(tmp_path):
     assert os.waitpid(pid, 0)[1] == 0
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no lock on a folder there")
+def test_a_lock_ends_though_a_child_has_not_closed_its_copy(tmp_path):
+    """On a busy machine a child made by fork closes it later: until then the folder was in use by nobody."""
+    lock = FolderLock(tmp_path)
+    copy = os.dup(lock._folder_fd)
+    lock.release()
+    assert hold_in_another_process(tmp_path) is None
+    os.close(copy)
+
+
 def test_a_file_system_without_locks_on_folders(tmp_path, monkeypatch):
     """NFS has none for a descriptor that cannot write: the lock file holds the folder then, as everywhere."""
     fcntl = pytest.importorskip("fcntl")
