@@ -6,6 +6,7 @@ what it does not understand, and a broker then starts 25 ms later.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import kbroker
+from kbroker.common.open_files import more_open_files
 from kbroker.stop_signals import StopSignals
 
 if TYPE_CHECKING:
@@ -90,8 +92,13 @@ def serve(options: Options) -> None:
 
     Raises: OptionError; ServeError.
     """
-    with StopSignals() as stop:
-        was_ready = _run(properties_of(options), stop)
+    try:
+        with StopSignals() as stop:
+            was_ready = _run(properties_of(options), stop)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        raise ServeError(more_open_files(), START_STATUS) from None
     if not was_ready and stop.number is not None:
         signal.raise_signal(stop.number)  # the status is that of a program which the signal has ended
 

@@ -12,7 +12,8 @@ import time
 import pytest
 
 from kbroker.common.configs.config_def import ConfigError
-from kbroker.server.broker import Broker, BrokerStartError, raise_open_files_limit
+from kbroker.common.open_files import raise_open_files_limit
+from kbroker.server.broker import Broker, BrokerStartError
 from tests.support.client import Body, Client, fetch_body, produce_body, row_of
 from tests.support.compaction import keyed
 from tests.support.wire import Closed

@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import need, wire
-from tests.support.broker import BrokerProcess, socket_count, wait_for
+from tests.support.broker import SERVE, BrokerProcess, socket_count, wait_for
 from tests.support.wire import Connection
 
 LIMIT = 256
@@ -26,6 +27,18 @@ def cpu_seconds(pid: int) -> float:
 
 def descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def wait_for_checkpoints(broker: BrokerProcess, count: int) -> None:
+    """Until the recovery points have been written so many times more."""
+    path = broker.folder / "recovery-point-offset-checkpoint"
+
+    def written() -> int:
+        return path.stat().st_mtime_ns if path.exists() else 0
+
+    for _ in range(count):
+        last = written()
+        wait_for("a checkpoint is written", lambda last=last: written() != last, 60)  # type: ignore[misc]
 
 
 @contextlib.contextmanager
@@ -62,7 +75,7 @@ def crowd_comes_and_goes(broker: BrokerProcess, client: Connection, turn: int) -
     with idle_connections(broker, 400):
         wait_for("no descriptor is left for sockets", lambda: descriptors(broker.pid) > LIMIT / 2)
         used, since = cpu_seconds(broker.pid), time.monotonic()
-        time.sleep(2)  # what the checkpoints and an acceptor do in this time is what is looked at
+        wait_for_checkpoints(broker, 8)  # what these and an acceptor do meanwhile is what is looked at
         assert (cpu_seconds(broker.pid) - used) / (time.monotonic() - since) < 0.2
         for _ in range(100):
             assert produce(client) == 0
@@ -108,3 +121,36 @@ def test_shortage_is_told(broker: BrokerProcess) -> None:
     with idle_connections(broker, 400):
         wait_for("it is told", lambda: "new connections wait" in "".join(broker.output), 40)
     assert sum("new connections wait" in line for line in broker.output) == 1
+
+
+@pytest.mark.parametrize("limit", [6, 10, 20, 40])
+def test_a_start_with_too_few_descriptors_says_so(tmp_path: Path, limit: int) -> None:
+    """It ended with "Too many open files" and no word about what to do."""
+    need.program("prlimit")
+    command = ["prlimit", f"--nofile={limit}", *SERVE, "--listener", "127.0.0.1:0", "--data-dir", str(tmp_path)]
+    done = subprocess.run([*command, "--set", "num.network.threads=2"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == (
+        f"kbroker: the limit of open files is too low: expected at least 47, found {limit}; raise it (ulimit -n, "
+        "LimitNOFILE in a systemd unit, --ulimit nofile of a container)\n"
+    )
+
+
+def test_the_fewest_descriptors_are_enough(start_broker: Callable[..., BrokerProcess]) -> None:
+    """What the message asks for: a start, a topic, records and a restart, on each of two listeners."""
+    need.program("prlimit")
+    broker = start_broker(
+        wrapper=("prlimit", "--nofile=54"),
+        listeners="PLAINTEXT://127.0.0.1:0,SECOND://127.0.0.1:0",
+        listener__security__protocol__map="PLAINTEXT:PLAINTEXT,SECOND:PLAINTEXT",
+        num__network__threads="2",
+    )
+    for turn in range(2):
+        with Connection(broker.bootstrap) as client:
+            assert wire.first_topic_error(client.ask(wire.create_topic(f"{TOPIC}-{turn}", 40))) == 0
+            for number in range(10):
+                assert produce(client, f"{TOPIC}-{turn}") == 0, number
+        assert broker.stop() == 0
+        broker.start()
+    assert "Traceback" not in "".join(broker.output)

@@ -6,6 +6,7 @@ with Broker() as broker:
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterable, Mapping
@@ -15,8 +16,10 @@ from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.loggers import get_logger
+from kbroker.common.open_files import more_open_files, open_files_limit, raise_open_files_limit
 from kbroker.log.manager import StartCancelled
 from kbroker.server.broker_runtime import BrokerRuntime, Interception, Interceptor
+from kbroker.server.configs.socket_options import network_threads
 from kbroker.server.kafka_apis import KafkaApis
 
 if TYPE_CHECKING:
@@ -31,6 +34,14 @@ if TYPE_CHECKING:
 __all__ = ["Broker", "BrokerStartError", "StartCancelled"]
 
 logger = get_logger(__name__)
+
+#: The standard streams, signals, the lock of the folder, the metadata, the fewest open segments, and what a start opens
+#: for a moment.
+FILES_NEEDED = 40
+#: Its socket, and the selector of its acceptor with the descriptor that wakes it.
+DESCRIPTORS_OF_LISTENER = 3
+#: Its selector, and the descriptor that wakes it.
+DESCRIPTORS_OF_NETWORK_THREAD = 2
 
 
 class BrokerStartError(RuntimeError):
@@ -85,6 +96,9 @@ class Broker:
                 instead = suggest_replacement(name, str(value))
                 logger.warning("unknown setting %s is ignored%s", name, "" if instead is None else f"; {instead}")
             raise_open_files_limit(self.config.integer("kbroker.nofile.limit"))
+            needed, limit = descriptors_needed(self.config), open_files_limit()
+            if limit is not None and limit < needed:
+                raise BrokerStartError(more_open_files(needed))
             parts = BrokerRuntime(self.config, self.clock, self.apis, self._interception, lambda: self._is_cancelled)
             try:
                 parts.start()
@@ -210,22 +224,14 @@ class Broker:
         return parts
 
 
-def raise_open_files_limit(wanted: int) -> None:
-    """Raise the soft limit of open files towards ``wanted``, as far as the hard limit allows; never lower it."""
-    try:
-        import resource
-    except ImportError:  # Windows has none
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft == resource.RLIM_INFINITY or soft >= target:
-        return
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(target, 1 << 20), hard))
-    except (OSError, ValueError) as error:
-        logger.debug("cannot raise the limit of open files: %s", error)
+def descriptors_needed(config: BrokerConfig) -> int:
+    """The fewest descriptors with which a start succeeds and a client is served."""
+    threads = sum(network_threads(config).values())
+    return FILES_NEEDED + DESCRIPTORS_OF_LISTENER * len(config.listeners) + DESCRIPTORS_OF_NETWORK_THREAD * threads
 
 
 def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EMFILE:
+        return more_open_files()
     text = error.strerror if isinstance(error, OSError) and error.strerror and not error.filename else str(error)
     return " ".join(text.split()) or type(error).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kbroker.common.loggers import get_logger
+from kbroker.common.open_files import open_files_limit
 from kbroker.network.socket_server import SocketServer
 
 logger = get_logger(__name__)
@@ -29,17 +30,7 @@ class DescriptorWatch:
                 "new connections wait: %d are open, and what is left of the limit of open files (%s) is kept for the "
                 "log; raise the limit (ulimit -n, LimitNOFILE), or set max.connections below it",
                 self._server.connection_quotas.count(),
-                open_files_limit(),
+                open_files_limit() or "none",
             )
         elif was_short:
             logger.info("new connections are accepted again: descriptors are free")
-
-
-def open_files_limit() -> int | str:
-    """The soft limit of open files of this process, in words where there is none."""
-    try:
-        import resource
-    except ImportError:  # Windows has none
-        return "none"
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return "none" if soft == resource.RLIM_INFINITY else soft

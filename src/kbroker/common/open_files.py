@@ -1,0 +1,50 @@
+"""The limit of open files of this process: read, raised, and what people are asked to do where it is too low."""
+
+from __future__ import annotations
+
+from kbroker.common.loggers import get_logger
+
+logger = get_logger(__name__)
+
+#: setrlimit above what the system itself allows fails.
+MOST = 1 << 20
+
+
+def open_files_limit() -> int | None:
+    """The soft limit of open files of this process; None where there is none."""
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return None
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_open_files_limit(wanted: int) -> None:
+    """Raise the soft limit of open files towards ``wanted``, as far as the hard limit allows; never lower it."""
+    try:
+        import resource
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft == resource.RLIM_INFINITY or soft >= target:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(target, MOST), hard))
+    except (OSError, ValueError) as error:
+        logger.debug("cannot raise the limit of open files: %s", error)
+
+
+def more_open_files(needed: int | None = None) -> str:
+    """What was expected, what was found and what to do, for people.
+
+    Args: ``needed`` descriptors; None where more than the limit are needed, and nothing says how many.
+    """
+    limit = open_files_limit()
+    found = "no limit" if limit is None else str(limit)
+    expected = f"at least {needed}" if needed is not None else "more descriptors than there are"
+    return (
+        f"the limit of open files is too low: expected {expected}, found {found}; "
+        f"raise it (ulimit -n, LimitNOFILE in a systemd unit, --ulimit nofile of a container)"
+    )
