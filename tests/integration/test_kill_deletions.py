@@ -1,4 +1,4 @@
-"""kill -9 while topics are made and deleted: no folder is left of what was deleted, none put aside, none lost."""
+"""kill -9 while topics are made, grow and are deleted: no folder is left of what is not there, and none is lost."""
 
 import contextlib
 import random
@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.log_dir import parse_partition_folder
+from kbroker.protocol import codec
 from tests.support import wire
 from tests.support.broker import BrokerProcess
 from tests.support.wire import Connection
 
 NAMES = [f"t{number}" for number in range(6)]
+UNKNOWN_TOPIC_OR_PARTITION = 3
 
 
 def delete(connection: Connection, name: str) -> int:
@@ -61,3 +63,52 @@ def test_kill_9_while_topics_are_deleted(
         assert {topic for topic, _ in keys} == present
         with Connection(broker.bootstrap) as connection:
             assert len(wire.fetched(connection.ask(wire.fetch("kept"))).batches()) == 1
+
+
+def add_partitions(connection: Connection, name: str, count: int) -> None:
+    body = {"Topics": [{"Name": name, "Count": count, "Assignments": None}], "TimeoutMs": 10_000}
+    connection.send_raw(codec.encode_request_frame(wire.CREATE_PARTITIONS, 2, 1, "raw", body))
+    connection.receive()
+
+
+def grow(broker: BrokerProcess, stop: threading.Event, name: str) -> None:
+    """Until the broker is gone: a topic gets more partitions."""
+    with contextlib.suppress(OSError, wire.Closed), Connection(broker.bootstrap) as connection:
+        for count in range(10, 4000, 10):
+            if stop.is_set():
+                break
+            add_partitions(connection, name, count)
+
+
+@pytest.mark.slow
+def test_kill_9_while_partitions_are_added(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool
+) -> None:
+    """After each kill every folder is of a partition that the topic has: what was not acknowledged leaves nothing."""
+    chance = random.Random(20261123)
+    broker = start_broker(folder=tmp_path / "data")
+    left = 0
+    for turn in range(60 if soak else 6):
+        name = f"grown-{turn}"
+        with Connection(broker.bootstrap) as connection:
+            assert wire.first_topic_error(connection.ask(wire.create_topic(name, 1))) == 0
+        stop = threading.Event()
+        growing = threading.Thread(target=grow, args=(broker, stop, name))
+        growing.start()
+        time.sleep(chance.uniform(0.05, 0.4))  # the moment of the kill is what is random here
+        broker.kill()
+        stop.set()
+        growing.join(20)
+        before = {path.name for path in (tmp_path / "data").glob(f"{name}-*/")}
+        broker.start()
+        folders = {path.name for path in (tmp_path / "data").glob(f"{name}-*/")}
+        left += len(before) - len(folders)
+        assert folders == {f"{name}-{number}" for number in range(len(folders))}
+        assert len(folders) % 10 == 0 or len(folders) == 1
+        assert not [line for line in broker.output if "belongs to no topic" in line or "is not served" in line]
+        with Connection(broker.bootstrap) as connection:
+            last = connection.ask(wire.produce(name, len(folders) - 1, wire.batch([b"value"])))
+            assert wire.produced(last) == wire.Produced(0, 0)
+            beyond = connection.ask(wire.produce(name, len(folders), wire.batch([b"value"])))
+            assert wire.produced(beyond).error_code == UNKNOWN_TOPIC_OR_PARTITION
+    assert left > 0 or not soak, "no kill came between the folders and the metadata"

@@ -61,6 +61,7 @@ cdef struct DeletedSegment:     # renamed; removed from the disk when due
 cdef enum:                      # of Partition.new_names
     NEW_FILE = 1
     NEW_FOLDER = 2
+    NEW_TOPIC_ID = 4            # partition.metadata: records on the disk name their topic there
 
 cdef struct Partition           # opaque to all but log/: use the functions below
 ctypedef void (*partition_hook)(void *arg, Partition *partition) noexcept nogil

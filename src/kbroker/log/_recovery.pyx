@@ -14,7 +14,9 @@ from libc.string cimport strdup, strlen
 from kbroker._core.clock cimport clock_wall_ms
 from kbroker._core.requests.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
-from kbroker.log._partition cimport NEW_FILE, Partition, note_leader_epoch, view_publish, write_leader_epochs
+from kbroker.log._partition cimport (
+    NEW_FILE, NEW_TOPIC_ID, Partition, note_leader_epoch, view_publish, write_leader_epochs,
+)
 from kbroker.log._posix cimport PATH_BYTES, io_fd_size, io_sync, io_sync_directory, io_truncate, log_path
 from kbroker.log.producers._producer_table cimport producer_state_load_snapshot
 from kbroker.log.producers._producer_state cimport producer_state_clear
@@ -191,8 +193,8 @@ cdef int load_partition(Partition *partition, str directory, bint clean, int64_t
     cdef list bases = [], snapshots = []
     if directory is not None:
         bases, snapshots = tidy_folder(directory)
-        if not bases:
-            atomic_store(&partition.new_names, atomic_load(&partition.new_names) | NEW_FILE)
+        if not bases or not clean:              # after a kill, names that no flush has synced may be in the cache only
+            atomic_store(&partition.new_names, atomic_load(&partition.new_names) | NEW_FILE | NEW_TOPIC_ID)
     atomic_store(&partition.damage_offset, INT64_MAX)
     free(partition.damage_text)
     partition.damage_text = NULL

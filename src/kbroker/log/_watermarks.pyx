@@ -1,6 +1,7 @@
 # cython: freethreading_compatible=True
 """The watermarks of one partition, and UnifiedLog.flush, which moves the flushed offset and the high watermark."""
 from libc.stdint cimport int32_t, int64_t
+from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 from libc.string cimport strdup, strrchr
 from kbroker._core.requests.request cimport OpenFile, open_file_release
@@ -8,8 +9,10 @@ from kbroker._core.sync cimport (
     atomic_load, atomic_store, atomic_swap, cond_broadcast, cond_wait, mutex_lock, mutex_unlock,
 )
 from kbroker.log._failures cimport FAILED_SYNC, count_failure
-from kbroker.log._partition cimport NEW_FOLDER, Partition, call_hook, view_acquire
-from kbroker.log._posix cimport EIO, EMFILE, ENFILE, ENOMEM, io_sync, io_sync_directory
+from kbroker.log._partition cimport NEW_FOLDER, NEW_TOPIC_ID, Partition, call_hook, view_acquire
+from kbroker.log._posix cimport (
+    EIO, EMFILE, ENFILE, ENOENT, ENOMEM, PATH_BYTES, io_close, io_open, io_sync, io_sync_directory,
+)
 from kbroker.log.producers._producer_state cimport (
     producer_state_first_unstable_offset, producer_state_set_high_watermark,
 )
@@ -35,15 +38,30 @@ cdef bint advance_watermarks(Partition *partition) noexcept nogil:
 
 # ------------------------------------------------------------------------------------------------------------- flush
 
+cdef int32_t sync_topic_id(const char *directory) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    cdef int fd, rc
+    snprintf(path, PATH_BYTES, b"%s/partition.metadata", directory)
+    fd = io_open(path, False)
+    if fd < 0:
+        return 0 if fd == -ENOENT else fd       # a log without one is opened by itself
+    rc = io_sync(fd)
+    io_close(fd)
+    return rc
+
+
 cdef int32_t sync_names(Partition *partition) noexcept nogil:
-    """The folder, and its parent when the folder itself is new."""
+    """The folder with the topic's id, and its parent when the folder itself is new."""
     cdef int64_t names = atomic_swap(&partition.new_names, 0)
     cdef char *parent
     cdef char *slash
     cdef int32_t rc = 0
     if names == 0 or partition.directory is NULL:
         return 0
-    rc = io_sync_directory(partition.directory.path)
+    if names & NEW_TOPIC_ID:
+        rc = sync_topic_id(partition.directory.path)
+    if rc == 0:
+        rc = io_sync_directory(partition.directory.path)
     if rc == 0 and names & NEW_FOLDER:
         parent = strdup(partition.directory.path)
         if parent is NULL:

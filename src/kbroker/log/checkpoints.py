@@ -301,10 +301,15 @@ def _metadata_text(topic_id: uuid.UUID) -> bytes:
     return f"version: 0\ntopic_id: {uuid_to_text(topic_id)}".encode()
 
 
-def write_partition_metadata(folder: Path, topic_id: uuid.UUID) -> None:
-    """Write which topic a new folder belongs to; not synced: an empty file counts as none. Raises: OSError."""
+def write_partition_metadata(folder: Path, topic_id: uuid.UUID, *, is_synced: bool = False) -> None:
+    """Write which topic a folder belongs to. A new folder's file is on disk with its first flushed records: until then
+    an empty file counts as none. Raises: OSError.
+    """
     with open(folder / PARTITION_METADATA, "wb") as file:
         file.write(_metadata_text(topic_id))
+        if is_synced:
+            file.flush()
+            sync_descriptor(file.fileno())
 
 
 def claim_partition_folder(folder: Path, topic_id: uuid.UUID) -> None:

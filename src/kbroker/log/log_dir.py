@@ -52,6 +52,24 @@ def parse_partition_folder(name: str) -> TopicPartition | None:
     return (match["topic"], int(match["partition"])) if match else None
 
 
+#: What creating a partition leaves in its folder.
+_CREATED = frozenset(
+    {checkpoints.PARTITION_METADATA, *(f"{0:020}{end}" for end in (".log", ".index", ".timeindex", ".txnindex"))}
+)
+
+
+def never_had_records(folder: Path) -> bool:
+    """Whether a partition's folder is as creating it leaves it, finished or not. False where it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return all(
+                entry.name in _CREATED and not (entry.name.endswith(".log") and entry.stat().st_size)
+                for entry in entries
+            )
+    except OSError:
+        return False
+
+
 def partition_folders(folder: Path) -> list[Path]:
     """The folders of partitions in a log folder, by name: those called so that have records or a topic's id."""
     found = []
@@ -210,10 +228,15 @@ class LogDir:
             if entry.is_dir(follow_symlinks=False):
                 yield Path(entry.path)
 
-    def create_partition_folder(self, topic: str, partition: int, topic_id: uuid.UUID) -> Path:
+    def create_partition_folder(
+        self, topic: str, partition: int, topic_id: uuid.UUID, *, is_known: bool = True
+    ) -> Path:
         """Make or adopt the folder of a partition; one of another topic of this name is put aside.
 
         It is durable after the next ``sync``: that costs thousands of folders no more than one. Raises: OSError.
+
+        Args: ``is_known``: the partition was acknowledged before, so a folder that names no topic is its own: the
+        power went before the name was on the disk. Otherwise the records in it are of a topic that was deleted.
         """
         path = self.partition_path(topic, partition)
         if checkpoints.belongs_to(path, topic_id):
@@ -222,8 +245,8 @@ class LogDir:
             found = checkpoints.read_partition_metadata(path)
             if found == topic_id:
                 return path
-            if found is None:
-                checkpoints.write_partition_metadata(path, topic_id)
+            if found is None and (is_known or never_had_records(path)):
+                checkpoints.write_partition_metadata(path, topic_id, is_synced=not never_had_records(path))
                 return path
             stray = self._other_name(topic, partition, STRAY_SUFFIX)
             logger.warning("%s belongs to another topic of this name: renamed to %s", path, stray.name)

@@ -25,7 +25,7 @@ from kbroker.log.checkpoints import TopicPartition
 from kbroker.log.compaction.log_cleaner import CLEANER_KEYS, Compacted, LogCleaner
 from kbroker.log.failed_io import repair_command
 from kbroker.log.hosted_logs import PartitionEntry, PartitionRegistry
-from kbroker.log.log_dir import DELETE_SUFFIX, LogDir, parse_partition_folder, remove_folder
+from kbroker.log.log_dir import DELETE_SUFFIX, LogDir, never_had_records, parse_partition_folder, remove_folder
 from kbroker.log.log_tasks import LogTasks
 from kbroker.log.scheduler import Scheduler
 
@@ -132,10 +132,11 @@ class LogManager:
         report = StartReport(was_clean=all(d.was_clean for d in self._dirs))
         topics = list(topics)
         wanted = {(t.name, p): t for t in topics for p in range(t.partitions)}
+        by_name = {topic.name: topic for topic in topics}
         known = {topic.topic_id for topic in topics}
         for log_dir in self._dirs:
             deleted = log_dir.deletion_note.read() - known
-            self._sort_folders(log_dir, wanted, deleted, report)
+            self._sort_folders(log_dir, by_name, deleted, report)
         self._begin_note()
         todo = [(key, topic) for key, topic in wanted.items() if key not in self._hosted]
         parts = [todo[at : at + LOADS_AT_ONCE] for at in range(0, len(todo), LOADS_AT_ONCE)]
@@ -215,7 +216,7 @@ class LogManager:
     def _sort_folders(
         self,
         log_dir: LogDir,
-        wanted: Mapping[TopicPartition, TopicLogs],
+        topics: Mapping[str, TopicLogs],
         deleted: Collection[uuid.UUID],
         report: StartReport,
     ) -> None:
@@ -225,13 +226,38 @@ class LogManager:
                 report.removed_folders.append(folder)
                 continue
             key = parse_partition_folder(folder.name)
+            topic = topics.get(key[0]) if key is not None else None
             if deleted and _topic_of(folder) in deleted:
                 logger.info("%s removed: its topic was deleted before the last stop", folder)
                 remove_folder(log_dir.put_aside_for_delete(folder))
                 report.removed_folders.append(folder)
-            elif key is None or key not in wanted:
+            elif key is not None and topic is not None and key[1] < topic.partitions:
+                continue
+            elif topic is not None and _topic_of(folder) in (topic.topic_id, None):
+                self._sort_surplus(log_dir, folder, topic, report)
+            else:
                 logger.warning("%s belongs to no topic and is not touched", folder)
                 report.unknown_folders.append(folder)
+
+    @staticmethod
+    def _sort_surplus(log_dir: LogDir, folder: Path, topic: TopicLogs, report: StartReport) -> None:
+        """A folder behind the last partition of its topic: a crash came before its partition was acknowledged, or the
+        metadata is an older copy. Only one that never had a record is removed."""
+        if never_had_records(folder):
+            logger.info(
+                "%s removed: topic %s has %d partition(s), and the folder has no records: adding the partition was "
+                "not completed",
+                *(folder, topic.name, topic.partitions),
+            )
+            remove_folder(log_dir.put_aside_for_delete(folder))
+            report.removed_folders.append(folder)
+            return
+        logger.warning(
+            "%s is not served: topic %s has %d partition(s). The folder has records and is not touched; add the "
+            "partitions again to serve it, or move it away",
+            *(folder, topic.name, topic.partitions),
+        )
+        report.unknown_folders.append(folder)
 
     def _begin_note(self) -> None:
         """Nothing is being deleted now; the file is there, so that deleting needs no room on a full disk."""
@@ -251,7 +277,7 @@ class LogManager:
             if self.is_cancelled():
                 break
             try:
-                self._open(*key, topic.topic_id, topic.config)
+                self._open(*key, topic.topic_id, topic.config, is_known=True)
             except (OSError, ValueError, KafkaError) as error:
                 failures[key] = str(error)
         return failures
@@ -269,7 +295,9 @@ class LogManager:
             report.cut[key] = "; ".join(lost)
             logger.warning("partition %s-%d: %s", *key, report.cut[key])
 
-    def _open(self, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue]) -> PartitionLog:
+    def _open(
+        self, topic: str, partition: int, topic_id: uuid.UUID, config: Mapping[str, ConfigValue], *, is_known: bool
+    ) -> PartitionLog:
         key = (topic, partition)
         log_dir = self._dir_of(key)
         folder: Path | None = None
@@ -277,7 +305,7 @@ class LogManager:
         if log_dir is not None:
             is_new = not log_dir.partition_path(topic, partition).exists()
             try:
-                folder = log_dir.create_partition_folder(topic, partition, topic_id)
+                folder = log_dir.create_partition_folder(topic, partition, topic_id, is_known=is_known)
             except OSError as e:
                 if not isinstance(e, checkpoints.CorruptFileError):
                     log_dir.note_failure(f"making the folder of {topic}-{partition}", e, "making a folder")
@@ -366,7 +394,7 @@ class LogManager:
             if found is not None:
                 return found.log
             try:
-                return self._open(topic, partition, topic_id, config)
+                return self._open(topic, partition, topic_id, config, is_known=False)
             except OSError as e:
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
 

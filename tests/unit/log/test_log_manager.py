@@ -1,6 +1,7 @@
 """All partitions of a broker: what a start finds, what the clock does to them, and what a stop leaves."""
 
 import errno
+import logging
 import os
 import uuid
 
@@ -183,6 +184,76 @@ def test_unknown_folders_are_left_and_deleted_ones_removed(brokers, tmp_path):
     assert [p.name for p in report.removed_folders] == ["old-0.0123-delete"]
     assert (tmp_path / "mystery-0").exists()
     assert not (tmp_path / "old-0.0123-delete").exists()
+
+
+@pytest.mark.parametrize("state", ["complete", "no id", "no files", "no index"])
+def test_a_partition_that_a_kill_left_behind_is_removed(brokers, tmp_path, caplog, state):
+    """CreatePartitions makes folders before the metadata knows them; killed in between it left them for ever."""
+    manager, _ = brokers.start()
+    append(manager)
+    manager.create_partitions("orders", [2], ID, {})
+    brokers.kill(manager)
+    for file in (tmp_path / "orders-2").iterdir():
+        if state == "no files" or (state == "no index" and file.suffix == ".index"):
+            file.unlink()
+        elif state == "no id" and file.name == "partition.metadata":
+            file.write_bytes(b"")
+    with caplog.at_level(logging.INFO):
+        manager, report = brokers.start()
+    assert [path.name for path in report.removed_folders] == ["orders-2"]
+    assert report.unknown_folders == []
+    assert sorted(path.name for path in tmp_path.glob("*-*/")) == ["orders-0", "orders-1"]
+    assert (
+        f"{tmp_path / 'orders-2'} removed: topic orders has 2 partition(s), and the folder has no records: adding the "
+        "partition was not completed"
+    ) in caplog.messages
+    assert manager.partition("orders", 0).log_end_offset == 1
+    manager.create_partitions("orders", [2], ID, {})
+    assert manager.partition("orders", 2).append(batch()).base_offset == 0
+
+
+def test_a_surplus_partition_with_records_stays_and_is_served_again(brokers, tmp_path, caplog):
+    """An older metadata file knows fewer partitions: the records of the others are not removed, and not lost."""
+    manager, _ = brokers.start([("orders", 3)])
+    append(manager, 2, count=3)
+    manager.close()
+    manager, report = brokers.start()
+    assert [path.name for path in report.unknown_folders] == ["orders-2"]
+    assert (
+        f"{tmp_path / 'orders-2'} is not served: topic orders has 2 partition(s). The folder has records and is not "
+        "touched; add the partitions again to serve it, or move it away"
+    ) in caplog.messages
+    assert manager.partition("orders", 2) is None
+    (log,) = manager.create_partitions("orders", [2], ID, {})
+    assert (log.log_end_offset, log.read(0).error) == (3, 0)
+
+
+def test_a_surplus_folder_that_had_records_stays(brokers, tmp_path):
+    """Retention may have deleted all records of it: its offsets are not used again."""
+    manager, _ = brokers.start()
+    brokers.kill(manager)
+    folder = tmp_path / "orders-2"
+    for name in (f"{5:020}.log", f"{0:020}.snapshot", "leader-epoch-checkpoint", "of-a-user"):
+        folder.mkdir()
+        (folder / name).write_bytes(b"")
+        manager, report = brokers.start()
+        assert [path.name for path in report.unknown_folders] == ["orders-2"]
+        brokers.kill(manager)
+        (folder / name).unlink()
+        folder.rmdir()
+
+
+def test_records_of_a_deleted_topic_are_not_a_new_ones(brokers, tmp_path):
+    """A power cut may leave a deleted topic's folder without its id: a new topic of that name read its records."""
+    manager, _ = brokers.start()
+    append(manager, count=3)
+    brokers.kill(manager)
+    (tmp_path / "orders-0" / "partition.metadata").write_bytes(b"")
+    manager, _ = brokers.start([])
+    (log,) = manager.create_partitions("orders", [0], uuid.uuid4(), {})
+    assert log.log_end_offset == 0
+    (stray,) = tmp_path.glob("orders-0.*-stray")
+    assert (stray / f"{0:020}.log").stat().st_size > 0
 
 
 def test_delete_partition(brokers, tmp_path, clock):
