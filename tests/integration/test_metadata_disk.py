@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import need
+from tests.support import need, wire
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.client import Client
 from tests.support.power_cut import Disk
@@ -56,6 +56,20 @@ class Administrator:
     def add_user(self, name: str) -> tuple[int, str | None]:
         row = {"Name": name, "Mechanism": 1, "Iterations": 4096, "Salt": b"s" * 16, "SaltedPassword": b"p" * 32}
         return self._one(51, 0, {"Deletions": [], "Upsertions": [row]}, "Results")
+
+    def commit(self, group: str, topic: str, offset: int) -> int:
+        """Commit an offset of partition 0, of a group without members."""
+        self.raw.ask(10, 3, {"Key": group, "KeyType": 0})
+        row = {"PartitionIndex": 0, "CommittedOffset": offset, "CommittedMetadata": None}
+        facts = {"GroupId": group, "GenerationIdOrMemberEpoch": -1, "MemberId": "", "RetentionTimeMs": -1}
+        response = self.raw.ask(8, 2, {**facts, "Topics": [{"Name": topic, "Partitions": [row]}]})
+        return int(response["Topics"][0]["Partitions"][0]["ErrorCode"])
+
+    def committed(self, group: str, topic: str) -> tuple[int, int]:
+        """Returns: the error code and the committed offset."""
+        body = {"GroupId": group, "Topics": [{"Name": topic, "PartitionIndexes": [0]}]}
+        (row,) = self.raw.ask(9, 5, body)["Topics"][0]["Partitions"]
+        return row["ErrorCode"], row["CommittedOffset"]
 
     def topics(self) -> dict[str, int]:
         body = {"Topics": None, "AllowAutoTopicCreation": False, "IncludeTopicAuthorizedOperations": False}
@@ -155,15 +169,34 @@ def can_write(folder: Path) -> bool:
     return True
 
 
+def produce(broker: BrokerProcess, topic: str) -> wire.Produced:
+    with wire.Connection(broker.bootstrap) as connection:
+        return wire.produced(connection.ask(wire.produce(topic, 0, wire.batch([b"value"]))))
+
+
+def record_count(broker: BrokerProcess, topic: str) -> tuple[int, int]:
+    """Returns: the error code of a Fetch from the start, and how many batches it had."""
+    with wire.Connection(broker.bootstrap) as connection:
+        response = wire.fetched(connection.ask(wire.fetch(topic)))
+    return response.error_code, len(response.batches())
+
+
 def test_a_disk_that_turned_read_only(
     tmp_path: Path, start_broker: Callable[..., BrokerProcess], connect: Callable[[BrokerProcess], Administrator]
 ) -> None:
-    """Every change is refused with 56 and a text, without a traceback, and nothing of it is in force."""
+    """Every change is refused with a code, and 56 and a text where there is room for one, without a traceback; nothing
+    of it is in force, and reads go on. A start is refused in one line; on the repaired disk all is there and works."""
     disk = Disk(tmp_path)
+    broker = BrokerProcess(disk.folder / "data")
     try:
-        broker = start_broker(folder=disk.folder / "data")
+        broker = start_broker(folder=disk.folder / "data", log__flush__interval__messages="1")
         client = connect(broker)
         assert client.create("there") == (0, None)
+        assert client.create("idle") == (0, None)
+        for number in range(3):
+            assert produce(broker, "there") == wire.Produced(0, number)
+        wait_for("the coordinator is there", lambda: client.commit("g", "there", 2) == 0, 20, 0.2)
+        before = client.topics()
         subprocess.run(["mount", "-o", "remount,abort", disk.folder], check=False, capture_output=True)
         if can_write(disk.folder):
             need.lack("needs a kernel that can turn a disk read-only under a program")
@@ -175,11 +208,37 @@ def test_a_disk_that_turned_read_only(
             ):  # fmt: skip
                 assert code == STORAGE
                 assert text
-        assert client.topics() == {"there": 1}
-        wait_for("the log says so", lambda: "kbroker-metadata.db cannot be written" in broker.tail(), 5)
-        broker.kill()
+            assert produce(broker, "there").error_code == STORAGE
+            assert produce(broker, "idle").error_code == STORAGE
+            assert client.commit("g", "there", 3) != 0
+            assert client.committed("g", "there") == (0, 2)
+            assert record_count(broker, "there") == (0, 3)
+        assert client.topics() == before
+        wait_for("the log says so", lambda: "kbroker-metadata.db cannot be written" in "".join(broker.output), 5)
+        wait_for("the folder is offline", lambda: f"log folder {disk.folder / 'data'} is offline" in broker.tail(), 5)
+        assert broker.stop() == 0
         said = "".join(broker.output)
         assert "Traceback" not in said
         assert said.count("kbroker-metadata.db cannot be written") == 1
+
+        refused = BrokerProcess(disk.folder / "data")
+        with pytest.raises(AssertionError, match="the broker ended with 1"):
+            refused.start()
+        assert f"the log folder {disk.folder / 'data'} cannot be written: Read-only file system" in refused.tail()
+        assert "Traceback" not in refused.tail()
+
+        disk.remount()
+        broker.start()
+        client = connect(broker)
+        assert client.topics() == before
+        assert record_count(broker, "there") == (0, 3)
+        assert produce(broker, "there") == wire.Produced(0, 3)
+        wait_for("the group is served", lambda: client.committed("g", "there") == (0, 2), 20, 0.2)
+        assert client.commit("g", "there", 3) == 0
+        assert client.create("new") == (0, None)
+        assert client.delete("idle") == (0, None)
+        assert broker.stop() == 0
+        assert "Traceback" not in "".join(broker.output)
     finally:
+        broker.discard()
         disk.close()

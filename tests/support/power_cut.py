@@ -46,6 +46,12 @@ class Disk:
         subprocess.run(["cp", "--sparse=always", self._image, image], check=True, timeout=60)
         return image
 
+    def remount(self) -> None:
+        """Unmount and mount it, as after a repair: a disk that has turned read-only can be written again."""
+        self.close()
+        failure = mount(self._image, self.folder)
+        assert not failure, f"the disk cannot be mounted again: {failure}"
+
     def close(self) -> None:
         """Unmount it; what is cut is mounted after that, since two disks of one id confuse some systems. Idempotent."""
         if os.path.ismount(self.folder):
