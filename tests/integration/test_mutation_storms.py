@@ -22,6 +22,9 @@ METADATA, CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 3, 19, 20, 37
 REFUSED = 89
 RATE, WINDOWS = 10, 2
 BURST = RATE * WINDOWS
+#: Long enough that what comes next is still within it on a machine that does ten other things.
+MUTED_S = 5
+OVERDRAWN = BURST + MUTED_S * RATE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -70,20 +73,21 @@ def test_the_channel_is_muted_for_the_time_told(broker: BrokerProcess, version: 
     client_id = f"muted-{version}"
     limit(broker, client_id)
     first, second, other = connect(broker, client_id), connect(broker, client_id), connect(broker, "free")
-    overdraw = create(first, version, f"{client_id}-a", BURST + RATE)
+    begun = time.monotonic()
+    overdraw = create(first, version, f"{client_id}-a", OVERDRAWN)
     if version < 6:
         throttle_time_ms, code = overdraw
         assert code == 0
     else:
         assert overdraw == (0, 0)
+        begun = time.monotonic()  # the channel is muted some time after it, when the response is sent
         throttle_time_ms, code = create(first, version, f"{client_id}-b", 1)
         assert code == REFUSED
-    assert 0 < throttle_time_ms <= 1000
-    begun = time.monotonic()
+    assert 0 < throttle_time_ms <= MUTED_S * 1000
     assert answered_after_ms(other) < throttle_time_ms / 2
     assert answered_after_ms(second) < throttle_time_ms / 2
     answered_after_ms(first)
-    assert (time.monotonic() - begun) * 1000 >= throttle_time_ms - 20
+    assert (time.monotonic() - begun) * 1000 >= throttle_time_ms
     for connection in (first, second, other):
         connection.close()
 
@@ -92,12 +96,14 @@ def test_the_counter_outlives_its_connection(broker: BrokerProcess) -> None:
     """Reconnecting does not help: the next request of the same client id pays."""
     limit(broker, "again", 1.0)
     first = connect(broker, "again")
-    assert create(first, 7, "again-a", WINDOWS + 9)[1] == 0
+    begun = time.monotonic()
+    assert create(first, 7, "again-a", WINDOWS + 30)[1] == 0
     first.close()
     second = connect(broker, "again")
     throttle_time_ms, code = create(second, 7, "again-b", 1)
     assert code == REFUSED
-    assert 7000 < throttle_time_ms <= 9000
+    passed_ms = (time.monotonic() - begun) * 1000
+    assert 30_000 - passed_ms - 1 <= throttle_time_ms <= 30_000
     second.close()
     with Cluster(broker.bootstrap) as cluster:
         assert "again-b" not in Admin(cluster).list_topics()
@@ -139,10 +145,10 @@ def test_automatic_creation_is_silent(broker: BrokerProcess) -> None:
     """Over the quota a Metadata request makes no topic, tells no delay, and its channel is not muted."""
     limit(broker, "auto", 1.0)
     connection = connect(broker, "auto")
-    assert create(connection, 7, "auto-a", WINDOWS + 5) == (0, 0)
+    assert create(connection, 7, "auto-a", WINDOWS + 60) == (0, 0)
     body: Body = {"Topics": [{"Name": "auto-b"}], "AllowAutoTopicCreation": True}
     for _ in range(2):
-        response = connection.request(METADATA, 8, body, timeout_s=3)
+        response = connection.request(METADATA, 8, body, timeout_s=20)  # it would be muted for a minute
         assert (response["ThrottleTimeMs"], [t["ErrorCode"] for t in response["Topics"]]) == (0, [3])
     connection.close()
     limit(broker, "auto", None)
@@ -162,7 +168,7 @@ def test_kbroker_topics_waits_if_told(broker: BrokerProcess) -> None:
     def run(*args: str) -> Any:
         return CliRunner().invoke(cli, args, prog_name="kbroker", env={"KBROKER_BOOTSTRAP": broker.bootstrap})
 
-    made = run("topics", "create", "cli-a", "--partitions", str(BURST + RATE))
+    made = run("topics", "create", "cli-a", "--partitions", str(OVERDRAWN))
     assert made.exit_code == 0, made.output
     refused = run("topics", "create", "cli-b")
     assert refused.exit_code == 75

@@ -55,7 +55,8 @@ def test_threads_that_end_close_their_connections(backend: object) -> None:
         else:
             assert_closed(client)
             assert ask(rig.connect())
-    assert rig.server.connection_quotas.count() == 6
+    # a thread closes the socket first, and counts then
+    until(lambda: rig.server.connection_quotas.count() == 6, "closed connections are not counted any more")
     rig.server.resize(2)
     assert ids(rig) == [0, 3]
     rig.close()
