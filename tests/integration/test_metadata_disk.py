@@ -59,16 +59,16 @@ class Administrator:
 
     def commit(self, group: str, topic: str, offset: int) -> int:
         """Commit an offset of partition 0, of a group without members."""
-        self.raw.ask(10, 3, {"Key": group, "KeyType": 0})
+        self.raw.call(10, 3, {"Key": group, "KeyType": 0})
         row = {"PartitionIndex": 0, "CommittedOffset": offset, "CommittedMetadata": None}
         facts = {"GroupId": group, "GenerationIdOrMemberEpoch": -1, "MemberId": "", "RetentionTimeMs": -1}
-        response = self.raw.ask(8, 2, {**facts, "Topics": [{"Name": topic, "Partitions": [row]}]})
+        response = self.raw.call(8, 2, {**facts, "Topics": [{"Name": topic, "Partitions": [row]}]})
         return int(response["Topics"][0]["Partitions"][0]["ErrorCode"])
 
     def committed(self, group: str, topic: str) -> tuple[int, int]:
         """Returns: the error code and the committed offset."""
         body = {"GroupId": group, "Topics": [{"Name": topic, "PartitionIndexes": [0]}]}
-        (row,) = self.raw.ask(9, 5, body)["Topics"][0]["Partitions"]
+        (row,) = self.raw.call(9, 5, body)["Topics"][0]["Partitions"]
         return row["ErrorCode"], row["CommittedOffset"]
 
     def topics(self) -> dict[str, int]:

@@ -205,14 +205,14 @@ def test_a_new_topic_and_its_flushed_records_survive_a_power_cut(
     cuts: list[tuple[Path, int]] = []  # with how many batches that were acknowledged
     with Connection(broker.bootstrap) as connection:
         for round_ in range(2):
-            admin.raw.ask(19, 7, {"Topics": [NEW_TOPIC], "timeoutMs": 9000, "validateOnly": False})
+            admin.raw.call(19, 7, {"Topics": [NEW_TOPIC], "timeoutMs": 9000, "validateOnly": False})
             cuts.append((disk.cut(), 0))
             for number in range(2):
                 response = wire.produced(connection.ask(wire.produce("new", 0, wire.batch([b"value"]))))
                 assert response == wire.Produced(0, number)
                 cuts.append((disk.cut(), number + 1))
             if round_ == 0:
-                admin.raw.ask(20, 4, {"TopicNames": ["new"], "TimeoutMs": 9000})
+                admin.raw.call(20, 4, {"TopicNames": ["new"], "TimeoutMs": 9000})
     broker.kill()
     disk.close()
     for image, batches in cuts:
