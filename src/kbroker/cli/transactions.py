@@ -17,7 +17,7 @@ DEFAULT_MAX_TIMEOUT_MINUTES = 15  # transaction.max.timeout.ms of Kafka
 
 @click.group()
 def transactions() -> None:
-    """List and describe transactions, find and abort those that hang."""
+    """List, describe and abort transactions."""
 
 
 @transactions.command("list")

@@ -27,16 +27,17 @@ Options:
   -h, --help  Show this message and exit.
 
 Commands:
-  configs   Show and change configs of topics and brokers.
-  consume   Print the records of TOPIC until Ctrl-C.
-  groups    List, describe, reset and delete consumer groups.
-  log       Print, verify and repair log files, without a broker.
-  pipeline  Work on request logs with Apache Spark.
-  produce   Send each line of standard input to TOPIC as a record.
-  quotas    Show and change the quotas of users, clients and addresses.
-  serve     Run a broker until SIGTERM or Ctrl-C.
-  topics    List, describe, create, alter and delete topics.
-  users     Add, list and remove SCRAM users.
+  configs       Show and change configs of topics and brokers.
+  consume       Print the records of TOPIC until Ctrl-C.
+  groups        List, describe, reset and delete consumer groups.
+  log           Print, verify and repair log files, without a broker.
+  pipeline      Work on request logs with Apache Spark.
+  produce       Send each line of standard input to TOPIC as a record.
+  quotas        Show and change the quotas of users, clients and addresses.
+  serve         Run a broker until SIGTERM or Ctrl-C.
+  topics        List, describe, create, alter and delete topics.
+  transactions  List, describe and abort transactions.
+  users         Add, list and remove SCRAM users.
 """
 
 
@@ -79,8 +80,9 @@ def test_help():
      "groups list", "groups describe", "groups reset", "groups delete", "configs", "configs describe", "configs alter",
      "quotas", "quotas list", "quotas describe", "quotas set", "quotas remove", "quotas resolve", "quotas apply",
      "quotas diff", "pipeline", "pipeline jars", "pipeline replay",
-     "pipeline recommend", "pipeline report", "produce", "consume", "users", "users list", "users add",
-     "users remove", "log", "log dump", "log verify", "log recover-metadata"],
+     "pipeline recommend", "pipeline report", "produce", "consume", "transactions", "transactions list", "transactions describe",
+     "transactions describe-producers", "transactions find-hanging", "transactions abort",
+     "transactions force-terminate", "users", "users list", "users add", "users remove", "log", "log dump", "log verify", "log recover-metadata"],
 )  # fmt: skip
 def test_every_command_has_help(command):
     """Each command explains itself and each of its options; short help is never cut off."""
