@@ -61,7 +61,7 @@ def list_transactions(
 @bootstrap_option
 @json_option
 def describe(names: tuple[str, ...], bootstrap_server: str, as_json: bool) -> None:
-    """Show state, producer, times and partitions of transactional ids.
+    """Show the transactions of transactional ids.
 
     DURATION is how long the transaction has been open, in milliseconds, by this machine's clock.
     """
@@ -100,7 +100,10 @@ def describe(names: tuple[str, ...], bootstrap_server: str, as_json: bool) -> No
 @click.option("--broker-id", type=int, help="Ask this replica.  [default: the leader]")
 @json_option
 def describe_producers(topic: str, partition: int, bootstrap_server: str, broker_id: int | None, as_json: bool) -> None:
-    """Show the producers that a partition remembers, and where their open transactions start."""
+    """Show the producers that a partition remembers.
+
+    START OFFSET is where the open transaction of one starts.
+    """
     from kbroker.client.transactions import Transactions
 
     place = topic, partition
@@ -215,9 +218,9 @@ def abort(
 @bootstrap_option
 @json_option
 def force_terminate(name: str, bootstrap_server: str, as_json: bool) -> None:
-    """Abort the transaction of a transactional id, and fence its producer.
+    """Abort what a transactional id has open.
 
-    Does not ask for confirmation.
+    Its producer is fenced and has to start again. Does not ask for confirmation.
     """
     from kbroker.client.transactions import Transactions
 
