@@ -63,10 +63,9 @@ def declined(broker: VirtualBroker) -> int:
     return broker._running().native_apis.declined
 
 
-def of_transaction(
-    sequence: int = 0, *, producer_id: int = 77, epoch: int = 0, attributes: int = TRANSACTIONAL
-) -> bytes:
-    return batch([b"v"], attributes=attributes, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+def of_transaction(sequence: int = 0, *, producer_id: int = 77, epoch: int = 0, **options: Any) -> bytes:
+    options.setdefault("attributes", TRANSACTIONAL)
+    return batch([b"v"], producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, **options)
 
 
 def request(
@@ -301,6 +300,21 @@ def test_with_the_coordinator(broker, connection):
         assert log.last_stable_offset == log.log_end_offset
     got = log.read(0, isolation=1)
     assert [(row.first_offset, row.last_offset) for row in got.aborted] == [(2, 3)]
+
+
+def test_late_transactions_are_counted(broker, connection):
+    """PartitionsWithLateTransactionsCount: open for longer than transaction.max.timeout.ms and five minutes."""
+    use(broker, Coordinator(Errors.NONE))
+
+    late = broker._running()._logs.tasks.late_transactions
+    data = of_transaction(timestamp_ms=broker.clock.wall_ms())
+    assert put(broker, connection, 12, data)["ErrorCode"] == 0
+    broker.advance_ms(900_000 + 300_000)
+    assert late() == 0
+    broker.advance_ms(1)
+    assert late() == 1
+    broker.context.topics.partition("t", 0).append_end_marker(77, 1, 0, False, transaction_version=2)
+    assert late() == 0
 
 
 def wait(condition: Callable[[], bool], seconds: float = 10.0) -> None:

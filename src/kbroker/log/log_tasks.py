@@ -99,6 +99,14 @@ class LogTasks:
         """Forget idle producers (producer.id.expiration.ms)."""
         self._each("producer expiration", PartitionLog.expire_producers)
 
+    def late_transactions(self) -> int:
+        """Partitions with a transaction open for longer than transaction.max.timeout.ms and five minutes."""
+        max_timeout_ms, now_ms = self._config.integer("transaction.max.timeout.ms"), self._clock.wall_ms()
+        return sum(
+            not hosted.log.is_closed and hosted.log.has_late_transaction(now_ms, max_timeout_ms)
+            for _, hosted in self._hosted.items()
+        )
+
     def _each(self, what: str, action: Callable[[PartitionLog, int], T]) -> list[T]:
         """Run ``action`` on every partition with the wall clock's time; those that fail are left out of the results."""
         results = []

@@ -424,6 +424,11 @@ def _logs(parts: MetricSources) -> Iterable[Family]:
         lambda: sum(log is None for view in topics.all() for log in view.partitions),
     )  # fmt: skip
     yield _gauge(
+        "kafka.server:ReplicaManager", "PartitionsWithLateTransactionsCount",
+        "partitions with a transaction open for longer than transaction.max.timeout.ms and five minutes",
+        lambda: parts.logs.tasks.late_transactions(),
+    )  # fmt: skip
+    yield _gauge(
         "kafka.log:LogManager", "OfflineLogDirectoryCount", "log folders that can no longer be written",
         lambda: len(parts.logs.offline_dirs),
     )  # fmt: skip
