@@ -1,25 +1,32 @@
 """The `kbroker` program, also `python -m kbroker`: it prints no traceback after a signal."""
 
-import signal
+import _signal  # type: ignore[import-not-found]  # in the interpreter; `signal` takes milliseconds to load its enums
 import sys
-
-_LEAVE_ON = (signal.SIGINT, signal.SIGTERM)
 
 
 def _leave(number: int, frame: object) -> None:
     """End by the signal's default; as process 1 of a container, which ignores that, exit with the same status."""
-    signal.signal(number, signal.SIG_DFL)
-    signal.raise_signal(number)
+    _signal.signal(number, _signal.SIG_DFL)
+    _signal.raise_signal(number)
     import os
 
     os._exit(128 + number)
 
 
+def _catch(number: int) -> None:
+    """Leave on a signal, unless it is ignored (`nohup`, `&` in a script) or another handler is set."""
+    if _signal.getsignal(number) in (_signal.default_int_handler, _signal.SIG_DFL):
+        _signal.signal(number, _leave)
+
+
+if __name__ == "__main__" or "".join(sys.argv[:1]).endswith(("kbroker", "kbroker.exe", "-m")):
+    _catch(_signal.SIGINT)  # now: a program that imports this has steps left before it calls main
+
+
 def main() -> None:
-    """Run the command line. A signal that is ignored (`nohup`, `&` in a script) stays ignored."""
-    for number in _LEAVE_ON:
-        if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):
-            signal.signal(number, _leave)
+    """Run the command line."""
+    _catch(_signal.SIGINT)
+    _catch(_signal.SIGTERM)
     if sys.argv[1:2] == ["serve"]:
         _serve(sys.argv[2:])
     from kbroker.cli import cli  # takes longer than all before

@@ -146,3 +146,39 @@ def test_a_cancelled_start_leaves_nothing(tmp_path: Path) -> None:
     broker.stop()
     with Broker(settings) as again:
         assert again.bootstrap_servers
+
+
+CONSOLE_SCRIPT = Path(sys.executable).with_name("kbroker")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [[str(CONSOLE_SCRIPT)], PROGRAM], ids=["script", "module"])
+def test_ctrl_c_at_any_millisecond_of_the_start_shows_no_traceback_of_ours(command: list[str], soak: bool) -> None:
+    """From 10 to 150 ms after the start. Before our first line it is the interpreter that ends, as it does for every
+    program: with KeyboardInterrupt, whose traceback names no file of ours."""
+    if not Path(command[0]).exists():
+        pytest.skip("needs the script that an installation makes")
+    for moment_ms in range(10, 151, 1 if soak else 5):
+        process = subprocess.Popen(
+            [*command, "serve", "--in-memory", "--listener", "127.0.0.1:0"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        time.sleep(moment_ms / 1000)  # what is tested is the moment, no condition
+        status, out, errors, _ = interrupted(process, signal.SIGINT)
+        if "Traceback" in errors:
+            assert errors.rstrip().endswith("KeyboardInterrupt"), errors
+            assert not re.search(r'/kbroker/[\w/]+\.py"', errors), errors
+        else:
+            assert errors.strip() == "", (moment_ms, errors)
+            wanted = {0} if READY.match(out) else {-signal.SIGINT, 128 + signal.SIGINT}
+            assert status in wanted, (moment_ms, status, out)
+
+
+def test_ctrl_c_between_the_import_and_main_shows_no_traceback(tmp_path: Path) -> None:
+    """The script of an installation has lines of its own in between: a signal there showed a traceback."""
+    script = tmp_path / "kbroker"
+    script.write_text(
+        "import signal, sys\nfrom kbroker.__main__ import main\nsignal.raise_signal(signal.SIGINT)\nsys.exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, str(script), "--help"], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
