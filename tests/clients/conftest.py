@@ -16,7 +16,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what each client could do, as the table of the README has it."""
+    """Print what each client could do, as the table in docs/compatibility.md has it."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
     rows = [str(value) for report in reports for key, value in report.user_properties if key == "everyday"]
     if rows:

@@ -139,7 +139,7 @@ class Lines:
         assert found == {self.topic, f"{self.topic}-group"}
 
     def row(self, name: str) -> str:
-        """The client's row of the table in the README."""
+        """The client's row of the table in docs/compatibility.md."""
         return "| " + " | ".join((name, self.version, *(self.cells.get(step, "?") for step in STEPS))) + " |"
 
 

@@ -1,6 +1,6 @@
 """One everyday scenario for every client library, each in a program of its own language; its steps are in everyday.py.
 
-The rows that come out are those of the table in the README; they are printed at the end of the run.
+The rows that come out are those of the table in docs/compatibility.md; they are printed at the end of the run.
 KBROKER_TEST_BOOTSTRAP=host:port runs it against any broker: Apache Kafka passes.
 """
 
@@ -37,7 +37,7 @@ def command(name: str, scratch: Path, bootstrap: str, topic: str) -> list[str]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_everyday(name: str, bootstrap: str, scratch: Path, record_property: Callable[[str, object], None]) -> None:
-    """Each client does its everyday work; a step that fails, or a row that the README does not have, is named."""
+    """Each client does its everyday work; a step that fails, or a row that the page does not have, is named."""
     topic = f"everyday-{name}-{time.time_ns():x}"
     lines = Lines(bootstrap, topic)
     for line in run_to_end(command(name, scratch, bootstrap, topic), seconds=400).splitlines():
@@ -46,6 +46,6 @@ def test_everyday(name: str, bootstrap: str, scratch: Path, record_property: Cal
     record_property("everyday", row)
     assert lines.failures == []
     assert "?" not in row, f"steps are missing: {row}"
-    readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert [line for line in heading() if line not in readme] == [], "the heading of the table in the README"
-    assert row in readme, f"not in the README: {row}"
+    page = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in heading() if line not in page] == [], "the heading of the table in docs/compatibility.md"
+    assert row in page, f"not in docs/compatibility.md: {row}"
