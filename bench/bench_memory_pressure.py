@@ -2,9 +2,9 @@
 
     python bench/bench_memory_pressure.py [--connections 200] [--rounds 6] [--pool-mib 64] [--json FILE]
 
-200 connections each send Produce requests of 8 MiB, the next as soon as one is answered, to a broker of its own process
+200 connections each send Produce requests of 8 MiB, one after the other, to a broker in its own process
 with ``queued.max.request.bytes`` 64 MiB and ``socket.request.max.bytes`` 16 MiB. Held against it: the peak of its
-resident memory (VmHWM) is below pool + one largest request + what it has at rest + 10 %; every request is answered
+resident memory (VmHWM) is below pool + one largest request + what it has at rest + 10 %; every request gets a response
 without an error; when the fastest connections have done their rounds, the most busy one is at most 3 ahead (as a
 ratio). ``--no-pool`` shows the same load without the pool.
 """
@@ -53,7 +53,7 @@ class Outcome:
 
     @property
     def ratio(self) -> float:
-        """Requests of the connection with most answers over those of the one with least, at the end of the load."""
+        """Responses of the busiest connection over those of the least busy one, at the end of the load."""
         return self.most / self.least if self.least else float("inf")
 
     @property
@@ -104,7 +104,7 @@ class Client:
         except (BlockingIOError, ssl.SSLWantReadError):
             return False
         if not piece:
-            raise ConnectionError(f"the broker closed a connection after {self.completed} answers")
+            raise ConnectionError(f"the broker closed a connection after {self.completed} responses")
         self.response += piece
         if len(self.response) < 4 or len(self.response) < 4 + struct.unpack_from(">i", self.response)[0]:
             return False
@@ -116,7 +116,7 @@ class Client:
 
 
 def error_codes(response: bytes) -> list[int]:
-    """Of every partition of a Produce v7 answer of one topic."""
+    """Of every partition of a Produce v7 response for one topic."""
     (name,) = struct.unpack_from(">h", response, 12)
     at = 14 + name
     (count,) = struct.unpack_from(">i", response, at)
@@ -128,7 +128,7 @@ def load(
 ) -> tuple[list[Client], list[int]]:
     """Drive the load until the sum of responses is ``rounds`` per connection; then let what is under way end.
 
-    Returns: the clients, and how many answers each had at the end of the load.
+    Returns: the clients, and how many responses each had at the end of the load.
     """
     poller = selectors.DefaultSelector()
     view = memoryview(frame)
@@ -161,7 +161,7 @@ def load(
 
 
 def port_of(broker: BrokerProcess, listener: str) -> int:
-    """As its output tells."""
+    """The port that the broker printed for a listener."""
     return next(int(found[1]) for line in broker.output if (found := re.search(rf"{listener}://[^:]+:(\d+)", line)))
 
 
@@ -182,7 +182,7 @@ def run(
     partitions: int = PARTITIONS,
     certificates: Certificates | None = None,
 ) -> Outcome:
-    """One run with a broker of its own.
+    """One run with its own broker.
 
     Args: ``pool_bytes`` -1: without a pool; ``partitions``: a request has a MiB for each; ``certificates``: over TLS.
     """

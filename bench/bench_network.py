@@ -2,7 +2,7 @@
 
     python bench/bench_network.py [--seconds 3] [--rounds 3] [--request-batch-max 16]
 
-The handler answers with the correlation id and 100 zero bytes, as the bare loop does. Rounds alternate; medians are
+The handler responds with the correlation id and 100 zero bytes, as the bare loop does. Rounds alternate; medians are
 printed.
 """
 

@@ -97,7 +97,7 @@ def main() -> None:
     assert broker.stdin is not None
     assert broker.stdout is not None
 
-    def tell(word: str) -> int:
+    def command(word: str) -> int:
         assert broker.stdin is not None
         assert broker.stdout is not None
         broker.stdin.write(f"{word}\n")
@@ -115,9 +115,9 @@ def main() -> None:
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def cpu_us(word: str) -> float:
-        before = tell(word)
+        before = command(word)
         load(sockets, frame, given.requests)
-        return (tell("cpu") - before) / given.requests / 1000
+        return (command("cpu") - before) / given.requests / 1000
 
     for word in ("off", "on") * 4:
         cpu_us(word)

@@ -63,7 +63,7 @@ def serve_command(python: str) -> list[str]:
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that no other process shares, 0 where the system does not tell."""
+    """Memory that no other process shares, 0 where the system does not report it."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

@@ -66,7 +66,7 @@ def reason_of(failure: BaseException) -> str:
 
 
 def judged(probe: Probe, place: Place) -> Result:
-    """Run a probe in a thread of its own, for one that hangs is left behind."""
+    """Run a probe in its own thread, because one that hangs is abandoned."""
     outcome: list[Result] = []
 
     def run() -> None:
@@ -87,7 +87,7 @@ def judged(probe: Probe, place: Place) -> Result:
 
 
 class Running:
-    """A contender's server, started again when a probe has left it unable to answer."""
+    """A contender's server, started again when a probe has left it unable to respond."""
 
     def __init__(self, contender: Contender, stack: contextlib.ExitStack) -> None:
         self.contender = contender
@@ -95,7 +95,7 @@ class Running:
         self._inner = stack.enter_context(contextlib.ExitStack())
         self.server = self._inner.enter_context(contender.start(Mode.PLAIN))
 
-    def answering(self) -> tuple[Server, bool]:
+    def responding(self) -> tuple[Server, bool]:
         """The server, and whether it had to be started again."""
         if any(wire.responses(self.server.bootstrap, 5) for _ in range(3)):
             return self.server, False
@@ -111,9 +111,9 @@ def results(contender: Contender, probes: Sequence[Probe]) -> Iterator[tuple[Pro
     with contextlib.ExitStack() as stack:
         running = Running(contender, stack)
         for probe in probes:
-            server, _ = running.answering()
+            server, _ = running.responding()
             result = judged(probe, Place(contender, server))
-            _, was_ended = running.answering()
+            _, was_ended = running.responding()
             if was_ended:
                 result = Result("no", f"the server no longer responds to any client ({result.reason or result.cell})")
             yield probe, result
@@ -155,7 +155,7 @@ def main() -> int:
     parser.add_argument("--probe", nargs="+", default=[], metavar="TEXT", help="only rows whose names hold this")
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "loads" / "abilities.json")
     parser.add_argument("--markdown", type=Path, help="where to write the tables too")
-    parser.add_argument("--short", action="store_true", help="only the rows that stand in the README")
+    parser.add_argument("--short", action="store_true", help="only the rows of the README")
     options = parser.parse_args()
     probes = [probe for probe in chosen(options.probe) if probe.short or not options.short]
     facts, table, missing = report.machine(), {}, {}

@@ -159,7 +159,7 @@ def tansu() -> Contender:
                 with peers.tansu(["--cert", str(made.server), "--key", str(made.server)]) as server:
                     yield Secured(server, trusting(made), trusting(made))
                 return
-            with peers.tansu() as server:  # with --authentication nobody gets in who could add the first user
+            with peers.tansu() as server:  # with --authentication no client could log in and add the first user
                 yield Secured(server, {"security.protocol": "SASL_PLAINTEXT"})
 
     return Contender("Tansu", False, lambda mode: peers.tansu(), start_secured)
@@ -205,13 +205,13 @@ def again(server: Server, how: signal.Signals) -> Iterator[tuple[Server, float]]
     command = [part.decode() for part in (process / "cmdline").read_bytes().split(b"\0")[:-1]]
     folder = os.readlink(process / "cwd")
     end(server.pid, how)
-    wait_for("the server is gone", lambda: not can_connect(server.port), 30)
+    wait_for("the server has stopped", lambda: not can_connect(server.port), 30)
     surroundings = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     quiet = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     begun = time.monotonic()
     started = subprocess.Popen(command, cwd=folder, env=surroundings, **quiet)
     try:
-        wait_for("the server answers again", lambda: responds_to_metadata(server.port), 60, 0.001)
+        wait_for("the server responds again", lambda: responds_to_metadata(server.port), 60, 0.001)
         yield Server(server.name, server.port, started.pid), time.monotonic() - begun
     finally:
         end(started.pid, signal.SIGKILL)

@@ -96,7 +96,7 @@ class Generator:
     ) -> dict[str, Any]:
         """Send for so long; return the program's figures (latencies in microseconds).
 
-        Without `warm_up_s` all that was answered is counted. `rate`: requests per second (open loop); 0: as fast as
+        Without `warm_up_s` all responses are counted. `rate`: requests per second (open loop); 0: as fast as
         responses come. Raises: RuntimeError on a wrong response, an error code, a closed connection.
         """
         command = [str(self._program), "--port", str(port), "--frame", str(self._file(frame))]

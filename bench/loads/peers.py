@@ -42,7 +42,7 @@ class Server:
 
 
 def free_port() -> int:
-    """A port nobody uses now."""
+    """A port that is free now."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
@@ -74,7 +74,7 @@ def bare_loop(body_bytes: int) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def kafka(settings: Mapping[str, str] | None = None, listener: str | None = None) -> Iterator[Server]:
-    """Apache Kafka with the heap of its own start script; `listener` is one beside PLAINTEXT, as PROTOCOL://HOST:PORT."""
+    """Apache Kafka with the heap of its start script; `listener` is one beside PLAINTEXT, as PROTOCOL://HOST:PORT."""
     try:
         started = ApacheKafka(settings, listeners=(listener,) if listener else (), heap="1g")
         with started as broker:
@@ -222,12 +222,12 @@ def make_topic(server: Server, topic: str) -> None:
     with wire.Connection(server.bootstrap) as connection:
         code = wire.first_topic_error(connection.ask(wire.create_topic(topic, 1)))
     if code not in (0, 36):
-        raise RuntimeError(f"{server.name} answered error {code} to CreateTopics")
+        raise RuntimeError(f"{server.name} responded with error {code} to CreateTopics")
     wait_for("the topic has its leader", lambda: wire.is_ready(server.bootstrap, topic), 20)
 
 
 def start_to_metadata_ms() -> tuple[float, int]:
-    """Milliseconds from the start of the process to the first Metadata answer, and memory (bytes) a second later.
+    """Milliseconds from the start of the process to the first Metadata response, and memory (bytes) a second later.
 
     Modules may be compiled beforehand, as pip does when it installs them.
     """

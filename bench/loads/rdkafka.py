@@ -1,4 +1,4 @@
-"""One run of a librdkafka client in a process of its own; prints one JSON object.
+"""One run of a librdkafka client in its own process; prints one JSON object.
 
 python bench/loads/rdkafka.py produce BOOTSTRAP|mock TOPIC RECORDS SIZE_BYTES
 python bench/loads/rdkafka.py consume BOOTSTRAP TOPIC RECORDS

@@ -3,7 +3,7 @@
     python bench/loads/run.py [--quick] [--rounds N] [--only NAME ...] [--json FILE] [--markdown FILE] [--compare FILE]
 
 Runs are interleaved, kbroker and peer in turn; ratios are medians of the pairs' ratios. A peer that cannot be had is
-named as such. --compare puts the run beside a saved one (the FILE that --json wrote). Every answer's error code is
+named as such. --compare puts the run beside a saved one (the FILE that --json wrote). Every response's error code is
 checked, and after each load the end offset must have grown by what was acknowledged. The load is made by a C program of
 this folder, compiled at the first run; Apache Kafka comes from Maven and needs Java.
 """
@@ -55,7 +55,7 @@ class Loads:
         self._generator = generator.Generator(generator.frames("load"))
 
     def generate(self, server: Server, frame: str, connections: int, in_flight: int, seconds: float) -> dict[str, Any]:
-        """One closed loop from the first request on, so that what it counts is all that was answered."""
+        """One closed loop from the first request on, so that it counts all responses."""
         try:
             return self._generator.run(server.port, frame, connections, in_flight, seconds)
         except RuntimeError as failure:
@@ -200,7 +200,7 @@ def producer(loads: Loads) -> list[Row]:
 
 
 def start(loads: Loads) -> list[Row]:
-    taken = Row("start to first Metadata answer", "ms", "<= 200 ms", is_reached=at_most(200))
+    taken = Row("start to first Metadata response", "ms", "<= 200 ms", is_reached=at_most(200))
     memory = Row("idle memory (RSS)", "MiB", "<= 50 MiB", is_reached=at_most(50))
     peers.start_to_metadata_ms()  # compiles the modules, as pip does when it installs them
     for _ in range(max(loads.plan.rounds, 3)):
@@ -258,7 +258,7 @@ def measured(loads: Loads, names: list[str]) -> Iterator[Row]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="short loads: tells whether it runs, not how fast")
+    parser.add_argument("--quick", action="store_true", help="short loads: they show that it runs, not how fast")
     parser.add_argument("--rounds", type=int, help="repetitions; the figure is their median")
     parser.add_argument("--only", nargs="+", choices=list(MEASURES), default=list(MEASURES))
     parser.add_argument("--json", type=Path, default=BUILD / "results.json", help="where to write all figures")

@@ -1,4 +1,4 @@
-"""What these measurements share: a broker of its own, quotas, and another client whose latency is taken."""
+"""What these measurements share: their own broker, quotas, and another client whose latency is taken."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
 1. Topics of 4 partitions are created at 10 requests a second of 50 topics each.
 2. All of them are deleted in one request.
 
-The client does what Java's Admin does: what is refused with THROTTLING_QUOTA_EXCEEDED it asks for again when the time
-it was told is over. Told: the time until all is done (drain), and what another client's Produce takes meanwhile, 50 a
+The client does what Java's Admin does: it repeats what was refused with THROTTLING_QUOTA_EXCEEDED when the
+throttle time is over. Measured: the time until all is done (drain), and the latency of another client's Produce, 50 a
 second. `plot.py` draws the file.
 """
 

@@ -1,6 +1,6 @@
 """Does a fetcher that spins hurt another client?  python bench/neighbours/spinner.py [--quota 5] [--pairs 9]
 
-A client in a process of its own fetches with max wait 0 as fast as it is answered. In turn: it does not, and it does
+A client in its own process fetches with max wait 0, one request after the other. In turn: it does not, and it does
 under a request_percentage; another client's p99 in both, pair by pair, and at the end what the spinner was charged over
 the whole run, by the metric of its counter. Without a quota, for comparison, once at the end.
 
@@ -70,7 +70,7 @@ def main() -> int:
         )
         assert spinner.stdin is not None
 
-        def tell(word: str) -> None:
+        def command(word: str) -> None:
             assert spinner.stdin is not None
             spinner.stdin.write(f"{word}\n")
             spinner.stdin.flush()
@@ -80,12 +80,12 @@ def main() -> int:
         ratios = []
         for _ in range(given.pairs):
             alone = p99(probe.run(given.seconds))
-            tell("go")
+            command("go")
             beside = p99(probe.run(given.seconds))
-            tell("stop")
+            command("stop")
             ratios.append(beside / alone)
             print(f"p99 {alone:.3f} ms alone, {beside:.3f} ms beside, ratio {ratios[-1]:.3f}", flush=True)
-        tell("go")
+        command("go")
         begun, used = time.monotonic(), []
         while time.monotonic() - begun < WINDOW_S + 20:
             time.sleep(0.25)
@@ -93,7 +93,7 @@ def main() -> int:
                 used.append(share())
         set_quota(broker.bootstrap, "spinner", "request_percentage", None)
         without = p99(probe.run(given.seconds))
-        tell("stop")
+        command("stop")
         spinner.kill()
         spinner.wait()
     median, mean = statistics.median(ratios), statistics.fmean(used)

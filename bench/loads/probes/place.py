@@ -60,7 +60,7 @@ class Place:
         return Place(self.contender, secured.server, security)
 
     def topic(self, note: str) -> str:
-        """A name that nobody used before."""
+        """A name that was not used before."""
         return f"{note}-{time.time_ns():x}"
 
     def config(self, more: Config | None = None) -> dict[str, Any]:

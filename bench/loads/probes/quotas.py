@@ -46,7 +46,7 @@ def quota(place: Place, names: dict[str, str | None], key: str, value: float) ->
 
 
 def judge(used_bytes: int, seconds: float, throttles_ms: list[float]) -> str:
-    """Whether what was used comes to about the quota, and the client was told so."""
+    """Whether what was used comes to about the quota, and the responses said so."""
     ratio = used_bytes / seconds / RATE_BYTES
     expect(
         max(throttles_ms, default=0) > 0, f"the quota is taken and described, and no client is throttled: {ratio:.1f} x"
@@ -67,9 +67,9 @@ def produce_rate(place: Place) -> str:
 
     with quota(place, {"client-id": topic}, "producer_byte_rate", RATE_BYTES):
         one_by_one = {"linger.ms": 0, "batch.num.messages": 1, "max.in.flight.requests.per.connection": 1}
-        told = {"throttle_cb": lambda event: throttles.append(event.throttle_time)}
+        callback = {"throttle_cb": lambda event: throttles.append(event.throttle_time)}
         limit = {"queue.buffering.max.messages": 100}
-        producer = Producer(place.config({"client.id": topic, **one_by_one, **told, **limit}))
+        producer = Producer(place.config({"client.id": topic, **one_by_one, **callback, **limit}))
         begun = time.monotonic()
         while (passed := time.monotonic() - begun) < MEASURED_S:
             try:
@@ -90,8 +90,8 @@ def fetch_rate(place: Place) -> str:
     used = 0
     with quota(place, {"client-id": topic}, "consumer_byte_rate", RATE_BYTES):
         small = {"max.partition.fetch.bytes": 5 * RECORD_BYTES, "queued.max.messages.kbytes": 100}
-        told = {"throttle_cb": lambda event: throttles.append(event.throttle_time)}
-        consumer = Consumer(place.config({"client.id": topic, "group.id": topic, **small, **told}))
+        callback = {"throttle_cb": lambda event: throttles.append(event.throttle_time)}
+        consumer = Consumer(place.config({"client.id": topic, "group.id": topic, **small, **callback}))
         try:
             consumer.assign([TopicPartition(topic, 0, 0)])
             begun = time.monotonic()
@@ -106,7 +106,7 @@ def fetch_rate(place: Place) -> str:
 
 
 def request_time(place: Place) -> None:
-    """A client that asks all the time is told to wait for what it costs, and not read before that time is over."""
+    """A client that asks all the time is throttled for what it costs, and not read before that time is over."""
     client_id, longest_ms, waited_ms = place.topic("request-time"), 0, 0.0
     with (
         quota(place, {"client-id": client_id}, "request_percentage", 1.0),
@@ -114,14 +114,16 @@ def request_time(place: Place) -> None:
     ):
         deadline, count = time.monotonic() + 8, 0
         while time.monotonic() < deadline and longest_ms < 200:
-            told_ms = client.call("Metadata", 8, {"Topics": None}).get("ThrottleTimeMs", 0)
-            if told_ms > longest_ms:
+            delay_ms = client.call("Metadata", 8, {"Topics": None}).get("ThrottleTimeMs", 0)
+            if delay_ms > longest_ms:
                 begun = time.monotonic()
                 client.call("ApiVersions", 2, {})
-                longest_ms, waited_ms = told_ms, (time.monotonic() - begun) * 1000
+                longest_ms, waited_ms = delay_ms, (time.monotonic() - begun) * 1000
             count += 1
     expect(longest_ms > 0, f"{count} requests in 8 s and no throttle under a quota of 1 percent")
-    expect(waited_ms > 0.8 * longest_ms, f"told to wait {longest_ms} ms, and answered after {waited_ms:.0f} ms")
+    expect(
+        waited_ms > 0.8 * longest_ms, f"throttled for {longest_ms} ms, and the response came after {waited_ms:.0f} ms"
+    )
 
 
 def mutations(place: Place) -> None:

@@ -19,7 +19,7 @@ from tests.support.broker import wait_for
 INIT_PRODUCER_ID = 22
 OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER = 45, 46
 HOUR_MS = 3_600_000
-CLEANED_S = 40.0  # each server is told to look every half second where it can be told
+CLEANED_S = 40.0  # each server is set to look every half second if it has a config for it
 RECORDS = [Record(b"%d " % n + b"abc " * 50) for n in range(20)]
 
 
@@ -68,7 +68,7 @@ def kcat(place: Place) -> str | None:
 
 
 def idempotent(place: Place) -> None:
-    """A real idempotent producer, and then a batch that arrives twice, as after a lost answer."""
+    """A real idempotent producer, and then a batch that arrives twice, as after a lost response."""
     topic = place.create("idempotent")
     values = [b"%d" % n for n in range(100)]
     place.send(topic, values, {"enable.idempotence": True})

@@ -22,7 +22,7 @@ def fetch_session(place: Place) -> None:
     place.send(topic, [b"first"])
     with Client(place.bootstrap) as client:
         client.fetch(topic)  # session (0, -1): none
-        expect(client.end()["SessionId"] == 0, "a session that nobody asked for")
+        expect(client.end()["SessionId"] == 0, "a session that the client did not request")
         client.fetch(topic, session=(0, 0), offset=1)
         number = client.end()["SessionId"]
         expect(number > 0, "no session is made")
@@ -48,7 +48,7 @@ def hostile_frames(place: Place) -> None:
                 with contextlib.suppress(wire.Closed, OSError):
                     connection.send_raw(frame.data)
                 expect(steady.is_unharmed(), f"after '{frame.name}' the other client: {steady.failures}")
-            wait_for("a new client is answered", lambda: wire.responses(place.bootstrap), 5)
+            wait_for("a new client gets a response", lambda: wire.responses(place.bootstrap), 5)
     finally:
         steady.stop()
 
@@ -75,7 +75,7 @@ def killed(place: Place) -> str | None:
 
 
 def start_time(place: Place) -> str:
-    """From the start of the process to the first answered Metadata, stopped in order before: the median of three."""
+    """From the start of the process to the first Metadata response, stopped in order before: the median of three."""
     taken = []
     for _ in range(3):
         with place.contender.start(Mode.DISK) as server, again(server, signal.SIGTERM) as (_, seconds):
@@ -84,9 +84,9 @@ def start_time(place: Place) -> str:
 
 
 def idle_memory(place: Place) -> str:
-    """Resident memory, children included, of a server that has answered once."""
+    """Resident memory, children included, of a server that has responded once."""
     with place.contender.start(Mode.DISK) as server:
-        wait_for("it answers", lambda: wire.responses(server.bootstrap), 10)
+        wait_for("it responds", lambda: wire.responses(server.bootstrap), 10)
         time.sleep(2)
         return f"{peers.resident_bytes(server.pid) / (1 << 20):,.0f} MiB"
 
@@ -97,6 +97,6 @@ PROBES = [
     Probe("acknowledged records, configs, offsets after kill -9", killed, 240),
 ]
 COSTS = [
-    Probe("start to the first Metadata answer", start_time, 240, figure=True, short=False),
+    Probe("start to the first Metadata response", start_time, 240, figure=True, short=False),
     Probe("idle memory", idle_memory, 120, figure=True),
 ]

@@ -49,7 +49,7 @@ def tls(place: Place) -> None:
 
 
 def refusal(place: Place) -> KafkaError | None:
-    """What the client is told when it logs in, or None when it is let in."""
+    """The error with which a login is refused, or None if it succeeds."""
     errors: list[KafkaError] = []
     client = Producer(place.config({"error_cb": errors.append}))
     deadline = time.monotonic() + SETTLED_S
@@ -59,9 +59,9 @@ def refusal(place: Place) -> KafkaError | None:
             return None
         except KafkaException as failure:
             client.poll(0.1)
-            told = [error for error in errors if error.code() == KafkaError._AUTHENTICATION]
-            if told:
-                return told[0]
+            refusals = [error for error in errors if error.code() == KafkaError._AUTHENTICATION]
+            if refusals:
+                return refusals[0]
             last = failure.args[0]
     return last
 
