@@ -78,7 +78,7 @@ class Transactions:
     def after(self, ms: int) -> None:
         """Let time pass in steps, so that what is due early has happened before what is due late."""
         while ms > 0:
-            step = min(ms, 100) if ms < 60_000 else 10_000
+            step = min(ms, 100 if ms <= 5_000 else 1_000 if ms < 60_000 else 10_000)
             self.clock.advance_ms(step)
             self.scheduler.run_due()
             ms -= step

@@ -153,6 +153,7 @@ def data_plan(name: str, version: int) -> Plan:
     return _message_plan(name, _data(name), version)
 
 
+@functools.cache
 def data_versions(name: str) -> tuple[int, int]:
     """Return (first, last) version of a struct that is no API."""
     return version_range(_data(name)["versions"])

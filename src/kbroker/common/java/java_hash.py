@@ -13,10 +13,14 @@ LOAD_FACTOR = 0.75
 
 def string_hash(text: str) -> int:
     """Return the hash of a text, a signed int of 32 bits, over its UTF-16 units."""
-    units = text.encode("utf-16-be", "surrogatepass")
     value = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    if text.isascii():
+        for unit in text.encode():
+            value = (31 * value + unit) & 0xFFFFFFFF
+    else:
+        units = text.encode("utf-16-be", "surrogatepass")
+        for high, low in zip(units[::2], units[1::2], strict=True):
+            value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
 
 

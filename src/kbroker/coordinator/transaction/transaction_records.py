@@ -20,6 +20,7 @@ from kbroker.coordinator.transaction.transaction_metadata import (
 )
 from kbroker.protocol import codec
 
+_BY_NUMBER = tuple(TransactionState)
 KEY_VERSION = 0
 VALUE_VERSION = 1
 
@@ -77,7 +78,7 @@ def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
         now_ms=body["TransactionLastUpdateTimestampMs"],
         producer_epoch=body["ProducerEpoch"],
     )
-    found.state = TransactionState(number)  # type: ignore[call-arg]
+    found.state = _BY_NUMBER[number]
     found.prev_producer_id = body.get("PreviousProducerId", NO_PRODUCER_ID)
     found.next_producer_id = body.get("NextProducerId", NO_PRODUCER_ID)
     found.client_version = body.get("ClientTransactionVersion", TV_0)
