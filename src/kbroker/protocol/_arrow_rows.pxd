@@ -21,7 +21,7 @@ cdef struct Rows:
     ByteStrings value
     int64_t partition_offset
     Part partition_valid
-    Part partition_values       # int32; without data nobody chooses
+    Part partition_values       # int32; without data no row names one
     bint has_headers
     int64_t headers_offset
     Part headers_valid

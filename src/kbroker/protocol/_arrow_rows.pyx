@@ -144,11 +144,11 @@ cdef class ArrowRows:
     Args:
         count: how many.
         key, value: (offset, bitmap or None, ends, data) of a binary or string array, or None for a column of nulls.
-        partition: (offset, bitmap or None, values) of an int32 array, or None where nobody chooses.
+        partition: (offset, bitmap or None, values) of an int32 array, or None where no row names its partition.
         headers: (offset, bitmap or None, ends, count, offset of structs, bitmap of structs or None, key, value) of a
             list of structs, or None.
 
-    Buffers are bytes-like, and held until the object goes. Threads: one at a time.
+    Buffers are bytes-like, and held until the object is deallocated. Threads: one at a time.
     """
 
     def __cinit__(self, int64_t count, tuple key, tuple value, tuple partition=None, tuple headers=None):

@@ -1,7 +1,7 @@
 """Records of many batches as columns: flat arrays in native memory that any buffer consumer reads without a copy."""
 from libc.stdint cimport int64_t, uint8_t
 
-cdef struct Vector:             # grows by doubling; owned by whoever holds it
+cdef struct Vector:             # grows by doubling; owned by the struct that holds it
     char *data
     int64_t size                # bytes in use
     int64_t capacity

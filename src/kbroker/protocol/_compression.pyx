@@ -58,7 +58,7 @@ cdef int32_t records_decompress(int codec, const char *packed, int64_t packed_by
 
 cdef int32_t decompress(int codec, const char *data, int64_t size, int64_t cap, char **out,
                         int64_t *out_bytes) except? -9:
-    """A library decoder stops where the room it is given ends, so a bomb costs at most `cap` bytes."""
+    """A library decoder stops at the end of its output, so a compression bomb costs at most `cap` bytes."""
     if codec == GZIP:
         return inflate(data, size, cap, out, out_bytes)
     import cramjam
@@ -99,7 +99,7 @@ cdef int32_t in_steps(decoder, const char *data, int64_t size, int64_t cap, char
         try:
             out_bytes[0] = decoder(source, PyMemoryView_FromMemory(out[0], room, PyBUF_WRITE))
             return 0
-        except Exception as e:  # the library tells a full output from bad input by its words alone
+        except Exception as e:  # only the words of the error say whether the output is full or the input bad
             if "write whole buffer" not in str(e):
                 return -1
         if room >= cap:
@@ -135,7 +135,7 @@ cdef int32_t inflate(const char *data, int64_t size, int64_t cap, char **out, in
 
 
 cdef int64_t lz4_frame_bytes(const char *data, int64_t size) noexcept nogil:
-    """Length of the LZ4 frame that begins here, its blocks not looked into; -1: it is none, or is cut."""
+    """Length of the LZ4 frame that begins here, its blocks not checked; -1: not an LZ4 frame, or cut."""
     cdef uint8_t flags
     cdef int64_t at, block
     if size < 7 or memcmp(data, b"\x04\x22\x4d\x18", 4) != 0:

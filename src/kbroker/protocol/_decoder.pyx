@@ -1,5 +1,5 @@
 # cython: freethreading_compatible=True
-"""Decoder of Kafka messages: walks the Plan of a struct over bytes nobody has looked at yet.
+"""Decoder of Kafka messages: walks the Plan of a struct over bytes that were not checked before.
 
 Source: KIP-482 and ``clients/src/main/resources/common/message``. Every length and count is checked against the bytes
 that are left before memory is taken for it.
@@ -27,7 +27,7 @@ from kbroker.common.errors import ProtocolError
 
 # A list slot and a dict cost far more than the byte or two that may declare them, so one message may hold only so many
 # array elements: a frame of 100 MiB cannot become 20 GiB of objects. Real messages stay far below (100,000 partitions);
-# who serves strangers sets a lower bound.
+# a server for unknown clients sets a lower bound.
 MAX_ELEMENTS = 2_000_000
 cdef int64_t ELEMENT_BUDGET = MAX_ELEMENTS
 cdef object UUID_TYPE = _uuid.UUID

@@ -19,7 +19,7 @@ cdef struct Field:
     PyObject *encoded_default   # bytes that stand for a missing key; unused for tagged and absent fields
     PyObject *child             # Plan of a struct or of an array's structs, else NULL
 
-# Its default must not be shared: every reader gets one of its own.
+# Its default must not be shared: every reader gets its own.
 cdef inline bint has_mutable_default(Field *f) noexcept:
     if <object>f.default is None:
         return False

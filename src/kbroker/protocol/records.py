@@ -139,7 +139,7 @@ def iter_batches(data: Buffer, *, allow_truncated: bool = False) -> Iterator[Rec
 
     Args:
         data: concatenated batches.
-        allow_truncated: end quietly at a cut last batch, as a fetch answer may have one.
+        allow_truncated: end quietly at a cut last batch, as a fetch response may have one.
 
     Raises: ProtocolError: a length that cannot be, or a cut last batch.
     """
@@ -178,7 +178,7 @@ def columns(
 
     Args:
         data: concatenated batches.
-        min_offset: leave out records below; a fetch answer may begin before the offset that was asked for.
+        min_offset: leave out records below; a fetch response may begin before the offset that was asked for.
         allow_truncated: end quietly at a cut last batch.
         include_control: keep the records of control batches.
         cap_bytes: the most that all compressed batches may grow to.
