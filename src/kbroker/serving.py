@@ -146,6 +146,7 @@ def _from_file_and_environment(config_file: str | Path | None) -> dict[str, str]
 
 def _run(properties: dict[str, str], stop: StopSignals) -> bool:
     """Start, print the ready line, wait, stop. Return whether it was ready: a signal before that ends the start."""
+    from kbroker._core import process_memory
     from kbroker.common.configs.config_def import ConfigError
     from kbroker.server.broker import Broker, BrokerStartError, StartCancelled
 
@@ -183,6 +184,7 @@ def _run(properties: dict[str, str], stop: StopSignals) -> bool:
         if not gc.isenabled():  # all that was loaded stays: the collector need not visit it
             gc.freeze()
             gc.enable()
+        process_memory.release_free_memory()  # half a MiB that only the start needed
         stop.wait()
         return True
     finally:
