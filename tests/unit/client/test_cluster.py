@@ -8,11 +8,13 @@ from kbroker.client.admin import Admin, ConfigChange, ConfigOperation, NewTopic,
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import BrokerConnectionError, format_address
 from kbroker.common.errors import Errors, KafkaError
+from tests.support.fake_broker import FakeBroker
+from tests.unit.client.conftest import FakeTime
 
 METADATA, CREATE_TOPICS = 3, 19
 
 
-def test_second_bootstrap_server_is_tried(broker):
+def test_second_bootstrap_server_is_tried(broker: FakeBroker) -> None:
     """One dead bootstrap server does not matter while another answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         dead = format_address(listener.getsockname())
@@ -20,7 +22,7 @@ def test_second_bootstrap_server_is_tried(broker):
         assert [t.name for t in cluster.fetch_metadata(None)] == ["t"]
 
 
-def test_all_dead_bootstrap_servers_are_named_in_one_line():
+def test_all_dead_bootstrap_servers_are_named_in_one_line() -> None:
     """When nobody answers, the one line names everybody asked."""
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         dead = [format_address(one.getsockname()), format_address(two.getsockname())]
@@ -29,7 +31,7 @@ def test_all_dead_bootstrap_servers_are_named_in_one_line():
     assert f"{dead[0]}: connection refused; {dead[1]}: connection refused" == str(caught.value)
 
 
-def test_connection_closed_while_idle_is_replaced(broker, cluster):
+def test_connection_closed_while_idle_is_replaced(broker: FakeBroker, cluster: Cluster) -> None:
     """A connection that the broker closed while it was idle costs no failed request."""
     cluster.fetch_metadata(None)
     for sock in broker.sockets:
@@ -46,14 +48,16 @@ def test_throttled_response_delays_the_next_request(broker, cluster, fake_time):
     assert fake_time.slept == [2.5]
 
 
-def test_unknown_topic_is_asked_for_a_while_then_reported(broker, cluster, fake_time):
+def test_unknown_topic_is_asked_for_a_while_then_reported(
+    broker: FakeBroker, cluster: Cluster, fake_time: FakeTime
+) -> None:
     """A topic that does not exist is asked for about a second (it may just have been made), then named."""
     with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION: topic 'nope'"):
         cluster.topic("nope")
     assert 0.5 < sum(fake_time.slept) <= 1.0
 
 
-def test_metadata_is_cached_until_forgotten(broker, cluster):
+def test_metadata_is_cached_until_forgotten(broker: FakeBroker, cluster: Cluster) -> None:
     """A known topic costs no second Metadata request."""
     for _ in range(3):
         assert cluster.leader("t", 1) == 7
@@ -63,7 +67,7 @@ def test_metadata_is_cached_until_forgotten(broker, cluster):
     assert len(broker.asked(METADATA)) == 2
 
 
-def test_retry_gives_up_at_once_on_a_final_error(cluster, fake_time):
+def test_retry_gives_up_at_once_on_a_final_error(cluster: Cluster, fake_time: FakeTime) -> None:
     """A code that is not retriable is not tried twice."""
     calls = []
 
@@ -76,7 +80,7 @@ def test_retry_gives_up_at_once_on_a_final_error(cluster, fake_time):
     assert (calls, fake_time.slept) == ([1], [])
 
 
-def test_create_topic_error_carries_the_brokers_text(broker, cluster):
+def test_create_topic_error_carries_the_brokers_text(broker: FakeBroker, cluster: Cluster) -> None:
     """A refused topic shows code, name and the broker's reason."""
     broker.handlers[CREATE_TOPICS] = lambda version, body: {
         "Topics": [{"Name": "t", "ErrorCode": 36, "ErrorMessage": "it is there"}]
@@ -86,7 +90,9 @@ def test_create_topic_error_carries_the_brokers_text(broker, cluster):
     assert str(caught.value) == "TOPIC_ALREADY_EXISTS: topic 't': it is there"
 
 
-def test_not_controller_is_tried_again_with_fresh_metadata(broker, cluster, fake_time):
+def test_not_controller_is_tried_again_with_fresh_metadata(
+    broker: FakeBroker, cluster: Cluster, fake_time: FakeTime
+) -> None:
     """A controller that has moved is looked up again."""
     responses = iter([41, 0])
     broker.handlers[CREATE_TOPICS] = lambda version, body: {
@@ -96,14 +102,14 @@ def test_not_controller_is_tried_again_with_fresh_metadata(broker, cluster, fake
     assert (made.partitions, len(broker.asked(CREATE_TOPICS))) == (3, 2)
 
 
-def test_default_partition_count_needs_a_version_that_has_it(broker):
+def test_default_partition_count_needs_a_version_that_has_it(broker: FakeBroker) -> None:
     """-1 partitions is refused here, not misread there, by a broker before CreateTopics v4."""
     broker.ranges[CREATE_TOPICS] = (2, 3)
     with Cluster(broker.bootstrap) as cluster, pytest.raises(KafkaError, match="too old for defaults"):
         Admin(cluster).create_topics([NewTopic("t")])
 
 
-def test_describe_configs_names_the_failed_resource(broker, cluster):
+def test_describe_configs_names_the_failed_resource(broker: FakeBroker, cluster: Cluster) -> None:
     """An error of DescribeConfigs says which resource it concerns."""
     broker.handlers[32] = lambda version, body: {
         "Results": [{"ErrorCode": 3, "ErrorMessage": None, "ResourceType": 2, "ResourceName": "x", "Configs": []}]
@@ -113,7 +119,7 @@ def test_describe_configs_names_the_failed_resource(broker, cluster):
 
 
 @pytest.mark.parametrize("kind", [ResourceType.BROKER, ResourceType.BROKER_LOGGER])
-def test_a_broker_that_is_not_there_is_no_wait(broker, kind):
+def test_a_broker_that_is_not_there_is_no_wait(broker: FakeBroker, kind: ResourceType) -> None:
     """Its configs are refused by what the metadata says, without a retry and without asking another broker."""
     slept = []
     with Cluster(broker.bootstrap, sleep=slept.append) as cluster:
@@ -125,7 +131,7 @@ def test_a_broker_that_is_not_there_is_no_wait(broker, kind):
     assert slept == broker.asked(32) == broker.asked(44) == []
 
 
-def test_cluster_description_without_the_api(broker):
+def test_cluster_description_without_the_api(broker: FakeBroker) -> None:
     """A broker without DescribeCluster is described from its metadata."""
     broker.ranges.pop(60)
     with Cluster(broker.bootstrap) as cluster:

@@ -16,11 +16,13 @@ from kbroker.client.connection import (
     parse_bootstrap,
 )
 from kbroker.common.errors import Errors, KafkaError
+from tests.support.fake_broker import FakeBroker
+from tests.unit.client.conftest import FakeTime
 
 METADATA, API_VERSIONS = 3, 18
 
 
-def test_bootstrap_lists():
+def test_bootstrap_lists() -> None:
     """A bootstrap list may name several hosts, IPv6 in brackets, and leave the port out."""
     assert parse_bootstrap("a:1, b,[::1]:2,[::2]") == [("a", 1), ("b", 9092), ("::1", 2), ("::2", 9092)]
 
@@ -28,18 +30,18 @@ def test_bootstrap_lists():
 @pytest.mark.parametrize(
     "text", ["", ",", "a:", "a:b", "a:0", "a:65536", ":1", "a:1:2", "[::1", "[::1]x", "a:-1", "a:٣"]
 )
-def test_malformed_bootstrap_list_is_refused(text):
+def test_malformed_bootstrap_list_is_refused(text: str) -> None:
     """A malformed bootstrap list is a ValueError, never an attempt to connect."""
     with pytest.raises(ValueError):
         parse_bootstrap(text)
 
 
-def test_ipv6_addresses_are_shown_in_brackets():
+def test_ipv6_addresses_are_shown_in_brackets() -> None:
     """An address in an error can be pasted back into an option."""
     assert (format_address(("::1", 9092)), format_address(("h", 1))) == ("[::1]:9092", "h:1")
 
 
-def test_connection_refused_is_one_line_with_the_address():
+def test_connection_refused_is_one_line_with_the_address() -> None:
     """A refused connection says which address refused it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
@@ -48,7 +50,7 @@ def test_connection_refused_is_one_line_with_the_address():
     assert f"{format_address(address)}: connection refused" == str(caught.value)
 
 
-def test_impossible_host_name_is_one_line():
+def test_impossible_host_name_is_one_line() -> None:
     """A name that no resolver can take is a failed connection too, not a UnicodeError."""
     with pytest.raises(BrokerConnectionError, match=r"a\.\.b:1: not a host name"):
         Connection(("a..b", 1))
@@ -90,7 +92,7 @@ def test_bad_responses_close_the_connection(data, message):
             connection.request(METADATA, 9, {})
 
 
-def test_silent_broker_times_out():
+def test_silent_broker_times_out() -> None:
     """A broker that never answers ends in a timeout with its length, by the clock that was given."""
     ours, theirs = socket.socketpair()
     times = iter([0.0, 0.0, 31.0])
@@ -101,7 +103,7 @@ def test_silent_broker_times_out():
         assert connection.closed
 
 
-def test_versions_are_the_highest_both_know(broker, fake_time):
+def test_versions_are_the_highest_both_know(broker: FakeBroker, fake_time: FakeTime) -> None:
     """Each request goes out in the lower of the two maxima."""
     broker.ranges[METADATA] = (0, 7)
     with Cluster(broker.bootstrap) as cluster:
@@ -110,14 +112,14 @@ def test_versions_are_the_highest_both_know(broker, fake_time):
 
 
 @pytest.mark.parametrize(("offered", "asked"), [((0, 5), [4]), ((0, 3), [4, 3]), ((0, 0), [4, 0])])
-def test_api_versions_falls_back(broker, offered, asked):
+def test_api_versions_falls_back(broker: FakeBroker, offered: tuple[int, int], asked: list[int]) -> None:
     """Error 35 in the format of version 0 makes the client ask again with what the broker knows."""
     broker.ranges[API_VERSIONS] = offered
     Cluster(broker.bootstrap).close()
     assert asked == [version for version, _ in broker.asked(API_VERSIONS)]
 
 
-def test_api_versions_refused_for_good(broker):
+def test_api_versions_refused_for_good(broker: FakeBroker) -> None:
     """A broker that refuses every version of ApiVersions is an error, never a loop."""
     broker.ranges[API_VERSIONS] = (5, 5)
     broker.handlers[API_VERSIONS] = lambda version, body: {"ErrorCode": 35}
@@ -128,7 +130,7 @@ def test_api_versions_refused_for_good(broker):
 
 
 @pytest.mark.parametrize("theirs", [(99, 100), None])
-def test_no_common_version_is_named(broker, cluster, theirs):
+def test_no_common_version_is_named(broker: FakeBroker, cluster: Cluster, theirs: tuple[int, int] | None) -> None:
     """An API that the broker lacks, or has in versions nobody shares, is UNSUPPORTED_VERSION with the API's name."""
     broker.ranges.pop(METADATA)
     if theirs is not None:
@@ -138,6 +140,6 @@ def test_no_common_version_is_named(broker, cluster, theirs):
     assert Errors.UNSUPPORTED_VERSION is caught.value.error
 
 
-def test_unknown_error_code_counts_as_unknown_server_error():
+def test_unknown_error_code_counts_as_unknown_server_error() -> None:
     """A code from a newer broker is treated as -1."""
     assert Errors.UNKNOWN_SERVER_ERROR is to_error(9999)

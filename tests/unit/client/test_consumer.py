@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kbroker.client.admin import EARLIEST, LATEST
+from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import Consumer
 from kbroker.common.errors import KafkaError
 from kbroker.protocol.records import RecordBatchBuilder
@@ -55,7 +56,7 @@ def serve_log(
     broker.handlers[LIST_OFFSETS] = offsets
 
 
-def test_records_before_the_position_and_a_cut_tail_are_dropped(broker, cluster):
+def test_records_before_the_position_and_a_cut_tail_are_dropped(broker: FakeBroker, cluster: Cluster) -> None:
     """A batch that begins earlier gives only what was asked for; a cut batch behind it moves nothing."""
     serve_log(broker, batch(10, b"a", b"b", b"c") + batch(13, b"d")[:-1])
     consumer = Consumer(cluster, {("t", 0): 11})
@@ -63,7 +64,7 @@ def test_records_before_the_position_and_a_cut_tail_are_dropped(broker, cluster)
     assert consumer.positions == {("t", 0): 13}
 
 
-def test_empty_batch_moves_the_position(broker, cluster):
+def test_empty_batch_moves_the_position(broker: FakeBroker, cluster: Cluster) -> None:
     """A batch that compaction emptied still advances, or the consumer stands still for ever."""
     serve_log(broker, RecordBatchBuilder(base_offset=5).build(last_offset_delta=4))
     consumer = Consumer(cluster, {("t", 0): 5})
@@ -71,7 +72,7 @@ def test_empty_batch_moves_the_position(broker, cluster):
     assert consumer.positions == {("t", 0): 10}
 
 
-def test_wrong_checksum_is_reported_with_its_place(broker, cluster):
+def test_wrong_checksum_is_reported_with_its_place(broker: FakeBroker, cluster: Cluster) -> None:
     """A batch whose bytes changed on the way is never handed out."""
     data = bytearray(batch(10, b"a"))
     data[-1] ^= 1
@@ -97,7 +98,7 @@ def transactions() -> bytes:
     )
 
 
-def test_read_committed_leaves_out_exactly_the_aborted(broker, cluster):
+def test_read_committed_leaves_out_exactly_the_aborted(broker: FakeBroker, cluster: Cluster) -> None:
     """Only batches of the aborted producer up to its marker are left out; control records never show."""
     serve_log(broker, transactions(), aborted=[{"ProducerId": 1, "FirstOffset": 0}])
     consumer = Consumer(cluster, {("t", 0): 0}, read_committed=True)
@@ -106,13 +107,13 @@ def test_read_committed_leaves_out_exactly_the_aborted(broker, cluster):
     assert [body["IsolationLevel"] for _, body in broker.asked(FETCH)] == [1]
 
 
-def test_read_uncommitted_shows_all_but_control_records(broker, cluster):
+def test_read_uncommitted_shows_all_but_control_records(broker: FakeBroker, cluster: Cluster) -> None:
     """Without read_committed aborted records show too."""
     serve_log(broker, transactions())
     assert [r.value for r in Consumer(cluster, {("t", 0): 0}).poll()] == [b"aborted", b"committed", b"again"]
 
 
-def test_offset_out_of_range_raises_or_resets(broker, cluster):
+def test_offset_out_of_range_raises_or_resets(broker: FakeBroker, cluster: Cluster) -> None:
     """A position outside the log is an error by default, and the chosen end with reset."""
     serve_log(broker, batch(50, b"a"), code=1, start=50)
     with pytest.raises(KafkaError, match="OFFSET_OUT_OF_RANGE: partition t-0 at offset 3"):
@@ -122,7 +123,7 @@ def test_offset_out_of_range_raises_or_resets(broker, cluster):
     assert [r.offset for r in consumer.poll()] == [50]
 
 
-def test_timestamp_after_the_last_record_means_the_end(broker, cluster):
+def test_timestamp_after_the_last_record_means_the_end(broker: FakeBroker, cluster: Cluster) -> None:
     """A time nobody has written at yet waits at the end, as the console tools do."""
     serve_log(broker, b"", end=77)
     consumer = Consumer(cluster, {("t", 0): EARLIEST})

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from kbroker.client.cluster import Cluster
 from kbroker.client.partitioner import StickyPartitions, murmur2, partition_of_key
 from kbroker.client.producer import Delivery, Producer
 from kbroker.common.errors import KafkaError
 from kbroker.protocol.records import iter_batches
 from tests.support.fake_broker import Body, FakeBroker
+from tests.unit.client.conftest import FakeTime
 
 PRODUCE, INIT_PRODUCER_ID = 0, 22
 
@@ -33,7 +35,7 @@ def take(broker: FakeBroker, codes: Iterator[int]) -> list[tuple[int, bytes]]:
     return taken
 
 
-def test_records_gather_until_flush(broker, cluster):
+def test_records_gather_until_flush(broker: FakeBroker, cluster: Cluster) -> None:
     """Records of one partition travel in one batch, with keys, headers and times as given."""
     taken, deliveries = take(broker, iter(())), []
     producer = Producer(cluster, on_delivery=deliveries.append)
@@ -48,7 +50,7 @@ def test_records_gather_until_flush(broker, cluster):
     assert [Delivery("t", 1, 40, 2)] == deliveries
 
 
-def test_full_batch_is_sent_unasked(broker, cluster):
+def test_full_batch_is_sent_unasked(broker: FakeBroker, cluster: Cluster) -> None:
     """What has gathered goes out before it grows over batch_size_bytes; the rest waits for flush."""
     taken = take(broker, iter(()))
     with Producer(cluster, batch_size_bytes=250) as producer:
@@ -58,7 +60,7 @@ def test_full_batch_is_sent_unasked(broker, cluster):
     assert [next(iter_batches(data)).record_count for _, data in taken] == [2, 2, 1]
 
 
-def test_records_without_key_change_partition_with_each_batch(broker, cluster):
+def test_records_without_key_change_partition_with_each_batch(broker: FakeBroker, cluster: Cluster) -> None:
     """Keyless records fill one batch, and the next batch goes to the next partition."""
     taken = take(broker, iter(()))
     producer = Producer(cluster)
@@ -69,7 +71,7 @@ def test_records_without_key_change_partition_with_each_batch(broker, cluster):
     assert [(partition, next(iter_batches(data)).record_count) for partition, data in taken] == [(0, 2), (1, 2), (0, 2)]
 
 
-def test_retriable_refusal_is_sent_again_unchanged(broker, cluster, fake_time):
+def test_retriable_refusal_is_sent_again_unchanged(broker: FakeBroker, cluster: Cluster, fake_time: FakeTime) -> None:
     """The same bytes go out again after a retriable code; the partition that was taken does not."""
     taken = take(broker, iter([0, 6]))
     with Producer(cluster) as producer:
@@ -79,7 +81,7 @@ def test_retriable_refusal_is_sent_again_unchanged(broker, cluster, fake_time):
     assert taken[1] == taken[2]
 
 
-def test_final_refusal_names_the_partition(broker, cluster, fake_time):
+def test_final_refusal_names_the_partition(broker: FakeBroker, cluster: Cluster, fake_time: FakeTime) -> None:
     """A refused batch raises with the partition and code, without a second attempt."""
     taken = take(broker, iter([10]))
     producer = Producer(cluster)
@@ -91,7 +93,7 @@ def test_final_refusal_names_the_partition(broker, cluster, fake_time):
     assert len(taken) == 1
 
 
-def test_idempotent_batches_count_their_sequence(broker, cluster):
+def test_idempotent_batches_count_their_sequence(broker: FakeBroker, cluster: Cluster) -> None:
     """Sequences go on per partition; a failure takes a new producer id and begins at 0."""
     taken = take(broker, iter([0, 0, 87]))
     ids = iter([11, 12])
@@ -110,7 +112,7 @@ def test_idempotent_batches_count_their_sequence(broker, cluster):
     assert [(b.producer_id, b.base_sequence) for b in seen] == [(11, 0), (11, 2), (11, 4), (12, 0)]
 
 
-def test_acks_0_waits_for_nothing(broker, cluster):
+def test_acks_0_waits_for_nothing(broker: FakeBroker, cluster: Cluster) -> None:
     """With acks=0 there is no response to wait for, and no offset to report."""
     received = threading.Event()
 
@@ -129,13 +131,13 @@ def test_acks_0_waits_for_nothing(broker, cluster):
 @pytest.mark.parametrize(
     "wrong", [{"acks": 2}, {"acks": 1, "idempotent": True}, {"codec": "rar"}, {"batch_size_bytes": 0}], ids=str
 )
-def test_wrong_producer_arguments(cluster, wrong):
+def test_wrong_producer_arguments(cluster: Cluster, wrong: dict[str, int | str | bool]) -> None:
     """Arguments that do not fit are refused before anything is sent."""
     with pytest.raises(ValueError):
         Producer(cluster, **wrong)
 
 
-def test_partition_out_of_range_is_refused_before_sending(broker, cluster):
+def test_partition_out_of_range_is_refused_before_sending(broker: FakeBroker, cluster: Cluster) -> None:
     """A partition that the topic does not have is a ValueError with the range."""
     with pytest.raises(ValueError, match="expected a partition from 0 to 1, got 2"):
         Producer(cluster).send("t", b"", partition=2)
@@ -147,13 +149,13 @@ def test_partition_out_of_range_is_refused_before_sending(broker, cluster):
      (b"a-little-bit-longer-string", -1486304829), (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
      (b"abc", 479470107)],
 )  # fmt: skip
-def test_keys_hash_as_in_java(key, expected):
+def test_keys_hash_as_in_java(key: bytes, expected: int) -> None:
     """Keys go where Java's producer would put them (the vectors of Kafka's UtilsTest)."""
     assert expected & 0xFFFFFFFF == murmur2(key)
     assert (expected & 0x7FFFFFFF) % 7 == partition_of_key(key, 7)
 
 
-def test_records_without_key_stay_until_a_batch_is_sent():
+def test_records_without_key_stay_until_a_batch_is_sent() -> None:
     """The sticky partition changes with each batch, and comes round."""
     sticky, seen = StickyPartitions(), []
     for _ in range(4):

@@ -37,7 +37,7 @@ def strings(rows: int, buffers: Any) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("codec", list(CompressionType))
-def test_columns_hold_what_the_batch_held(codec):
+def test_columns_hold_what_the_batch_held(codec: CompressionType) -> None:
     """Every column, nulls and headers included, comes out as it went in, from every codec."""
     columns = ArrowColumns(ALL)
     batch = build_batch(RECORDS, compression=codec, base_offset=40)
@@ -59,7 +59,7 @@ def test_columns_hold_what_the_batch_held(codec):
     assert strings(3, header_values) == [b"x", None, b""]
 
 
-def test_taking_begins_anew():
+def test_taking_begins_anew() -> None:
     """After a take the next rows start at zero again, bitmaps included."""
     columns = ArrowColumns(native.KEY)
     for record in (RECORDS[1], RECORDS[0]):
@@ -70,7 +70,7 @@ def test_taking_begins_anew():
     assert columns.row_count == columns.size_bytes == 0
 
 
-def test_many_rows_cross_the_bytes_of_the_bitmap():
+def test_many_rows_cross_the_bytes_of_the_bitmap() -> None:
     """The null of row 20 is the null of row 20."""
     columns = ArrowColumns(native.VALUE)
     columns.append(build_batch([(None, None if i == 20 else b"%d" % i) for i in range(100)]), 0, 0, END)
@@ -79,7 +79,7 @@ def test_many_rows_cross_the_bytes_of_the_bitmap():
     assert strings(100, values) == [None if i == 20 else b"%d" % i for i in range(100)]
 
 
-def test_unwanted_columns_cost_nothing():
+def test_unwanted_columns_cost_nothing() -> None:
     """Only what is asked for is filled."""
     columns = ArrowColumns(native.OFFSET)
     columns.append(build_batch(RECORDS), 0, 0, END)
@@ -88,7 +88,7 @@ def test_unwanted_columns_cost_nothing():
     assert (rows, ints(offsets, "q"), others) == (3, [0, 1, 2], [None] * 5)
 
 
-def test_a_range_cuts_inside_batches():
+def test_a_range_cuts_inside_batches() -> None:
     """Records before and behind the range are left out; a batch behind it is not looked at."""
     data = b"".join(build_batch(RECORDS, base_offset=at) for at in (0, 3, 6))
     columns = ArrowColumns(native.OFFSET)
@@ -97,7 +97,7 @@ def test_a_range_cuts_inside_batches():
     assert position == len(data) * 2 // 3
 
 
-def test_it_stops_behind_the_batch_that_reaches_a_limit():
+def test_it_stops_behind_the_batch_that_reaches_a_limit() -> None:
     """Batches stay whole, and the next call goes on where the last one stopped."""
     one = build_batch(RECORDS)
     columns = ArrowColumns(native.VALUE)
@@ -114,7 +114,7 @@ def test_it_stops_behind_the_batch_that_reaches_a_limit():
     assert (columns.is_full, columns.size_bytes) == (True, 14)
 
 
-def test_control_batches_are_passed_over():
+def test_control_batches_are_passed_over() -> None:
     """A marker moves the next offset and is no row."""
     columns = ArrowColumns(ALL)
     columns.append(
@@ -128,7 +128,7 @@ def test_control_batches_are_passed_over():
     assert (columns.row_count, columns.next_offset) == (0, 8)
 
 
-def test_log_append_time_is_told():
+def test_log_append_time_is_told() -> None:
     """timestampType 1 and the time of the batch for each record."""
     columns = ArrowColumns(native.TIMESTAMP | native.TIMESTAMP_TYPE)
     columns.append(build_batch(RECORDS[:2], log_append_time=True), 0, 0, END)
@@ -136,14 +136,14 @@ def test_log_append_time_is_told():
     assert (ints(timestamps, "q"), ints(types, "i")) == ([1_001_000] * 2, [1, 1])
 
 
-def test_a_time_beyond_microseconds_is_held_at_the_end():
+def test_a_time_beyond_microseconds_is_held_at_the_end() -> None:
     """A hostile time stamp does not wrap round into another one."""
     columns = ArrowColumns(native.TIMESTAMP)
     columns.append(build_batch([Record(None, b"", 1 << 60)]), 0, 0, END)
     assert ints(columns.take()[2], "q") == [2**63 - 1]
 
 
-def test_a_cut_last_batch_is_left():
+def test_a_cut_last_batch_is_left() -> None:
     """What a Fetch cut off is neither read nor an error, and where it begins is told."""
     one = build_batch(RECORDS)
     columns = ArrowColumns(ALL)
@@ -154,7 +154,7 @@ def test_a_cut_last_batch_is_left():
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_formats_are_named(magic):
+def test_old_formats_are_named(magic: int) -> None:
     """Message format 0 and 1, shorter than a batch header, end in a sentence that says so."""
     message = struct.pack(">qiIbb", 5, 14, 0, magic, 0) + struct.pack(">ii", -1, -1)
     with pytest.raises(ProtocolError) as caught:
@@ -177,7 +177,7 @@ def damaged(at: int, value: int) -> bytes:
         (damaged(11, 1), "batch length below a header's"),
     ],
 )
-def test_damage_is_an_error_that_names_the_batch(data, message):
+def test_damage_is_an_error_that_names_the_batch(data: bytes, message: str) -> None:
     """No damaged record comes out as data."""
     with pytest.raises(ProtocolError) as caught:
         ArrowColumns(ALL).append(data, 0, 0, END)
@@ -185,7 +185,7 @@ def test_damage_is_an_error_that_names_the_batch(data, message):
     assert message in str(caught.value)
 
 
-def test_a_claimed_count_takes_no_memory():
+def test_a_claimed_count_takes_no_memory() -> None:
     """Two thousand million records in a hundred bytes are refused before room is made for them."""
     data = bytearray(build_batch(RECORDS))
     data[57:61] = struct.pack(">i", 2**31 - 1)
@@ -194,14 +194,14 @@ def test_a_claimed_count_takes_no_memory():
         ArrowColumns(ALL).append(bytes(data), 0, 0, END)
 
 
-def test_a_bomb_ends_at_its_cap():
+def test_a_bomb_ends_at_its_cap() -> None:
     """A batch that grows above the cap is refused."""
     batch = build_batch([(None, bytes(100_000))], compression=CompressionType.GZIP)
     with pytest.raises(ProtocolError, match="more bytes uncompressed than allowed"):
         ArrowColumns(ALL).append(batch, 0, 0, END, cap_bytes=50_000)
 
 
-def test_a_position_outside_is_refused():
+def test_a_position_outside_is_refused() -> None:
     """A caller's mistake is a ValueError, not a read outside the buffer."""
     for position in (-1, 2):
         with pytest.raises(ValueError, match="outside the 1 bytes"):

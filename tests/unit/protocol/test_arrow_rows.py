@@ -3,9 +3,12 @@
 import random
 import struct
 from array import array
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+import kbroker.protocol._batch_builder
 from kbroker.client.partitioner import partition_of_key
 from kbroker.protocol._arrow_rows import ArrowRows
 from kbroker.protocol.records import RecordBatchBuilder, iter_batches
@@ -13,13 +16,13 @@ from kbroker.protocol.records import RecordBatchBuilder, iter_batches
 NOW_MS = 1_767_312_000_000
 
 
-def bitmap(flags, offset=0):
+def bitmap(flags: list[Any | bool], offset: int = 0) -> bytes:
     """Validity as Arrow has it: a bit each, the lowest first."""
     bits = [1] * offset + [int(flag) for flag in flags]
     return bytes(sum(bit << i for i, bit in enumerate(bits[at : at + 8])) for at in range(0, len(bits), 8))
 
 
-def strings(values, offset=0):
+def strings(values: list[bytes | Any | None], offset: int = 0) -> tuple[int, bytes, bytes, bytes]:
     """A binary column; `offset` rows before it are another slice's."""
     before = [b"other"] * offset
     ends, data = [0], b""
@@ -29,12 +32,21 @@ def strings(values, offset=0):
     return offset, bitmap([v is not None for v in values], offset), array("i", ends).tobytes(), data
 
 
-def numbers(values, offset=0):
+def numbers(values: list[int | None], offset: int = 0) -> tuple[int, bytes, bytes]:
     data = array("i", [77] * offset + [v or 0 for v in values]).tobytes()
     return offset, bitmap([v is not None for v in values], offset), data
 
 
-def lists(values, offset=0):
+def lists(
+    values: list[
+        list[tuple[None, bytes]]
+        | list[tuple[bytes, bytes] | tuple[bytes, None]]
+        | list[tuple[bytes, bytes]]
+        | list[tuple[bytes, None]]
+        | None
+    ],
+    offset: int = 0,
+) -> tuple[int, bytes, bytes, int, int, None, tuple[int, bytes, bytes, bytes], tuple[int, bytes, bytes, bytes]]:
     """Headers: lists of pairs; nulls are None."""
     flat = [pair for pairs in values for pair in pairs or ()]
     ends = [0] * (offset + 1)
@@ -45,7 +57,9 @@ def lists(values, offset=0):
     return offset, valid, array("i", ends).tobytes(), len(flat), 0, None, keys, found
 
 
-def append_all(rows, count, sticky=0, limit=1 << 20):
+def append_all(
+    rows: ArrowRows, count: int, sticky: int = 0, limit: int = 1 << 20
+) -> dict[int, kbroker.protocol._batch_builder.RecordBatchBuilder]:
     used = rows.assign(count)
     builders = {p: RecordBatchBuilder() for p in {sticky if p < 0 else p for p in used}}
     assert rows.append(builders, sticky, 0, NOW_MS, 0, limit) == len(rows)
@@ -54,7 +68,7 @@ def append_all(rows, count, sticky=0, limit=1 << 20):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("offset", [0, 3, 11])
-def test_rows_are_what_appending_one_by_one_gives(seed, offset):
+def test_rows_are_what_appending_one_by_one_gives(seed: int, offset: int) -> None:
     """The same bytes: keys, values, headers, nulls, of every partition, whatever slice the columns are."""
     rng = random.Random(seed)
 
@@ -80,7 +94,7 @@ def test_rows_are_what_appending_one_by_one_gives(seed, offset):
     assert {p: b.build() for p, b in found.items()} == {p: b.build() for p, b in expected.items() if len(b)}
 
 
-def test_columns_that_are_not_there_are_null():
+def test_columns_that_are_not_there_are_null() -> None:
     """Tombstones without a key go to the sticky partition, whose name assign gives as -1."""
     rows = ArrowRows(2, None, None)
     assert rows.assign(5) == [-1]
@@ -91,7 +105,7 @@ def test_columns_that_are_not_there_are_null():
     assert ArrowRows(0, None, None).assign(1) == []
 
 
-def test_a_limit_stops_before_the_row_that_would_exceed_it():
+def test_a_limit_stops_before_the_row_that_would_exceed_it() -> None:
     """A row alone may be larger; what others have gathered counts."""
     rows = ArrowRows(3, None, strings([b"x" * 100, b"y" * 100, b"z" * 5000]))
     rows.assign(1)
@@ -125,7 +139,7 @@ def test_a_limit_stops_before_the_row_that_would_exceed_it():
         (lambda: ArrowRows(-1, None, None), "count must be"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(make, said):
+def test_what_does_not_fit_together_is_refused(make: Callable, said: str) -> None:
     """With the row; nothing outside of the buffers is read."""
     if said == "null or outside":
         assert append_all(make(), 3) is not None  # a bitmap that is too short says null
@@ -134,7 +148,7 @@ def test_what_does_not_fit_together_is_refused(make, said):
         append_all(make(), 3)
 
 
-def test_builders_must_be_there():
+def test_builders_must_be_there() -> None:
     """One that is missing, rows not assigned, and a place below 0 are refused before anything is added."""
     rows = ArrowRows(1, None, None)
     with pytest.raises(ValueError, match="assigned"):

@@ -4,6 +4,7 @@ import struct
 import time
 import tracemalloc
 import uuid
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.protocol import _decoder, codec
 
 
-def test_flexible_request_header_keeps_the_old_client_id():
+def test_flexible_request_header_keeps_the_old_client_id() -> None:
     """The client id of header 2 got a compact length, which no client sends."""
     body = {"ClientSoftwareName": "kb", "ClientSoftwareVersion": "1"}
     frame = codec.encode_request_frame(18, 3, 7, "abc", body)
@@ -22,13 +23,13 @@ def test_flexible_request_header_keeps_the_old_client_id():
     assert {k: decoded[k] for k in body} == body
 
 
-def test_old_request_header_has_no_tags():
+def test_old_request_header_has_no_tags() -> None:
     """Header 1 was given a tagged section."""
     assert codec.encode_request_header(0, 8, -2, None) == bytes.fromhex("0000 0008 fffffffe ffff")
     assert codec.decode_request_header(bytes.fromhex("0000 0008 fffffffe ffff 00")) == ((0, 8, -2, ""), 10)
 
 
-def test_api_versions_response_always_has_header_0():
+def test_api_versions_response_always_has_header_0() -> None:
     """A tagged section in front of the ApiVersions body made every client drop the connection."""
     assert [codec.response_header_version(18, v) for v in range(5)] == [0, 0, 0, 0, 0]
     frame = codec.encode_response_frame(18, 3, 9, {"ApiKeys": [{"ApiKey": 18, "MaxVersion": 4}]})
@@ -37,7 +38,7 @@ def test_api_versions_response_always_has_header_0():
     assert (correlation_id, body["ApiKeys"][0]["MaxVersion"]) == (9, 4)
 
 
-def test_other_flexible_responses_have_header_1():
+def test_other_flexible_responses_have_header_1() -> None:
     """The tagged section of response header 1 was forgotten."""
     assert codec.response_header_version(3, 9) == 1
     assert codec.response_header_version(3, 8) == 0
@@ -46,14 +47,14 @@ def test_other_flexible_responses_have_header_1():
 
 
 @pytest.mark.parametrize("key", [17, 47])
-def test_two_apis_never_become_flexible(key):
+def test_two_apis_never_become_flexible(key: int) -> None:
     """SaslHandshake and OffsetDelete got header 2."""
     api = codec.api(key)
     assert api.flexible_from is None
     assert {codec.request_header_version(key, v) for v in range(api.request_versions[1] + 1)} == {1}
 
 
-def test_every_api_of_the_tables_is_listed():
+def test_every_api_of_the_tables_is_listed() -> None:
     """An API was dropped from the index, or its file does not name the same key."""
     assert len(codec.apis()) == 74
     assert codec.api(0).advertised_versions == (0, 13)
@@ -62,14 +63,14 @@ def test_every_api_of_the_tables_is_listed():
     assert [a.name for a in codec.apis().values() if a.latest_version_unstable] == ["InitProducerId"]
 
 
-def test_tagged_field_carries_two_lengths():
+def test_tagged_field_carries_two_lengths() -> None:
     """A tagged string was written without its own length."""
     data = codec.encode_request(1, 12, {"ClusterId": "ab"})
     assert data.endswith(bytes.fromhex("01 00 03 03 6162"))
     assert codec.decode_request(1, 12, data)["ClusterId"] == "ab"
 
 
-def test_tagged_default_is_not_sent():
+def test_tagged_default_is_not_sent() -> None:
     """A tagged struct at its default cost bytes, and old librdkafka reads them as an error."""
     leader = {"LeaderId": -1, "LeaderEpoch": -1}
     partition = {"Index": 1, "CurrentLeader": leader}
@@ -86,7 +87,7 @@ def test_tagged_default_is_not_sent():
         "01 8080808008 00",  # a number of 5 bytes is too large (below)
     ],
 )
-def test_unknown_tags_are_skipped_by_size(tags):
+def test_unknown_tags_are_skipped_by_size(tags: str) -> None:
     """A newer client's tags ended its connection; Kafka takes them in any order and twice."""
     data = bytes.fromhex("00000000 0000") + bytes.fromhex(tags)
     if "8080808008" in tags:
@@ -96,7 +97,7 @@ def test_unknown_tags_are_skipped_by_size(tags):
         assert codec.decode_response(12, 4, data) == {"ThrottleTimeMs": 0, "ErrorCode": 0}
 
 
-def test_known_tag_must_fill_its_size():
+def test_known_tag_must_fill_its_size() -> None:
     """A value that left its tagged field, or did not fill it, was accepted and shifted what follows."""
     data = codec.encode_request(1, 12, {"ClusterId": "ab"})
     assert data[-4:-2] == b"\x03\x03"
@@ -105,7 +106,7 @@ def test_known_tag_must_fill_its_size():
             codec.decode_request(1, 12, data[:-4] + bytes([size]) + data[-3:] + b"\x00" * (size - 3))
 
 
-def test_null_struct_is_one_byte():
+def test_null_struct_is_one_byte() -> None:
     """A nullable struct outside the tagged section lost its presence byte."""
     assert codec.encode_request(75, 0, {"Cursor": None}) == bytes.fromhex("01 000007d0 ff 00")
     data = codec.encode_request(75, 0, {"Cursor": {"TopicName": "t", "PartitionIndex": 3}})
@@ -113,7 +114,7 @@ def test_null_struct_is_one_byte():
     assert codec.decode_request(75, 0, data)["Cursor"] == {"TopicName": "t", "PartitionIndex": 3}
 
 
-def test_consumer_protocol_with_its_version():
+def test_consumer_protocol_with_its_version() -> None:
     """Embedded group metadata of a newer version than ours must be read as the newest we know."""
     data = codec.encode_versioned("ConsumerProtocolSubscription", 0, {"Topics": ["t"], "UserData": None})
     assert data == bytes.fromhex("0000 00000001 0001 74 ffffffff")
@@ -126,7 +127,7 @@ def test_consumer_protocol_with_its_version():
             codec.decode_versioned("ConsumerProtocolAssignment", bad)
 
 
-def test_absent_fields_have_their_defaults():
+def test_absent_fields_have_their_defaults() -> None:
     """A handler found a key missing, because the version of the request lacks the field."""
     body = codec.decode_request(11, 0, codec.encode_request(11, 0, {"GroupId": "g"}))
     assert (body["RebalanceTimeoutMs"], body["GroupInstanceId"], body["Protocols"]) == (-1, None, [])
@@ -136,7 +137,7 @@ def test_absent_fields_have_their_defaults():
     assert first["ReplicaState"] is not second["ReplicaState"]
 
 
-def test_a_value_the_version_lacks_is_refused_unless_ignorable():
+def test_a_value_the_version_lacks_is_refused_unless_ignorable() -> None:
     """A value was dropped in silence: the client believes that it was sent."""
     codec.encode_request(11, 4, {"Reason": "ignorable"})
     codec.encode_request(11, 4, {"GroupInstanceId": None})
@@ -162,20 +163,20 @@ def test_a_value_the_version_lacks_is_refused_unless_ignorable():
         ({"AllowAutoTopicCreation": None}, "None is not allowed"),
     ],
 )
-def test_wrong_bodies_are_named(body, message):
+def test_wrong_bodies_are_named(body: dict[str, Any], message: str) -> None:
     """A wrong type gave a TypeError without the field's name, or wrong bytes."""
     with pytest.raises(ProtocolError, match=message):
         codec.encode_request(3, 12, body)
 
 
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**70, 1.5, "1", None])
-def test_integers_must_fit(value):
+def test_integers_must_fit(value: float | str | int | None) -> None:
     """An integer was cut to its lowest bytes."""
     with pytest.raises(ProtocolError, match="MaxWaitMs"):
         codec.encode_request(1, 4, {"MaxWaitMs": value})
 
 
-def test_long_strings_of_old_versions_are_refused():
+def test_long_strings_of_old_versions_are_refused() -> None:
     """A string above 32,767 bytes got a negative length."""
     codec.encode_request(10, 0, {"Key": "x" * 32767})
     with pytest.raises(ProtocolError, match="Key: length 32768"):
@@ -183,7 +184,7 @@ def test_long_strings_of_old_versions_are_refused():
     assert len(codec.encode_request(10, 3, {"Key": "x" * 32768})) == 32768 + 3 + 2
 
 
-def test_text_that_is_not_utf8_goes_through():
+def test_text_that_is_not_utf8_goes_through() -> None:
     """A topic name with wrong bytes raised UnicodeDecodeError; Kafka answers it 17."""
     data = bytes.fromhex("0003 ff61fe")
     body = codec.decode_request(10, 0, data)
@@ -193,7 +194,7 @@ def test_text_that_is_not_utf8_goes_through():
         codec.encode_request(10, 0, {"Key": "\ud800"})
 
 
-def test_negative_lengths_are_null():
+def test_negative_lengths_are_null() -> None:
     """Kafka reads every negative length as null, not only -1; where null is not allowed it closes."""
     assert codec.decode_request(3, 1, struct.pack(">i", -2))["Topics"] is None
     with pytest.raises(ProtocolError, match="null is not allowed"):
@@ -202,12 +203,12 @@ def test_negative_lengths_are_null():
         codec.decode_request(10, 0, struct.pack(">h", -2))
 
 
-def test_bytes_after_a_body_are_accepted():
+def test_bytes_after_a_body_are_accepted() -> None:
     """Kafka ignores what follows a valid body."""
     assert codec.decode_response(12, 0, b"\x00\x03trailing")["ErrorCode"] == 3
 
 
-def test_records_are_a_view_of_the_frame():
+def test_records_are_a_view_of_the_frame() -> None:
     """Records were copied, or could be longer than the frame."""
     topic = {"Topic": "t", "Partitions": [{"Records": b"abc" * 1000}]}
     data = codec.encode_response(1, 4, {"Responses": [topic]})
@@ -219,7 +220,7 @@ def test_records_are_a_view_of_the_frame():
     assert codec.decode_response(1, 4, wide)["Responses"][0]["Partitions"][0]["Records"] == b"abc" * 1000
 
 
-def test_uuid_is_a_real_one():
+def test_uuid_is_a_real_one() -> None:
     """The fast way to a UUID left an attribute unset."""
     topic_id = uuid.uuid4()
     data = codec.encode_request(3, 12, {"Topics": [{"TopicId": topic_id, "Name": None}]})
@@ -231,7 +232,7 @@ def test_uuid_is_a_real_one():
 
 
 @pytest.mark.parametrize(("key", "version"), [(999, 0), (-1, 0), (3, -1), (3, 14), (3, 32767), (0, 2)])
-def test_unknown_apis_and_versions_are_refused(key, version):
+def test_unknown_apis_and_versions_are_refused(key: int, version: int) -> None:
     """An unknown key or version raised KeyError."""
     with pytest.raises(ProtocolError):
         codec.decode_request(key, version, b"")
@@ -240,13 +241,13 @@ def test_unknown_apis_and_versions_are_refused(key, version):
 
 
 @pytest.mark.parametrize("data", ["", "00", "0003 000c 00000001", "0003 000c 00000001 7fff", "0003 000c 00000001 0000"])
-def test_cut_headers_are_refused(data):
+def test_cut_headers_are_refused(data: str) -> None:
     """A short frame raised struct.error, or a client id longer than the frame was read."""
     with pytest.raises(ProtocolError):
         codec.decode_request_header(bytes.fromhex(data))
 
 
-def test_arguments_are_checked():
+def test_arguments_are_checked() -> None:
     """A wrong argument reached the C code."""
     with pytest.raises(ValueError, match="offset 5 is outside"):
         codec.decode_request(12, 0, b"abc", 5)
@@ -275,7 +276,7 @@ HOSTILE = {
 }
 
 
-def test_elements_of_all_arrays_are_counted():
+def test_elements_of_all_arrays_are_counted() -> None:
     """A bound for the elements of a request counts nested ones too."""
     body = {"Topics": [{"Name": "t", "Partitions": [{"PartitionIndex": 0, "Timestamp": -1}] * 3}] * 2, "ReplicaId": -1}
     data = codec.encode_request(2, 1, body)
@@ -287,7 +288,7 @@ def test_elements_of_all_arrays_are_counted():
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_hostile_counts_cost_nothing(case):
+def test_hostile_counts_cost_nothing(case: str) -> None:
     """A number in a frame made us take memory for what is not there."""
     key, version, data = HOSTILE[case]
     tracemalloc.start()
@@ -302,7 +303,7 @@ def test_hostile_counts_cost_nothing(case):
 
 
 @pytest.mark.slow
-def test_20_million_tags_take_no_memory():
+def test_20_million_tags_take_no_memory() -> None:
     """CVE-2026-111115: tags in a flexible header before authentication became 20 million objects."""
     tags = b"\x80\xda\xc4\x09" + b"\x32\x00" * 20_000_000
     header = struct.pack(">hhih", 18, 3, 1, 0) + tags
@@ -320,7 +321,7 @@ def test_20_million_tags_take_no_memory():
             _decoder.skip_tags(bad)
 
 
-def test_errors_are_complete_and_gap_free():
+def test_errors_are_complete_and_gap_free() -> None:
     """A code was missing, moved, or lost its text."""
     assert sorted(Errors) == list(range(-1, 137))
     assert all(e.message.endswith(".") for e in Errors)

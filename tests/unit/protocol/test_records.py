@@ -56,7 +56,7 @@ def plain_records(count: int, value: bytes = b"v" * 100) -> bytes:
     return build_batch([(None, value)] * count)[61:]
 
 
-def test_golden_batch():
+def test_golden_batch() -> None:
     """A field of the batch moved: Kafka's own tools could no longer read what we write."""
     batch = build_batch([Record(b"k", b"v", 1000, (("h", b"x"),))], base_offset=7, producer_id=5, producer_epoch=2,
                         base_sequence=3, leader_epoch=4)  # fmt: skip
@@ -68,7 +68,7 @@ def test_golden_batch():
     assert batch[61:] == bytes.fromhex("18 00 00 00 02 6b 02 76 02 02 68 02 78")
 
 
-def test_header_fields():
+def test_header_fields() -> None:
     """A header property reads another field's bytes."""
     batch = batch_at(build_batch(RECORDS, compression=CompressionType.LZ4, base_offset=2**40, transactional=True,
                                  producer_id=9, producer_epoch=1, base_sequence=0))  # fmt: skip
@@ -82,7 +82,7 @@ def test_header_fields():
     assert len(batch.raw) == batch.size_bytes
 
 
-def test_a_flipped_control_bit_is_damage():
+def test_a_flipped_control_bit_is_damage() -> None:
     """Records vanished without an error: what looked like a control batch was left out before the checksum was read."""
     data = bytearray(build_batch(RECORDS))
     data[22] ^= 0x20
@@ -93,7 +93,7 @@ def test_a_flipped_control_bit_is_damage():
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_records_come_back(codec):
+def test_records_come_back(codec: CompressionType) -> None:
     """A null became empty, a header was lost, or a time was counted from the wrong base."""
     data = build_batch(RECORDS, compression=codec, base_offset=50)
     assert batch_at(data).compression == codec
@@ -101,7 +101,7 @@ def test_records_come_back(codec):
     assert list(iter_records(data)) == want
 
 
-def test_offsets_with_gaps_and_log_append_time():
+def test_offsets_with_gaps_and_log_append_time() -> None:
     """Compaction leaves gaps, which were closed; append time is the batch's, not the record's."""
     records = [Record(b"a", b"1", 5, (), 12), Record(b"b", b"2", 9, (), 17)]
     data = build_batch(records, base_offset=10, log_append_time=True)
@@ -111,7 +111,7 @@ def test_offsets_with_gaps_and_log_append_time():
     assert list(iter_records(builder.build(last_offset_delta=4))) == []
 
 
-def test_control_batch():
+def test_control_batch() -> None:
     """A marker in another layout than Kafka's leaves read-committed consumers waiting."""
     data = build_control_batch(commit=True, producer_id=7, producer_epoch=3, coordinator_epoch=1, timestamp_ms=99)
     batch = batch_at(data)
@@ -123,7 +123,7 @@ def test_control_batch():
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_truncation_is_refused(codec):
+def test_every_truncation_is_refused(codec: CompressionType) -> None:
     """A cut batch was read past its end; run under the address sanitizer this is exact."""
     data = build_batch(RECORDS, compression=codec)
     for end in range(1, len(data)):
@@ -140,7 +140,7 @@ def test_every_truncation_is_refused(codec):
 
 
 @pytest.mark.parametrize("at", range(12, 80))
-def test_every_flipped_bit_is_seen(at):
+def test_every_flipped_bit_is_seen(at: int) -> None:
     """A damaged byte that the checksum covers was served as data."""
     data = bytearray(build_batch(RECORDS))
     data[at] ^= 0x10
@@ -169,7 +169,7 @@ def test_every_flipped_bit_is_seen(at):
         "00",  # not even those
     ],
 )
-def test_damaged_records_are_refused(record):
+def test_damaged_records_are_refused(record: str) -> None:
     """A length inside a record was believed."""
     data = with_payload(0, bytes.fromhex(record), 1)
     with pytest.raises(ProtocolError, match="record"):
@@ -179,7 +179,7 @@ def test_damaged_records_are_refused(record):
 
 
 @pytest.mark.parametrize("count", [-1, 0, 2, 2**31 - 1])
-def test_record_count_must_be_true(count):
+def test_record_count_must_be_true(count: int) -> None:
     """A record count took memory, or hid records."""
     changed = bytearray(build_batch([(b"k", b"v")]))
     changed[57:61] = struct.pack(">i", count)
@@ -195,7 +195,7 @@ def test_record_count_must_be_true(count):
 
 
 @pytest.mark.parametrize("length", [-1, 0, 48, -(2**31)])
-def test_impossible_batch_lengths_are_refused(length):
+def test_impossible_batch_lengths_are_refused(length: int) -> None:
     """A batch length below a header's made the reader stand still or go backwards."""
     data = bytearray(build_batch(RECORDS))
     data[8:12] = struct.pack(">i", length)
@@ -235,7 +235,7 @@ if importlib.util.find_spec("lz4"):
 
 
 @pytest.mark.parametrize("case", PAYLOADS)
-def test_every_way_clients_compress(case):
+def test_every_way_clients_compress(case: str) -> None:
     """A client's own framing of a codec could not be read."""
     codec, compress = PAYLOADS[case]
     data = with_payload(codec, compress(plain_records(5000)), 5000)
@@ -244,7 +244,7 @@ def test_every_way_clients_compress(case):
 
 
 @pytest.mark.parametrize("case", PAYLOADS)
-def test_damaged_compression_is_refused(case):
+def test_damaged_compression_is_refused(case: str) -> None:
     """Compressed bytes that are none raised the library's error, or gave wrong records."""
     codec, compress = PAYLOADS[case]
     payload = compress(plain_records(50))
@@ -254,7 +254,7 @@ def test_damaged_compression_is_refused(case):
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_unknown_codecs_are_refused(codec):
+def test_unknown_codecs_are_refused(codec: int) -> None:
     """An undefined codec was taken for none."""
     with pytest.raises(ProtocolError, match="decompressed"):
         columns(with_payload(codec, plain_records(1), 1))
@@ -262,7 +262,7 @@ def test_unknown_codecs_are_refused(codec):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", PAYLOADS)
-def test_bombs_end_at_the_cap(case):
+def test_bombs_end_at_the_cap(case: str) -> None:
     """A small batch grew to all memory: zstd makes 32,000 bytes of one."""
     codec, compress = PAYLOADS[case]
     bomb = with_payload(codec, compress(bytes(100_000_000)), 1)
@@ -300,7 +300,7 @@ except ProtocolError as error:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="reads the peak of its memory")
 @pytest.mark.parametrize("case", PAYLOADS)
-def test_bombs_take_no_more_memory_than_the_cap(case):
+def test_bombs_take_no_more_memory_than_the_cap(case: str) -> None:
     """The library itself unpacked all 300 MB before it found that they do not fit."""
     codec, compress = PAYLOADS[case]
     bomb = with_payload(codec, compress(bytes(300_000_000)), 1)
@@ -310,21 +310,21 @@ def test_bombs_take_no_more_memory_than_the_cap(case):
     assert int(grown) < 40_000_000  # the cap, the library's own windows, and the room of one step
 
 
-def test_snappy_block_may_not_claim_what_it_cannot_hold():
+def test_snappy_block_may_not_claim_what_it_cannot_hold() -> None:
     """Ten bytes of snappy claimed 4 GiB, and got them."""
     for claim in (b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff\xff\xff"):
         with pytest.raises(ProtocolError):
             columns(with_payload(2, claim + b"\x00" * 5, 1))
 
 
-def test_cap_holds_over_all_batches():
+def test_cap_holds_over_all_batches() -> None:
     """Many batches, each below the cap, together passed it."""
     data = build_batch([(None, bytes(1000))] * 100, compression=CompressionType.ZSTD) * 20
     with pytest.raises(ProtocolError, match="uncompressed"):
         columns(data, cap_bytes=1_000_000)
 
 
-def test_columns_are_buffers():
+def test_columns_are_buffers() -> None:
     """A column could be written to, or numpy had to copy it."""
     numpy = pytest.importorskip("numpy")
     got = columns(build_batch(RECORDS, base_offset=4) + build_batch(RECORDS, base_offset=7))
@@ -349,14 +349,14 @@ def test_columns_are_buffers():
     assert numpy.asarray(empty.offsets).size == 0
 
 
-def test_columns_from_an_offset():
+def test_columns_from_an_offset() -> None:
     """A fetch answer begins before the offset asked for; those records were handed out again."""
     data = build_batch(RECORDS, base_offset=4, compression=CompressionType.GZIP)
     assert columns(data, min_offset=6).offsets.tolist() == [6]
     assert columns(data, min_offset=6).header_offsets.tolist() == [0, 0]
 
 
-def test_builder_refuses_wrong_arguments_and_goes_on():
+def test_builder_refuses_wrong_arguments_and_goes_on() -> None:
     """A refused record left half of itself in the batch."""
     builder = RecordBatchBuilder()
     builder.append(b"a", b"1", 5)
@@ -378,7 +378,7 @@ def test_builder_refuses_wrong_arguments_and_goes_on():
         builder.build(0)
 
 
-def test_what_we_compress_java_can_read():
+def test_what_we_compress_java_can_read() -> None:
     """LZ4 blocks that lean on earlier ones, which cramjam writes by default, stop Java's reader."""
     data = build_batch([(None, b"x" * 1000)] * 1000, compression=CompressionType.LZ4)
     assert data[61:65] == b"\x04\x22\x4d\x18"
@@ -387,7 +387,7 @@ def test_what_we_compress_java_can_read():
     assert data[61:77] == b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 
 
-def test_compression_names():
+def test_compression_names() -> None:
     """A config value selected another codec."""
     assert [CompressionType.of_config_name(c.config_name) for c in CODECS] == CODECS
     assert CompressionType.of_config_name("none") is CompressionType.NONE

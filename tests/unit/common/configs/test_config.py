@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kbroker.common.configs.config import (
@@ -52,18 +54,18 @@ KAFKA_TOPIC_DEFAULTS = {
 }
 
 
-def test_topic_keys_are_kafkas():
+def test_topic_keys_are_kafkas() -> None:
     """A topic has exactly Kafka 4.3's keys, and its defaults follow from the broker's."""
     assert {name: to_text(value) for name, value in BrokerConfig().topic_configs({}).items()} == KAFKA_TOPIC_DEFAULTS
 
 
-def test_table_defaults_pass_their_own_validators():
+def test_table_defaults_pass_their_own_validators() -> None:
     """No key has a default that the key itself would refuse."""
     for key in (*BROKER_TABLE.values(), *TOPIC_TABLE.values()):
         assert key.parse(to_text(key.default)) == key.default, key.name
 
 
-def test_every_synonym_is_a_broker_key():
+def test_every_synonym_is_a_broker_key() -> None:
     """The broker key behind each topic key exists."""
     assert {key.synonym for key in TOPIC_TABLE.values()} - set(BROKER_TABLE) == {None}
 
@@ -97,14 +99,14 @@ def test_every_synonym_is_a_broker_key():
         ("no.such.key", "1", "Unknown topic config name: no.such.key"),
     ],
 )
-def test_bad_topic_value(key, value, text):
+def test_bad_topic_value(key: str, value: str, text: str) -> None:
     """A topic value that cannot be is refused in Kafka's words."""
     with pytest.raises(ConfigError) as caught:
         validate_topic_configs({key: value})
     assert text == str(caught.value)
 
 
-def test_compaction_lags_that_contradict_each_other():
+def test_compaction_lags_that_contradict_each_other() -> None:
     """The shortest lag of compaction above the longest one is refused in Kafka's words."""
     with pytest.raises(ConfigError) as caught:
         validate_topic_configs({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
@@ -112,7 +114,7 @@ def test_compaction_lags_that_contradict_each_other():
     validate_topic_configs({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"})
 
 
-def test_bad_value_names_key_value_and_what_is_allowed():
+def test_bad_value_names_key_value_and_what_is_allowed() -> None:
     """A broker that cannot start says which key, which value, and what would be right."""
     with pytest.raises(ConfigError) as caught:
         BrokerConfig({"num.io.threads": "0"})
@@ -122,25 +124,25 @@ def test_bad_value_names_key_value_and_what_is_allowed():
     )
 
 
-def test_unknown_keys_are_kept_for_a_warning():
+def test_unknown_keys_are_kept_for_a_warning() -> None:
     """An unknown key does not stop the broker, nor is it lost."""
     assert BrokerConfig({"no.such.key": "1", "num.partitions": "4"}).unknown == {"no.such.key": "1"}
 
 
 @pytest.mark.parametrize("value", ["1", "104857599"])
-def test_queued_bytes_must_hold_one_request(value):
+def test_queued_bytes_must_hold_one_request(value: str) -> None:
     """A pool too small for the largest request would block for ever."""
     with pytest.raises(ConfigError, match=r"socket\.request\.max\.bytes"):
         BrokerConfig({"queued.max.request.bytes": value})
 
 
 @pytest.mark.parametrize("value", ["-1", "0", "104857600"])
-def test_queued_bytes_unlimited_or_large_enough(value):
+def test_queued_bytes_unlimited_or_large_enough(value: str) -> None:
     """No limit, or at least one largest request."""
     assert BrokerConfig({"queued.max.request.bytes": value}).integer("queued.max.request.bytes") == int(value)
 
 
-def test_later_sources_win(tmp_path):
+def test_later_sources_win(tmp_path: Path) -> None:
     """--set wins over the environment, which wins over the file."""
     path = tmp_path / "server.properties"
     path.write_text("num.partitions=2\nnum.io.threads=3\nlog.dirs=/from/file\n")
@@ -153,7 +155,7 @@ def test_later_sources_win(tmp_path):
     ) == (2, 4, "/from/set")
 
 
-def test_environment_names():
+def test_environment_names() -> None:
     """Kafka's images, ours, and our own keys; what is no setting is left alone."""
     environ = {
         "KAFKA_LOG_DIRS": "a",
@@ -174,7 +176,7 @@ def test_environment_names():
     }
 
 
-def test_properties_file():
+def test_properties_file() -> None:
     """Comments, separators, continued lines and escapes as Java reads them."""
     text = "# a\n! b\n a.b = 1 \nc:2\nd 3\ne=x,\\\n   y\nf=a\\tb\\u0041\nempty=\n\nlast=\\\\"
     found = parse_properties(text)
@@ -190,7 +192,7 @@ def test_properties_file():
 
 
 @pytest.mark.parametrize("key", ["kbroker.request.log.sampling", "log.cleaner.min.cleanable.ratio"])
-def test_a_share_that_is_no_number_is_refused_with_its_name(key):
+def test_a_share_that_is_no_number_is_refused_with_its_name(key: str) -> None:
     """NaN is neither below nor above a limit."""
     with pytest.raises(ConfigError) as refused:
         BrokerConfig({key: "nan"})
@@ -199,13 +201,13 @@ def test_a_share_that_is_no_number_is_refused_with_its_name(key):
 
 
 @pytest.mark.parametrize("word", ["num.partitions", "=1", ""])
-def test_set_needs_key_and_value(word):
+def test_set_needs_key_and_value(word: str) -> None:
     """A --set without key=value is refused, not guessed at."""
     with pytest.raises(ConfigError, match="key=value"):
         BrokerConfig.load(overrides=[word])
 
 
-def test_retention_falls_back_from_ms_to_minutes_to_hours():
+def test_retention_falls_back_from_ms_to_minutes_to_hours() -> None:
     """The finer unit wins wherever it is set."""
     assert BrokerConfig({"log.retention.hours": 2}).topic_default("retention.ms") == 7_200_000
     assert BrokerConfig({"log.retention.hours": 2, "log.retention.minutes": 1}).topic_default("retention.ms") == 60_000
@@ -213,7 +215,7 @@ def test_retention_falls_back_from_ms_to_minutes_to_hours():
     assert BrokerConfig({"log.retention.hours": -1}).topic_default("retention.ms") == -1
 
 
-def test_dynamic_values_win_and_name_their_source():
+def test_dynamic_values_win_and_name_their_source() -> None:
     """This broker's value, then the default of all brokers, then the file, then the table."""
     config = BrokerConfig({"message.max.bytes": 300})
     config.set_dynamic({"message.max.bytes": "100"}, {"message.max.bytes": "200", "gone.key": "1"})
@@ -226,12 +228,12 @@ def test_dynamic_values_win_and_name_their_source():
     ]
 
 
-def test_default_listener_is_local():
+def test_default_listener_is_local() -> None:
     """Nothing but this machine can reach a broker nobody configured."""
     assert BrokerConfig().listeners == [Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092)]
 
 
-def test_listeners_with_names_of_their_own():
+def test_listeners_with_names_of_their_own() -> None:
     """Several listeners, IPv6 in brackets, one advertised elsewhere."""
     config = BrokerConfig(
         {
@@ -264,21 +266,21 @@ def test_listeners_with_names_of_their_own():
         ({"transaction.state.log.segment.bytes": "1000"}, "at least 1048576"),
     ],
 )
-def test_settings_that_cannot_work(values, text):
+def test_settings_that_cannot_work(values: dict[str, str], text: str) -> None:
     """What the broker could not do is refused at start."""
     with pytest.raises(ConfigError, match=text):
         BrokerConfig(values)
 
 
 @pytest.mark.parametrize("values", [{"node.id": 7}, {"broker.id": 7}, {"broker.id": 3, "node.id": 7}])
-def test_broker_id_is_described_as_node_id(values):
+def test_broker_id_is_described_as_node_id(values: dict[str, int]) -> None:
     """Each of the two names shows the number of the other."""
     config = BrokerConfig(values)
     assert (config.value("node.id"), config.value("broker.id")) == (7, 7)
     assert config.sources("broker.id") == [(ConfigSource.STATIC_BROKER_CONFIG, 7), (ConfigSource.DEFAULT_CONFIG, -1)]
 
 
-def test_broker_id_is_the_old_name_of_node_id():
+def test_broker_id_is_the_old_name_of_node_id() -> None:
     """An old file keeps its number; the new key wins."""
     assert (
         BrokerConfig({"broker.id": 7}).node_id,

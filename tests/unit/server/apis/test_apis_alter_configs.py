@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.server.configs.dynamic_configs import DynamicConfigs
-from tests.support.server import make_bench
+from tests.support.server import Bench, make_bench
 from tests.unit.server.apis.test_apis_configs import chain, describe
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
-def step(bench, kind, name, *changes, validate=False, version=1):
+def step(bench: Bench, kind: int, name: str, *changes, validate=False, version=1) -> tuple[int, str] | tuple[int, None]:
     """(code, message) of one resource of IncrementalAlterConfigs."""
     rows = [{"Name": key, "ConfigOperation": operation, "Value": value} for key, operation, value in changes]
     body = {"Resources": [{"ResourceType": kind, "ResourceName": name, "Configs": rows}], "ValidateOnly": validate}
@@ -24,7 +25,9 @@ def step(bench, kind, name, *changes, validate=False, version=1):
     return response["ErrorCode"], response["ErrorMessage"]
 
 
-def alter(bench, kind, name, configs, validate=False, version=2):
+def alter(
+    bench: Bench, kind: int, name: str, configs: list[Any | tuple[str, str]], validate: bool = False, version: int = 2
+) -> tuple[int, str] | tuple[int, None]:
     """(code, message) of one resource of AlterConfigs."""
     rows = [{"Name": key, "Value": value} for key, value in configs]
     body = {"Resources": [{"ResourceType": kind, "ResourceName": name, "Configs": rows}], "ValidateOnly": validate}
@@ -32,11 +35,11 @@ def alter(bench, kind, name, configs, validate=False, version=2):
     return response["ErrorCode"], response["ErrorMessage"]
 
 
-def configs_of(bench, name):
+def configs_of(bench: Bench, name: str) -> dict[str, str]:
     return dict(bench.ctx.topics.get(name).configs)
 
 
-def test_a_topic_changes_at_once_and_for_good():
+def test_a_topic_changes_at_once_and_for_good() -> None:
     """The view, the open logs, the store and the published table have the new values when the response leaves."""
     bench = make_bench()
     bench.create("t", 2, segment_bytes="2000000")
@@ -51,7 +54,7 @@ def test_a_topic_changes_at_once_and_for_good():
     assert chain(rows["retention.ms"]) == [("retention.ms", "5000", 1)]
 
 
-def test_validate_only_changes_nothing():
+def test_validate_only_changes_nothing() -> None:
     """The same checks, and everything as it was."""
     bench = make_bench()
     bench.create("t", retention_ms="7")
@@ -64,7 +67,7 @@ def test_validate_only_changes_nothing():
     assert step(bench, TOPIC, "t", ("retention.ms", SET, "never"), validate=True)[0] == 40
 
 
-def test_alter_replaces_what_was_set():
+def test_alter_replaces_what_was_set() -> None:
     """AlterConfigs gives a resource exactly the configs it names."""
     bench = make_bench()
     bench.create("t", retention_ms="1000", segment_bytes="2000000")
@@ -90,7 +93,9 @@ def test_alter_replaces_what_was_set():
         ([("retention.ms", SUBTRACT, "1")], 40, "Can't SUBTRACT to key retention.ms because its type is not LIST."),
     ],
 )  # fmt: skip
-def test_refused_changes_of_a_topic(changes, code, message):
+def test_refused_changes_of_a_topic(
+    changes: list[tuple[str, int, str] | tuple[str, int, None]], code: int, message: str | None
+) -> None:
     """Kafka's code and words, and the good changes beside the bad one are not made either."""
     bench = make_bench()
     bench.create("t", retention_ms="7")
@@ -111,14 +116,14 @@ def test_refused_changes_of_a_topic(changes, code, message):
         (BROKER, "one", 42, "Node id must be an integer, but it is: one"),
     ],
 )  # fmt: skip
-def test_refused_resources(kind, name, code, message):
+def test_refused_resources(kind: int, name: str, code: int, message: str) -> None:
     """Kafka's code and words for what is not there, from both APIs."""
     bench = make_bench()
     assert step(bench, kind, name, ("retention.ms", SET, "1")) == (code, message)
     assert alter(bench, kind, name, [("retention.ms", "1")]) == (code, message)
 
 
-def test_a_resource_twice():
+def test_a_resource_twice() -> None:
     """Each of the two gets INVALID_REQUEST, nothing is changed; a third resource of the request is."""
     bench = make_bench()
     bench.create("t")
@@ -130,7 +135,7 @@ def test_a_resource_twice():
     assert (configs_of(bench, "t"), configs_of(bench, "u")) == ({}, {"retention.ms": "1"})
 
 
-def test_lists_grow_and_shrink():
+def test_lists_grow_and_shrink() -> None:
     """Append begins with the default and adds each word once; subtract may leave an empty list."""
     bench = make_bench()
     bench.create("t")
@@ -148,7 +153,7 @@ def test_lists_grow_and_shrink():
     assert configs_of(bench, "t")["cleanup.policy"] == "delete"
 
 
-def test_broker_configs_win_in_order_and_reach_the_topics():
+def test_broker_configs_win_in_order_and_reach_the_topics() -> None:
     """Broker over cluster default over file over default; topics that set nothing follow each step at once."""
     bench = make_bench(message_max_bytes="900")
     bench.create("t")
@@ -191,7 +196,7 @@ def test_broker_configs_win_in_order_and_reach_the_topics():
         ("1", "no.such.key", "1", 0, None),
     ],
 )  # fmt: skip
-def test_refused_broker_configs(name, key, value, code, message):
+def test_refused_broker_configs(name: str, key: str, value: str, code: int, message: str | None) -> None:
     """Kafka's code and words; a key nobody knows is taken, as Kafka does, and changes nothing."""
     bench = make_bench(num_network_threads=3)
     told = []
@@ -202,7 +207,7 @@ def test_refused_broker_configs(name, key, value, code, message):
     assert told == ([] if code else [frozenset()])
 
 
-def test_append_to_a_broker_config_that_is_no_list():
+def test_append_to_a_broker_config_that_is_no_list() -> None:
     """INVALID_CONFIG in the words Kafka has for brokers."""
     bench = make_bench()
     assert step(bench, BROKER, "1", ("message.max.bytes", APPEND, "1")) == (
@@ -212,7 +217,7 @@ def test_append_to_a_broker_config_that_is_no_list():
     assert step(bench, BROKER, "1", ("no.such.key", SUBTRACT, "1")) == (40, "Unknown config name: no.such.key")
 
 
-def test_hooks_hear_what_changed():
+def test_hooks_hear_what_changed() -> None:
     """Parts that follow the configuration are told the names whose value in force is another now."""
     bench = make_bench()
     told = []
@@ -224,7 +229,7 @@ def test_hooks_hear_what_changed():
     assert bench.ctx.config.integer("max.connections") == 10
 
 
-def test_group_configs():
+def test_group_configs() -> None:
     """Stored, described with source 8, bounded as Kafka bounds them."""
     bench = make_bench()
     key = "consumer.session.timeout.ms"
@@ -242,7 +247,7 @@ def test_group_configs():
     assert describe(bench, GROUP, "")[:2] == (42, "Group name must not be empty")
 
 
-def test_client_metrics_configs():
+def test_client_metrics_configs() -> None:
     """A subscription is stored and described with source 7."""
     bench = make_bench()
     assert step(bench, CLIENT_METRICS, "m", ("metrics", SET, "a,b"), ("interval.ms", SET, "100")) == (0, None)
@@ -253,7 +258,7 @@ def test_client_metrics_configs():
     assert step(bench, CLIENT_METRICS, "m", ("interval.ms", SET, "99"))[0] == 42
 
 
-def test_loggers():
+def test_loggers() -> None:
     """Levels of our loggers change at run time; what is no logger or no level is refused, and nothing changes then."""
     bench = make_bench()
     logger = logging.getLogger("kbroker.server.configs.dynamic_configs")
@@ -274,7 +279,7 @@ def test_loggers():
         logger.setLevel(logging.NOTSET)
 
 
-def test_list_config_resources():
+def test_list_config_resources() -> None:
     """v0 lists subscriptions; v1 the kinds asked for, every kind when none is; an unknown kind is error 35."""
     bench = make_bench()
     bench.create("t")
@@ -293,7 +298,7 @@ def test_list_config_resources():
 
 
 @pytest.mark.parametrize(("kind", "key"), [(GROUP, "consumer.session.timeout.ms"), (CLIENT_METRICS, "interval.ms")])
-def test_names_that_are_no_utf_8(kind, key):
+def test_names_that_are_no_utf_8(kind: int, key: str) -> None:
     """They are stored as Java would read them, and found again by the same bytes; the broker meets no error."""
     bench = make_bench()
     name = b"g\xff".decode("utf-8", "surrogateescape")
@@ -309,7 +314,7 @@ def test_names_that_are_no_utf_8(kind, key):
     assert step(bench, BROKER, "1", ("x" + name, SET, "v" + name))[0] != -1
 
 
-def test_unknown_broker_configs_are_kept_and_hidden():
+def test_unknown_broker_configs_are_kept_and_hidden() -> None:
     """They are shown as Kafka shows them: no value, sensitive, of no type; what they were set to is not stored."""
     bench = make_bench()
     for name, source in (("1", 2), ("", 3)):
@@ -328,7 +333,7 @@ def test_unknown_broker_configs_are_kept_and_hidden():
      "listener.name.sasl_ssl.plain.sasl.jaas.config", "listener.name.nosuch.ssl.key.password", "authorizer.class.name",
      "listener.name.plaintext.ssl.keystore.location", "delegation.token.secret.key"],
 )  # fmt: skip
-def test_no_secret_and_nothing_without_effect_is_stored(name):
+def test_no_secret_and_nothing_without_effect_is_stored(name: str) -> None:
     """What counts at start only is refused: a password would lie in the metadata file for nothing."""
     bench = make_bench()
     code, message = step(bench, BROKER, "1", (name, SET, "hunter2"))
@@ -337,7 +342,7 @@ def test_no_secret_and_nothing_without_effect_is_stored(name):
     assert step(bench, BROKER, "1", (name, DELETE, None)) == (0, None)
 
 
-def test_secrets_of_earlier_versions_are_forgotten():
+def test_secrets_of_earlier_versions_are_forgotten() -> None:
     """They were stored as they came; a start drops them and keeps what counts."""
     bench = make_bench()
     old = {"ssl.keystore.password": "hunter2", "nosuch.secret": "hunter2", "message.max.bytes": "99"}
@@ -346,7 +351,7 @@ def test_secrets_of_earlier_versions_are_forgotten():
     assert bench.ctx.store.configs("broker", "1") == {"nosuch.secret": "", "message.max.bytes": "99"}
 
 
-def test_rates_of_replication_are_numbers():
+def test_rates_of_replication_are_numbers() -> None:
     """They change nothing with one broker, but are checked, and shown once they are set."""
     bench = make_bench()
     name = "follower.replication.throttled.rate"
@@ -358,7 +363,7 @@ def test_rates_of_replication_are_numbers():
     assert (row["Value"], row["ReadOnly"], row["ConfigType"], chain(row)) == ("7", False, 5, [(name, "7", 2)])
 
 
-def test_default_configs_stand_alone():
+def test_default_configs_stand_alone() -> None:
     """The configs of all brokers are shown as they were typed, without the values behind them."""
     bench = make_bench(message_max_bytes=99)
     assert step(bench, BROKER, "", ("message.max.bytes", SET, " +5 ")) == (0, None)

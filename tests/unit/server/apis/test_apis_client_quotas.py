@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -12,34 +13,43 @@ from kbroker.server.apis import api48_describe_client_quotas, api49_alter_client
 from kbroker.server.context import RequestContext
 from kbroker.server.quota.entity_store import QuotaEntityStore
 from kbroker.server.quota.service import QuotaService
-from tests.support.server import make_bench
+from tests.support.server import Bench, make_bench
 
 EXACT, DEFAULT, ANY = 0, 1, 2
 versions = pytest.mark.parametrize("version", [0, 1])
 
 
-def entity(**names):
+def entity(**names) -> list[dict[str, str | None]]:
     return [{"EntityType": kind.replace("_", "-"), "EntityName": name} for kind, name in names.items()]
 
 
-def entry(parts, *ops):
+def entry(
+    parts: list[dict[str, str] | dict[str, str | None] | Any], *ops
+) -> dict[
+    str,
+    list[dict[str, str | None] | dict[str, str | float | bool]]
+    | list[dict[str, str] | dict[str, str | None] | dict[str, str | float | bool]]
+    | list[Any | dict[str, str | float | bool]]
+    | list[dict[str, str] | dict[str, str | float | bool]]
+    | list[dict[str, str] | Any],
+]:
     """An op's value None removes the key."""
     rows = [{"Key": key, "Value": value or 0.0, "Remove": value is None} for key, value in ops]
     return {"Entity": parts, "Ops": rows}
 
 
-def alter(bench, version, *entries, validate=False):
+def alter(bench: Bench, version: int, *entries, validate=False) -> list[Any]:
     response = bench.ask("AlterClientQuotas", version, {"Entries": list(entries), "ValidateOnly": validate})
     assert response["ThrottleTimeMs"] == 0
     return [(row["ErrorCode"], row["ErrorMessage"], row["Entity"]) for row in response["Entries"]]
 
 
-def describe(bench, version, *components, strict=False):
+def describe(bench: Bench, version: int, *components, strict=False) -> dict[str, Any]:
     rows = [{"EntityType": kind, "MatchType": how, "Match": name} for kind, how, name in components]
     return bench.ask("DescribeClientQuotas", version, {"Components": rows, "Strict": strict})
 
 
-def found(bench, version, *components, strict=False):
+def found(bench: Bench, version: int, *components, strict=False) -> list[Any | int]:
     """The first value of each entity that matches: the row of EIGHT it came from."""
     response = describe(bench, version, *components, strict=strict)
     assert (response["ErrorCode"], response["ErrorMessage"]) == (0, "")
@@ -47,7 +57,7 @@ def found(bench, version, *components, strict=False):
 
 
 @versions
-def test_set_describe_change_remove(version):
+def test_set_describe_change_remove(version: int) -> None:
     """A quota is there when the response is, and gone when it was removed; keys come in order."""
     bench = make_bench()
     alice = entity(user="alice")
@@ -90,7 +100,7 @@ EIGHT = (
 
 
 @versions
-def test_every_entity_through_every_match(version):
+def test_every_entity_through_every_match(version: int) -> None:
     """Exact, default and any; strict leaves out entities with other parts; no component asks for all, strictly none."""
     bench = make_bench()
     rows = [entry(entity(**names), ("request_percentage", float(n))) for n, names in enumerate(EIGHT, 1)]
@@ -139,14 +149,16 @@ def test_every_entity_through_every_match(version):
         ([("", EXACT, "a")], 42, "Invalid empty entity type."),
     ],
 )  # fmt: skip
-def test_bad_questions(version, components, code, text):
+def test_bad_questions(
+    version: int, components: list[tuple[str, int, None] | tuple[str, int, str]], code: int, text: str
+) -> None:
     """Kafka's codes and words, and no entries at all."""
     response = describe(make_bench(), version, *components)
     assert (response["ErrorCode"], response["ErrorMessage"], response["Entries"]) == (code, text, None)
 
 
 @versions
-def test_a_bad_entry_does_not_hurt_a_good_one(version):
+def test_a_bad_entry_does_not_hurt_a_good_one(version: int) -> None:
     """Each entity has its own response; the bad one is refused whole."""
     bench = make_bench()
     good, bad = entity(user="good"), entity(user="bad")
@@ -162,7 +174,7 @@ def test_a_bad_entry_does_not_hurt_a_good_one(version):
 
 
 @versions
-def test_a_client_stands_before_its_user(version):
+def test_a_client_stands_before_its_user(version: int) -> None:
     """The parts of an entity are in the order of Kafka's responses, whatever the order of the request."""
     bench = make_bench()
     entity = [{"EntityType": "user", "EntityName": "u"}, {"EntityType": "client-id", "EntityName": None}]
@@ -174,7 +186,7 @@ def test_a_client_stands_before_its_user(version):
 
 
 @versions
-def test_odd_requests(version):
+def test_odd_requests(version: int) -> None:
     """No entries, no operations, one type twice (the last name counts), one entity twice, NaN on the wire."""
     bench = make_bench()
     rate = ("producer_byte_rate", 100.0)
@@ -195,7 +207,7 @@ def test_odd_requests(version):
     assert alter(bench, version, zero)[0][:2] == (42, "Quota producer_byte_rate must be greater than 0")
 
 
-def test_names_that_need_escaping():
+def test_names_that_need_escaping() -> None:
     """A name is what the client sent, whatever is in it; bytes that are no text are stored as Java reads them."""
     bench = make_bench()
     for name in ("*", "a b", "%41", "a:b", "<default>", "CN=a,O=b", "漢🙂"):
@@ -208,7 +220,7 @@ def test_names_that_need_escaping():
     ]
 
 
-def test_failures_have_the_form_of_responses():
+def test_failures_have_the_form_of_responses() -> None:
     """What fails as a whole is answered with its code, for each entity once."""
     request = RequestContext(49, 1)
     row = entry(entity(user="u"), ("producer_byte_rate", 1.0))
@@ -221,7 +233,7 @@ def test_failures_have_the_form_of_responses():
 # ---------------------------------------------------------------- in force
 
 
-def test_every_kind_of_entity_reaches_its_manager():
+def test_every_kind_of_entity_reaches_its_manager() -> None:
     """Each of the eight levels, set by the request, is what the manager resolves; removed, the next one is."""
     bench = make_bench()
     service = QuotaService(bench.ctx.config, VirtualClock())
@@ -238,7 +250,7 @@ def test_every_kind_of_entity_reaches_its_manager():
     assert not managers.produce.is_enabled
 
 
-def test_names_reach_the_managers_as_they_are():
+def test_names_reach_the_managers_as_they_are() -> None:
     """A user whose name needs escaping is limited under its real name; no entity of an address is anybody's client."""
     bench = make_bench()
     service = QuotaService(bench.ctx.config, VirtualClock())
@@ -251,7 +263,7 @@ def test_names_reach_the_managers_as_they_are():
     alter(bench, 1, entry(entity(ip="127.0.0.1"), ("connection_creation_rate", 9.0)))
 
 
-def test_a_restart_puts_everything_in_force_again():
+def test_a_restart_puts_everything_in_force_again() -> None:
     """What is remembered is told to managers that were made later."""
     bench = make_bench()
     alter(bench, 1, entry(entity(user="u", client_id=None), ("controller_mutation_rate", 0.5)))

@@ -82,7 +82,7 @@ def pages_in_use(file: Path) -> int:
     return int(count - free)
 
 
-def test_a_flipped_bit_is_refused_or_harmless(filled, tmp_path, soak):
+def test_a_flipped_bit_is_refused_or_harmless(filled: Path, tmp_path: Path, soak: bool) -> None:
     """Flips over all pages: each is refused with the file's name, or all that is read is the same."""
     sound = MetadataStore(filled, 1)
     expected = content(sound)
@@ -133,7 +133,9 @@ def test_a_flipped_bit_is_refused_or_harmless(filled, tmp_path, soak):
         ("PRAGMA user_version=0", "it has tables, but no schema version"),
     ],
 )  # fmt: skip
-def test_a_row_that_was_changed_behind_our_back_is_named(filled, tmp_path, statement, told):
+def test_a_row_that_was_changed_behind_our_back_is_named(
+    filled: Path, tmp_path: Path, statement: str, told: str
+) -> None:
     """The text names file, table and row, and the way out."""
     file = damaged_copy(filled, tmp_path)
     db = sqlite3.connect(file)
@@ -146,13 +148,13 @@ def test_a_row_that_was_changed_behind_our_back_is_named(filled, tmp_path, state
     assert f"'kbroker log recover-metadata {tmp_path}'" in str(caught.value)
 
 
-def test_checksums_tell_types_and_tables_apart():
+def test_checksums_tell_types_and_tables_apart() -> None:
     """The text '1' is not the number 1, and a row of one table is none of another."""
     sums = [row_checksum("t", row) for row in ((1,), ("1",), (b"1",), (1.0,), ("1", ""), ("", "1"), (-1,))]
     assert len({*sums, row_checksum("u", (1,))}) == 8
 
 
-def test_a_file_without_checksums_is_brought_up_to_date(tmp_path):
+def test_a_file_without_checksums_is_brought_up_to_date(tmp_path: Path) -> None:
     """What the version before had is kept, and from then on it is checked."""
     db = sqlite3.connect(tmp_path / FILE_NAME)
     db.executescript(NEW_FILE + MIGRATIONS[0] + MIGRATIONS[1])
@@ -176,7 +178,7 @@ def test_a_file_without_checksums_is_brought_up_to_date(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["delete", "wal"])
-def test_a_file_of_another_journal_mode_is_taken_over(filled, tmp_path, mode):
+def test_a_file_of_another_journal_mode_is_taken_over(filled: Path, tmp_path: Path, mode: str) -> None:
     """What an older kbroker or another program set does not stay."""
     file = damaged_copy(filled, tmp_path)
     db = sqlite3.connect(file)

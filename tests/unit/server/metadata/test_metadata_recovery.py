@@ -76,7 +76,7 @@ def damage(folder: Path, what: bytes, instead: bytes) -> None:
 
 
 @pytest.mark.parametrize("state", ["missing", "empty"])
-def test_a_lost_file_beside_partitions_is_refused(folder, state):
+def test_a_lost_file_beside_partitions_is_refused(folder: Path, state: str) -> None:
     """An empty cluster would put the folders of topics made again aside; the text says what to do; nothing is made."""
     lose(folder)
     if state == "empty":
@@ -92,14 +92,14 @@ def test_a_lost_file_beside_partitions_is_refused(folder, state):
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
-def test_a_folder_without_partitions_is_a_new_one(tmp_path):
+def test_a_folder_without_partitions_is_a_new_one(tmp_path: Path) -> None:
     """The first start may have ended before the file was written; other folders are no partitions."""
     (tmp_path / "backup-2024").mkdir()
     (tmp_path / FILE_NAME).write_bytes(b"")
     MetadataStore(tmp_path, 1).close()
 
 
-def test_topics_come_back_from_their_folders(folder):
+def test_topics_come_back_from_their_folders(folder: Path) -> None:
     """Names, ids and partitions; compaction where it ran; nothing is removed by retention; what is lost is said."""
     lose(folder)
     found = recover(folder)
@@ -118,7 +118,7 @@ def test_topics_come_back_from_their_folders(folder):
     assert sorted(path.name for path in folder.iterdir() if "recover" in path.name) == []
 
 
-def test_what_a_damaged_file_still_has_is_kept(folder):
+def test_what_a_damaged_file_still_has_is_kept(folder: Path) -> None:
     """Rows with the right checksum come back, the damaged ones do not; the file is put aside."""
     damage(folder, b"consumer.session.timeout.ms45000", b"consumer.session.timeout.ms45001")
     with pytest.raises(MetadataError, match="table configs"):
@@ -138,7 +138,7 @@ def test_what_a_damaged_file_still_has_is_kept(folder):
     store.close()
 
 
-def test_a_file_that_is_no_database_is_put_aside(folder):
+def test_a_file_that_is_no_database_is_put_aside(folder: Path) -> None:
     """Nothing of it can be read; the second damaged file does not overwrite the first."""
     for number in ("", "-2"):
         (folder / FILE_NAME).write_bytes(b"no database at all, however long" * 200)
@@ -148,7 +148,7 @@ def test_a_file_that_is_no_database_is_put_aside(folder):
         MetadataStore(folder, 3).close()
 
 
-def test_a_whole_file_is_left_alone(folder):
+def test_a_whole_file_is_left_alone(folder: Path) -> None:
     """There is nothing to recover, and nothing is changed."""
     before = (folder / FILE_NAME).read_bytes()
     with pytest.raises(RecoveryError, match="is whole: there is nothing to recover"):
@@ -156,7 +156,7 @@ def test_a_whole_file_is_left_alone(folder):
     assert (folder / FILE_NAME).read_bytes() == before
 
 
-def test_an_id_that_no_folder_tells(folder):
+def test_an_id_that_no_folder_tells(folder: Path) -> None:
     """A power cut may leave it empty: other partitions know it, else the topic has a new one, and that is said."""
     lose(folder)
     (folder / "orders-0" / "partition.metadata").write_bytes(b"")
@@ -170,7 +170,7 @@ def test_an_id_that_no_folder_tells(folder):
     assert "no folder of topic __consumer_offsets has its topic id: a new id was made" in found.notes
 
 
-def test_missing_partitions_are_told(folder):
+def test_missing_partitions_are_told(folder: Path) -> None:
     """A hole is filled with an empty partition, and said."""
     lose(folder)
     shutil.rmtree(folder / "orders-1")
@@ -184,7 +184,7 @@ def make_partition(folder: Path, name: str, topic_id: uuid.UUID) -> None:
     checkpoints.write_partition_metadata(folder / name, topic_id)
 
 
-def test_folders_of_two_topics_of_one_name_are_refused(folder):
+def test_folders_of_two_topics_of_one_name_are_refused(folder: Path) -> None:
     """Nobody but people can say which is the right one; nothing is made."""
     lose(folder)
     make_partition(folder, "orders-3", uuid.UUID(int=8))
@@ -197,7 +197,7 @@ def test_folders_of_two_topics_of_one_name_are_refused(folder):
     assert not (folder / FILE_NAME).exists()
 
 
-def test_a_folder_that_is_no_partition_makes_no_million_of_them(folder):
+def test_a_folder_that_is_no_partition_makes_no_million_of_them(folder: Path) -> None:
     """A number far behind all others is a mistake in a name."""
     lose(folder)
     make_partition(folder, "orders-20240101", ORDERS)
@@ -205,7 +205,7 @@ def test_a_folder_that_is_no_partition_makes_no_million_of_them(folder):
         recover(folder)
 
 
-def test_the_owner_must_be_known(folder):
+def test_the_owner_must_be_known(folder: Path) -> None:
     """meta.properties says whose folder it is; without it people must."""
     lose(folder)
     with pytest.raises(RecoveryError, match="belongs to node 3, not to node 4"):
@@ -217,7 +217,7 @@ def test_the_owner_must_be_known(folder):
     MetadataStore(folder, 3).close()
 
 
-def test_folders_of_apache_kafka_can_be_taken_over(folder):
+def test_folders_of_apache_kafka_can_be_taken_over(folder: Path) -> None:
     """Its controller's own log is no topic."""
     lose(folder)
     make_partition(folder, "__cluster_metadata-0", uuid.UUID(int=1))
@@ -229,7 +229,7 @@ def run(*args: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_the_command_says_what_was_made_and_what_is_lost(folder):
+def test_the_command_says_what_was_made_and_what_is_lost(folder: Path) -> None:
     """A table of topics, what people should look at, and what could not be recovered; one line when it is refused."""
     lose(folder)
     status, said = run(str(folder))
@@ -249,7 +249,7 @@ def test_the_command_says_what_was_made_and_what_is_lost(folder):
     assert {"topic": "orders", "partitions": 3, "id": uuid_to_text(ORDERS)} in document["topics"]
 
 
-def test_verify_looks_at_the_metadata_too(folder):
+def test_verify_looks_at_the_metadata_too(folder: Path) -> None:
     """Damage is told with exit code 3, in JSON as well; the file is not touched, and a running broker's not judged."""
 
     def verify(*options: str) -> tuple[int, str]:
@@ -272,7 +272,7 @@ def test_verify_looks_at_the_metadata_too(folder):
     assert verify()[0] == 0, "a folder of Apache Kafka has no such file"
 
 
-def test_a_folder_in_use_is_left_alone(folder):
+def test_a_folder_in_use_is_left_alone(folder: Path) -> None:
     """The broker that uses it must be stopped first."""
     lose(folder)
     lock = FolderLock(folder)
@@ -282,7 +282,7 @@ def test_a_folder_in_use_is_left_alone(folder):
     assert "is in use by this process" in said
 
 
-def test_a_refused_start_leaves_the_checkpoints_and_the_clean_mark(folder):
+def test_a_refused_start_leaves_the_checkpoints_and_the_clean_mark(folder: Path):
     """The log folder is taken before the metadata is looked at: what it says of the logs must not be lost by that."""
     from kbroker.server.broker import Broker, BrokerStartError
 

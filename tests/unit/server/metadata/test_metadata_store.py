@@ -7,6 +7,7 @@ import re
 import sqlite3
 import threading
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +26,7 @@ FIRST = StoredTopic("a", uuid.UUID(int=1), 3, {"retention.ms": "5"})
 SECOND = StoredTopic("b", uuid.UUID(int=2), 1)
 
 
-def test_everything_survives_a_restart(tmp_path):
+def test_everything_survives_a_restart(tmp_path: Path) -> None:
     """Cluster id, topics, ids, partitions and configs are the same after closing and opening."""
     store = MetadataStore(tmp_path, 1)
     store.add_topics([FIRST])
@@ -40,7 +41,7 @@ def test_everything_survives_a_restart(tmp_path):
     again.close()
 
 
-def test_cluster_id_looks_like_kafkas():
+def test_cluster_id_looks_like_kafkas() -> None:
     """22 characters of URL-safe base64, another for each cluster."""
     ids = set()
     for _ in range(5):
@@ -51,7 +52,7 @@ def test_cluster_id_looks_like_kafkas():
     assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", one) for one in ids)
 
 
-def test_the_log_folder_names_the_cluster(tmp_path):
+def test_the_log_folder_names_the_cluster(tmp_path: Path) -> None:
     """A new file takes the folder's id; a file of another cluster is refused."""
     store = MetadataStore(tmp_path, 1, "one")
     assert store.cluster_id == "one"
@@ -61,7 +62,7 @@ def test_the_log_folder_names_the_cluster(tmp_path):
         MetadataStore(tmp_path, 1, "two")
 
 
-def test_a_removed_topic_leaves_nothing():
+def test_a_removed_topic_leaves_nothing() -> None:
     """A new topic of the same name starts without the old one's configs."""
     store = MetadataStore(None, 1)
     store.add_topics([FIRST])
@@ -71,7 +72,7 @@ def test_a_removed_topic_leaves_nothing():
     store.close()
 
 
-def test_a_failed_change_changes_nothing():
+def test_a_failed_change_changes_nothing() -> None:
     """A topic whose name is taken is refused whole, and the store goes on."""
     store = MetadataStore(None, 1)
     store.add_topics([FIRST])
@@ -83,7 +84,7 @@ def test_a_failed_change_changes_nothing():
     store.close()
 
 
-def test_producer_ids_never_repeat(tmp_path):
+def test_producer_ids_never_repeat(tmp_path: Path) -> None:
     """Ids go up one by one; after a restart they go on from the next block of 1000."""
     store = MetadataStore(tmp_path, 1)
     assert [store.next_producer_id() for _ in range(1001)] == list(range(1001))
@@ -93,7 +94,7 @@ def test_producer_ids_never_repeat(tmp_path):
     again.close()
 
 
-def test_a_newer_schema_is_refused(tmp_path):
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     """A file written by a later version is left alone, and the message says what to do."""
     MetadataStore(tmp_path, 1).close()
     with sqlite3.connect(tmp_path / FILE_NAME) as db:
@@ -104,7 +105,7 @@ def test_a_newer_schema_is_refused(tmp_path):
         MetadataStore(tmp_path, 1)
 
 
-def test_a_file_of_another_node_is_refused(tmp_path):
+def test_a_file_of_another_node_is_refused(tmp_path: Path) -> None:
     """Two brokers must not pass for one another."""
     MetadataStore(tmp_path, 1).close()
     with pytest.raises(MetadataError, match=r"belongs to node\.id 1, this broker is 2"):
@@ -112,7 +113,7 @@ def test_a_file_of_another_node_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"no database at all, however long" * 40, b"SQLite format 3\0"])
-def test_a_damaged_file_is_refused(tmp_path, content):
+def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes) -> None:
     """Something else under that name is not overwritten."""
     (tmp_path / FILE_NAME).write_bytes(content)
     with pytest.raises(MetadataError, match="cannot use"):
@@ -120,7 +121,7 @@ def test_a_damaged_file_is_refused(tmp_path, content):
     assert (tmp_path / FILE_NAME).read_bytes() == content
 
 
-def test_a_fresh_cluster_has_kafkas_dynamic_default():
+def test_a_fresh_cluster_has_kafkas_dynamic_default() -> None:
     """Kafka 4.3 sets min.insync.replicas as a default of all brokers when it formats its storage."""
     store = MetadataStore(None, 1)
     assert store.configs(BROKER, "") == {"min.insync.replicas": "1"}
@@ -128,7 +129,7 @@ def test_a_fresh_cluster_has_kafkas_dynamic_default():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_no_process_forks_in_the_middle_of_a_transaction():
+def test_no_process_forks_in_the_middle_of_a_transaction() -> None:
     """The child's copy of it would be rolled back in the parent's file when the child ends."""
     file = MetadataFile(None)
     begun, may_end, order = threading.Event(), threading.Event(), []
