@@ -1,0 +1,158 @@
+"""Offsets in and outside transactions against a model, over restarts and rounds of the cleaner."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.errors import Errors
+from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.coordinator.internal_topic import TransactionalProducer
+from kbroker.log._partition_log import PartitionLog
+from kbroker.log.compaction._cleaner import Cleaner
+from kbroker.log.compaction.log_cleaner import CompactionConfig, measure
+from tests.support.groups import Groups, MemoryTopic
+
+PLACES = [("t", 0), ("t", 1), ("u", 0)]
+GROUPS = ["a", "b"]
+DAY_MS = 86_400_000
+Key = tuple[str, tuple[str, int]]  # group and place
+
+keys = st.tuples(st.sampled_from(GROUPS), st.sampled_from(PLACES))
+producers = st.integers(1, 3)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("commit"), keys),
+        st.tuples(st.just("add"), producers, keys),
+        st.tuples(st.just("end"), producers, st.booleans()),
+        st.tuples(st.just("delete"), keys),
+        st.tuples(st.just("restart")),
+        st.tuples(st.just("clean")),
+        st.tuples(st.just("reload")),
+    ),
+    max_size=40,
+)
+
+
+class Model:
+    """Offset and time of each key, and the same of those that wait."""
+
+    def __init__(self) -> None:
+        self.time = 0
+        self.committed: dict[Key, tuple[int, int]] = {}
+        self.pending: dict[int, dict[Key, tuple[int, int]]] = {}
+
+    def next(self) -> tuple[int, int]:
+        self.time += 1
+        return self.time, self.time
+
+    def end(self, producer_id: int, commit: bool) -> None:
+        for key, value in self.pending.pop(producer_id, {}).items():
+            if commit and value[1] > self.committed.get(key, (0, 0))[1]:
+                self.committed[key] = value
+
+    def delete(self, key: Key) -> None:
+        self.committed.pop(key, None)
+        for rows in self.pending.values():
+            rows.pop(key, None)
+
+    def offsets(self, group: str) -> dict[Any, int]:
+        return {place: value[0] for (name, place), value in self.committed.items() if name == group}
+
+    def unstable(self, group: str) -> set[Any]:
+        return {place for rows in self.pending.values() for name, place in rows if name == group}
+
+
+class Bench:
+    """Groups over one partition on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = VirtualClock()
+        topic = MemoryTopic(self.clock, 1)
+        config = {"cleanup.policy": "compact"}
+        name = "__consumer_offsets"
+        self.log = PartitionLog(folder / f"{name}-0", name, 0, uuid.uuid4(), config, self.clock)
+        topic.logs = [self.log]
+        topic.ensure()
+        self.groups = Groups(clock=self.clock, topic=topic)
+        self.first_dirty = 0
+
+    def clean(self) -> None:
+        """A round over everything that is stable; markers whose data is gone go with it, a day later."""
+        self.log.roll()
+        self.clock.advance_ms(2 * DAY_MS)
+        now_ms = self.clock.wall_ms()
+        dirt = measure(self.log, CompactionConfig(), self.first_dirty, now_ms)
+        if dirt.first_uncleanable > dirt.first_dirty:
+            result = Cleaner(1 << 20).clean(self.log, dirt.first_dirty, dirt.first_uncleanable, now_ms=now_ms)
+            assert result is not None
+            self.first_dirty = result.end_offset
+
+    def run(self, step: tuple[Any, ...], model: Model) -> None:
+        coordinator = self.groups.coordinator
+        kind, *arguments = step
+        if kind == "commit":
+            ((group, place),) = arguments
+            value = model.next()
+            coordinator.commit(group, "", None, -1, {place: self.value(value[0])})
+            model.committed[group, place] = value
+        elif kind == "add":
+            producer_id, (group, place) = arguments
+            value = model.next()
+            producer = TransactionalProducer(producer_id, 0)
+            coordinator.commit_transactional(group, "", None, -1, producer, {place: self.value(value[0])})
+            model.pending.setdefault(producer_id, {})[group, place] = value
+        elif kind == "end":
+            producer_id, commit = arguments
+            assert coordinator.complete_transaction(0, producer_id, 0, 0, commit, 0) is Errors.NONE
+            model.end(producer_id, commit)
+        elif kind == "delete":
+            ((group, place),) = arguments
+            if coordinator.describe(group) is not None:
+                coordinator.delete_offsets(group, [place])
+                model.delete((group, place))
+        elif kind == "restart":
+            self.groups = self.groups.restart()
+        elif kind == "reload":
+            coordinator.unload_partition(0)
+            coordinator.load_partition(0)
+        else:
+            self.clean()
+
+    def value(self, offset: int) -> CommittedOffset:
+        return CommittedOffset(offset, -1, "", self.clock.wall_ms())
+
+    def check(self, model: Model) -> None:
+        for group in GROUPS:
+            coordinator = self.groups.coordinator
+            found = {place: one.offset for place, one in coordinator.committed(group).items()}
+            assert found == model.offsets(group)
+            assert set(coordinator.fetch_offsets(group, PLACES, True).unstable) == model.unstable(group)
+
+
+@settings(max_examples=80, deadline=None)
+@given(steps)
+def test_offsets_are_those_of_the_model(script: list[tuple[Any, ...]]) -> None:
+    """Whatever is written, ended, deleted, cleaned or loaded again, in any order; when all transactions end too."""
+    with tempfile.TemporaryDirectory() as folder:
+        bench, model = Bench(Path(folder)), Model()
+        try:
+            for step in script:
+                bench.run(step, model)
+                bench.check(model)
+            bench.groups = bench.groups.restart()
+            bench.check(model)
+            for producer_id in (1, 2, 3):
+                bench.run(("end", producer_id, producer_id != 2), model)
+            bench.check(model)
+            bench.clean()
+            bench.groups = bench.groups.restart()
+            bench.check(model)
+        finally:
+            bench.log.close()
