@@ -1,0 +1,167 @@
+"""Transactions of a real client over a real socket: what commits is read, what aborts is not, kill -9 or none."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import need
+from tests.support.broker import BrokerProcess, wait_for
+from tests.support.kafka import java_command
+from tests.support.kill import create_topic
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+
+TOPIC, GROUP, NAME = "ledger", "readers", "transfers"
+PARTITIONS = 3
+TIMEOUT_S = 30.0
+
+Start = Callable[..., BrokerProcess]
+
+
+@pytest.fixture
+def broker(start_broker: Start) -> BrokerProcess:
+    broker = start_broker(group__initial__rebalance__delay__ms="0")
+    create_topic(broker.bootstrap, TOPIC, PARTITIONS)
+    return broker
+
+
+def producer(broker: BrokerProcess, name: str = NAME, **settings: object) -> confluent_kafka.Producer:
+    made = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name, **settings})
+    made.init_transactions(TIMEOUT_S)
+    return made
+
+
+def transact(
+    producer: confluent_kafka.Producer, values: list[str], *, commit: bool = True, name: str = TOPIC
+) -> None:
+    producer.begin_transaction()
+    for number, value in enumerate(values):
+        producer.produce(name, value.encode(), partition=number % PARTITIONS)
+    if commit:
+        producer.commit_transaction(TIMEOUT_S)
+    else:
+        producer.flush(TIMEOUT_S)
+        producer.abort_transaction(TIMEOUT_S)
+
+
+def read(broker: BrokerProcess, count: int, isolation: str = "read_committed") -> list[str]:
+    """The first ``count`` values, and those that come right behind them."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "any", "isolation.level": isolation}
+    )
+    consumer.assign([confluent_kafka.TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)])
+    found: list[str] = []
+
+    def take() -> bool:
+        message = consumer.poll(0.05)
+        if message is not None and message.error() is None:
+            found.append(message.value().decode())
+        return len(found) >= count
+
+    wait_for(f"{count} records", take, TIMEOUT_S, every=0)
+    found += [one.value().decode() for one in consumer.consume(10, 0.5)]
+    consumer.close()
+    return sorted(found)
+
+
+def values(number: int) -> list[str]:
+    return [f"{number:03d}-{index}" for index in range(6)]
+
+
+def test_commits_are_read_and_aborts_are_not(broker: BrokerProcess) -> None:
+    """And a second producer of the same id fences the first."""
+    first = producer(broker)
+    for number in range(4):
+        transact(first, values(number), commit=number % 2 == 0)
+    assert read(broker, 12) == values(0) + values(2)
+    second = producer(broker)
+    with pytest.raises(confluent_kafka.KafkaException) as info:
+        transact(first, values(7))
+    assert info.value.args[0].fatal()
+    transact(second, values(8))
+    assert read(broker, 18) == values(0) + values(2) + values(8)
+
+
+def test_offsets_are_part_of_a_transaction(broker: BrokerProcess) -> None:
+    """They move with a commit, and stay with an abort."""
+    mine = producer(broker)
+    transact(mine, values(0))
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": GROUP, "enable.auto.commit": False}
+    )
+    place = confluent_kafka.TopicPartition(TOPIC, 0)
+    for offset, commit in ((2, True), (1, False)):
+        mine.begin_transaction()
+        mine.produce(TOPIC, b"out", partition=1)
+        there = confluent_kafka.TopicPartition(TOPIC, 0, offset)
+        mine.send_offsets_to_transaction([there], consumer.consumer_group_metadata(), TIMEOUT_S)
+        if commit:
+            mine.commit_transaction(TIMEOUT_S)
+        else:
+            mine.abort_transaction(TIMEOUT_S)
+        (found,) = consumer.committed([place], TIMEOUT_S)
+        assert found.offset == 2
+    consumer.close()
+
+
+def test_kill_9_between_transactions_and_inside_one(broker: BrokerProcess) -> None:
+    """What was committed is there after each kill; what was open is aborted when its producer comes back."""
+    for number in range(5):
+        mine = producer(broker)
+        transact(mine, values(number))
+        mine.begin_transaction()
+        mine.produce(TOPIC, b"open", partition=0)
+        mine.flush(TIMEOUT_S)
+        broker.kill()
+        broker.start()
+        producer(broker)  # aborts what is open
+        done = [one for count in range(number + 1) for one in values(count)]
+        assert read(broker, len(done)) == done
+    assert read(broker, 35, "read_uncommitted").count("open") == 5
+
+
+def test_an_open_transaction_times_out(start_broker: Start) -> None:
+    """Its records are never read, and those behind them are."""
+    broker = start_broker(transaction__abort__timed__out__transaction__cleanup__interval__ms="100")
+    create_topic(broker.bootstrap, TOPIC, PARTITIONS)
+    slow = producer(broker, "slow", **{"transaction.timeout.ms": 1000})
+    slow.begin_transaction()
+    slow.produce(TOPIC, b"lost", partition=0)
+    slow.flush(TIMEOUT_S)
+    transact(producer(broker), values(0))
+    assert read(broker, 6) == values(0)
+
+
+@pytest.mark.slow
+def test_kafka_reads_the_state(broker: BrokerProcess) -> None:
+    """DumpLogSegments decodes every record of __transaction_state."""
+    need.program("java", "mvn")
+    mine = producer(broker)
+    for number, commit in enumerate((True, False)):
+        transact(mine, values(number), commit=commit)
+    broker.stop()
+    files = [path for path in _state_files(broker.folder) if path.stat().st_size]
+    assert len(files) == 1
+    command = java_command(
+        "org.apache.kafka.tools.DumpLogSegments", "--transaction-log-decoder", "--files", str(files[0])
+    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = [line for line in done.stdout.splitlines() if "payload:" in line]
+    states = ("Empty", "Ongoing", "PrepareCommit", "CompleteCommit", "Ongoing", "PrepareAbort", "CompleteAbort")
+    numbers = {"Empty": 0, "Ongoing": 1, "PrepareCommit": 2, "PrepareAbort": 3, "CompleteCommit": 4, "CompleteAbort": 5}
+    found = [row for row in rows if NAME in row]
+    assert len(found) == len(rows)
+    assert [_status(row) for row in found if _status(row) != 1] == [numbers[one] for one in states if one != "Ongoing"]
+
+
+def _status(row: str) -> int:
+    return int(row.split('"transactionStatus":')[1].split(",")[0])
+
+
+def _state_files(folder: Path) -> Iterator[Path]:
+    return folder.glob("**/__transaction_state-*/*.log")
