@@ -284,6 +284,7 @@ class BrokerRuntime:
             self.request_log,
             self._logs,
             self.ctx.groups,
+            lambda: None if self._transactions is None else self._transactions.coordinator,
         )
 
     def _start_handlers(self, native_apis: NativeApis, requests: Queue, python_requests: Queue) -> None:

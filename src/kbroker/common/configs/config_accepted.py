@@ -54,9 +54,14 @@ ACCEPTED_KEYS: tuple[ConfigKey, ...] = (
     _key("group.streams.assignment.interval.ms", INT, 1000, between(0), GROUPS),
     _key("group.coordinator.cached.buffer.max.bytes", INT, 1_048_588, between(512 * 1024), "Accepted without effect."),
     _key("share.coordinator.cached.buffer.max.bytes", INT, 1_048_588, between(512 * 1024), GROUPS),
-    _key("transaction.partition.verification.enable", BOOLEAN, True, None,
-         "Whether a partition takes transactional records only once it is in the producer's transaction; producers of "
-         "transaction.version 2 add it by writing."),
+    _key(
+        "transaction.partition.verification.enable",
+        BOOLEAN,
+        True,
+        None,
+        "Whether a partition takes transactional records only once it is in the producer's transaction; producers of "
+        "transaction.version 2 add it by writing.",
+    ),
 )
 
 _NOT_SERVED = "Accepted without effect; Kerberos and bearer tokens are not supported."

@@ -7,7 +7,9 @@ Source: ``TransactionStateManager``, ``TransactionLog``.
 
 from __future__ import annotations
 
+import math
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -31,12 +33,14 @@ logger = get_logger(__name__)
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 
 
-class LoadTimes(NamedTuple):
-    """How long loading took, in milliseconds, of the partitions loaded so far."""
+LOAD_TIME_WINDOW_MS = 60_000  # two samples of 30 seconds, as Kafka keeps them
 
-    partitions: int = 0
-    total_ms: float = 0.0
-    max_ms: float = 0.0
+
+class LoadTimes(NamedTuple):
+    """How long partitions took to load within the last minute, in milliseconds; NaN where none was."""
+
+    average_ms: float
+    max_ms: float
 
 
 class StatePartition:
@@ -88,7 +92,7 @@ class TransactionLog:
         self._partitions: Mapping[int, StatePartition] = {}
         self._loading: frozenset[int] = frozenset()
         self._unreadable: Mapping[int, str] = {}
-        self._load_times = LoadTimes()
+        self._loads: deque[tuple[int, int]] = deque(maxlen=1000)  # when each ended, and what it took
 
     @property
     def partitions(self) -> Sequence[StatePartition]:
@@ -107,8 +111,11 @@ class TransactionLog:
 
     @property
     def load_times(self) -> LoadTimes:
-        """How long loading took."""
-        return self._load_times
+        """How long loading took lately."""
+        since_ms = self._clock.now_ms() - LOAD_TIME_WINDOW_MS
+        with self._lock:
+            took = [took_ms for ended_ms, took_ms in self._loads if ended_ms >= since_ms]
+        return LoadTimes(sum(took) / len(took), max(took)) if took else LoadTimes(math.nan, math.nan)
 
     def prepare(self) -> bool:
         """Create the topic if it does not exist, and serve its partitions.
@@ -254,16 +261,14 @@ class TransactionLog:
         except UnreadableError as error:
             reason = self._report(index, error)
         finally:
-            took_ms = self._clock.now_ms() - started_ms
+            ended_ms = self._clock.now_ms()
             with self._lock:
                 self._loading -= {index}
                 if partition is not None:
                     self._partitions = {**self._partitions, index: partition}
                 elif reason:
                     self._unreadable = {**self._unreadable, index: reason}
-                before = self._load_times
-                total_ms, max_ms = before.total_ms + took_ms, max(before.max_ms, took_ms)
-                self._load_times = LoadTimes(before.partitions + 1, total_ms, max_ms)
+                self._loads.append((ended_ms, ended_ms - started_ms))
         return moved
 
     def _take_over(self, metadata: TransactionMetadata) -> None:

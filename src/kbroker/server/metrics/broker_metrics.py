@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -20,6 +21,7 @@ from kbroker.server.metrics.metrics_service import SOCKETS
 
 if TYPE_CHECKING:
     from kbroker.coordinator.group_coordinator import GroupCoordinator
+    from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kbroker.network._request_metrics import _Figures
     from kbroker.server.handler_threads import HandlerThreads
     from kbroker.server.native._native_apis import NativeApis
@@ -88,6 +90,7 @@ class MetricSources(NamedTuple):
     request_log: RequestLog
     logs: LogManager
     groups: GroupCoordinator
+    transactions: Callable[[], TransactionCoordinator | None]
 
 
 def register_broker_metrics(exposition: Exposition, parts: MetricSources) -> None:
@@ -100,6 +103,7 @@ def register_broker_metrics(exposition: Exposition, parts: MetricSources) -> Non
         _purgatories,
         _logs,
         _groups,
+        _transactions,
         _quotas,
         _verdicts,
         _request_log,
@@ -459,6 +463,42 @@ def _groups(parts: MetricSources) -> Iterable[Family]:
     yield Family(
         "group-coordinator-metrics", "num-partitions", "gauge", ("state",),
         "partitions of __consumer_offsets; failed: it could not be read, and its groups are not served", counts,
+    )  # fmt: skip
+
+
+def _transactions(parts: MetricSources) -> Iterable[Family]:
+    """Of a coordinator that is started when it is first needed: zeros before that."""
+
+    def of(measure: Callable[[TransactionCoordinator], float], before: float = 0) -> Callable[[], float]:
+        def value() -> float:
+            coordinator = parts.transactions()
+            return before if coordinator is None else measure(coordinator)
+
+        return value
+
+    loads, markers = "transaction-coordinator-metrics", "kafka.coordinator.transaction:TransactionMarkerChannelManager"
+    yield _gauge(
+        loads, "partition-load-time-max", "longest load of a partition of __transaction_state lately, in milliseconds",
+        of(lambda one: one.load_times.max_ms, math.nan),
+    )  # fmt: skip
+    yield _gauge(
+        loads, "partition-load-time-avg", "average load of a partition of __transaction_state lately, in milliseconds",
+        of(lambda one: one.load_times.average_ms, math.nan),
+    )  # fmt: skip
+    yield _gauge(
+        markers, "UnknownDestinationQueueSize", "markers of ended transactions that their partitions do not take now",
+        of(lambda one: one.queue_sizes.markers),
+    )  # fmt: skip
+    yield _gauge(
+        markers, "LogAppendRetryQueueSize", "transactions whose end could not be logged so far",
+        of(lambda one: one.queue_sizes.completions),
+    )  # fmt: skip
+    own = "kbroker:transactions"
+    yield _gauge(own, "transactional-ids", "transactional ids that are remembered", of(lambda one: one.counts()[0]))
+    yield _gauge(own, "open-transactions", "transactions that are open", of(lambda one: one.counts()[1]))
+    yield _gauge(
+        own, "failed-partitions", "partitions of __transaction_state that could not be read; their ids are not served",
+        of(lambda one: one.partition_counts[1]),
     )  # fmt: skip
 
 
