@@ -8,13 +8,16 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kbroker.protocol import codec
 from tests.support import wire
 from tests.support.wire import Connection
 
 ROOT = Path(__file__).resolve().parents[2]
+FIND_COORDINATOR, INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN = 10, 22, 24
 HELD_S = 1.2  # the longest wait of a test is a throttle of 0.6 s
 
 
@@ -179,6 +182,62 @@ def test_parked_fetch_is_completed_without_the_gil(held: HeldBroker) -> None:
         assert wire.fetched(patient.receive()).error_code == 0
         assert held.is_holding()
         assert held.line() == "done"
+
+
+def begin_transaction(connection: Connection, name: str) -> tuple[int, int]:
+    """Producer id and epoch of a transaction that has the partition."""
+
+    def ask(key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:
+        frame = codec.encode_request_frame(key, version, 1, "gil", body)[4:]
+        return codec.decode_response_frame(key, version, connection.ask(frame))[1]
+
+    deadline = time.monotonic() + 30
+    while True:
+        found = ask(INIT_PRODUCER_ID, 2, {"TransactionalId": name, "TransactionTimeoutMs": 60_000})
+        if found["ErrorCode"] == 0:
+            break
+        assert time.monotonic() < deadline, found  # the coordinator loads its topic
+        assert ask(FIND_COORDINATOR, 2, {"Key": name, "KeyType": 1})["ErrorCode"] in (0, 15)
+    who = found["ProducerId"], found["ProducerEpoch"]
+    added = {
+        "V3AndBelowTransactionalId": name,
+        "V3AndBelowProducerId": who[0],
+        "V3AndBelowProducerEpoch": who[1],
+        "V3AndBelowTopics": [{"Name": "held", "Partitions": [0]}],
+    }
+    (topic,) = ask(ADD_PARTITIONS_TO_TXN, 3, added)["ResultsByTopicV3AndBelow"]
+    assert topic["ResultsByPartition"][0]["PartitionErrorCode"] == 0
+    return who
+
+
+@pytest.mark.slow
+def test_batches_of_an_open_transaction_take_no_gil(held: HeldBroker) -> None:
+    """Verifying a transaction's first batch needs Python; the next ones are appended, and readers of committed records
+    answered, while the GIL is held."""
+    with Connection(held.bootstrap, timeout=HELD_S + 5) as writer, Connection(held.bootstrap) as reader:
+        producer_id, epoch = begin_transaction(writer, "gil")
+
+        def put(sequence: int) -> wire.Produced:
+            data = wire.batch(
+                [b"v"], attributes=16, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+            )
+            return wire.produced(writer.ask(wire.produce("held", 0, data, acks=-1, transactional_id="gil")))
+
+        first = put(0)
+        assert first.error_code == 0
+        held.hold()
+        deadline, sequence, slowest = time.monotonic() + HELD_S - 0.5, 0, 0.0
+        while time.monotonic() < deadline:
+            sequence += 1
+            begun = time.monotonic()
+            assert put(sequence) == wire.Produced(0, first.base_offset + sequence)
+            got = wire.fetched(reader.ask(wire.fetch("held", offset=first.base_offset, isolation=1)))
+            assert (got.error_code, got.records) == (0, b"")
+            slowest = max(slowest, time.monotonic() - begun)
+        assert held.is_holding(), "the GIL was let go too early: this proved nothing"
+        assert held.line() == "done"
+        assert sequence > 100
+        assert slowest < 0.5
 
 
 @pytest.mark.slow
