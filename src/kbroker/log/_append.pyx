@@ -15,12 +15,12 @@ from kbroker.common._errors cimport (
 from kbroker.log._config cimport LogConfig
 from kbroker.log._failures cimport FAILED_APPEND, count_failure
 from kbroker.log._partition cimport (
-    RECENT_APPENDS, AppendResult, Partition, RecentAppend, call_hook, note_leader_epoch, write_leader_epochs,
+    NEW_FILE, RECENT_APPENDS, AppendResult, Partition, RecentAppend, call_hook, note_leader_epoch, write_leader_epochs,
 )
 from kbroker.log._posix cimport ENOMEM, io_truncate, io_write
 from kbroker.log.producers._producer_state cimport (
-    AbortedTxn, BatchFacts, Duplicate, PRODUCER_CHECK_DUPLICATE, producer_state_apply, producer_state_check,
-    producer_state_verify,
+    AbortedTxn, BatchFacts, Duplicate, PRODUCER_CHECK_DUPLICATE, producer_state_aborts, producer_state_apply,
+    producer_state_check, producer_state_verify,
 )
 from kbroker.log.producers._verification cimport NO_GUARD
 from kbroker.log._roll cimport PendingSnapshot, roll_segment, should_roll, store_snapshot
@@ -64,12 +64,30 @@ cdef int32_t write_batches(Partition *partition, LogSegment *segment, const char
     return 0 if rc >= 0 else <int32_t>rc
 
 
+cdef int32_t index_aborted(Partition *partition, LogSegment *segment, const AbortedTxn *aborted,
+                           int64_t position) noexcept nogil:
+    """Before readers see the marker at position: without its entry they would take the aborted records for committed
+    ones. A marker that has none is cut off again, and the coordinator writes it later.
+    """
+    cdef int32_t rc = txn_index_append(&segment.aborted, aborted), error = 0
+    cdef OpenFile *file
+    if rc == 0:
+        atomic_store(&partition.new_names, atomic_load(&partition.new_names) | NEW_FILE)
+        return 0
+    file = segment_open(segment, &error)
+    if file is not NULL:
+        io_truncate(file.fd, position)
+        open_file_release(file)
+    return rc
+
+
 cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, BatchCheck *checks, int32_t count,
                          int64_t now_ms, PendingSnapshot *snapshot, AppendResult *out) noexcept nogil:
     """Rows h to k of the specification; under the append lock."""
     cdef int64_t first, offset, position, largest = -1, offset_of_max = -1, flushed
     cdef int64_t at = 0
     cdef int32_t slot, rc, epoch = <int32_t>atomic_load(&partition.leader_epoch)
+    cdef bint is_indexed = False
     cdef BatchFacts *facts
     cdef Duplicate duplicate
     cdef AbortedTxn aborted
@@ -135,6 +153,9 @@ cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, B
     segment = partition.active
     position = atomic_load(&segment.size_bytes)
     rc = write_batches(partition, segment, data, size_bytes, position)
+    if rc == 0 and count == 1 and producer_state_aborts(partition.producers, &checks[0].facts, &aborted):
+        rc = index_aborted(partition, segment, &aborted, position)
+        is_indexed = True
     if rc != 0:
         count_failure(partition, FAILED_APPEND, -rc)
         refuse(out, KAFKA_STORAGE_ERROR, b"The log cannot be written")
@@ -154,9 +175,13 @@ cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, B
     segment_note_append(segment, position, size_bytes, offset - 1, largest, offset_of_max,
                         partition.config.index_interval_bytes)
     for slot in range(count):
-        if checks[slot].facts.producer_id >= 0 and producer_state_apply(partition.producers, &checks[slot].facts,
-                                                                        &aborted):
-            txn_index_append(&segment.aborted, &aborted)
+        if checks[slot].facts.producer_id < 0:
+            continue
+        if producer_state_apply(partition.producers, &checks[slot].facts, &aborted) and not is_indexed:
+            rc = txn_index_append(&segment.aborted, &aborted)
+            if rc != 0:         # of several batches at once, which no coordinator writes: a restart rebuilds the index
+                count_failure(partition, FAILED_APPEND, -rc)
+                atomic_store(&partition.is_failed, 1)
     out.base_offset = first
     out.last_offset = offset - 1
     flushed = atomic_load(&partition.flushed)

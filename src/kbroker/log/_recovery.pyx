@@ -28,7 +28,7 @@ from kbroker.log.segment._segment_files cimport remove_if_there, remove_segment,
 from kbroker.log.segment._segment_recovery cimport (
     SCAN_ABORTED, SCAN_EPOCHS, SCAN_PRODUCERS, Scan, load_segment, scan_segment,
 )
-from kbroker.log.segment._txn_index cimport txn_index_truncate
+from kbroker.log.segment._txn_index cimport txn_index_sync, txn_index_truncate
 from kbroker.log._watermarks cimport advance_watermarks
 from kbroker.protocol._records cimport BatchHeader
 
@@ -308,6 +308,8 @@ cdef int32_t sync_unflushed(SegmentList *list_, int64_t recovery_point, const ch
             return rc
         rc = io_sync(file.fd)
         open_file_release(file)
+        if rc == 0:
+            rc = txn_index_sync(&list_.segments[slot].aborted)
         if rc != 0:
             return rc
     return io_sync_directory(path)

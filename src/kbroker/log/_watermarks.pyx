@@ -17,6 +17,7 @@ from kbroker.log.producers._producer_state cimport (
     producer_state_first_unstable_offset, producer_state_set_high_watermark,
 )
 from kbroker.log.segment._segment cimport SegmentList, segment_list_release, segment_open
+from kbroker.log.segment._txn_index cimport txn_index_sync
 
 
 cdef bint advance_watermarks(Partition *partition) noexcept nogil:
@@ -96,6 +97,8 @@ cdef int32_t sync_files(Partition *partition, int64_t from_offset, int64_t up_to
             break
         rc = io_sync(file.fd)
         open_file_release(file)
+        if rc == 0:
+            rc = txn_index_sync(&view.segments[slot].aborted)
         if rc != 0:
             rc = -EIO                           # whatever the error: a failed sync must not be tried again
             break

@@ -61,6 +61,8 @@ cdef int32_t producer_state_verify(ProducerState *state, int64_t producer_id, in
 # Whether a transaction has been open here for longer than max_timeout_ms and five minutes.
 cdef bint producer_state_has_late_transaction(ProducerState *state, int64_t now_ms,
                                               int64_t max_timeout_ms) noexcept nogil
+# Whether a batch that may be written ends and aborts a transaction: *aborted is then what apply will say.
+cdef bint producer_state_aborts(ProducerState *state, const BatchFacts *facts, AbortedTxn *aborted) noexcept nogil
 cdef void producer_state_set_high_watermark(ProducerState *state, int64_t high_watermark) noexcept nogil
 cdef int64_t producer_state_first_unstable_offset(ProducerState *state) noexcept nogil   # -1: none
 cdef void producer_state_expire(ProducerState *state, int64_t now_ms, int64_t expiration_ms) noexcept nogil

@@ -152,9 +152,23 @@ cdef void set_epoch(Entry *entry, int16_t epoch) noexcept nogil:
         entry.any_sequence = False
 
 
+cdef bint producer_state_aborts(ProducerState *state, const BatchFacts *facts, AbortedTxn *aborted) noexcept nogil:
+    cdef Entry *entry = find(state, facts.producer_id) if facts.producer_id >= 0 and facts.is_control else NULL
+    cdef Txn *other = <Txn *>state.ongoing.first
+    if entry == NULL or entry.txn == NULL or facts.control_type != 0:
+        return False
+    if other == entry.txn:          # a producer has one transaction at most: the next one is another's
+        other = <Txn *>other.node.next
+    aborted.producer_id = entry.producer_id
+    aborted.first_offset = entry.txn.first_offset
+    aborted.last_offset = facts.base_offset
+    aborted.last_stable_offset = other.first_offset if other != NULL else facts.base_offset + 1
+    return True
+
+
 cdef bint apply_marker(ProducerState *state, Entry *entry, const BatchFacts *facts, AbortedTxn *aborted) noexcept nogil:
     cdef Txn *txn = entry.txn
-    cdef Txn *other
+    cdef bint aborts = producer_state_aborts(state, facts, aborted)
     set_epoch(entry, facts.producer_epoch)
     entry.coordinator_epoch = facts.coordinator_epoch
     entry.last_timestamp_ms = facts.max_timestamp_ms
@@ -164,14 +178,7 @@ cdef bint apply_marker(ProducerState *state, Entry *entry, const BatchFacts *fac
     chain_remove(&state.ongoing, &txn.node)
     txn.last_offset = facts.base_offset
     txn_insert(&state.unreplicated, txn)
-    if facts.control_type != 0:
-        return False
-    other = <Txn *>state.ongoing.first  # a producer has one transaction at most, so these are all others'
-    aborted.producer_id = entry.producer_id
-    aborted.first_offset = txn.first_offset
-    aborted.last_offset = facts.base_offset
-    aborted.last_stable_offset = other.first_offset if other != NULL else facts.base_offset + 1
-    return True
+    return aborts
 
 
 cdef bint producer_state_apply(ProducerState *state, const BatchFacts *facts, AbortedTxn *aborted) noexcept nogil:

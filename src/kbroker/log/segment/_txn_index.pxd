@@ -13,11 +13,14 @@ cdef struct TxnIndex:
     int32_t count
     int32_t capacity
     bint is_loaded              # the file has been read
+    bint is_unsynced            # entries were written since the last txn_index_sync
     Mutex *lock
 
 cdef void txn_index_init(TxnIndex *index, const char *directory, int64_t base_offset, Mutex *lock) noexcept nogil
 cdef void txn_index_destroy(TxnIndex *index) noexcept nogil
 cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept nogil
+# What was appended is on disk after it: 0 or -EIO. A power cut would else bring aborted records to light.
+cdef int32_t txn_index_sync(TxnIndex *index) noexcept nogil
 cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil
 # Adds to *out (realloc'ed) what overlaps [fetch_offset, upper_bound). True: no later segment can add more; -1: an error
 cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t upper_bound, AbortedTxn **out,

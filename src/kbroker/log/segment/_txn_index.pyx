@@ -7,7 +7,7 @@ from kbroker._core.codec.bytes cimport load_i64, store_16, store_64
 from kbroker._core.sync cimport Mutex, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker.log.segment._index cimport INDEX_OUT_OF_ORDER, check_entry
 from kbroker.log._posix cimport (
-    EIO, ENOENT, ENOMEM, PATH_BYTES, io_close, io_fd_size, io_open, io_read, io_truncate, io_unlink, io_write,
+    EIO, ENOENT, ENOMEM, PATH_BYTES, io_close, io_fd_size, io_open, io_read, io_sync, io_truncate, io_unlink, io_write,
     log_path,
 )
 
@@ -19,6 +19,7 @@ cdef void txn_index_init(TxnIndex *index, const char *directory, int64_t base_of
     index.count = 0
     index.capacity = 0
     index.is_loaded = directory is NULL
+    index.is_unsynced = False
     index.lock = lock
 
 
@@ -108,8 +109,32 @@ cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept
                 rc = 0
     if rc == 0 and not txn_push(index, entry):
         rc = -ENOMEM
+    if rc == 0 and index.directory is not NULL:
+        index.is_unsynced = True
     mutex_unlock(index.lock)
     return <int32_t>rc
+
+
+cdef int32_t txn_index_sync(TxnIndex *index) noexcept nogil:
+    cdef char path[PATH_BYTES]
+    cdef bint is_unsynced
+    cdef int32_t rc = 0
+    cdef int fd
+    mutex_lock(index.lock)
+    is_unsynced = index.is_unsynced
+    index.is_unsynced = False
+    mutex_unlock(index.lock)
+    if not is_unsynced:
+        return 0
+    log_path(path, PATH_BYTES, index.directory, index.base_offset, b".txnindex")
+    fd = io_open(path, False)
+    if fd == -ENOENT:
+        return 0                    # retention, or a truncation, has removed it meanwhile
+    rc = -EIO
+    if fd >= 0:
+        rc = 0 if io_sync(fd) == 0 else -EIO
+        io_close(fd)
+    return rc
 
 
 cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil:

@@ -194,3 +194,21 @@ def test_truncation_opens_a_transaction_again(tmp_path: Path) -> None:
     log.append_end_marker(PID, 0, 0, True)
     assert log.last_stable_offset == 3
     assert log.read(0, isolation=1).aborted == []
+
+
+def test_abort_that_cannot_be_indexed(tmp_path: Path) -> None:
+    """Without its entry in the transaction index readers would take aborted records for committed ones: the marker is
+    not written, and the coordinator tries again."""
+    log = open_log(tmp_path / "t-0")
+    write(log)
+    blocked = tmp_path / "t-0" / f"{0:020d}.txnindex"
+    blocked.mkdir()
+    assert log.append_end_marker(PID, 0, 0, False).error == 56
+    assert (log.log_end_offset, log.last_stable_offset, len(read_all(log))) == (1, 0, 1)
+    assert log.append(batch(b"b")).base_offset == 1
+    blocked.rmdir()
+    assert log.append_end_marker(PID, 0, 0, False).base_offset == 2
+    assert (log.last_stable_offset, len(read_all(log))) == (3, 3)
+    assert log.read(0, isolation=1).aborted == [AbortedTransaction(PID, 0, 2, 3)]
+    log.close(clean=False)
+    assert len(read_all(open_log(tmp_path / "t-0", clean=False))) == 3
