@@ -1,0 +1,119 @@
+"""Markers that are tried again: how often, what waits meanwhile, and that a closed broker waits for nothing."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from kbroker.common.errors import Errors
+from kbroker.coordinator.transaction.marker_sender import RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS
+from tests.support.transactions import T0, T1, T2, Transactions, refused
+
+NOT_NOW = (
+    Errors.KAFKA_STORAGE_ERROR,
+    Errors.NOT_LEADER_OR_FOLLOWER,
+    Errors.NOT_ENOUGH_REPLICAS,
+    Errors.REQUEST_TIMED_OUT,
+    Errors.UNKNOWN_SERVER_ERROR,
+)
+
+
+@pytest.fixture
+def tx() -> Transactions:
+    return Transactions()
+
+
+def count_tries(tx: Transactions) -> list[int]:
+    """When each marker was tried, in milliseconds from now."""
+    began_ms = tx.clock.now_ms()
+    tries: list[int] = []
+    write = tx.markers.write
+
+    def counted(*row: object) -> Errors:
+        tries.append(tx.clock.now_ms() - began_ms)
+        return write(*row)  # type: ignore[arg-type]
+
+    tx.markers.write = counted  # type: ignore[method-assign]
+    return tries
+
+
+def test_tries_become_rarer(tx):
+    """After 100 ms, 200, 400, up to five seconds; one thread tries what all transactions wait for."""
+    tx.markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
+    mine = tx.init()
+    tx.add(mine)
+    tries = count_tries(tx)
+    tx.end(mine)
+    for _ in range(250):
+        tx.after(100)
+    gaps = [b - a for a, b in itertools.pairwise(tries)]
+    assert gaps[:4] == [RETRY_BACKOFF_MS, 200, 400, 800]
+    assert max(gaps) == gaps[-1] == RETRY_BACKOFF_MAX_MS
+    assert tx.scheduler.task_names.count("txn-markers") == 1
+
+
+@pytest.mark.parametrize("error", NOT_NOW)
+def test_what_is_tried_again(tx, error):
+    tx.markers.errors[T1] = error
+    mine = tx.init()
+    tx.add(mine, T0, T1, T2)
+    tx.end(mine)
+    assert tx.see().partitions == {T1}
+    tx.markers.errors.clear()
+    tx.after(RETRY_BACKOFF_MS)
+    assert tx.state() == "CompleteCommit"
+    assert sorted(row[0] for row in tx.markers.written) == [T0, T1, T2]
+
+
+def test_one_that_waits_does_not_hold_up_others(tx):
+    tx.markers.errors[T1] = Errors.KAFKA_STORAGE_ERROR
+    for name, place in (("x", T1), ("y", T0)):
+        mine = tx.init(name)
+        tx.add(mine, place, name=name)
+        tx.end(mine, name=name)
+    assert (tx.state("x"), tx.state("y")) == ("PrepareCommit", "CompleteCommit")
+
+
+def test_a_partition_that_is_dropped_takes_its_markers_along(tx):
+    """Who serves it next writes them: here we do, loading it again."""
+    tx.markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
+    mine = tx.init()
+    tx.add(mine)
+    tx.end(mine)
+    index = tx.coordinator._log.index_of("x")
+    tx.coordinator.unload(index)
+    tx.after(500)
+    assert tx.coordinator.queue_sizes == (0, 0)
+    tx.markers.errors.clear()
+    tx.coordinator.load(index)
+    tx.after(RETRY_BACKOFF_MS)
+    assert tx.state() == "CompleteCommit"
+    assert [row[:5] for row in tx.markers.written] == [(T0, 1000, 1, 0, True)]
+
+
+def test_a_closed_broker_waits_for_nothing(tx):
+    """The next start completes what is prepared."""
+    tx.markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
+    mine = tx.init()
+    tx.add(mine)
+    tx.scheduler.close()
+    tx.end(mine)
+    tx.markers.errors.clear()
+    again = tx.restart()
+    assert again.state() == "CompleteCommit"
+
+
+def test_many_transactions_that_wait(tx):
+    """There is no thread and no timer for each."""
+    tx.markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
+    for number in range(500):
+        mine = tx.init(f"id-{number}")
+        tx.add(mine, name=f"id-{number}")
+        tx.end(mine, name=f"id-{number}")
+    assert tx.coordinator.queue_sizes == (500, 0)
+    assert len(tx.scheduler.task_names) == 3
+    assert refused(tx.init, "id-7") is Errors.CONCURRENT_TRANSACTIONS
+    tx.markers.errors.clear()
+    tx.after(RETRY_BACKOFF_MS)
+    assert tx.coordinator.queue_sizes == (0, 0)
