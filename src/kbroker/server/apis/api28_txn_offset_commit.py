@@ -18,6 +18,7 @@ logger = get_logger(__name__)
 FIRST_WITHOUT_ADD_OFFSETS = 5  # the commit itself adds the group's partition to the transaction
 FIRST_WITH_ABORTABLE = 4
 FIRST_WITH_LOADING = 2
+MAX_QUESTIONS = 4  # to the transaction coordinator about one request
 
 Place = tuple[str, int]
 Rows = dict[str, list[tuple[int, Errors]]]  # by topic: partition and error
@@ -100,17 +101,25 @@ class _Commit:
             return self._commit()
         place = (OFFSETS_TOPIC, index)
         if adds:
-            self._add(place)
+            self._add(place, MAX_QUESTIONS)
             return None
         found = self._ctx.transactions.verify_partitions(body["TransactionalId"], producer_id, producer_epoch, [place])
         return self._verified(found[place])
 
-    def _add(self, place: Place) -> None:
-        """Let the transaction coordinator add the partition, then respond."""
+    def _add(self, place: Place, questions: int) -> None:
+        """Let the transaction coordinator add the partition, then respond.
+
+        While it is asked the marker of the producer's transaction before may be written, which ends this verification
+        too: the next one, which has begun by then, is asked about again, ``questions`` times at most.
+        """
 
         def added(errors: Mapping[Place, Errors]) -> None:
             try:
-                error = self._verified(errors[place])
+                error = errors[place]
+                if error is Errors.NONE and questions > 1 and self._is_verification_over():
+                    self._add(place, questions - 1)
+                    return
+                error = self._verified(error)
             except KafkaError as failed:
                 error = failed.error
             except Exception:  # on a thread of the coordinator, which goes on
@@ -122,6 +131,14 @@ class _Commit:
         self._ctx.add_partitions_soon(
             body["TransactionalId"], body["ProducerId"], body["ProducerEpoch"], [place], added
         )
+
+    def _is_verification_over(self) -> bool:
+        """Whether a marker has come since the guard was given; the guard is the new one then. Raises: KafkaError."""
+        body, before = self._body, self._guard
+        _, self._guard = self._ctx.groups.start_verification(
+            body["GroupId"], body["ProducerId"], body["ProducerEpoch"], True
+        )
+        return self._guard not in (0, before)
 
     def _verified(self, error: Errors) -> Errors:
         if error is Errors.NONE:

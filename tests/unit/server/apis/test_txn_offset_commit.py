@@ -175,6 +175,33 @@ def test_a_transaction_that_is_still_ending_is_waited_for(bench):
     assert bench.committed() == {("t", 0): (9, -1, "")}
 
 
+def test_marker_of_the_transaction_before_comes_meanwhile(bench):
+    """It ends the verification too: the coordinator is asked again, and the offsets are in the new transaction."""
+    bench.transactions.holds_back = True
+    bench.send(5, ("t", 0, 9, None), ProducerEpoch=1)
+    bench.groups.coordinator.complete_transaction(0, 7, 1, 0, True, 2)
+    bench.transactions.waiting[0]({PLACE: Errors.NONE})
+    assert bench.completed == []
+    bench.transactions.waiting[1]({PLACE: Errors.NONE})
+    (response,) = bench.completed
+    assert response["Topics"][0]["Partitions"][0]["ErrorCode"] == 0
+    assert bench.committed() == {}
+    bench.groups.coordinator.complete_transaction(0, 7, 2, 0, True, 2)
+    assert bench.committed() == {("t", 0): (9, -1, "")}
+
+
+def test_questions_about_one_request_are_few(bench):
+    """However often markers come between, it gets its response."""
+    bench.transactions.holds_back = True
+    bench.send(5, ("t", 0, 9, None), ProducerEpoch=1)
+    for question in range(4):
+        bench.groups.coordinator.complete_transaction(0, 7, 1, 0, True, 2)
+        bench.transactions.waiting[question]({PLACE: Errors.NONE})
+    (response,) = bench.completed
+    assert response["Topics"][0]["Partitions"][0]["ErrorCode"] == 48
+    assert len(bench.transactions.waiting) == 4
+
+
 def test_a_response_that_comes_later_is_certain(bench, caplog):
     """Whatever fails on the coordinator's thread, the client gets one response."""
     bench.transactions.holds_back = True
@@ -184,6 +211,7 @@ def test_a_response_that_comes_later_is_certain(bench, caplog):
     fenced({PLACE: Errors.PRODUCER_FENCED})
     bench.end(commit=False)  # the guards of the others are over
     ended({PLACE: Errors.NONE})
+    bench.transactions.waiting[-1]({PLACE: Errors.INVALID_TXN_STATE})
     broken({})
     codes = [one["Topics"][0]["Partitions"][0]["ErrorCode"] for one in bench.completed]
     assert codes == [47, 48, -1]
