@@ -73,3 +73,20 @@ def test_line_load() -> None:
     assert done.returncode == 0, done.stderr
     assert "300 opened" in done.stdout
     assert "connections=300" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_exactly_once() -> None:
+    """A program that crashes at each step has each record in its output once; without transactions some twice."""
+    pytest.importorskip("confluent_kafka")
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "exactly_once.py"], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    crashes = [f"crashed behind '{step}'" for step in ("begun", "produced", "offsets", "committed")]
+    lines = done.stdout.splitlines()
+    assert [line.strip().partition(":")[0] for line in lines if "records written" in line] == [*crashes, "ended"] * 2
+    with_transaction, without = (line.strip() for line in lines if "invoices" in line)
+    assert with_transaction == "20 orders, 20 invoices, 0 of them written more than once"
+    assert without == "20 orders, 20 invoices, 8 of them written more than once"

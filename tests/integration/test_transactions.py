@@ -35,9 +35,7 @@ def producer(broker: BrokerProcess, name: str = NAME, **settings: object) -> con
     return made
 
 
-def transact(
-    producer: confluent_kafka.Producer, values: list[str], *, commit: bool = True, name: str = TOPIC
-) -> None:
+def transact(producer: confluent_kafka.Producer, values: list[str], *, commit: bool = True, name: str = TOPIC) -> None:
     producer.begin_transaction()
     for number, value in enumerate(values):
         producer.produce(name, value.encode(), partition=number % PARTITIONS)

@@ -112,6 +112,8 @@ class PartitionMarkers:
     def __init__(self, topics: TopicRegistry, groups: Callable[[], GroupCoordinator]) -> None:
         self._topics = topics
         self._groups = groups
+        #: Whether the marker of a partition waits; it is tried again. None: none does. Tests set it.
+        self.is_held: Callable[[Place], bool] | None = None
 
     def write(
         self,
@@ -123,6 +125,8 @@ class PartitionMarkers:
         transaction_version: int,
     ) -> Errors:
         """Write one marker, on disk if the topic's settings require it."""
+        if self.is_held is not None and self.is_held(place):
+            return Errors.NOT_LEADER_OR_FOLLOWER
         topic, index = place
         view = self._topics.get(topic)
         if view is None or not 0 <= index < len(view.partitions):

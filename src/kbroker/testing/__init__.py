@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kbroker.testing.control import ControlServer
     from kbroker.testing.embedded import EmbeddedBroker, Snapshot, VirtualBroker
     from kbroker.testing.faults import Fault, FaultRules
+    from kbroker.testing.transactions import HeldMarkers
     from kbroker.testing.waiting import wait_until
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Errors",
     "Fault",
     "FaultRules",
+    "HeldMarkers",
     "Snapshot",
     "VirtualBroker",
     "VirtualClock",
@@ -42,6 +44,7 @@ _HOMES = {
     "Errors": "kbroker.common.errors",
     "Fault": "kbroker.testing.faults",
     "FaultRules": "kbroker.testing.faults",
+    "HeldMarkers": "kbroker.testing.transactions",
     "Snapshot": "kbroker.testing.embedded",
     "VirtualBroker": "kbroker.testing.embedded",
     "VirtualClock": "kbroker._core.clock",

@@ -14,7 +14,9 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.protocol.records import Record, iter_batches, iter_records
 from kbroker.server.broker import Broker
 from kbroker.server.topic_rules import NewTopic
+from kbroker.server.transaction_service import PartitionMarkers
 from kbroker.testing.faults import FaultRules
+from kbroker.testing.transactions import HeldMarkers, decided_offsets
 from kbroker.testing.waiting import wait_until
 
 #: What a broker for tests has where Kafka's defaults are made for a data centre.
@@ -170,6 +172,42 @@ class EmbeddedBroker(Broker):
                 ends = [batch.last_offset for batch in iter_batches(data, allow_truncated=True)]
                 offset = ends[-1] + 1 if ends else log.log_end_offset
         return found
+
+    def committed_records(self, topic: str, partition: int | None = None) -> list[Record]:
+        """What a consumer with ``isolation.level=read_committed`` reads now, by partition and offset.
+
+        Args: ``partition``: only this one. Raises: KeyError as ``records``.
+        """
+        view = self.context.topics.get(topic)
+        if view is None or partition is not None:
+            return self._committed_of(topic, partition)
+        return [one for index in range(len(view.partitions)) for one in self._committed_of(topic, index)]
+
+    def _committed_of(self, topic: str, partition: int | None) -> list[Record]:
+        found = self.records(topic, partition)
+        log = self.context.topics.partition(topic, partition or 0)
+        decided = set() if log is None else decided_offsets(log)
+        return [one for one in found if one.offset in decided]
+
+    # ------------------------------------------------------------ transactions
+
+    @property
+    def transactions(self) -> dict[str, str]:
+        """State of each transactional id, by Kafka's names: Empty, Ongoing, PrepareCommit, CompleteCommit ..."""
+        return {one.transactional_id: one.state.label for one in self.context.transactions.list_transactions()}
+
+    def hold_markers(self, topic: str | None = None) -> HeldMarkers:
+        """Write no end markers of transactions from now on, so that those that end stay PrepareCommit or PrepareAbort.
+
+        Clients know their transactions as ended by then; read_committed consumers wait, and so does the
+        next transaction of the id.
+
+        Args: ``topic``: only those of this topic (``__consumer_offsets``: of offsets).
+        Returns: what releases them; a restart of the broker does too. The later one of two counts.
+        """
+        markers = self.context.markers
+        assert isinstance(markers, PartitionMarkers)
+        return HeldMarkers(markers, topic)
 
     # ------------------------------------------------------------ state
 

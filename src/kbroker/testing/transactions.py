@@ -1,0 +1,81 @@
+"""Transactions of a broker for tests: end markers delayed, and which records are decided."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any
+
+from kbroker.protocol.records import iter_batches
+from kbroker.server.transaction_service import PartitionMarkers
+
+READ_BYTES = 1 << 20
+_COMMIT = b"\0\1"  # type of a commit marker, behind the version of its key
+
+
+class HeldMarkers:
+    """End markers that wait; made by ``EmbeddedBroker.hold_markers``.
+
+    As a context manager it releases them at the end of the block. Threads: any.
+    """
+
+    def __init__(self, markers: PartitionMarkers, topic: str | None) -> None:
+        self._markers = markers
+        self._topic = topic
+        self._lock = threading.Lock()
+        self._partitions: set[tuple[str, int]] = set()
+        self._is_held = self._hold  # one object, to be recognized
+        markers.is_held = self._is_held
+
+    def __enter__(self) -> HeldMarkers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    @property
+    def partitions(self) -> set[tuple[str, int]]:
+        """The partitions, as topic and index, whose markers were delayed so far."""
+        with self._lock:
+            return set(self._partitions)
+
+    def release(self) -> None:
+        """Let the markers be written: at the broker's next try, 0.1 to 5 s later by its clock. Idempotent."""
+        if self._markers.is_held is self._is_held:
+            self._markers.is_held = None
+
+    def _hold(self, place: tuple[str, int]) -> bool:
+        if self._topic is not None and place[0] != self._topic:
+            return False
+        with self._lock:
+            self._partitions.add(place)
+        return True
+
+
+def decided_offsets(log: Any) -> set[int]:
+    """The offsets of the records that a read_committed consumer gets from a log."""
+    decided: set[int] = set()
+    open_batches: dict[int, list[range]] = {}
+    offset, end = log.log_start_offset, log.last_stable_offset
+    while offset < end:
+        data = memoryview(log.read(offset, READ_BYTES).records)
+        next_offset = end
+        for batch in iter_batches(data, allow_truncated=True):
+            next_offset = batch.last_offset + 1
+            if batch.last_offset < offset or batch.base_offset >= end:
+                continue
+            offsets = range(batch.base_offset, batch.last_offset + 1)
+            if batch.is_control:
+                ((_, _, key, _, _),) = batch.records()
+                ranges = open_batches.pop(batch.producer_id, [])
+                if (key or b"")[2:4] == _COMMIT:
+                    for each in ranges:
+                        decided.update(each)
+            elif batch.is_transactional:
+                open_batches.setdefault(batch.producer_id, []).append(offsets)
+            else:
+                decided.update(offsets)
+        offset = max(next_offset, offset + 1)
+    return decided
