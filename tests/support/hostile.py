@@ -104,6 +104,41 @@ def i32(n: int) -> bytes:
     return struct.pack(">i", n)
 
 
+def transactions() -> list[Frame]:
+    """Of the transaction APIs: arrays that lie, the longest names, numbers at their ends."""
+    who = text("t" * 32767) + struct.pack(">qh", -(2**63), -32768)
+    billions = uvarint(BILLIONS + 1)
+    longest = uvarint(32769) + b"t" * 32768
+    return [
+        Frame("AddPartitionsToTxn: 2^31-1 topics", framed(header(24, 0) + who + i32(BILLIONS)), "closed"),
+        Frame(
+            "AddPartitionsToTxn: 2^31-1 partitions",
+            framed(header(24, 0) + who + i32(1) + text("x") + i32(BILLIONS)),
+            "closed",
+        ),
+        Frame("AddPartitionsToTxn: no topics of nobody", framed(header(24, 0) + who + i32(0)), "answered"),
+        Frame("AddPartitionsToTxn: 2^31-1 transactions", framed(header(24, 5, flexible=True) + billions), "closed"),
+        Frame("AddOffsetsToTxn: of nobody", framed(header(25, 0) + who + text("")), "answered"),
+        Frame("EndTxn: of nobody", framed(header(26, 0) + who + b"\x01"), "answered"),
+        Frame("EndTxn: ends early", framed(header(26, 0) + who), "closed"),
+        Frame("EndTxn: name of 32 KiB", framed(header(26, 5, flexible=True) + longest + bytes(12)), "any"),
+        Frame("WriteTxnMarkers: 2^31-1 markers", framed(header(27, 1, flexible=True) + billions), "closed"),
+        Frame("WriteTxnMarkers: none", framed(header(27, 1, flexible=True) + b"\x01\x00"), "answered"),
+        Frame("DescribeTransactions: 2^31-1 names", framed(header(65, 0, flexible=True) + billions), "closed"),
+        Frame("ListTransactions: 2^31-1 states", framed(header(66, 0, flexible=True) + billions), "closed"),
+        Frame(
+            "ListTransactions: a pattern that backtracks",
+            framed(header(66, 2, flexible=True) + b"\x01\x01" + struct.pack(">q", -1) + b"\x07(a*)*b" + b"\x00"),
+            "answered",
+        ),
+        Frame(
+            "InitProducerId: name of 32 KiB",
+            framed(header(22, 4, flexible=True) + longest + struct.pack(">iqh", 1000, -1, -1) + b"\x00"),
+            "any",
+        ),
+    ]
+
+
 def bodies(topic: str) -> list[Frame]:
     """Requests whose arrays, strings and varints lie."""
     metadata0, metadata9 = header(3, 1), header(3, 9, flexible=True)
@@ -173,6 +208,7 @@ def bodies(topic: str) -> list[Frame]:
             framed(header(22, 0) + text("t" * 32000) + i32(60000)),
             "any",
         ),
+        *transactions(),
         Frame("InitProducerId: ends early", framed(header(22, 0) + struct.pack(">h", 100)), "closed"),
     ]
     return frames

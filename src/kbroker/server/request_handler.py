@@ -129,6 +129,9 @@ class PendingResponse:
         return is_old and body.get("ErrorCode") == Errors.COORDINATOR_NOT_AVAILABLE
 
 
+_ERROR_CODES = frozenset({"ErrorCode", "PartitionErrorCode"})  # the latter in AddPartitionsToTxn
+
+
 def error_counts(body: Body) -> dict[int, int]:
     """Count each error code of a response, at any depth."""
     counts: dict[int, int] = {}
@@ -139,7 +142,7 @@ def error_counts(body: Body) -> dict[int, int]:
             left.extend(part for part in item if isinstance(part, dict))
             continue
         for name, value in item.items():
-            if name == "ErrorCode":
+            if name in _ERROR_CODES:
                 counts[int(value)] = counts.get(int(value), 0) + 1
             elif isinstance(value, (dict, list)):
                 left.append(value)

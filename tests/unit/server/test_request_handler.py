@@ -12,7 +12,7 @@ import pytest
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.protocol import codec
 from kbroker.server.kafka_apis import KafkaApis
-from kbroker.server.request_handler import RequestHandlerPool
+from kbroker.server.request_handler import RequestHandlerPool, error_counts
 from tests.support.server import make_bench
 
 
@@ -203,3 +203,10 @@ def test_more_names_than_a_request_may_hold_close():
     """Two million names of a byte were 415 MB of objects."""
     names = b"\x02a\0" * 100_001
     assert serve(request(3, 9, raw=b"\xa2\x8d\x06" + names + b"\0\0\0\0")) is None
+
+
+def test_errors_of_partitions_that_join_a_transaction_are_counted():
+    """AddPartitionsToTxn names them in its own way."""
+    rows = [{"PartitionIndex": 0, "PartitionErrorCode": 0}, {"PartitionIndex": 1, "PartitionErrorCode": 3}]
+    body = {"ErrorCode": 0, "ResultsByTransaction": [{"TopicResults": [{"ResultsByPartition": rows}]}]}
+    assert error_counts(body) == {0: 2, 3: 1}
