@@ -4,7 +4,8 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc
 from libc.string cimport memcpy
 
-from kbroker._core.network.channel cimport Channel, channel_free
+from kbroker._core.network.loop_types cimport Channel
+from kbroker._core.network.channel cimport channel_free
 from kbroker._core.requests.request cimport (
     Request, Responder, Session, request_free, request_new, session_new, session_release, session_retain,
 )

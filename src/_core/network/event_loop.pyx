@@ -3,17 +3,17 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from kbroker._core.network.channel cimport (
-    CLOSE_EXPIRED, CLOSE_FRAME_TIMEOUT, CLOSE_PEER, KB_AGAIN, KB_WANT_WRITE, Channel, Link, list_append,
-    list_append_once, list_empty, list_init, list_remove, list_take,
+from kbroker._core.network.channel cimport loop_close, set_interest
+from kbroker._core.network.loop_types cimport (
+    CLOSE_EXPIRED, CLOSE_FRAME_TIMEOUT, CLOSE_PEER, KB_AGAIN, KB_WANT_WRITE, SCRATCH_BYTES, Channel, Link, count,
+    list_append, list_append_once, list_empty, list_init, list_remove, list_take,
 )
-from kbroker._core.network.channel_lifecycle cimport loop_close, set_interest
-from kbroker._core.network.channel_reader cimport has_buffered, loop_read, loop_unmute, can_resume, read_due
-from kbroker._core.network.channel_writer cimport loop_want_write, loop_write
+from kbroker._core.network.channel_io cimport (
+    can_resume, has_buffered, loop_read, loop_unmute, loop_want_write, loop_write, read_due,
+)
 from kbroker._core.clock cimport (
     Clock, clock_add_waker, clock_now_ns, clock_release, clock_remove_waker, clock_retain,
 )
-from kbroker._core.network.event_loop cimport SCRATCH_BYTES, count
 from kbroker._core.codec.framing cimport Framing
 from kbroker._core.requests.memory_pool cimport (
     Pool, pool_is_low, pool_is_out_of_memory, pool_dequeue_waiter, pool_is_next, pool_decref, pool_retain,

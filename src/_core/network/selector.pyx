@@ -8,17 +8,13 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from kbroker._core.arguments cimport integer, ms_to_ns
-from kbroker._core.network.channel cimport (
-    CLOSE_EXPIRED, CLOSE_FAILED_SEND, CLOSE_FRAME_TIMEOUT, CLOSE_LOCAL, Channel, channel_free, list_empty,
-    list_remove,
+from kbroker._core.network.channel cimport channel_free, loop_close, loop_register
+from kbroker._core.network.loop_types cimport (
+    CLOSE_EXPIRED, CLOSE_FAILED_SEND, CLOSE_FRAME_TIMEOUT, CLOSE_LOCAL, Channel, EventLoop, list_empty, list_remove,
 )
-from kbroker._core.network.channel_lifecycle cimport loop_close, loop_register
-from kbroker._core.network.channel_reader cimport loop_mute, loop_resume, loop_unmute
-from kbroker._core.network.channel_writer cimport loop_queue_response, loop_want_write
+from kbroker._core.network.channel_io cimport loop_mute, loop_queue_response, loop_resume, loop_unmute, loop_want_write
 from kbroker._core.clock cimport borrow_clock
-from kbroker._core.network.event_loop cimport (
-    EventLoop, loop_destroy, loop_init, loop_lowest_priority, loop_poll, loop_wake,
-)
+from kbroker._core.network.event_loop cimport loop_destroy, loop_init, loop_lowest_priority, loop_poll, loop_wake
 from kbroker._core.codec.framing cimport Framing, frames_take, framing_from
 from kbroker._core.requests.memory_pool cimport MemoryPool
 from kbroker._core.network.mute import STATES, IllegalStateError

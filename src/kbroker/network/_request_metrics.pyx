@@ -5,7 +5,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 
-from kbroker._core.network.event_loop cimport count
+from kbroker._core.network.loop_types cimport count
 from kbroker._core.requests.request cimport ACTION_NO_OP, Request
 from kbroker._core.sync cimport AtomicI64, atomic_add_fetch, atomic_load, atomic_load_relaxed, atomic_store
 from kbroker.network._kafka_request cimport THROTTLE_KINDS, KafkaRequest, kafka_request

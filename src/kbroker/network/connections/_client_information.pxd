@@ -5,7 +5,7 @@ channel points at (``Channel.software``) belongs to the table, lives while a con
 never change: the network thread reads them without the lock.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from kbroker._core.network.channel cimport Channel
+from kbroker._core.network.loop_types cimport Channel
 from kbroker._core.containers.hash_table cimport HashNode, HashTable
 from kbroker._core.requests.request cimport Request
 from kbroker._core.sync cimport Mutex

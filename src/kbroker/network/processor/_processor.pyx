@@ -11,10 +11,10 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from kbroker._core.arguments cimport integer, ms_to_ns
-from kbroker._core.network.channel cimport CLOSE_LOCAL, Link, list_empty, list_init
-from kbroker._core.network.channel_lifecycle cimport loop_close
+from kbroker._core.network.channel cimport loop_close
+from kbroker._core.network.loop_types cimport CLOSE_LOCAL, EventLoop, Link, list_empty, list_init
 from kbroker._core.clock cimport borrow_clock, clock_now_ns
-from kbroker._core.network.event_loop cimport EventLoop, loop_init, loop_poll, loop_wake
+from kbroker._core.network.event_loop cimport loop_init, loop_poll, loop_wake
 from kbroker._core.codec.framing cimport Framing, framing_from
 from kbroker._core.requests.memory_pool cimport MemoryPool
 from kbroker._core.network.poller cimport Poller, poller_from

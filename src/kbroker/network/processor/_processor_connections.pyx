@@ -1,8 +1,8 @@
 """New and ended connections. Source: ``Processor.accept``, ``configureNewConnections``, ``processDisconnected``."""
 from libc.stdint cimport INT32_MAX, int64_t
 
-from kbroker._core.network.channel cimport CLOSE_LOCAL, Channel, list_append, list_empty, list_remove
-from kbroker._core.network.channel_lifecycle cimport loop_close, loop_register
+from kbroker._core.network.channel cimport loop_close, loop_register
+from kbroker._core.network.loop_types cimport CLOSE_LOCAL, Channel, list_append, list_empty, list_remove
 from kbroker._core.network.event_loop cimport loop_handshake, loop_lowest_priority, loop_wake
 from kbroker._core.requests.request cimport session_retain
 from kbroker._core.sync cimport cond_broadcast, cond_wait_ns, mutex_lock, mutex_unlock

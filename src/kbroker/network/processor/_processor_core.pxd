@@ -4,8 +4,7 @@ A ProcessorCore lives until its handle is gone and every request it handed over 
 Threads: the loop's, but for the responses (``inbox``), the offered connections (``offer_lock``) and the atomics.
 """
 from libc.stdint cimport int32_t, int64_t
-from kbroker._core.network.channel cimport Channel, Link
-from kbroker._core.network.event_loop cimport EventLoop
+from kbroker._core.network.loop_types cimport Channel, EventLoop, Link
 from kbroker._core.requests.request cimport Request, Responder, Session
 from kbroker._core.requests.request_queue cimport RequestQueue
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex

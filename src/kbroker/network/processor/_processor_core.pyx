@@ -1,10 +1,10 @@
 """The life of a ProcessorCore, and what its phases share; see the contract in the .pxd."""
 from libc.stdlib cimport free
 
-from kbroker._core.network.channel cimport CLOSE_STATE, Channel, channel_free, is_linked, list_empty, list_remove
-from kbroker._core.network.channel_lifecycle cimport loop_close
+from kbroker._core.network.channel cimport channel_free, loop_close
+from kbroker._core.network.loop_types cimport CLOSE_STATE, Channel, count, is_linked, list_empty, list_remove
 from kbroker._core.clock cimport clock_now_ns
-from kbroker._core.network.event_loop cimport count, loop_destroy
+from kbroker._core.network.event_loop cimport loop_destroy
 from kbroker._core.network.mute cimport mute_next
 from kbroker._core.requests.request cimport Request, request_free, session_release
 from kbroker._core.requests.request_queue cimport request_queue_release

@@ -1,12 +1,11 @@
 """Runs of frames for the handlers, and the authenticator's frames. Source: ``Processor.processCompletedReceives``."""
 from libc.stdint cimport int32_t, int64_t
 
-from kbroker._core.network.channel cimport (
-    CLOSE_LOCAL, CLOSE_SESSION, Channel, list_append, list_append_once, list_empty, list_remove,
+from kbroker._core.network.channel cimport loop_close
+from kbroker._core.network.loop_types cimport (
+    CLOSE_LOCAL, CLOSE_SESSION, Channel, count, list_append, list_append_once, list_empty, list_remove,
 )
-from kbroker._core.network.channel_lifecycle cimport loop_close
 from kbroker._core.clock cimport clock_now_ns, clock_real_wait_ns
-from kbroker._core.network.event_loop cimport count
 from kbroker._core.codec.framing cimport frames_clear, frames_take
 from kbroker._core.requests.memory_pool cimport pool_is_low
 from kbroker._core.network.mute cimport REQUEST_RECEIVED, mute_state_after_mute

@@ -1,6 +1,5 @@
 """Answers on their way out: from any thread into the processor's inbox, from there in order to the channels."""
-from kbroker._core.network.channel cimport Channel
-from kbroker._core.network.event_loop cimport EventLoop
+from kbroker._core.network.loop_types cimport Channel, EventLoop
 from kbroker._core.requests.request cimport Request, Responder
 from kbroker.network.processor._processor_core cimport ProcessorCore
 

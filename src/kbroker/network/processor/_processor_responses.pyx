@@ -6,11 +6,10 @@ or read. Source: ``Processor.processNewResponses``, ``processCompletedSends``.
 """
 from libc.stdint cimport int64_t
 
-from kbroker._core.network.channel cimport Channel, list_append_once, list_empty, list_remove
-from kbroker._core.network.channel_reader cimport loop_unmute
-from kbroker._core.network.channel_writer cimport loop_queue_response, loop_write
+from kbroker._core.network.loop_types cimport Channel, EventLoop, count, list_append_once, list_empty, list_remove
+from kbroker._core.network.channel_io cimport loop_queue_response, loop_unmute, loop_write
 from kbroker._core.clock cimport clock_now_ns
-from kbroker._core.network.event_loop cimport EventLoop, count, loop_wake
+from kbroker._core.network.event_loop cimport loop_wake
 from kbroker._core.codec.framing cimport frames_clear, frames_put_back
 from kbroker._core.network.mute cimport (
     MUTED_AND_RESPONSE_PENDING, MUTED_AND_THROTTLED_AND_RESPONSE_PENDING, RESPONSE_SENT, THROTTLE_ENDED,

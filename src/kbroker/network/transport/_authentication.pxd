@@ -1,6 +1,6 @@
 """The authenticators of connections, which are Python objects, as the network's loop sees them."""
 from libc.stdint cimport int64_t
-from kbroker._core.network.channel cimport Channel
+from kbroker._core.network.loop_types cimport Channel
 from kbroker._core.requests.request cimport Request
 
 cdef enum AuthenticationOutcome:    # ``authentication.Outcome``

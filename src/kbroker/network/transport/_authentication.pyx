@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
 from kbroker._core.arguments cimport integer, ms_to_ns
-from kbroker._core.network.channel cimport Channel
+from kbroker._core.network.loop_types cimport Channel
 from kbroker._core.requests.request cimport Request, Session, request_reserve, session_new, session_release
 from kbroker.network._kafka_request cimport kafka_clear_response
 from kbroker.network.connections._client_information cimport client_information_announce

@@ -14,7 +14,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from kbroker._core.network.channel cimport (
+from kbroker._core.network.loop_types cimport (
     KB_AGAIN, KB_FAILED, KB_WANT_WRITE, Channel, Transport, kb_piece, kb_piece_bytes, kb_piece_data, kb_piece_set,
 )
 from kbroker._core.requests.request cimport Session, session_new, session_release

@@ -7,7 +7,7 @@ from libc.stdint cimport int32_t, int64_t, int8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset, strlen
 
-from kbroker._core.network.channel cimport Channel
+from kbroker._core.network.loop_types cimport Channel
 from kbroker._core.requests.request cimport Request
 from kbroker._core.sync cimport atomic_add_fetch, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker.network._kafka_request cimport QUOTA_EVENTS_BYTES, KafkaRequest, kafka_request

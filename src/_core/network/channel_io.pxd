@@ -1,7 +1,8 @@
-"""Reading frames from a channel: what is there, within the memory of the pool, and whose turn it is."""
-from kbroker._core.network.channel cimport Channel, is_linked
-from kbroker._core.network.event_loop cimport EventLoop
+"""Reading frames from a channel within the memory of the pool, and writing its responses."""
+from libc.stdint cimport int64_t
+from kbroker._core.network.loop_types cimport Channel, EventLoop, is_linked
 from kbroker._core.network.mute cimport NOT_MUTED
+from kbroker._core.requests.request cimport Request
 
 cdef void loop_read(EventLoop *loop, Channel *channel) noexcept nogil
 # Channels with bytes in our own memory, or readable by what an earlier event said.
@@ -11,6 +12,11 @@ cdef void loop_resume(EventLoop *loop, Channel *channel) noexcept nogil
 cdef void loop_mute(Channel *channel) noexcept nogil
 cdef bint loop_unmute(EventLoop *loop, Channel *channel) noexcept nogil    # true: it is NOT_MUTED now
 
+# 0: everything left; KB_AGAIN: the rest when writable; otherwise the connection is broken. Calls loop.sent per response.
+cdef int64_t channel_write(EventLoop *loop, Channel *channel) noexcept nogil
+cdef void loop_queue_response(Channel *channel, Request *request) noexcept nogil
+cdef void loop_write(EventLoop *loop, Channel *channel) noexcept nogil  # may close the channel
+cdef void loop_want_write(EventLoop *loop, Channel *channel) noexcept nogil     # when the poller says it is writable
 
 cdef inline bint can_resume(EventLoop *loop, Channel *channel) noexcept nogil:
     """Frames may be cut for this channel. At most one batch of complete frames is with the owner at a time."""
