@@ -237,7 +237,7 @@ def extension(source: Path) -> Extension:
     return Extension(
         ".".join(module_path(source).parts),
         [source.as_posix()],
-        include_dirs=["src/_core", TABLES.as_posix()],
+        include_dirs=["src", "src/_core", TABLES.as_posix()],
         language="c++",
         extra_compile_args=COMPILE_ARGS,
         extra_link_args=LINK_ARGS,
