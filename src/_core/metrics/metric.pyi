@@ -2,7 +2,11 @@ from collections.abc import Hashable
 from typing import final
 
 from kbroker._core.metrics.metric_config import MetricConfig
-from kbroker._core.metrics.sample_view import SampleView
+
+@final
+class SampleView:
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class Metric:

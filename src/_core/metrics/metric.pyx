@@ -1,18 +1,78 @@
-# cython: freethreading_compatible=True
-"""Python's handle of one metric of a sensor: its value, its config, its samples."""
+"""Python's handle of one metric of a sensor: its value, its config, its samples.
+
+The samples are a buffer (PEP 3118), so that NumPy looks at them in place; NumPy itself is not needed here.
+"""
 cimport cython
+from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.clock cimport Clock, clock_epoch_ms, clock_release, clock_retain
 from kbroker._core.metrics.metric_config cimport QUOTA_NONE, QUOTA_UPPER, Quota, StatConfig, borrow_config
-from kbroker._core.metrics.sample_view cimport new_sample_view
-from kbroker._core.metrics.sample_window cimport Sample
+from kbroker._core.metrics.sample_window cimport Sample, SampleWindow
 from kbroker._core.metrics.sensor_core cimport (
     MetricCore, SensorCore, metric_get_config, metric_is_rate, metric_measure, metric_set_config, metric_throttle_ms,
     metric_window_ms, sensor_release, sensor_retain,
 )
 from kbroker._core.metrics.stats cimport FORM_TOKEN_BUCKET, stat_is_sampled
 from kbroker._core.sync cimport mutex_lock, mutex_unlock
+
+# As `cdef struct Sample` lies in memory: four items of eight bytes, no gaps.
+cdef bytes SAMPLE_FORMAT = b"T{d:value:q:event_count:q:start_ms:q:last_event_ms:}"
+cdef bytes COUNT_FORMAT = b"f"
+
+
+cdef SampleView new_sample_view(SensorCore *sensor, SampleWindow *window, bint is_histogram):
+    cdef SampleView view = SampleView.__new__(SampleView)
+    view.sensor = sensor_retain(sensor)
+    view.is_histogram = is_histogram
+    with nogil:
+        mutex_lock(&sensor.lock)
+        view.data = <void *>window.counts if is_histogram else <void *>window.ring
+        view.shape[0] = window.length
+        view.shape[1] = window.scheme.bins if is_histogram else 1
+        mutex_unlock(&sensor.lock)
+    view.strides[1] = sizeof(float) if is_histogram else sizeof(Sample)
+    view.strides[0] = view.shape[1] * view.strides[1]
+    return view
+
+
+@cython.final
+@cython.no_gc
+cdef class SampleView:
+    """A live, read-only buffer of a metric's samples, or of its histogram counts: see ``Metric.view``.
+
+    Holds the memory, so it may outlive its sensor. Threads: reading is not locked.
+    """
+
+    def __dealloc__(self):
+        sensor_release(self.sensor)
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        if self.data is NULL:
+            raise BufferError("Metric.view makes views")
+        if flags & PyBUF_WRITABLE:
+            raise BufferError("samples are read-only")
+        buffer.buf = self.data
+        buffer.obj = self
+        buffer.len = self.shape[0] * self.strides[0]
+        buffer.itemsize = sizeof(float) if self.is_histogram else sizeof(Sample)
+        buffer.readonly = 1
+        buffer.ndim = 2 if self.is_histogram else 1
+        buffer.format = NULL
+        if flags & PyBUF_FORMAT:
+            buffer.format = <char *>(COUNT_FORMAT if self.is_histogram else SAMPLE_FORMAT)
+        buffer.shape = NULL
+        buffer.strides = NULL
+        if flags & PyBUF_ND:
+            buffer.shape = self.shape
+        if flags & PyBUF_STRIDES == PyBUF_STRIDES:
+            buffer.strides = self.strides
+        buffer.suboffsets = NULL
+        buffer.internal = NULL
+
 
 cdef int64_t LARGEST_TIME_MS = 1 << 60
 

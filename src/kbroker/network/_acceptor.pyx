@@ -5,8 +5,8 @@ Source: ``SocketServer.Acceptor``.
 cimport cython
 import threading
 
-from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t
-from libc.stdlib cimport calloc, free
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
+from libc.stdlib cimport calloc, free, realloc
 
 from kbroker._core.arguments cimport integer
 from kbroker._core.clock cimport (
@@ -18,18 +18,13 @@ from kbroker._core.sync cimport (
     AtomicI64, Mutex, atomic_add_fetch, atomic_load, atomic_load_relaxed, atomic_store, mutex_destroy, mutex_init,
     mutex_lock, mutex_unlock,
 )
-from kbroker.network.connections._address_table cimport ADDRESS_BYTES, AddressEntry
-from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
-from kbroker.network.connections._throttled_sockets cimport (
-    ThrottledSockets, close_throttled, throttle_socket, throttled_sockets_free,
-)
-from kbroker.network.processor._processor cimport Processor
-from kbroker.network.processor._processor_connections cimport processor_offer, processor_wake
-from kbroker.network.processor._processor_core cimport ProcessorCore, core_release
 from kbroker.network.connections._quota_core cimport (
-    QUOTA_ADMITTED, QUOTA_THROTTLED, Admission, ListenerQuota, QuotaCore, QuotaVerdict, quotas_enter, quotas_leave,
-    quotas_release, quotas_retain, quotas_wake,
+    ADDRESS_BYTES, QUOTA_ADMITTED, QUOTA_THROTTLED, AddressEntry, Admission, ListenerQuota, QuotaCore, QuotaVerdict,
+    quotas_enter, quotas_leave, quotas_release, quotas_retain, quotas_wake,
 )
+from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
+from kbroker.network.processor._processor cimport Processor
+from kbroker.network.processor._processor_core cimport ProcessorCore, core_release, processor_offer, processor_wake
 
 cdef extern from "network/socket_io.h" nogil:
     enum:
@@ -51,6 +46,17 @@ cdef enum:
     ACCEPTS_PER_PASS = 64
 
 
+cdef struct ThrottledSocket:
+    int64_t end_ms
+    int fd
+
+# Accepted sockets that are not served, each until its time is over: a heap, the earliest first. (Kafka's queue has the
+# latest first, so that an early one waits for it; clients see no difference.)
+cdef struct ThrottledSockets:
+    ThrottledSocket *heap            # owned
+    int32_t count
+    int32_t capacity
+
 cdef struct AcceptorCore:
     int listener
     int send_buffer_bytes
@@ -71,6 +77,71 @@ cdef struct AcceptorCore:
     AtomicI64 blocked_ns
     AtomicI64 throttled_count
 
+
+# ---- sockets of addresses that connect too fast
+
+cdef bint throttle_socket(ThrottledSockets *throttled, int fd, int64_t end_ms) noexcept nogil:
+    """False: memory is out."""
+    cdef ThrottledSocket *larger
+    cdef int32_t at, parent
+    if throttled.count == throttled.capacity:
+        larger = <ThrottledSocket *>realloc(
+            throttled.heap, <size_t>(throttled.capacity * 2 + 8) * sizeof(ThrottledSocket))
+        if larger is NULL:
+            return False
+        throttled.heap = larger
+        throttled.capacity = throttled.capacity * 2 + 8
+    at = throttled.count
+    throttled.count += 1
+    while at > 0:
+        parent = (at - 1) // 2
+        if throttled.heap[parent].end_ms <= end_ms:
+            break
+        throttled.heap[at] = throttled.heap[parent]
+        at = parent
+    throttled.heap[at].end_ms = end_ms
+    throttled.heap[at].fd = fd
+    return True
+
+
+cdef void drop_first(ThrottledSockets *throttled) noexcept nogil:
+    cdef ThrottledSocket last
+    cdef int32_t at = 0
+    cdef int32_t child
+    throttled.count -= 1
+    last = throttled.heap[throttled.count]
+    while True:
+        child = at * 2 + 1
+        if child >= throttled.count:
+            break
+        if child + 1 < throttled.count and throttled.heap[child + 1].end_ms < throttled.heap[child].end_ms:
+            child += 1
+        if last.end_ms <= throttled.heap[child].end_ms:
+            break
+        throttled.heap[at] = throttled.heap[child]
+        at = child
+    throttled.heap[at] = last
+
+
+cdef int32_t close_throttled(ThrottledSockets *throttled, int64_t now_ms) noexcept nogil:
+    """Close those with end_ms < now_ms; return how many."""
+    cdef int32_t closed = 0
+    while throttled.count > 0 and throttled.heap[0].end_ms < now_ms:
+        kb_close_socket(throttled.heap[0].fd)
+        drop_first(throttled)
+        closed += 1
+    return closed
+
+
+cdef void throttled_sockets_free(ThrottledSockets *throttled) noexcept nogil:
+    """Close them all."""
+    close_throttled(throttled, INT64_MAX)
+    free(throttled.heap)
+    throttled.heap = NULL
+    throttled.capacity = 0
+
+
+# ---- accepting
 
 cdef void wake_for_clock(void *arg) noexcept nogil:
     cdef AcceptorCore *core = <AcceptorCore *>arg

@@ -4,8 +4,19 @@ One table per network thread, so that no two write to one cache line; readers ad
 ``RequestChannel.Request.updateRequestMetrics``, ``RequestMetrics.java`` (whose histograms forget; these count).
 """
 from libc.stdint cimport int16_t, int32_t, int64_t
+
 from kbroker._core.requests.request cimport Request
 from kbroker._core.sync cimport AtomicI64
+
+cdef struct Recorder:
+    # Once per request that is over (sent, needless, or its channel gone), its network time charged, before it is freed.
+    # On the network thread that owns its channel; is_late: on any, after that thread's end, several at a time.
+    void (*record)(Recorder *self, Request *request, bint is_late) noexcept nogil
+    void (*retain)(Recorder *self) noexcept nogil
+    void (*release)(Recorder *self) noexcept nogil
+
+cdef class RequestRecorder:     # base of those who make one
+    cdef Recorder *recorder     # counted by the subclass
 
 cdef enum:
     METRIC_SLOTS = 130          # API keys 0 to 127, then two more for Fetch

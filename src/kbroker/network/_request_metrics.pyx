@@ -1,7 +1,5 @@
-# cython: freethreading_compatible=True
 """Request metrics of one network thread, written at the completion of a request without GIL or lock."""
 cimport cython
-
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 
@@ -9,6 +7,11 @@ from kbroker._core.network.loop_types cimport count
 from kbroker._core.requests.request cimport ACTION_NO_OP, Request
 from kbroker._core.sync cimport AtomicI64, atomic_add_fetch, atomic_load, atomic_load_relaxed, atomic_store
 from kbroker.network._kafka_request cimport THROTTLE_KINDS, KafkaRequest, kafka_request
+
+
+cdef class RequestRecorder:
+    """Records the finished requests of one network thread; this one, nothing. No two processors have the same."""
+
 
 cdef int64_t BOUNDS_US[TIME_BUCKETS - 1]
 BOUNDS_US[:] = [

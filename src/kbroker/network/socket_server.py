@@ -17,8 +17,7 @@ from kbroker.common.listeners import Listener
 from kbroker.common.listening_socket import close_listening
 from kbroker.common.loggers import get_logger
 from kbroker.network._acceptor import Acceptor
-from kbroker.network._recorder import RequestRecorder
-from kbroker.network._request_metrics import RequestMetrics
+from kbroker.network._request_metrics import RequestMetrics, RequestRecorder
 from kbroker.network.connections._connection_quotas import UNLIMITED, ConnectionQuotas
 from kbroker.network.processor._processor import Processor
 from kbroker.network.transport.authentication import ListenerSecurity

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Python's view of the limits of connections; the rules are in _quota_core."""
 cimport cython
 import os
@@ -12,15 +11,12 @@ from kbroker._core.arguments cimport integer
 from kbroker._core.clock cimport Clock, borrow_clock, clock_epoch_ms
 from kbroker._core.metrics.sensor_core cimport sensor_release, sensor_retain
 from kbroker._core.sync cimport atomic_load, cond_broadcast, mutex_lock, mutex_unlock
-from kbroker.network.connections._address_table cimport (
-    ADDRESS_BYTES, AddressEntry, addresses_after, addresses_drop_if_empty, addresses_find, addresses_take,
-)
-from kbroker.network.connections._gauge cimport Gauge, gauge_measure, gauge_set_limit
 from kbroker.network.connections._quota_core cimport (
-    NO_LIMIT, QUOTA_NO_MEMORY, QUOTA_THROTTLED, QUOTA_TOO_MANY, Admission, ListenerQuota, QuotaCore, QuotaVerdict,
-    add_listener, address_max_rate, admit_locked, apply_rates, find_listener, forget_own_limits, has_slot,
-    leave_locked, listener_max_rate, note_total, quotas_enter, quotas_exceeded, quotas_init, quotas_release,
-    record_connection, sweep_addresses,
+    ADDRESS_BYTES, NO_LIMIT, QUOTA_NO_MEMORY, QUOTA_THROTTLED, QUOTA_TOO_MANY, AddressEntry, Admission, Gauge,
+    ListenerQuota, QuotaCore, QuotaVerdict, add_listener, address_max_rate, addresses_after, addresses_drop_if_empty,
+    addresses_find, addresses_take, admit_locked, apply_rates, find_listener, forget_own_limits, gauge_measure,
+    gauge_set_limit, has_slot, leave_locked, listener_max_rate, note_total, quotas_enter, quotas_exceeded, quotas_init,
+    quotas_release, record_connection, sweep_addresses,
 )
 
 UNLIMITED = NO_LIMIT

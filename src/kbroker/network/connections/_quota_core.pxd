@@ -4,10 +4,61 @@ Shared by all acceptors and network threads. Lock: ``lock``; only the locks of s
 waits on ``room`` for a slot or for the end of its throttle. Source: ``SocketServer.ConnectionQuotas``, KIP-612.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
+
 from kbroker._core.clock cimport Clock, Waker
+from kbroker._core.containers.hash_table cimport HashNode, HashTable, hash_after
+from kbroker._core.metrics.metric_config cimport StatConfig
+from kbroker._core.metrics.sensor_core cimport MetricCore, SensorCore, Violation
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
-from kbroker.network.connections._address_table cimport AddressEntry, AddressTable
-from kbroker.network.connections._gauge cimport Gauge
+
+# ---- one native sensor with one metric, made without Python: a rate with an upper quota, or an average. Guarded by its
+# owner's lock; its sensor locks for itself.
+
+cdef struct Gauge:
+    SensorCore *sensor          # owned count
+    MetricCore *metric          # borrowed from it
+
+# Config of samples of window_ms; a limit makes it an upper quota, a negative one none.
+cdef void gauge_config(StatConfig *config, int32_t samples, int64_t window_ms, double limit) noexcept nogil
+# False: memory is out, nothing was made.
+cdef bint gauge_make_rate(Gauge *gauge, const StatConfig *config, int64_t expiration_ms, int64_t now_ms) noexcept nogil
+cdef bint gauge_make_avg(Gauge *gauge, const StatConfig *config, int64_t now_ms) noexcept nogil
+cdef void gauge_clear(Gauge *gauge) noexcept nogil
+# Records 1, checked: the delay of a violation (filled in), at most cap_ms; 0 if the quota is kept.
+cdef int64_t gauge_count_one(Gauge *gauge, int64_t now_ms, int64_t cap_ms, Violation *violation) noexcept nogil
+cdef void gauge_record(Gauge *gauge, double value, int64_t now_ms) noexcept nogil      # unchecked
+cdef double gauge_measure(Gauge *gauge, int64_t now_ms) noexcept nogil
+cdef bint gauge_set_limit(Gauge *gauge, double limit) noexcept nogil                   # false: memory is out
+
+# ---- what is known of each client address: connections, own limits, rate. A hash table that grows, keyed by text; an entry
+# lives while anything in it says something. Guarded by QuotaCore.lock.
+
+cdef enum:
+    ADDRESS_BYTES = 64
+
+cdef struct AddressEntry:
+    HashNode node               # first
+    int64_t count               # connections there are
+    int64_t max_count           # own limit of them, or -1
+    int64_t max_rate            # own limit of new ones per second, or -1
+    Gauge rate                  # made when first needed; sensor NULL: none
+    char address[ADDRESS_BYTES]
+
+cdef struct AddressTable:           # zeroed, but for the seed: empty
+    HashTable entries           # owned
+    uint64_t seed               # secret: clients choose their addresses
+
+cdef void addresses_destroy(AddressTable *table) noexcept nogil
+cdef AddressEntry *addresses_find(AddressTable *table, const char *address) noexcept nogil
+# Finds or makes; NULL: memory is out.
+cdef AddressEntry *addresses_take(AddressTable *table, const char *address) noexcept nogil
+cdef void addresses_drop_if_empty(AddressTable *table, AddressEntry *entry) noexcept nogil  # may free the entry
+
+cdef inline AddressEntry *addresses_after(const AddressTable *table, AddressEntry *entry) noexcept nogil:
+    """All entries, one after the other: the first one for NULL, NULL after the last."""
+    return <AddressEntry *>hash_after(&table.entries, <HashNode *>entry)
+
+# ---- the limits
 
 cdef enum:
     NO_LIMIT = 2147483647       # as a rate of an address: nothing is recorded

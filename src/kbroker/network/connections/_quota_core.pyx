@@ -1,28 +1,149 @@
-# cython: freethreading_compatible=True
 """Who may connect, and when: the rules behind ConnectionQuotas; see the contract in the .pxd.
 
 Source: ``SocketServer.ConnectionQuotas``.
 """
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, strcmp
+from libc.string cimport memcpy, memset, strcmp, strlen, strncpy
 
 from kbroker._core.clock cimport (
     Clock, clock_add_waker, clock_epoch_ms, clock_now_ns, clock_release, clock_remove_waker, clock_retain,
     clock_wait_until,
 )
-from kbroker._core.metrics.metric_config cimport StatConfig
-from kbroker._core.metrics.sensor_core cimport Violation, sensor_has_expired
+from kbroker._core.containers.hash_table cimport (
+    HashNode, hash_add, hash_after, hash_clear, hash_first, hash_next, hash_remove, hash_reserve,
+)
+from kbroker._core.containers.hashing cimport hash_seeded
+from kbroker._core.metrics.metric_config cimport QUOTA_NONE, QUOTA_UPPER, UNIT_SECONDS, StatConfig
+from kbroker._core.metrics.sample_window cimport SAMPLE_AVG, SAMPLE_SUM
+from kbroker._core.metrics.sensor_core cimport (
+    RECORD_ACCEPTED, Violation, metric_get_config, metric_measure, metric_set_config, sensor_add_metric,
+    sensor_add_stat, sensor_has_expired, sensor_new, sensor_record, sensor_release,
+)
+from kbroker._core.metrics.stats cimport FORM_RATE, FORM_SAMPLED, PART_WHOLE, Stat, StatShape
 from kbroker._core.sync cimport (
     AtomicI64, atomic_add_fetch, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, mutex_destroy,
     mutex_init, mutex_lock, mutex_unlock,
 )
-from kbroker.network.connections._address_table cimport (
-    AddressEntry, addresses_after, addresses_destroy, addresses_drop_if_empty, addresses_find, addresses_take,
-)
-from kbroker.network.connections._gauge cimport (
-    gauge_clear, gauge_config, gauge_count_one, gauge_make_avg, gauge_make_rate, gauge_record, gauge_set_limit,
-)
+
+
+# ---- gauges
+
+cdef void gauge_config(StatConfig *config, int32_t samples, int64_t window_ms, double limit) noexcept nogil:
+    config.samples = samples
+    config.window_ms = window_ms
+    config.event_window = INT64_MAX
+    config.quota_kind = QUOTA_NONE if limit < 0 else QUOTA_UPPER
+    config.bound = limit
+
+
+cdef bint make(Gauge *gauge, int32_t form, int32_t sample_kind, const StatConfig *config, int64_t expiration_ms,
+               int64_t now_ms) noexcept nogil:
+    cdef StatShape shape
+    cdef Stat *stat = NULL
+    memset(&shape, 0, sizeof(shape))
+    shape.form = form
+    shape.sample_kind = sample_kind
+    shape.unit = UNIT_SECONDS
+    gauge.metric = NULL
+    gauge.sensor = sensor_new(NULL, 0, expiration_ms, True, now_ms)
+    if gauge.sensor is not NULL:
+        stat = sensor_add_stat(gauge.sensor, &shape, config)
+    if stat is not NULL:
+        gauge.metric = sensor_add_metric(gauge.sensor, stat, PART_WHOLE, 0.0, config, False)
+    if gauge.metric is NULL:
+        gauge_clear(gauge)
+        return False
+    return True
+
+
+cdef bint gauge_make_rate(Gauge *gauge, const StatConfig *config, int64_t expiration_ms,
+                          int64_t now_ms) noexcept nogil:
+    return make(gauge, FORM_RATE, SAMPLE_SUM, config, expiration_ms, now_ms)
+
+
+cdef bint gauge_make_avg(Gauge *gauge, const StatConfig *config, int64_t now_ms) noexcept nogil:
+    return make(gauge, FORM_SAMPLED, SAMPLE_AVG, config, INT64_MAX, now_ms)
+
+
+cdef void gauge_clear(Gauge *gauge) noexcept nogil:
+    sensor_release(gauge.sensor)
+    gauge.sensor = NULL
+    gauge.metric = NULL
+
+
+cdef int64_t gauge_count_one(Gauge *gauge, int64_t now_ms, int64_t cap_ms, Violation *violation) noexcept nogil:
+    violation.throttle_ms = 0
+    if sensor_record(gauge.sensor, 1.0, now_ms, True, violation) == RECORD_ACCEPTED or violation.throttle_ms < 0:
+        return 0
+    return cap_ms if 0 <= cap_ms < violation.throttle_ms else violation.throttle_ms
+
+
+cdef void gauge_record(Gauge *gauge, double value, int64_t now_ms) noexcept nogil:
+    sensor_record(gauge.sensor, value, now_ms, False, NULL)
+
+
+cdef double gauge_measure(Gauge *gauge, int64_t now_ms) noexcept nogil:
+    return metric_measure(gauge.metric, now_ms)
+
+
+cdef bint gauge_set_limit(Gauge *gauge, double limit) noexcept nogil:
+    cdef StatConfig config
+    metric_get_config(gauge.metric, &config)
+    config.bound = limit
+    return metric_set_config(gauge.metric, &config)
+
+
+# ---- addresses
+
+cdef void free_entry(AddressEntry *entry) noexcept nogil:
+    gauge_clear(&entry.rate)
+    free(entry)
+
+
+cdef void addresses_destroy(AddressTable *table) noexcept nogil:
+    cdef HashNode *node = hash_after(&table.entries, NULL)
+    cdef HashNode *following
+    while node is not NULL:
+        following = hash_after(&table.entries, node)
+        free_entry(<AddressEntry *>node)
+        node = following
+    hash_clear(&table.entries)
+
+
+cdef inline uint64_t hash_of(const AddressTable *table, const char *address) noexcept nogil:
+    return hash_seeded(address, <int64_t>strlen(address), table.seed)
+
+
+cdef AddressEntry *addresses_find(AddressTable *table, const char *address) noexcept nogil:
+    cdef HashNode *node = hash_first(&table.entries, hash_of(table, address))
+    while node is not NULL and strcmp((<AddressEntry *>node).address, address) != 0:
+        node = hash_next(node)
+    return <AddressEntry *>node
+
+
+cdef AddressEntry *addresses_take(AddressTable *table, const char *address) noexcept nogil:
+    cdef AddressEntry *entry = addresses_find(table, address)
+    if entry is not NULL:
+        return entry
+    if not hash_reserve(&table.entries):
+        return NULL
+    entry = <AddressEntry *>calloc(1, sizeof(AddressEntry))
+    if entry is NULL:
+        return NULL
+    strncpy(entry.address, address, ADDRESS_BYTES - 1)
+    entry.max_count = -1
+    entry.max_rate = -1
+    hash_add(&table.entries, &entry.node, hash_of(table, entry.address))
+    return entry
+
+
+cdef void addresses_drop_if_empty(AddressTable *table, AddressEntry *entry) noexcept nogil:
+    if entry.count != 0 or entry.max_count >= 0 or entry.max_rate >= 0 or entry.rate.sensor is not NULL:
+        return
+    hash_remove(&table.entries, &entry.node)
+    free_entry(entry)
+
 
 cdef enum:
     ADDRESS_EXPIRY_MS = 3600000

@@ -3,8 +3,7 @@ from typing import final
 from kbroker._core.clock import BaseClock
 from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker._core.requests.request_queue import Queue
-from kbroker.network._recorder import RequestRecorder
-from kbroker.network._request_metrics import RequestMetrics
+from kbroker.network._request_metrics import RequestMetrics, RequestRecorder
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
 from kbroker.network.transport._tls import TlsServer
 from kbroker.network.transport.authentication import Authentication

@@ -26,12 +26,9 @@ from kbroker._core.sync cimport (
 from kbroker._core.thread_setup cimport kb_block_signals
 from kbroker.network.connections._client_information cimport software_counts, software_init
 from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
-from kbroker.network.processor._processor_connections cimport (
-    close_excess_connections, close_offered, configure_new_connections, has_offers, process_disconnected,
-    processor_offer,
-)
 from kbroker.network.processor._processor_core cimport (
-    STAGE_DRAIN, STAGE_END, STAGE_RETIRE, STAGE_RUN, ProcessorCore, core_release,
+    STAGE_DRAIN, STAGE_END, STAGE_RETIRE, STAGE_RUN, ProcessorCore, close_excess_connections, close_offered,
+    configure_new_connections, core_release, has_offers, process_disconnected, processor_offer,
 )
 from kbroker.network.processor._processor_receives cimport process_completed_receives, refuse_due, until_refusal_ns
 from kbroker.network.processor._processor_responses cimport (
@@ -39,8 +36,7 @@ from kbroker.network.processor._processor_responses cimport (
 )
 from kbroker.network.connections._quota_core cimport ListenerQuota, quotas_retain
 from kbroker.network._kafka_request cimport kafka_context_type
-from kbroker.network._recorder cimport RequestRecorder
-from kbroker.network._request_metrics cimport RequestMetrics, metrics_retain
+from kbroker.network._request_metrics cimport RequestMetrics, RequestRecorder, metrics_retain
 from kbroker.network.transport._tls cimport TlsServer
 
 cdef enum:

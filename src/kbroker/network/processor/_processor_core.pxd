@@ -4,15 +4,14 @@ A ProcessorCore lives until its handle is gone and every request it handed over 
 Threads: the loop's, but for the responses (``inbox``), the offered connections (``offer_lock``) and the atomics.
 """
 from libc.stdint cimport int32_t, int64_t
+
 from kbroker._core.network.loop_types cimport Channel, EventLoop, Link
 from kbroker._core.requests.request cimport Request, Responder, Session
 from kbroker._core.requests.request_queue cimport RequestQueue
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
-from kbroker.network.connections._address_table cimport AddressEntry
+from kbroker.network._request_metrics cimport MetricsTable, Recorder
+from kbroker.network.connections._quota_core cimport AddressEntry, ListenerQuota, QuotaCore
 from kbroker.network.connections._client_information cimport ClientInformationTable
-from kbroker.network.connections._quota_core cimport ListenerQuota, QuotaCore
-from kbroker.network._recorder cimport Recorder
-from kbroker.network._request_metrics cimport MetricsTable
 
 cdef enum:
     NEW_CONNECTIONS = 20        # Processor.ConnectionQueueSize
@@ -69,3 +68,15 @@ cdef void complete(ProcessorCore *core, Channel *channel, Request *request) noex
 cdef void free_if_done(Channel *channel) noexcept nogil         # a closed channel goes when nobody can name it any more
 # Moves the channel's mute state; a move that the table does not know closes it.
 cdef void mute_event(ProcessorCore *core, Channel *channel, int event) noexcept nogil
+
+# ---- connections: offered by acceptors, made channels of the loop, counted out at their end
+
+# Any thread. Gives a descriptor and what it is counted by; false: full, both stay the caller's.
+cdef bint processor_offer(ProcessorCore *core, int fd, AddressEntry *admission, int64_t wait_ns) noexcept nogil
+cdef void processor_wake(ProcessorCore *core) noexcept nogil
+cdef bint has_offers(ProcessorCore *core) noexcept nogil
+# The loop's thread, from here on.
+cdef void configure_new_connections(ProcessorCore *core) noexcept nogil
+cdef void process_disconnected(ProcessorCore *core) noexcept nogil
+cdef void close_excess_connections(ProcessorCore *core) noexcept nogil
+cdef void close_offered(ProcessorCore *core) noexcept nogil     # at the end: nobody makes channels of them any more

@@ -7,7 +7,7 @@ Python). Ownership: counted by the handle, by each recorder, and by who hands it
 from libc.stdint cimport int64_t, uint64_t
 from kbroker._core.clock cimport Clock, Waker
 from kbroker._core.sync cimport AtomicI64, Cond, Mutex
-from kbroker.network._recorder cimport Recorder, RequestRecorder
+from kbroker.network._request_metrics cimport Recorder, RequestRecorder
 from kbroker.server.quota._client_quotas cimport VerdictListener
 from kbroker.server.quota._quota_events cimport VerdictEvent
 from kbroker.server.request_log._record_ring cimport Facts, RecordRing

@@ -2,7 +2,7 @@ from collections.abc import Iterable
 from typing import final
 
 from kbroker._core.clock import BaseClock
-from kbroker.network._recorder import RequestRecorder
+from kbroker.network._request_metrics import RequestRecorder
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
 

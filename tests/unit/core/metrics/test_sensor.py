@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker._core.metrics.metric import Metric
+from kbroker._core.metrics.metric import Metric, SampleView
 from kbroker._core.metrics.metric_config import MetricConfig, Quota
-from kbroker._core.metrics.sample_view import SampleView
 from kbroker._core.metrics.sensor import QuotaViolationError, Sensor
 from kbroker._core.metrics.sensor_charge import charge
 from kbroker._core.metrics.sensor_registry import SensorRegistry

@@ -1,6 +1,0 @@
-from typing import final
-
-@final
-class SampleView:
-    def __len__(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
