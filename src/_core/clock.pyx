@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """The system clock and a virtual clock that a test moves; everything that reads time reads one of these.
 
 Source: Kafka's ``Time`` (SystemTime, MockTime); a wait on a virtual clock ends by a waker, never by real time.

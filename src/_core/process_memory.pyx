@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """What this process holds of the machine's memory, and giving back what it does not use."""
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free

@@ -245,6 +245,13 @@ def test_no_retired_cython() -> None:
     assert found == []
 
 
+def test_no_module_declares_itself_free_of_the_gil() -> None:
+    """All modules say it or none: one that does not turns the GIL on for all. None is, as ARCHITECTURE explains."""
+    found = [relative(p) for p in sources(".pyx") if "freethreading_compatible" in p.read_text(encoding="utf-8")]
+    assert found == []
+    assert "freethreading_compatible" not in (ROOT / "setup.py").read_text(encoding="utf-8")
+
+
 def test_nogil_functions_say_how_they_fail() -> None:
     """A nogil function without `noexcept` or `except` takes the GIL after every call to look for an exception."""
     wrong = []

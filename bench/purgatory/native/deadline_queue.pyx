@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """A blocking queue ordered by deadline."""
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport free, malloc

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """One run of the study: a generator, a completer, a reaper and a sampler thread, none of which holds the GIL."""
 import threading
 

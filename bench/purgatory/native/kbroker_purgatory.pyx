@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """kbroker's own purgatory behind the study's table of functions."""
 from libc.stdint cimport int32_t, int64_t
 from kbroker._core.timer.purgatory cimport (

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """The fake request of the study, and its memory."""
 from libc.stdint cimport int32_t, int64_t, intptr_t, uintptr_t
 from libc.stdlib cimport free, malloc, realloc

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Exponential arrivals and log-normal completion times from SplitMix64, in whole milliseconds."""
 from libc.math cimport cos, exp, log, sqrt
 from libc.stdint cimport int32_t, int64_t, uint64_t

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """CRC-32C as record batches use it; the processor's own instruction where there is one."""
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint32_t

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """A binary heap of entries that know their place; see the contract in the .pxd."""
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, realloc

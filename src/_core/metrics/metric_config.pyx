@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """How a metric is kept (number and length of its samples, its quota) and what may be recorded at all."""
 cimport cython
 from libc.stdint cimport INT64_MAX, int32_t, int64_t

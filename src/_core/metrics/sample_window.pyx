@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Sampled statistics: a ring of samples, each a value with its count, start and last event.
 
 The ring has one slot more than the config has samples: the extra one holds a sample that began before the monitored

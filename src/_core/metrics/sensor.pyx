@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Python's handle of sensors: the same functions that native code calls, with arguments checked."""
 cimport cython
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t

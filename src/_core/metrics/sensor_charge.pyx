@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """One call for all limits of a request: nothing is recorded where a strict one refuses.
 
 Source: KIP-599 (strict and permissive), ``ControllerMutationQuotaManager``; the largest of several delays as

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Sensors without Python: values go in, bounded statistics come out.
 
 Source: ``Sensor.java``, ``KafkaMetric.java``, ``QuotaUtils.java``.

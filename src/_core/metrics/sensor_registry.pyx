@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """All sensors of one owner by name: unique metric names, removal with children, expiry of idle ones."""
 cimport cython
 

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """The statistics a sensor can keep, as native structs, and the Python objects that describe them."""
 cimport cython
 from libc.stdint cimport int32_t, int64_t

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Purgatory: operations that wait for an event on one of their keys, or for their time-out.
 
 An operation that completes leaves its watch lists and the timer at once and is freed; a count of it stays in each list

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Purgatory: operations that wait for an event on one of their keys, or for their time-out. The C part.
 
 A watcher holds a count of its operation; one that completes leaves lists and timer at once, so nothing of it stays but

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Hierarchical timing wheel: the C timer. How it differs from Kafka's is said in ``timing_wheel``.
 
 Source: ``SystemTimer``, ``TimingWheel``, ``TimerTaskList``, ``TimerTask``.

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Hierarchical timing wheel: Python's view of the C timer.
 
 Differences from Kafka's, each on purpose: one lock instead of a read-write lock, list locks and retry loops; a due time

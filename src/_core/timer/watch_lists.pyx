@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Watch lists of a purgatory: a hash table of circular lists in each shard.
 
 Source: ``DelayedOperationPurgatory.Watchers``, whose lists keep what is completed and are searched for it.

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Sensors of client quota counters: which statistics they keep, and how a violation becomes a delay.
 
 Source: ``ClientQuotaManager``, ``ClientRequestQuotaManager``, ``ControllerMutationQuotaManager``, ``QuotaUtils``.

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Append of one partition: UnifiedLog.append, from the bytes of a Produce to the end offset and the high watermark."""
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t
 from libc.stdlib cimport free, malloc

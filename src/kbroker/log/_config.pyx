@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Kafka's topic settings as plain values."""
 from kbroker.protocol._compression cimport CODEC_LEVEL
 

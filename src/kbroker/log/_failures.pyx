@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Failures counted by partition; see the .pxd."""
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """A partition's lifetime, offsets, published view of its segments, and leader epochs. Append: _append; read: _read;
 roll: _roll; retention: _retention; watermarks and flush: _watermarks; opening: _recovery; Python's handle:
 _partition_log.

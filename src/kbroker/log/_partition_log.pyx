@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Python's handle on a partition: opened, read, appended to, looked after and closed through it."""
 cimport cython
 from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Reading one partition on a counted view of its segments: UnifiedLog.read, the question of a delayed fetch, and
 UnifiedLog.fetchOffsetByTimestamp.
 """

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """LogLoader: which bytes of a folder are a log.
 
 After an unclean stop every batch from the recovery point on is read and its checksum compared; the torn tail of the

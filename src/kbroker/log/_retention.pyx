@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Retention of one partition: UnifiedLog.deleteOldSegments. Readers keep the view they hold."""
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport calloc, free

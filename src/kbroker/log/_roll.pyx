@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Roll of one partition's active segment: UnifiedLog.maybeRoll, and the producer snapshot that goes with it."""
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """What Kafka's ProduceRequest.validateRecords, UnifiedLog.analyzeAndValidateRecords and LogValidator refuse, in their
 order.
 """

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """The watermarks of one partition, and UnifiedLog.flush, which moves the flushed offset and the high watermark."""
 from libc.stdint cimport int32_t, int64_t
 from libc.stdio cimport snprintf

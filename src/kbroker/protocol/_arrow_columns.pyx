@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Record batches straight into Arrow's buffers: one pass without the GIL, no Python object per record, nothing copied
 afterwards. Only the columns that are wanted are filled.
 

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Arrow's buffers straight into record batches: one pass without the GIL, no Python object per record.
 
 The way back of ``_arrow_columns``. What offsets say is checked against the buffers, row by row.

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Building of record batch v2: records are encoded as they are appended, the header when the batch is built.
 
 Source: ``MemoryRecordsBuilder.java``, ``DefaultRecord.java``.

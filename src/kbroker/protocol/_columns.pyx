@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Columnar reading of record batches: one pass without the GIL, no Python object per record.
 
 The layout (offsets of n + 1 entries, data end to end) is Arrow's large_binary, so numpy and Arrow wrap it as is; only

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """The codecs of record batches: gzip, snappy (raw and the snappy-java stream), LZ4 and zstd, in both directions.
 
 Source: ``org.apache.kafka.common.compress``. Every length is checked against the bytes that are there.

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Decoder of Kafka messages: walks the Plan of a struct over bytes that were not checked before.
 
 Source: KIP-482 and ``clients/src/main/resources/common/message``. Every length and count is checked against the bytes

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Encoder of Kafka messages, and Plan: the table it and the decoder walk (wire grammar: KIP-482 and
 ``clients/src/main/resources/common/message``).
 

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """The wire tables of ``messages/``, compiled in: ``setup.py`` writes them into a header as marshal's bytes."""
 from libc.string cimport strcmp
 

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """MurmurHash2 as Kafka's producers use it. Source: ``Utils.murmur2``, ``BuiltInPartitioner.partitionForKey``."""
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint32_t

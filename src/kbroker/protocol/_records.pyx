@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Record batch v2, the byte grammar: headers, checksum, records, and Python's view of a batch.
 
 Source: ``DefaultRecordBatch.java``, ``DefaultRecord.java``. Every length is checked against the bytes that are there.

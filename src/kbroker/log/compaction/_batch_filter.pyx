@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Compaction of one batch. Offsets stay; a batch that loses records is packed again, its delete horizon with it.
 
 Source: ``MemoryRecords.filterTo``, ``Cleaner.shouldRetainRecord``, ``CleanedTransactionMetadata``, KIP-534 (delete

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Writes the cleaner's new segments and swaps them in: LocalLog.replaceSegments, with readers left alone."""
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport free, realloc

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """One round of the log cleaner over one partition: read the dirty part into the map, rewrite all up to its end.
 
 Appends and reads go on meanwhile: the round works on a counted view of sealed segments and takes the append lock only

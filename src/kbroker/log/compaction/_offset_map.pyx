@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Open-addressed map from a key's hash to an offset: Kafka's SkimpyOffsetMap, with a keyed hash in place of MD5."""
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t

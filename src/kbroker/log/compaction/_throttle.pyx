@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Kafka's Throttler for the log cleaner, by the clock it is given.
 
 Kafka looks every 300 ms at what was done since and sleeps off the excess; here bytes are charged to an account as they

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """The producers of one partition, their transactions, and the snapshot file of both. See _producer_table.pxd.
 
 Source of the snapshot: ``ProducerStateManager``.

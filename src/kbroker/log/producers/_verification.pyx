@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Verifications under way, by producer id. See _verification.pxd. Source: ``VerificationStateEntry``, KIP-890."""
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free

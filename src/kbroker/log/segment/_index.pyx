@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Offset and time index of a segment: Kafka's OffsetIndex and TimeIndex over mapped files."""
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Segment files: opened when needed and closed again by a clock hand, searched through their index, sealed and
 removed.
 """

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """The files of a partition's folder: what a stop left half done is finished or dropped before the log is read.
 
 Source: ``LogLoader.removeTempFilesAndCollectSwapFiles`` and what follows it.

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """LogSegment.recover: which bytes of one segment are batches; indexes that are unsound are rebuilt from them."""
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport free, malloc, realloc

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Transaction index of a segment: Kafka's TransactionIndex, the aborted transactions of its batches in a file."""
 cimport cython
 from libc.stdint cimport int32_t, int64_t

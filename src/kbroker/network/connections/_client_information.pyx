@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Connections counted by their clients' software; see the contract in the .pxd.
 
 Source: KIP-511, ``Selector.SelectorChannelMetadataRegistry``.

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """The quotas of one type as Python sees them: cold requests are judged here.
 
 Source: ``ClientQuotaManager``, ``ClientRequestQuotaManager``, ``ControllerMutationQuotaManager``.

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """The client quota managers of all types as Python sees them: limits are set here, throttles end here.
 
 The verdict observer runs under the lock of the connection limits and takes only leaf locks: the ring's and the

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Makes the counters that native code has made known to the metrics registry, and those that went unknown.
 
 Source: ``ClientQuotaManager.getOrCreateQuotaSensors``, ``getOrCreateSensor``.

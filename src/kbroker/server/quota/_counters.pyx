@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Counters of clients: found by their tags, made where there are none, forgotten after an hour without a record.
 
 Where there are too many of made-up client ids, the one whose latest record is the oldest goes, but none that is over

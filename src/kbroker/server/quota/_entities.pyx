@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Limits by entity, in a hash table of C structs; the precedence of KIP-55 and the tags that follow from it.
 
 The names of entities, as Python strings and in metric tags. Source: ``ClientQuotaManager.DefaultQuotaCallback``.

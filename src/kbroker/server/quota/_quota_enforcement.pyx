@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Charging native requests: bytes and time, the larger of two delays, the network time at the end.
 
 Source: ``KafkaApis.handleProduceRequest``, ``KafkaApis.handleFetchRequest``, ``RequestHandlerHelper``,

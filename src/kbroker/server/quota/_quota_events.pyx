@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Quota events of a request in one growing piece of memory, and the verdicts among them in a bounded ring.
 
 The ring's oldest verdict makes room for the next one; all are counted by type.

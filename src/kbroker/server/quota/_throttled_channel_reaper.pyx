@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Throttled channels on the timing wheel: one entry each, ended in the millisecond they are due.
 
 Source: ``ThrottledChannel``, ``ClientQuotaManager.ThrottledChannelReaper``; one wheel and one thread serve all types.

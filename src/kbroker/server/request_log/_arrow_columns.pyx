@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Fills the columns of ``kbroker.common.request_log`` in their order; Arrow itself only takes the buffers over."""
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Takes records out of the rings, oldest first of each; see the contract in the .pxd."""
 cimport cython
 

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Numbers, times and hostile names as text. Bytes that are no UTF-8 become U+FFFD exactly where Python's "replace"
 puts it, so that every form of a record has the same names.
 """

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """One JSON object per record, in Kafka's names (``RequestConvertToJson``, KIP-673) and ours behind them.
 
 What is unknown is left out. Written by hand: at fifty thousand records a second this is what the log costs.

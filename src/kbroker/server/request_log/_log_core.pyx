@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """One C record per finished request, made on the network thread that ends it; see the contract in the .pxd."""
 cimport cython
 import os

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Record batches v2 without a Python object per record. Source: ``DefaultRecordBatch``, ``DefaultRecord``."""
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """A bounded ring of records, and the counted facts of connections; memory only, no thread, no clock."""
 cdef extern from *:
     """

@@ -1,4 +1,3 @@
-# cython: freethreading_compatible=True
 """Feeds logged values to the sensors that a broker judges by, a batch in one call without the GIL.
 
 A counter is a number here: who shares one is decided before (``kbroker.common.quotas.resolve``).
