@@ -34,7 +34,7 @@ from kbroker.server.apis.api00_produce._transactional_produce cimport (
 )
 from kbroker.server.native._topics cimport TopicTable, topic_table_build, topic_table_release
 from kbroker.server.quota._client_quotas cimport ClientQuotaManagers
-from kbroker.server.quota._counters cimport quotas_release, quotas_retain
+from kbroker.server.quota._client_sensors cimport quotas_release, quotas_retain
 
 cdef enum:
     REAP_MS = 200

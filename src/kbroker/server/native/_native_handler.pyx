@@ -21,7 +21,7 @@ from kbroker.server.native._native_types cimport (
 )
 from kbroker.server.native._topics cimport topic_table_release, topic_table_retain
 from kbroker.server.quota._quota_enforcement cimport client_cache_free, client_cache_new
-from kbroker.server.quota._counters cimport THROTTLE_SERVED
+from kbroker.server.quota._client_sensors cimport THROTTLE_SERVED
 
 cdef enum:
     TAKE_NS = 300000000         # Kafka's receiveRequest(300 ms)

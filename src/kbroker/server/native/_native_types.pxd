@@ -14,7 +14,7 @@ from kbroker._core.timer.timing_wheel cimport Timer
 from kbroker.log._partition cimport Partition
 from kbroker.server.native._topics cimport TopicTable
 from kbroker.server.quota._quota_enforcement cimport ClientCache
-from kbroker.server.quota._counters cimport ClientQuotas
+from kbroker.server.quota._client_sensors cimport ClientQuotas
 
 cdef enum:
     API_SLOTS = 128

@@ -1,7 +1,7 @@
 """Python's view of the quotas of one type."""
 from libc.stdint cimport int64_t
 from kbroker.server.quota._counter_metrics cimport CounterMetrics
-from kbroker.server.quota._counters cimport ClientQuotas, ClientSensors, QuotaManager
+from kbroker.server.quota._client_sensors cimport ClientQuotas, ClientSensors, QuotaManager
 
 cdef class ClientQuotaManager:
     cdef ClientQuotas *quotas   # owned count

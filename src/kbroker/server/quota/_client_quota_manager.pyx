@@ -15,7 +15,7 @@ from kbroker._core.metrics.sensor_core cimport Violation, sensor_record
 from kbroker._core.sync cimport mutex_lock, mutex_unlock
 from kbroker.common._quota_counter cimport NO_LIMIT
 from kbroker.network.processor._inbound cimport InboundRequest
-from kbroker.server.quota._counters cimport (
+from kbroker.server.quota._client_sensors cimport (
     ClientQuotas, ClientSensors, QuotaManager, client_sensors, is_enabled, quotas_release, quotas_retain,
     record_and_get_throttle, sensors_release,
 )

@@ -3,7 +3,7 @@ from kbroker._core.metrics.metric_config cimport MetricConfig
 from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
 from kbroker.server.quota._client_quota_manager cimport ClientQuotaManager
 from kbroker.server.quota._counter_metrics cimport CounterMetrics
-from kbroker.server.quota._counters cimport ClientQuotas
+from kbroker.server.quota._client_sensors cimport ClientQuotas
 from kbroker.server.quota._quota_events cimport VerdictEvent
 
 # Gets each verdict on a connection, beside the ring; counts its references itself.

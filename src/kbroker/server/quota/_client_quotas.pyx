@@ -28,7 +28,7 @@ from kbroker.network.processor._inbound cimport InboundRequest
 from kbroker.server.quota._client_quota_manager cimport ClientQuotaManager, new_manager
 from kbroker.server.quota._counter_metrics cimport new_counter_metrics
 from kbroker.server.quota._counter_metrics import TYPES
-from kbroker.server.quota._counters cimport (
+from kbroker.server.quota._client_sensors cimport (
     KINDS, KIND_MUTATION, KIND_REQUEST, ClientQuotas, QuotaManager, is_enabled, quotas_new, quotas_release,
     quotas_retain, update_quota,
 )

@@ -1,6 +1,6 @@
 """The counters of clients as the metrics registry shows them."""
 from libc.stdint cimport int64_t
-from kbroker.server.quota._counters cimport ClientQuotas, ClientSensors
+from kbroker.server.quota._client_sensors cimport ClientQuotas, ClientSensors
 
 cdef class CounterMetrics:
     cdef ClientQuotas *quotas   # owned count

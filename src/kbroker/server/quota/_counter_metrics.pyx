@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t
 from kbroker._core.metrics.metric_config cimport Quota, StatConfig
 from kbroker._core.metrics.sensor cimport Sensor, sensor_handle
 from kbroker._core.metrics.sensor_core cimport metric_get_config
-from kbroker.server.quota._counters cimport (
+from kbroker.server.quota._client_sensors cimport (
     KIND_MUTATION, KINDS, ClientQuotas, ClientSensors, QuotaManager, forget_unpublished, quotas_release,
     quotas_retain, sensors_release, take_evicted, take_expired, take_unpublished,
 )

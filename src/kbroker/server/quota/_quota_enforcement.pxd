@@ -10,7 +10,7 @@ from kbroker._core.metrics.sensor_core cimport Violation
 from kbroker._core.requests.request cimport Request, Session
 from kbroker._core.sync cimport atomic_load
 from kbroker.common._quota_counter cimport KINDS
-from kbroker.server.quota._counters cimport ClientQuotas, ClientSensors, QuotaManager
+from kbroker.server.quota._client_sensors cimport ClientQuotas, ClientSensors, QuotaManager
 
 cdef enum:
     CACHED_CLIENTS = 64         # per handler thread, a power of two

@@ -15,7 +15,7 @@ from kbroker._core.requests.request cimport Request, Session, session_release, s
 from kbroker._core.sync cimport atomic_add_fetch, atomic_load, atomic_load_relaxed
 from kbroker.common._quota_counter cimport KINDS, judge
 from kbroker.network._kafka_request cimport KafkaRequest, kafka_request
-from kbroker.server.quota._counters cimport (
+from kbroker.server.quota._client_sensors cimport (
     KIND_FETCH, KIND_MUTATION, KIND_PRODUCE, KIND_REQUEST, PERCENT_PER_NS, THROTTLE_SERVED, ClientSensors, Judgement,
     QuotaManager, client_sensors, epoch_ms_of, give_counts, is_enabled, max_value_in_window, quotas_release,
     quotas_retain, record_and_judge, sensors_release, sensors_retain,

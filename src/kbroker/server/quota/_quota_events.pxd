@@ -13,7 +13,7 @@ from kbroker.server.quota._entities cimport Text
 cdef enum:
     EVENT_UPDATE = 1
     EVENT_VERDICT = 2
-    QUOTA_CONNECTION_RATE = 4   # a type of quota beside the kinds of _counters; its user is an address
+    QUOTA_CONNECTION_RATE = 4   # a type of quota beside the kinds of _client_sensors; its user is an address
     INLINE_EVENT_BYTES = 448
 
 cdef struct QuotaEvent:               # its two texts follow it (or the VerdictEvent that it begins)

@@ -4,7 +4,7 @@ Threads: any thread that owns a request throttles its channel; one thread runs `
 """
 from libc.stdint cimport int64_t
 from kbroker._core.requests.request cimport Request
-from kbroker.server.quota._counters cimport ClientQuotas, ClientSensors, QuotaManager
+from kbroker.server.quota._client_sensors cimport ClientQuotas, ClientSensors, QuotaManager
 
 # Mutes the request's channel for throttle_ms from now. Call it before the request is answered, and once:
 # StartThrottling is in the network thread's hands when this returns. Nothing happens without memory, or after

@@ -14,7 +14,7 @@ from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unl
 from kbroker._core.timer.timing_wheel cimport (
     TimerEntry, timer_add, timer_cancel, timer_close, timer_collect, timer_take_due,
 )
-from kbroker.server.quota._counters cimport epoch_ms_of, quotas_release, quotas_retain
+from kbroker.server.quota._client_sensors cimport epoch_ms_of, quotas_release, quotas_retain
 
 cdef enum:
     ENDED_AT_ONCE = 32          # network threads that get their ended throttles in one list each

@@ -20,7 +20,7 @@ from kbroker.network._kafka_request cimport RECORD_EMPTY_FETCH, RECORD_SKIP, Kaf
 from kbroker.network.connections._client_information cimport ClientSoftware, software_texts
 from kbroker.network.connections._connection_quotas cimport ConnectionQuotas
 from kbroker.server.quota._client_quotas cimport ClientQuotaManagers, observe_verdicts
-from kbroker.server.quota._counters cimport THROTTLE_SERVED
+from kbroker.server.quota._client_sensors cimport THROTTLE_SERVED
 from kbroker.server.quota._quota_events cimport EVENT_VERDICT, QuotaEvents, VerdictEvent
 from kbroker.server.request_log._record_ring cimport (
     FACTS_ADDRESS, FACTS_CONNECTION, FACTS_LISTENER, FACTS_PRINCIPAL, FACTS_PROTOCOL, FACTS_SOFTWARE_NAME,

@@ -13,8 +13,8 @@ cdef struct Waiting:            # a partition whose append waits for the disk
 
 # Hands request, response and ``waiting`` to an operation: from here on they belong to the thread that completes it.
 # Without memory the connection is closed.
-cdef Outcome park_produce(Handler *handler, Request *request, int32_t timeout_ms, Writer *w, Waiting *waiting,
-                          int32_t count) noexcept nogil
+cdef Outcome delay_produce(Handler *handler, Request *request, int32_t timeout_ms, Writer *w, Waiting *waiting,
+                           int32_t count) noexcept nogil
 cdef void free_waiting(Waiting *waiting, int32_t count) noexcept nogil
 # throttle_time_ms into an encoded Produce response, if it is above 0.
 cdef void store_throttle_time(Request *request, char *response, int64_t size_bytes, int32_t throttle_ms) noexcept nogil

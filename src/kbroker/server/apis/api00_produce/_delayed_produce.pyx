@@ -48,8 +48,8 @@ cdef void free_waiting(Waiting *waiting, int32_t count) noexcept nogil:
     free(waiting)
 
 
-cdef Outcome park_produce(Handler *handler, Request *request, int32_t timeout_ms, Writer *w, Waiting *waiting,
-                          int32_t count) noexcept nogil:
+cdef Outcome delay_produce(Handler *handler, Request *request, int32_t timeout_ms, Writer *w, Waiting *waiting,
+                           int32_t count) noexcept nogil:
     cdef DelayedProduce *delayed = <DelayedProduce *>calloc(1, sizeof(DelayedProduce))
     cdef Key *keys = <Key *>calloc(<size_t>count, sizeof(Key))
     cdef char *copy = w.data

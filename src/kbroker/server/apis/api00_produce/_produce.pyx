@@ -26,7 +26,9 @@ from kbroker.log._partition cimport (
 )
 from kbroker.log.producers._verification cimport NOT_VERIFIED
 from kbroker.network._kafka_request cimport RECORD_SKIP, KafkaRequest, kafka_mark_error, kafka_request
-from kbroker.server.apis.api00_produce._delayed_produce cimport Waiting, free_waiting, park_produce, store_throttle_time
+from kbroker.server.apis.api00_produce._delayed_produce cimport (
+    Waiting, delay_produce, free_waiting, store_throttle_time,
+)
 from kbroker.server.apis.api00_produce._produce_request cimport (
     ProducePart, ProduceRequest, ProduceTopic, free_produce, parse_produce,
 )
@@ -204,7 +206,7 @@ cdef Outcome append_all(Handler *handler, Request *request, ProduceRequest *pars
         free_waiting(waiting, waiting_count)
         return OUTCOME_RESPONDED
     if waiting_count > 0:
-        return park_produce(handler, request, parsed.timeout_ms, &w, waiting, waiting_count)
+        return delay_produce(handler, request, parsed.timeout_ms, &w, waiting, waiting_count)
     free_waiting(waiting, 0)
     store_throttle_time(request, w.data, w.size_bytes, gate_produce(
         handler.native_apis.quotas, handler.clients, request, True, kafka.local_done_ns))

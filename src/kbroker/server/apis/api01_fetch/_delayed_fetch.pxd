@@ -4,7 +4,7 @@ from kbroker.server.apis.api01_fetch._fetch_types cimport FetchState
 from kbroker.server.native._native_types cimport Handler, NativeApisCore
 
 # Watches every partition. True: the request belongs to the operation. False: no memory to wait, answer now.
-cdef bint park_fetch(Handler *handler, FetchState *state) noexcept nogil
+cdef bint delay_fetch(Handler *handler, FetchState *state) noexcept nogil
 cdef void free_state(FetchState *state) noexcept nogil
 cdef void complete_delayed(NativeApisCore *native_apis) noexcept nogil    # at shutdown: answers every waiting fetch
 # answers the waiting fetches of closed connections

@@ -20,7 +20,7 @@ from kbroker.server.apis.api01_fetch._fetch_types cimport FetchState
 from kbroker.server.native._native_types cimport DEFERRED_SLOTS, Handler, NativeApisCore
 
 cdef enum:
-    GONE_AT_ONCE = 64
+    CLOSED_PER_CHECK = 64
 
 cdef OperationTable DELAYED_FETCH
 
@@ -36,7 +36,7 @@ cdef void release_partitions_locked(FetchState *state) noexcept nogil:
     mutex_unlock(&state.op.own_lock)
 
 
-cdef bint park_fetch(Handler *handler, FetchState *state) noexcept nogil:
+cdef bint delay_fetch(Handler *handler, FetchState *state) noexcept nogil:
     cdef NativeApisCore *native_apis = handler.native_apis
     cdef Key *keys = <Key *>calloc(<size_t>state.part_count, sizeof(Key))
     cdef int32_t i, count = 0
@@ -116,15 +116,15 @@ cdef void complete_delayed(NativeApisCore *native_apis) noexcept nogil:
 
 cdef void complete_disconnected(NativeApisCore *native_apis) noexcept nogil:
     """Completes the fetches of disconnected clients: a wait may be 24 days long, and hold megabytes."""
-    cdef FetchState *found[GONE_AT_ONCE]
+    cdef FetchState *found[CLOSED_PER_CHECK]
     cdef FetchState *state
     cdef Responder *responder
-    cdef int32_t i, count = GONE_AT_ONCE
-    while count == GONE_AT_ONCE:
+    cdef int32_t i, count = CLOSED_PER_CHECK
+    while count == CLOSED_PER_CHECK:
         count = 0
         mutex_lock(&native_apis.delayed_lock)
         state = <FetchState *>native_apis.delayed
-        while state != NULL and count < GONE_AT_ONCE:
+        while state != NULL and count < CLOSED_PER_CHECK:
             responder = state.request.responder
             if responder.is_closed != NULL and responder.is_closed(state.request):
                 atomic_add_fetch(&state.op.refs, 1)

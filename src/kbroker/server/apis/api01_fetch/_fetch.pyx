@@ -17,7 +17,7 @@ from kbroker._core.codec.wire cimport (
 from kbroker._core.requests.request cimport ACTION_CLOSE, Request
 from kbroker.common._errors cimport NONE, UNKNOWN_SERVER_ERROR
 from kbroker.network._kafka_request cimport KafkaRequest, kafka_request
-from kbroker.server.apis.api01_fetch._delayed_fetch cimport free_state, park_fetch
+from kbroker.server.apis.api01_fetch._delayed_fetch cimport free_state, delay_fetch
 from kbroker.server.apis.api01_fetch._fetch_response cimport (
     build_response, drop_reads, read_partitions, resolve_partitions, respond_to_fetch,
 )
@@ -235,7 +235,7 @@ cdef Outcome handle_fetch(Handler *handler, Request *request) noexcept nogil:
             if not (state.max_wait_ms <= 0 or readable == 0 or found >= state.min_bytes or any_error):
                 drop_reads(state)
                 kafka.local_done_ns = clock_now_ns(handler.native_apis.clock)
-                if park_fetch(handler, state):
+                if delay_fetch(handler, state):
                     return OUTCOME_DELAYED
                 read_partitions(state, &any_error, &readable)
             respond_to_fetch(state, handler.clients)
