@@ -1,4 +1,4 @@
-"""Checks of what Python hands over, header only: a wrong type is a TypeError, a number out of range a ValueError."""
+"""Checks of arguments from Python, header only: a wrong type is a TypeError, a number out of range a ValueError."""
 from libc.stdint cimport int64_t
 
 cdef inline int64_t integer(object value, str name, int64_t least, int64_t most) except? -1:

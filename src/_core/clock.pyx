@@ -160,7 +160,7 @@ cdef Clock *borrow_clock(object clock) except NULL:
     if not isinstance(clock, BaseClock):
         raise TypeError(f"clock must be a SystemClock, a VirtualClock or None, not {type(clock).__name__}")
     if (<BaseClock>clock).clock is NULL:
-        raise TypeError("BaseClock itself tells no time: use SystemClock or VirtualClock")
+        raise TypeError("BaseClock has no time: use SystemClock or VirtualClock")
     return (<BaseClock>clock).clock
 
 

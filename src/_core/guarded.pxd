@@ -1,4 +1,4 @@
-"""What a lock guards, read by a Python handle."""
+"""Reads of numbers that a lock guards, for Python handles."""
 from libc.stdint cimport int64_t
 from kbroker._core.sync cimport Mutex, mutex_lock, mutex_unlock
 

@@ -1,4 +1,4 @@
-"""What this process holds of the machine's memory, and giving back what it does not use."""
+"""The memory of this process, and giving unused memory back to the system."""
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free
 
@@ -21,7 +21,7 @@ mutex_init(&arenas_lock)
 
 
 def resident_bytes():
-    """Memory of this process that is in RAM; 0 where the system does not report it."""
+    """Memory of this process in RAM; 0 where the system does not report it."""
     cdef int64_t found
     with nogil:
         found = kb_resident_bytes()

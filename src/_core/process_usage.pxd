@@ -1,4 +1,4 @@
-"""What this process and the calling thread have used of the machine; see process_usage.h. 0 where nobody tells."""
+"""Resources that this process and the calling thread have used; see process_usage.h. 0 where it is unknown."""
 from libc.stdint cimport int64_t
 
 cdef extern from "process_usage.h" nogil:

@@ -1,4 +1,4 @@
-"""What a thread asks of the system before its work begins; see thread_setup.h."""
+"""System settings of a thread, made before its work begins; see thread_setup.h."""
 
 cdef extern from "thread_setup.h" nogil:
     void kb_block_signals()     # they are for the main thread

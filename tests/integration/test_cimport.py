@@ -147,6 +147,37 @@ def test_from_the_editable_install(tmp_path: Path) -> None:
     assert Path(found) == Path(kbroker._core.__file__)
 
 
+EVERYTHING = """
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+setup(
+    script_args=["-q", "build_ext", "--inplace"],
+    ext_modules=cythonize([
+        Extension(
+            "everything", ["everything.pyx"], language="c++", include_dirs=[{headers!r}],
+            extra_compile_args=["-std=c++17", "-O0"],
+        )
+    ]),
+)
+"""
+
+
+def test_every_public_declaration(tmp_path: Path) -> None:
+    """One foreign module can cimport every .pxd file of `_core`; docs/embedding.md names each of their folders."""
+    core = Path(kbroker._core.__file__).parent
+    names = [p.relative_to(core).with_suffix("").parts for p in sorted(core.rglob("*.pxd")) if p.name[0] != "_"]
+    text = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
+    assert [name for name in sorted({parts[0] for parts in names}) if f"`{name}`" not in text] == []
+    lines = [f"cimport kbroker._core.{'.'.join(parts)}" for parts in names]
+    (tmp_path / "everything.pyx").write_text("\n".join(["# cython: language_level=3", *lines, ""]))
+    (tmp_path / "build.py").write_text(EVERYTHING.format(headers=str(core)))
+    searched = os.pathsep.join(p for p in sys.path if p)
+    place = f"import os, runpy; os.chdir({str(tmp_path)!r}); "
+    run(sys.executable, "-c", place + "runpy.run_path('build.py')", PYTHONPATH=searched)
+    run(sys.executable, "-c", place + "import sys; sys.path.insert(0, '.'); import everything", PYTHONPATH=searched)
+
+
 def test_what_the_wheel_holds(wheel: Path) -> None:
     """At most 6 MB: compiled modules, .pxd, .pyi, headers and py.typed, but no sources of C, C++ or Cython."""
     assert wheel.stat().st_size <= WHEEL_LIMIT_BYTES

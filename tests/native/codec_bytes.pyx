@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from kbroker._core.codec.bytes cimport (
-    VARLONG_ROOM, get_uvarint, get_varint, get_varlong, load_i16, load_i32, load_i64, load_u16, load_u32, load_u64,
+    VARLONG_MAX_BYTES, get_uvarint, get_varint, get_varlong, load_i16, load_i32, load_i64, load_u16, load_u32, load_u64,
     put_uvarint, put_varlong, store_16, store_32, store_64, uvarint_bytes, varlong_bytes,
 )
 
@@ -31,14 +31,14 @@ def store(uint64_t value, int size):
 
 def uvarint(uint64_t value):
     """The bytes written; the size announced."""
-    cdef uint8_t[VARLONG_ROOM] room
+    cdef uint8_t[VARLONG_MAX_BYTES] room
     cdef int size = put_uvarint(room, value)
     return (<char *>room)[:size], uvarint_bytes(value)
 
 
 def varlong(int64_t value):
     """The bytes written; the size announced."""
-    cdef uint8_t[VARLONG_ROOM] room
+    cdef uint8_t[VARLONG_MAX_BYTES] room
     cdef int size = put_varlong(room, value)
     return (<char *>room)[:size], varlong_bytes(value)
 

@@ -40,7 +40,7 @@ cdef void respond_backwards(Request *batch) noexcept nogil:
 
 
 def run_echo(Queue queue not None, int64_t body_bytes=-1, *, bint backwards=False):
-    """PendingResponse until the queue is closed: the same bytes, or bytes 4..7 (a correlation id) and body_bytes
+    """Respond until the queue is closed: the same bytes, or bytes 4..7 (a correlation id) and body_bytes
     zeros."""
     cdef RequestQueue *requests = queue.queue
     cdef Request *batch
@@ -68,7 +68,7 @@ def run_echo(Queue queue not None, int64_t body_bytes=-1, *, bint backwards=Fals
 
 
 def run_files(Queue queue not None, int fd, int64_t position, int64_t size_bytes):
-    """PendingResponse until the queue is closed: the request's bytes, a file region, the bytes again. Owns fd."""
+    """Respond until the queue is closed: the request's bytes, a file region, the bytes again. Owns fd."""
     cdef RequestQueue *requests = queue.queue
     cdef OpenFile *file = open_file_new(fd)
     cdef Request *batch

@@ -56,7 +56,7 @@ cdef void prepare(Design *design, StudyRequest *request) noexcept nogil:
     cdef NewHead *head = <NewHead *>request.head
     operation_init(&head.op, &TABLE, request.run.timeout_ms, NULL)
     head.request = request
-    head.op.room = <WatcherBlock *>(<char *>head + sizeof(NewHead))
+    head.op.reserved = <WatcherBlock *>(<char *>head + sizeof(NewHead))
     head.op.reserve_for = design.keys
 
 

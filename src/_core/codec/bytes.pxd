@@ -9,8 +9,8 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t,
 
 cdef enum:
     MAX_LENGTH = 2147483647     # of a string, of bytes, of an array, of a tagged section
-    VARINT_ROOM = 5             # most bytes of 32 bits
-    VARLONG_ROOM = 10           # most bytes of 64 bits
+    VARINT_MAX_BYTES = 5             # most bytes of 32 bits
+    VARLONG_MAX_BYTES = 10           # most bytes of 64 bits
 
 cdef inline uint16_t load_u16(const void *at) noexcept nogil:
     cdef const uint8_t *p = <const uint8_t *>at
@@ -86,14 +86,14 @@ cdef inline int put_varlong(void *at, int64_t value) noexcept nogil:
     """A varint or a varlong: both write a number the same way."""
     return put_uvarint(at, zigzag(value))
 
-cdef inline int get_bits(const void *at, const void *end, int room, uint64_t *out) noexcept nogil:
-    """Seven bits a byte, of at most room bytes. Returns the number of bytes read; 0 when it does not end in time."""
+cdef inline int get_bits(const void *at, const void *end, int max_bytes, uint64_t *out) noexcept nogil:
+    """Seven bits a byte, of at most max_bytes. Returns the number of bytes read; 0 when it does not end in time."""
     cdef const uint8_t *p = <const uint8_t *>at
     cdef int64_t left = <const uint8_t *>end - p
     cdef uint64_t value = 0
     cdef int size = 0
-    if left > room:
-        left = room
+    if left > max_bytes:
+        left = max_bytes
     while size < left:
         value |= <uint64_t>(p[size] & 127) << (7 * size)
         size += 1
@@ -105,7 +105,7 @@ cdef inline int get_bits(const void *at, const void *end, int room, uint64_t *ou
 cdef inline int get_uvarint(const void *at, const void *end, uint32_t *out) noexcept nogil:
     """A length, a count or a tag. Returns the number of bytes read; 0 when it is malformed, above MAX_LENGTH or cut."""
     cdef uint64_t value = 0
-    cdef int size = get_bits(at, end, VARINT_ROOM, &value)
+    cdef int size = get_bits(at, end, VARINT_MAX_BYTES, &value)
     if value > MAX_LENGTH:
         return 0
     out[0] = <uint32_t>value
@@ -114,13 +114,13 @@ cdef inline int get_uvarint(const void *at, const void *end, uint32_t *out) noex
 cdef inline int get_varint(const void *at, const void *end, int32_t *out) noexcept nogil:
     """A signed number of 32 bits; bits above them are dropped, as Kafka drops them. Returns bytes read, or 0."""
     cdef uint64_t value = 0
-    cdef int size = get_bits(at, end, VARINT_ROOM, &value)
+    cdef int size = get_bits(at, end, VARINT_MAX_BYTES, &value)
     out[0] = <int32_t>unzigzag(value & 0xffffffffu)
     return size
 
 cdef inline int get_varlong(const void *at, const void *end, int64_t *out) noexcept nogil:
     """A signed number of 64 bits; bits above them are dropped. Returns the number of bytes read, or 0."""
     cdef uint64_t value = 0
-    cdef int size = get_bits(at, end, VARLONG_ROOM, &value)
+    cdef int size = get_bits(at, end, VARLONG_MAX_BYTES, &value)
     out[0] = unzigzag(value)
     return size

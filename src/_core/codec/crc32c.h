@@ -23,7 +23,7 @@
 #include <cpuid.h>
 #endif
 #if defined(KB_CRC32C_TARGET)
-#elif defined(__clang__) && __clang_major__ >= 14 /* clang has a feature of its own for these instructions since then */
+#elif defined(__clang__) && __clang_major__ >= 14 /* clang has a separate feature for these instructions since then */
 #define KB_CRC32C_TARGET __attribute__((target("sse4.2,crc32")))
 #else
 #define KB_CRC32C_TARGET __attribute__((target("sse4.2")))
@@ -96,7 +96,7 @@ static int kb_crc32c_detect() noexcept {
     __cpuid(info, 1);
     return info[2] >> 20 & 1;
 #elif defined(KB_CRC32C_X86)
-    unsigned a, b, c, d;                                    /* not __builtin_cpu_supports: that wants a batch-time library */
+    unsigned a, b, c, d;                                    /* not __builtin_cpu_supports: that wants a run-time library */
     return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 20 & 1) != 0;
 #elif defined(KB_CRC32C_ARM) && defined(__linux__)
     return (getauxval(AT_HWCAP) >> 7 & 1) != 0;             /* HWCAP_CRC32 */

@@ -44,7 +44,8 @@ cdef int frames_feed(
     Framing *framing, Pool *pool, FrameReader *reader, const char *data, int64_t size_bytes, int32_t limit,
     int64_t now_ns, int64_t *consumed) noexcept nogil
 # Length prefix only: where the next bytes of the frame belong (prefix or body) and how many at most; a FeedResult.
-cdef int frames_target(Framing *framing, Pool *pool, FrameReader *reader, char **into, int64_t *room) noexcept nogil
+cdef int frames_target(
+    Framing *framing, Pool *pool, FrameReader *reader, char **into, int64_t *size_bytes) noexcept nogil
 cdef int frames_filled(Framing *framing, FrameReader *reader, int64_t size_bytes, int64_t now_ns) noexcept nogil
 cdef Request *frames_take(FrameReader *reader) noexcept nogil            # first staged frame or NULL
 cdef void frames_put_back(FrameReader *reader, Request *first, Request *last, int32_t count) noexcept nogil

@@ -238,13 +238,14 @@ cdef void feed_body(FrameReader *reader, const char *data, int64_t size_bytes, i
     taken[0] = at
 
 
-cdef int frames_target(Framing *framing, Pool *pool, FrameReader *reader, char **into, int64_t *room) noexcept nogil:
+cdef int frames_target(
+        Framing *framing, Pool *pool, FrameReader *reader, char **into, int64_t *size_bytes) noexcept nogil:
     cdef Request *frame
     cdef int result
     if reader.partial is NULL:
         if not reader.size_known:
             into[0] = <char *>reader.head + reader.head_filled
-            room[0] = 4 - reader.head_filled
+            size_bytes[0] = 4 - reader.head_filled
             return FEED_MORE
         result = begin_frame(framing, pool, reader)
         if result != FEED_MORE:
@@ -253,7 +254,7 @@ cdef int frames_target(Framing *framing, Pool *pool, FrameReader *reader, char *
     if frame.size_bytes > 0 and not ensure_capacity(frame, frame.size_bytes):
         return FEED_NO_MEMORY
     into[0] = frame.payload + frame.filled_bytes
-    room[0] = frame.capacity_bytes - frame.filled_bytes     # 0: an empty frame, complete at once
+    size_bytes[0] = frame.capacity_bytes - frame.filled_bytes     # 0: an empty frame, complete at once
     return FEED_MORE
 
 

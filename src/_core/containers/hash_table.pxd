@@ -1,4 +1,4 @@
-"""A hash table of things that carry their own node, header only: chains of nodes in a power of two of buckets.
+"""Intrusive hash table, header only: its entries carry the nodes, which are chained in a power of two of buckets.
 
 The caller hashes, compares and frees; the table never looks into a thing. It grows fourfold when it has as many nodes
 as buckets and never shrinks. No lock inside: guarded by its owner's.
@@ -68,7 +68,7 @@ cdef inline bint hash_reserve(HashTable *table) noexcept nogil:
 
 
 cdef inline void hash_add(HashTable *table, HashNode *node, uint64_t h) noexcept nogil:
-    """After a hash_reserve. Equal things may stand in it more than once: the latest is found first."""
+    """After a hash_reserve. Equal entries may be in it more than once: the latest is found first."""
     cdef HashNode **bucket = &table.buckets[h & <uint64_t>table.mask]
     node.hash = h
     node.next = bucket[0]

@@ -1,4 +1,4 @@
-"""Hashes of keys for tables, header only. What outsiders choose is hashed with a secret seed."""
+"""Hashes of keys for tables, header only. Keys chosen by clients are hashed with a secret seed."""
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 

@@ -1,4 +1,4 @@
-"""A binary heap of things that carry their own entry, the smallest key on top. No lock inside: its owner guards it."""
+"""Intrusive binary heap with the smallest key on top: its items carry the entries. No lock: its owner guards it."""
 from libc.stdint cimport int64_t
 
 cdef struct HeapEntry:          # the first member of the thing, which stays where it is
@@ -10,7 +10,7 @@ cdef struct Heap:               # zeroed: empty
     int64_t count
     int64_t capacity
 
-cdef bint heap_reserve(Heap *heap, int64_t entries) noexcept nogil         # room for so many; false: memory is out
+cdef bint heap_reserve(Heap *heap, int64_t entries) noexcept nogil         # for so many; false: memory is out
 cdef bint heap_add(Heap *heap, HeapEntry *entry, int64_t key) noexcept nogil       # false: memory is out
 cdef void heap_remove(Heap *heap, HeapEntry *entry) noexcept nogil         # one that is not in it too
 cdef void heap_raise(Heap *heap, HeapEntry *entry, int64_t key) noexcept nogil     # a key no smaller than its own

@@ -1,4 +1,4 @@
-"""For each key of a list the place it was last named at, header only: of what is named twice, the last counts.
+"""Maps each key of a list to the index of its last occurrence, header only: of duplicates, the last one counts.
 
 Open addressing, never more than half full. One thread at a time.
 """

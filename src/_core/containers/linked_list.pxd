@@ -1,4 +1,4 @@
-"""Things in a row that carry their own links, header only: each operation O(1), no memory of its own.
+"""Intrusive doubly linked list, header only: its entries carry the links. Each operation is O(1), none allocates.
 
 The thing says where its node is, and finds itself by it. No lock inside: guarded by its owner's.
 """

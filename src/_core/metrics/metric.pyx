@@ -16,7 +16,7 @@ from kbroker._core.metrics.sensor_core cimport (
 from kbroker._core.metrics.stats cimport FORM_TOKEN_BUCKET, stat_is_sampled
 from kbroker._core.sync cimport mutex_lock, mutex_unlock
 
-# As `cdef struct Sample` lies in memory: four items of eight bytes, no gaps.
+# The memory of a `cdef struct Sample`: four items of eight bytes, no gaps.
 cdef bytes SAMPLE_FORMAT = b"T{d:value:q:event_count:q:start_ms:q:last_event_ms:}"
 cdef bytes COUNT_FORMAT = b"f"
 

@@ -1,6 +1,6 @@
-"""What a metric is kept by: its samples, their length, its quota; and the arithmetic of units and rounding.
+"""The config of a metric: number and length of its samples, its quota; and the arithmetic of units and rounding.
 
-Plain values without a lock: whoever embeds a StatConfig guards it.
+Plain values without a lock: the owner of a StatConfig guards it.
 """
 from libc.math cimport floor
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t

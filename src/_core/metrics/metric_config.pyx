@@ -1,4 +1,4 @@
-"""How a metric is kept (number and length of its samples, its quota) and what may be recorded at all."""
+"""Configs of metrics (number and length of samples, quota), and the levels of recording."""
 cimport cython
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 

@@ -2,7 +2,7 @@
 
 The ring has one slot more than the config has samples: the extra one holds a sample that began before the monitored
 window and still overlaps it. Samples begin with the first record after the one before was complete; they are aligned to
-nothing. Source: ``SampledStat``, ``Rate``, ``SimpleRate``, ``Percentiles``, ``Histogram``; every operation stands in
+nothing. Source: ``SampledStat``, ``Rate``, ``SimpleRate``, ``Percentiles``, ``Histogram``; every operation is in
 their order, so that results agree to the last bit (the build forbids contracted multiply-adds for the same reason).
 """
 from libc.math cimport INFINITY, NAN, sqrt

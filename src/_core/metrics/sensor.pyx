@@ -67,7 +67,7 @@ cdef class Sensor:
         parents: sensors that record every value as well, unless a check raised first.
         inactive_expiration_ms: idle time after which the sensor has expired, None for never.
         record_level: how detailed this sensor is.
-        clock: tells the time where a call gives none; None is the process's system clock.
+        clock: gives the time where a call does not; None is the process's system clock.
         registry: the SensorRegistry that owns the metric names, or None.
     Raises: ValueError if a sensor is reached twice through parents or stands more than 64 deep; TypeError.
     Threads: any; one lock per sensor, held for one record or measurement.
@@ -263,7 +263,7 @@ cdef class Sensor:
 
     @property
     def is_removed(self) -> bool:
-        """Whether the registry has removed this sensor; it goes on working, for nobody."""
+        """Whether the registry has removed this sensor; it still records, but no metric of a registry reads it."""
         return sensor_is_removed(self.sensor)
 
     @property

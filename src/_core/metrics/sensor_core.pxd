@@ -72,7 +72,7 @@ cdef int sensor_record_numbered(SensorCore *sensor, double value, int64_t now_ms
                                 int64_t *number) noexcept nogil
 cdef int sensor_check(SensorCore *sensor, int64_t now_ms, Violation *violation) noexcept nogil
 # Check, and only if nothing is violated record without a check, in one go. *number: as above, of a refused
-# value that of the latest recorded before; NULL if nobody asks.
+# value that of the latest recorded before; NULL: not wanted.
 cdef int sensor_record_strict(SensorCore *sensor, double value, int64_t now_ms, Violation *violation,
                               int64_t *number) noexcept nogil
 # sensor_record as a delay: 0, or the throttle time of the violation, at most cap_ms unless NO_CAP (0 if it has no

@@ -81,17 +81,17 @@ cdef void **grown(void **items, int32_t count, int32_t *capacity) noexcept nogil
 
 cdef Stat *sensor_add_stat(SensorCore *sensor, const StatShape *shape, const StatConfig *config) noexcept nogil:
     cdef Stat *stat = stat_new(shape, config)
-    cdef void **room
+    cdef void **slots
     if stat is NULL:
         return NULL
     mutex_lock(&sensor.lock)
-    room = grown(<void **>sensor.stats, sensor.stat_count, &sensor.stat_capacity)
-    if room is not NULL:
-        sensor.stats = <Stat **>room
+    slots = grown(<void **>sensor.stats, sensor.stat_count, &sensor.stat_capacity)
+    if slots is not NULL:
+        sensor.stats = <Stat **>slots
         sensor.stats[sensor.stat_count] = stat
         sensor.stat_count += 1
     mutex_unlock(&sensor.lock)
-    if room is NULL:
+    if slots is NULL:
         stat_free(stat)
         return NULL
     return stat
@@ -100,7 +100,7 @@ cdef Stat *sensor_add_stat(SensorCore *sensor, const StatShape *shape, const Sta
 cdef MetricCore *sensor_add_metric(SensorCore *sensor, Stat *stat, int32_t part, double quantile,
                                    const StatConfig *config, bint is_compound) noexcept nogil:
     cdef MetricCore *metric = <MetricCore *>calloc(1, sizeof(MetricCore))
-    cdef void **room
+    cdef void **slots
     if metric is NULL:
         return NULL
     metric.sensor = sensor
@@ -109,16 +109,16 @@ cdef MetricCore *sensor_add_metric(SensorCore *sensor, Stat *stat, int32_t part,
     metric.part = part
     metric.quantile = quantile
     mutex_lock(&sensor.lock)
-    room = grown(<void **>sensor.metrics, sensor.metric_count, &sensor.metric_capacity)
-    if room is not NULL:
-        sensor.metrics = <MetricCore **>room
+    slots = grown(<void **>sensor.metrics, sensor.metric_count, &sensor.metric_capacity)
+    if slots is not NULL:
+        sensor.metrics = <MetricCore **>slots
         metric.index = sensor.metric_count
         sensor.metrics[sensor.metric_count] = metric
         sensor.metric_count += 1
         if not is_compound:
             stat.config = &metric.config
     mutex_unlock(&sensor.lock)
-    if room is NULL:
+    if slots is NULL:
         free(metric)
         return NULL
     return metric

@@ -101,7 +101,7 @@ cdef class SensorRegistry:
     def remove_sensor(self, name) -> bool:
         """Remove a sensor, its metrics and, with them, every sensor below it; False if there is none.
 
-        Who still holds a removed sensor may go on recording, to no effect that anybody reads; ``is_removed`` tells.
+        A removed sensor (``is_removed``) can still be recorded into, but the registry no longer shows its metrics.
         """
         with self._lock:
             found = self._sensors.get(name)
@@ -153,7 +153,7 @@ cdef class SensorRegistry:
         return MappingProxyType(self._metrics)
 
     def _claim(self, sensor, metrics) -> bool:
-        """Register the names of new metrics, all or none: False if the sensor is gone, ValueError if one is taken."""
+        """Register the names of new metrics, all or none: False for a removed sensor, ValueError if one is taken."""
         with self._lock:
             if sensor.is_removed:
                 return False

@@ -79,7 +79,7 @@ cdef bint stat_part_is_rate(const Stat *stat, int32_t part) noexcept nogil:
 
 
 cdef class StatSpec:
-    """What ``Sensor.add`` makes a statistic from: no state of its own, so one may be added to many sensors.
+    """Description that ``Sensor.add`` makes a statistic from. It has no state, so one may be added to many sensors.
 
     Made by the classes below. Threads: any; immutable.
     """

@@ -28,8 +28,8 @@ cdef int64_t plain_receive(Channel *channel, char *into, int64_t size_bytes) noe
     return kb_receive(channel.fd, into, size_bytes)
 
 
-cdef int64_t plain_send(Channel *channel, kb_piece *pieces, int count, bint more) noexcept nogil:
-    return kb_send(channel.fd, pieces, count, more)
+cdef int64_t plain_send(Channel *channel, kb_piece *pieces, int pieces_count, bint more) noexcept nogil:
+    return kb_send(channel.fd, pieces, pieces_count, more)
 
 
 cdef int64_t plain_send_file(Channel *channel, OpenFile *file, int64_t at, int64_t size_bytes) noexcept nogil:

@@ -12,7 +12,7 @@ cdef void loop_resume(EventLoop *loop, Channel *channel) noexcept nogil
 cdef void loop_mute(Channel *channel) noexcept nogil
 cdef bint loop_unmute(EventLoop *loop, Channel *channel) noexcept nogil    # true: it is NOT_MUTED now
 
-# 0: everything left; KB_AGAIN: the rest when writable; otherwise the connection is broken. Calls loop.sent per response.
+# 0: everything left; KB_AGAIN: the rest when writable; otherwise the connection is broken. loop.sent takes them.
 cdef int64_t channel_write(EventLoop *loop, Channel *channel) noexcept nogil
 cdef void loop_queue_response(Channel *channel, Request *request) noexcept nogil
 cdef void loop_write(EventLoop *loop, Channel *channel) noexcept nogil  # may close the channel

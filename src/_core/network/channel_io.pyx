@@ -83,9 +83,9 @@ cdef void after_feed(EventLoop *loop, Channel *channel, int result) noexcept nog
         loop_close(loop, channel, CLOSE_PEER)
 
 
-cdef int64_t receive(EventLoop *loop, Channel *channel, char *into, int64_t room) noexcept nogil:
+cdef int64_t receive(EventLoop *loop, Channel *channel, char *into, int64_t size_bytes) noexcept nogil:
     """Bytes, or 0 when there is nothing (more) now: then the channel's state says why."""
-    cdef int64_t n = channel.transport.receive(channel, into, room)
+    cdef int64_t n = channel.transport.receive(channel, into, size_bytes)
     if n > 0:
         count(&loop.counters.bytes_received, n)
         return n
@@ -98,25 +98,25 @@ cdef int64_t receive(EventLoop *loop, Channel *channel, char *into, int64_t room
 cdef void read_in_place(EventLoop *loop, Channel *channel, int32_t reads) noexcept nogil:
     """Read prefix and body exactly where they belong, up to the end of one frame."""
     cdef char *into = NULL
-    cdef int64_t room = 0, n
+    cdef int64_t size_bytes = 0, n
     cdef int result
     while reads > 0:
         reads -= 1
         result = frames_target(
-            &loop.framing, HEAP if channel.authenticating else loop.pool, &channel.reader, &into, &room)
+            &loop.framing, HEAP if channel.authenticating else loop.pool, &channel.reader, &into, &size_bytes)
         if result != FEED_MORE:
             after_feed(loop, channel, result)
             return
         n = 0
-        if room > 0:
-            n = receive(loop, channel, into, room)
+        if size_bytes > 0:
+            n = receive(loop, channel, into, size_bytes)
             if n == 0:
                 return
         result = frames_filled(&loop.framing, &channel.reader, n, loop.now_ns)
         if result != FEED_MORE:
             after_feed(loop, channel, result)
             return
-        if n < room or channel.reader.staged_count > 0:
+        if n < size_bytes or channel.reader.staged_count > 0:
             return
 
 

@@ -1,4 +1,4 @@
-"""One pass of the network loop: whose turn it is for memory, what the poller saw, what has run out of time."""
+"""One pass of the network loop: resume channels muted for memory, handle poll events, expire time-outs."""
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
@@ -31,7 +31,7 @@ cdef extern from "allocator.h" nogil:
     void kb_fix_big_allocations()
 
 cdef enum:
-    POOL_TURN_TIMEOUT_NS = 200000000         # how long memory may lie there for a loop whose turn it is
+    POOL_TURN_TIMEOUT_NS = 200000000         # how long free memory waits for the loop whose turn it is
 
 
 cdef void wake_for_clock(void *arg) noexcept nogil:
@@ -98,8 +98,8 @@ cdef void loop_wake(EventLoop *loop) noexcept nogil:
 
 
 cdef void resume_memory_muted(EventLoop *loop) noexcept nogil:
-    """Let the memory_muted ones read, in their order, before anybody else of this loop; then it is another loop's
-    turn."""
+    """Resume channels muted for memory in their order, before any other read of this loop; then yield to the next loop
+    that waits for the pool."""
     cdef Channel *channel
     cdef Link others
     list_take(&loop.pending_reads, &others)
@@ -121,7 +121,7 @@ cdef void resume_memory_muted(EventLoop *loop) noexcept nogil:
 
 
 cdef bint is_next_for_memory(EventLoop *loop) noexcept nogil:
-    """There is memory, and no other loop is due; but whoever does not take its turn in a while has lost it."""
+    """Whether memory is free and no loop is ahead; one that does not use its turn in POOL_TURN_TIMEOUT_NS loses it."""
     if pool_is_out_of_memory(loop.pool):
         loop.passed_over_ns = 0
         return False
@@ -135,7 +135,7 @@ cdef bint is_next_for_memory(EventLoop *loop) noexcept nogil:
 cdef void check_pool(EventLoop *loop) noexcept nogil:
     if loop.reading and list_empty(&loop.memory_muted):
         loop.out_of_memory = loop.out_of_memory and pool_is_out_of_memory(loop.pool)
-        pool_dequeue_waiter(loop.pool, &loop.pool_waiter)    # those who waited have gone
+        pool_dequeue_waiter(loop.pool, &loop.pool_waiter)    # the channels that waited are closed
     elif not loop.reading:
         pool_dequeue_waiter(loop.pool, &loop.pool_waiter)
     elif is_next_for_memory(loop):
@@ -153,7 +153,7 @@ cdef uint64_t next_random(EventLoop *loop) noexcept nogil:
 
 
 cdef void shuffle(EventLoop *loop, int n) noexcept nogil:
-    """Under low memory nobody is always first (KIP-72)."""
+    """Under low memory no channel is always first (KIP-72)."""
     cdef int i, j
     cdef kb_event kept
     for i in range(n - 1, 0, -1):
@@ -166,7 +166,7 @@ cdef void shuffle(EventLoop *loop, int n) noexcept nogil:
 cdef bint is_cut_off(EventLoop *loop, Channel *channel, int mask) noexcept nogil:
     """The peer reset the connection, and no complete request of it is left to deliver but at most the one in work.
 
-    A peer that has only ended its own direction still gets its responses. The portable poller tells no hang-up. A
+    A peer that has only ended its own direction still gets its responses. The portable poller reports no hang-up. A
     throttled peer is looked at when its time is over, as in Kafka: until then it keeps its place.
     """
     if channel.throttles > 0:
@@ -280,7 +280,7 @@ cdef void loop_poll(EventLoop *loop, int64_t timeout_ns) noexcept nogil:
     count(&loop.counters.wait_ns, loop.now_ns - started)
     count(&loop.counters.work_ns, started - loop.busy_since_ns)
     loop.busy_since_ns = loop.now_ns
-    if loop.pool_waiter.is_queued:      # what was given back meanwhile is first theirs who were refused
+    if loop.pool_waiter.is_queued:      # memory that was freed meanwhile is first for the channels that were refused
         check_pool(loop)
     read_due(loop)
     if n < 0:

@@ -68,10 +68,10 @@ cdef struct Channel:
     int interest                # mask registered with the poller
     int mute_state              # MuteState
     int close_reason            # CLOSE_NONE while open
-    AtomicI64 is_closed           # the same for other threads: 1 once closed
+    AtomicI64 is_closed         # the same for other threads: 1 once closed
     bint explicit_mute          # Selector.mute
     bint may_be_readable        # an event came while it was not read: read without asking the poller
-    bint end_of_stream          # the peer is gone; complete frames are still delivered
+    bint end_of_stream          # the peer has ended its direction; complete frames are still delivered
     bint close_when_sent
     bint wants_write            # the kernel buffer is full
     bint handshaking
@@ -90,13 +90,13 @@ cdef struct Channel:
     void *authenticator         # the owner's own
     int64_t close_due_ns
     Link lru
-    Link partial_reads                # a frame is begun; in order of its begin
-    Link memory_muted                # muted for want of pool memory
-    Link pending_reads                    # to be read or fed in the next poll whatever the poller says
-    Link completed_receives                  # complete frames wait for their owner
-    Link pending_writes                # answers arrived: write, then maybe read on
-    Link disconnected                   # closed; its owner has still to see it
-    Link failed_auth                # authentication failed: its owner answers and closes at close_due_ns
+    Link partial_reads          # a frame is begun; in order of its begin
+    Link memory_muted           # muted for want of pool memory
+    Link pending_reads          # to be read or fed in the next poll whatever the poller says
+    Link completed_receives     # complete frames wait for their owner
+    Link pending_writes         # responses arrived: write, then maybe read on
+    Link disconnected           # closed; its owner has still to see it
+    Link failed_auth            # authentication failed: its owner responds and closes at close_due_ns
     # reading
     FrameReader reader
     char *left                  # owned: bytes read and not yet framed
@@ -115,7 +115,7 @@ cdef struct Channel:
     int32_t prefix_sent         # how far send_first is: prefix bytes, segment, bytes of that segment
     int32_t segment_at
     int64_t segment_sent
-    void *observed              # of whoever records its requests, given back with the channel; NULL: nothing
+    void *observed              # of the recorder of its requests, given back with the channel; NULL: nothing
     void (*release_observed)(void *observed) noexcept nogil
     ChannelMetadata metadata
 

@@ -1,4 +1,4 @@
-"""The mute table of a channel, and a Python view for those who write channels of their own."""
+"""The mute table of a channel, and a Python view of it for other implementations of channels."""
 cimport cython
 
 

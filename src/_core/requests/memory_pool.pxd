@@ -17,10 +17,10 @@ cdef struct Pool:
     int64_t size_bytes          # -1: unlimited (MemoryPool.NONE), every take succeeds and nothing is counted
     int64_t max_single_bytes
     bint strict
-    SensorCore *depletion       # owned count; records the milliseconds of each dry spell; NULL: none
+    SensorCore *depletion       # owned count; records the milliseconds of each depletion; NULL: none
     Mutex lock                  # leaf; guards the rest
     int64_t available
-    int64_t depleted_since_ns        # -1: not dry
+    int64_t depleted_since_ns        # -1: not depleted
     int64_t depleted_total_ns
     int64_t depletion_count
     AtomicI64 first_waiter      # PoolWaiter * whose turn it is, to be read without the lock
@@ -35,10 +35,10 @@ cdef int64_t pool_available(Pool *pool) noexcept nogil                 # unlimit
 cdef bint pool_is_out_of_memory(Pool *pool) noexcept nogil
 cdef bint pool_is_low(Pool *pool) noexcept nogil                       # limited and available < size // 10
 # Loops that were refused take turns, first come first served: a release wakes the one whose turn it is. Without this a
-# busy loop takes whatever is given back, and one that sleeps never learns of it.
+# busy loop takes all that is given back, and one that sleeps never learns of it.
 cdef void pool_enqueue_waiter(Pool *pool, PoolWaiter *waiter) noexcept nogil     # to the end of the queue, once
 cdef void pool_dequeue_waiter(Pool *pool, PoolWaiter *waiter) noexcept nogil    # not queued: nothing
-cdef bint pool_is_next(Pool *pool, PoolWaiter *waiter) noexcept nogil  # nobody else's turn; advice, not enforced
+cdef bint pool_is_next(Pool *pool, PoolWaiter *waiter) noexcept nogil  # no other waiter is ahead; advice, not enforced
 
 cdef class MemoryPool:
     cdef Pool *pool             # owned count

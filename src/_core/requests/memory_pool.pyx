@@ -97,7 +97,7 @@ cdef void pool_enqueue_waiter(Pool *pool, PoolWaiter *waiter) noexcept nogil:
     else:
         waiter.prev.next = waiter
     pool.last_waiter = waiter
-    wake_first(pool)            # what was given back since the refusal woke nobody
+    wake_first(pool)            # what was given back since the refusal woke no loop
     mutex_unlock(&pool.lock)
 
 
@@ -167,8 +167,8 @@ cdef class MemoryPool:
         size_bytes: the whole budget, >= 1. ``MemoryPool.unlimited()`` makes one without a budget.
         max_single_bytes: the largest single buffer, 1 to size_bytes; None means size_bytes.
         strict: see above.
-        clock: measures dry spells; None is the process's system clock.
-        depletion: a Sensor that records the length of each dry spell in milliseconds (Kafka's MemoryPoolUtilization).
+        clock: measures depletions; None is the process's system clock.
+        depletion: a Sensor that records the length of each depletion in milliseconds (Kafka's MemoryPoolUtilization).
     Raises: ValueError for sizes outside these ranges, TypeError for other types.
     Threads: any.
     Source: KIP-72, ``SimpleMemoryPool``, ``GarbageCollectedMemoryPool`` (double release).
@@ -256,12 +256,12 @@ cdef class MemoryPool:
 
     @property
     def depleted_ns(self):
-        """Nanoseconds of all closed dry spells: from a refusal to the next success or release."""
+        """Nanoseconds of all depletions that ended: from a refusal to the next success or release."""
         return guarded_value(&self.pool.lock, &self.pool.depleted_total_ns)
 
     @property
     def depletion_count(self):
-        """How many dry spells have ended."""
+        """How many depletions have ended."""
         return guarded_value(&self.pool.lock, &self.pool.depletion_count)
 
 

@@ -1,6 +1,6 @@
 """One request from its first byte to the last byte of its response: the struct that crosses threads, and its lists.
 
-Ownership: a Request is made by the network loop, owned by whoever holds the pointer (queue, handler, purgatory),
+Ownership: a Request is made by the network loop, owned by the holder of the pointer (queue, handler, purgatory),
 and always returns to the loop through ``respond``: the loop alone frees it. No lock: one owner at a time. What it
 counts is given back by its ``release`` functions. Nothing here is a Python object.
 

@@ -57,7 +57,7 @@ cdef void request_queue_release(RequestQueue *queue) noexcept nogil:
         return
     if queue.clock.is_virtual:
         clock_remove_waker(queue.clock, &queue.waker)
-    while queue.head is not NULL:           # nobody can take these any more: their connections close
+    while queue.head is not NULL:           # no handler takes these any more: their connections close
         batch = queue.head
         queue.head = batch.next
         reject_batch(batch)
@@ -98,7 +98,7 @@ cdef int64_t wakes_due(RequestQueue *queue, int64_t batches) noexcept nogil:
 
     A handler that is awake takes its next run for a tenth of what waking a second one costs, so up to awake_target
     handlers are woken freely, and one more only when there is a backlog of four batches for each that is awake, or when
-    nobody has come back for 0.2 ms (they are held up, by a disk or the GIL).
+    no handler has come back for 0.2 ms (they are held up, by a disk or the GIL).
     """
     cdef int64_t awake = queue.busy + queue.signalled
     cdef int64_t asleep = queue.sleepers - queue.signalled
@@ -125,7 +125,7 @@ cdef bint request_queue_put(RequestQueue *queue, Request **first) noexcept nogil
         frames = batch_length(batch)
         # A batch longer than the whole queue still enters an empty one.
         while not queue.closed and queue.count > 0 and queue.count + frames > queue.capacity:
-            cond_broadcast(&queue.not_empty)        # whoever waits must see what was put so far
+            cond_broadcast(&queue.not_empty)        # a waiting taker must see what was put so far
             batches = 0
             started = clock_now_ns(queue.clock)
             queue.blocked_putters += 1
@@ -298,5 +298,5 @@ cdef class Queue:
 
     @property
     def put_blocked_ns(self):
-        """Nanoseconds that network threads have waited for room."""
+        """Nanoseconds that network threads have waited because it was full."""
         return guarded_value(&self.queue.lock, &self.queue.put_blocked_ns)

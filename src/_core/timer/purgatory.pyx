@@ -116,7 +116,7 @@ cdef void drop_python(Operation *op) noexcept nogil:
 
 
 cdef void python_destroy(Operation *op) noexcept nogil:
-    free(op)                        # the object had a count: it is gone
+    free(op)                        # the object held a count: it was freed before
 
 
 cdef bint reported(object callback) noexcept:
@@ -146,7 +146,7 @@ cdef class DelayedOperation:
 
     Args:
         timeout_ms: milliseconds until it expires, counted from the end of ``try_complete_else_watch``; >= 0.
-        lock: a re-entrant lock (``threading.RLock``) held around ``try_complete``; None: one of its own.
+        lock: a re-entrant lock (``threading.RLock``) held around ``try_complete``; None: a new one.
 
     Raises: TypeError, ValueError for wrong arguments.
 
@@ -236,7 +236,7 @@ cdef class PurgatoryHandle:
 
     Args:
         name: for metrics and thread names.
-        clock: of its own timer; None is the process's system clock.
+        clock: for the timer that it makes; None is the process's system clock.
         purge_interval: completed operations that may stay listed before a purge, >= 0.
         shards: locks that the keys are spread over, 1 to 65536.
         timer: a ``Timer`` to share; then `clock` must be None, and ``close`` leaves the timer open.

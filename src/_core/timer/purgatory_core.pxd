@@ -26,7 +26,7 @@ cdef struct Operation:
     Operation *self_            # directly behind timer_entry
     OperationTable *table
     int64_t timeout_ms
-    WatcherBlock *room          # in the owner's memory, for up to reserve_for watchers; NULL: allocated at the watch
+    WatcherBlock *reserved      # in the owner's memory, for up to reserve_for watchers; NULL: allocated at the watch
     int64_t reserve_for            # both set between operation_init and the watch
     Mutex *lock                 # &own_lock or the supplied one; NULL: try_complete locks for itself (Python operations)
     Mutex own_lock

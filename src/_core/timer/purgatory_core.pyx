@@ -38,7 +38,7 @@ cdef void operation_init(Operation *op, OperationTable *table, int64_t timeout_m
     op.timer_entry.fire = fire_operation
     op.self_ = op
     atomic_store(&op.block, 0)
-    op.room = NULL
+    op.reserved = NULL
     op.reserve_for = 0
     op.timeout_ms = timeout_ms
 
@@ -61,7 +61,7 @@ cdef void operation_release(Operation *op) noexcept nogil:
     block = block_of(op)
     if block is not NULL:
         purgatory = <Purgatory *>block.home
-        if block is not op.room:
+        if block is not op.reserved:
             free(block)
     mutex_destroy(&op.own_lock)
     op.table.destroy(op)
@@ -80,7 +80,7 @@ cdef void stop_timeout(Operation *op) noexcept nogil:
     cdef Purgatory *purgatory = purgatory_of(op)
     if purgatory is not NULL and timer_cancel(purgatory.timer, &op.timer_entry):
         atomic_add_fetch(&purgatory.delayed, -1)
-        operation_release(op)       # the timer's count; the caller has one of its own
+        operation_release(op)       # the timer's count; the caller has another one
 
 
 cdef void leave_all_lists(Operation *op) noexcept nogil:
@@ -145,7 +145,7 @@ cdef void fire_batch(TimerEntry **entries, int32_t count) noexcept nogil:
     cdef int32_t i, wins = 0
     for i in range(count):
         if i + PREFETCH_AHEAD < count and entries[i + PREFETCH_AHEAD].fire is fire_operation:
-            prefetch(operation_of(entries[i + PREFETCH_AHEAD]).room)
+            prefetch(operation_of(entries[i + PREFETCH_AHEAD]).reserved)
         if entries[i].fire is not fire_operation:
             entries[i].fire(entries[i])
         elif expire(operation_of(entries[i])):
@@ -207,7 +207,7 @@ cdef bint watch_all(Purgatory *purgatory, Operation *op, Key *keys, int32_t key_
     cdef int64_t unused = 0
     cdef Shard *shard
     cdef bint closed = False
-    cdef WatcherBlock *block = op.room
+    cdef WatcherBlock *block = op.reserved
     if key_count > op.reserve_for:
         block = <WatcherBlock *>malloc(watcher_block_bytes(key_count))
     if block is NULL:
@@ -239,7 +239,7 @@ cdef bint watch_all(Purgatory *purgatory, Operation *op, Key *keys, int32_t key_
 
 
 cdef void start_timeout(Purgatory *purgatory, Operation *op) noexcept nogil:
-    """Step 7. Whoever completes before timer_add finds no entry to cancel, so completion is tested again after it."""
+    """Step 7. A thread that completes it before timer_add finds no entry to cancel: it is tested again after that."""
     if operation_is_completed(op):
         return
     atomic_add_fetch(&op.refs, 1)
@@ -265,7 +265,7 @@ cdef bint purgatory_try_complete_else_watch(
     if done:
         return True
     if not watched:
-        return operation_force_complete(op)     # nobody would ever wake it
+        return operation_force_complete(op)     # no event would ever wake it
     start_timeout(purgatory, op)
     return False
 
@@ -276,20 +276,20 @@ cdef int64_t purgatory_check_and_complete(Purgatory *purgatory, Key *key) noexce
     cdef Shard *shard = &purgatory.lists.shards[shard_number(&purgatory.lists, key)]
     cdef Watcher *here
     cdef WatchList *watchers
-    cdef int64_t length = 0, room = STACK_SNAPSHOT, completed = 0, i
+    cdef int64_t length = 0, capacity = STACK_SNAPSHOT, completed = 0, i
     mutex_lock_spinning(&shard.lock)
     watchers = find_list(shard, key)
     if watchers is NULL:
         mutex_unlock(&shard.lock)
         return 0
-    if watchers.length > room:
+    if watchers.length > capacity:
         snapshot = <Operation **>malloc(watchers.length * sizeof(Operation *))
         if snapshot is NULL:        # the first ones now; the others have their time-out
             snapshot = on_stack
         else:
-            room = watchers.length
+            capacity = watchers.length
     here = watchers.root.next
-    while here is not &watchers.root and length < room:
+    while here is not &watchers.root and length < capacity:
         snapshot[length] = <Operation *>owner_of(here)
         atomic_add_fetch(&snapshot[length].refs, 1)
         length += 1

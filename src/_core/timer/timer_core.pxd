@@ -46,7 +46,7 @@ cdef struct Timer:                  # counted
     int64_t offers                  # buckets put in the queue
     Bucket fresh                    # due when added; joins `due` at the next collect: a callback that adds ends
     Bucket due                      # expired, not yet taken
-    Heap queue                      # the delay queue of buckets; room for every bucket there is
+    Heap queue                      # the delay queue of buckets, large enough for all of them
     Wheel wheels[LARGEST_LEVELS]
 
 cdef struct TimerFigures:
@@ -74,8 +74,8 @@ cdef bint timer_is_closed(Timer *timer) noexcept nogil
 cdef bint timer_collect(Timer *timer, int64_t timeout_ms) noexcept nogil
 cdef TimerEntry *timer_take_due(Timer *timer) noexcept nogil
 cdef TimerEntry *timer_take_due_with_gil(Timer *timer) noexcept       # the same for a caller that holds the GIL
-# Up to `room` at once, for an owner whose entries need not be cancelled once they are due; 0: none left.
-cdef int32_t timer_take_due_batch(Timer *timer, TimerEntry **entries, int32_t room) noexcept nogil
+# Up to `capacity` at once, for an owner whose entries need not be cancelled once they are due; 0: none left.
+cdef int32_t timer_take_due_batch(Timer *timer, TimerEntry **entries, int32_t capacity) noexcept nogil
 cdef void timer_wake(Timer *timer) noexcept nogil                          # every wait of now ends as if timed out
 # Nothing is due, nothing fires, and a thread waits for what comes (or the timer is closed).
 cdef bint timer_is_quiet(Timer *timer) noexcept nogil

@@ -55,7 +55,7 @@ cdef void splice_due(Timer *timer, Bucket *bucket) noexcept nogil:
 # --- the wheels
 
 cdef bint add_wheel(Timer *timer) noexcept nogil:
-    """Put one more wheel above the others; false when there is no room or no memory."""
+    """Put one more wheel above the others; false when there are no more levels or no memory."""
     cdef int32_t level = timer.levels, slot
     cdef Wheel *wheel = &timer.wheels[level]
     cdef Wheel *below
@@ -106,7 +106,7 @@ cdef bint place(Timer *timer, TimerEntry *entry, Bucket *fresh) noexcept nogil:
     slot_number *= wheel.tick_ms
     if bucket.expiration.key == slot_number:
         return False
-    # It was -1: the clock passes a slot only by taking its bucket. There is room for all buckets.
+    # It was -1: the clock passes a slot only by taking its bucket. The queue is large enough for all buckets.
     heap_add(&timer.queue, &bucket.expiration, slot_number)
     timer.offers += 1
     return heap_top(&timer.queue) is &bucket.expiration
@@ -309,11 +309,11 @@ cdef TimerEntry *timer_take_due_with_gil(Timer *timer) noexcept:
     return entry
 
 
-cdef int32_t timer_take_due_batch(Timer *timer, TimerEntry **entries, int32_t room) noexcept nogil:
+cdef int32_t timer_take_due_batch(Timer *timer, TimerEntry **entries, int32_t capacity) noexcept nogil:
     cdef int32_t taken = 0
     cdef TimerEntry *entry
     mutex_lock_spinning(&timer.lock)
-    while taken < room:
+    while taken < capacity:
         entry = take_due_locked(timer)
         if entry is NULL:
             break

@@ -1,12 +1,12 @@
 """Hierarchical timing wheel: Python's view of the C timer.
 
 Differences from Kafka's, each on purpose: one lock instead of a read-write lock, list locks and retry loops; a due time
-between ticks is rounded up, not down; what is due waits in a list of its own until the advancing thread takes it, entry
+between ticks is rounded up, not down; what is due waits in a separate list until the advancing thread takes it, entry
 by entry, so that it can still be cancelled or re-added, and counts as pending until then.
 Source: ``SystemTimer``, ``TimingWheel``, ``TimerTaskList``, ``TimerTask``.
 """
 # The GIL is dropped before the lock can block: a short operation tries the lock first, and drops the GIL if that fails
-# (dropping and taking it costs more than the operation). Whoever holds the lock never asks for the GIL.
+# (dropping and taking it costs more than the operation). A thread that holds the lock never asks for the GIL.
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals, PyErr_ExceptionMatches, PyErr_WriteUnraisable
 from cpython.object cimport PyObject, PyTypeObject
@@ -313,7 +313,7 @@ cdef class TimerHandle:
 
 
 cdef TimerEntry *unlink_tasks(Timer *timer) noexcept nogil:
-    """Take out every Python task, as a chain by `next`; a task is never added again, so nobody else uses its links."""
+    """Take out every Python task, as a chain by `next`; a task is never added again, so nothing else uses its links."""
     cdef TimerEntry *chain = NULL
     cdef TimerEntry *entry
     cdef TimerEntry *after

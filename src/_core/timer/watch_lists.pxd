@@ -1,4 +1,4 @@
-"""Watch lists of a purgatory: by key, who waits for it. A list of a key lives while it has watchers or traces.
+"""Watch lists of a purgatory: by key, the operations that wait. A list of a key lives while it has watchers or traces.
 
 An operation that completes leaves its lists at once, and a trace in each: a count, which a check of that key or a purge
 takes away. So the lengths are what Kafka reports, whose lists keep the completed until they are met, at no memory for
@@ -48,7 +48,7 @@ cdef struct WatchTable:
     int32_t shard_count
 
 cdef bint watch_table_init(WatchTable *table, int32_t shards) noexcept nogil       # false: no memory
-cdef void watch_table_destroy(WatchTable *table) noexcept nogil                    # every list is gone by then
+cdef void watch_table_destroy(WatchTable *table) noexcept nogil                    # every list was removed before
 
 cdef void watcher_block_init(
     WatchTable *table, WatcherBlock *block, void *owner, Key *keys, int32_t count) noexcept nogil

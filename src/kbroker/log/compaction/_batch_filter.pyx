@@ -6,7 +6,7 @@ horizon).
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, qsort, realloc
 from libc.string cimport memcpy, memset
-from kbroker._core.codec.bytes cimport VARLONG_ROOM, put_varlong, store_16, store_32, store_64
+from kbroker._core.codec.bytes cimport VARLONG_MAX_BYTES, put_varlong, store_16, store_32, store_64
 from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.log.compaction._cleaned_segment cimport (
     Bytes, CleanedSegment, bytes_free, bytes_reserve, cleaned_add_aborted, cleaned_append,
@@ -240,12 +240,12 @@ cdef inline const char *after_varint(const char *at) noexcept nogil:
 
 cdef int32_t put_record(Bytes *out, const char *record, const char *end, int64_t timestamp_delta) noexcept nogil:
     """A record as it was but for its time stamp, which may be relative to another base now."""
-    cdef char stamp[VARLONG_ROOM]
+    cdef char stamp[VARLONG_MAX_BYTES]
     cdef const char *at = after_varint(record)
     cdef const char *rest = after_varint(at + 1)
     cdef int64_t stamp_bytes = put_varlong(stamp, timestamp_delta), rest_bytes = end - rest
     cdef char *target
-    if not bytes_reserve(out, 1 + stamp_bytes + rest_bytes + VARLONG_ROOM):
+    if not bytes_reserve(out, 1 + stamp_bytes + rest_bytes + VARLONG_MAX_BYTES):
         return -ENOMEM
     target = out.data + out.size_bytes
     target += put_varlong(target, 1 + stamp_bytes + rest_bytes)

@@ -151,7 +151,7 @@ cdef class ConnectionQuotas:
                 done = apply_rates(core)
             forget_own_limits(core)
             note_total(core, 0)
-            cond_broadcast(&core.room)
+            cond_broadcast(&core.slot_free)
             mutex_unlock(&core.lock)
         for name, limit in given:
             text = name
@@ -188,7 +188,7 @@ cdef class ConnectionQuotas:
                 listener.own_max_connections = most
                 listener.own_max_rate = rate
                 done = gauge_set_limit(&listener.rate, <double>listener_max_rate(core, listener))
-                cond_broadcast(&core.room)
+                cond_broadcast(&core.slot_free)
             mutex_unlock(&core.lock)
         if not done:
             raise MemoryError

@@ -1,7 +1,7 @@
 """How many connections there may be, and how fast new ones: in all, of a listener, from one address.
 
 Shared by all acceptors and network threads. Lock: ``lock``; only the locks of sensors are taken under it. An acceptor
-waits on ``room`` for a slot or for the end of its throttle. Source: ``SocketServer.ConnectionQuotas``, KIP-612.
+waits on ``slot_free`` for a slot or for the end of its throttle. Source: ``SocketServer.ConnectionQuotas``, KIP-612.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
@@ -30,8 +30,8 @@ cdef void gauge_record(Gauge *gauge, double value, int64_t now_ms) noexcept nogi
 cdef double gauge_measure(Gauge *gauge, int64_t now_ms) noexcept nogil
 cdef bint gauge_set_limit(Gauge *gauge, double limit) noexcept nogil                   # false: memory is out
 
-# ---- what is known of each client address: connections, own limits, rate. A hash table that grows, keyed by text; an entry
-# lives while anything in it says something. Guarded by QuotaCore.lock.
+# ---- client addresses: connections, own limits, rate of each. A hash table that grows, keyed by text; an entry lives
+# while a count, a limit or a rate is set. Guarded by QuotaCore.lock.
 
 cdef enum:
     ADDRESS_BYTES = 64
@@ -101,7 +101,7 @@ cdef struct QuotaCore:
     Clock *clock                # counted
     Waker waker
     Mutex lock
-    Cond room
+    Cond slot_free
     int32_t samples
     int64_t window_ms           # of one sample; also the longest throttle
     int64_t total               # this and the rest under the lock

@@ -159,7 +159,7 @@ cdef bint quotas_init(QuotaCore *core, Clock *clock, int32_t samples, int64_t wi
     cdef StatConfig config
     atomic_store(&core.refs, 1)
     mutex_init(&core.lock)
-    cond_init(&core.room)
+    cond_init(&core.slot_free)
     core.clock = clock_retain(clock)
     core.samples = samples
     core.window_ms = window_ms
@@ -195,7 +195,7 @@ cdef void quotas_release(QuotaCore *core) noexcept nogil:
     if core.observer is not NULL:
         core.observer.release(core.observer)
     free(core.inter_broker)
-    cond_destroy(&core.room)
+    cond_destroy(&core.slot_free)
     mutex_destroy(&core.lock)
     clock_release(core.clock)
     free(core)
@@ -213,7 +213,7 @@ cdef void quotas_wake(QuotaCore *core) noexcept nogil:
     if core is NULL:
         return
     mutex_lock(&core.lock)
-    cond_broadcast(&core.room)
+    cond_broadcast(&core.slot_free)
     mutex_unlock(&core.lock)
 
 
@@ -289,7 +289,7 @@ cdef bint wait_for_slot(QuotaCore *core, ListenerQuota *listener, int64_t end_ms
         deadline_ns = INT64_MAX
         if now_ms < end_ms:
             deadline_ns = clock_now_ns(core.clock) + (end_ms - now_ms) * 1000000
-        clock_wait_until(core.clock, &core.room, &core.lock, deadline_ns)
+        clock_wait_until(core.clock, &core.slot_free, &core.lock, deadline_ns)
         now_ms = clock_epoch_ms(core.clock)
     listener.waiting -= 1
     return True
@@ -403,7 +403,7 @@ cdef void leave_locked(QuotaCore *core, ListenerQuota *listener, AddressEntry *e
     addresses_drop_if_empty(&core.addresses, entry)
     listener.count -= 1
     note_total(core, -1)
-    cond_broadcast(&core.room)
+    cond_broadcast(&core.slot_free)
 
 
 cdef void quotas_leave(QuotaCore *core, ListenerQuota *listener, AddressEntry *entry) noexcept nogil:

@@ -96,19 +96,19 @@ cdef void mute_event(ProcessorCore *core, Channel *channel, int event) noexcept 
 # ---- connections. Source: ``Processor.accept``, ``configureNewConnections``, ``processDisconnected``.
 
 cdef bint processor_offer(ProcessorCore *core, int fd, AddressEntry *admission, int64_t wait_ns) noexcept nogil:
-    cdef bint room
+    cdef bint is_taken
     cdef int slot
     mutex_lock(&core.offer_lock)
     if core.offered_count == NEW_CONNECTIONS and wait_ns > 0 and not core.offers_closed:
         cond_wait_ns(&core.offer_capacity, &core.offer_lock, wait_ns)
-    room = core.offered_count < NEW_CONNECTIONS and not core.offers_closed
-    if room:
+    is_taken = core.offered_count < NEW_CONNECTIONS and not core.offers_closed
+    if is_taken:
         slot = (core.offered_first + core.offered_count) % NEW_CONNECTIONS
         core.offered[slot] = fd
         core.admissions[slot] = admission
         core.offered_count += 1
     mutex_unlock(&core.offer_lock)
-    return room
+    return is_taken
 
 
 cdef void processor_wake(ProcessorCore *core) noexcept nogil:

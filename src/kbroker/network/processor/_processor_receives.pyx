@@ -106,7 +106,7 @@ cdef bint authenticate(ProcessorCore *core, Channel *channel) noexcept nogil:
 
 
 cdef void refuse_due(ProcessorCore *core) noexcept nogil:
-    """PendingResponse and close the channels whose failed authentication was kept back for long enough."""
+    """Respond to the channels whose failed authentication was delayed for long enough, and close them."""
     cdef Channel *channel
     cdef Request *frame
     while not list_empty(&core.failed_auth):
