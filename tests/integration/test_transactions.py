@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.support import need
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.kafka import java_command
 from tests.support.kill import create_topic
-
-confluent_kafka = pytest.importorskip("confluent_kafka")
 
 TOPIC, GROUP, NAME = "ledger", "readers", "transfers"
 PARTITIONS = 3
@@ -29,13 +28,13 @@ def broker(start_broker: Start) -> BrokerProcess:
     return broker
 
 
-def producer(broker: BrokerProcess, name: str = NAME, **settings: object) -> confluent_kafka.Producer:
-    made = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name, **settings})
+def producer(broker: BrokerProcess, name: str = NAME, **settings: object) -> Producer:
+    made = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name, **settings})
     made.init_transactions(TIMEOUT_S)
     return made
 
 
-def transact(producer: confluent_kafka.Producer, values: list[str], *, commit: bool = True, name: str = TOPIC) -> None:
+def transact(producer: Producer, values: list[str], *, commit: bool = True, name: str = TOPIC) -> None:
     producer.begin_transaction()
     for number, value in enumerate(values):
         producer.produce(name, value.encode(), partition=number % PARTITIONS)
@@ -48,10 +47,8 @@ def transact(producer: confluent_kafka.Producer, values: list[str], *, commit: b
 
 def read(broker: BrokerProcess, count: int, isolation: str = "read_committed") -> list[str]:
     """The first ``count`` values, and those that come right behind them."""
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": broker.bootstrap, "group.id": "any", "isolation.level": isolation}
-    )
-    consumer.assign([confluent_kafka.TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)])
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "any", "isolation.level": isolation})
+    consumer.assign([TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)])
     found: list[str] = []
 
     def take() -> bool:
@@ -77,7 +74,7 @@ def test_commits_are_read_and_aborts_are_not(broker: BrokerProcess) -> None:
         transact(first, values(number), commit=number % 2 == 0)
     assert read(broker, 12) == values(0) + values(2)
     second = producer(broker)
-    with pytest.raises(confluent_kafka.KafkaException) as info:
+    with pytest.raises(KafkaException) as info:
         transact(first, values(7))
     assert info.value.args[0].fatal()
     transact(second, values(8))
@@ -88,14 +85,12 @@ def test_offsets_are_part_of_a_transaction(broker: BrokerProcess) -> None:
     """They move with a commit, and stay with an abort."""
     mine = producer(broker)
     transact(mine, values(0))
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": broker.bootstrap, "group.id": GROUP, "enable.auto.commit": False}
-    )
-    place = confluent_kafka.TopicPartition(TOPIC, 0)
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": GROUP, "enable.auto.commit": False})
+    place = TopicPartition(TOPIC, 0)
     for offset, commit in ((2, True), (1, False)):
         mine.begin_transaction()
         mine.produce(TOPIC, b"out", partition=1)
-        there = confluent_kafka.TopicPartition(TOPIC, 0, offset)
+        there = TopicPartition(TOPIC, 0, offset)
         mine.send_offsets_to_transaction([there], consumer.consumer_group_metadata(), TIMEOUT_S)
         if commit:
             mine.commit_transaction(TIMEOUT_S)

@@ -34,7 +34,7 @@ def count_tries(tx: Transactions) -> list[int]:
         tries.append(tx.clock.now_ms() - began_ms)
         return write(*row)  # type: ignore[arg-type]
 
-    tx.markers.write = counted  # type: ignore[method-assign]
+    tx.markers.write = counted  # type: ignore[method-assign, assignment]
     return tries
 
 
