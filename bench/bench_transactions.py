@@ -1,0 +1,119 @@
+"""What many transactional ids cost: memory and time to load 100,000 of them, ends per second, a look at all of them.
+
+python bench/bench_transactions.py [--ids 100000] [--open 10000]
+
+Goals (two cores, Linux, CPython 3.11): 100,000 ids in 40 MiB, loaded in 1 s of CPU; 10,000 open transactions looked
+through for time-outs in 10 ms; 15,000 transactions of one partition per CPU second in the coordinator alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import os
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from kbroker._core.clock import SystemClock
+from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
+from kbroker.log._partition_log import PartitionLog
+from kbroker.log.scheduler import Scheduler
+from tests.support.broker import rss_bytes
+from tests.support.transactions import FakeMarkers
+
+PARTITIONS = 50
+ENDS = 10_000
+
+
+class FolderTopic:
+    """``__transaction_state`` in a folder."""
+
+    def __init__(self, folder: Path, clock: SystemClock) -> None:
+        self.logs = []
+        for index in range(PARTITIONS):
+            path = folder / f"__transaction_state-{index}"
+            path.mkdir(exist_ok=True)
+            self.logs.append(PartitionLog(path, "__transaction_state", index, uuid.UUID(int=1), {}, clock))
+        self.partition_count = PARTITIONS
+
+    def ensure(self) -> int:
+        return PARTITIONS
+
+    def partition(self, index: int) -> PartitionLog:
+        return self.logs[index]
+
+    def folder(self, index: int) -> str:
+        return f"{index}"
+
+    def close(self) -> None:
+        for log in self.logs:
+            log.close()
+
+
+class Measured:
+    """Prints what a block took."""
+
+    def __init__(self, what: str, count: int = 1) -> None:
+        self.what = what
+        self.count = count
+
+    def __enter__(self) -> None:
+        gc.collect()
+        self.rss = rss_bytes(os.getpid())
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
+
+    def __exit__(self, *_: object) -> None:
+        wall, cpu = time.perf_counter() - self.wall, time.process_time() - self.cpu
+        gc.collect()
+        grown = (rss_bytes(os.getpid()) - self.rss) / 2**20
+        rate = f", {self.count / cpu:,.0f} per CPU second" if self.count > 1 else ""
+        print(f"{self.what}: {wall:.3f} s, CPU {cpu:.3f} s, {grown:+.1f} MiB{rate}")
+
+
+def coordinator_of(topic: FolderTopic, clock: SystemClock) -> TransactionCoordinator:
+    return TransactionCoordinator(clock, topic, itertools.count(1000).__next__, FakeMarkers(), Scheduler(clock))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ids", type=int, default=100_000)
+    parser.add_argument("--open", type=int, default=10_000)
+    asked = parser.parse_args()
+    clock = SystemClock()
+    with tempfile.TemporaryDirectory() as folder:
+        topic = FolderTopic(Path(folder), clock)
+        coordinator = coordinator_of(topic, clock)
+        coordinator.start()
+        with Measured(f"{asked.ids} new ids", asked.ids):
+            producers = [coordinator.init_producer_id(f"application-{n:06d}", 900_000) for n in range(asked.ids)]
+        with Measured(f"{asked.open} transactions opened", asked.open):
+            for number in range(asked.open):
+                coordinator.add_partitions(f"application-{number:06d}", *producers[number], [("t", number % 100)])
+        mine = producers[-1]
+        with Measured(f"{ENDS} transactions of one partition", ENDS):
+            for _ in range(ENDS):
+                coordinator.add_partitions(f"application-{asked.ids - 1:06d}", *mine, [("t", 0)])
+                mine = coordinator.end_transaction(f"application-{asked.ids - 1:06d}", *mine, commit=True)
+        del coordinator, producers
+        with Measured(f"loading {asked.ids} ids", asked.ids):
+            coordinator = coordinator_of(topic, clock)
+            coordinator.start()
+        assert coordinator.counts()[0] == asked.ids
+        for what, look in (
+            ("time-outs looked for", coordinator.abort_timed_out),
+            ("expired ids looked for", coordinator.expire_ids),
+            ("all ids listed", coordinator.list_transactions),
+        ):
+            with Measured(what):
+                look()
+        topic.close()
+
+
+if __name__ == "__main__":
+    main()
