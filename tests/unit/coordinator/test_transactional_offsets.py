@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import sys
+import threading
+
 import pytest
 
 from kbroker._core.clock import VirtualClock
@@ -534,3 +538,53 @@ def test_a_transaction_on_a_fresh_topic():
     add(groups, 1, group="b")
     assert groups.coordinator.partition_for("b") == 2
     assert groups.coordinator.open_producers(2) == [1]
+
+
+# ---------------------------------------------------------------- threads
+
+
+def test_threads_leave_what_the_log_says():
+    """Commits, transactional commits, markers, deletions and expiry by several threads: a restart finds the same."""
+    groups = single()
+    groups.topic.ensure()
+    names, places = ["a", "b", "c"], [PLACE, OTHER]
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        try:
+            for _ in range(300):
+                group, place, by = rng.choice(names), rng.choice(places), TransactionalProducer(rng.randrange(4), 0)
+                kind = rng.randrange(8)
+                if kind < 4:
+                    add(groups, rng.randrange(1000), by=by, group=group, place=place)
+                elif kind < 6:
+                    assert end(groups, by=by, commit=kind == 4) is Errors.NONE
+                elif kind == 6:
+                    commit(groups, rng.randrange(1000), group=group, place=place)
+                elif groups.coordinator.describe(group) is not None:
+                    groups.coordinator.delete_offsets(group, [place])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # as many turns as there can be
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not any(thread.is_alive() for thread in threads), "a deadlock"
+    assert failures == []
+    again = groups.restart()
+    for name in names:
+        assert committed(groups, name) == committed(again, name)
+        assert unstable(groups, *places, group=name) == unstable(again, *places, group=name)
+    for number in range(4):
+        end(again, by=TransactionalProducer(number, 0))
+        end(groups, by=TransactionalProducer(number, 0))
+    for name in names:
+        assert committed(groups, name) == committed(again, name)
