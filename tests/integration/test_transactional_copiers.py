@@ -1,0 +1,125 @@
+"""Kafka's own TransactionalMessageCopier, unmodified: input equals output over aborts and kill -9 of the broker."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import need
+from tests.support.broker import BrokerProcess, wait_for
+from tests.support.kafka import java_command
+from tests.support.kill import create_topic
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+
+COPIERS, RECORDS, PER_TRANSACTION = 3, 6_000, 50
+TIMEOUT_S = 150.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    need.program("java", "mvn")
+    broker = BrokerProcess(tmp_path / "data", {"group.initial.rebalance.delay.ms": "0"})
+    try:
+        broker.start()
+        create_topic(broker.bootstrap, "in", COPIERS)
+        create_topic(broker.bootstrap, "out", COPIERS)
+        yield broker
+        assert broker.is_alive()
+    finally:
+        broker.discard()
+
+
+class Copier:
+    """A copier in a JVM of its own; ``output`` is what it printed."""
+
+    def __init__(self, bootstrap: str, index: int) -> None:
+        command = java_command(
+            "org.apache.kafka.tools.TransactionalMessageCopier",
+            *("--broker-list", bootstrap, "--input-topic", "in", "--input-partition", str(index)),
+            *("--output-topic", "out", "--consumer-group", "copiers", "--transactional-id", f"copier-{index}"),
+            *("--transaction-size", str(PER_TRANSACTION), "--enable-random-aborts", "--use-group-metadata"),
+        )
+        self.output: list[str] = []
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.output.extend(self.process.stdout)
+
+    def copied(self) -> int:
+        """The records in transactions that it committed."""
+        lines = [json.loads(line) for line in self.output if line.startswith("{")]
+        return max((line.get("totalProcessed", 0) for line in lines), default=0)
+
+    def is_done(self) -> bool:
+        return self.process.poll() is not None
+
+    def discard(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def read(bootstrap: str, isolation: str) -> list[int]:
+    """All values of the output up to its end, by partition and offset."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition("out", index, 0) for index in range(COPIERS)])
+    found, ends = [], set()
+
+    def take() -> bool:
+        for message in consumer.consume(500, 0.2):
+            if message.error() is None:
+                found.append(int(message.value()))
+            else:
+                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+                ends.add(message.partition())
+        return len(ends) == COPIERS
+
+    wait_for("the end of the output", take, every=0)
+    consumer.close()
+    return found
+
+
+def test_the_output_is_the_input(broker: BrokerProcess) -> None:
+    """Three copiers, a third of their transactions aborted, the broker killed twice: each record once."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(RECORDS):
+        producer.produce("in", str(number), partition=number % COPIERS)
+    assert producer.flush(30) == 0
+    copiers = [Copier(broker.bootstrap, index) for index in range(COPIERS)]
+    try:
+        for share in (4, 2):
+            wait_for(
+                f"1/{share} is copied",
+                lambda share=share: sum(c.copied() for c in copiers) * share > RECORDS,
+                TIMEOUT_S,
+            )
+            broker.kill()
+            broker.start()
+        wait_for("all copiers are done", lambda: all(c.is_done() for c in copiers), TIMEOUT_S)
+    finally:
+        for copier in copiers:
+            copier.discard()
+    shown = "".join(line for copier in copiers for line in copier.output[-20:])
+    assert [copier.process.returncode for copier in copiers] == [0] * COPIERS, shown
+    assert sorted(read(broker.bootstrap, "read_committed")) == list(range(RECORDS))
+    assert len(read(broker.bootstrap, "read_uncommitted")) > RECORDS, "no transaction was aborted"
