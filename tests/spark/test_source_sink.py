@@ -123,7 +123,6 @@ def test_mistakes_end_in_one_sentence(spark: Any, broker: BrokerProcess, cluster
         ("column value is int; cast it to binary or string", one.selectExpr("number AS value"), {"topic": "out"}),
         ("a row has no topic", one.selectExpr("value", "CAST(NULL AS string) AS topic"), {}),
         ("of partitions 0 to 2 there is no 9", one.selectExpr("value", "9 AS partition"), {"topic": "out"}),
-        ("the sink is at least once", one, {"topic": "out", "kafka__transactional__id": "x"}),
         ("connection refused", one, {"topic": "out", "kafka__bootstrap__servers": "127.0.0.1:1"}),
     ):
         assert expected in refusal(lambda frame=frame, options=options: save(frame, broker, **options))

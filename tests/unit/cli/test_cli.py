@@ -80,9 +80,10 @@ def test_help():
      "groups list", "groups describe", "groups reset", "groups delete", "configs", "configs describe", "configs alter",
      "quotas", "quotas list", "quotas describe", "quotas set", "quotas remove", "quotas resolve", "quotas apply",
      "quotas diff", "pipeline", "pipeline jars", "pipeline replay",
-     "pipeline recommend", "pipeline report", "produce", "consume", "transactions", "transactions list", "transactions describe",
-     "transactions describe-producers", "transactions find-hanging", "transactions abort",
-     "transactions force-terminate", "users", "users list", "users add", "users remove", "log", "log dump", "log verify", "log recover-metadata"],
+     "pipeline recommend", "pipeline report", "produce", "consume", "transactions", "transactions list",
+     "transactions describe", "transactions describe-producers", "transactions find-hanging", "transactions abort",
+     "transactions force-terminate", "users", "users list", "users add", "users remove",
+     "log", "log dump", "log verify", "log recover-metadata"],
 )  # fmt: skip
 def test_every_command_has_help(command):
     """Each command explains itself and each of its options; short help is never cut off."""

@@ -138,7 +138,8 @@ def test_writing():
     for options, message in (
         ({"includeHeaders": "true"}, "includeHeaders is for reading"),
         ({"subscribe": "t"}, "subscribe is for reading; remove it from the writer"),
-        ({"kafka.transactional.id": "x"}, "the sink is at least once"),
+        ({"kafka.transactional.id": "x", "kafka.acks": "1"}, "kafka.transactional.id must not be empty, and needs"),
+        ({"kafka.transactional.id": ""}, "kafka.transactional.id must not be empty, and needs"),
         ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "needs kafka.acks=all"),
         ({"kafka.compression.type": "rar"}, "kafka.compression.type must be one of"),
     ):

@@ -32,6 +32,8 @@ WRITE_OPTIONS = (
     "kafka.compression.type",
     "kafka.enable.idempotence",
     "kafka.batch.size",
+    "kafka.transactional.id",
+    "kafka.transaction.timeout.ms",
 )
 CLIENT_SETTINGS = (
     "kafka.bootstrap.servers",
@@ -83,7 +85,6 @@ _REFUSED = {
     "kafka.value.serializer": _SERIALIZERS,
     "kafka.interceptor.classes": "is not supported: there is no Java client to call it; remove it",
     "kafka.partitioner.class": "is not supported: keys go where Kafka's default puts them; give a column partition",
-    "kafka.transactional.id": "is not supported: the sink is at least once; remove it",
     "kafka.ssl.truststore.password": _PEM,
     "kafka.ssl.keystore.password": _PEM,
     "kafkaConsumer.pollTimeoutMs": _RETRIES,

@@ -99,6 +99,8 @@ class WriteOptions:
     idempotent: bool | None  # None: if the cluster allows it
     batch_size_bytes: int
     timeout_ms: int
+    transactional_id: str | None = None  # that of a task begins with it
+    transaction_timeout_ms: int = 600_000
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -163,6 +165,11 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     idempotent = given.boolean("kafka.enable.idempotence", waits_for_all)
     if idempotent and not waits_for_all:
         raise PipelineError(f"kafka.enable.idempotence=true needs kafka.acks=all, got {acks}")
+    transactional_id = given.text("kafka.transactional.id")
+    if transactional_id is not None and not (transactional_id and idempotent):
+        raise PipelineError(
+            "kafka.transactional.id must not be empty, and needs kafka.acks=all and kafka.enable.idempotence=true"
+        )
     insisted = given.text("kafka.enable.idempotence") is not None
     return WriteOptions(
         client=_client(given),
@@ -172,6 +179,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         idempotent=idempotent if insisted or not idempotent else None,
         batch_size_bytes=given.integer("kafka.batch.size", 512 * 1024, 1),
         timeout_ms=given.integer("kafka.request.timeout.ms", 10_000, 1),
+        transactional_id=transactional_id,
+        transaction_timeout_ms=given.integer("kafka.transaction.timeout.ms", 600_000, 1),
     )
 
 

@@ -1,15 +1,16 @@
-"""Writing: rows become records, at least once, in order within a partition.
+"""Writing: rows become records, in order within a partition; at least once, or exactly once with a transactional id.
 
 A task sends its rows in their order and ends when every batch is acknowledged. A task that Spark runs again sends its
-rows again: what the first attempt had written is then there twice. Within one attempt an idempotent producer keeps
-the broker from storing a retried batch twice.
+rows again: without a transactional id, what the first attempt had written is then there twice. Within one attempt an
+idempotent producer keeps the broker from storing a retried batch twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -24,6 +25,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.spark.datasource.cluster_cache import cluster_for
 from kbroker.spark.datasource.column_types import HEADERS
 from kbroker.spark.datasource.error_messages import plainly
+from kbroker.spark.datasource.exactly_once import TaskTransaction, Written, check_repeated, in_task
 from kbroker.spark.datasource.options import WriteOptions
 from kbroker.spark.errors import PipelineError
 
@@ -41,27 +43,21 @@ ALLOWED: dict[str, tuple[DataType, ...]] = {
 NO_PRODUCER_ID = (Errors.CLUSTER_AUTHORIZATION_FAILED, Errors.UNSUPPORTED_VERSION)
 
 
-@dataclass
-class Written(WriterCommitMessage):
-    """How many records a task has written."""
-
-    record_count: int
-
-
 class KbrokerWriter(DataSourceArrowWriter):
     """Writer of a batch query. Threads: one at a time; pickled to the workers."""
 
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
+        self.run_id = str(uuid4())
 
     @plainly
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task."""
-        return send_rows(iterator, self.options)
+        return write_task(iterator, self.options, self.run_id)
 
 
 class KbrokerStreamWriter(DataSourceStreamArrowWriter):
-    """Writer of a streaming query; a batch that Spark runs again is sent again."""
+    """Writer of a streaming query; without a transactional id a batch that Spark runs again is sent again."""
 
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
@@ -69,7 +65,13 @@ class KbrokerStreamWriter(DataSourceStreamArrowWriter):
     @plainly
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task."""
-        return send_rows(iterator, self.options)
+        return write_task(iterator, self.options, None)
+
+    @plainly
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Look for rows that an earlier attempt at the batch wrote with other tasks."""
+        if self.options.transactional_id is not None:
+            check_repeated(cluster_for(self.options.client), self.options, messages, batchId)
 
 
 def check_schema(schema: StructType, options: WriteOptions) -> None:
@@ -88,13 +90,16 @@ def check_schema(schema: StructType, options: WriteOptions) -> None:
             raise PipelineError(f"column {name} is {one.dataType.simpleString()}; cast it to {wanted}")
 
 
-def send_rows(batches: Iterator[Any], options: WriteOptions) -> Written:
-    """Send Arrow batches and wait until all are acknowledged.
+def write_task(batches: Iterator[Any], options: WriteOptions, run_id: str | None) -> Written:
+    """Send the Arrow batches of a task and wait until all are acknowledged.
 
+    Args: ``run_id``: identity of a batch query; None in a streaming query.
     Raises: KafkaError, BrokerConnectionError; PipelineError for a row without a topic.
     """
-    from kbroker.spark.datasource.arrow_rows import by_topic, rows_of
-
+    if options.transactional_id is not None:
+        query_id, batch_id, task = in_task(options, run_id)
+        transaction = TaskTransaction(cluster_for(options.client), options, query_id, batch_id, task)
+        return transaction.write(batches, partial(send_batch, options))
     producer: Producer | None = None
     count = 0
     for batch in batches:
@@ -102,17 +107,27 @@ def send_rows(batches: Iterator[Any], options: WriteOptions) -> Written:
             continue
         if producer is None:
             producer = open_producer(cluster_for(options.client), options)
-        for topic, part in [(options.topic, batch)] if options.topic is not None else by_topic(batch):
-            if topic is None:
-                raise PipelineError("a row has no topic: set the option topic, or leave no null in the column topic")
-            try:
-                producer.send_rows(topic, rows_of(part))
-            except ValueError as error:
-                raise PipelineError(str(error)) from None
+        send_batch(options, producer, batch)
         count += batch.num_rows
     if producer is not None:
         producer.flush()
     return Written(count)
+
+
+def send_batch(options: WriteOptions, producer: Producer, batch: RecordBatch) -> None:
+    """Give the rows of an Arrow batch to a producer.
+
+    Raises: KafkaError, BrokerConnectionError; PipelineError for a row without a topic.
+    """
+    from kbroker.spark.datasource.arrow_rows import by_topic, rows_of
+
+    for topic, part in [(options.topic, batch)] if options.topic is not None else by_topic(batch):
+        if topic is None:
+            raise PipelineError("a row has no topic: set the option topic, or leave no null in the column topic")
+        try:
+            producer.send_rows(topic, rows_of(part))
+        except ValueError as error:
+            raise PipelineError(str(error)) from None
 
 
 def open_producer(cluster: Cluster, options: WriteOptions) -> Producer:

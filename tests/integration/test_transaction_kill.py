@@ -1,0 +1,136 @@
+"""kill -9 under transactions: each is whole or absent, offsets are committed with their records, nothing is doubled."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.support.broker import BrokerProcess, wait_for
+from tests.support.kill import ROOT, Notes, create_topic
+from tests.support.transactional_load import RECORDS
+
+PARTITIONS, WORKERS = 3, 3
+NEXT_TRANSACTIONS = 6  # committed between two kills
+
+
+class TransactionLog(Notes):
+    """What the workers wrote down."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.committed: list[tuple[int, int]] = []
+        self.replaced: list[str] = []
+        self.done = False
+
+    def note(self, kind: str, numbers: list[str]) -> bool:
+        if kind == "commit":
+            worker, number = map(int, numbers)
+            self.committed.append((worker, number))
+        elif kind == "fatal":
+            self.replaced.append(" ".join(numbers))
+        self.done = self.done or kind == "done"
+        return kind in ("commit", "fatal", "done")
+
+
+def committed_values(bootstrap: str, topic: str, partition: int) -> list[str]:
+    """All records of a partition that a read_committed consumer sees, in order."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "check",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        found: list[str] = []
+        while True:
+            for message in consumer.consume(500, 30):
+                if message.error() is not None:
+                    assert message.error().name() == "_PARTITION_EOF", message.error()
+                    return found
+                found.append(message.value().decode())
+    finally:
+        consumer.close()
+
+
+def committed_offsets(bootstrap: str, topic: str) -> list[int]:
+    """Of each worker's group: the number of transactions that count."""
+    found = []
+    for worker in range(WORKERS):
+        consumer = Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": f"load-{worker}", "isolation.level": "read_committed"}
+        )
+        try:
+            (row,) = consumer.committed([TopicPartition(topic, worker % PARTITIONS)], 30)
+            found.append(max(0, row.offset))
+        finally:
+            consumer.close()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_kill_9_in_transactions(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
+    """After many kills: all records of a transaction in all partitions, or none; and the offset says which."""
+    kills = 100 if soak else 10
+    seed = int(os.environ.get("KBROKER_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
+    print(f"KBROKER_SEED={seed}")
+    rng = random.Random(seed)
+    broker = start_broker(transaction__state__log__num__partitions="4", offsets__topic__num__partitions="4")
+    create_topic(broker.bootstrap, "killed", PARTITIONS, segment_bytes=str(1 << 20))
+    log = TransactionLog(tmp_path / "notes")
+    load = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tests.support.transactional_load"),
+            *(broker.bootstrap, "killed", str(PARTITIONS), str(WORKERS), str(log.path)),
+        ],
+        stdin=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+    )
+    try:
+        for done in range(kills + 1):
+            known = len(log.read().committed)
+            wait_for(
+                "transactions after a restart",
+                lambda known=known: len(log.read().committed) > known + NEXT_TRANSACTIONS or load.poll() is not None,
+                120,
+            )
+            assert load.poll() is None
+            if done == kills:
+                break
+            time.sleep(rng.uniform(0, 0.3))  # the moment of the kill is what is random here
+            broker.kill()
+            broker.start()
+        assert load.stdin is not None
+        load.stdin.close()
+        load.wait(120)
+        assert log.read().done
+        assert log.trouble == []
+    finally:
+        load.kill()
+        load.wait(10)
+    print(f"{len(log.committed)} transactions acknowledged; producers replaced: {log.replaced}")
+    ends = committed_offsets(broker.bootstrap, "killed")
+    for worker in range(WORKERS):
+        acknowledged = [number for who, number in log.committed if who == worker]
+        assert acknowledged == sorted(set(acknowledged)), f"worker {worker} committed a transaction twice"
+        assert acknowledged[-1] < ends[worker], f"worker {worker}: the offset of an acknowledged transaction is lost"
+    for partition in range(PARTITIONS):
+        found = committed_values(broker.bootstrap, "killed", partition)
+        for worker in range(WORKERS):
+            mine = [value for value in found if value.startswith(f"{worker}:")]
+            wanted = [f"{worker}:{number}:{i}" for number in range(ends[worker]) for i in range(RECORDS)]
+            assert mine == wanted, f"partition {partition}, worker {worker}"

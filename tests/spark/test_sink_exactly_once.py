@@ -1,0 +1,199 @@
+"""``format("kbroker")`` with a transactional id: each row is there once, whatever dies in whatever phase."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kbroker.client.admin import EARLIEST, Admin, NewTopic
+from kbroker.client.cluster import Cluster
+from kbroker.client.consumer import Consumer
+from kbroker.client.producer import Producer
+from kbroker.common.errors import KafkaError
+from kbroker.spark.datasource.exactly_once import TaskTransaction, Written, check_repeated, read_note
+from kbroker.spark.datasource.options import WriteOptions, write_options
+from kbroker.spark.datasource.writer import send_batch
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.setup.session import require_spark
+from tests.spark.conftest import JVM
+from tests.spark.source_support import WORKER_STARTS, refusal, run_to_its_end
+from tests.support import need
+from tests.support.broker import BrokerProcess
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = 2000
+LOCAL, TWO_EXECUTORS = "local[2,4]", "local-cluster[2,1,1024]"  # both run a failed task again
+
+
+@pytest.fixture
+def cluster(broker: BrokerProcess) -> Iterator[Cluster]:
+    with Cluster(broker.bootstrap) as opened:
+        Admin(opened).create_topics([NewTopic("in", 2), NewTopic("out", 2)])
+        yield opened
+
+
+def values(cluster: Cluster, *, read_committed: bool = True) -> list[int]:
+    """What is in `out`, sorted."""
+    ends = Admin(cluster).list_offsets({("out", p): -1 for p in range(2)})
+    consumer = Consumer(
+        cluster, {("out", p): EARLIEST for p in range(2)}, max_wait_ms=10, read_committed=read_committed
+    )
+    found: list[int] = []
+    while any(consumer.positions[place] < ends[place].offset for place in ends):
+        found += [int(record.value or b"-1") for record in consumer.poll()]
+    return sorted(found)
+
+
+def drive(bootstrap: str, folder: Path, master: str, phase: str) -> subprocess.CompletedProcess[str]:
+    """One run of the driver."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        "SPARK_SUBMIT_OPTS": " ".join(JVM),
+    }
+    command = [sys.executable, "-m", "tests.spark.exactly_once_driver", bootstrap, str(folder), master, phase]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+SOAK = pytest.mark.soak
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("master", "phase"),
+    [
+        (LOCAL, "committed"),
+        pytest.param(LOCAL, "rows sent", marks=SOAK),
+        pytest.param(LOCAL, "offsets sent", marks=SOAK),
+        pytest.param(LOCAL, "driver commits", marks=SOAK),
+        pytest.param(LOCAL, "worker dies", marks=SOAK),
+        pytest.param(LOCAL, "worker dies committed", marks=SOAK),
+        pytest.param(TWO_EXECUTORS, "rows sent", marks=SOAK),
+        pytest.param(TWO_EXECUTORS, "offsets sent", marks=SOAK),
+        pytest.param(TWO_EXECUTORS, "committed", marks=SOAK),
+    ],
+)
+def test_whatever_dies_each_row_is_there_once(
+    cluster: Cluster, broker: BrokerProcess, tmp_path: Path, master: str, phase: str
+) -> None:
+    """The driver, an executor or a worker is killed in a batch; the query is started again until it ends."""
+    try:
+        require_spark()
+    except PipelineError as error:
+        need.lack(str(error))
+    with Producer(cluster) as producer:
+        for number in range(ROWS):
+            producer.send("in", b"%d" % number, partition=number % 2)
+    for turn in range(WORKER_STARTS):
+        done = drive(broker.bootstrap, tmp_path, master, phase)
+        print(turn, done.returncode, done.stderr[-2000:])
+        if done.returncode == 0:
+            break
+    assert (tmp_path / "died").exists()
+    found = Counter(values(cluster))
+    assert found == Counter(range(ROWS))
+
+
+def options(broker: BrokerProcess, **more: str) -> WriteOptions:
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "topic": "out", "kafka.transactional.id": "x"}
+    return write_options(given | more)
+
+
+def rows(*numbers: int) -> Any:
+    return pa.record_batch({"value": pa.array([b"%d" % number for number in numbers], pa.binary())})
+
+
+def write(
+    cluster: Cluster, given: WriteOptions, batch_id: int, *batches: Any, query_id: str = "q", task: int = 0
+) -> Written:
+    transaction = TaskTransaction(cluster, given, query_id, batch_id, task)
+    return transaction.write(iter(batches), lambda producer, batch: send_batch(given, producer, batch))
+
+
+def test_a_batch_that_was_written_is_not_written_again(cluster: Cluster, broker: BrokerProcess) -> None:
+    """The note of batch and query decides; another query with the same id writes its own batch 0."""
+    given = options(broker)
+    assert write(cluster, given, 0, rows(1, 2), rows(3)) == Written(3, "q")
+    assert write(cluster, given, 0, rows(1), rows(2, 3)) == Written(3, "q", repeated=True)
+    assert write(cluster, given, 1, rows(4)) == Written(1, "q")
+    assert write(cluster, given, 0, rows(5), query_id="another") == Written(1, "another")
+    assert values(cluster) == [1, 2, 3, 4, 5]
+
+
+def test_rows_that_cannot_be_told_from_those_written_are_refused(cluster: Cluster, broker: BrokerProcess) -> None:
+    """Other rows in a repeated batch, an older checkpoint, fewer tasks than before: each with what to do."""
+    given = options(broker)
+    write(cluster, given, 6, rows(1, 2))
+    with pytest.raises(
+        PipelineError, match=r"wrote 2 rows of 2 bytes, and would now write 1 of 1\. Spark runs the batch"
+    ):
+        write(cluster, given, 6, rows(1))
+    with pytest.raises(PipelineError, match="wrote 2 rows of 2 bytes, and would now write 0 of 0"):
+        write(cluster, given, 6)
+    with pytest.raises(PipelineError, match="has written batch 6 already: the checkpoint is older than the topic"):
+        write(cluster, given, 5, rows(9))
+    write(cluster, given, 6, rows(3), task=4)
+    with pytest.raises(PipelineError, match="x-4 has written 1 rows, and the batch has only 2 tasks now"):
+        check_repeated(cluster, given, [Written(2, "q", repeated=True), Written(0, "q")], 6)
+    check_repeated(cluster, given, [Written(2, "q"), Written(0, "q")], 6)
+    assert values(cluster) == [1, 2, 3]
+
+
+def test_a_failed_task_leaves_no_rows_to_committed_readers(cluster: Cluster, broker: BrokerProcess) -> None:
+    """A row that is refused aborts the transaction at once; the next attempt writes all."""
+    given = options(broker, **{"kafka.batch.size": "100"})
+    with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
+        write(cluster, given, 0, rows(1), pa.record_batch({"value": pa.array([bytes(2_000_000)], pa.binary())}))
+    assert values(cluster) == []
+    assert read_note(cluster, given, "x-0") is None
+    write(cluster, given, 0, rows(1))
+    assert values(cluster) == [1]
+
+
+def test_rows_that_name_their_topics(cluster: Cluster, broker: BrokerProcess) -> None:
+    """Without the option topic the note is kept beside the groups' own topic."""
+    given = write_options({"kafka.bootstrap.servers": broker.bootstrap, "kafka.transactional.id": "x"})
+    batch = pa.record_batch({"value": pa.array([b"1"], pa.binary()), "topic": ["out"]})
+    assert [write(cluster, given, 0, batch).repeated for _ in range(2)] == [False, True]
+    assert values(cluster) == [1]
+
+
+def test_a_query_with_a_transactional_id(spark: Any, cluster: Cluster, broker: BrokerProcess, tmp_path: Path) -> None:
+    """Batch and stream, with Spark's own numbers of query and batch."""
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "topic": "out", "kafka.transactional.id": "x"}
+    frame = spark.range(0, 100, numPartitions=3).selectExpr("cast(id as string) value")
+    frame.write.format("kbroker").options(**given).mode("append").save()
+    frame.write.format("kbroker").options(**given).mode("append").save()  # another query: its rows count too
+    assert values(cluster) == sorted([*range(100), *range(100)])
+    with Producer(cluster) as producer:
+        for number in range(1000, 1200):
+            producer.send("in", b"%d" % number, partition=number % 2)
+
+    def start() -> Any:
+        source = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "in", "startingOffsets": "earliest"}
+        return (
+            spark.readStream.format("kbroker")
+            .options(**source, maxOffsetsPerTrigger="50")
+            .load()
+            .select("value")
+            .writeStream.format("kbroker")
+            .options(**given)
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    run_to_its_end(start)
+    assert values(cluster) == sorted([*range(100), *range(100), *range(1000, 1200)])
+    assert "needs kafka.acks=all" in refusal(
+        lambda: frame.write.format("kbroker").options(**given, **{"kafka.acks": "1"}).mode("append").save()
+    )
