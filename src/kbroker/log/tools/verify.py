@@ -6,14 +6,14 @@ The broker itself cuts nothing but a torn tail after an unclean stop; damage any
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kbroker.log import checkpoints
 from kbroker.log.folder_lock import FolderLock
-from kbroker.log.tools import gaps
+from kbroker.log.tools import aborted, gaps
 from kbroker.log.tools.batch_file import MAX_OFFSET, Batch, BatchFile, DamagedBatch
 from kbroker.log.tools.dump import Row, dump_file
 
@@ -125,7 +125,23 @@ def _verify_partition(folder: Path, repair: bool) -> list[Finding]:
                 list(dump_file(path))
             except checkpoints.CorruptFileError as e:
                 findings.append(_damaged_file(path, str(e), repair))
-    return findings
+    return findings if findings else _verify_transactions(segments, repair)
+
+
+def _verify_transactions(segments: Sequence[Path], repair: bool) -> list[Finding]:
+    """Transactions whose records would show though they were aborted; the next start rebuilds the indexes."""
+    return [
+        Finding(
+            lost.segment.with_suffix(".txnindex"),
+            0,
+            0,
+            lost.first_offset,
+            f"the aborted transaction of producer {lost.producer_id}, offsets {lost.first_offset} to "
+            f"{lost.last_offset}, is not in the index",
+            repair="the next start rebuilds it" if repair else "",
+        )
+        for lost in aborted.unindexed(segments)
+    ]
 
 
 def _verify_offsets(folder: Path, repair: bool) -> list[Finding]:
