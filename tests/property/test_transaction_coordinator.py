@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.transaction.transaction_coordinator import NO_PRODUCER, Producer
-from kbroker.coordinator.transaction.transaction_metadata import EXHAUSTED_EPOCH, Place
+from kbroker.coordinator.transaction.transaction_metadata import EXHAUSTED_EPOCH, MAX_EPOCH, Place
 from tests.support.transactions import T0, T1, T2, Transactions
 
 NAMES = ("x", "y")
@@ -88,8 +88,9 @@ class World:
         if model.producer.producer_id < 0:
             assert error is Errors.INVALID_PRODUCER_ID_MAPPING
         elif error not in BUSY:
-            assert error is (Errors.NONE if shift == 0 else Errors.PRODUCER_FENCED)
-            if shift == 0:
+            is_fenced = shift != 0 or producer.producer_epoch == MAX_EPOCH
+            assert error is (Errors.PRODUCER_FENCED if is_fenced else Errors.NONE)
+            if not is_fenced:
                 model.began_ms = model.began_ms if model.is_open else self.tx.clock.wall_ms()
                 model.is_open = True
                 model.places |= set(places)

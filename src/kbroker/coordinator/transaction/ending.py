@@ -19,6 +19,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.transaction.transaction_metadata import (
     EXHAUSTED_EPOCH,
     IDLE,
+    MAX_EPOCH,
     NO_PRODUCER_ID,
     PREPARED,
     TV_0,
@@ -66,7 +67,7 @@ def prepare_end(
         is_valid = retry_after_bump or retry_after_rotation or is_current
     else:
         is_valid = is_current
-    if not is_valid:
+    if not is_valid or producer_epoch == MAX_EPOCH:  # no producer is given that one
         raise KafkaError(Errors.PRODUCER_FENCED)
     if state in PREPARED:
         if commit != (state is _S.PREPARE_COMMIT):

@@ -22,6 +22,7 @@ from kbroker.coordinator.transaction.transaction_metadata import (
     BY_LABEL,
     EXHAUSTED_EPOCH,
     IDLE,
+    MAX_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     PREPARED,
@@ -245,10 +246,8 @@ class TransactionCoordinator:
             if metadata.state is _S.ONGOING:
                 return self._abort_fenced(partition, metadata, now_ms)
             epoch = None if expected is None else expected.producer_epoch
-            if metadata.is_epoch_exhausted and epoch in (None, metadata.producer_epoch):
-                move = metadata.prepare_producer_id_rotation(
-                    fresh(), timeout_ms, now_ms, record_last_epoch=epoch is not None
-                )
+            if metadata.needs_another_producer_id(epoch):
+                move = metadata.prepare_producer_id_rotation(fresh(), timeout_ms, now_ms, epoch)
             else:
                 move = metadata.prepare_increment_epoch(timeout_ms, epoch, now_ms)
             try:
@@ -513,7 +512,7 @@ def _check_producer(metadata: TransactionMetadata, producer_id: int, producer_ep
     """Raises: KafkaError if another producer has the id, or its transaction is ending."""
     if metadata.producer_id != producer_id:
         raise KafkaError(Errors.INVALID_PRODUCER_ID_MAPPING)
-    if metadata.producer_epoch != producer_epoch:
+    if metadata.producer_epoch != producer_epoch or producer_epoch == MAX_EPOCH:  # no producer is given that one
         raise KafkaError(Errors.PRODUCER_FENCED)
     if metadata.state in PREPARED:
         raise KafkaError(Errors.CONCURRENT_TRANSACTIONS)

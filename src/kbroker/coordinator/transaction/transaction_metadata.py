@@ -136,6 +136,15 @@ class TransactionMetadata:
         """Whether the producer needs another producer id before its epoch can be bumped."""
         return self.producer_epoch >= EXHAUSTED_EPOCH
 
+    def needs_another_producer_id(self, expected_epoch: int | None) -> bool:
+        """Whether the producer that begins, or goes on with this epoch, gets another producer id for want of epochs.
+
+        The very last epoch is the coordinator's own, for a fence: who had the one before it begins anew too.
+        """
+        if self.producer_epoch == MAX_EPOCH and expected_epoch == self.last_producer_epoch:
+            return True
+        return self.is_epoch_exhausted and expected_epoch in (None, self.producer_epoch)
+
     @property
     def due_ms(self) -> int | None:
         """When the open transaction is to be aborted, in wall milliseconds; None: never, or there is none."""
@@ -147,8 +156,6 @@ class TransactionMetadata:
 
     def prepare_increment_epoch(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Move:
         """A producer begins, or goes on after an error (``expected_epoch``). Raises: KafkaError PRODUCER_FENCED."""
-        if self.is_epoch_exhausted:
-            raise self._illegal(f"no epoch is left for producer id {self.producer_id}")
         bumped = self.producer_epoch + 1
         if expected_epoch is None:
             epoch, last_epoch = bumped, NO_PRODUCER_EPOCH
@@ -161,6 +168,8 @@ class TransactionMetadata:
                 Errors.PRODUCER_FENCED,
                 f"{self.transactional_id}: expected epoch {expected_epoch}, but it is {self.producer_epoch}",
             )
+        if epoch > EXHAUSTED_EPOCH:
+            raise self._illegal(f"no epoch is left for producer id {self.producer_id}")
         return self._prepare(
             _S.EMPTY,
             producer_epoch=epoch,
@@ -172,16 +181,19 @@ class TransactionMetadata:
         )
 
     def prepare_producer_id_rotation(
-        self, new_producer_id: int, timeout_ms: int, now_ms: int, *, record_last_epoch: bool
+        self, new_producer_id: int, timeout_ms: int, now_ms: int, expected_epoch: int | None
     ) -> Move:
-        """A producer begins with another producer id, the epochs of its own being exhausted."""
+        """A producer begins with another producer id, the epochs of its own being exhausted.
+
+        Args: ``expected_epoch``: that it named, by which a retry is recognised.
+        """
         if self.state not in IDLE:
             raise self._illegal("a producer id cannot change inside a transaction")
         return self._prepare(
             _S.EMPTY,
             producer_id=new_producer_id,
             producer_epoch=0,
-            last_producer_epoch=self.producer_epoch if record_last_epoch else NO_PRODUCER_EPOCH,
+            last_producer_epoch=NO_PRODUCER_EPOCH if expected_epoch is None else expected_epoch,
             timeout_ms=timeout_ms,
             partitions=NO_PLACES,
             start_ms=NO_TIME_MS,

@@ -112,6 +112,32 @@ def test_fencing_the_last_epoch(tx):
     assert tx.init() == Producer(1001, 0)
 
 
+def test_after_the_last_fence(tx):
+    """The epoch of the fence is no producer's: who had the one before begins with another producer id."""
+    tx.init(timeout_ms=15_000)
+    tx.metadata().producer_epoch = EXHAUSTED_EPOCH
+    last = Producer(1000, EXHAUSTED_EPOCH)
+    tx.add(last)
+    tx.after(30_000)
+    assert tx.see().producer_epoch == MAX_EPOCH
+    forged = Producer(1000, MAX_EPOCH)
+    assert tx.add(forged) is Errors.PRODUCER_FENCED
+    assert refused(tx.end, forged, True) is Errors.PRODUCER_FENCED
+    assert refused(tx.end, forged, False) is Errors.PRODUCER_FENCED
+    assert tx.init(expected=last) == Producer(1001, 0)
+    assert tx.init(expected=last) == Producer(1001, 0)
+
+
+def test_a_retry_at_the_last_epoch(tx):
+    """The response that gave it out was lost: it is given out again."""
+    tx.init()
+    tx.metadata().producer_epoch = EXHAUSTED_EPOCH - 1
+    before = Producer(1000, EXHAUSTED_EPOCH - 1)
+    assert tx.init(expected=before) == Producer(1000, EXHAUSTED_EPOCH)
+    assert tx.init(expected=before) == Producer(1000, EXHAUSTED_EPOCH)
+    assert refused(tx.init, expected=Producer(1000, 3)) is Errors.PRODUCER_FENCED
+
+
 # ---- partitions
 
 
