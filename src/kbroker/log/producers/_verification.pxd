@@ -20,7 +20,7 @@ cdef struct Verification:
     int64_t timestamp_ms        # when it began
     int32_t lowest_sequence     # seen while it lasts: a higher one must not overtake it
     int16_t epoch
-    bint bumps_epochs           # the client's transactions have epochs of their own (transaction version 2)
+    bint bumps_epochs           # each of the client's transactions has its own epoch (transaction version 2)
 
 cdef Verification *verification_find(ProducerState *state, int64_t producer_id) noexcept nogil
 # The one that is under way, with the lowest sequence brought up to date, or a new one; NULL: memory is out.

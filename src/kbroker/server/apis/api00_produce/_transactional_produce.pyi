@@ -11,7 +11,7 @@ class Question(NamedTuple):
     places: tuple[tuple[str, int], ...]
 
 def pending_question(request: InboundRequest) -> Question | None:
-    """What must be asked before the request's records are appended; None: it is no Produce that waits for an answer.
+    """What must be asked before the request's records are appended; None: no Produce with a pending question.
 
     Asking again begins the verification of its partitions anew, as the first time. No places: all are known by now.
     Threads: the one that owns the request. Raises: ValueError when it was answered.

@@ -61,7 +61,7 @@ class TransactionVerifier:
         self._retry_max_ms = retry_max_ms
 
     def take(self, request: InboundRequest) -> bool:
-        """Take over a Produce that waits for an answer; False for any other request, which is left alone."""
+        """Take over a Produce with a pending question; False for any other request, which is left alone."""
         question = pending_question(request)
         if question is None:
             return False
