@@ -6,7 +6,7 @@ from libc.stdlib cimport calloc, free, qsort
 from kbroker._core.arguments cimport integer
 from kbroker._core.clock cimport Clock, borrow_clock, clock_now_ms, clock_now_ns, clock_wait_until
 from kbroker._core.process_usage cimport (
-    kb_process_cpu_ns, kb_release_free_memory, kb_resident_bytes, kb_thread_cpu_ns, kb_thread_waits,
+    kb_process_cpu_ns, kb_resident_bytes, kb_thread_cpu_ns, kb_thread_waits,
 )
 from kbroker._core.sync cimport (
     Cond, Mutex, atomic_load, atomic_store, cond_broadcast, cond_destroy, cond_init, mutex_destroy, mutex_init,
@@ -25,6 +25,9 @@ from purgatory_study.study_request cimport (
 from purgatory_study.workload cimport (
     SplitMix64, Workload, draw_key_numbers, key_seed, workload_draw, workload_free,
 )
+
+from kbroker._core.process_memory import release_free_memory
+
 
 cdef enum:
     NS_PER_MS = 1000000
@@ -412,8 +415,7 @@ def rss_mb() -> float:
 
 def trim() -> None:
     """Give free memory back to the system, so that a run starts small."""
-    with nogil:
-        kb_release_free_memory()
+    release_free_memory()
 
 
 def held(StudyRun run not None) -> int:
