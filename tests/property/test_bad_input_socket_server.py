@@ -33,7 +33,7 @@ def test_processor(data: st.DataObject) -> None:
     storm(
         data, processor, {"offer": [descriptors], "counters": [], "begin_stop": [], "finish_stop": [], "__init__": []}
     )
-    with pytest.raises(RuntimeError, match="thread of its own"):
+    with pytest.raises(RuntimeError, match="needs its own thread"):
         processor.run()
 
 
@@ -53,7 +53,7 @@ def test_acceptor(data: st.DataObject) -> None:
         assert refused(Acceptor, server.fileno(), [processor], send_buffer_bytes=2**40) is ValueError
         acceptor = Acceptor(server.fileno(), [processor])
         storm(data, acceptor, {"stop": [], "accepted": [], "out_of_descriptors": [], "blocked_ns": []})
-        with pytest.raises(RuntimeError, match="thread of its own"):
+        with pytest.raises(RuntimeError, match="needs its own thread"):
             acceptor.run()
 
 

@@ -374,7 +374,7 @@ cdef class Acceptor:
         if self.started:
             raise RuntimeError("an acceptor runs once")
         if threading.current_thread() is threading.main_thread():
-            raise RuntimeError("an acceptor runs on a thread of its own: it blocks every signal")
+            raise RuntimeError("an acceptor needs its own thread, not the main one: it blocks every signal")
         self.started = True
         with nogil:
             kb_block_signals()

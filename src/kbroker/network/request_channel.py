@@ -17,9 +17,9 @@ class RequestChannel:
     """The queue between network threads and handlers written in Python (Kafka's ``RequestChannel``).
 
     Args:
-        queue: an existing queue, or None for one of its own.
-        capacity: of its own queue (``queued.max.requests``).
-        clock: of its own queue; None is the system's.
+        queue: an existing queue, or None to make one.
+        capacity: of the queue it makes (``queued.max.requests``).
+        clock: of the queue it makes; None is the system's.
     Raises: TypeError, ValueError for wrong arguments.
     Threads: any number may receive; a response may come from any thread.
     """
@@ -34,7 +34,7 @@ class RequestChannel:
 
         Args: ``timeout_s`` seconds of the queue's clock; None waits until the channel is closed.
         Returns: a request; None at the time-out, or once the channel is closed and empty.
-        Raises: TypeError for what is no number; ValueError for "not a number".
+        Raises: TypeError if it is not a number; ValueError for NaN.
         """
         if timeout_s is None:
             return receive(self.queue, -1)

@@ -108,8 +108,8 @@ class SocketServer:
         options: see SocketServerOptions.
         pool: memory budget of all requests; None: unlimited.
         clock: None is the system's.
-        security: what protects a listener, by its name; those left out are in the clear and ask nobody's name.
-        record: makes, for each network thread of a listener, what takes down its finished requests; None: nobody does.
+        security: what protects a listener, by its name; others use plain text and do not authenticate.
+        record: makes, for each network thread of a listener, what records its finished requests; None: not recorded.
     Raises: TypeError, ValueError for wrong arguments; of the options, some only when started.
     Threads: bind, start and the stops from one thread. Order of a stop: ``begin_stop``, then the handlers finish what
     is queued, then ``finish_stop``.

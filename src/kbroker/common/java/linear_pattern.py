@@ -131,7 +131,7 @@ Part = tuple[int, Ends]  # where it begins, and what it leaves open
 
 
 class _Parser:
-    """Recursive descent over the pattern; repeats parse their operand again, so that each has nodes of its own."""
+    """Recursive descent over the pattern; repeats parse their operand again, so that each has its own nodes."""
 
     def __init__(self, text: str, add: Callable[..., int], patch: Callable[[Ends, int], None]) -> None:
         self._text = text
@@ -312,7 +312,7 @@ class _Parser:
         return part
 
     def _flags(self) -> bool:
-        """Read flags of a group; False if there is no group behind them."""
+        """Read flags of a group; False if no group follows them."""
         value = True
         while True:
             char = self._next()

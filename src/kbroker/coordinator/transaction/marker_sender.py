@@ -88,7 +88,7 @@ class QueueSizes(NamedTuple):
 class MarkerSender:
     """Completes prepared transactions.
 
-    Args: ``scheduler``: of its own, which nothing else delays. Threads: any; ``_lock`` is taken before no other.
+    Args: ``scheduler``: used by nothing else, which could delay it. Threads: any; ``_lock`` is taken before no other.
     """
 
     def __init__(self, log: TransactionLog, markers: Markers, clock: BaseClock, scheduler: Scheduler) -> None:

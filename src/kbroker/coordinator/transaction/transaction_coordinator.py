@@ -88,7 +88,7 @@ class TransactionCoordinator:
     """All transactional ids of the broker.
 
     Args: ``topic``: ``__transaction_state``; ``new_producer_id`` gives unused ones, and may wait for a disk;
-    ``markers``: where markers are written; ``scheduler``: of its own, for what is tried again and what time brings.
+    ``markers``: where markers are written; ``scheduler``: used by nothing else, for retries and time-outs.
     Threads: any.
     """
 
@@ -492,7 +492,7 @@ class TransactionCoordinator:
 
 
 def states_of(labels: Collection[str]) -> tuple[set[TransactionState], list[str]]:
-    """The states of these names, and the names that are none."""
+    """The states of these names, and the names that are not states."""
     return {BY_LABEL[label] for label in labels if label in BY_LABEL}, [name for name in labels if name not in BY_LABEL]
 
 

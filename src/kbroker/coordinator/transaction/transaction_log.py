@@ -129,7 +129,7 @@ class TransactionLog:
         return False
 
     def index_of(self, transactional_id: str) -> int:
-        """The partition of an id; 0 while there is no topic."""
+        """The partition of an id; 0 until the topic exists."""
         return partition_of(transactional_id, self._count or 1)
 
     def find(self, transactional_id: str) -> StatePartition:

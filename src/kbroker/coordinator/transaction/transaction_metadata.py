@@ -183,7 +183,7 @@ class TransactionMetadata:
     def prepare_producer_id_rotation(
         self, new_producer_id: int, timeout_ms: int, now_ms: int, expected_epoch: int | None
     ) -> Move:
-        """A producer begins with another producer id, the epochs of its own being exhausted.
+        """A producer begins with another producer id: its epochs are exhausted.
 
         Args: ``expected_epoch``: that it named, by which a retry is recognised.
         """

@@ -16,7 +16,7 @@ from kbroker._core.sync cimport mutex_destroy, mutex_init, mutex_lock, mutex_unl
 from kbroker.network._kafka_request cimport KafkaRequest, kafka_request
 
 cdef enum:
-    MAX_BYTES = 4096           # of a name or a version; longer ones are held for nobody
+    MAX_BYTES = 4096           # of a name or a version; longer ones are not kept
 
 cdef struct Announcement:       # its two texts lie behind it
     int32_t name_bytes
@@ -45,7 +45,7 @@ cdef bint client_information_announce(
     cdef KafkaRequest *kafka = kafka_request(request)
     cdef Announcement *said
     if name_bytes > MAX_BYTES or version_bytes > MAX_BYTES:
-        return True             # as if its client had not told
+        return True             # as if its client had sent no name
     said = <Announcement *>malloc(sizeof(Announcement) + <size_t>name_bytes + <size_t>version_bytes)
     if said is NULL:
         return False

@@ -23,7 +23,7 @@ UNLIMITED = NO_LIMIT
 
 
 class TooManyConnectionsError(Exception):
-    """One connection too many from an address. It counts: whoever closes it calls ``ConnectionQuotas.dec``."""
+    """One connection too many from an address. It counts: the caller that closes it calls ``ConnectionQuotas.dec``."""
 
 
 class ConnectionThrottledError(Exception):
@@ -39,9 +39,9 @@ class ConnectionThrottledError(Exception):
 
 
 def canonical_address(host):
-    """Return an address as sockets tell it (``127.0.0.1``, ``::1``); a host name is resolved, its first address counts.
+    """Return an address as sockets show it (``127.0.0.1``, ``::1``); a host name is resolved, its first address counts.
 
-    Raises: ValueError for what is no address and has none.
+    Raises: ValueError for text that is neither an address nor a host name that resolves.
     """
     import ipaddress
 
@@ -54,7 +54,7 @@ def canonical_address(host):
     try:
         found = socket.getaddrinfo(text, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise ValueError(f"{text} is no address and has none") from None
+        raise ValueError(f"{text} is neither an IP address nor a host name that resolves") from None
     return str(found[0][4][0])
 
 
@@ -90,7 +90,7 @@ cdef class ConnectionQuotas:
         max_connections: at once, >= 0.
         max_per_address: at once from one address, >= 0.
         overrides: address (as text) to its own limit.
-        max_rate: new connections per second, >= 0; listeners without a rate of their own have this one too.
+        max_rate: new connections per second, >= 0; it also limits listeners without a rate.
         samples, window_seconds: the window of the rates; window_seconds is also the longest wait for a rate.
         inter_broker_listener: while there are others, this listener is not held to the limits of the server, and its
             new connections do not use up the rate.
@@ -196,9 +196,9 @@ cdef class ConnectionQuotas:
     def update_ip_rate(self, ip, rate):
         """Limit the new connections per second from one address; sensors there are keep their history.
 
-        Args: ip: an address or a host name; None: of every address without a rate of its own. rate: >= 0, or None for
+        Args: ip: an address or a host name; None: of every address without a rate. rate: >= 0, or None for
         the default again (for ``ip`` None: no limit).
-        Raises: ValueError for an address that is none, TypeError.
+        Raises: ValueError for text that is not an address, TypeError.
         """
         cdef QuotaCore *core = self.core
         cdef AddressEntry *entry

@@ -108,13 +108,13 @@ cdef struct QuotaCore:
     int64_t max_connections
     int64_t max_per_address
     int64_t max_rate
-    int64_t max_address_rate    # of addresses without one of their own
+    int64_t max_address_rate    # of addresses without a rate
     int64_t next_sweep_ms
     Gauge rate
     AddressTable addresses
     ListenerQuota *listeners
     int64_t listener_count
-    VerdictObserver *observer   # one count; NULL: nobody is told of verdicts
+    VerdictObserver *observer   # one count; NULL: verdicts are not reported
     char *inter_broker          # owned; NULL: no listener is protected
     AtomicI64 exceeded          # total > max_connections, to be read without the lock
     AtomicI64 refused           # connections closed for their address's limit

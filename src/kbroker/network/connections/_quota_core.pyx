@@ -242,8 +242,8 @@ cdef void note_total(QuotaCore *core, int64_t change) noexcept nogil:
     atomic_store(&core.exceeded, core.total > core.max_connections)
 
 
-cdef void tell(QuotaCore *core, const char *address, const Violation *violation, int64_t served_ms, int64_t now_ms,
-               bint is_refused) noexcept nogil:
+cdef void report(QuotaCore *core, const char *address, const Violation *violation, int64_t served_ms, int64_t now_ms,
+                 bint is_refused) noexcept nogil:
     cdef ConnectionVerdict verdict
     if core.observer is NULL or violation.throttle_ms <= 0:
         return
@@ -267,8 +267,8 @@ cdef int64_t record_connection(QuotaCore *core, ListenerQuota *listener, int64_t
     if not atomic_load(&listener.is_protected):
         throttle_ms = gauge_count_one(&core.rate, now_ms, core.window_ms, &of_all)
     own_ms = gauge_count_one(&listener.rate, now_ms, core.window_ms, &of_listener)
-    tell(core, NULL, &of_all, throttle_ms if throttle_ms >= own_ms else 0, now_ms, False)
-    tell(core, NULL, &of_listener, own_ms if own_ms > throttle_ms else 0, now_ms, False)
+    report(core, NULL, &of_all, throttle_ms if throttle_ms >= own_ms else 0, now_ms, False)
+    report(core, NULL, &of_listener, own_ms if own_ms > throttle_ms else 0, now_ms, False)
     if own_ms > throttle_ms:
         throttle_ms = own_ms
     if throttle_ms > 0:
@@ -321,7 +321,7 @@ cdef QuotaVerdict record_address(QuotaCore *core, ListenerQuota *listener, const
     throttle_ms = gauge_count_one(&entry.rate, now_ms, core.window_ms, &violation)
     if throttle_ms <= 0:
         return QUOTA_ADMITTED
-    tell(core, address, &violation, throttle_ms, now_ms, True)
+    report(core, address, &violation, throttle_ms, now_ms, True)
     gauge_record(&entry.rate, -1.0, now_ms)
     if not atomic_load(&listener.is_protected):
         gauge_record(&core.rate, -1.0, now_ms)
@@ -334,7 +334,7 @@ cdef QuotaVerdict record_address(QuotaCore *core, ListenerQuota *listener, const
 
 cdef QuotaVerdict count_connection(QuotaCore *core, ListenerQuota *listener, const char *address,
                                    Admission *admission) noexcept nogil:
-    """Step 4: it counts even where it is one too many; whoever closes it takes it out again."""
+    """Step 4: it counts even if it is one too many; the caller that closes it takes it out again."""
     cdef AddressEntry *entry = addresses_take(&core.addresses, address)
     cdef int64_t limit
     if entry is NULL:

@@ -36,7 +36,7 @@ cdef class OwnedPayload:
 @cython.final
 @cython.no_gc
 cdef class ChannelThrottle:
-    """Keeps a connection muted after its response until ``end`` is called or the object is gone (KIP-219)."""
+    """Keeps a connection muted after its response until ``end`` is called or the object is freed (KIP-219)."""
     cdef Request *ending        # owned until end
 
     def end(self):
@@ -162,7 +162,7 @@ cdef class InboundRequest:
                 kafka_mark_error(self.request, code, times)
 
     def leave_out(self):
-        """Whoever records finished requests leaves this one out. Does nothing when it was answered."""
+        """Recorders of finished requests leave this one out. Does nothing once it has its response."""
         if self.is_open_kafka():
             kafka_request(self.request).record_flags |= RECORD_SKIP
 
@@ -186,7 +186,7 @@ cdef class InboundRequest:
 
     @property
     def was_examined(self):
-        """True once it was handed over: whoever shows requests to an interceptor leaves this one alone."""
+        """True once it was handed over: it is not shown to an interceptor again."""
         return self.examined
 
     def hand_over(self, Queue to not None):
@@ -221,7 +221,7 @@ cdef class InboundRequest:
                 request.responder.respond(request.responder, request)
 
     def suppress_response(self, SuppressedResponses to not None):
-        """Have the response, whoever gives it, go to ``to`` instead of to the client: call before handing over.
+        """Send the response, from any handler, to ``to`` instead of to the client: call before handing over.
 
         Raises: ValueError when it was answered.
         """

@@ -131,12 +131,12 @@ cdef class Processor:
         principal: identity of every connection of the listener.
         listener_id: given to handlers with each request.
         max_connections: of this processor; excess closes the least recently active connection, one per pass.
-        quotas: told of each end of a connection that its acceptor counted; excess of its limit closes likewise.
+        quotas: notified of each end of a connection that its acceptor counted; excess of its limit closes likewise.
         tls: what the TLS connections of the listener share, a TlsServer; None: plaintext.
         authentication: asked for an authenticator of each connection (``authentication.Authentication``); None:
             every client is ``principal``.
-        metrics: records where the time of each request went; no other processor may have the same. None: nobody does.
-        recorder: takes down each finished request; no other processor may have the same. None: nobody does.
+        metrics: records where the time of each request went; no other processor may have the same. None: not recorded.
+        recorder: records each finished request; no other processor may have the same. None: not recorded.
         send_files: False copies file regions through memory, as transports without sendfile must.
         kafka_requests: each request carries what Kafka's handlers, metrics and quotas keep in it; None: with
             length-prefix framing. ``authentication``, ``metrics`` and ``recorder`` need it.
@@ -261,7 +261,7 @@ cdef class Processor:
         if self.started:
             raise RuntimeError("a processor runs once")
         if threading.current_thread() is threading.main_thread():
-            raise RuntimeError("a processor runs on a thread of its own: it blocks every signal")
+            raise RuntimeError("a processor needs its own thread, not the main one: it blocks every signal")
         self.started = True
         with nogil:
             kb_block_signals()
@@ -302,7 +302,7 @@ cdef class Processor:
 
     def client_software(self):
         """Open connections by the software of their clients: {(name, version): number}; ("unknown", "unknown") until
-        one tells (KIP-511)."""
+        a client sends them (KIP-511)."""
         return software_counts(&self.core.software)
 
     def counters(self):

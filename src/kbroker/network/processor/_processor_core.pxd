@@ -1,6 +1,6 @@
 """What one network thread has (the state of Kafka's Processor), and the ends of its requests and channels.
 
-A ProcessorCore lives until its handle is gone and every request it handed over came back, whenever its thread ended.
+A ProcessorCore lives until its handle is freed and every request it handed over came back, whenever its thread ended.
 Threads: the loop's, but for the responses (``inbox``), the offered connections (``offer_lock``) and the atomics.
 """
 from libc.stdint cimport int32_t, int64_t
@@ -53,7 +53,7 @@ cdef struct ProcessorCore:
     MetricsTable *metrics       # counted; written by this thread only; NULL: none are kept
     Recorder *recorder          # counted; NULL: finished requests are not recorded
     Link zombies                # closed channels with requests still out
-    Link failed_auth                # channels to be told that their authentication failed, and closed, when it is due
+    Link failed_auth                # channels whose refusal is sent, before they close, when it is due
     int64_t refusal_delay_ns
     int64_t max_receive_bytes   # of a frame during authentication
     void *tls                   # the handle's TlsServer; NULL: plaintext
@@ -63,9 +63,9 @@ cdef struct ProcessorCore:
 cdef void core_release(ProcessorCore *core) noexcept nogil      # any thread
 # The end of a request: the hook, the record, the memory. ``is_late``: on another thread, after the loop's end.
 cdef void complete_request(ProcessorCore *core, Request *request, bint is_late) noexcept nogil
-# The same on the loop's thread, for a request that was handed over: sent, needless, or its channel gone.
+# The same on the loop's thread, for a request that was handed over: sent, needless, or its channel closed.
 cdef void complete(ProcessorCore *core, Channel *channel, Request *request) noexcept nogil
-cdef void free_if_done(Channel *channel) noexcept nogil         # a closed channel goes when nobody can name it any more
+cdef void free_if_done(Channel *channel) noexcept nogil         # frees a closed channel once nothing refers to it
 # Moves the channel's mute state; a move that the table does not know closes it.
 cdef void mute_event(ProcessorCore *core, Channel *channel, int event) noexcept nogil
 
@@ -79,4 +79,4 @@ cdef bint has_offers(ProcessorCore *core) noexcept nogil
 cdef void configure_new_connections(ProcessorCore *core) noexcept nogil
 cdef void process_disconnected(ProcessorCore *core) noexcept nogil
 cdef void close_excess_connections(ProcessorCore *core) noexcept nogil
-cdef void close_offered(ProcessorCore *core) noexcept nogil     # at the end: nobody makes channels of them any more
+cdef void close_offered(ProcessorCore *core) noexcept nogil     # at the end: no thread makes channels of them any more

@@ -77,7 +77,7 @@ cdef void complete(ProcessorCore *core, Channel *channel, Request *request) noex
 
 
 cdef void free_if_done(Channel *channel) noexcept nogil:
-    """A closed channel goes when nobody can name it any more."""
+    """Free a closed channel once nothing refers to it any more."""
     if (channel.close_reason != 0 and channel.outstanding == 0 and channel.throttles == 0
             and not is_linked(&channel.disconnected)):
         list_remove(&channel.lru)

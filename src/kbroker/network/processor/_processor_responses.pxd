@@ -3,7 +3,7 @@ from kbroker._core.network.loop_types cimport Channel, EventLoop
 from kbroker._core.requests.request cimport Request, Responder
 from kbroker.network.processor._processor_core cimport ProcessorCore
 
-# Any thread. Pushes a list, newest on top, and wakes the loop if it sleeps; the requests are gone for the caller.
+# Any thread. Pushes a list, newest on top, and wakes the loop if it sleeps; the caller may not use them afterwards.
 cdef void respond(Responder *responder, Request *first) noexcept nogil
 cdef bint is_closed(Request *request) noexcept nogil      # whether its connection is closed
 # The loop's thread, from here on.

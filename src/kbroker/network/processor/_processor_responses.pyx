@@ -32,7 +32,7 @@ cdef enum:
 # ---- from any thread
 
 cdef void respond(Responder *responder, Request *first) noexcept nogil:
-    """Push a list, newest on top, and wake the loop if it sleeps. The request is gone for the caller afterwards."""
+    """Push a list, newest on top, and wake the loop if it sleeps. The caller may not use the requests afterwards."""
     cdef ProcessorCore *core = <ProcessorCore *>responder.owner
     cdef Request *reversed = NULL
     cdef Request *last = NULL
@@ -70,7 +70,7 @@ cdef bint is_closed(Request *request) noexcept nogil:
 
 
 cdef void drop_late(ProcessorCore *core, Request *request, Request *last) noexcept nogil:
-    """The thread has ended: complete here what nobody can send any more."""
+    """The thread has ended: complete here what can no longer be sent."""
     cdef Request *following
     last.next = NULL
     while request is not NULL:

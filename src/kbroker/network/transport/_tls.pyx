@@ -44,7 +44,7 @@ cdef class TlsServer:
         context: of a server.
         principal_of: names the client of a connection by its certificate (DER; None when it sent none); None leaves
             the listener's principal, as where SASL follows. An exception refuses the connection.
-        on_failure: told of a handshake that failed: host and port of the client, and why.
+        on_failure: called for a handshake that failed: host and port of the client, and why.
     Raises: TypeError for anything but a context.
     """
     def __cinit__(self, context, principal_of=None, on_failure=None):
@@ -135,7 +135,7 @@ cdef int64_t flush(Channel *channel, TlsState *state) noexcept nogil:
                 Py_XDECREF(state.unsent)
                 state.unsent = NULL
                 try:
-                    collect(state)      # a session ticket, or the answer to a change of keys
+                    collect(state)      # a session ticket, or the response to a change of keys
                 except BaseException:
                     return KB_FAILED
     return 0
@@ -159,7 +159,7 @@ cdef int tls_handshake(Channel *channel) noexcept nogil:
             return KB_AGAIN if n == KB_AGAIN else KB_FAILED
         step = shake(channel, state, cipher, n)
         if step == KB_FAILED:
-            flush(channel, state)       # the alert; whoever cannot take it now does without
+            flush(channel, state)       # the alert; it is lost if the peer cannot take it now
             return KB_FAILED
 
 
@@ -192,7 +192,7 @@ cdef void report_failure(Channel *channel, TlsState *state, object error) noexce
 
 
 cdef void identify(Channel *channel, TlsState *state) except *:
-    """The client's principal; no request has been read yet, so nobody holds the old one."""
+    """The client's principal; no request has been read yet, so nothing holds the old one."""
     cdef TlsServer server = <TlsServer>state.server
     cdef Session *session
     cdef bytes name
@@ -259,7 +259,7 @@ cdef int64_t decrypt(
                 pass
             except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
                 state.has_ended = True
-                state.buffered = filled > 0     # the end itself is still to be told
+                state.buffered = filled > 0     # the end itself is still to be reported
             else:
                 state.buffered = bool(
                     state.has_ended or (<object>state.incoming).pending or (<object>state.connection).pending())
@@ -350,7 +350,7 @@ cdef void tls_close(Channel *channel) noexcept nogil:
     with gil:
         if state.is_ready:
             try:
-                (<object>state.connection).unwrap()     # tells the peer; its response is not waited for
+                (<object>state.connection).unwrap()     # notifies the peer, does not wait for its response
             except BaseException:
                 pass
             try:

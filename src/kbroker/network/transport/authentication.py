@@ -1,4 +1,4 @@
-"""How a listener learns who its clients are: what the network asks of whoever knows mechanisms and users."""
+"""How a listener identifies its clients: the interface between the network and the authenticators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Step(NamedTuple):
 
     ``answer``: without its length; None sends nothing. When COMPLETE: ``principal`` as ``User:name``, and how long it
     counts in ``session_lifetime_ms`` (0: as long as the connection). ``client_software``: name and version, where the
-    frame told them (KIP-511).
+    frame had them (KIP-511).
     """
 
     outcome: Outcome

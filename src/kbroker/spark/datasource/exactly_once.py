@@ -1,6 +1,6 @@
 """Writing exactly once: a task's rows are one transaction, which also notes which batch they were.
 
-The note is an offset that the transaction commits for a group of its own, named like the task's transactional id. A
+The note is an offset that the transaction commits for its own group, named like the task's transactional id. A
 task that runs again first fences the attempt before it; if the note names its batch, the rows are there already, and it
 only checks that it would have sent as many of the same size.
 Source: KIP-98.
@@ -33,7 +33,7 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # propert
 SOME_TOPIC = "__consumer_offsets"  # the note needs a partition that exists, where each row names its topic
 SIZED = ("key", "value")
 PLAN_CHANGED = (
-    "Spark runs the batch again with other tasks: what it wrote cannot be told from what it has not. Start the query "
+    "Spark runs the batch again with other tasks: which of its rows are already written is unknown. Start the query "
     "with the settings it had then (partitions of the topics, minPartitions, maxRecordsPerPartition, "
     "spark.sql.shuffle.partitions)"
 )

@@ -305,7 +305,7 @@ def test_limits_that_cannot_be() -> None:
         quotas.update_ip_rate("10.0.0.1", -1)
     with pytest.raises(TypeError):
         quotas.update_ip_rate("10.0.0.1", 2.5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="is no address and has none"):
+    with pytest.raises(ValueError, match="is neither an IP address nor a host name"):
         quotas.update_ip_rate("no such host.invalid", 5)
     with pytest.raises(ValueError, match="must be >= 0"):
         quotas.update(1, 1, None, -1)
