@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.testing import EmbeddedBroker
 from tests.support.need import program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,3 +159,21 @@ def test_snippets() -> None:
                 ran += 1
     assert ran > 0
     assert runner.failures == 0
+
+
+def test_the_programs_of_the_readme() -> None:
+    """They run as written, but with the port of this test's broker; the one for pytest is run by test_pytest_plugin."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    programs = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    producing, embedding = [one for one in programs if "def test_" not in one]
+    with EmbeddedBroker() as broker:
+        assert python(producing.replace("127.0.0.1:9092", broker.bootstrap_servers)) == ""
+        assert [record.value for record in broker.records("greetings")] == [b"hello"]
+    assert re.fullmatch(r"127\.0\.0\.1:\d+\n", python(embedding))
+
+
+def python(text: str) -> str:
+    """What a program prints on both outputs; it has to end by itself with 0."""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
