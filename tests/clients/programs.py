@@ -45,11 +45,11 @@ def go_program(scratch: Path) -> Path:
     return program
 
 
-def java_program() -> list[str]:
-    """Compile the program in Java against the jars of Kafka's own tools, once; return the command that runs it."""
+def java_program(name: str = "Everyday") -> list[str]:
+    """Compile a program in Java against the jars of Kafka's own tools, once; return the command that runs it."""
     need.program("java", "javac", "mvn")
-    classes = compiled(HERE / "java" / "Everyday.java")
-    return java_command("Everyday", before=str(classes), log_level="error")
+    classes = compiled(HERE / "java" / f"{name}.java")
+    return java_command(name, before=str(classes), log_level="error")
 
 
 class Kcat(Client):

@@ -4,6 +4,7 @@
 //	client BOOTSTRAP delete TOPIC
 //	client BOOTSTRAP produce TOPIC PARTITION CODEC IDEMPOTENT   records as JSON lines {"value", "timestamp_ms"} on standard input
 //	client BOOTSTRAP everyday TOPIC START_MS                    the whole everyday scenario, one line of JSON for each step
+//	client BOOTSTRAP transactions TOPIC                         the transactions of test_transactions.py
 //	client BOOTSTRAP consume TOPIC PARTITION COUNT FROM         FROM: "beginning" or a timestamp in milliseconds
 package main
 
@@ -112,6 +113,8 @@ func main() {
 	switch a[0] {
 	case "everyday":
 		(&everyday{ctx, a[1], number(a[2])}).run()
+	case "transactions":
+		(&transactions{ctx, a[1]}).run()
 	case "create":
 		c := client()
 		defer c.Close()
