@@ -59,7 +59,7 @@ class DyingWriter(KbrokerStreamWriter):
             self.arm(*before)
             return super().write(iterator)
         finally:  # Spark uses the worker again
-            TransactionalProducer.send_offsets, TransactionalProducer.commit_transaction = before  # type: ignore[method-assign]
+            TransactionalProducer.send_offsets, TransactionalProducer.commit_transaction = before  # type: ignore[method-assign, assignment]
 
     def arm(self, send_offsets: Callable[..., None], commit: Callable[..., None]) -> None:
         def sending(producer: TransactionalProducer, *args: Any) -> None:
@@ -79,8 +79,8 @@ class DyingWriter(KbrokerStreamWriter):
             if self.phase == "worker dies committed":
                 self.die(os.getpid())
 
-        TransactionalProducer.send_offsets = sending  # type: ignore[method-assign]
-        TransactionalProducer.commit_transaction = committing  # type: ignore[method-assign]
+        TransactionalProducer.send_offsets = sending  # type: ignore[method-assign, assignment]
+        TransactionalProducer.commit_transaction = committing  # type: ignore[method-assign, assignment]
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         super().commit(messages, batchId)

@@ -78,7 +78,7 @@ def test_names_with_underscores(rules):
         ({"api": "Produze", "drop": True}, "no API named 'Produze'"),
         ({"api": 999, "drop": True}, "no API with key 999"),
         ({"api": True, "drop": True}, "a name or a number"),
-        ({"api": "AlterPartition", "drop": True}, "does not serve EndTxn"),
+        ({"api": "ShareFetch", "drop": True}, "does not serve ShareFetch"),
         ({"error": "NO_SUCH"}, "no error 'NO_SUCH'"),
         ({"error": 9999}, "no error 9999"),
         ({"error": True}, "no error True"),
