@@ -32,7 +32,7 @@ async function committedOffset() {
 
 // All records up to the last of the second producer; a group is the only way in which kafkajs reads.
 async function read() {
-  const consumer = kafka.consumer({ groupId: `${topic}-readers`, readUncommitted: false });
+  const consumer = kafka.consumer({ groupId: `${topic}-readers`, readUncommitted: false, maxWaitTimeInMs: 100 });
   const found = [];
   await consumer.connect();
   await consumer.subscribe({ topics: [topic], fromBeginning: true });
