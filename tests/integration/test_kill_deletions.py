@@ -13,6 +13,7 @@ from kbroker.log.log_dir import parse_partition_folder
 from kbroker.protocol import codec
 from tests.support import wire
 from tests.support.broker import BrokerProcess
+from tests.support.client import Client
 from tests.support.wire import Connection
 
 NAMES = [f"t{number}" for number in range(6)]
@@ -112,3 +113,23 @@ def test_kill_9_while_partitions_are_added(
             beyond = connection.ask(wire.produce(name, len(folders), wire.batch([b"value"])))
             assert wire.produced(beyond).error_code == UNKNOWN_TOPIC_OR_PARTITION
     assert left > 0 or not soak, "no kill came between the folders and the metadata"
+
+
+def test_kill_9_after_records_were_deleted(start_broker: Callable[..., BrokerProcess]) -> None:
+    """They stay deleted: the new start of the log was on disk before the response."""
+    broker = start_broker()
+    with Client(broker.bootstrap) as client:
+        assert wire.first_topic_error(client.ask(wire.create_topic("t", 1))) == 0
+        for _ in range(3):
+            assert wire.produced(client.ask(wire.produce("t", 0, wire.batch([b"value"])))).error_code == 0
+        row = {"PartitionIndex": 0, "Offset": 2}
+        body = {"Topics": [{"Name": "t", "Partitions": [row]}], "TimeoutMs": 10_000}
+        (topic,) = client.call("DeleteRecords", 2, body)["Topics"]
+        assert topic["Partitions"] == [{"PartitionIndex": 0, "LowWatermark": 2, "ErrorCode": 0}]
+    broker.kill()
+    broker.start()
+    with Client(broker.bootstrap) as client:
+        partition = {"PartitionIndex": 0, "Timestamp": -2}
+        where = {"ReplicaId": -1, "Topics": [{"Name": "t", "Partitions": [partition]}]}
+        (topic,) = client.call("ListOffsets", 1, where)["Topics"]
+        assert topic["Partitions"][0]["Offset"] == 2

@@ -96,6 +96,9 @@ class FakeLogs:
         if self.fail_sync:
             raise OSError(5, "Input/output error")
 
+    def write_log_starts(self) -> bool:
+        return True
+
     def update_configs(self, configs: Any) -> None:
         for (topic, _), log in self.open.items():
             if topic in configs:

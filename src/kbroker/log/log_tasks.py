@@ -5,6 +5,7 @@ Source: ``LogManager.startupWithConfigHandling``, ``checkpointLogRecoveryOffsets
 """
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -50,6 +51,7 @@ class LogTasks:
         self._clock = clock
         self.failed_io = FailedIo(hosted, log_dirs, clock)
         self._flush_task: ScheduledTask | None = None
+        self._log_starts_lock = threading.Lock()  # an older picture of the log starts never replaces a newer one
 
     def schedule(self) -> None:
         """Begin them all."""
@@ -136,9 +138,15 @@ class LogTasks:
             "recovery points", lambda d, o: d.write_recovery_points(o), _recovery_point, lambda d: d.recovery_points
         )
 
-    def write_log_starts(self) -> None:
-        """Only of partitions whose log starts above the base of its first segment."""
-        self._write("log starts", lambda d, o: d.write_log_starts(o), _explicit_log_start, lambda d: d.log_starts)
+    def write_log_starts(self) -> bool:
+        """Only of partitions whose log starts above the base of its first segment.
+
+        Returns: False if a folder could not take them.
+        """
+        with self._log_starts_lock:
+            return self._write(
+                "log starts", lambda d, o: d.write_log_starts(o), _explicit_log_start, lambda d: d.log_starts
+            )
 
     def write_high_watermarks(self) -> None:
         self._write("high watermarks", lambda d, o: d.write_high_watermarks(o), lambda log: log.high_watermark)
@@ -149,8 +157,12 @@ class LogTasks:
         write: Callable[[LogDir, dict[TopicPartition, int]], None],
         offset_of: Callable[[PartitionLog], int | None],
         at_start: Callable[[LogDir], dict[TopicPartition, int]] | None = None,
-    ) -> None:
-        """Write a checkpoint; a partition that this start could not open keeps the offset it had (``at_start``)."""
+    ) -> bool:
+        """Write a checkpoint; a partition that this start could not open keeps the offset it had (``at_start``).
+
+        Returns: False if a folder could not take it.
+        """
+        are_written = True
         items = self._hosted.items()
         opened = {key for key, _ in items}
         for log_dir in self._dirs:
@@ -165,6 +177,8 @@ class LogTasks:
                 write(log_dir, {key: offset for key, offset in offsets.items() if offset is not None})
             except OSError as e:
                 self._hosted.note_failure(log_dir, f"writing {what}", e)
+                are_written = False
+        return are_written
 
 
 def _recovery_point(log: PartitionLog) -> int:

@@ -407,6 +407,10 @@ class LogManager:
                 self._hosted.note_failure(log_dir, "syncing the names of its folders", e)
                 raise KafkaError(Errors.KAFKA_STORAGE_ERROR, str(e)) from e
 
+    def write_log_starts(self) -> bool:
+        """Make durable where each log starts; False, with a line in the log, if a folder could not take it."""
+        return self.tasks.write_log_starts()
+
     def note_deletions(self, topic_ids: Iterable[uuid.UUID]) -> None:
         """Note the topics that the metadata is about to delete: the next start removes what a crash leaves of them.
         Call it again with the topics that were deleted, if those are not all.

@@ -11,9 +11,12 @@ TO_THE_END = -1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """PendingResponse each partition on its own, at once: no replica is waited for. A topic without partitions has
-    none."""
-    topics = []
+    """Respond for each partition on its own, at once: no replica is waited for. A topic without partitions has
+    none.
+
+    The starts are on disk before the response. Kafka writes them once a minute and relies on replicas.
+    """
+    topics: list[Body] = []
     for topic in body["Topics"]:
         name = topic["Name"]
         refused = _refused(ctx, name)
@@ -28,6 +31,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 rows.append(_cut(ctx.topics.partition(name, index), index, row["Offset"]))
         if rows:
             topics.append({"Name": name, "Partitions": rows})
+    cut = [row for topic in topics for row in topic["Partitions"] if row["LowWatermark"] > 0]
+    if cut and not ctx.topics.write_log_starts():
+        for row in cut:
+            row.update(_response(row["PartitionIndex"], Errors.KAFKA_STORAGE_ERROR))
     return {"Topics": topics}
 
 

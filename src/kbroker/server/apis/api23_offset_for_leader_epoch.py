@@ -13,7 +13,7 @@ UNKNOWN = -1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """PendingResponse each partition on its own."""
+    """Respond for each partition on its own."""
     topics = []
     for topic in body["Topics"]:
         name = topic["Topic"]

@@ -10,7 +10,7 @@ from kbroker.server.context import ApiContext, Body, RequestContext
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """PendingResponse each partition: done if the folder named is ours, LOG_DIR_NOT_FOUND if it is another."""
+    """Respond for each partition: done if the folder named is ours, LOG_DIR_NOT_FOUND if it is another."""
     ours = folder_path(ctx)
 
     def judge(path: str, name: str, index: int) -> Errors:

@@ -10,7 +10,7 @@ from kbroker.server.topic_rules import check_assignment
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """PendingResponse each partition: in place is done at once; there is never one under way that could be cancelled
+    """Respond for each partition: in place is done at once; there is never one under way that could be cancelled
     (null)."""
     topics = []
     for topic in body["Topics"]:

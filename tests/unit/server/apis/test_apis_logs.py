@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors
+from kbroker.log.checkpoints import offset_checkpoint
 from kbroker.log.manager import LogManager
 from kbroker.server.apis import api21_delete_records as delete_records_api
 from kbroker.server.apis import api43_elect_leaders as elect_leaders_api
@@ -50,6 +52,33 @@ def test_delete_records(bench: Bench, version: int) -> None:
     got = [cut(bench, "t", (0, offset), version=version)[0] for offset in asked]
     assert got == [(0, 2, 0), (0, 2, 0), (0, -1, 1), (0, -1, 1), (0, 5, 0), (0, 5, 0)]
     assert bench.ctx.topics.partition("t", 0).log_start_offset == 5
+
+
+def test_deleted_records_stay_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new start is on disk before the response; where it cannot be written, also again, the answer is 56."""
+    made = make_bench()
+    manager = LogManager([tmp_path], VirtualClock(NOW_MS), BrokerConfig())
+    made.ctx.topics = TopicRegistry(made.ctx.config, made.ctx.store, manager, lambda topics: None)
+    view = made.create("t", 2)
+    for log in view.partitions:
+        assert log.append(keyed((b"k", b"v"))).error == 0
+    starts = offset_checkpoint(tmp_path / "log-start-offset-checkpoint")
+    assert cut(made, "t", (0, 0), (1, 0)) == [(0, 0, 0), (1, 0, 0)]
+    assert not starts.path.exists()
+    assert cut(made, "t", (0, 1), (1, 9)) == [(0, 1, 0), (1, -1, 1)]
+    assert starts.read() == {("t", 0): 1}
+
+    def fail(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("kbroker.log.checkpoints.write_atomically", fail)
+        for _ in range(2):
+            assert cut(made, "t", (1, 1), (0, 0)) == [(1, -1, 56), (0, -1, 56)]
+    assert starts.read() == {("t", 0): 1}
+    assert cut(made, "t", (1, 1)) == [(1, 1, 0)]
+    assert starts.read() == {("t", 0): 1, ("t", 1): 1}
+    manager.close()
 
 
 def test_delete_records_refusals(bench: Bench) -> None:
