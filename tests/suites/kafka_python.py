@@ -23,8 +23,6 @@ from tests.support.broker import BrokerProcess  # noqa: E402
 VERSION = "3.0.12"
 FAILS = {
     "test_create_describe_delete_acls": "ACLs",
-    "test_transactional_producer_messages": "transactions",
-    "test_transactional_producer_offsets": "transactions",
     "test_ssl_handshake": "starts a Kafka of its own, with certificates",
     "test_legacy_kafka_client_ssl": "starts a Kafka of its own, with certificates",
 }
