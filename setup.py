@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,6 +23,7 @@ from setuptools.command.build_py import build_py
 from setuptools.modified import newer_group
 
 SRC, STAGE, KEPT = Path("src"), Path("build/pxd"), Path("build/extensions")
+SHARED = "kbroker._core._cython_utility"  # what Cython would write into each module: memory views, functions, errors
 MESSAGES, TABLES = SRC / "kbroker" / "protocol" / "messages", Path("build/tables")
 # Numbers that Python and Cython share: the Python file is their only source, the .pxd is made of it at build time.
 SHARED_NUMBERS = {
@@ -55,8 +57,9 @@ if sys.platform == "win32":
     COMPILE_ARGS = ["/std:c++17", "/O2"]
     LINK_ARGS: list[str] = []
 else:
-    COMPILE_ARGS = ["-std=c++17", "-O2", "-g0", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-unused-function"]
-    LINK_ARGS = ["-Wl,-s"] if sys.platform.startswith("linux") and not SANITIZE else []
+    COMPILE_ARGS = ["-std=c++17", "-O2", "-g1", "-fno-exceptions", "-ffp-contract=off", "-fvisibility=hidden"]
+    COMPILE_ARGS += ["-Wno-unused-function"]
+    LINK_ARGS = []
     if SANITIZE:
         COMPILE_ARGS = ["-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", f"-fsanitize={SANITIZE}"]
         LINK_ARGS = [f"-fsanitize={SANITIZE}"]
@@ -80,12 +83,13 @@ class build_core(build_ext):
         stage_pxd_tree()
         write_message_tables()
         for ext in self.extensions:
-            ext.depends = dependencies(ext.sources[0])
+            ext.depends = [] if ext.name == SHARED else dependencies(ext.sources[0])
         done = cythonize(
             self.extensions,
             include_path=[str(STAGE)],
             build_dir=None if TRACE else "build/cython",
             compiler_directives=DIRECTIVES,
+            shared_utility_qualified_name=SHARED,
             nthreads=translators(),
         )
         for ext, translated in zip(self.extensions, done, strict=True):
@@ -105,6 +109,8 @@ class build_core(build_ext):
         else:
             built.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(kept, built)
+        if not (self.editable_mode or self.inplace or SANITIZE):
+            strip(built)
 
 
 class build_public(build_py):
@@ -118,6 +124,13 @@ class build_public(build_py):
         if self.editable_mode or package == "kbroker" or package.startswith("kbroker._core"):
             return files
         return [name for name in files if not name.endswith((".pxd", ".h"))]
+
+
+def strip(built: Path) -> None:
+    """Remove symbols and lines: they are for perf and gdb in an editable install, and half of a wheel."""
+    tool = shutil.which("strip") if sys.platform.startswith("linux") else None
+    if tool is not None:
+        subprocess.run([tool, "--strip-all", str(built)], check=True)
 
 
 def translators() -> int:
@@ -246,6 +259,12 @@ def extension(source: Path) -> Extension:
     )
 
 
+def shared_utility() -> Extension:
+    """Cython writes its source; it is C, and has no name before it is translated."""
+    arguments = [option for option in COMPILE_ARGS if "std" not in option]
+    return Extension(SHARED, ["build/_cython_utility.c"], extra_compile_args=arguments, extra_link_args=LINK_ARGS)
+
+
 setup(
     cmdclass={"build_ext": build_core, "build_py": build_public},
     packages=[
@@ -256,6 +275,6 @@ setup(
     package_dir={"": "src", "kbroker": "src/kbroker", "kbroker._core": "src/_core"},
     package_data={"": ["py.typed", "*.pxd", "*.pyi", "*.h", "*.json", "*.properties", "templates/*"]},
     include_package_data=False,
-    ext_modules=[extension(p) for p in SOURCES],
+    ext_modules=[*(extension(p) for p in SOURCES), shared_utility()],
     options={"editable_wheel": {"mode": "strict"}},
 )

@@ -12,6 +12,7 @@ from kbroker._core.sync cimport (
 
 cdef extern from *:
     """
+    #ifdef _WIN32
     #include <chrono>
     static inline int64_t kb_monotonic_ns() noexcept {
         return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -21,6 +22,16 @@ cdef extern from *:
         return std::chrono::duration_cast<std::chrono::nanoseconds>(
             std::chrono::system_clock::now().time_since_epoch()).count();
     }
+    #else
+    #include <ctime>
+    static inline int64_t kb_clock_ns(clockid_t clock) {
+        timespec now;
+        clock_gettime(clock, &now);
+        return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    }
+    static inline int64_t kb_monotonic_ns() { return kb_clock_ns(CLOCK_MONOTONIC); }
+    static inline int64_t kb_wall_ns() { return kb_clock_ns(CLOCK_REALTIME); }
+    #endif
     """
     int64_t monotonic_ns "kb_monotonic_ns"() noexcept nogil
     int64_t wall_ns "kb_wall_ns"() noexcept nogil

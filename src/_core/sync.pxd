@@ -1,4 +1,4 @@
-"""Locks, conditions and atomic counts over C++17, for C structs used without the GIL.
+"""Locks, conditions and atomic counts, for C structs used without the GIL: those of pthread on Linux, else C++17's.
 
 A ``Mutex``, ``Cond`` or ``AtomicI64`` lives inside a C struct: allocate the struct zeroed, call ``*_init`` once,
 never copy the struct by value. Rules (they keep the GIL and the native handlers locks from waiting for each other):
@@ -12,18 +12,67 @@ cdef extern from *:
     #ifndef KBROKER_SYNC_H
     #define KBROKER_SYNC_H
     #include <atomic>
+    #include <cstdint>
+    struct kb_atomic_i64 { std::atomic<int64_t> v; };
+    /* std::mutex is a pthread_mutex_t on Linux, but loads libstdc++ to throw: 1 MiB of an idle broker. */
+    #ifdef __linux__
+    #include <cerrno>
+    #include <ctime>
+    #include <pthread.h>
+    struct kb_mutex { pthread_mutex_t m; };
+    struct kb_cond { pthread_cond_t c; };
+    static inline void kb_mutex_init(kb_mutex *p) { pthread_mutex_init(&p->m, NULL); }
+    static inline void kb_mutex_destroy(kb_mutex *p) { pthread_mutex_destroy(&p->m); }
+    static inline void kb_mutex_lock(kb_mutex *p) { pthread_mutex_lock(&p->m); }
+    static inline int kb_mutex_try_lock(kb_mutex *p) { return pthread_mutex_trylock(&p->m) == 0; }
+    static inline void kb_mutex_unlock(kb_mutex *p) { pthread_mutex_unlock(&p->m); }
+    static inline void kb_cond_init(kb_cond *p) {
+        pthread_condattr_t monotonic;
+        pthread_condattr_init(&monotonic);
+        pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+        pthread_cond_init(&p->c, &monotonic);
+        pthread_condattr_destroy(&monotonic);
+    }
+    static inline void kb_cond_destroy(kb_cond *p) { pthread_cond_destroy(&p->c); }
+    static inline void kb_cond_signal(kb_cond *p) { pthread_cond_signal(&p->c); }
+    static inline void kb_cond_broadcast(kb_cond *p) { pthread_cond_broadcast(&p->c); }
+    static inline void kb_cond_wait(kb_cond *p, kb_mutex *m) { pthread_cond_wait(&p->c, &m->m); }
+    static inline int kb_cond_wait_for(kb_cond *p, kb_mutex *m, int64_t timeout_ns) {
+        timespec end;
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        timeout_ns += end.tv_nsec;
+        end.tv_sec += timeout_ns / 1000000000;
+        end.tv_nsec = timeout_ns % 1000000000;
+        return pthread_cond_timedwait(&p->c, &m->m, &end) != ETIMEDOUT;
+    }
+    #else
     #include <chrono>
     #include <condition_variable>
-    #include <cstdint>
     #include <mutex>
     #include <new>
     struct kb_mutex { std::mutex m; };
     struct kb_cond { std::condition_variable c; };
-    struct kb_atomic_i64 { std::atomic<int64_t> v; };
     static inline void kb_mutex_init(kb_mutex *p) noexcept { new (p) kb_mutex(); }
     static inline void kb_mutex_destroy(kb_mutex *p) noexcept { p->~kb_mutex(); }
     static inline void kb_mutex_lock(kb_mutex *p) noexcept { p->m.lock(); }
     static inline int kb_mutex_try_lock(kb_mutex *p) noexcept { return p->m.try_lock(); }
+    static inline void kb_mutex_unlock(kb_mutex *p) noexcept { p->m.unlock(); }
+    static inline void kb_cond_init(kb_cond *p) noexcept { new (p) kb_cond(); }
+    static inline void kb_cond_destroy(kb_cond *p) noexcept { p->~kb_cond(); }
+    static inline void kb_cond_signal(kb_cond *p) noexcept { p->c.notify_one(); }
+    static inline void kb_cond_broadcast(kb_cond *p) noexcept { p->c.notify_all(); }
+    static inline void kb_cond_wait(kb_cond *p, kb_mutex *m) noexcept {
+        std::unique_lock<std::mutex> lock(m->m, std::adopt_lock);
+        p->c.wait(lock);
+        lock.release();
+    }
+    static inline int kb_cond_wait_for(kb_cond *p, kb_mutex *m, int64_t timeout_ns) noexcept {
+        std::unique_lock<std::mutex> lock(m->m, std::adopt_lock);
+        std::cv_status s = p->c.wait_for(lock, std::chrono::nanoseconds(timeout_ns));
+        lock.release();
+        return s == std::cv_status::no_timeout;
+    }
+    #endif
     static inline void kb_pause() noexcept {
     #if (defined(__x86_64__) || defined(__i386__)) && !defined(_MSC_VER)
         __builtin_ia32_pause();
@@ -38,30 +87,17 @@ cdef extern from *:
         (void)p;
     #endif
     }
-    static inline void kb_mutex_lock_spinning(kb_mutex *p) noexcept {
+    static inline void kb_mutex_lock_spinning(kb_mutex *p) {
         for (int i = 0; i < 100; i++) {
-            if (p->m.try_lock()) return;
+            if (kb_mutex_try_lock(p)) return;
             kb_pause();
         }
-        p->m.lock();
+        kb_mutex_lock(p);
     }
-    static inline void kb_mutex_unlock(kb_mutex *p) noexcept { p->m.unlock(); }
-    static inline void kb_cond_init(kb_cond *p) noexcept { new (p) kb_cond(); }
-    static inline void kb_cond_destroy(kb_cond *p) noexcept { p->~kb_cond(); }
-    static inline void kb_cond_signal(kb_cond *p) noexcept { p->c.notify_one(); }
-    static inline void kb_cond_broadcast(kb_cond *p) noexcept { p->c.notify_all(); }
-    static inline void kb_cond_wait(kb_cond *p, kb_mutex *m) noexcept {
-        std::unique_lock<std::mutex> lock(m->m, std::adopt_lock);
-        p->c.wait(lock);
-        lock.release();
-    }
-    static inline int kb_cond_wait_ns(kb_cond *p, kb_mutex *m, int64_t timeout_ns) noexcept {
+    static inline int kb_cond_wait_ns(kb_cond *p, kb_mutex *m, int64_t timeout_ns) {
         if (timeout_ns <= 0) return 0;
         if (timeout_ns > INT64_C(3600000000000)) timeout_ns = INT64_C(3600000000000);
-        std::unique_lock<std::mutex> lock(m->m, std::adopt_lock);
-        std::cv_status s = p->c.wait_for(lock, std::chrono::nanoseconds(timeout_ns));
-        lock.release();
-        return s == std::cv_status::no_timeout;
+        return kb_cond_wait_for(p, m, timeout_ns);
     }
     static inline int64_t kb_load(kb_atomic_i64 *a) noexcept { return a->v.load(std::memory_order_acquire); }
     static inline int64_t kb_load_relaxed(kb_atomic_i64 *a) noexcept { return a->v.load(std::memory_order_relaxed); }

@@ -72,8 +72,8 @@ def copied_tree(into: Path) -> Path:
         if (ROOT / "build" / name).is_dir():
             shutil.copytree(ROOT / "build" / name, into / "build" / name)
     compiled = into / "build" / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
-    for source in (into / "src").rglob("*.pyx"):
-        inside = source.relative_to(into / "src").with_suffix("")
+    sources = [p.relative_to(into / "src").with_suffix("") for p in (into / "src").rglob("*.pyx")]
+    for inside in (*sources, Path("_core", "_cython_utility")):
         parts = inside.parts if inside.parts[0] == "kbroker" else ("kbroker", *inside.parts)
         spec = importlib.util.find_spec(".".join(parts))
         if spec is not None and spec.origin is not None:

@@ -1,4 +1,4 @@
-"""Compile the generated C++ for the platforms this machine is not, with the clang, headers and C++ library of Zig.
+"""Compile what Cython generated for the platforms this machine is not, with the clang, headers and C++ library of Zig.
 
     python tests/lint/cross_compile.py [--zig COMMAND ...] [--target NAME ...] [--only TEXT] [--headers FOLDER]
 
@@ -95,7 +95,8 @@ def compiled(zig: list[str], name: str, source: Path, headers: Path | None = Non
     target = TARGETS[name]
     result = OUT / name / source.relative_to(GENERATED).with_suffix(".o")
     result.parent.mkdir(parents=True, exist_ok=True)
-    command = [*zig, "c++", "-target", target, "-std=c++17", "-O0", "-w", "-ferror-limit=5"]
+    language = ["cc"] if source.suffix == ".c" else ["c++", "-std=c++17"]
+    command = [*zig, *language, "-target", target, "-O0", "-w", "-ferror-limit=5"]
     folders = [ROOT / "src" / "_core", *([headers] if headers else include_folders(target))]
     command += [*(f"-I{folder}" for folder in folders), "-c", str(source), "-o", str(result)]
     environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(OUT / "zig"), "ZIG_LOCAL_CACHE_DIR": str(OUT / "zig")}
@@ -111,7 +112,7 @@ def main() -> int:
     parser.add_argument("--headers", type=Path, help="the headers of a Python for the target, instead of ours adapted")
     parser.add_argument("--only", default="", help="only sources with this in their path")
     options = parser.parse_args()
-    sources = sorted(p for p in GENERATED.rglob("*.cpp") if options.only in str(p))
+    sources = sorted(p for p in GENERATED.rglob("*.c*") if p.suffix in (".c", ".cpp") and options.only in str(p))
     if not sources:
         print(f"cross_compile: no generated sources in {GENERATED}: run `make build` first", file=sys.stderr)
         return 1
