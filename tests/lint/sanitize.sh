@@ -39,6 +39,6 @@ if [ "$kind" = thread ] && [ "$(cat /proc/sys/vm/mmap_rnd_bits 2> /dev/null || e
 suites=(tests/unit)
 # Wrong arguments and ends of the interpreter: what they break is memory. Not the forks while other threads allocate: gcc's ASan does
 # not hold its own allocator's locks over a fork, so that the child may wait for them for ever.
-if [ "$kind" != thread ]; then suites+=(tests/property/test_bad_input_*.py tests/integration/test_start_size.py); fi
+if [ "$kind" != thread ]; then suites+=(tests/property/test_bad_input*.py tests/integration/test_start_size.py); fi
 LD_PRELOAD="$preload" "${run[@]}" "$python" -m pytest "${suites[@]}" -q --timeout=600 -p no:cacheprovider --benchmark-disable \
   --deselect tests/unit/test_design_rules.py --deselect tests/integration/test_start_size.py::test_a_forked_child_runs_and_ends

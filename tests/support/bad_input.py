@@ -1,11 +1,24 @@
-"""Arguments that nobody should pass, and calls in any order: whatever happens must be an error that is documented."""
+"""Arguments that nobody should pass, and calls in any order: the rows of a table, and how one of them runs.
+
+A `Call` is a function and the arguments that it gets; an `Object` is a thing, and its methods in any order. Of both the
+table says which errors are documented besides TypeError and ValueError, and how much memory one call may take.
+"""
 
 import array
-from collections.abc import Mapping, Sequence
+import contextlib
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 # A loaded machine is no failure of the code under test.
 at_any_pace = settings(
@@ -14,6 +27,15 @@ at_any_pace = settings(
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink a storm takes minutes and tells little
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+
+MIB = 1 << 20
+STATM = Path("/proc/self/statm")
+#: Linux alone says what is mapped and holds a process to a limit of it; a sanitizer maps terabytes for itself.
+CAN_BOUND = resource is not None and STATM.exists() and not os.environ.get("KBROKER_SANITIZED")
+
+Errors = tuple[type[BaseException], ...]
+Arguments = Sequence[st.SearchStrategy[Any]]
+
 
 EDGES = [0, 1, 2, 127, 2**15, 2**31 - 1, 2**31, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64, 10**30]
 
@@ -59,29 +81,119 @@ NO_TIME = st.one_of(OBJECTS.filter(lambda x: x is not True), st.integers(-(2**70
 JUNK: st.SearchStrategy[Any] = st.one_of(NUMBERS, OBJECTS)
 
 
-def storm(
-    data: st.DataObject,
-    target: Any,
-    calls: Mapping[str, Sequence[st.SearchStrategy[Any]]],
-    allowed: tuple[type[BaseException], ...] = (),
-    longest: int = 10,
-) -> list[str]:
-    """Call methods of `target` in any order with good and bad arguments; return what was called.
+@dataclass(frozen=True, repr=False)
+class Call:
+    """A function and what it is given.
 
-    Args: ``calls`` has the strategies of each method's arguments; a name that is no method is read.
+    Args: ``named`` are arguments by name, of which some are given; ``holds`` judges what came back.
     """
-    done = []
-    for name in data.draw(st.lists(st.sampled_from(sorted(calls)), max_size=longest), "calls"):
-        attempt(lambda name=name: getattr(target, name), data, calls[name], allowed)
-        done.append(name)
-    return done
+
+    name: str
+    function: Callable[..., Any]
+    arguments: Arguments = ()
+    errors: Errors = ()
+    named: Mapping[str, st.SearchStrategy[Any]] = field(default_factory=dict)
+    holds: Callable[[Any], bool] = lambda found: True
+    max_bytes: int = 64 * MIB
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def run(self, data: st.DataObject) -> None:
+        """Call it once; a call that is not refused must hold."""
+        chosen: dict[str, Any] = {}
+        if self.named:
+            names = data.draw(st.lists(st.sampled_from(sorted(self.named)), max_size=3, unique=True), "names")
+            chosen = {name: data.draw(self.named[name], name) for name in names}
+        found = attempt(data, self.function, self.arguments, self.errors, chosen, self.max_bytes)
+        assert found is None or self.holds(found)
+
+
+@dataclass(frozen=True)
+class Storm:
+    """Methods of an object, called in any order; a name that is no method is read, or set if it ends with "="."""
+
+    calls: Mapping[str, Arguments]
+    errors: Errors = ()
+    longest: int = 10
+    max_bytes: int = 64 * MIB
+
+    def run(self, data: st.DataObject, target: Any) -> None:
+        """Call methods of `target`, if there is one, with good and bad arguments."""
+        if target is None:
+            return
+
+        def access(name: str, *given: Any) -> Any:
+            if name.endswith("="):
+                return setattr(target, name[:-1], *given)
+            found = getattr(target, name)
+            return found(*given) if callable(found) else found
+
+        for name in data.draw(st.lists(st.sampled_from(sorted(self.calls)), max_size=self.longest), "calls"):
+            attempt(data, access, self.calls[name], self.errors, {}, self.max_bytes, (name,))
+
+
+Life = Generator[Any, None, None]
+
+
+@dataclass(frozen=True, repr=False)
+class Object:
+    """A thing, and the storms that it must survive.
+
+    Args: ``life`` yields the thing once for each of ``storms``, None if there is none, and asserts between and after.
+    """
+
+    name: str
+    life: Callable[[st.DataObject], Life]
+    storms: Sequence[Storm]
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def run(self, data: st.DataObject) -> None:
+        """Let it live, with each storm in its place."""
+        with contextlib.closing(self.life(data)) as life:
+            for storm in self.storms:  # no local name, which would keep the thing alive
+                storm.run(data, next(life))
+            assert next(life, None) is None, "more things than storms"
+
+
+Row = Call | Object
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A call that is an error of exactly this class: an example that is always tried."""
+
+    error: type[BaseException]
+    call: Callable[[], Any]
+    match: str = ""
+
+
+@contextlib.contextmanager
+def bounded_memory(max_bytes: int) -> Iterator[None]:
+    """Let the process map so many bytes more; what takes more is a MemoryError, which few rows allow."""
+    if not CAN_BOUND:
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    mapped = int(STATM.read_text().split()[0]) * resource.getpagesize()
+    bound = mapped + max_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (bound if soft < 0 else min(soft, bound), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def attempt(
-    find: Any,
     data: st.DataObject,
-    arguments: Sequence[st.SearchStrategy[Any]],
-    allowed: tuple[type[BaseException], ...],
+    function: Callable[..., Any],
+    arguments: Arguments,
+    errors: Errors = (),
+    named: Mapping[str, Any] | None = None,
+    max_bytes: int = 64 * MIB,
+    first: tuple[Any, ...] = (),
 ) -> Any:
     """One call; None when it was refused as documented. A wrong number of arguments is a wrong argument too."""
     count = len(arguments)
@@ -89,9 +201,9 @@ def attempt(
         count = data.draw(st.integers(0, count + 1), "count")
     given = [data.draw(arguments[i] if i < len(arguments) else JUNK, "argument") for i in range(count)]
     try:
-        found = find()
-        return found(*given) if callable(found) else found
-    except (TypeError, ValueError, *allowed):  # type: ignore[misc] # mypy knows no unpacked tuple here
+        with bounded_memory(max_bytes):
+            return function(*first, *given, **(named or {}))
+    except (TypeError, ValueError, *errors):  # type: ignore[misc] # mypy knows no unpacked tuple here
         return None
 
 
