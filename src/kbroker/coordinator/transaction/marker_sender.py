@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
+from kbroker.common.repeated_failures import RepeatedFailures
 from kbroker.coordinator.transaction.transaction_log import StatePartition, TransactionLog
 from kbroker.coordinator.transaction.transaction_metadata import (
     PREPARED,
@@ -100,6 +101,7 @@ class MarkerSender:
         self._waiting: list[Completion] = []
         self._is_scheduled = False
         self._backoff_ms = RETRY_BACKOFF_MS
+        self._failures = RepeatedFailures(clock)
 
     @property
     def queue_sizes(self) -> QueueSizes:
@@ -138,6 +140,7 @@ class MarkerSender:
             self._is_scheduled = False
             waiting, self._waiting = self._waiting, []
         left = [one for one in waiting if not self._try(one)]
+        self._failures.write_late()
         with self._lock:
             is_progress = len(left) < len(waiting)
             self._waiting += left
@@ -174,8 +177,16 @@ class MarkerSender:
                 self._log.append_move(partition, metadata, completion.move)
             except KafkaError as error:
                 if partition.is_active:
-                    logger.warning(
-                        "%s: cannot log %s: %s", metadata.transactional_id, completion.move.state.label, error
+                    label, reason = completion.move.state.label, str(error)
+                    self._failures.note(
+                        "complete",
+                        lambda times: logger.warning(
+                            "could not log the end of transactions (times: %d, the last: %s of %s): %s",
+                            times,
+                            label,
+                            metadata.transactional_id,
+                            reason,
+                        ),
                     )
                     completion.move = metadata.prepare_complete(self._clock.wall_ms())  # no other move until then
                     return False

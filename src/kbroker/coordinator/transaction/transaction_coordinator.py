@@ -14,6 +14,7 @@ from typing import NamedTuple
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.loggers import get_logger
+from kbroker.common.repeated_failures import RepeatedFailures
 from kbroker.coordinator.internal_topic import READ_BYTES, InternalTopic
 from kbroker.coordinator.transaction import ending
 from kbroker.coordinator.transaction.marker_sender import Completion, Markers, MarkerSender, QueueSizes
@@ -107,6 +108,7 @@ class TransactionCoordinator:
         self._scheduler = scheduler
         self._log = TransactionLog(topic, clock, self._settings.load_buffer_bytes)
         self._sender = MarkerSender(self._log, markers, clock, scheduler)
+        self._failures = RepeatedFailures(clock)  # a disk that fails refuses each open transaction, again and again
         self._closed = False
 
     # ------------------------------------------------------------ life
@@ -353,6 +355,7 @@ class TransactionCoordinator:
                 if self._closed:
                     return count
                 count += self._abort_if_over(partition, name)
+        self._failures.write_late()
         if count:
             logger.info("aborted %d transactions that timed out", count)
         return count
@@ -366,7 +369,16 @@ class TransactionCoordinator:
                     return False
                 completion = self._abort_fenced(partition, metadata, now_ms)
         except KafkaError as error:
-            logger.warning("%s: cannot abort the transaction that timed out: %s", transactional_id, error)
+            reason = str(error)
+            self._failures.note(
+                "abort",
+                lambda times: logger.warning(
+                    "could not abort transactions that timed out (times: %d, the last: %s): %s",
+                    times,
+                    transactional_id,
+                    reason,
+                ),
+            )
             return False
         self._sender.finish(completion)
         return True

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.common.errors import Errors
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator import internal_topic
 from kbroker.coordinator.transaction.transaction_coordinator import Producer, TransactionSettings
 from kbroker.coordinator.transaction.transaction_metadata import EXHAUSTED_EPOCH, MAX_EPOCH, TransactionState
 from tests.support.transactions import T0, T1, T2, Transactions, refused
@@ -449,3 +450,33 @@ def test_descriptions(tx):
     tx.init(timeout_ms=1234)
     seen = tx.see()
     assert (seen.timeout_ms, seen.start_ms, seen.producer_id, seen.producer_epoch) == (1234, -1, 1000, 0)
+
+
+def test_a_disk_that_fails_does_not_fill_the_log(tx, caplog, monkeypatch):
+    """What is refused again and again, for each open or ending transaction, makes a line a minute that counts it."""
+    ending = [tx.init(f"ending-{number}", timeout_ms=900_000) for number in range(5)]
+    for number in range(20):
+        tx.add(tx.init(f"open-{number}", timeout_ms=15_000), name=f"open-{number}")
+    for number, producer in enumerate(ending):
+        tx.add(producer, name=f"ending-{number}")
+    tx.markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
+    for number, producer in enumerate(ending):
+        tx.end(producer, name=f"ending-{number}")
+    tx.markers.errors.clear()
+
+    def fail(*args, **how):
+        raise KafkaError(Errors.NOT_COORDINATOR, "no append until the broker restarts")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(internal_topic, "append", fail)
+        tx.after(30_000)
+        first = [record.getMessage() for record in caplog.records]
+        assert len(first) == 2
+        assert "could not log the end of transactions (times: 1, the last: CompleteCommit of ending-0)" in first[0]
+        assert "no append until the broker restarts" in first[1]
+        tx.after(300_000)
+    assert 8 <= len(caplog.records) <= 12
+    assert "could not abort transactions that timed out (times: 120, " in caplog.text
+    tx.after(30_000)
+    states = {one.state.label for one in tx.coordinator.list_transactions()}
+    assert states == {"CompleteAbort", "CompleteCommit"}
