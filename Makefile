@@ -51,7 +51,7 @@ soak: $(VENV)/.built $(VENV)/.locked ## the long tests: 200 kills, long fuzzing
 lint: $(VENV)/.built $(VENV)/.locked $(VENV)/.docs ## formatters, linters, types, stubs, layers, links of the documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint src tests/native # calls pycodestyle by name
+	@$(MAKE) --no-print-directory build/cython-lint
 	$(BIN)/python -m mypy -p kbroker
 	$(BIN)/python -m mypy --explicit-package-bases tests
 	$(BIN)/python tests/lint/stubs.py
@@ -63,6 +63,13 @@ lint: $(VENV)/.built $(VENV)/.locked $(VENV)/.docs ## formatters, linters, types
 	if command -v actionlint > /dev/null; then actionlint; fi # no package for pip carries it: go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	$(BIN)/python -m pytest -q tests/unit/test_design_rules.py
+
+# Of 14 s of CPU only what changed since the last success; a declaration and its module are judged together
+CYTHON_FILES := $(shell find src tests/native -path src/kbroker/_core -prune -o -name '*.py[xd]' -print)
+build/cython-lint: $(CYTHON_FILES) pyproject.toml $(LOCK)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint $(if $(filter pyproject.toml $(LOCK),$?),$(CYTHON_FILES),$(sort \
+	  $(wildcard $(foreach file,$(basename $?),$(file).pyx $(file).pxd)))) # calls pycodestyle by name
+	@mkdir -p build && touch $@
 
 .PHONY: format
 format: $(VENV)/.locked ## rewrite Python sources in the one format
