@@ -1,7 +1,7 @@
 """Options that several commands share, and the connection they lead to."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,6 +10,10 @@ import click
 if TYPE_CHECKING:
     from kbroker._core.clock import BaseClock
     from kbroker.client.cluster import Cluster
+
+    _Choice = click.Choice[str]
+else:
+    _Choice = click.Choice  # not generic before click 8.2
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +30,24 @@ class Finite(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
+
+
+class LateChoice(_Choice):
+    """One of some words that are asked for when they are first needed: what lists commands imports no more than those.
+
+    Args: ``words``: called once at most.
+    """
+
+    def __init__(self, words: Callable[[], Sequence[str]]) -> None:
+        super().__init__(())
+        del self.choices
+        self._words = words
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "choices":
+            raise AttributeError(name)
+        self.choices = tuple(self._words())
+        return self.choices
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -8,12 +8,17 @@ from typing import BinaryIO
 
 import click
 
-from kbroker.cli.options import bootstrap_option, connect, json_option
+from kbroker.cli.options import LateChoice, bootstrap_option, connect, json_option
 from kbroker.cli.output import note, print_json
-from kbroker.protocol.compression import CompressionType
 
 ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
 READ_BYTES = 1 << 16
+
+
+def _codecs() -> list[str]:
+    from kbroker.protocol.compression import CompressionType
+
+    return [codec.name.lower() for codec in CompressionType]
 
 
 @click.command()
@@ -34,7 +39,7 @@ READ_BYTES = 1 << 16
 )
 @click.option(
     "--codec",
-    type=click.Choice([codec.name.lower() for codec in CompressionType]),
+    type=LateChoice(_codecs),
     default="none",
     show_default=True,
     help="Compression of the batches.",
