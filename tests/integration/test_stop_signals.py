@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,16 @@ PROGRAM = [sys.executable, "-m", "kbroker"]
 READY = re.compile(r"kbroker \S+ ready: PLAINTEXT://(\S+:\d+),")
 PATIENCE_S = 20
 NUMBERS = [signal.SIGTERM, signal.SIGINT]
+
+
+@pytest.fixture(autouse=True)
+def sigint_is_not_ignored() -> Iterator[None]:
+    """A program that is started in the background (``&`` in a script) ignores Ctrl-C, and so do its children."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def is_caught(pid: int, number: int) -> bool:
