@@ -26,7 +26,7 @@ def delete(connection: Connection, name: str) -> int:
 
 
 def make_and_delete(broker: BrokerProcess, stop: threading.Event, name: str) -> None:
-    """Until the broker is gone: a topic is made, written to, and deleted."""
+    """Until the broker has ended: a topic is made, written to, and deleted."""
     with contextlib.suppress(OSError, wire.Closed), Connection(broker.bootstrap) as connection:
         while not stop.is_set():
             connection.ask(wire.create_topic(name, 3))
@@ -73,7 +73,7 @@ def add_partitions(connection: Connection, name: str, count: int) -> None:
 
 
 def grow(broker: BrokerProcess, stop: threading.Event, name: str) -> None:
-    """Until the broker is gone: a topic gets more partitions."""
+    """Until the broker has ended: a topic gets more partitions."""
     with contextlib.suppress(OSError, wire.Closed), Connection(broker.bootstrap) as connection:
         for count in range(10, 4000, 10):
             if stop.is_set():

@@ -18,7 +18,7 @@ Place = tuple[str, int]
 
 
 class Coordinator:
-    """Answers as it is told, and remembers what it was asked."""
+    """Returns the errors it was given, and remembers what it was asked."""
 
     def __init__(self, *answers: Errors | Exception) -> None:
         self.answers = list(answers)

@@ -34,7 +34,7 @@ def test_a_key_that_cannot_be_compared_loses_no_watcher(monkeypatch: pytest.Monk
 
 
 def test_descriptors_that_are_no_sockets() -> None:
-    """Closed sockets and negative numbers are told; what is neither socket nor descriptor is a TypeError."""
+    """Closed sockets and negative numbers are reported; what is neither socket nor descriptor is a TypeError."""
     selector = Selector()
     gone, other = socket.socketpair()
     gone.close()

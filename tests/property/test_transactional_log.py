@@ -116,7 +116,7 @@ STEPS = st.one_of(
 @given(st.lists(STEPS, max_size=40), st.booleans())
 def test_readers_see_committed_records_only(steps, deletes):
     """``deletes``: records are deleted, and then the log is neither truncated nor torn: what is left of a transaction
-    whose beginning is gone is another one."""
+    whose beginning was deleted is another one."""
     folder, clock, model = Path(mkdtemp()), VirtualClock(NOW_MS), Model()
     log = open_log(folder / "t-0", clock, config={"index.interval.bytes": 0})
     try:

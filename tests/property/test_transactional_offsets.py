@@ -84,7 +84,7 @@ class Bench:
         self.first_dirty = 0
 
     def clean(self) -> None:
-        """A round over everything that is stable; markers whose data is gone go with it, a day later."""
+        """A round over everything that is stable; markers whose data was removed go with it, a day later."""
         self.log.roll()
         self.clock.advance_ms(2 * DAY_MS)
         now_ms = self.clock.wall_ms()

@@ -1,4 +1,4 @@
-"""Arguments that nobody should pass, and calls in any order: the rows of a table, and how one of them runs.
+"""Arguments that no caller should pass, and calls in any order: the rows of a table, and how one of them runs.
 
 A `Call` is a function and the arguments that it gets; an `Object` is a thing, and its methods in any order. Of both the
 table says which errors are documented besides TypeError and ValueError, and how much memory one call may take.

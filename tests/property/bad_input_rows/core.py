@@ -101,7 +101,7 @@ QUEUE_CALLS = {
     "refuse_all": [],
 }
 
-# What a callback raises is told to sys.unraisablehook, and is no matter of the arguments: these can be called.
+# What a callback raises goes to sys.unraisablehook and does not depend on the arguments: these can be called.
 CALLBACKS = st.one_of(st.just(int), JUNK.filter(lambda value: value is not len))
 TIMER_CALLS = {
     "add": [JUNK, CALLBACKS],

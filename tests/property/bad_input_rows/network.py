@@ -123,7 +123,7 @@ def processor(data: st.DataObject) -> Life:
 
 
 def acceptor(data: st.DataObject) -> Life:
-    """A descriptor that is none and a list without processors are refused; the main thread is not taken."""
+    """A number that is not a descriptor and a list without processors are refused; the main thread is not taken."""
     worker = Processor("x", 0, Queue(5))
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
