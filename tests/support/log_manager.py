@@ -1,0 +1,55 @@
+"""What the tests of the log manager share: restarts of one broker, and records."""
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.log.manager import LogManager, StartReport, TopicLogs
+from kbroker.protocol.records import RecordBatchBuilder
+
+ID = uuid.UUID(int=0xABCDEF)
+NOW_MS = 1_700_000_000_000
+
+
+class Brokers:
+    """Makes managers on one folder, as restarts of one broker do."""
+
+    def __init__(self, folder: Path, clock: VirtualClock) -> None:
+        self.folder, self.clock = folder, clock
+        self.open: list[LogManager] = []
+
+    def start(
+        self, topics: Any = (("orders", 2),), in_memory: bool = False, settings: Any = (), **topic: Any
+    ) -> tuple[LogManager, StartReport]:
+        config = BrokerConfig(dict(settings))
+        overrides = {name.replace("_", "."): str(value) for name, value in topic.items()}
+        specs = [TopicLogs(name, ID, count, config.topic_configs(overrides)) for name, count in topics]
+        manager = LogManager([] if in_memory else [self.folder], self.clock, config, in_memory)
+        self.open.append(manager)
+        return manager, manager.start(specs, run_threads=False)
+
+    def kill(self, manager: LogManager) -> None:
+        """What kill -9 leaves: no mark, no checkpoint; only the lock goes."""
+        manager._disarm()
+
+
+def batch(count: int = 1, *, time: int = NOW_MS, value: bytes = b"value", **producer: Any) -> bytes:
+    builder = RecordBatchBuilder(**producer)
+    for _ in range(count):
+        builder.append(None, value, time)
+    return builder.build()
+
+
+def append(manager: LogManager, partition: int = 0, **kinds: Any) -> Any:
+    log = manager.partition("orders", partition)
+    assert log is not None
+    result = log.append(batch(**kinds))
+    assert result.error == 0
+    return result
+
+
+def pass_time(manager: LogManager, clock: VirtualClock, ms: int) -> None:
+    clock.advance_ms(ms)
+    manager.scheduler.run_due()

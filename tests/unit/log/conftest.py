@@ -1,0 +1,22 @@
+"""Fixtures of the log's tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from tests.support.log_manager import NOW_MS, Brokers
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(NOW_MS)
+
+
+@pytest.fixture
+def brokers(tmp_path: Path, clock: VirtualClock) -> Iterator[Brokers]:
+    brokers = Brokers(tmp_path, clock)
+    yield brokers
+    for manager in brokers.open:
+        manager.close()

@@ -1,0 +1,153 @@
+"""All partitions of a broker: failing disks, damaged segments and partitions that cannot be opened."""
+
+import errno
+
+import pytest
+
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.errors import KafkaError
+from kbroker.log import checkpoints
+from kbroker.log.manager import LogManager, TopicLogs
+from tests.support.log_manager import ID, NOW_MS, append, batch, pass_time
+
+
+def test_io_error_takes_the_folder_offline_and_reads_go_on(brokers, tmp_path):
+    """After a failed sync no partition of the folder takes data (56), all are read on, and no clean mark is written."""
+    manager, _ = brokers.start(settings={"log.flush.interval.ms": 10_000})
+    append(manager)
+    append(manager, 1)
+    manager.partition("orders", 0)._inject_fault(sync_errno=errno.EIO)
+    manager._hosted["orders", 0].flushed_ms = -(10**9)
+    manager.tasks.flush_by_time()
+    assert list(manager.offline_dirs) == [tmp_path]
+    for partition in (0, 1):
+        log = manager.partition("orders", partition)
+        assert log.append(batch()).error == 56
+        assert log.read(0).error == 0
+        assert log.read(0).records
+    with pytest.raises(KafkaError, match="no log folder is online"):
+        manager.create_partition("more", 0, ID, {})
+    manager.close()
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_full_disk_is_survived_without_a_restart(brokers, monkeypatch, tmp_path):
+    """When the disk is full, checkpoints are told and tried again; the folder stays online."""
+    manager, _ = brokers.start()
+    append(manager)
+
+    def full(path, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "write_atomically", full)
+        patch.setattr(checkpoints, "write_partition_metadata", full)
+        manager.tasks.write_checkpoints()
+        with pytest.raises(KafkaError, match="No space left"):
+            manager.create_partition("more", 0, ID, {})
+    assert manager.offline_dirs == {}
+    manager.partition("orders", 0)._inject_fault(write_errno=errno.ENOSPC)
+    assert manager.partition("orders", 0).append(batch()).error == 56
+    assert manager.partition("orders", 0).read(0).error == 0
+    manager.partition("orders", 0)._inject_fault()
+    append(manager)
+    manager.create_partition("more", 0, ID, {})
+    manager.close()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_damage_is_reported_and_never_vouched_for(brokers, tmp_path):
+    """Damage in a sealed segment is reported at every start; a stop in between does not make the folder clean."""
+    manager, _ = brokers.start(segment_ms=1000)
+    append(manager)
+    append(manager, time=NOW_MS + 60_000)
+    brokers.kill(manager)
+    path = tmp_path / "orders-0" / f"{0:020}.log"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    for _ in range(2):
+        manager, report = brokers.start()
+        assert list(report.damaged) == [("orders", 0)]
+        assert manager.partition("orders", 0).append(batch()).error == 56
+        assert manager.partition("orders", 1).append(batch()).error == 0
+        manager.close()
+        assert not (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_damage_is_logged_with_the_way_out(brokers, tmp_path, caplog):
+    """The line at the start names file, byte, offset and command; refused appends leave a line too."""
+    manager, _ = brokers.start(segment_ms=1000)
+    append(manager)
+    append(manager, time=NOW_MS + 60_000)
+    brokers.kill(manager)
+    path = tmp_path / "orders-0" / f"{0:020}.log"
+    path.write_bytes(b"\0" * path.stat().st_size)
+    manager, _ = brokers.start()
+    (line,) = [r.getMessage() for r in caplog.records if "damaged" in r.getMessage()]
+    assert line == (
+        f"partition orders-0 is damaged and takes no appends: segment {path.name}: a batch is shorter than its header "
+        "at byte 0; offsets from 0 on are refused; stop the broker and run: kbroker log verify --repair "
+        f"{tmp_path}"
+    )
+    assert manager.partition("orders", 0).append(batch()).error == 56
+    assert manager.partition("orders", 0).read(0).error == 56
+    pass_time(manager, brokers.clock, 1000)
+    told = [r.getMessage() for r in caplog.records if "failed" in r.getMessage()]
+    assert [f"1 {kind} failed" in line for kind, line in zip(("append", "read"), told, strict=True)] == [True, True]
+    assert all("kbroker log verify --repair" in line for line in told)
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_rubbish_behind_a_sealed_segment_is_passed_over(brokers, tmp_path, caplog, is_clean):
+    """Where the next segment begins at the end of what was read nothing is missing: all is served, and told."""
+    manager, _ = brokers.start(segment_ms=1000)
+    append(manager, count=2)
+    append(manager, time=NOW_MS + 60_000)
+    manager.close() if is_clean else brokers.kill(manager)
+    path = tmp_path / "orders-0" / f"{0:020}.log"
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes() + bytes(100))
+    for expected in (3, 4):
+        manager, report = brokers.start()
+        assert report.damaged == {}
+        assert report.cut["orders", 0] == (
+            f"100 bytes from byte {size} of segment {path.name} on are skipped (a batch is shorter than its header)"
+            "; no record is missing, the next segment begins at offset 2"
+        )
+        assert any("no record is missing" in r.getMessage() for r in caplog.records)
+        log = manager.partition("orders", 0)
+        assert [log.read(offset).error for offset in range(expected + 1)] == [0] * (expected + 1)
+        assert append(manager).base_offset == expected
+        manager.close()
+        assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_unreadable_partition_is_offline_and_others_serve(brokers, tmp_path):
+    """A partition whose folder cannot be used is reported; the rest of the broker starts."""
+    (tmp_path / "orders-0").mkdir()
+    (tmp_path / "orders-0" / "partition.metadata").write_text("nonsense")
+    manager, report = brokers.start()
+    assert list(report.failures) == [("orders", 0)]
+    assert "partition.metadata" in report.failures["orders", 0]
+    assert manager.partition("orders", 0) is None
+    append(manager, 1)
+
+
+def test_a_partition_that_cannot_be_opened_leaves_no_folder(brokers, tmp_path):
+    """A new one leaves nothing that a topic of the same name would trip over; one that has data keeps it."""
+    manager, _ = brokers.start()
+    append(manager, 0)
+    refused = {**BrokerConfig().topic_configs({}), "segment.ms": 0}
+    with pytest.raises(ValueError, match=r"segment\.ms"):
+        manager.check_config(refused)
+    with pytest.raises(ValueError, match=r"segment\.ms"):
+        manager.create_partition("new", 0, ID, refused)
+    assert not (tmp_path / "new-0").exists()
+    manager.close()
+    again = LogManager([tmp_path], brokers.clock, BrokerConfig())
+    brokers.open.append(again)
+    report = again.start([TopicLogs("orders", ID, 2, refused)], run_threads=False)
+    assert list(report.failures) == [("orders", 0), ("orders", 1)]
+    (log,) = again.create_partitions("orders", [0], ID, BrokerConfig().topic_configs({}))
+    assert log.log_end_offset == 1
