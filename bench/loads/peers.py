@@ -49,16 +49,18 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def kbroker(settings: Mapping[str, str] | None = None, listener: str | None = None) -> Iterator[Server]:
-    """Our broker; `listener` is one beside PLAINTEXT, as PROTOCOL://HOST:PORT."""
+def kbroker(
+    settings: Mapping[str, str] | None = None, listener: str | None = None, *, python: str = sys.executable
+) -> Iterator[Server]:
+    """Our broker; `listener` is one beside PLAINTEXT, as PROTOCOL://HOST:PORT; `python` has the kbroker to run."""
     folder = Path(tempfile.mkdtemp(prefix="kbroker-load-"))
     port = free_port()  # a fixed one: who starts it again finds it there
     both = {"listeners": f"PLAINTEXT://127.0.0.1:{port},{listener}"} if listener else {}
-    broker = BrokerProcess(folder / "data", {**(settings or {}), **both})
+    broker = BrokerProcess(folder / "data", {**(settings or {}), **both}, python=python)
     broker.port = port
     try:
         broker.start()
-        yield Server("kbroker", broker.port, broker.pid)
+        yield Server("kbroker" if python == sys.executable else "other build", broker.port, broker.pid)
         broker.stop()
     finally:
         broker.discard()
@@ -226,13 +228,13 @@ def make_topic(server: Server, topic: str) -> None:
     wait_for("the topic has its leader", lambda: wire.is_ready(server.bootstrap, topic), 20)
 
 
-def start_to_metadata_ms() -> tuple[float, int]:
+def start_to_metadata_ms(python: str = sys.executable) -> tuple[float, int]:
     """Milliseconds from the start of the process to the first Metadata response, and memory (bytes) a second later.
 
     Modules may be compiled beforehand, as pip does when it installs them.
     """
     folder = Path(tempfile.mkdtemp(prefix="kbroker-start-"))
-    broker = BrokerProcess(folder / "data")
+    broker = BrokerProcess(folder / "data", python=python)
     broker.port = free_port()
     request = wire.header(wire.METADATA, 1) + b"\xff\xff\xff\xff"
     begun = time.monotonic()

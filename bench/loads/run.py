@@ -1,11 +1,13 @@
 """kbroker beside its peers in one run: the bare loop, Apache Kafka, Tansu, kfake, noida-db, librdkafka's mock.
 
     python bench/loads/run.py [--quick] [--rounds N] [--only NAME ...] [--json FILE] [--markdown FILE] [--compare FILE]
+                                [--beside PYTHON]
 
 Runs are interleaved, kbroker and peer in turn; ratios are medians of the pairs' ratios. A peer that cannot be had is
-named as such. --compare puts the run beside a saved one (the FILE that --json wrote). Every response's error code is
-checked, and after each load the end offset must have grown by what was acknowledged. The load is made by a C program of
-this folder, compiled at the first run; Apache Kafka comes from Maven and needs Java.
+named as such. --compare puts the run beside a saved one (the FILE that --json wrote). --beside measures this kbroker
+beside another build only: the one that PYTHON imports. Every response's error code is checked, and after each load the
+end offset must have grown by what was acknowledged. The load is made by a C program of this folder, compiled at the
+first run; Apache Kafka comes from Maven and needs Java.
 """
 
 import argparse
@@ -183,6 +185,34 @@ def small_rival(start_peer: Callable[[], contextlib.AbstractContextManager[Serve
     return measure
 
 
+def another_build(loads: Loads, python: str) -> list[Row]:
+    """The requests, a consumer, the start and the idle memory of this build and of another one."""
+    consumer = Row("librdkafka consumer, 1 kB", "MB/s")
+    with peers.kbroker() as ours, peers.kbroker(python=python) as other:
+        for server in (ours, other):
+            peers.make_topic(server, "load")
+            peers.make_topic(server, "filled")
+        rows = beside(loads, ours, other, {})
+        consumer.peer_name = other.name
+        for server in (ours, other):
+            loads.fill(server.bootstrap, "filled")
+        for _ in range(loads.plan.rounds):
+            consumer.ours.append(loads.drain(ours.bootstrap, "filled"))
+            consumer.peer.append(loads.drain(other.bootstrap, "filled"))
+    taken, memory = Row("start to first Metadata response", "ms"), Row("idle memory (RSS)", "MiB")
+    for interpreter in (sys.executable, python):
+        peers.start_to_metadata_ms(interpreter)  # compiles the modules, as pip does when it installs them
+    for _ in range(max(loads.plan.rounds, 3)):
+        ours_ms, ours_rss = peers.start_to_metadata_ms()
+        other_ms, other_rss = peers.start_to_metadata_ms(python)
+        taken.ours.append(ours_ms)
+        taken.peer.append(other_ms)
+        memory.ours.append(ours_rss / (1 << 20))
+        memory.peer.append(other_rss / (1 << 20))
+    taken.peer_name = memory.peer_name = consumer.peer_name
+    return [*rows, consumer, taken, memory]
+
+
 def producer(loads: Loads) -> list[Row]:
     row = Row(
         f"librdkafka producer, 1 kB, {loads.plan.megabytes} MB in all",
@@ -265,6 +295,7 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path, help="where to write the table too")
     parser.add_argument("--plot", type=Path, help="pictures, without .png and .svg; needs matplotlib")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="a saved run to set this one beside")
+    parser.add_argument("--beside", metavar="PYTHON", help="measure beside the kbroker that this interpreter imports")
     options = parser.parse_args()
     saved = json.loads(options.compare.read_text(encoding="utf-8")) if options.compare else None
     plan = Plan.quick() if options.quick else Plan()
@@ -275,7 +306,7 @@ def main() -> int:
     except generator.NoCompiler as missing:
         print(f"bench/loads: {missing}", file=sys.stderr)
         return 1
-    rows = list(measured(loads, options.only))
+    rows = another_build(loads, options.beside) if options.beside else list(measured(loads, options.only))
     text = report.table(rows, facts, plan.rounds)
     print(f"\n{text}")
     report.save(options.json, rows, facts, vars(plan))

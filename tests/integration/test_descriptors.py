@@ -127,7 +127,16 @@ def test_shortage_is_told(broker: BrokerProcess) -> None:
 def test_a_start_with_too_few_descriptors_says_so(tmp_path: Path, limit: int) -> None:
     """It ended with "Too many open files" and no word about what to do."""
     need.program("prlimit")
-    command = ["prlimit", f"--nofile={limit}", *SERVE, "--listener", "127.0.0.1:0", "--data-dir", str(tmp_path)]
+    command = [
+        "prlimit",
+        f"--nofile={limit}",
+        sys.executable,
+        *SERVE,
+        "--listener",
+        "127.0.0.1:0",
+        "--data-dir",
+        str(tmp_path),
+    ]
     done = subprocess.run([*command, "--set", "num.network.threads=2"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stdout == ""

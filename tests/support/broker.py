@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 READY = re.compile(r"127\.0\.0\.1:([1-9]\d*)")
-SERVE = [sys.executable, "-c", "from kbroker.__main__ import main; main()", "serve"]
+SERVE = ["-c", "from kbroker.__main__ import main; main()", "serve"]
 
 
 def wait_for(what: str, condition: Callable[[], object], seconds: float = 30.0, every: float = 0.02) -> None:
@@ -44,11 +44,20 @@ def socket_count(pid: int) -> int:
 class BrokerProcess:
     """`kbroker serve` on 127.0.0.1, port chosen by the system at the first start and kept afterwards."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, *, wrapper: Sequence[str] = ()) -> None:
-        """`settings` are given with --set; `wrapper` is a command put before the broker's, such as prlimit."""
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        wrapper: Sequence[str] = (),
+        python: str = sys.executable,
+    ) -> None:
+        """`settings` are given with --set; `wrapper` is a command put before the broker's, such as prlimit; `python` is
+        the interpreter that has the kbroker to run."""
         self.folder = folder
         self.settings = dict(settings or {})
         self.wrapper = list(wrapper)
+        self.python = python
         self.port = 0
         self.output: list[str] = []
         self.process: subprocess.Popen[str] | None = None
@@ -70,7 +79,12 @@ class BrokerProcess:
             "log.dirs": str(self.folder),
             **self.settings,
         }
-        return [*self.wrapper, *SERVE, *(part for k, v in settings.items() for part in ("--set", f"{k}={v}"))]
+        return [
+            *self.wrapper,
+            self.python,
+            *SERVE,
+            *(part for k, v in settings.items() for part in ("--set", f"{k}={v}")),
+        ]
 
     def start(self, seconds: float = 30.0) -> float:
         """Start and wait for the ready line; return the seconds it took."""
