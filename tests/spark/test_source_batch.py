@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.producer import CODECS, Producer
+from kbroker.client.quotas import Quotas
+from kbroker.common.quotas import QuotaEntity
 from tests.spark.source_support import create, fill, refusal, values
 from tests.support.broker import BrokerProcess
 
@@ -139,3 +142,22 @@ def test_a_large_topic_is_complete(read: Read, cluster: Cluster) -> None:
         .first()
     )
     assert tuple(row) == (120_000, 0, 120_000)
+
+
+def test_a_consumer_quota_slows_a_query_and_does_not_end_it(
+    spark: Any, start_broker: Callable[..., BrokerProcess]
+) -> None:
+    """Each throttle lasts longer than retries may: it is no failure, and every record comes."""
+    slow = start_broker(quota__window__num="2", quota__window__size__seconds="1")
+    with Cluster(slow.bootstrap) as cluster:
+        create(cluster, "t")
+        with Producer(cluster, batch_size_bytes=2_000) as producer:
+            for number in range(60):
+                producer.send("t", b"%d" % number + bytes(1_000), partition=0)
+                producer.flush()
+        Quotas(cluster).alter({QuotaEntity.of({"client-id": "slow"}): {"consumer_byte_rate": 15_000.0}})
+    given = {"kafka.bootstrap.servers": slow.bootstrap, "kafka.client.id": "slow", "subscribe": "t"}
+    began = time.monotonic()
+    frame = spark.read.format("kbroker").options(**given, **{"kafka.default.api.timeout.ms": "100"}).load()
+    assert sorted(int(bytes(row.value).rstrip(b"\0")) for row in frame.select("value").collect()) == list(range(60))
+    assert time.monotonic() - began > 1

@@ -14,13 +14,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from kbroker.client.cluster import Cluster
+from kbroker.client.partition_reader import FetchSettings
 from kbroker.protocol.records import Record, build_batch, build_control_batch
 from kbroker.spark.datasource.arrow_batches import BatchBuilder
 from kbroker.spark.datasource.column_types import TYPES
 from kbroker.spark.datasource.options import COLUMNS
+from kbroker.spark.datasource.planning import OffsetRange
+from kbroker.spark.datasource.range_reader import RangeReader
 from tests.spark.source_support import refusal, values
 from tests.support.certificates import Certificates
-from tests.support.fake_log import FakeLogBroker
+from tests.support.fake_log import FakeLogBroker, FakeTime
 from tests.support.secured import SecuredBroker
 
 
@@ -155,3 +158,25 @@ def test_a_workers_connection_is_used_again(spark: Any, fake: FakeLogBroker) -> 
     assert frame.count() == 64
     with Cluster(fake.bootstrap):
         assert len(fake.sockets) <= 4  # the planner's, two workers', this one
+
+
+def test_throttles_are_reported(fake: FakeLogBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """A range says that a quota holds it up: at once, then every ten seconds, with the sum."""
+    passing, real = FakeTime(), fake.fetch
+    fake.logs["t", 0] = [build_batch([(None, b"x")] * 3)]
+    throttles = iter([3_000] * 5)
+
+    def fetch(version: int, body: Any) -> Any:
+        passing.advance(3)
+        milliseconds = next(throttles, 0)
+        return {"ThrottleTimeMs": milliseconds, "Responses": []} if milliseconds else real(version, body)
+
+    fake.handlers[1] = fetch
+    with Cluster(fake.bootstrap, clock=passing.clock, sleep=passing.sleep, client_id="c") as cluster:
+        reader = RangeReader(cluster, OffsetRange("t", 0, 0, 3, fake.ids["t"]), ("value",), FetchSettings())
+        assert [batch.num_rows for batch in reader] == [3]
+    assert reader.throttled_s == 15
+    assert [record.getMessage() for record in caplog.records] == [
+        f"kbroker: partition t-0: a quota of the broker throttles client c, for {seconds} s so far"
+        for seconds in ("3.0", "15.0")
+    ]

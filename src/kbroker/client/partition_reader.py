@@ -1,6 +1,6 @@
 """Reads one partition between two offsets: the next Fetch is under way while the last response is decoded."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -12,6 +12,10 @@ from kbroker.protocol._arrow_columns import ArrowColumns, whole_batches
 
 FRAME_BYTES = 512  # of a response beside its records
 FIRST_VERSION_WITH_TOPIC_ID = 13
+
+
+def _unreported(seconds: float) -> None:
+    """A throttle that no caller wants to know of."""
 
 
 class TopicReplacedError(KafkaError):
@@ -55,10 +59,11 @@ class PartitionReader:
         until_offset: ends when the position reaches it.
         topic_id: the topic must be this one (asked of brokers that know Fetch v13); None: any of that name.
         settings: sizes and waits.
+        on_throttle: called with the seconds of each throttle that a consumer or request quota puts on a Fetch.
 
     Iterating yields what each Fetch brought: whole batches, and a cut one perhaps behind them. After a lost
     connection, a moved leader or another retriable failure it retries, until nothing came for
-    ``cluster.retry_timeout_s``.
+    ``cluster.retry_timeout_s``. A throttled Fetch brings nothing and is no failure: its throttle time does not count.
 
     Raises: KafkaError OFFSET_OUT_OF_RANGE for a position outside the log, REQUEST_TIMED_OUT when the log ends before
         ``until_offset``, CORRUPT_MESSAGE; TopicReplacedError; what retries did not cure.
@@ -73,10 +78,12 @@ class PartitionReader:
     until_offset: int
     topic_id: UUID | None = None
     settings: FetchSettings = field(default_factory=FetchSettings)
+    on_throttle: Callable[[float], object] = _unreported
+    _waiting_since_s: float = field(default=0.0, init=False)  # moved on by each throttle
 
     def __iter__(self) -> Iterator[FetchedPartition]:
         under_way: _UnderWay | None = None
-        progress_at_s, backoff_s = self.cluster.clock(), BACKOFF_FIRST_S
+        self._waiting_since_s, backoff_s = self.cluster.clock(), BACKOFF_FIRST_S
         try:
             while self.position < self.until_offset:
                 try:
@@ -91,7 +98,7 @@ class PartitionReader:
                         raise
                     if isinstance(failure, KafkaError) and not failure.error.retriable:
                         raise
-                    if self.cluster.clock() + backoff_s - progress_at_s > self.cluster.retry_timeout_s:
+                    if self.cluster.clock() + backoff_s - self._waiting_since_s > self.cluster.retry_timeout_s:
                         raise
                     if under_way is not None:
                         under_way.connection.close()
@@ -102,8 +109,8 @@ class PartitionReader:
                     continue
                 if part is not None:
                     yield part
-                    progress_at_s, backoff_s = self.cluster.clock(), BACKOFF_FIRST_S
-                elif self.cluster.clock() - progress_at_s > self.cluster.retry_timeout_s:
+                    self._waiting_since_s, backoff_s = self.cluster.clock(), BACKOFF_FIRST_S
+                elif self.cluster.clock() - self._waiting_since_s > self.cluster.retry_timeout_s:
                     raise KafkaError(
                         Errors.REQUEST_TIMED_OUT,
                         f"{self.where}: expected records up to offset {self.until_offset}, got none within "
@@ -157,6 +164,11 @@ class PartitionReader:
         )
         response = connection.decode(FETCH, asked.version, frame)
         check(response.get("ErrorCode", 0), self.where)
+        if not response["Responses"] and response.get("ThrottleTimeMs", 0) > 0:  # as KIP-219 says
+            seconds = response["ThrottleTimeMs"] / 1000
+            self._waiting_since_s += seconds
+            self.on_throttle(seconds)
+            return None
         try:
             ((found,),) = (topic["Partitions"] for topic in response["Responses"])
         except ValueError:

@@ -1,5 +1,6 @@
 """Reading one partition: requests sent ahead, failures tried again, and every end that is not the awaited one."""
 
+import itertools
 import struct
 from collections.abc import Iterator
 from uuid import UUID
@@ -155,3 +156,52 @@ def test_responses_that_lead_nowhere_are_errors(cluster, broker, records, messag
     broker.handlers[FETCH] = response
     with pytest.raises(KafkaError, match=message):
         offsets(reader(cluster, 1))
+
+
+def throttled(broker, time, milliseconds, times):
+    """Answer so many Fetches as Kafka does over a quota: no partition, a throttle time, silence until it is over."""
+    real, number = broker.fetch, itertools.count()
+
+    def fetch(version, body):
+        before = next(number)
+        if before < times:
+            return {"ThrottleTimeMs": milliseconds, "Responses": []}
+        time.advance(times * milliseconds / 1000 if before == times else 0)
+        return real(version, body)
+
+    broker.handlers[FETCH] = fetch
+
+
+def test_a_throttled_fetch_is_no_failure(cluster, broker, time):
+    """It brings nothing, is asked again where it stood, and its time is told and counts against no time-out."""
+    throttled(broker, time, 4_000, 3)  # retries end after five seconds
+    told = []
+    patient = reader(cluster)
+    patient.on_throttle = told.append
+    assert offsets(patient) == list(range(10))
+    assert told == [4.0, 4.0, 4.0]
+    assert [body["Topics"][0]["Partitions"][0]["FetchOffset"] for _, body in broker.asked(FETCH)[:4]] == [0, 0, 0, 0]
+
+
+def test_time_beyond_the_throttles_counts(cluster, broker, time):
+    """A log that ends early is found out as late as throttles allow, and no later."""
+    real, asked = broker.fetch, []
+
+    def fetch(version, body):
+        asked.append(time.now)
+        if len(asked) == 1:
+            return {"ThrottleTimeMs": 20_000, "Responses": []}
+        time.advance(20 if len(asked) == 2 else 1)
+        return real(version, body)
+
+    broker.handlers[FETCH] = fetch
+    with pytest.raises(KafkaError, match="expected records up to offset 12, got none within 5 s"):
+        offsets(reader(cluster, 10, 12))
+    assert time.now == 126  # 20 s throttled, then more than 5
+
+
+def test_an_empty_response_without_a_throttle_is_still_refused(cluster, broker, time):
+    """Only a throttle explains why the partition that was asked for is missing."""
+    broker.handlers[FETCH] = lambda version, body: {"ThrottleTimeMs": 0, "Responses": []}
+    with pytest.raises(BrokerConnectionError, match="does not match its request"):
+        offsets(reader(cluster))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kbroker.client.admin import EARLIEST, LATEST, Admin
@@ -18,6 +18,7 @@ from kbroker.spark.datasource.options import KEEP_ON
 from kbroker.spark.datasource.planning import OffsetRange
 from kbroker.spark.errors import PipelineError
 
+THROTTLE_REPORT_S = 10.0  # between two lines about the throttles of a range
 LIMIT_ROWS, LIMIT_BYTES = 40_000, 1 << 20  # of an Arrow batch; it ends with the record batch that reaches one
 NO_SUCH_TOPIC = (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.UNKNOWN_TOPIC_ID, Errors.INCONSISTENT_TOPIC_ID)
 
@@ -35,6 +36,8 @@ class RangeReader:
         fetch: sizes, waits, isolation.
         fail_on_data_loss: offsets that no longer exist are an error; otherwise they are passed over with a warning.
 
+    ``throttled_s`` grows by what quotas of the broker hold it up; a warning says so, at most one in THROTTLE_REPORT_S.
+
     Raises: PipelineError for lost data; KafkaError CORRUPT_MESSAGE or UNSUPPORTED_FOR_MESSAGE_FORMAT with partition and
         offset; what `PartitionReader` raises.
 
@@ -46,6 +49,8 @@ class RangeReader:
     columns: Sequence[str]
     fetch: FetchSettings
     fail_on_data_loss: bool = True
+    throttled_s: float = field(default=0.0, init=False)
+    _throttle_reported_at_s: float | None = field(default=None, init=False)
 
     def __iter__(self) -> Iterator[Any]:
         builder = BatchBuilder(self.columns, self.wanted.topic, self.wanted.partition)
@@ -95,6 +100,7 @@ class RangeReader:
             wanted.until_offset,
             wanted.topic_id,
             self.fetch,
+            self._throttled,
         )
         while reader.position < reader.until_offset:
             try:
@@ -109,6 +115,18 @@ class RangeReader:
                     return
                 else:
                     raise
+
+    def _throttled(self, seconds: float) -> None:
+        self.throttled_s += seconds
+        now_s = self.cluster.clock()
+        if self._throttle_reported_at_s is None or now_s - self._throttle_reported_at_s >= THROTTLE_REPORT_S:
+            self._throttle_reported_at_s = now_s
+            _log.warning(
+                "kbroker: %s: a quota of the broker throttles client %s, for %.1f s so far",
+                self._name,
+                self.cluster.client_id,
+                self.throttled_s,
+            )
 
     def _pass_over(self, reader: PartitionReader) -> None:
         """Go on where the log begins now, and end where it ends."""
