@@ -11,7 +11,7 @@ from hypothesis import settings
 from tests.support import parallel, poller
 from tests.support.broker import BrokerProcess
 
-# A change gate gives the same verdict twice; new examples are for whoever runs the suite by hand, and for `make soak`.
+# A change gate gives the same verdict twice; new examples are for a run by hand, and for `make soak`.
 settings.register_profile("gate", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("gate")

@@ -43,7 +43,7 @@ class Client:
     def produce(
         self, topic: str, partition: int, records: Sequence[Record], *, codec: str, idempotent: bool
     ) -> list[int] | None:
-        """Send records and wait for all acknowledgements; return their offsets where the client tells them."""
+        """Send records and wait for all acknowledgements; return their offsets where the client reports them."""
         raise NotImplementedError
 
     def consume(self, topic: str, partition: int, count: int, from_ms: int | None = None) -> list[Record]:

@@ -1,4 +1,4 @@
-"""One everyday scenario for every client library, each in a program of its own language; its steps are in everyday.py.
+"""One everyday scenario for every client library, each in a program in its own language; its steps are in everyday.py.
 
 The rows that come out are those of the table in docs/compatibility.md; they are printed at the end of the run.
 KBROKER_TEST_BOOTSTRAP=host:port runs it against any broker: Apache Kafka passes.

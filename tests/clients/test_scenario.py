@@ -68,12 +68,12 @@ def expected_codec(client: Client, codec: str) -> str:
 
 
 def test_create_and_delete(client: Client, reference: Confluent, topic: Topic) -> None:
-    """A topic the client creates is listed with its partitions, and is gone once it has deleted it."""
+    """A topic the client creates is listed with its partitions, and is no longer listed once it has deleted it."""
     assert topic.name in reference.topics()
     with wire.Connection(client.bootstrap) as connection:
         assert wire.produced(connection.ask(wire.produce(topic.name, topic.partitions, wire.batch()))).error_code == 3
     topic.owner.delete(topic.name)
-    wait_for("the topic is gone", lambda: topic.name not in reference.topics(), 15)
+    wait_for("the topic is deleted", lambda: topic.name not in reference.topics(), 15)
 
 
 def test_produce_with_each_codec_and_consume(client: Client, reference: Confluent, topic: Topic) -> None:

@@ -1,4 +1,4 @@
-"""What a broker answers to raw requests, compared field by field with what Apache Kafka 4.3.1 answered.
+"""A broker's responses to raw requests, compared field by field with those of Apache Kafka 4.3.1.
 
     python -m tests.conformance check 127.0.0.1:9092 [-k PATTERN]     a broker beside the recording
     python -m tests.conformance record [-k PATTERN]                    start Apache Kafka twice and record it anew

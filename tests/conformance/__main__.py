@@ -4,7 +4,7 @@
     python -m tests.conformance record [HOST:PORT] [-k PATTERN] [-j N]
     python -m tests.conformance list [-k PATTERN]
 
-`check` counts apart what the broker of this tree answers otherwise on purpose (left_out.txt).
+`check` counts apart the responses in which the broker of this tree differs on purpose (left_out.txt).
 `record` without an address starts Apache Kafka from Maven. It runs every case twice and keeps what was the same both
 times; a case that was not is named and not kept. Exit status: 0 nothing differs, 1 something does, 2 wrong usage.
 """
@@ -38,30 +38,30 @@ def chosen(pattern: str | None) -> list[Case]:
     return [case for case in cases() if pattern is None or re.search(pattern, case.id)]
 
 
-def runs(bootstrap: str, wanted: list[Case], at_a_time: int, *, is_told: bool) -> Iterator[Run]:
+def runs(bootstrap: str, wanted: list[Case], at_a_time: int, *, is_verbose: bool) -> Iterator[Run]:
     runner = Runner(look_at(bootstrap), at_a_time)
     runner.warm()
     for number, run in enumerate(runner.run_all(wanted), 1):
-        if is_told:
+        if is_verbose:
             print(f"{run.seconds:6.2f} s  {run.case.id}  {run.absent or run.stuck}", file=sys.stderr, flush=True)
         elif number % 100 == 0:
             print(f"{number} of {len(wanted)}", file=sys.stderr, flush=True)
         yield run
 
 
-def check(bootstrap: str, wanted: list[Case], at_a_time: int, *, is_told: bool) -> int:
+def check(bootstrap: str, wanted: list[Case], at_a_time: int, *, is_verbose: bool) -> int:
     recording = load()
     words: Counter[str] = Counter()
     begun = time.monotonic()
-    for run in runs(bootstrap, wanted, at_a_time, is_told=is_told):
+    for run in runs(bootstrap, wanted, at_a_time, is_verbose=is_verbose):
         verdict = judged(run, recording.get(run.case.id))
         reason = reason_of(run.case)
         if verdict.word == "differs" and reason is not None:
             verdict.word = "on purpose"
         words[verdict.word] += 1
-        if verdict.word in ("differs", "not recorded") or (is_told and verdict.remarks):
+        if verdict.word in ("differs", "not recorded") or (is_verbose and verdict.remarks):
             print(f"{verdict.word}: {run.case.id} ({run.case.title})")
-            for line in verdict.differences + (verdict.remarks if is_told else []):
+            for line in verdict.differences + (verdict.remarks if is_verbose else []):
                 print(f"    {line}")
     print(f"{dict(words)} in {time.monotonic() - begun:.0f} s")
     return 1 if words["differs"] or words["not recorded"] else 0
@@ -79,7 +79,7 @@ def reference(bootstrap: str | None) -> Iterator[str]:
 def record(bootstrap: str | None, wanted: list[Case], at_a_time: int, *, is_all: bool) -> int:
     with reference(bootstrap) as address:
         first, second = (
-            {run.case.id: run for run in runs(address, wanted, at_a_time, is_told=False)} for _ in range(2)
+            {run.case.id: run for run in runs(address, wanted, at_a_time, is_verbose=False)} for _ in range(2)
         )
     found: dict[str, Recorded] = {} if is_all or not RECORDING.exists() else load()
     wrong = 0
@@ -115,7 +115,7 @@ def main() -> int:
         return record(options.bootstrap, wanted, options.j, is_all=options.k is None)
     if options.bootstrap is None:
         parser.error("check needs the broker's address")
-    return check(options.bootstrap, wanted, options.j, is_told=options.v)
+    return check(options.bootstrap, wanted, options.j, is_verbose=options.v)
 
 
 if __name__ == "__main__":

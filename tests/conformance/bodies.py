@@ -157,10 +157,10 @@ class Member:
 
 def lone_member(talk: Talk, group_id: str, *, is_synced: bool = True, on: str = "ground", **how: Any) -> Member:
     """Join an empty group, outside the comparison; `how`: as `join`."""
-    answer = talk.quietly("JoinGroup", 5, join(group_id, **how), on=on)
-    if answer["ErrorCode"] == MEMBER_ID_REQUIRED:
-        answer = talk.quietly("JoinGroup", 5, join(group_id, answer["MemberId"], **how), on=on)
-    member = Member(answer["MemberId"], answer["GenerationId"])
+    response = talk.quietly("JoinGroup", 5, join(group_id, **how), on=on)
+    if response["ErrorCode"] == MEMBER_ID_REQUIRED:
+        response = talk.quietly("JoinGroup", 5, join(group_id, response["MemberId"], **how), on=on)
+    member = Member(response["MemberId"], response["GenerationId"])
     if is_synced:
         body = sync(group_id, member.generation, member.id, {member.id: b"a part"}, GroupInstanceId=how.get("instance"))
         talk.quietly("SyncGroup", 3, body, on=on)
@@ -236,13 +236,13 @@ def producer(talk: Talk, transactional_id: str | None = None) -> Producer:
         talk.until("a coordinator", lambda: talk.quietly("FindCoordinator", 2, body)["ErrorCode"] == 0, 30)
 
     def given() -> Body | None:
-        answer = talk.quietly("InitProducerId", 4, init(transactional_id))
-        return None if answer["ErrorCode"] in {*COORDINATOR_ERRORS, CONCURRENT_TRANSACTIONS} else answer
+        response = talk.quietly("InitProducerId", 4, init(transactional_id))
+        return None if response["ErrorCode"] in {*COORDINATOR_ERRORS, CONCURRENT_TRANSACTIONS} else response
 
-    answer = talk.until("a producer id", given, 30)
-    if answer["ErrorCode"]:
-        raise Stuck(f"InitProducerId to prepare: error {answer['ErrorCode']}")
-    return Producer(answer["ProducerId"], answer["ProducerEpoch"], transactional_id)
+    response = talk.until("a producer id", given, 30)
+    if response["ErrorCode"]:
+        raise Stuck(f"InitProducerId to prepare: error {response['ErrorCode']}")
+    return Producer(response["ProducerId"], response["ProducerEpoch"], transactional_id)
 
 
 def add_partitions(version: int, who: Body, topic: Topic | str, *partitions: int, only_verify: bool = False) -> Body:
@@ -278,7 +278,7 @@ def end_transaction(talk: Talk, made: Producer, is_commit: bool) -> None:
 
 def await_state(talk: Talk, made: Producer, state: str) -> None:
     def is_there() -> bool:
-        answer = talk.quietly("DescribeTransactions", 0, {"TransactionalIds": [made.transactional_id]})
-        return bool(answer["TransactionStates"][0]["TransactionState"] == state)
+        response = talk.quietly("DescribeTransactions", 0, {"TransactionalIds": [made.transactional_id]})
+        return bool(response["TransactionStates"][0]["TransactionState"] == state)
 
     talk.until(f"the state {state}", is_there)

@@ -196,7 +196,7 @@ def load(path: Path = RECORDING) -> dict[str, Recorded]:
 
 
 def left_out() -> dict[str, str]:
-    """What the broker of this tree answers otherwise on purpose: expressions for ids of cases, each with its reason."""
+    """Where the broker of this tree differs on purpose: expressions for ids of cases, each with its reason."""
     lines = LEFT_OUT.read_text(encoding="utf-8").splitlines()
     rows = [line.split(None, 1) for line in lines if line[:1] not in ("", "#")]
     if nameless := [row[0] for row in rows if len(row) < 2]:
@@ -220,7 +220,7 @@ class Verdict:
 
 
 def judged(run: Run, expected: Recorded | None) -> Verdict:
-    """Compare a run with what Kafka answered."""
+    """Compare a run with Kafka's recorded responses."""
     if run.absent:
         return Verdict(run, "absent")
     if expected is None:

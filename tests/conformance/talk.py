@@ -65,8 +65,8 @@ def look_at(bootstrap: str) -> Broker:
     """Ask a broker for its node id and its APIs."""
     host, _, port = bootstrap.rpartition(":")
     with Connection(bootstrap) as connection:
-        answer = connection.ask(header(API_VERSIONS, 0))
-        _, offered = codec.response("ApiVersions", 0, answer)
+        response = connection.ask(header(API_VERSIONS, 0))
+        _, offered = codec.response("ApiVersions", 0, response)
         _, cluster = codec.response("Metadata", 4, connection.ask(codec.request("Metadata", 4, {"Topics": []})))
     known = {api.key: name for name, api in _apis().items()}
     ranges = {
@@ -119,7 +119,7 @@ class Talk:
 
     @property
     def version(self) -> int:
-        assert self._version is not None, "the situation has no version of its own"
+        assert self._version is not None, "the situation has no version"
         return self._version
 
     # ---- names and times
@@ -169,7 +169,7 @@ class Talk:
         self, frame: bytes, note: str, *, read_as: tuple[str, int] | None = None, size: int | None = None,
         seconds: float = 2.0, and_shut: bool = False, **compare: Any,
     ) -> None:  # fmt: skip
-        """Send any bytes on a connection of their own and record what comes.
+        """Send any bytes on their connection, a new one, and record what comes.
 
         Args:
             read_as: what a response is; None: only that there was one is recorded.
@@ -229,13 +229,13 @@ class Talk:
         try:
             if connection is None:
                 raise Closed
-            found_id, answer = codec.response(api, version, self._receive(connection))
+            found_id, response = codec.response(api, version, self._receive(connection))
         except (Closed, codec.Unreadable) as error:
             raise Stuck(f"{api} {version} to prepare: {error or 'the connection was closed'}") from None
         if found_id != correlation_id:
             raise Stuck(f"{api} {version} to prepare: correlation id {found_id} instead of {correlation_id}")
-        self.names.learn_response(api, answer)
-        return answer
+        self.names.learn_response(api, response)
+        return response
 
     def until(self, what: str, is_so: Callable[[], Any], seconds: float = 15.0) -> Any:
         """Ask again and again; return the first thing that is true. Raises: Stuck."""
@@ -251,8 +251,8 @@ class Talk:
         name = self.name(label)
         rows = [{"Name": key.replace("_", "."), "Value": value} for key, value in configs.items()]
         wanted = {"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1, "Configs": rows}
-        answer = self.quietly("CreateTopics", 7, {"Topics": [wanted], "timeoutMs": TOPIC_TIMEOUT_MS})
-        if code := answer["Topics"][0]["ErrorCode"]:
+        response = self.quietly("CreateTopics", 7, {"Topics": [wanted], "timeoutMs": TOPIC_TIMEOUT_MS})
+        if code := response["Topics"][0]["ErrorCode"]:
             raise Stuck(f"CreateTopics to prepare: error {code}")
         self.will_make(name)
         return self.ready(name, partitions)
@@ -267,20 +267,20 @@ class Talk:
         return found
 
     def ready(self, name: str, partitions: int = 1) -> Topic:
-        """Wait until each partition has its leader, and answers."""
+        """Wait until each partition has its leader, and responds."""
 
         def is_led() -> Body | None:
             found = self.described(name)
             led = [row for row in found["Partitions"] if row["LeaderId"] >= 0 and not row["ErrorCode"]]
             return found if not found["ErrorCode"] and len(led) >= partitions else None
 
-        def answers() -> bool:
+        def responds() -> bool:
             rows = [{"PartitionIndex": index, "Timestamp": -1} for index in range(partitions)]
-            answer = self.quietly("ListOffsets", 2, {"ReplicaId": -1, "Topics": [{"Name": name, "Partitions": rows}]})
-            return not any(row["ErrorCode"] for row in answer["Topics"][0]["Partitions"])
+            response = self.quietly("ListOffsets", 2, {"ReplicaId": -1, "Topics": [{"Name": name, "Partitions": rows}]})
+            return not any(row["ErrorCode"] for row in response["Topics"][0]["Partitions"])
 
         found = self.until(f"topic {name}", is_led)
-        self.until(f"leaders of {name}", answers)
+        self.until(f"leaders of {name}", responds)
         topic = Topic(name, found.get("TopicId", codec.ZERO_ID))
         self.names.learn_topic(topic.id, name)
         return topic
@@ -339,7 +339,7 @@ class Talk:
         """Undo, delete the topics, close: as well as the broker lets us, in some seconds."""
         self._close_all()
         self.deadline = time.monotonic() + END_TIMEOUT_S
-        with contextlib.suppress(Exception):  # the verdict stands, and what stays has a name of its own
+        with contextlib.suppress(Exception):  # the verdict stands, and what stays has its own name
             for action in reversed(self._at_end):
                 action()
             if self._topics:

@@ -105,9 +105,9 @@ def test_a_group_that_waits_for_a_topic_reads_it(broker: BrokerProcess, client: 
 
 
 @pytest.mark.parametrize("version", [1, 6, 12])
-def test_a_leader_that_assigns_what_it_is_told_and_watches_for_changes(broker: BrokerProcess, version: int) -> None:
+def test_a_leader_that_assigns_what_metadata_lists_and_watches_for_changes(broker: BrokerProcess, version: int) -> None:
     """kafka-go: its group's leader asks for the topic to assign it, and once more for the state to compare with. One
-    answer without the topic and one with it would leave the group without an assignment for ever.
+    response without the topic and one with it would leave the group without an assignment for ever.
     """
     host, port = broker.bootstrap.split(":")
     connection = Connection((host, int(port)))

@@ -22,7 +22,7 @@ FREE = {"listeners": "PLAINTEXT://127.0.0.1:0"}
 
 
 def ask(broker: Broker, key: int, version: int, body: Body) -> Body:
-    """One request on a connection of its own."""
+    """One request on a new connection."""
     with Client(broker.bootstrap_servers) as one:
         return one.call(key, version, body)
 
@@ -107,7 +107,7 @@ def test_a_newer_schema_stops_the_start(tmp_path):
         Broker({**FREE, "log.dirs": tmp_path}).start()
 
 
-def test_misuse_is_told():
+def test_misuse_is_refused():
     """Started twice, asked before the start, a bad value."""
     broker = Broker()
     with pytest.raises(RuntimeError, match="does not run"):
@@ -118,7 +118,7 @@ def test_misuse_is_told():
         Broker({"num.io.threads": 0})
 
 
-def test_several_listeners_tell_each_its_own_address():
+def test_each_listener_advertises_its_own_address():
     """Who comes by a listener is sent back to it; an advertised address replaces the bound one."""
     config = {
         "listeners": "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
@@ -154,7 +154,7 @@ def test_stop_completes_a_delayed_fetch():
         create(broker, "t")
         one = Client(broker.bootstrap_servers, timeout=5)
         one.begin(1, 4, fetch_body("t", max_wait_ms=30_000))
-        # answered by then or not, the fetch may be delayed already or not: both must end
+        # completed by then or not, the fetch may be delayed already or not: both must end
         ask(broker, 3, 12, {"Topics": []})
         started = time.monotonic()
     assert time.monotonic() - started < 10

@@ -159,7 +159,7 @@ def test_configs_and_partitions(address: str, topic: str) -> None:
     shown = json.loads(run(address, "configs", "describe", "broker", node, "--key", "log.retention.ms", "--json"))
     assert shown[0]["configs"][0]["source"] == "DYNAMIC_DEFAULT_BROKER_CONFIG"
     run(address, "configs", "alter", "broker", "default", "--delete", "log.retention.ms")
-    wait_for("it is gone", lambda: "log.retention.ms" not in own("broker", "default"))
+    wait_for("it is deleted", lambda: "log.retention.ms" not in own("broker", "default"))
 
 
 @pytest.mark.parametrize("rule", list(RESET_RULES))

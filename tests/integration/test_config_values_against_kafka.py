@@ -1,4 +1,4 @@
-"""The recorded config values are what a real Apache Kafka answers; kbroker answers so over a socket too."""
+"""The recorded config values are those of a real Apache Kafka; kbroker has the same over a socket too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raw requests of every advertised API and version, answered field by field as Apache Kafka answered them."""
+"""Raw requests of every advertised API and version: the responses are Apache Kafka's, field by field."""
 
 import copy
 import re
@@ -29,7 +29,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def test_every_case_is_recorded() -> None:
-    """The recording has the answers to each case, those that the broker cannot be asked yet included, and no others."""
+    """The recording has the responses to each case, those that the broker cannot be asked yet too, no others."""
     assert {case.id for case in cases()} == load().keys()
     unused = [row for row in left_out() if not any(re.search(row, case.id) for case in cases())]
     assert not unused, "a line of left_out.txt fits no case"

@@ -77,7 +77,7 @@ def rig(clock: VirtualClock) -> Iterator[Rig]:
 
 
 def is_served(client: socket.socket) -> bool:
-    """Whether one request is answered; False if the server closes the connection."""
+    """Whether one request gets its response; False if the server closes the connection."""
     with contextlib.suppress(ConnectionError):
         client.sendall(struct.pack(">i", 4) + b"ping")
         return client.recv(8) == struct.pack(">i", 4) + b"ping"

@@ -47,7 +47,7 @@ def test_advertised_listeners_by_environment() -> None:
 
 
 def test_the_entry_point(tmp_path: Path) -> None:
-    """The container's own command serves by its environment, tells clients the advertised address, and ends on its
+    """The container's own command serves by its environment, gives clients the advertised address, and ends on its
     signal with 0; the health check asks it where the environment says."""
     command = words("ENTRYPOINT")
     assert command[0] == "kbroker"
@@ -76,7 +76,7 @@ def test_the_entry_point(tmp_path: Path) -> None:
 
 
 def test_health_of_a_running_broker(start_broker: Callable[..., BrokerProcess]) -> None:
-    """The health check's own command succeeds on a broker that serves, and fails once it is gone."""
+    """The health check's own command succeeds on a broker that serves, and fails once it has stopped."""
     broker = start_broker()
     command = words("HEALTHCHECK")
     assert command[0] == "python"

@@ -26,7 +26,7 @@ class Client:
         self.token = token
 
     def __call__(self, method, path, body=None, headers=None):
-        """Return status and decoded answer."""
+        """Return status and decoded response."""
         raw = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
         status, response = self.raw(method, path, raw, {"Authorization": f"Bearer {self.token}", **(headers or {})})
         return status, json.loads(response)
@@ -119,15 +119,15 @@ def test_a_lost_response(broker, call):
     rule = {"keys": ["produce"], "topic": "lost", "disconnect": True, "execute": True}
     (number,) = call("POST", "/faults", {"rules": [rule]})[1]["ids"]
     produce(broker, "lost")
-    (told,) = [fault for fault in call("GET", "/faults")[1]["faults"] if fault["id"] == number]
-    assert (told["action"], told["hits"]) == ("execute then disconnect", 1)
+    (listed,) = [fault for fault in call("GET", "/faults")[1]["faults"] if fault["id"] == number]
+    assert (listed["action"], listed["hits"]) == ("execute then disconnect", 1)
     assert len(broker.records("lost")) == 2
     call("DELETE", "/faults")
 
 
-def test_waiting_in_vain(call):
+def test_waiting_for_what_never_comes(call):
     """408 with the story, not a hanging request."""
-    (number,) = call("POST", "/faults", {"rules": [{"drop": True, "topic": "nobody"}]})[1]["ids"]
+    (number,) = call("POST", "/faults", {"rules": [{"drop": True, "topic": "unused"}]})[1]["ids"]
     status, response = call("POST", f"/faults/{number}/wait", {"timeout_ms": 1})
     assert (status, "0 hits of 1" in response["error"]) == (408, True)
     call("DELETE", "/faults")
@@ -141,13 +141,13 @@ def test_a_bad_rule_installs_none(broker, call):
 
 
 def test_time(broker, call):
-    """It moves by the step, and the response tells the new time."""
+    """It moves by the step, and the response has the new time."""
     before = broker.now_ms
     assert call("POST", "/clock/advance", {"ms": 1500}) == (200, {"now_ms": before + 1500})
 
 
 def test_state(broker, call):
-    """A topic made after the snapshot is gone after the restore, and the address is the old one."""
+    """A topic made after the snapshot does not exist after the restore, and the address is the old one."""
     status, response = call("POST", "/snapshots")
     number = response["id"]
     assert (status, number in call("GET", "/snapshots")[1]["snapshots"]) == (200, True)
@@ -258,7 +258,7 @@ def test_a_target_that_is_no_url(call):
 
 
 def test_a_client_that_says_nothing(call):
-    """Keeps only its own connection; garbage is answered in JSON."""
+    """Keeps only its own connection; garbage gets a response in JSON."""
     with socket.create_connection((call.address[0], int(call.address[1])), timeout=20) as silent:
         assert call("GET", "/")[0] == 200
         silent.sendall(b"\x00\x01 nonsense\r\n\r\n")
@@ -300,7 +300,7 @@ def serve(*settings):
 
 
 def test_served_from_the_command_line():
-    """The second line tells address and token; every route works; shutdown ends the process with 0."""
+    """The second line has address and token; every route works; shutdown ends the process with 0."""
     with serve("kbroker.control.listener=127.0.0.1:0", "kbroker.control.virtual.clock=true") as process:
         ready, second = process.stdout.readline(), process.stdout.readline()
         found = re.fullmatch(r"kbroker control (http://\S+) token (\S+)\n", second)

@@ -116,10 +116,10 @@ def test_crowds_come_and_go(broker: BrokerProcess) -> None:
     assert_nothing_broke(broker, 4000)
 
 
-def test_shortage_is_told(broker: BrokerProcess) -> None:
+def test_shortage_is_logged(broker: BrokerProcess) -> None:
     """A line says why new connections wait, and what to do."""
     with idle_connections(broker, 400):
-        wait_for("it is told", lambda: "new connections wait" in "".join(broker.output), 40)
+        wait_for("it is logged", lambda: "new connections wait" in "".join(broker.output), 40)
     assert sum("new connections wait" in line for line in broker.output) == 1
 
 

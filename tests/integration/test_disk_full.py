@@ -65,7 +65,7 @@ def read_count(broker: BrokerProcess, topic: str) -> int:
 
 
 def test_file_size_limit(start_broker: Callable[..., BrokerProcess]) -> None:
-    """A write that the system refuses is answered with error 56; reads go on, and a restart brings all back."""
+    """A write that the system refuses gets error 56; reads go on, and a restart brings all back."""
     need.program("prlimit")
     broker = start_broker(wrapper=("prlimit", f"--fsize={FILE_LIMIT}"))
     make_topic(broker, "full")
@@ -93,7 +93,7 @@ def needs_root(why: str) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 48 MiB of its own."""
+    """A separate file system of 48 MiB."""
     needs_root("to mount a small tmpfs")
     need.program("mount", "umount")
     place = tmp_path / "disk"
@@ -116,7 +116,7 @@ def test_full_disk(small_disk: Path, start_broker: Callable[..., BrokerProcess])
     for number in range(5):
         assert produce(broker, "kept") == wire.Produced(0, number)
     produce_until_refused(broker, "ballast")
-    wait_for("the failed append is told", lambda: says(broker, "the last of partition ballast-0: No space left"), 10)
+    wait_for("the failed append is logged", lambda: says(broker, "the last of partition ballast-0: No space left"), 10)
     assert read_count(broker, "kept") == 5
     assert wire.responses(broker.bootstrap)
     with Connection(broker.bootstrap) as connection:
@@ -199,7 +199,7 @@ def test_lower_retention_makes_room(small_disk: Path, start_broker: Callable[...
 
 @pytest.fixture
 def failing_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """An ext4 of its own, and how it turns read-only under its users, as after an I/O error."""
+    """A separate ext4, and how it turns read-only under its users, as after an I/O error."""
     needs_root("to mount an ext4 image")
     need.program("mount", "umount", "findmnt", "mkfs.ext4")
     image, place = tmp_path / "image", tmp_path / "disk"
@@ -225,7 +225,7 @@ def failing_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
 def test_disk_that_turns_read_only(
     failing_disk: tuple[Path, Callable[[], None]], start_broker: Callable[..., BrokerProcess]
 ) -> None:
-    """The first append that fails is noticed and told with its reason; reads go on; after a remount all is there."""
+    """The first append that fails is noticed and logged with its reason; reads go on; after a remount all is there."""
     disk, fail = failing_disk
     broker = start_broker(folder=disk / "data", log__flush__interval__messages="1")
     make_topic(broker, "kept")
@@ -234,10 +234,10 @@ def test_disk_that_turns_read_only(
         assert produce(broker, "kept") == wire.Produced(0, number)
     fail()
     assert produce(broker, "kept").error_code == KAFKA_STORAGE_ERROR
-    told = f"log folder {disk / 'data'} is offline: an append to kept-0: [Errno 30] Read-only file system"
-    wait_for("it is noticed", lambda: says(broker, told), 10)
+    logged = f"log folder {disk / 'data'} is offline: an append to kept-0: [Errno 30] Read-only file system"
+    wait_for("it is noticed", lambda: says(broker, logged), 10)
     assert produce(broker, "other").error_code == KAFKA_STORAGE_ERROR
-    wait_for("refused appends are told", lambda: says(broker, "1 append failed, the last of partition"), 10)
+    wait_for("refused appends are logged", lambda: says(broker, "1 append failed, the last of partition"), 10)
     assert read_count(broker, "kept") == 5
     assert create_partitions(broker, "kept", 2) != 0
     assert broker.is_alive()
@@ -250,7 +250,7 @@ def test_disk_that_turns_read_only(
 
 
 def test_full_disk_and_the_request_log(small_disk: Path, start_broker: Callable[..., BrokerProcess]) -> None:
-    """Records that find no room are counted and told, clients are served, whole lines stay; with room it goes on."""
+    """Records that find no room are counted and logged, clients are served, whole lines stay; with room it goes on."""
     folder = small_disk / "log"
     broker = start_broker(
         folder=small_disk / "data", log__segment__delete__delay__ms="0", kbroker__request__log__topic="__request_log",
@@ -260,11 +260,11 @@ def test_full_disk_and_the_request_log(small_disk: Path, start_broker: Callable[
     produce_until_refused(broker, "ballast")
     with Connection(broker.bootstrap) as client:
 
-        def is_told() -> bool:
+        def is_logged() -> bool:
             assert client.ask(wire.header(wire.API_VERSIONS, 0))
             return any("the request log has dropped" in line for line in broker.output)
 
-        wait_for("the drops are told", is_told, 60, 0)
+        wait_for("the drops are logged", is_logged, 60, 0)
         delete = wire.header(wire.DELETE_TOPICS, 1) + b"\0\0\0\1" + wire.text("ballast") + b"\0\0\x27\x10"
         assert wire.first_topic_error(client.ask(delete)) == 0
 

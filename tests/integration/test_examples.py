@@ -24,7 +24,7 @@ def example(name: str) -> ModuleType:
 
 
 def talk(port: int, sent: bytes) -> bytes:
-    """Everything that comes back until the server closes the connection, or we do after a pause of its own."""
+    """Everything that comes back until the server closes the connection, or we do after a pause."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as one:
         one.sendall(sent)
         one.shutdown(socket.SHUT_WR)
@@ -32,7 +32,7 @@ def talk(port: int, sent: bytes) -> bytes:
 
 
 def test_line_server() -> None:
-    """Pipelined lines are answered in order, a delayed one too; what is no command is told so."""
+    """Pipelined lines get their responses in order, a delayed one too; an unknown command is refused by name."""
     server = example("line_server").LineServer().start()
     try:
         responses = talk(server.port, b"ECHO hello\nAFTER 20 later\r\nAFTER x y\nnonsense\nQUIT\nECHO never\n").split(

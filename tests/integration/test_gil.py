@@ -1,4 +1,4 @@
-"""The proof of the native handlers: requests are answered while Python cannot run in the broker's process."""
+"""The proof of the native handlers: requests get responses while Python cannot run in the broker's process."""
 
 import os
 import select
@@ -22,7 +22,7 @@ HELD_S = 1.2  # the longest wait of a test is a throttle of 0.6 s
 
 
 class HeldBroker:
-    """A broker whose process can be told to hold its GIL."""
+    """A broker whose process holds its GIL on request."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.process = subprocess.Popen(
@@ -106,7 +106,7 @@ NATIVE = {
 
 
 def check_responses_while_held(connection: Connection, request: bytes) -> None:
-    """The GIL is being held: fifty times the request is answered, never late."""
+    """The GIL is being held: fifty times the response comes, never late."""
     slowest = 0.0
     for _ in range(50):
         begun = time.monotonic()
@@ -118,7 +118,7 @@ def check_responses_while_held(connection: Connection, request: bytes) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NATIVE)
 def test_native_request_is_handled_without_the_gil(held: HeldBroker, name: str) -> None:
-    """A native request of another process is answered at once while the broker's process holds its GIL."""
+    """A native request of another process gets its response at once while the broker's process holds its GIL."""
     with Connection(held.bootstrap, timeout=HELD_S + 5) as connection:
         connection.ask(NATIVE[name])
         held.hold()
@@ -129,7 +129,7 @@ def test_native_request_is_handled_without_the_gil(held: HeldBroker, name: str) 
 
 @pytest.mark.slow
 def test_requests_after_login_are_handled_without_the_gil(held: HeldBroker) -> None:
-    """Logging in needs Python; what follows does not. One who is logging in meanwhile holds up nobody in plaintext."""
+    """Logging in needs Python; what follows does not. A client that logs in meanwhile delays none in plaintext."""
     handshake, token = wire.header(17, 0) + wire.text("PLAIN"), b"\0alice\0secret"
     with (
         Connection(held.sasl, timeout=HELD_S + 5) as connection,
@@ -156,7 +156,7 @@ def test_requests_after_login_are_handled_without_the_gil(held: HeldBroker) -> N
 
 @pytest.mark.slow
 def test_new_connection_is_served_without_the_gil(held: HeldBroker) -> None:
-    """Accepting, framing and answering a new connection needs no GIL either."""
+    """Accepting, framing and serving a new connection needs no GIL either."""
     held.hold()
     for _ in range(20):
         assert wire.responses(held.bootstrap, within=0.5)
@@ -213,7 +213,7 @@ def begin_transaction(connection: Connection, name: str) -> tuple[int, int]:
 @pytest.mark.slow
 def test_batches_of_an_open_transaction_take_no_gil(held: HeldBroker) -> None:
     """Verifying a transaction's first batch needs Python; the next ones are appended, and readers of committed records
-    answered, while the GIL is held."""
+    completed, while the GIL is held."""
     with Connection(held.bootstrap, timeout=HELD_S + 5) as writer, Connection(held.bootstrap) as reader:
         producer_id, epoch = begin_transaction(writer, "gil")
 
@@ -242,7 +242,7 @@ def test_batches_of_an_open_transaction_take_no_gil(held: HeldBroker) -> None:
 
 @pytest.mark.slow
 def test_cold_request_waits_for_the_gil(held: HeldBroker) -> None:
-    """The counter-proof: a request served by Python is not answered before the GIL is free."""
+    """The counter-proof: a request served by Python gets no response before the GIL is free."""
     describe = wire.header(wire.DESCRIBE_CLUSTER, 0, 3, flexible=True) + b"\0\0"
     with Connection(held.bootstrap) as connection:
         assert struct.unpack_from(">i", connection.ask(describe)) == (3,)
@@ -272,7 +272,7 @@ def test_enforced_quotas_take_no_gil(limited: HeldBroker, name: str) -> None:
 
 @pytest.mark.slow
 def test_a_throttle_begins_and_ends_without_the_gil(limited: HeldBroker) -> None:
-    """A client over its quota is muted for the time it was told, and read again, while the GIL is held."""
+    """A client over its quota is muted for its throttle time, and read again, while the GIL is held."""
     request = wire.produce("held", 0, wire.batch([b"x" * 105_000]))
     request = request[:8] + wire.text("slow") + request[8 + 2 + len("raw") :]
     with Connection(limited.bootstrap) as connection:

@@ -37,7 +37,7 @@ def check_delivered(partition: int, ranges: list[tuple[int, int]], end: int) -> 
     """The group was given every offset from 0 to the end, as often as it liked."""
     due = 0
     for first, last in sorted(ranges):
-        assert first <= due, f"nobody was given offsets {due} to {first - 1} of partition {partition}"
+        assert first <= due, f"no member was given offsets {due} to {first - 1} of partition {partition}"
         due = max(due, last + 1)
     assert due == end, f"partition {partition} was delivered up to {due}, it ends at {end}"
 

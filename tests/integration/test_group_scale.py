@@ -67,7 +67,7 @@ def made(many_files: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 class Member:
-    """A member as frames on a socket of its own."""
+    """A member as frames on its own socket."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -102,7 +102,7 @@ class Member:
 
 
 def join_all(members: list[Member]) -> None:
-    """Every member joins, the ids being told at the first try; then they sync, the leader with an even assignment."""
+    """Every member joins, its id given at the first try; then they sync, the leader with an even assignment."""
     for member in members:
         member.send_join()
     for member in members:

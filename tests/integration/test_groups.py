@@ -145,7 +145,7 @@ def test_cooperative_members_keep_what_they_have(broker: BrokerProcess) -> None:
 
 
 def test_a_static_member_comes_back_to_its_partitions(broker: BrokerProcess) -> None:
-    """Within its session nobody is rebalanced, and it goes on behind what it committed."""
+    """Within its session no member is rebalanced, and it goes on behind what it committed."""
     topic, group = names()
     fill(broker.bootstrap, topic)
     static = {"group.instance.id": "one", "session.timeout.ms": 30000}
@@ -253,7 +253,7 @@ def test_two_members_of_aiokafka_and_kafka_python(broker: BrokerProcess) -> None
         wait_for("all partitions", lambda: assigned == {0, 1, 2, 3})
         asyncio.run(share())
         wait_for("all again", lambda: assigned == {0, 1, 2, 3})
-    finally:  # a consumer that goes on when its broker is gone leaves sockets to the tests that follow
+    finally:  # a consumer that goes on when its broker has stopped leaves sockets to the tests that follow
         stop.set()
         thread.join(20)
 
@@ -313,7 +313,7 @@ def test_a_restart_keeps_committed_offsets(
 
 
 def test_members_go_on_over_a_restart_of_the_broker(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    """A consumer whose broker stops and comes back reads on, and nobody has to join twice for ever."""
+    """A consumer whose broker stops and comes back reads on, and no member joins again and again."""
     topic, group = names()
     broker = start_broker(folder=tmp_path / "kept", **{k.replace(".", "__"): v for k, v in SETTINGS.items()})
     fill(broker.bootstrap, topic)
@@ -371,7 +371,7 @@ def test_produce_into_the_offsets_topic_is_refused(broker: BrokerProcess) -> Non
 
 
 def test_a_broker_in_process_serves_groups() -> None:
-    """In memory, on a port of its own: a group works and the stop leaves nothing waiting."""
+    """In memory, on a free port: a group works and the stop leaves nothing waiting."""
     topic, group = names()
     with Broker({"listeners": "PLAINTEXT://127.0.0.1:0", "kbroker.in.memory": True, **SETTINGS}) as broker:
         fill(broker.bootstrap_servers, topic)

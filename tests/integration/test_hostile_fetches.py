@@ -86,7 +86,7 @@ def test_session_of_colliding_partitions(broker: BrokerProcess) -> None:
 
 @pytest.mark.parametrize("version", [7, 9])
 def test_produce_of_more_than_there_can_be(broker: BrokerProcess, version: int) -> None:
-    """100,001 topics or partitions in one Produce end the connection; 100,000 are answered."""
+    """100,001 topics or partitions in one Produce end the connection; 100,000 are served."""
     flexible = version >= 9
     end = b"\0" if flexible else b""
 
@@ -134,7 +134,7 @@ def test_session_of_long_names(broker: BrokerProcess) -> None:
 
 
 def test_session_that_grows(broker: BrokerProcess) -> None:
-    """Sessions have a share of memory; who asks for more is told that there is no session, and others are served."""
+    """Sessions have a share of memory; a client that asks for more gets no session, and others are served."""
     base = rss_bytes(broker.pid)
     step, codes = 100_000, []
     with Connection(broker.bootstrap, 30) as connection:
@@ -153,7 +153,7 @@ def test_session_that_grows(broker: BrokerProcess) -> None:
 
 
 def test_completed_fetches_hold_nothing(broker: BrokerProcess) -> None:
-    """A fetch that has waited lets go of its partitions when it is answered, not when the purgatory is next purged."""
+    """A fetch that has waited frees its partitions when it completes, not when the purgatory is next purged."""
     base = rss_bytes(broker.pid)
     many = fetch([0] * 100_000, wait_ms=5)
     with Connection(broker.bootstrap, 30) as connection:
@@ -177,10 +177,10 @@ def test_waiting_fetches_of_closed_connections(start_broker: Callable[..., Broke
 
 
 def test_fetch_of_a_topic_deleted_meanwhile(broker: BrokerProcess) -> None:
-    """Who waits for records of a topic on disk is told when it is deleted, not when the wait is over."""
+    """A fetch that waits for records of a topic on disk completes when it is deleted, not when the wait is over."""
     with Connection(broker.bootstrap, 10) as waiting, Connection(broker.bootstrap) as other:
         waiting.send(wire.fetch(TOPIC, max_wait_ms=60_000, min_bytes=1 << 20))
-        time.sleep(0.2)  # it may not have begun to wait: then it is answered all the same
+        time.sleep(0.2)  # it may not have begun to wait: then it completes all the same
         delete = wire.header(wire.DELETE_TOPICS, 1) + struct.pack(">i", 1) + wire.text(TOPIC) + struct.pack(">i", 1000)
         other.ask(delete)
         assert wire.fetched(waiting.receive()).error_code == 3

@@ -32,8 +32,8 @@ class Target:
     base_sockets: int = 0
 
     def check(self) -> None:
-        """The broker answers a newcomer within a second, serves its old client, and holds no more than before."""
-        assert wire.responses(self.bootstrap, within=1.0), "ApiVersions on a new connection was not answered within 1 s"
+        """The broker responds to a newcomer within a second, serves its old client, and holds no more than before."""
+        assert wire.responses(self.bootstrap, within=1.0), "ApiVersions on a new connection got no response within 1 s"
         assert self.producer.is_unharmed()
         if self.pid is None:
             return
@@ -75,7 +75,7 @@ def unfinished(target: Target) -> Iterator[tuple[Connection, float]]:
 
 
 def fate_of(target: Target, data: bytes, patience_s: float) -> str:
-    """Send bytes on a new connection; tell whether it was answered, closed, or left waiting."""
+    """Send bytes on a new connection; return whether it got a response, was closed, or left waiting."""
     with Connection(target.bootstrap) as connection:
         try:
             connection.send_raw(data)
@@ -85,14 +85,14 @@ def fate_of(target: Target, data: bytes, patience_s: float) -> str:
             return "closed"
         except TimeoutError:
             return "waits"
-        return "answered"
+        return "response"
 
 
 STATIC_FRAMES = hostile.sizes() + hostile.headers() + hostile.bodies(TOPIC)
 
 
 @pytest.mark.parametrize("frame", STATIC_FRAMES, ids=lambda frame: frame.name)
-def test_hostile_frame_harms_nobody_else(
+def test_hostile_frame_harms_no_other_client(
     target: Target, unfinished: tuple[Connection, float], frame: hostile.Frame
 ) -> None:
     """A hostile frame ends at most its own connection."""
@@ -102,7 +102,7 @@ def test_hostile_frame_harms_nobody_else(
 
 
 def test_versions_out_of_range(target: Target) -> None:
-    """A version that is not advertised closes the connection; ApiVersions instead answers version 0 with error 35."""
+    """A version that is not advertised closes the connection; ApiVersions responds in version 0 with error 35."""
     for frame in hostile.versions(target.ranges):
         assert fate_of(target, frame.data, 5.0) == frame.fate, frame.name
     for version in (-1, target.ranges[wire.API_VERSIONS][1] + 1, 32767):
@@ -124,7 +124,7 @@ def test_tags_in_the_header_cost_no_memory(target: Target) -> None:
 
 @pytest.mark.parametrize("bad", hostile.bad_batches(), ids=lambda bad: bad.name)
 def test_bad_batch_is_refused(target: Target, bad: hostile.BadBatch) -> None:
-    """A batch that lies is answered with an error on its partition and leaves nothing behind."""
+    """A batch that lies gets an error on its partition and leaves nothing behind."""
     before = wire.end_offset(target.bootstrap, TOPIC)
     with Connection(target.bootstrap) as connection:
         response = wire.produced(connection.ask(wire.produce(TOPIC, 0, bad.records)))
@@ -137,9 +137,9 @@ def test_bad_batch_is_refused(target: Target, bad: hostile.BadBatch) -> None:
 
 
 def test_produce_to_what_is_not_there(target: Target) -> None:
-    """A wrong partition and an unknown topic are answered with UNKNOWN_TOPIC_OR_PARTITION, bad acks with 21."""
+    """A wrong partition and an unknown topic get UNKNOWN_TOPIC_OR_PARTITION, bad acks 21."""
     with Connection(target.bootstrap) as connection:
-        for topic, partition in ((TOPIC, 99), (TOPIC, -1), ("nobody-made-this", 0)):
+        for topic, partition in ((TOPIC, 99), (TOPIC, -1), ("never-made", 0)):
             response = wire.produced(connection.ask(wire.produce(topic, partition, wire.batch())))
             assert response.error_code == 3, (topic, partition)
         for acks in (2, -2, 32767):
@@ -162,8 +162,8 @@ def test_greedy_fetches(target: Target) -> None:
     target.check()
 
 
-def test_fetch_whose_client_has_gone(target: Target) -> None:
-    """Fetches that wait hold nobody up; their connections go at the latest when their wait is over."""
+def test_fetch_whose_client_has_disconnected(target: Target) -> None:
+    """Fetches that wait delay no client; their connections go at the latest when their wait is over."""
     end = wire.end_offset(target.bootstrap, TOPIC)
     with wire.crowd(target.bootstrap, 50) as waiting:
         for connection in waiting:
@@ -188,7 +188,7 @@ def test_fetch_that_would_wait_for_ever(start_broker: Callable[..., BrokerProces
 
 
 def test_stale_fetch_sessions(target: Target) -> None:
-    """A session nobody opened is answered with FETCH_SESSION_ID_NOT_FOUND."""
+    """A session that no client opened gets FETCH_SESSION_ID_NOT_FOUND."""
     for session_id, epoch in ((123456, 5), (0, 5), (-7, -9)):
         request = wire.header(wire.FETCH, 7)
         request += struct.pack(">iiiibiiii", -1, 0, 1, 1 << 20, 0, session_id, epoch, 0, 0)
@@ -201,7 +201,7 @@ def test_stale_fetch_sessions(target: Target) -> None:
     "name", [".", "..", "a/b", "x" * 250, b"nul\0x", "", "a b", "../../etc/passwd"], ids=lambda name: repr(name)[:24]
 )
 def test_illegal_topic_names(target: Target, name: str | bytes) -> None:
-    """A name that is no topic's is answered with INVALID_TOPIC_EXCEPTION."""
+    """A name that no topic can have gets INVALID_TOPIC_EXCEPTION."""
     with Connection(target.bootstrap) as connection:
         assert wire.first_topic_error(connection.ask(wire.create_topic(name, 1))) == 17
     target.check()
@@ -221,9 +221,9 @@ def test_many_producer_ids(target: Target) -> None:
     request = wire.header(wire.INIT_PRODUCER_ID, 0) + wire.text(None) + struct.pack(">i", 60000)
     wanted, run = 20_000, 500
     seen: set[int] = set()
-    answered = 0
+    received = 0
     with Connection(target.bootstrap, timeout=60) as connection:
-        while answered < wanted:
+        while received < wanted:
             connection.send_raw(hostile.framed(request) * run)
             for _ in range(run):
                 _, _, error, producer_id, epoch = struct.unpack(">iihqh", connection.receive())
@@ -231,13 +231,13 @@ def test_many_producer_ids(target: Target) -> None:
                 if error == 0:
                     assert epoch == 0
                     seen.add(producer_id)
-                    answered += 1
-    assert len(seen) == answered, "one producer id was given twice"
+                    received += 1
+    assert len(seen) == received, "one producer id was given twice"
     target.check()
 
 
 def test_same_correlation_id_twice(target: Target) -> None:
-    """Correlation ids are the client's business: two alike are answered twice, in order."""
+    """Correlation ids are the client's business: two alike get two responses, in order."""
     request = hostile.framed(wire.header(wire.API_VERSIONS, 0, 5))
     with Connection(target.bootstrap) as connection:
         connection.send_raw(request * 2)

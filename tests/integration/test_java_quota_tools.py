@@ -140,10 +140,10 @@ def test_address_quotas(tools: Tools) -> None:
 
 
 def test_short_options_and_refusals(tools: Tools) -> None:
-    """--user and --client-defaults are the same entities; what the broker refuses the tool tells."""
+    """--user and --client-defaults are the same entities; the tool prints what the broker refuses."""
     entity = ("--user", "carl", "--client-defaults")
-    told = tools(CONFIGS, "--alter", *entity, "--add-config", "producer_byte_rate=0", status=1)
-    assert "Quota producer_byte_rate must be greater than 0" in told
+    printed = tools(CONFIGS, "--alter", *entity, "--add-config", "producer_byte_rate=0", status=1)
+    assert "Quota producer_byte_rate must be greater than 0" in printed
     _, listed, _, left = tools.configs(
         ("--alter", *entity, "--add-config", "producer_byte_rate=7"),
         ("--describe", *entity),
@@ -190,14 +190,14 @@ def test_stock_kafka_topics_returns_at_once(tools: Tools, tmp_path: Path) -> Non
     tools(CONFIGS, "--alter", "--client", "stock", "--add-config", "controller_mutation_rate=0.2")
     create = ("--command-config", str(config), "--create", "--partitions", "10", "--topic")
     tools(TOPICS, *create, "stock-a")
-    told = tools(TOPICS, *create, "stock-b", status=1)
-    assert "The throttling quota has been exceeded." in told
-    assert "ThrottlingQuotaExceededException" in told
+    printed = tools(TOPICS, *create, "stock-b", status=1)
+    assert "The throttling quota has been exceeded." in printed
+    assert "ThrottlingQuotaExceededException" in printed
     tools(CONFIGS, "--alter", "--client", "stock", "--delete-config", "controller_mutation_rate")
     assert tools(TOPICS, "--list").split().count("stock-b") == 0
 
 
-def test_admin_retries_by_default_and_not_if_told(broker: BrokerProcess, tools: Tools) -> None:
+def test_admin_retries_by_default_and_not_if_set(broker: BrokerProcess, tools: Tools) -> None:
     """Java's Admin waits throttle_time_ms and asks again; with retryOnQuotaViolation(false) it fails at once."""
     need.program("javac")
     tools(CONFIGS, "--alter", "--client", "admin", "--add-config", "controller_mutation_rate=1")

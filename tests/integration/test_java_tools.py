@@ -31,8 +31,8 @@ class Tools:
         """`tool`: a class, and its command if that comes first; `fails`: whether it may say so with its exit status."""
         command = java_command(*tool.split(), "--bootstrap-server", self.bootstrap, *args)
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
-        told = f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        assert fails or done.returncode == 0, told
+        printed = f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        assert fails or done.returncode == 0, printed
         return done.stdout
 
     @contextlib.contextmanager
@@ -154,8 +154,8 @@ def test_groups_with_members(tools: Tools, tmp_path: Path) -> None:
 
         def share(lines: Callable[[], list[dict[str, Any]]]) -> int:
             """Partitions of the last assignment."""
-            told = [line["partitions"] for line in lines() if line["name"] == "partitions_assigned"]
-            return len(told[-1]) if told else 0
+            assigned = [line["partitions"] for line in lines() if line["name"] == "partitions_assigned"]
+            return len(assigned[-1]) if assigned else 0
 
         def consumed() -> int:
             lines = [*one(), *two()]

@@ -36,7 +36,7 @@ def is_running(pid: int) -> bool:
 
 
 def test_life() -> None:
-    """It answers, and afterwards there is neither a process nor a folder."""
+    """It serves, and afterwards there is neither a process nor a folder."""
     with ApacheKafka({"num.partitions": "3"}) as kafka:
         pid, folder = kafka.pid, kafka.folder
         assert wire.responses(kafka.bootstrap)

@@ -66,7 +66,7 @@ class Writer(threading.Thread):
             if number % 200 == 0:
                 time.sleep(0.02)
         if self._producer.flush(60):
-            self.trouble.append("records are left that nobody answered for")
+            self.trouble.append("records are left that no append was acknowledged for")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""ListOffsets of the native handler: the same as the Python handler's, which Kafka's recorded answers judge."""
+"""ListOffsets of the native handler: the same as the Python handler's, which Kafka's recorded responses judge."""
 
 import random
 from typing import Any
@@ -82,7 +82,7 @@ def declined(broker: VirtualBroker) -> int:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_time_is_answered_natively(broker, version):
+def test_every_time_is_served_natively(broker, version):
     """Ends and times, by isolation level; an epoch to come and one that is over are refused. Nothing goes to Python."""
     now = broker.clock.wall_ms()
     times = (*TIMES, now, now + 5, now + 10, now + 20, now + 21)
@@ -107,7 +107,7 @@ def test_last_stable_offset_is_the_latest_of_read_committed(broker):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_odd_requests_are_pythons(broker, version):
-    """What is not there, or is named twice, and nothing at all: one answer each, Kafka's."""
+    """What is not there, or is named twice, and nothing at all: one response each, Kafka's."""
     bodies = [
         body_of(),
         body_of(("one", [])),
@@ -156,7 +156,7 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("version", [1, 3, 4, 6, 10, 11])
 def test_hostile_bodies(broker, version):
-    """A body that is no ListOffsets closes its connection, any other is answered as Python would; the broker lives."""
+    """Invalid bytes close the connection, any other body gets the Python handler's response; the broker lives."""
     rng = random.Random(version)
     good = body_of(("one", [(0, -1, -1), (1, 0, -3)]), ("two", [(2, -1, 0)]), isolation=1)
     head = wire.header(LIST_OFFSETS, version, 3, flexible=version >= 6)
@@ -170,14 +170,14 @@ def test_hostile_bodies(broker, version):
         with Connection(broker.bootstrap_servers) as one:
             one.send(head + body)
             try:
-                answer = one.receive()
+                response = one.receive()
             except (Closed, ConnectionError):
                 assert wanted is None
                 continue
         assert wanted is not None
-        found = codec.decode_response_frame(LIST_OFFSETS, version, answer)[1]
+        found = codec.decode_response_frame(LIST_OFFSETS, version, response)[1]
         handled = api02_list_offsets.handle(broker.context, wanted, RequestContext(LIST_OFFSETS, version))
-        encoded_answer = codec.encode_response(LIST_OFFSETS, version, handled)
-        assert found == codec.decode_response(LIST_OFFSETS, version, encoded_answer)
+        encoded = codec.encode_response(LIST_OFFSETS, version, handled)
+        assert found == codec.decode_response(LIST_OFFSETS, version, encoded)
     with Connection(broker.bootstrap_servers) as one:
         assert asked(one, version, good) == python(broker, version, good)

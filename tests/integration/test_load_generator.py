@@ -26,7 +26,7 @@ def compiler() -> None:
 
 @contextlib.contextmanager
 def server(response: PendingResponse) -> Iterator[int]:
-    """One connection after the other, request by request; `answer` gets the request's number and bytes."""
+    """One connection after the other, request by request; `response` gets the request's number and bytes."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

@@ -86,7 +86,7 @@ def test_memory_comes_back_after_a_hostile_battery(threads: str, start_broker: C
 
 
 def test_memory_comes_back_on_every_listener(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    """Three listeners of 8 network threads each; on one of them TLS keeps buffers of its own for each connection."""
+    """Three listeners of 8 network threads each; on one of them TLS keeps separate buffers for each connection."""
     certificates = Certificates(tmp_path / "certificates")
     broker = start_broker(
         listeners="PLAINTEXT://127.0.0.1:0,SECOND://127.0.0.1:0,TLS://127.0.0.1:0",

@@ -91,7 +91,7 @@ def connect() -> Iterator[Callable[[BrokerProcess], Administrator]]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 24 MiB of its own."""
+    """A separate file system of 24 MiB."""
     if os.geteuid() != 0:
         need.lack("needs root to mount a small tmpfs")
     need.program("mount", "umount")

@@ -114,7 +114,7 @@ def test_time_of_conversions(broker: Broker) -> None:
 
 
 def test_an_accept_header_that_makes_no_sense(broker: Broker) -> None:
-    """It is answered as none is."""
+    """The response is the same as to an empty one."""
     status, text, kind = get(broker, "/metrics", "application/openmetrics-text;version=x")
     assert (status, kind.partition(";")[0]) == (200, "text/plain")
     assert "kafka_" in text
@@ -163,7 +163,7 @@ def software(broker: Broker) -> dict[tuple[str, str], float]:
     return found
 
 
-def tell(client: wire.Connection, name: str, version: str) -> int:
+def announce(client: wire.Connection, name: str, version: str) -> int:
     """Send ApiVersions 3; its error code."""
     body = {"ClientSoftwareName": name, "ClientSoftwareVersion": version}
     response = client.ask(codec.encode_request_frame(18, 3, 7, "raw", body)[4:])
@@ -171,21 +171,21 @@ def tell(client: wire.Connection, name: str, version: str) -> int:
 
 
 def test_connections_by_software(broker: Broker) -> None:
-    """Unknown until told; told again it moves; a name that cannot be changes nothing; the end takes it away.
+    """Unknown until announced; announced again it moves; an invalid name changes nothing; the end takes it away.
 
     The two names are the same text, cut at another place.
     """
     with wire.Connection(broker.bootstrap_servers) as one, wire.Connection(broker.bootstrap_servers) as other:
         wait_for("both are there", lambda: software(broker) == {("unknown", "unknown"): 2})
-        assert tell(one, "librdkafka", "210.0") == 0
-        assert tell(other, "librdkafka", "210.0") == 0
+        assert announce(one, "librdkafka", "210.0") == 0
+        assert announce(other, "librdkafka", "210.0") == 0
         assert software(broker) == {("librdkafka", "210.0"): 2}
-        assert tell(other, "no name", "1") == Errors.INVALID_REQUEST
-        assert tell(other, "librdkafka", "210.0") == 0
+        assert announce(other, "no name", "1") == Errors.INVALID_REQUEST
+        assert announce(other, "librdkafka", "210.0") == 0
         assert software(broker) == {("librdkafka", "210.0"): 2}
-        assert tell(other, "librdkafka2", "10.0") == 0
+        assert announce(other, "librdkafka2", "10.0") == 0
         assert software(broker) == {("librdkafka", "210.0"): 1, ("librdkafka2", "10.0"): 1}
-    wait_for("nobody is there", lambda: software(broker) == {})
+    wait_for("no client is there", lambda: software(broker) == {})
 
 
 def test_software_that_clients_make_up_is_bounded(broker: Broker) -> None:
@@ -194,7 +194,7 @@ def test_software_that_clients_make_up_is_bounded(broker: Broker) -> None:
     try:
         for i, client in enumerate(clients):
             for again in range(20):
-                assert tell(client, f"made-up-{i}-{again}", "1") == 0
+                assert announce(client, f"made-up-{i}-{again}", "1") == 0
         found = software(broker)
         assert sum(found.values()) == 100
         assert len(found) == 4
@@ -203,7 +203,7 @@ def test_software_that_clients_make_up_is_bounded(broker: Broker) -> None:
     finally:
         for client in clients:
             client.close()
-    wait_for("they are gone", lambda: software(broker) == {})
+    wait_for("they are disconnected", lambda: software(broker) == {})
 
 
 def test_responses_that_wait_for_a_network_thread() -> None:
@@ -227,7 +227,7 @@ def test_responses_that_wait_for_a_network_thread() -> None:
 
 
 def test_memory_pool_that_runs_dry(broker: Broker) -> None:
-    """The depletion sensors tell for how long requests had to wait for memory."""
+    """The depletion sensors record for how long requests had to wait for memory."""
     big = wire.produce("t", 0, b"x" * 800)
     with wire.Connection(broker.bootstrap_servers) as first, wire.Connection(broker.bootstrap_servers) as second:
         first.send_raw(struct.pack(">i", len(big)) + big[:-1])
@@ -250,7 +250,7 @@ def test_memory_pool_that_runs_dry(broker: Broker) -> None:
 
 
 def test_health_readiness_and_other_paths(broker: Broker) -> None:
-    """/health and /ready answer; OpenMetrics for who asks; other paths and methods are refused."""
+    """/health and /ready respond; OpenMetrics where it is asked for; other paths and methods are refused."""
     assert get(broker, "/health")[:2] == (200, "ok\n")
     assert get(broker, "/ready")[:2] == (200, "ready\n")
     assert get(broker, "/metrics")[2].startswith("text/plain; version=")
@@ -288,7 +288,7 @@ def test_address_of_the_port() -> None:
 
 
 def test_a_thousand_connections_take_nothing_for_good(broker: Broker) -> None:
-    """Silent ones, half a request, no reader: health is answered meanwhile, and nothing is left of them."""
+    """Silent ones, half a request, no reader: health is served meanwhile, and nothing is left of them."""
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard == resource.RLIM_INFINITY else min(hard, 8192), hard))
@@ -311,7 +311,7 @@ def test_a_thousand_connections_take_nothing_for_good(broker: Broker) -> None:
             one.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     wait_for(
-        "their threads are gone",
+        "their threads have ended",
         lambda: not [t for t in threading.enumerate() if "process_request_thread" in t.name],
     )
     assert get(broker, "/health")[0] == 200

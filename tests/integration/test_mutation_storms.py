@@ -1,4 +1,4 @@
-"""Controller mutation quotas over the wire: who is refused, who is muted, and that nobody else feels it."""
+"""Controller mutation quotas over the wire: which client is refused, which is muted, and that others feel nothing."""
 
 import time
 from collections.abc import Iterator
@@ -61,15 +61,15 @@ def create(connection: Connection, version: int, name: str, partitions: int) -> 
     return response["ThrottleTimeMs"], response["Topics"][0]["ErrorCode"]
 
 
-def answered_after_ms(connection: Connection) -> float:
+def response_after_ms(connection: Connection) -> float:
     begun = time.monotonic()
     connection.request(METADATA, 8, {"Topics": [], "AllowAutoTopicCreation": False})
     return (time.monotonic() - begun) * 1000
 
 
 @pytest.mark.parametrize("version", [5, 7])
-def test_the_channel_is_muted_for_the_time_told(broker: BrokerProcess, version: int) -> None:
-    """Answered at once in every version; then that connection, and no other, is left unread until the time is over."""
+def test_the_channel_is_muted_for_the_throttle_time(broker: BrokerProcess, version: int) -> None:
+    """A response at once in every version; then that connection, and no other, is not read until the time is over."""
     client_id = f"muted-{version}"
     limit(broker, client_id)
     first, second, other = connect(broker, client_id), connect(broker, client_id), connect(broker, "free")
@@ -84,9 +84,9 @@ def test_the_channel_is_muted_for_the_time_told(broker: BrokerProcess, version: 
         throttle_time_ms, code = create(first, version, f"{client_id}-b", 1)
         assert code == REFUSED
     assert 0 < throttle_time_ms <= MUTED_S * 1000
-    assert answered_after_ms(other) < throttle_time_ms / 2
-    assert answered_after_ms(second) < throttle_time_ms / 2
-    answered_after_ms(first)
+    assert response_after_ms(other) < throttle_time_ms / 2
+    assert response_after_ms(second) < throttle_time_ms / 2
+    response_after_ms(first)
     assert (time.monotonic() - begun) * 1000 >= throttle_time_ms
     for connection in (first, second, other):
         connection.close()
@@ -130,7 +130,7 @@ def test_old_and_new_clients_storm(broker: BrokerProcess) -> None:
         while codes.count(REFUSED) < 3:
             try:
                 response = new.create_topics({f"new-{len(codes)}": {"num_partitions": 10}}, raise_errors=False)
-            except NodeNotReadyError:  # it waits by itself for the time it was told, and refuses to send meanwhile
+            except NodeNotReadyError:  # it waits by itself for the throttle time, and refuses to send meanwhile
                 time.sleep(0.05)
                 continue
             codes += [topic["error_code"] for topic in response["topics"]]
@@ -142,7 +142,7 @@ def test_old_and_new_clients_storm(broker: BrokerProcess) -> None:
 
 
 def test_automatic_creation_is_silent(broker: BrokerProcess) -> None:
-    """Over the quota a Metadata request makes no topic, tells no delay, and its channel is not muted."""
+    """Over the quota a Metadata request makes no topic, names no delay, and its channel is not muted."""
     limit(broker, "auto", 1.0)
     connection = connect(broker, "auto")
     assert create(connection, 7, "auto-a", WINDOWS + 60) == (0, 0)
@@ -158,7 +158,7 @@ def test_automatic_creation_is_silent(broker: BrokerProcess) -> None:
     connection.close()
 
 
-def test_kbroker_topics_waits_if_told(broker: BrokerProcess) -> None:
+def test_kbroker_topics_waits_with_its_option(broker: BrokerProcess) -> None:
     """Our own client: refused with the delay, and done once it is over."""
     limit(broker, "kbroker-cli")
     from click.testing import CliRunner

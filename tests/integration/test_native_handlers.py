@@ -1,4 +1,4 @@
-"""The native handlers on a clock that stands still: who waits, for how long, and in which order answers leave."""
+"""The native handlers on a clock that stands still: which wait, for how long, in which order responses leave."""
 
 import struct
 import uuid
@@ -33,7 +33,7 @@ def sequence_of(response: bytes) -> int:
 
 
 def test_fetch_waits_exactly_its_time(broker):
-    """A fetch below min_bytes is not answered one millisecond early, and is answered at its time."""
+    """A fetch below min_bytes does not complete one millisecond early, and completes at its time."""
     with Connection(broker.bootstrap_servers) as one:
         one.send(fetch("t", max_wait_ms=500))
         broker.wait_for_fetches()
@@ -45,7 +45,7 @@ def test_fetch_waits_exactly_its_time(broker):
 
 
 def test_produce_wakes_who_waits(broker):
-    """An append answers the fetches of its partition and no others, with the new records."""
+    """An append completes the fetches of its partition and no others, with the new records."""
     with Connection(broker.bootstrap_servers) as reader, Connection(broker.bootstrap_servers) as other:
         reader.send(fetch("t", (0,), max_wait_ms=10_000))
         other.send(fetch("t", (1,), max_wait_ms=10_000))
@@ -57,7 +57,7 @@ def test_produce_wakes_who_waits(broker):
 
 
 def test_a_commit_wakes_who_reads_the_offsets_topic(broker):
-    """What the coordinator appends itself answers the fetches of its partition, as a Produce does."""
+    """What the coordinator appends itself completes the fetches of its partition, as a Produce does."""
     groups = broker.context.groups
     groups.prepare()
     with Connection(broker.bootstrap_servers) as reader:
@@ -117,7 +117,7 @@ def test_responses_keep_the_order_of_requests(broker):
 
 
 def test_deleted_topic_ends_the_wait(broker):
-    """A fetch that waits on a topic is answered when the topic goes, with the code for unknown topics."""
+    """A fetch that waits on a topic completes when the topic is deleted, with the code for unknown topics."""
     with Connection(broker.bootstrap_servers) as reader, Connection(broker.bootstrap_servers) as admin:
         reader.send(fetch("t", max_wait_ms=60_000))
         broker.wait_for_fetches()
@@ -182,7 +182,7 @@ def test_a_topic_deleted_during_a_fetch_by_id_is_3_not_100(broker):
 
 
 def test_a_topic_deleted_while_a_session_waits_is_3(broker):
-    """An incremental fetch that waits is answered as one outside sessions."""
+    """An incremental fetch that waits completes as one outside sessions."""
     topic_id = broker.context.topics.get("t").topic_id
     with Client(broker.bootstrap_servers) as one:
         begin_fetch(one, topic_id, (0, 0))
@@ -213,7 +213,7 @@ def test_malformed_produce_appends_nothing(broker):
 
 
 def test_stop_completes_delayed_requests():
-    """Stopping the broker answers waiting fetches instead of leaving them to a closed socket."""
+    """Stopping the broker completes waiting fetches instead of leaving them to a closed socket."""
     with VirtualBroker() as running:
         with Connection(running.bootstrap_servers) as admin:
             admin.ask(create_topic("t", 1))

@@ -76,7 +76,7 @@ def kill_mark(folder: Path, is_clean: bool) -> None:
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("content", [None, b"", b"garbage!", b"\xff" * 240])
 def test_a_broken_index_costs_nothing(folder: Path, suffix: str, content: bytes | None, is_clean: bool) -> None:
-    """An index that is gone, short or nonsense is made again: every offset is there, and commits go on."""
+    """An index that is deleted, short or nonsense is made again: every offset is there, and commits go on."""
     assert segment(folder, 0, ".index").stat().st_size > 0
     for base in (0, GROUPS):
         path = segment(folder, base, suffix)
@@ -95,7 +95,7 @@ def test_a_broken_index_costs_nothing(folder: Path, suffix: str, content: bytes 
 
 @pytest.mark.parametrize("garbage", [b"\0" * 300, b"\xff" * 300, bytes(range(256))])
 def test_garbage_behind_the_last_commit_is_cut(folder: Path, garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """After a kill the tail that is no batch is cut, which is told; every offset is there, and commits go on."""
+    """After a kill the tail that is not a batch is cut, which is logged; every offset is there, and commits go on."""
     path = segment(folder, GROUPS)
     size = path.stat().st_size
     path.write_bytes(path.read_bytes() + garbage)
@@ -104,8 +104,8 @@ def test_garbage_behind_the_last_commit_is_cut(folder: Path, garbage: bytes, cap
         assert committed(broker.context.groups) == EXPECTED
         assert path.stat().st_size == size
         commit(broker.context.groups, 7, 3)
-    told = f"partition __consumer_offsets-0: {len(garbage)} bytes from byte {size} of segment {GROUPS:020} on were cut"
-    assert any(record.getMessage().startswith(told.replace(" on were", ".log on were")) for record in caplog.records)
+    lost = f"partition __consumer_offsets-0: {len(garbage)} bytes from byte {size} of segment {GROUPS:020} on were cut"
+    assert any(record.getMessage().startswith(lost.replace(" on were", ".log on were")) for record in caplog.records)
     with serving(folder) as broker:
         assert committed(broker.context.groups) == {**EXPECTED, 7: 3}
 
@@ -143,7 +143,7 @@ WAYS = ("a record", "a length too large", "a length below zero", "the format", "
 def test_nothing_is_acknowledged_behind_what_cannot_be_read(
     folder: Path, how: str, base: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A batch damaged after an orderly stop: no group of the partition is answered "no offset", no commit is taken that
+    """A batch damaged after an orderly stop: no group of the partition gets "no offset", no commit is taken that
     the next start would not find, the log says what to do, and that helps: one offset is lost.
     """
     path = segment(folder, base)

@@ -244,7 +244,7 @@ def test_many_power_cuts(
     check(cuts)
 
 
-# ---------------------------------------------------------------- without a disk of its own: the order of system calls
+# ---------------------------------------------------------------- without a separate disk: the order of system calls
 
 CHANGES = """
 import os, sys, uuid
@@ -357,7 +357,7 @@ def test_nothing_is_acknowledged_before_it_is_synced(tmp_path: Path) -> None:
     ]
     made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     if "ptrace" in made.stderr and made.returncode != 0:
-        need.lack(f"needs to trace a process of its own: {made.stderr.strip()}")
+        need.lack(f"needs to trace a child process: {made.stderr.strip()}")
     assert made.returncode == 0, made.stderr
     found = unsynced_at_each_acknowledgement(trace.read_text(), below)
     assert len(found) == 10

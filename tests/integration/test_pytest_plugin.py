@@ -1,4 +1,4 @@
-"""The pytest plugin in runs of pytest of its own, alone and under xdist."""
+"""The pytest plugin in separate runs of pytest, alone and under xdist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def produce(broker, topic, value=b"x"):
 
 @pytest.fixture
 def run(pytester, monkeypatch):
-    """Run pytest on a test file in a process of its own."""
+    """Run pytest on a test file in a new process."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
     installed = any(
@@ -208,7 +208,7 @@ def test_nothing_is_loaded_before_a_broker_is_asked_for(run):
 
 
 def test_under_xdist(run):
-    """Three workers, each with a broker of its own, twelve tests that produce to the same name."""
+    """Three workers, each with its own broker, twelve tests that produce to the same name."""
     pytest.importorskip("xdist")
     result = run(
         """

@@ -98,9 +98,9 @@ QUIRKS: dict[int, tuple[str, list[tuple[str, str]]]] = {
         "cluster id and leader epoch are stable",
         [("integration/test_broker", "test_a_restart_finds_everything"), (METADATA, "test_a_topic_in_every_version")],
     ),
-    16: ("no preferred read replica", [(HERE, "test_nobody_is_sent_to_another_replica")]),
+    16: ("no preferred read replica", [(HERE, "test_no_consumer_is_sent_to_another_replica")]),
     17: (
-        "DescribeConfigs and CreateTopics tell all configs",
+        "DescribeConfigs and CreateTopics tell all configs",  # words: ok, a heading of the table
         [
             (CONFIGS, "test_all_configs_of_a_topic"),
             (CONFIGS, "test_keys"),
@@ -181,7 +181,7 @@ def test_nothing_to_read_byte_by_byte(broker: VirtualBroker) -> None:
 
 
 @pytest.mark.parametrize("version", range(11, 19))
-def test_nobody_is_sent_to_another_replica(broker: VirtualBroker, version: int) -> None:
+def test_no_consumer_is_sent_to_another_replica(broker: VirtualBroker, version: int) -> None:
     """A preferred read replica other than -1 makes librdkafka skip data (quirk 16)."""
     with Client(broker.bootstrap_servers) as one:
         where = {"TopicId": topic_id(one)} if version >= 13 else "t"

@@ -39,7 +39,7 @@ def predicted_ms(sizes: list[int], limit: float) -> int:
 @pytest.mark.slow
 def test_librdkafka_gets_what_the_sensors_predict() -> None:
     """A saturating producer: throttle times rise, and the bytes accepted over time are the formula's within 1 %."""
-    told: list[float] = []
+    throttles: list[float] = []
     seen: list[tuple[int, int]] = []
     with EmbeddedBroker({"auto.create.topics.enable": "true"}) as broker:
         producer = confluent_kafka.Producer(
@@ -48,7 +48,7 @@ def test_librdkafka_gets_what_the_sensors_predict() -> None:
                 "client.id": "saturating",
                 "linger.ms": 0,
                 "batch.num.messages": 1,
-                "throttle_cb": lambda event: told.append(event.throttle_time),
+                "throttle_cb": lambda event: throttles.append(event.throttle_time),
             }
         )
         producer.produce("t", b"the connection and the topic are there")
@@ -72,14 +72,14 @@ def test_librdkafka_gets_what_the_sensors_predict() -> None:
     assert expected_ms > 8000
     accepted, predicted = sum(sizes) / took_ms, sum(sizes) / expected_ms
     assert accepted == pytest.approx(predicted, rel=0.01)
-    assert max(told) > 0.5
-    assert len([delay for delay in told if delay > 0]) >= 5
+    assert max(throttles) > 0.5
+    assert len([delay for delay in throttles if delay > 0]) >= 5
 
 
 @pytest.mark.slow
 def test_librdkafka_consumer_is_throttled_by_time_alone() -> None:
     """A request_percentage without any byte rate raises the throttle times of fetches (KIP-124)."""
-    told: list[float] = []
+    throttles: list[float] = []
     with EmbeddedBroker() as broker:
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
         for _ in range(100):
@@ -92,15 +92,15 @@ def test_librdkafka_consumer_is_throttled_by_time_alone() -> None:
                 "group.id": "g",
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 0,
-                "throttle_cb": lambda event: told.append(event.throttle_time),
+                "throttle_cb": lambda event: throttles.append(event.throttle_time),
             }
         )
         try:
             consumer.subscribe(["t"])
             assert len(consumer.consume(100, 30)) == 100
-            assert not any(told)
+            assert not any(throttles)
             broker.context.quotas.update(None, "busy", "request_percentage", 0.01)
-            wait_until(lambda: consumer.poll(0.05) is None and any(delay > 0.1 for delay in told), 30)
+            wait_until(lambda: consumer.poll(0.05) is None and any(delay > 0.1 for delay in throttles), 30)
         finally:
             consumer.close()
 
@@ -146,7 +146,7 @@ def test_a_spinning_fetcher_is_held_to_its_share_of_time() -> None:
 
 
 @pytest.mark.slow
-def test_a_spinning_fetcher_hurts_nobody() -> None:
+def test_a_spinning_fetcher_hurts_no_other_client() -> None:
     """Under its quota it raises another client's p99 by less than half: pairs with and without it, in turn."""
     stop = threading.Event()
 

@@ -40,7 +40,7 @@ def scrape(url: str) -> dict[str, float]:
 
 
 def flood(bootstrap: str, first: int, count: int, enough: threading.Event | None = None) -> None:
-    """So many requests, each with a client id of its own, and more until ``enough``."""
+    """So many requests, each with a new client id, and more until ``enough``."""
     with Client(bootstrap, timeout=60) as stranger:
         for start in itertools.count(first, AT_ONCE):
             if start >= first + count and (enough is None or enough.is_set()):
@@ -77,10 +77,10 @@ def test_made_up_client_ids_take_bounded_memory(tmp_path: Path) -> None:
             ]
             for part in parts:
                 part.start()
-            took, told, scrapes = [], [], []
+            took, throttles, scrapes = [], [], []
             while any(part.is_alive() for part in parts):
                 begun = time.monotonic()
-                told.append(
+                throttles.append(
                     victim.call("Metadata", 8, {"Topics": [], "AllowAutoTopicCreation": False})["ThrottleTimeMs"]
                 )
                 took.append(time.monotonic() - begun)
@@ -94,7 +94,7 @@ def test_made_up_client_ids_take_bounded_memory(tmp_path: Path) -> None:
         assert rss_bytes(broker.pid) - before < 12 << 20
         assert shown["kafka_metrics_count_count"] < MOST * 2 + 200
         assert len([name for name in shown if name.startswith("kafka_request_request_time{")]) <= 101
-        assert max(told) == 0
+        assert max(throttles) == 0
         assert statistics.median(took[1:]) < 0.1
         assert max(scrapes) < 5
     finally:

@@ -78,7 +78,7 @@ def test_a_request_is_in_the_log_with_its_sizes(broker: VirtualBroker, client: C
     software = {"ClientSoftwareName": "my-client", "ClientSoftwareVersion": "1.2.3"}
     first = client.begin("ApiVersions", 3, software)
     client.end()
-    answered = len(client.response)
+    response_bytes = len(client.response)
     size = client.produce("t", 1000)
     client.end()
     client.call("ListGroups", 0, {})
@@ -87,7 +87,7 @@ def test_a_request_is_in_the_log_with_its_sizes(broker: VirtualBroker, client: C
     assert [r["requestHeader"]["requestApiKeyName"] for r in found] == [
         "API_VERSIONS", "PRODUCE", "LIST_GROUPS", "DESCRIBE_CLUSTER",
     ]  # fmt: skip
-    assert (found[0]["requestBytes"], found[0]["responseBytes"]) == (first, answered)
+    assert (found[0]["requestBytes"], found[0]["responseBytes"]) == (first, response_bytes)
     assert found[1]["requestBytes"] == size
     assert all(r["clientInformation"] == {"softwareName": "my-client", "softwareVersion": "1.2.3"} for r in found)
     assert all(r["principal"] == "User:ANONYMOUS" and r["securityProtocol"] == "PLAINTEXT" for r in found)
@@ -149,20 +149,20 @@ def test_a_replay_gives_the_brokers_delays(broker: VirtualBroker, client: Client
     quotas = ((USER, "app", PRODUCER, 90), (None, "app", CONSUMER, 900), (USER, None, PERCENTAGE, 0.001))
     for quota in quotas:
         broker.context.quotas.update(*quota)
-    told = []
+    throttles = []
     for turn in range(30):
         if turn % 3 == 2:
             client.fetch("t", offset=0, max_wait_ms=0)
         else:
             client.produce("t", 300 * (turn % 7))
-        told.append(client.end()["ThrottleTimeMs"])
-        of_client(broker, count=turn + 1)  # the network thread is done with it: what the clock moves is nobody's time
-        broker.advance_ms(told[-1] + 137 * (turn % 5))
+        throttles.append(client.end()["ThrottleTimeMs"])
+        of_client(broker, count=turn + 1)  # the network thread is done with it: what the clock moves is not its time
+        broker.advance_ms(throttles[-1] + 137 * (turn % 5))
     found = of_client(broker, count=30)
-    assert [r["throttleTimeMs"] for r in found] == told
+    assert [r["throttleTimeMs"] for r in found] == throttles
     assert {v["quotaType"] for r in found for v in r["quota"]["verdicts"]} == {"Produce", "Fetch"}
     assert any(u["value"] < 0 for r in found for u in r["quota"]["updates"]), "no fetch was given back"
-    assert_replay_agrees(found, told, ClientQuotaManagers(VirtualClock(0), Metrics()), quotas)
+    assert_replay_agrees(found, throttles, ClientQuotaManagers(VirtualClock(0), Metrics()), quotas)
 
 
 def test_a_replay_gives_the_delays_of_real_time_too() -> None:
@@ -173,25 +173,25 @@ def test_a_replay_gives_the_delays_of_real_time_too() -> None:
         broker.create_topic("t")
         for quota in quotas:
             broker.context.quotas.update(*quota)
-        told = []
+        throttles = []
         for turn in range(60):
             client.produce("t", 1000 * (turn % 3))
-            told.append(client.end()["ThrottleTimeMs"])
+            throttles.append(client.end()["ThrottleTimeMs"])
         found = of_client(broker, count=60)
     values = [u for r in found for u in r["quota"]["updates"] if u["quotaType"] == "Request"]
     assert sum(not u["checked"] for u in values) > 10, "no network time was charged"
-    assert sum(told) > 0
-    assert_replay_agrees(found, told, ClientQuotaManagers(VirtualClock(0), Metrics(), samples=2), quotas)
+    assert sum(throttles) > 0
+    assert_replay_agrees(found, throttles, ClientQuotaManagers(VirtualClock(0), Metrics(), samples=2), quotas)
 
 
 def assert_replay_agrees(
-    found: list[Record], told: list[int], cold: ClientQuotaManagers, quotas: Iterable[tuple[Any, ...]]
+    found: list[Record], throttles: list[int], cold: ClientQuotaManagers, quotas: Iterable[tuple[Any, ...]]
 ) -> None:
     """Cold counters, given the values of the log, ask for what the broker's asked for."""
     for quota in quotas:
         cold.update(*quota)
     verdicts = [(v, r) for r in found for v in r["quota"]["verdicts"]]
-    assert sum(v["delayServedMs"] for v, _ in verdicts) == sum(told)
+    assert sum(v["delayServedMs"] for v, _ in verdicts) == sum(throttles)
     broker_asked = sorted(
         (v["quotaType"], next(
             u["timeMs"] for u in r["quota"]["updates"] if u["quotaType"] == v["quotaType"] and u["checked"]
@@ -210,13 +210,13 @@ def test_verdicts_name_level_and_limit(broker: VirtualBroker, client: Client) ->
     quotas.request.record_no_throttle(USER, "app", 100_000)
     broker.take_verdicts()
     size = client.produce("t", 50_000)
-    told = client.end()["ThrottleTimeMs"]
+    throttle_ms = client.end()["ThrottleTimeMs"]
     produced, timed = broker.take_verdicts()
     assert (produced.quota_type, produced.level, produced.limit, produced.user, produced.client_tag) == (
         "Produce", 7, 100.0, "", "app",
     )  # fmt: skip
     assert (produced.observed, produced.window_ms) == (size / 10, 10_000)
-    assert produced.delay_asked_ms == produced.delay_served_ms == told == round((size / 10 - 100) / 100 * 10_000)
+    assert produced.delay_asked_ms == produced.delay_served_ms == throttle_ms == round((size / 10 - 100) / 100 * 10_000)
     assert (timed.quota_type, timed.level, timed.user, timed.delay_served_ms) == ("Request", 3, USER, 0)
     assert timed.delay_asked_ms > 1000
     assert produced.principal == "User:ANONYMOUS"
@@ -224,7 +224,7 @@ def test_verdicts_name_level_and_limit(broker: VirtualBroker, client: Client) ->
     host, port = client.socket.getsockname()[:2]
     assert f"-{host}:{port}-" in produced.connection
     (record,) = of_client(broker)
-    assert [v["delayServedMs"] for v in record["quota"]["verdicts"]] == [told, 0]
+    assert [v["delayServedMs"] for v in record["quota"]["verdicts"]] == [throttle_ms, 0]
     assert broker.take_verdicts() == []
     totals = quotas.verdict_totals()
     assert (totals["Produce"], totals["Request"]) == ((1, 0), (1, 0))
@@ -239,7 +239,7 @@ def test_a_refused_mutation_is_a_verdict(broker: VirtualBroker, client: Client) 
     ]
     response = client.call("CreateTopics", 6, {"Topics": topics, "timeoutMs": 1000, "validateOnly": False})
     assert sorted(t["ErrorCode"] for t in response["Topics"]) == [0, 89]
-    told = response["ThrottleTimeMs"]
+    throttle_ms = response["ThrottleTimeMs"]
     (record,) = of_client(broker)
     (update,) = record["quota"]["updates"]
     (verdict,) = record["quota"]["verdicts"]
@@ -249,9 +249,9 @@ def test_a_refused_mutation_is_a_verdict(broker: VirtualBroker, client: Client) 
     assert (verdict["quotaType"], verdict["refused"], verdict["level"], verdict["limit"]) == (
         "ControllerMutation", True, 3, 1.0,
     )  # fmt: skip
-    assert verdict["delayAskedMs"] == verdict["delayServedMs"] == told > 0
+    assert verdict["delayAskedMs"] == verdict["delayServedMs"] == throttle_ms > 0
     assert verdict["windowMs"] == 11_000
-    assert (record["errorCode"], record["errorCount"], record["throttleTimeMs"]) == (89, 1, told)
+    assert (record["errorCode"], record["errorCount"], record["throttleTimeMs"]) == (89, 1, throttle_ms)
 
 
 def test_connections_that_come_too_fast_are_rows_without_a_request(broker: VirtualBroker) -> None:
@@ -315,7 +315,7 @@ def test_limits_for_clients_are_not_the_logs() -> None:
 
 
 def test_a_deleted_topic_is_made_again(broker: VirtualBroker, client: Client) -> None:
-    """Whoever deletes it gets rid of its records, not of the log."""
+    """A client that deletes it deletes its records, not the log."""
     client.call("ListGroups", 0, {})
     of_client(broker)
     broker.context.topics.delete(LOG)

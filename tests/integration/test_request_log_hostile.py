@@ -1,4 +1,4 @@
-"""The request log and quotas under clients that mean harm: the log stays whole, and nobody else suffers."""
+"""The request log and quotas under clients that mean harm: the log stays whole, and no other client suffers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def valid_frames(rng: random.Random, ranges: dict[int, tuple[int, int]]) -> list
 
 
 def send_all(broker: EmbeddedBroker, frames: list[bytes]) -> None:
-    """Each on a connection of its own; some are answered, some closed, some wait."""
+    """Each on a new connection; some get a response, some are closed, some wait."""
     with ExitStack() as connections:
         for frame in frames:
             one = connections.enter_context(Connection(broker.bootstrap_servers))
@@ -185,8 +185,8 @@ def names_in_arrow(broker: EmbeddedBroker) -> list[tuple[str, str, list[tuple[st
 
 
 def test_live_quota_changes_under_load_keep_log_and_clients_agreed() -> None:
-    """Quotas come, change and go while clients produce: every delay told is served by one verdict of the log."""
-    told: list[int] = []
+    """Quotas come, change and go while clients produce: every throttle is served by one verdict of the log."""
+    throttles: list[int] = []
     lock = threading.Lock()
     with EmbeddedBroker(SETTINGS) as broker:
         broker.create_topic("t")
@@ -197,7 +197,7 @@ def test_live_quota_changes_under_load_keep_log_and_clients_agreed() -> None:
                     client.produce("t", 500)
                     delay = client.end()["ThrottleTimeMs"]
                     with lock:
-                        told.append(delay)
+                        throttles.append(delay)
 
         threads = [threading.Thread(target=produce, args=(number,)) for number in range(4)]
         for thread in threads:
@@ -217,9 +217,9 @@ def test_live_quota_changes_under_load_keep_log_and_clients_agreed() -> None:
         wait_until(lambda: len([r for r in in_topic(broker) if r["requestHeader"]["clientId"] != ""]) >= 600)
         found = in_topic(broker)
         assert broker.request_log.figures.dropped == 0
-    assert len(told) == 600
-    assert sum(r["throttleTimeMs"] for r in found) == sum(told)
-    assert sum(v["delayServedMs"] for r in found for v in r["quota"]["verdicts"]) == sum(told)
+    assert len(throttles) == 600
+    assert sum(r["throttleTimeMs"] for r in found) == sum(throttles)
+    assert sum(v["delayServedMs"] for r in found for v in r["quota"]["verdicts"]) == sum(throttles)
     assert [r["sequence"] for r in found] == list(range(1, len(found) + 1))
     taken = Counter(
         (u["quotaType"], u["user"], u["clientId"], u["sequence"]) for r in found for u in r["quota"]["updates"]

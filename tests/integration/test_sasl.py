@@ -1,4 +1,4 @@
-"""SASL listeners, frame by frame over real sockets: who gets in, who is told what, and who is cut off."""
+"""SASL listeners, frame by frame over real sockets: who gets in, which errors others get, and who is cut off."""
 
 import logging
 import struct
@@ -64,8 +64,8 @@ def test_our_own_client_gets_in(secured: SecuredBroker, listener: str, mechanism
 def test_wrong_passwords_users_and_mechanisms(secured: SecuredBroker, listener: str) -> None:
     """Each is refused with Kafka's code and words."""
     wrong = {"sasl.jaas.config": 'x.Y required username="alice" password="wrong";'}
-    nobody = {"sasl.jaas.config": 'x.Y required username="nobody" password="wrong";'}
-    for changes in (wrong, nobody):
+    stranger = {"sasl.jaas.config": 'x.Y required username="stranger" password="wrong";'}
+    for changes in (wrong, stranger):
         with pytest.raises(KafkaError, match="Authentication failed: Invalid username or password") as refused:
             secured.cluster(listener, changes)
         assert refused.value.error is Errors.SASL_AUTHENTICATION_FAILED
@@ -97,22 +97,22 @@ def test_after_success_there_is_nothing_to_authenticate(secured: SecuredBroker) 
         assert ask(connection, METADATA, 1, Topics=[])["Brokers"]
 
 
-def test_software_told_before_the_login(secured: SecuredBroker) -> None:
+def test_software_announced_before_the_login(secured: SecuredBroker) -> None:
     """A client that asks for ApiVersions before its handshake, and never after, is known by its software."""
     with secured.connect("SASL") as connection:
-        told = {"ClientSoftwareName": "before-login", "ClientSoftwareVersion": "1.0"}
-        assert ask(connection, API_VERSIONS, 3, **told)["ErrorCode"] == 0
+        announced = {"ClientSoftwareName": "before-login", "ClientSoftwareVersion": "1.0"}
+        assert ask(connection, API_VERSIONS, 3, **announced)["ErrorCode"] == 0
         log_in(connection)
         processors = secured.broker._running().server.processors
         known = [p.listener_name for p in processors if p.client_software().get(("before-login", "1.0")) == 1]
         assert known == ["SASL"]
 
 
-def test_a_long_name_of_software_is_held_for_nobody(secured: SecuredBroker) -> None:
+def test_a_long_name_of_software_is_held_for_no_client(secured: SecuredBroker) -> None:
     """Who has not logged in fills no memory by it: neither the table of names, nor the page of metrics, nor the log."""
     with secured.connect("SASL") as connection:
-        told = {"ClientSoftwareName": "n" * 4096, "ClientSoftwareVersion": "v" * 4097}
-        assert ask(connection, API_VERSIONS, 3, **told)["ErrorCode"] == 0
+        announced = {"ClientSoftwareName": "n" * 4096, "ClientSoftwareVersion": "v" * 4097}
+        assert ask(connection, API_VERSIONS, 3, **announced)["ErrorCode"] == 0
         log_in(connection)
         processors = secured.broker._running().server.processors
         known = [name for p in processors for name in p.client_software()]
@@ -120,7 +120,7 @@ def test_a_long_name_of_software_is_held_for_nobody(secured: SecuredBroker) -> N
 
 
 def test_api_versions_before_and_after(secured: SecuredBroker) -> None:
-    """The same ranges, whoever asks on whatever listener."""
+    """The same ranges, for any client on any listener."""
     with secured.connect("PLAINTEXT") as plain, secured.connect("SASL") as connection:
         expected = ask(plain, API_VERSIONS, 0)
         assert ask(connection, API_VERSIONS, 0) == expected
@@ -155,7 +155,7 @@ def test_the_whole_conversation_in_one_packet(secured: SecuredBroker) -> None:
     ids=["http", "tls", "negative", "giant", "cut", "metadata", "token", "zeros"],
 )
 def test_garbage_before_authentication_is_cut_off(secured: SecuredBroker, data: bytes) -> None:
-    """Nothing is answered; the limit is that of tokens, not that of requests."""
+    """There is no response; the limit is that of tokens, not that of requests."""
     with secured.connect("SASL") as connection:
         connection.send_raw(data)
         with pytest.raises(Closed):
@@ -189,7 +189,7 @@ def test_frames_before_authentication_do_not_touch_the_pool(certificates: Certif
             stranger.close()
 
 
-def test_a_failure_is_told_after_the_delay_only(certificates: Certificates) -> None:
+def test_a_failure_is_sent_after_the_delay_only(certificates: Certificates) -> None:
     """By the broker's clock, while the same thread serves others; then the connection is closed."""
     clock = VirtualClock()
     changes = {"connection.failed.authentication.delay.ms": 5000, "num.network.threads": 1}
@@ -261,7 +261,7 @@ def ending(certificates: Certificates, clock: VirtualClock) -> Iterator[SecuredB
 
 
 def test_a_session_ends(ending: SecuredBroker, clock: VirtualClock) -> None:
-    """The lifetime is told; the first request after it closes the connection, and is counted."""
+    """The response has the lifetime; the first request after it closes the connection, and is counted."""
     with ending.connect("SASL") as connection:
         assert log_in(connection)["SessionLifetimeMs"] == 30_000
         clock.advance_ms(30_000)
@@ -383,7 +383,7 @@ def test_no_secret_is_in_the_log(certificates: Certificates, tmp_path: Path, cap
 
 
 def test_quotas_go_by_who_logged_in(secured: SecuredBroker) -> None:
-    """A user's quota holds its connections, by any mechanism and on any listener, and nobody else's."""
+    """A user's quota holds its connections, by any mechanism and on any listener, and no other user's."""
     topic = secured.broker.create_topic("held-back")
     records = wire.batch([b"x" * 20_000])
     secured.broker.context.quotas.update("alice", None, "producer_byte_rate", 1000.0)

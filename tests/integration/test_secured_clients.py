@@ -1,4 +1,4 @@
-"""Clients that others wrote, over TLS and SASL: they get in, write and read, and are told when they do not get in."""
+"""Clients that others wrote, over TLS and SASL: they get in, write and read, and get an error when they do not."""
 
 import asyncio
 import json
@@ -145,7 +145,7 @@ def test_aiokafka(secured: SecuredBroker, way: tuple[str, str], client: Path) ->
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 @pytest.mark.parametrize("listener", ["SASL", "BOTH"])
-def test_librdkafka_is_told(secured: SecuredBroker, client: Path, listener: str, mechanism: str) -> None:
+def test_librdkafka_gets_the_error(secured: SecuredBroker, client: Path, listener: str, mechanism: str) -> None:
     """A wrong password is an authentication failure to librdkafka, not a network fault that it tries again."""
     failures: list[str] = []
     config = librdkafka(secured, (listener, mechanism), client, "wrong")
@@ -158,7 +158,7 @@ def test_librdkafka_is_told(secured: SecuredBroker, client: Path, listener: str,
     assert text in failure
 
 
-def test_python_clients_are_told(secured: SecuredBroker, client: Path) -> None:
+def test_python_clients_get_the_error(secured: SecuredBroker, client: Path) -> None:
     """kafka-python and aiokafka give up with an error."""
     config = {**python(secured, ("SASL", "PLAIN"), client), "sasl_plain_password": "wrong"}
     with pytest.raises(PythonKafkaError):
@@ -294,8 +294,8 @@ def test_kafka_configs_sets_lists_and_removes_scram_users(java: Java, secured: S
     about = ("--entity-type", "users", "--entity-name", "dora")
     configs = "kafka.admin.ConfigCommand"
     for secret in ("SCRAM-SHA-256=[iterations=5000,password=x]", "SCRAM-SHA-512=[password=doras-secret]"):
-        told = java("SASL", admin, configs, "--alter", *about, "--add-config", secret)
-        assert "Completed updating config for user dora." in told
+        printed = java("SASL", admin, configs, "--alter", *about, "--add-config", secret)
+        assert "Completed updating config for user dora." in printed
     described = java("SASL", admin, configs, "--describe", *about)
     credentials = "SCRAM-SHA-256=iterations=5000, SCRAM-SHA-512=iterations=4096"
     assert f"SCRAM credential configs for user-principal 'dora' are {credentials}" in described

@@ -92,7 +92,7 @@ began = time.perf_counter()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 def test_a_forked_child_runs_and_ends() -> None:
-    """A child of a busy broker's process runs Python, makes a broker of its own and exits; the parent serves on."""
+    """A child of a busy broker's process runs Python, makes its own broker and exits; the parent serves on."""
     program = f"""
 import os, socket, struct, sys, threading
 from kbroker._core.timer.timing_wheel import Timer
@@ -131,7 +131,7 @@ broker.stop()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
-def test_a_forked_child_keeps_nobody_connected() -> None:
+def test_a_forked_child_keeps_no_client_connected() -> None:
     """While a child lived, clients of a broker that had stopped saw no end of file, and its ports stayed taken."""
     program = f"""
 import os, signal, socket, struct, sys
@@ -146,7 +146,7 @@ def ask():
 ask()
 child = os.fork()
 if child == 0:
-    broker.stop()       # it is not the child's: nobody may notice
+    broker.stop()       # it is not the child's: no client may notice
     signal.pause()
 try:
     for _ in range(20): ask()

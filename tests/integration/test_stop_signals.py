@@ -34,7 +34,7 @@ def sigint_is_not_ignored() -> Iterator[None]:
 
 
 def is_caught(pid: int, number: int) -> bool:
-    """Whether a process has a handler of its own for a signal: the interpreter has none for SIGTERM."""
+    """Whether a process has its own handler for a signal: the interpreter has none for SIGTERM."""
     found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
 
@@ -59,7 +59,7 @@ def interrupted(process: subprocess.Popen[str], number: int) -> tuple[int, str, 
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only /proc tells which signals are caught")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only /proc says which signals are caught")
 def test_a_signal_at_any_moment_ends_serve(tmp_path: Path) -> None:
     """From 0 to 500 ms after the start: 0 where the ready line was printed, else the status of the signal."""
     chance = random.Random(20261122)
@@ -186,7 +186,7 @@ def test_ctrl_c_at_any_millisecond_of_the_start_shows_no_traceback_of_ours(comma
 
 
 def test_ctrl_c_between_the_import_and_main_shows_no_traceback(tmp_path: Path) -> None:
-    """The script of an installation has lines of its own in between: a signal there showed a traceback."""
+    """The script of an installation has other lines in between: a signal there showed a traceback."""
     script = tmp_path / "kbroker"
     script.write_text(
         "import signal, sys\nfrom kbroker.__main__ import main\nsignal.raise_signal(signal.SIGINT)\nsys.exit(main())\n"

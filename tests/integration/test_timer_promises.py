@@ -1,6 +1,6 @@
 """What the timer promises in numbers: lateness with a million pending tasks, and asyncio beside it.
 
-Whoever shares the machine delays everybody, so time here is what this thread itself used: a clock that follows its CPU
+Other users of the machine delay everybody, so time here is what this thread itself used: a clock that follows its CPU
 time. What the timer does late (a cascade that takes too long, a bucket forgotten) shows all the same. The same on real
 time is measured by bench/bench_timing_wheel.py.
 """

@@ -1,4 +1,4 @@
-"""TLS over real sockets: certificates, slow and broken handshakes, bytes that nobody may lose or hold back."""
+"""TLS over real sockets: certificates, slow and broken handshakes, bytes that must not be lost or delayed."""
 
 import contextlib
 import logging
@@ -65,7 +65,7 @@ def client_hello(context: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.MemoryBIO,
 
 
 def test_a_client_certificate_names_the_client(secured: SecuredBroker, client: Path) -> None:
-    """By its distinguished name, last part first; without one it is nobody."""
+    """By its distinguished name, last part first; without one it is anonymous."""
     with principals(secured) as seen:
         secured.cluster("TLS", {"ssl.keystore.location": str(client)}).close()
         secured.cluster("TLS").close()
@@ -262,7 +262,7 @@ def test_clients_killed_in_mid_handshake(secured: SecuredBroker) -> None:
         assert connection.ask(header(API_VERSIONS, 0))
 
 
-def test_the_end_is_told(secured: SecuredBroker) -> None:
+def test_the_end_is_announced(secured: SecuredBroker) -> None:
     """A connection that the broker closes ends with TLS's own goodbye, not with a cut."""
     with secured.connect_tls("TLS") as connection:
         connection.send_raw(struct.pack(">i", -1))
@@ -360,7 +360,7 @@ def test_a_login_and_requests_in_one_record(secured: SecuredBroker) -> None:
 
 
 def test_bytes_in_tls_are_not_stuck_when_memory_is_short(certificates: Certificates) -> None:
-    """Requests larger than the pool together, over TLS: all are answered, muted or not, and nobody is forgotten."""
+    """Requests larger than the pool together, over TLS: all get responses, muted or not, and none is forgotten."""
     size = 300_000  # several requests, and parts of requests, are in one read of a socket
     changes = {
         "queued.max.request.bytes": 1_000_000,

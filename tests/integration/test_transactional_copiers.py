@@ -38,7 +38,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 class Copier:
-    """A copier in a JVM of its own; ``output`` is what it printed."""
+    """A copier in a separate JVM; ``output`` is what it printed."""
 
     def __init__(self, bootstrap: str, index: int) -> None:
         command = java_command(

@@ -20,24 +20,24 @@ Place = tuple[str, int]
 class Coordinator:
     """Returns the errors it was given, and remembers what it was asked."""
 
-    def __init__(self, *answers: Errors | Exception) -> None:
-        self.answers = list(answers)
+    def __init__(self, *responses: Errors | Exception) -> None:
+        self.responses = list(responses)
         self.asked: list[tuple[str, tuple[Any, ...]]] = []
         self.before: Callable[[], object] = lambda: None
 
-    def _answer(self, kind: str, *question: Any) -> dict[Place, Errors]:
+    def _respond(self, kind: str, *question: Any) -> dict[Place, Errors]:
         self.asked.append((kind, question))
         self.before()
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return dict.fromkeys(question[3], answer)
+        response = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
+        if isinstance(response, Exception):
+            raise response
+        return dict.fromkeys(question[3], response)
 
     def add_partitions(self, *question: Any) -> dict[Place, Errors]:
-        return self._answer("add", *question)
+        return self._respond("add", *question)
 
     def verify_partitions(self, *question: Any) -> dict[Place, Errors]:
-        return self._answer("verify", *question)
+        return self._respond("verify", *question)
 
 
 @pytest.fixture
@@ -148,12 +148,12 @@ def test_errors_by_version(broker, connection, error, version, code, text):
     assert (row["ErrorCode"], row["BaseOffset"], row["LogStartOffset"], row["ErrorMessage"]) == (code, -1, -1, text)
     log = broker.context.topics.partition("t", 0)
     assert (log.log_end_offset, log.last_stable_offset) == (0, 0)
-    coordinator.answers = [Errors.NONE]
+    coordinator.responses = [Errors.NONE]
     assert put(broker, connection, version, of_transaction())["ErrorCode"] == 0
 
 
 def test_transaction_that_is_still_ending_is_tried_again(broker, connection):
-    """While CONCURRENT_TRANSACTIONS is the answer the broker asks every 20 ms, for 100 ms, and then says so; the
+    """While CONCURRENT_TRANSACTIONS is the response the broker asks every 20 ms, for 100 ms, and then says so; the
     connection's other requests wait, those of others do not."""
     coordinator = use(broker, Coordinator(Errors.CONCURRENT_TRANSACTIONS))
     connection.send(request(broker, 12, {0: of_transaction()}))
@@ -172,7 +172,7 @@ def test_try_after_the_marker_succeeds(broker, connection):
     log = broker.context.topics.partition("t", 0)
     coordinator = use(broker, Coordinator(Errors.NONE))
     put(broker, connection, 12, of_transaction(epoch=1))
-    coordinator.answers = [Errors.CONCURRENT_TRANSACTIONS, Errors.NONE]
+    coordinator.responses = [Errors.CONCURRENT_TRANSACTIONS, Errors.NONE]
     connection.send(request(broker, 12, {0: of_transaction(epoch=2)}))
     wait(lambda: len(coordinator.asked) == 2)
     broker.wait_until_quiet()
@@ -183,7 +183,7 @@ def test_try_after_the_marker_succeeds(broker, connection):
     assert log.last_stable_offset == 2
 
 
-def test_marker_between_answer_and_append(broker, connection):
+def test_marker_between_response_and_append(broker, connection):
     """A transaction that is aborted while a batch of it is verified does not come to life again."""
     log = broker.context.topics.partition("t", 0)
     coordinator = use(broker, Coordinator(Errors.NONE))
@@ -255,7 +255,7 @@ def switch(broker: VirtualBroker, value: str) -> None:
 
 @pytest.mark.parametrize("acks", [0, 1])
 def test_acks(broker, connection, acks):
-    """Kafka leaves acks to the client; without any there is no answer, and an error closes the connection."""
+    """Kafka leaves acks to the client; without any there is no response, and an error closes the connection."""
     use(broker, Coordinator(Errors.NONE))
     data = request(broker, 12, {0: of_transaction()}, acks=acks)
     if acks:

@@ -1,4 +1,4 @@
-"""Run stubtest over every compiled module that has a stub: the .pyi files must tell the truth.
+"""Run stubtest over every compiled module that has a stub: the .pyi files must be true.
 
 python tests/lint/stubs.py
 """

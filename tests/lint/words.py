@@ -11,12 +11,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SUFFIXES = {".py", ".pyx", ".pxd", ".pyi", ".h", ".md", ".toml", ".yml", ".sh"}
-FOLDERS = ("src", "docs", "examples", "bench", ".github", "README.md", "Makefile", "setup.py")
+FOLDERS = ("src", "tests", "docs", "examples", "bench", ".github", "README.md", "Makefile", "setup.py")
 
 PHRASES = {
     r"\bnobody\b": "no client, no thread, nothing",
     r"\b[Ww]hoever\b": "a noun: the client that, the caller that",
-    r"\b(?:tells?|told)\b": "report, log, return, notify, say",
+    r"\b(?:tells?|told)\b": "report, log, return, notify, say",  # words: ok
     r"\bthat is none\b|\bthat are none\b": "is not a ...",
     r"\bis no (?:text|number|name|topic|partition|group|user|address|file|folder|port|key|value)\b": "is not a ...",
     r"\bcomes? twice\b": "duplicate",

@@ -1,4 +1,4 @@
-"""Private to tests and benchmarks: puts batches into a queue and answers them natively, as the native handlers
+"""Private to tests and benchmarks: puts batches into a queue and responds natively, as the native handlers
 would."""
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memset

@@ -147,7 +147,7 @@ def test_a_wrong_option_found_at_the_start_leaves_nothing() -> None:
 
 
 def test_responses_that_are_no_bytes() -> None:
-    """After a refused answer the request can still be answered, and only the second answer is sent."""
+    """After a refused response the request can still have one, and only the second is sent."""
     channel = RequestChannel()
     server = SocketServer([HERE], channel.queue, SocketServerOptions(network_threads=1))
     server.start()

@@ -83,7 +83,7 @@ def differing(line: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
 @settings(deadline=None)
 @given(NAME, st.lists(REQUEST, min_size=1, max_size=4))
 def test_both_forms_say_the_same(principal: bytes, requests: list[dict[str, Any]]) -> None:
-    """Any bytes in a name, numbers that are none, the ends of every type."""
+    """Any bytes in a name, invalid numbers, the ends of every type."""
     lines = [as_columns(line) for line in recorded(principal, requests).lines()]
     bench = recorded(principal, requests)
     drain, form = RecordDrain(bench.core), ArrowForm(7, NAMES, partitions=0, compression="none", wants_lines=True)

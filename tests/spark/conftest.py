@@ -157,7 +157,7 @@ def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..
 
 @pytest.fixture
 def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
-    """A broker of the test's own in a process, on port 0, with a folder of its own."""
+    """A broker for the test in a process, on port 0, with its own folder."""
     return start_broker(group__initial__rebalance__delay__ms="0", log__retention__ms="-1")
 
 

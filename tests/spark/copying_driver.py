@@ -1,4 +1,4 @@
-"""A Spark driver of its own, to be killed: copies a topic into Parquet files, fifty records to a batch, until it ends.
+"""A separate Spark driver, to be killed: copies a topic into Parquet files, fifty records to a batch, until it ends.
 
     python -m tests.spark.copying_driver BOOTSTRAP TOPIC FOLDER
 

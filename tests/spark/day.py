@@ -1,4 +1,4 @@
-"""A day of request-log rows with known answers: seeded, the same on every machine, computed without Spark.
+"""A day of request-log rows with known results: seeded, the same on every machine, computed without Spark.
 
 `make_day()` gives the rows (a flat Arrow table in the order in which they arrive), the same rows as JSON lines, and
 what the jobs must say about them. In it: thirty entities, the first of which sent `hot_share` of all rows; idle fetches
@@ -29,7 +29,7 @@ OURS, OLD, KAFKA, CONNECTION = 0, 1, 2, 3  # what a row is: of this version, of 
 APIS = ((0, "PRODUCE"), (1, "FETCH"), (3, "METADATA"), (19, "CREATE_TOPICS"))
 #: Version 0 had not these.
 NEWER = ("network_time_us", "sampling", "repeated", "software_name", "software_version", "listener")
-#: What a real Kafka does not tell.
+#: What a real Kafka does not log.
 NOT_KAFKA = (
     *("broker", "sequence", "address", "request_bytes", "response_bytes", "network_time_us", "error_code"),
     *("error_count", "sampling", "repeated", "verdicts", "updates"),
@@ -45,7 +45,7 @@ class Day:
     late: np.ndarray
 
     def lines(self) -> Iterator[str]:
-        """Each row as it stands in a file: JSON, or the line of a real Kafka's log4j."""
+        """Each row as a file has it: JSON, or the line of a real Kafka's log4j."""
         for row, kind in zip(self.rows.to_pylist(), self.kinds, strict=True):
             yield to_line(row, int(kind))
 
@@ -100,7 +100,7 @@ class Day:
     def throttles(self) -> dict[tuple[Any, ...], dict[str, int]]:
         """By (quota type, user, client id, ip): verdicts, refusals, delay asked, served and the longest served, in ms.
 
-        A delay that a real Kafka's row tells without a verdict stands under quota type None.
+        A delay that a real Kafka's row has without a verdict counts under quota type None.
         """
         found: dict[tuple[Any, ...], dict[str, int]] = {}
         c = self.columns

@@ -1,4 +1,4 @@
-"""A Spark driver of its own: copies topic `in` to topic `out` exactly once, and dies in a phase of a batch if told to.
+"""A separate Spark driver: copies topic `in` to topic `out` exactly once, and dies in a phase of a batch if asked to.
 
     python -m tests.spark.exactly_once_driver BOOTSTRAP FOLDER MASTER PHASE [OPTION=VALUE ...]
 

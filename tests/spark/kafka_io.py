@@ -92,13 +92,13 @@ def in_turn(count: int, partitions: int) -> list[Place]:
 
 
 def unused_address() -> str:
-    """An address of this machine where nobody listens."""
+    """An address of this machine where no server listens."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def served(broker: EmbeddedBroker) -> Counter[tuple[str, int]]:
-    """Requests that a broker has answered so far, by API and version."""
+    """Requests that a broker has completed until now, by API and version."""
     assert broker._parts is not None
     found: Counter[tuple[str, int]] = Counter()
     for metrics in broker._parts.server.request_metrics:

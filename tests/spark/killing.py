@@ -1,4 +1,4 @@
-"""Run an ingest in a process of its own that kills itself in a phase."""
+"""Run an ingest in a separate process that kills itself in a phase."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def kill_ingest(logs: Path, table: Path, budget: int, phase: str, table_format: str = PARQUET) -> int:
     """Ingest with `budget` bytes per batch until `phase`, or to the end if that is empty; the process's exit code.
 
-    What it said stands in the test's output.
+    What it said is in the test's output.
     """
     try:
         require_spark()
@@ -40,7 +40,7 @@ def kill_ingest(logs: Path, table: Path, budget: int, phase: str, table_format: 
 
 
 def wait_for_jvm(table: Path) -> None:
-    """Wait until the JVM of a killed driver is gone: on a busy machine it takes longer than a new run is willing to."""
+    """Wait until the JVM of a killed driver has ended: on a busy machine that takes longer than a new run waits."""
 
     def is_closed() -> bool:
         with (table / LOCK).open("r+") as file:

@@ -135,7 +135,7 @@ class LoggedBroker:
         )
 
     def send(self, until_ms: int) -> None:
-        """Answers that are away by then are charged their network time."""
+        """Responses that are away by then are charged their network time."""
         while self._sending and self._sending[0][0] <= until_ms:
             self._sending.pop(0)[1]()
 

@@ -52,13 +52,13 @@ def set_quotas(broker: EmbeddedBroker) -> None:
 @dataclass
 class Known:
     """What one client has counted: requests, their bytes, those of the responses, mutations that were let through, and
-    the delays that it was told."""
+    the delays in its responses."""
 
     requests: int = 0
     request_bytes: int = 0
     response_bytes: int = 0
     mutations: int = 0
-    told_ms: int = 0
+    throttle_ms: int = 0
 
 
 @dataclass
@@ -88,7 +88,7 @@ class CountingClient(Client):
     def end(self) -> Body:
         body = super().end()
         self.known.response_bytes += len(self.response)
-        self.known.told_ms += body["ThrottleTimeMs"]
+        self.known.throttle_ms += body["ThrottleTimeMs"]
         return body
 
     def create(self, version: int, *names: str, partitions: int) -> list[int]:
@@ -186,7 +186,7 @@ def _raw_reads(broker: EmbeddedBroker, traffic: Traffic) -> None:
 def _busy(broker: EmbeddedBroker, traffic: Traffic) -> None:
     """Forty requests, and as many more as it takes to be delayed, however fast the machine is."""
     with CountingClient(broker, "busy", traffic) as client:
-        while client.known.requests < 40 or client.known.told_ms == 0:
+        while client.known.requests < 40 or client.known.throttle_ms == 0:
             assert client.known.requests < 100_000
             client.call("ListGroups", 3, {})
 

@@ -42,7 +42,7 @@ def values(frame: Any) -> list[int]:
 
 
 def run_to_its_end(start: Callable[[], Any]) -> Any:
-    """Start a query and wait for its end; again if Spark waits in vain for its Python worker. Return the query.
+    """Start a query and wait for its end; again if Spark's Python worker never comes. Return the query.
 
     Raises: StreamingQueryException.
     """
@@ -81,7 +81,7 @@ class Stream:
         self.seen.append(found)
 
     def start(self, **trigger: Any) -> Any:
-        """Start it and wait for its first batch; once more if Spark waits in vain for its Python worker."""
+        """Start it and wait for its first batch; once more if Spark's Python worker never comes."""
         query = self._start(**trigger)
         while query.isActive and not self.seen:
             time.sleep(0.02)

@@ -115,7 +115,7 @@ def test_json_values_become_columns(
 def test_a_log_topic_with_both_kinds_of_records(
     spark: SparkSession, broker: BrokerProcess, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """JSON records, a Kafka's line, an Arrow batch, rubbish of either kind: each good row once, each bad one told."""
+    """JSON records, a Kafka's line, an Arrow batch, rubbish of either kind: each good row once, bad ones reported."""
     day = make_day(1_000)
     lines = list(day.lines())
     sink = pa.BufferOutputStream()
@@ -139,7 +139,7 @@ def test_a_log_topic_with_both_kinds_of_records(
 
 
 def test_lag_of_groups(broker: BrokerProcess, cluster: Cluster) -> None:
-    """What a group has committed against the end; a partition of a topic that is gone has no end."""
+    """What a group has committed against the end; a partition of a deleted topic has no end."""
     send(cluster, "orders", *[(None, b"v")] * 10)
     Groups(cluster).commit("readers", {("orders", 0): 2, ("orders", 1): 5})
     assert (

@@ -147,7 +147,7 @@ def test_a_topic_made_anew(connector: SparkSession, kafka: EmbeddedBroker, tmp_p
 
 
 def test_wrong_checkpoints(connector: SparkSession, kafka: EmbeddedBroker, tmp_path: Path) -> None:
-    """The checkpoint of another topic, of another kind of source, and a damaged one are told apart."""
+    """The checkpoint of another topic, of another kind of source, and a damaged one have different messages."""
     address = kafka.bootstrap_servers
     for name in ("mine", "other"):
         kafka.create_topic(name)

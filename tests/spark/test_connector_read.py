@@ -94,7 +94,7 @@ def test_times(connector: SparkSession, kafka: EmbeddedBroker, numbers: str) -> 
 
 
 def test_times_behind_the_last_record(connector: SparkSession, kafka: EmbeddedBroker, numbers: str) -> None:
-    """No record at or after an ending time: all there is; after a starting time: an error, or nothing if told so."""
+    """No record at or after an ending time: all there is; after a starting time: an error, or nothing if so set."""
     address = kafka.bootstrap_servers
     frame = load(connector, address, subscribe=numbers, startingTimestamp="1198", endingTimestamp="9999")
     assert values(frame) == ["198", "199"]
@@ -157,7 +157,7 @@ def test_many_topics(connector: SparkSession, kafka: EmbeddedBroker) -> None:
         assert sorted((row.topic, row["count"]) for row in found) == [("day-1", 3), ("day-2", 3)]
 
 
-def test_records_that_are_gone(connector: SparkSession, kafka: EmbeddedBroker) -> None:
+def test_records_that_are_deleted(connector: SparkSession, kafka: EmbeddedBroker) -> None:
     """Deleted records fail a read that names their offsets; failOnDataLoss=false reads what is left."""
     topic = kafka.create_topic("short")
     fill(kafka.bootstrap_servers, topic, 100, 1)

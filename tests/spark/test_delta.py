@@ -43,7 +43,7 @@ PHASES = ("counted", "committed", "rejected", "done")
 
 @dataclass
 class Log:
-    """Two hours of a day: rows, and their lines. The first half lies in a folder, with a line that is no record."""
+    """Two hours of a day: rows, and their lines. The first half is in a folder, with a line that is no record."""
 
     rows: pa.Table
     lines: list[str]
@@ -182,7 +182,7 @@ def test_columns_that_the_table_has_not_yet_are_null(delta: SparkSession, log: L
     assert read_table(delta, table).where("later is null").count() == HALF
 
 
-def test_a_session_without_delta_is_told(
+def test_a_session_without_delta_is_refused(
     spark: SparkSession, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before anything is written."""

@@ -35,7 +35,7 @@ KEY = ["time", "connection", "correlation_id", "address"]
 
 
 def rows_of(table: Path) -> Counter[tuple[Any, ...]]:
-    """Live rows by what tells them apart, read without Spark; none of a table that is not there yet."""
+    """Live rows by their distinct values, read without Spark; none of a table that is not there yet."""
     found: Counter[tuple[Any, ...]] = Counter()
     for files in Table(table).live_files().values():
         for file in files:
@@ -81,7 +81,7 @@ def end_in_each_phase(
     assert [hour.compacted_through >= 0 for hour in hours] == [True, True, False]
     named = {file.path for hour in hours for file in hour.files} | {old.path for hour in hours for old in hour.retired}
     present = {file.relative_to(table).as_posix() for file in table.glob("date=*/hour=*/bucket=*/*.parquet")}
-    assert present == named  # what the runs before left lying is gone
+    assert present == named  # what the runs before left behind is deleted
     assert list((table / "_staging").glob("*")) == []
 
 

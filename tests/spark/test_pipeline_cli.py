@@ -19,7 +19,7 @@ from tests.spark.day import make_day
 
 @pytest.mark.slow
 def test_ingest_and_look(tmp_path: Path, command: Callable[..., Result]) -> None:
-    """A real Kafka's log and ours into a table by a process of its own; who used most, and who was throttled."""
+    """A real Kafka's log and ours into a table by a separate process; who used most, and who was throttled."""
     day = make_day(1_000)
     log, table = tmp_path / "kafka-request.log", tmp_path / "table"
     log.write_text("no record\n" + "\n".join(day.lines()) + "\n")
@@ -33,8 +33,8 @@ def test_ingest_and_look(tmp_path: Path, command: Callable[..., Result]) -> None
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["run"]["rows"], told["run"]["rejected"], told["table"]["rows"]) == (1_000, 1, 1_000)
+    printed = json.loads(done.stdout)
+    assert (printed["run"]["rows"], printed["run"]["rejected"], printed["table"]["rows"]) == (1_000, 1, 1_000)
     assert "starting Spark" in done.stderr
     assert "batch 0: 1,000 rows into" in done.stderr
 
@@ -46,11 +46,11 @@ def test_ingest_and_look(tmp_path: Path, command: Callable[..., Result]) -> None
 
     held = command("pipeline", "throttles", log, "--json")
     assert "read 1,000 records; 1 lines are none" in held.stderr
-    told = json.loads(held.stdout)
-    assert sum(row["delay_served_ms"] for row in told["quotas"]) == sum(
+    printed = json.loads(held.stdout)
+    assert sum(row["delay_served_ms"] for row in printed["quotas"]) == sum(
         row["delay_served_ms"] for row in day.throttles.values()
     )
-    assert len(told["throttles"]) == min(20, len(day.throttles))
+    assert len(printed["throttles"]) == min(20, len(day.throttles))
 
 
 @pytest.mark.parametrize(

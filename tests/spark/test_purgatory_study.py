@@ -135,12 +135,12 @@ def test_a_point_whose_process_ends_is_named(spark: SparkSession) -> None:
         run_study(spark, points, measure=ends_for_two)
 
 
-def test_progress_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_progress_is_printed(spark: SparkSession, tmp_path: Path) -> None:
     """While points run, and of this plan's points only; the session's own settings are left alone."""
-    go_on = tmp_path / "told"
+    go_on = tmp_path / "go-on"
     heard: list[str] = []
 
-    def until_told(point: Point) -> dict[str, Any]:
+    def until_allowed(point: Point) -> dict[str, Any]:
         """The last point waits until somebody heard of the first one."""
         import threading
 
@@ -152,7 +152,9 @@ def test_progress_is_told(spark: SparkSession, tmp_path: Path) -> None:
         heard.append(line)
         go_on.touch()
 
-    rows = run_study(spark, points_of(["2/6"], [100_000], seeds=(1, 2, 3), **SHORT), progress=hear, measure=until_told)
+    rows = run_study(
+        spark, points_of(["2/6"], [100_000], seeds=(1, 2, 3), **SHORT), progress=hear, measure=until_allowed
+    )
     assert len(rows) == 3
     assert heard
     assert all(line.endswith("of 3 points done") for line in heard)
@@ -275,7 +277,7 @@ def test_bad_options(run: Callable[..., Any], words: tuple[Any, ...], said: str)
 def test_a_command_with_a_failure(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rows: list[dict[str, Any]]
 ) -> None:
-    """The others' figures are kept and told, and then what failed, with an exit code."""
+    """The others' figures are kept and printed, and then what failed, with an exit code."""
     failed = {
         **dict.fromkeys(measurements.FIGURES),
         **{name: rows[0][name] for name in measurements.PLAN},

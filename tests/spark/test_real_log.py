@@ -98,7 +98,7 @@ def test_usage_is_what_the_clients_have_counted(scene: Scene, rows: DataFrame) -
 
 
 def test_throttles_are_the_brokers_verdicts(scene: Scene, rows: DataFrame) -> None:
-    """How many, how many refused, asked and served, by quota and counter; clients were told the sum of the served."""
+    """Numbers, refusals, delays asked and served, by quota and counter; clients' throttle times are the sum served."""
     expected: dict[Any, Counter[str]] = {}
     for v in scene.traffic.verdicts:
         ip = v.address if v.quota_type == "ConnectionRate" else None
@@ -112,13 +112,13 @@ def test_throttles_are_the_brokers_verdicts(scene: Scene, rows: DataFrame) -> No
     }
     assert found == expected
     assert {key[0] for key in found} == {"Produce", "Fetch", "Request", "ControllerMutation", "ConnectionRate"}
-    told = {
-        r.client_id: r.told
-        for r in rows.groupBy("client_id").agg({"throttle_time_ms": "sum"}).toDF("client_id", "told").collect()
+    waited_ms = {
+        r.client_id: r.throttle_ms
+        for r in rows.groupBy("client_id").agg({"throttle_time_ms": "sum"}).toDF("client_id", "throttle_ms").collect()
     }
     for client_id in RAW:
-        assert told[client_id] == scene.traffic.known[client_id].told_ms, client_id
-    assert sum(told[client_id] for client_id in RAW) > 0
+        assert waited_ms[client_id] == scene.traffic.known[client_id].throttle_ms, client_id
+    assert sum(waited_ms[client_id] for client_id in RAW) > 0
 
 
 def test_a_replay_gives_the_verdicts_to_the_millisecond(scene: Scene, rows: DataFrame) -> None:
@@ -150,14 +150,14 @@ def test_a_replay_without_any_one_record(spark: SparkSession, rows: DataFrame) -
 
 
 def test_what_if_and_recommendation(spark: SparkSession, scene: Scene, rows: DataFrame) -> None:
-    """The log's own requests and delays by client; without quotas nobody waits, with those recommended few."""
+    """The log's own requests and delays by client; without quotas no client waits, with those recommended few."""
     freed = by_client(replay_table(spark, scene.table, QuotaSet({}), windows=WINDOWS)).collect()
     by_name = {row.client_id: row for row in freed}
     for client_id in RAW:
         known = scene.traffic.known[client_id]
         row = by_name[client_id]
         assert (row.requests, row.request_bytes, row.response_bytes, row.logged_delay_ms, row.delay_ms) == (
-            known.requests, known.request_bytes, known.response_bytes, known.told_ms, 0,
+            known.requests, known.request_bytes, known.response_bytes, known.throttle_ms, 0,
         ), client_id  # fmt: skip
     needs = needs_of_table(spark, scene.table, share=0.3, windows=WINDOWS)
     found = recommend(needs, share=0.3, top=100)
@@ -231,10 +231,10 @@ def test_counters_that_expire_or_are_evicted_begin_anew(spark: SparkSession, tmp
                 for name in names:
                     with Client(broker.bootstrap_servers, name) as client:
                         client.produce("t", size)
-                        told = client.end()["ThrottleTimeMs"]
+                        throttle_ms = client.end()["ThrottleTimeMs"]
                         requests += 1
                     wait_until(partial(is_written, broker, requests))
-                    broker.advance_ms(told + 7)
+                    broker.advance_ms(throttle_ms + 7)
             broker.advance_ms(3 * 3_600_000 if turn == 1 else 1000)
         verdicts = len(broker.take_verdicts())
     log = good(read_log(spark, LogSource.of_files(tmp_path, format="json")))

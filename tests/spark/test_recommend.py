@@ -74,7 +74,7 @@ def need(name: str, limit: float) -> Need:
 
 
 def test_defaults_and_outliers() -> None:
-    """The default is enough for all but the top ones; those that need no more than it get no quota of their own."""
+    """The default is enough for all but the top ones; those that need no more than it get no separate quota."""
     needs = [need(f"c{i}", limit) for i, limit in enumerate([10, 20, 900, 30, 5_000])]
     found = recommend(needs, share=0.02, by="client-id", top=2)
     assert found.defaults == {"Produce": 30}

@@ -1,4 +1,4 @@
-"""The replay job over tables and DataFrames: the same answers wherever the rows lie."""
+"""The replay job over tables and DataFrames: the same results wherever the rows are."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def test_a_log_against_its_own_verdicts(spark: SparkSession, broker: LoggedBroke
 
 def test_logs_that_lack_a_record(spark: SparkSession, broker: LoggedBroker) -> None:
     """Of many brokers, each without another record, with verdicts or several values: as without Spark, row by row."""
-    told = [row for row in broker.rows if len(row["updates"]) > 2 or row["verdicts"]]
-    refused = [row for row in told if any(verdict["refused"] for verdict in row["verdicts"])]
-    dropped = [row["sequence"] for row in (*told[:3], *refused[:3], *told[-200::40], refused[-1])]
+    judged = [row for row in broker.rows if len(row["updates"]) > 2 or row["verdicts"]]
+    refused = [row for row in judged if any(verdict["refused"] for verdict in row["verdicts"])]
+    dropped = [row["sequence"] for row in (*judged[:3], *refused[:3], *judged[-200::40], refused[-1])]
     logs = lacking(broker.table(), dropped)
     quotas = QuotaSet(SETS["users"])
     exact = replay_exact(spark.createDataFrame(logs), quotas).toArrow()

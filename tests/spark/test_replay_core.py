@@ -193,7 +193,7 @@ def test_brokers_have_counters_of_their_own() -> None:
 
 
 def test_verdicts_after_values_that_are_missing_are_unknown() -> None:
-    """Which counters lack how many is told; all other verdicts are equal, and no verdict is taken for a wrong one."""
+    """Which counters lack how many is reported; other verdicts are equal, and no verdict is taken for a wrong one."""
     broker = logged(traffic(2_000, 24), SETS["each client"])
     whole = broker.table()
     dropped = range(900, 905)

@@ -1,4 +1,4 @@
-"""The report: complete HTML that asks nobody for anything, with names of clients that are no markup."""
+"""The report: complete HTML that needs no other file or server; clients' names are not markup in it."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_client_has_one_colour() -> None:
 
 
 def test_who_has_a_quota_now_is_compared() -> None:
-    """One that gets none of its own any more comes under the default; entities of another kind have no counterpart."""
+    """One that gets no separate quota any more comes under the default; other kinds of entities have no counterpart."""
     ids = {name: QuotaEntity.of({"client-id": name}) for name in ("a", "b")}
     current = {
         ids["b"]: {"producer_byte_rate": 30.0, "consumer_byte_rate": 7.0},

@@ -1,4 +1,4 @@
-"""The session itself: it counts, it runs Python over Arrow, it tells UTC."""
+"""The session itself: it counts, it runs Python over Arrow, it uses UTC."""
 
 from __future__ import annotations
 

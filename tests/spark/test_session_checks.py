@@ -73,7 +73,7 @@ def test_versions(no_java: Path, version: str, major: int) -> None:
 
 @pytest.mark.parametrize(("text", "said"), [("exit 3", "exit status 3"), ("echo no idea; exit 0", "no idea")])
 def test_a_java_that_is_none(no_java: Path, text: str, said: str) -> None:
-    """A program called java that tells no version is no Java."""
+    """A program called java that prints no version is no Java."""
     program(no_java, "java", text)
     with pytest.raises(PipelineError, match=rf"does not say its version \({said}\)"):
         java.require_java()
@@ -120,7 +120,7 @@ def test_no_connector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_damaged_jar(tmp_path: Path) -> None:
-    """A file that is not the pinned one is not used, and its sums are told."""
+    """A file that is not the pinned one is not used, and its sums are in the error."""
     for jar in DELTA:
         (tmp_path / jar.file_name).write_bytes(b"rubbish")
     with pytest.raises(PipelineError, match=rf"delta-spark_4.2_2.13-4.4.0.jar has SHA-256 \w+, not {DELTA[0].sha256}"):

@@ -129,7 +129,9 @@ def test_a_batch_that_was_written_is_not_written_again(cluster: Cluster, broker:
     assert values(cluster) == [1, 2, 3, 4, 5]
 
 
-def test_rows_that_cannot_be_told_from_those_written_are_refused(cluster: Cluster, broker: BrokerProcess) -> None:
+def test_rows_that_cannot_be_distinguished_from_those_written_are_refused(
+    cluster: Cluster, broker: BrokerProcess
+) -> None:
     """Other rows in a repeated batch, an older checkpoint, fewer tasks than before: each with what to do."""
     given = options(broker)
     write(cluster, given, 6, rows(1, 2))

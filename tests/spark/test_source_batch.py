@@ -120,8 +120,8 @@ def test_mistakes_end_in_one_sentence(read: Read, cluster: Cluster) -> None:
         assert shown.count("  File ") == 1, shown
 
 
-def test_retention_is_data_loss_unless_told_otherwise(read: Read, cluster: Cluster) -> None:
-    """Offsets that are gone are an error; failOnDataLoss=false reads what is left."""
+def test_retention_is_data_loss_unless_set_otherwise(read: Read, cluster: Cluster) -> None:
+    """Deleted offsets are an error; failOnDataLoss=false reads what is left."""
     create(cluster, "t")
     fill(cluster, "t", 10)
     cluster.request(

@@ -53,7 +53,7 @@ def test_the_arrow_schema_is_the_one_spark_expects() -> None:
     assert batch.column("headers").to_pylist() == [[{"key": "h", "value": b"v"}], None]
 
 
-def test_damaged_records_are_told_and_not_returned(spark: Any, fake: FakeLogBroker) -> None:
+def test_damaged_records_are_reported_and_not_returned(spark: Any, fake: FakeLogBroker) -> None:
     """A checksum that does not fit ends the query with partition and offset."""
     whole, damaged = (build_batch([(None, b"%d" % i)] * 3, base_offset=3 * i) for i in range(2))
     fake.logs["t", 0] = [whole, damaged[:-1] + b"?"]
@@ -63,7 +63,7 @@ def test_damaged_records_are_told_and_not_returned(spark: Any, fake: FakeLogBrok
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_an_old_message_format_is_told(spark: Any, fake: FakeLogBroker, magic: int) -> None:
+def test_an_old_message_format_is_reported(spark: Any, fake: FakeLogBroker, magic: int) -> None:
     """Records from before Kafka 0.11 end in a sentence that says so."""
     fake.logs["t", 0] = [build_batch([(None, b"x")] * 3)]
     message = struct.pack(">qiIbb", 0, 14, 0, magic, 0) + struct.pack(">ii", -1, -1)
@@ -113,8 +113,8 @@ def test_aborted_transactions_are_left_out(spark: Any, fake: FakeLogBroker) -> N
     assert values(load(spark, fake.bootstrap)) == every
 
 
-def test_a_broker_that_dies_under_a_task_is_told_within_seconds(spark: Any, fake: FakeLogBroker) -> None:
-    """The connection breaks in the middle of a Fetch and nobody listens any more."""
+def test_a_broker_that_dies_under_a_task_is_reported_within_seconds(spark: Any, fake: FakeLogBroker) -> None:
+    """The connection breaks in the middle of a Fetch and no server listens any more."""
     fake.logs["t", 0] = [build_batch([(None, b"x")] * 3)]
 
     def die(version: int, body: Any) -> None:
@@ -127,8 +127,8 @@ def test_a_broker_that_dies_under_a_task_is_told_within_seconds(spark: Any, fake
     assert time.monotonic() - begun < 30
 
 
-def test_a_silent_broker_is_told_within_seconds(spark: Any, fake: FakeLogBroker) -> None:
-    """A broker that takes a Fetch and never answers ends the query after the request timeout."""
+def test_a_silent_broker_is_reported_within_seconds(spark: Any, fake: FakeLogBroker) -> None:
+    """A broker that takes a Fetch and never responds ends the query after the request timeout."""
     fake.logs["t", 0] = [build_batch([(None, b"x")] * 3)]
     fake.handlers[1] = lambda version, body: b""
     options = {"kafka__default__api__timeout__ms": "500", "kafka__request__timeout__ms": "1000"}
@@ -136,7 +136,7 @@ def test_a_silent_broker_is_told_within_seconds(spark: Any, fake: FakeLogBroker)
 
 
 def test_logins_over_tls_and_wrong_passwords(spark: Any, tmp_path: Path) -> None:
-    """SASL over TLS by the settings' Kafka names; a wrong password is told by the broker's words, and is not shown."""
+    """SASL over TLS by the settings' Kafka names; a wrong password gets the broker's words, and is not shown."""
     with SecuredBroker(Certificates(tmp_path)) as secured:
         secured.broker.create_topic("t")
         options = {f"kafka.{name}": value for name, value in secured.properties("BOTH").items()}

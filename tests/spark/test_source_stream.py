@@ -107,8 +107,8 @@ def test_a_topic_made_again_is_another_topic(stream: NewStream, cluster: Cluster
     assert stream_again.rows() == list(range(500, 510))
 
 
-def test_a_deleted_topic_is_told(stream: NewStream, cluster: Cluster) -> None:
-    """A topic that is gone ends the query with its name, not in silence."""
+def test_a_deleted_topic_is_reported(stream: NewStream, cluster: Cluster) -> None:
+    """A deleted topic ends the query with its name, not in silence."""
     fill(cluster, "t", 10)
     query = stream(startingOffsets="earliest", kafka__default__api__timeout__ms="1000")
     query.run()
@@ -116,7 +116,7 @@ def test_a_deleted_topic_is_told(stream: NewStream, cluster: Cluster) -> None:
     assert "partitions t-0 are missing" in refusal(query.run)
 
 
-def test_a_wrong_checkpoint_is_told(
+def test_a_wrong_checkpoint_is_refused(
     stream: NewStream, cluster: Cluster, spark: Any, tmp_path: Path, broker: BrokerProcess
 ) -> None:
     """A checkpoint of other topics or of another source is refused with advice."""
@@ -132,7 +132,9 @@ def test_a_wrong_checkpoint_is_told(
     assert "belongs to another query; give this one a separate checkpointLocation" in shown
 
 
-def test_a_broker_that_goes_is_told_within_seconds(stream: NewStream, cluster: Cluster, broker: BrokerProcess) -> None:
+def test_a_broker_that_stops_is_reported_within_seconds(
+    stream: NewStream, cluster: Cluster, broker: BrokerProcess
+) -> None:
     """A running query ends with the broker's address once retries are over, and goes on where it stood afterwards."""
     fill(cluster, "t", 10)
     query = stream(startingOffsets="earliest", kafka__default__api__timeout__ms="3000")

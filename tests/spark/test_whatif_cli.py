@@ -44,7 +44,9 @@ def in_order(entries: list[dict[str, Any]]) -> list[str]:
     return sorted(json.dumps(entry, sort_keys=True) for entry in entries)
 
 
-def test_replay_tells_before_and_after(run: Callable[..., str], table: Path, log: LoggedBroker, tmp_path: Path) -> None:
+def test_replay_prints_before_and_after(
+    run: Callable[..., str], table: Path, log: LoggedBroker, tmp_path: Path
+) -> None:
     """Under the quotas in force the delay after is the delay before, of all clients; and it says what it is."""
     quotas = tmp_path / "same.yaml"
     quotas.write_text(FILE, encoding="utf-8")

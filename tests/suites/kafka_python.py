@@ -23,8 +23,8 @@ from tests.support.broker import BrokerProcess  # noqa: E402
 VERSION = "3.0.12"
 FAILS = {
     "test_create_describe_delete_acls": "ACLs",
-    "test_ssl_handshake": "starts a Kafka of its own, with certificates",
-    "test_legacy_kafka_client_ssl": "starts a Kafka of its own, with certificates",
+    "test_ssl_handshake": "starts a Kafka itself, with certificates",
+    "test_legacy_kafka_client_ssl": "starts a Kafka itself, with certificates",
 }
 SETTINGS = {
     "node.id": "0",  # test_create_partitions assigns to it

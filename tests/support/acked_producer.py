@@ -1,4 +1,4 @@
-"""A producer in a process of its own that outlives the broker and writes down what was acknowledged.
+"""A producer in a separate process that outlives the broker and writes down what was acknowledged.
 
     python -m tests.support.acked_producer BOOTSTRAP TOPIC PARTITIONS LOG_FILE CODEC
 

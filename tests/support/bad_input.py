@@ -24,7 +24,7 @@ except ImportError:  # Windows
 at_any_pace = settings(
     deadline=None,
     max_examples=30,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink a storm takes minutes and tells little
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink a storm takes minutes and explains little
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 

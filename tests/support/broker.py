@@ -1,4 +1,4 @@
-"""A broker in a process of its own, as a user starts it: ready line, kill -9, the same port again, memory."""
+"""A broker in a separate process, as a user starts it: ready line, kill -9, the same port again, memory."""
 
 import os
 import re
@@ -127,7 +127,7 @@ class BrokerProcess:
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
-        """End it with SIGKILL and wait until it is gone."""
+        """End it with SIGKILL and wait until it has ended."""
         self._end(signal.SIGKILL, 10)
 
     def stop(self, seconds: float = 20.0) -> int:

@@ -105,7 +105,7 @@ def compile_into(folder: Path, name: str, sources: Path) -> None:
 def built(name: str, sources: Path) -> Path:
     """The folder that holds the dotted package `name`, compiled from all .pyx of `sources`.
 
-    Compiles in a process of its own if need be; of several processes that ask at once one compiles, the others wait.
+    Compiles in a separate process if need be; of several processes that ask at once one compiles, the others wait.
     Raises: CannotCompile; RuntimeError with the compiler's output when a source is wrong.
     """
     kept = ROOT / "build" / name

@@ -161,11 +161,11 @@ class Prober:
             time.sleep(1)
 
     def record(self, resource: str) -> dict[str, dict[str, Any]]:
-        """Every config of a resource with the answers to all its values."""
+        """Every config of a resource with the responses to all its values."""
         return {name: self.outcomes(resource, name, values) for name, values in self._cases(resource)}
 
     def outcomes(self, resource: str, name: str, values: Iterable[str]) -> dict[str, Any]:
-        """The answers to these values: the value shown (null if none, or hidden), or code and text of the refusal.
+        """The responses to these values: the value shown (null if none, or hidden), or code and text of the refusal.
 
         ``entry``: flags of the config where it is shown. ``raw``: values that the first synonym shows otherwise.
         """
@@ -218,7 +218,7 @@ class Prober:
         return {"shown": entry["Value"]}, entry
 
     def _shown(self, kind: int, of: str, name: str) -> dict[str, Any] | None:
-        """The entry once the resource has a value of its own, and the broker has had time to take it in force."""
+        """The entry once the resource has its own value, and the broker has had time to take it in force."""
         found: dict[str, Any] | None = self._wait(
             lambda: self._own(kind, of, name), 0.05 if name in self._hidden else 1
         )
@@ -309,7 +309,7 @@ def write(recording: Recording) -> str:
 
 
 def read(path: Path = RECORDING) -> Recording:
-    """A broker's answers."""
+    """A broker's responses."""
     recording = json.loads(path.read_text(encoding="utf-8"))
     texts = recording.pop("texts")
 

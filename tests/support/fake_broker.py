@@ -1,4 +1,4 @@
-"""A scripted broker for tests of clients: real sockets, our own codec, answers as the test says."""
+"""A scripted broker for tests of clients: real sockets, our own codec, responses as the test says."""
 
 import contextlib
 import socket
@@ -16,7 +16,7 @@ METADATA, API_VERSIONS = 3, 18
 
 
 class FakeBroker:
-    """Answers each request by a function of (version, body): a body, raw bytes of a whole response, or None to
+    """Responds to each request by a function of (version, body): a body, raw bytes of a whole response, or None to
     close."""
 
     def __init__(self) -> None:

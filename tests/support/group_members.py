@@ -1,4 +1,4 @@
-"""Members of a group in a process of their own that outlive the broker and write down what was acknowledged.
+"""Members of a group in a separate process that outlive the broker and write down what was acknowledged.
 
     python -m tests.support.group_members BOOTSTRAP TOPIC GROUP LOG_FILE
 
@@ -111,7 +111,7 @@ class Member:
                 self.on_error(one.error)
 
     def run(self, stop: threading.Event, seconds: float = float("inf")) -> None:
-        """Read and commit until told to stop, or so long."""
+        """Read and commit until asked to stop, or so long."""
         end = time.monotonic() + seconds
         due = time.monotonic() + COMMIT_EVERY_S
         try:

@@ -1,4 +1,4 @@
-"""A group coordinator on a virtual clock over logs in memory, and members that remember how they were answered."""
+"""A group coordinator on a virtual clock over logs in memory, and members that remember their responses."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class MemoryTopic:
         return sum(log.log_end_offset for log in self.logs if log is not None)
 
 
-class Answers(list):  # type: ignore[type-arg]
-    """Answers of one request: none while it waits, one for ever after."""
+class Responses(list):  # type: ignore[type-arg]
+    """Responses to one request: none while it waits, one for ever after."""
 
     @property
     def one(self) -> Any:
@@ -93,8 +93,8 @@ class Groups:
         rebalance_ms: int = REBALANCE_MS,
         known: bool = False,
         skip: bool = False,
-    ) -> Answers:
-        responses = Answers()
+    ) -> Responses:
+        responses = Responses()
         rows = RANGE if protocols is None else protocols
         request = JoinRequest(
             group, member_id, instance, "client", "/host", rebalance_ms, session_ms, kind, rows, known, skip
@@ -113,8 +113,8 @@ class Groups:
         instance: str | None = None,
         kind: str | None = None,
         name: str | None = None,
-    ) -> Answers:
-        responses = Answers()
+    ) -> Responses:
+        responses = Responses()
         request = SyncRequest(group, generation, member_id, instance, kind, name, assignments or {})
         self.coordinator.sync(request, responses.append)
         self.coordinator.advance()

@@ -1,7 +1,7 @@
 """The hostile frames: name, bytes and what must come of each. All of it is what Apache Kafka does too.
 
-A fate is `closed` (the connection ends), `waits` (more bytes may come, the connection stays), `answered`, or `any` (the
-broker may answer or close: only its health counts).
+A fate is `closed` (the connection ends), `waits` (more bytes may come, the connection stays), `response`, or `any` (the
+broker may respond or close: only its health counts).
 """
 
 import struct
@@ -60,7 +60,7 @@ def headers() -> list[Frame]:
         Frame("API key 32767", framed(header(32767, 0)), "closed"),
         Frame("client id past the frame", framed(struct.pack(">hhih", 18, 0, 1, 32767) + b"x"), "closed"),
         Frame("client id of length -2", framed(struct.pack(">hhih", 18, 0, 1, -2)), "any"),
-        Frame("client id of 30 KB", framed(header(18, 0, 1, "x" * 30000)), "answered"),
+        Frame("client id of 30 KB", framed(header(18, 0, 1, "x" * 30000)), "response"),
         Frame("header ends after the key", framed(struct.pack(">h", 18)), "closed"),
         Frame("header without client id", framed(struct.pack(">hhi", 3, 1, 1)), "closed"),
         Frame(
@@ -95,7 +95,7 @@ def versions(ranges: dict[int, tuple[int, int]]) -> list[Frame]:
     for key, (_, high) in sorted(ranges.items()):
         for version in (-1, high + 1, 32767):
             request = header(key, version, flexible=True) + bytes(8)
-            fate = "answered" if key == wire.API_VERSIONS else "closed"
+            fate = "response" if key == wire.API_VERSIONS else "closed"
             found.append(Frame(f"key {key} version {version}", framed(request), fate))
     return found
 
@@ -116,20 +116,20 @@ def transactions() -> list[Frame]:
             framed(header(24, 0) + who + i32(1) + text("x") + i32(BILLIONS)),
             "closed",
         ),
-        Frame("AddPartitionsToTxn: no topics, unknown id", framed(header(24, 0) + who + i32(0)), "answered"),
+        Frame("AddPartitionsToTxn: no topics, unknown id", framed(header(24, 0) + who + i32(0)), "response"),
         Frame("AddPartitionsToTxn: 2^31-1 transactions", framed(header(24, 5, flexible=True) + billions), "closed"),
-        Frame("AddOffsetsToTxn: unknown id", framed(header(25, 0) + who + text("")), "answered"),
-        Frame("EndTxn: unknown id", framed(header(26, 0) + who + b"\x01"), "answered"),
+        Frame("AddOffsetsToTxn: unknown id", framed(header(25, 0) + who + text("")), "response"),
+        Frame("EndTxn: unknown id", framed(header(26, 0) + who + b"\x01"), "response"),
         Frame("EndTxn: ends early", framed(header(26, 0) + who), "closed"),
         Frame("EndTxn: name of 32 KiB", framed(header(26, 5, flexible=True) + longest + bytes(12)), "any"),
         Frame("WriteTxnMarkers: 2^31-1 markers", framed(header(27, 1, flexible=True) + billions), "closed"),
-        Frame("WriteTxnMarkers: none", framed(header(27, 1, flexible=True) + b"\x01\x00"), "answered"),
+        Frame("WriteTxnMarkers: none", framed(header(27, 1, flexible=True) + b"\x01\x00"), "response"),
         Frame("DescribeTransactions: 2^31-1 names", framed(header(65, 0, flexible=True) + billions), "closed"),
         Frame("ListTransactions: 2^31-1 states", framed(header(66, 0, flexible=True) + billions), "closed"),
         Frame(
             "ListTransactions: a pattern that backtracks",
             framed(header(66, 2, flexible=True) + b"\x01\x01" + struct.pack(">q", -1) + b"\x07(a*)*b" + b"\x00"),
-            "answered",
+            "response",
         ),
         Frame(
             "InitProducerId: name of 32 KiB",
@@ -200,7 +200,7 @@ def bodies(topic: str) -> list[Frame]:
         Frame(
             "DescribeConfigs: a name of NUL and newline",
             framed(header(32, 1) + i32(1) + b"\x02" + text("\0\n../../etc") + i32(-1) + b"\0"),
-            "answered",
+            "response",
         ),
         Frame("CreatePartitions: 2^31-1 topics", framed(header(37, 0) + i32(BILLIONS)), "closed"),
         Frame(
@@ -216,7 +216,7 @@ def bodies(topic: str) -> list[Frame]:
 
 @dataclass(frozen=True)
 class BadBatch:
-    """Records of one Produce and the error codes that may answer them; unless it is 0 nothing may be appended."""
+    """Records of one Produce and the error codes it may get; unless it is 0 nothing may be appended."""
 
     name: str
     records: bytes | None
@@ -230,7 +230,7 @@ CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TXN_STATE_CODES, UNSUPPORTED_COMPRES
     76,
     87,
 )
-# Kafka answers -1 where its validation runs into an exception of its own; the exact codes of the rest are in the
+# Kafka responds with -1 where its validation throws an unexpected exception; the exact codes of the rest are in the
 # comparison suites. Here any refusal will do.
 REFUSED = (-1, CORRUPT_MESSAGE, INVALID_RECORD)
 OLD_FORMAT = (*REFUSED, 35, 43)
@@ -261,8 +261,8 @@ def bad_batches() -> list[BadBatch]:
         BadBatch("last offset delta too large", wire.batch([b"a"], last_offset_delta=9), REFUSED),
         BadBatch("codec 7", wire.batch(attributes=7), (*REFUSED, UNSUPPORTED_COMPRESSION_TYPE)),
         BadBatch("control bit", wire.batch(attributes=0x20), REFUSED),
-        BadBatch("gzip that is none", wire.batch(attributes=1), REFUSED),
-        BadBatch("zstd that is none", wire.batch(attributes=4), REFUSED),
+        BadBatch("gzip of other bytes", wire.batch(attributes=1), REFUSED),
+        BadBatch("zstd of other bytes", wire.batch(attributes=4), REFUSED),
         BadBatch(
             "two billion headers",
             wire.batch([b"a"], records=wire.record(0, b"a", header_count=BILLIONS)),

@@ -28,7 +28,7 @@ class Notes:
         with self.path.open(encoding="utf-8") as file:
             file.seek(self._at)
             data = self._rest + file.read()
-            self._at = file.tell()
+            self._at = file.tell()  # words: ok, Python's name
         *lines, self._rest = data.split("\n")
         for line in lines:
             kind, _, numbers = line.partition(" ")

@@ -60,7 +60,7 @@ def stand_in_for_msvcrt() -> types.ModuleType:
 
 
 def take_away() -> None:
-    """From here on it looks like Windows to whoever imports."""
+    """From here on it looks like Windows to every import."""
     others = subprocess.run([sys.executable, "-c", LIST], check=True, capture_output=True, text=True).stdout.split()
     for name in others:
         if not name.startswith(("kbroker", "tests", "__")):

@@ -1,6 +1,6 @@
 """KBROKER_TEST_POLLER=selectors: every broker of the suite runs on the loop that Windows has.
 
-Processes that the suite starts with `kbroker serve` are told by their environment, brokers in a test's own process by
+Processes that the suite starts with `kbroker serve` get it by their environment, brokers in a test's own process by
 the default of their setting; a broker that names a poller keeps it. As a plugin (`-p tests.support.poller`) it does the
 same in a run of pytest that a test starts.
 """

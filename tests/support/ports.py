@@ -1,4 +1,4 @@
-"""Ports for servers of others, which cannot be told to choose one themselves."""
+"""Ports for servers of others, which cannot choose one themselves."""
 
 import os
 import socket

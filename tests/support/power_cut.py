@@ -1,4 +1,4 @@
-"""A disk of its own in a file, and what is on it when the power goes: a copy of that file, mounted."""
+"""A separate disk in a file, and what is on it when the power goes: a copy of that file, mounted."""
 
 import contextlib
 import os
@@ -18,14 +18,14 @@ SMALLEST_MIB = {"ext4": 48, "xfs": 320, "btrfs": 128}
 
 
 class Disk:
-    """A mounted file system of its own.
+    """A separate mounted file system.
 
     Args: ``place`` an existing folder for it; ``kind`` of file system.
     """
 
     def __init__(self, place: Path, kind: str = "ext4") -> None:
         if not sys.platform.startswith("linux") or os.geteuid() != 0:
-            pytest.skip("needs root on Linux to mount a disk of its own")
+            pytest.skip("needs root on Linux to mount a separate disk")
         need.program("mount", "umount", MAKE[kind][0])
         self._place = place
         self._image = place / "disk.img"

@@ -55,7 +55,7 @@ def assert_closed(client: socket.socket) -> None:
 
 
 class Rig:
-    """A server with one network thread, a queue of 50 and requests up to 100 bytes, unless told otherwise."""
+    """A server with one network thread, a queue of 50 and requests up to 100 bytes, unless set otherwise."""
 
     def __init__(
         self, backend: object, clock: BaseClock | None = None, pool: MemoryPool | None = None, **options: object

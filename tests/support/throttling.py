@@ -23,7 +23,7 @@ SETTINGS = {
 
 
 def pass_by(broker: VirtualBroker) -> None:
-    """Return when the network thread has been around: whoever may be read has been."""
+    """Return when the network thread has been around: every channel that may be read has been."""
     for _ in range(2):
         assert wire.responses(broker.bootstrap_servers, within=10)
 

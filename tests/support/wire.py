@@ -40,7 +40,7 @@ _CRC = _crc_table()
 
 
 def crc32c(data: bytes) -> int:
-    """Castagnoli's CRC by table: slow, and nobody else's code."""
+    """Castagnoli's CRC by table: slow, and independent code."""
     value = 0xFFFFFFFF
     for byte in data:
         value = _CRC[(value ^ byte) & 0xFF] ^ (value >> 8)
@@ -353,7 +353,7 @@ def ranges(bootstrap: str) -> dict[int, tuple[int, int]]:
 
 
 def responses(bootstrap: str, within: float = 1.0) -> bool:
-    """True if ApiVersions is answered without error on a new connection in time."""
+    """True if ApiVersions gets a response without error on a new connection in time."""
     try:
         with Connection(bootstrap, timeout=within) as connection:
             response = connection.ask(header(API_VERSIONS, 0, 77))

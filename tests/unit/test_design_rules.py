@@ -39,7 +39,7 @@ CLOCK_READS = re.compile(
     r"|\btime\.(?:time|monotonic|perf_counter|process_time|thread_time)(?:_ns)?\b"
     r"|from time import|datetime\.(?:now|utcnow|today)\b|\bPyTime_"
 )
-# The clock itself, and the waits of the standard library that need a clock of its own.
+# The clock itself, and the waits of the standard library that need their own clock.
 CLOCK_READERS = {"src/_core/clock", "src/_core/sync"}
 # Programs beside a broker: the client takes its clock as an argument too, and its default is Python's.
 OUTSIDE_A_BROKER = {"client", "cli"}
@@ -196,7 +196,7 @@ def extension_types() -> set[str]:
 
 
 def test_no_cast_to_a_python_class_without_the_gil() -> None:
-    """`(<Partition>pointer).f()` without the GIL compiles to a borrowed call on an object nobody holds."""
+    """`(<Partition>pointer).f()` without the GIL compiles to a borrowed call on an object without a reference."""
     cast = re.compile(r"<\s*(" + "|".join(sorted(map(re.escape, extension_types()))) + r")\s*\??>")
     wrong = []
     for path in sources(".pyx", ".pxd"):

@@ -15,7 +15,7 @@ from kbroker.server.kafka_apis import KafkaApis, LateFunction
 
 
 def printed(program: str) -> str:
-    """What a program prints, in an interpreter of its own."""
+    """What a program prints, in a new interpreter."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     return done.stdout.strip()
 
@@ -35,7 +35,7 @@ def test_every_handler_can_be_imported(function: LateFunction) -> None:
 
 
 def test_every_api_but_the_native_ones_has_a_handler() -> None:
-    """Only Produce and Fetch are answered by the native handlers alone."""
+    """Only Produce and Fetch are served by the native handlers alone."""
     without = [key for key, entry in KafkaApis().entries.items() if entry.handle is None or entry.failure is None]
     assert without == [0, 1]
 
@@ -81,7 +81,7 @@ def test_a_late_function_is_imported_once_and_passes_arguments_on() -> None:
 
 
 def test_logging_is_loaded_for_a_warning() -> None:
-    """Below a warning nothing can be seen, since nobody has configured logging; a warning goes to stderr as always."""
+    """Below a warning nothing can be seen, since logging is not configured; a warning goes to stderr as always."""
     program = (
         "import sys\nfrom kbroker.common.loggers import get_logger\nlogger = get_logger('kbroker.x')\n"
         "logger.info('one')\nlogger.debug('two', 2)\nbefore = 'logging' in sys.modules\n"

@@ -97,7 +97,7 @@ def test_goals_are_judged_by_the_rounds_ratios() -> None:
 def test_lateness_is_not_judged_on_a_busy_machine(
     late_ms: float, other_cpus: float, stolen_cpus: float, verdict: str
 ) -> None:
-    """A late expiry counts against the design only if nobody else had the CPUs, in the machine or on its host."""
+    """A late expiry counts against the design only if no other process had the CPUs, in the machine or on its host."""
     rows = results.goal_rows(goal_document(results.GOAL_RATE, late_ms, other_cpus, stolen_cpus))
     assert [row[-1] for row in rows if "late" in row[0]] == [verdict]
 

@@ -170,7 +170,7 @@ const steps = {
   configs,
   delete: async () => {
     await withAdmin((a) => a.deleteTopics({ topics: [names[1]] }));
-    await until("the topic is gone", async () => !(await listed()).includes(names[1]));
+    await until("the topic is deleted", async () => !(await listed()).includes(names[1]));
     return { left: [] };
   },
 };

@@ -149,8 +149,8 @@ def scram_users(talk: Talk) -> None:
         talk.also("DescribeUserScramCredentials", 0, {"Users": [{"Name": name} for name in names]}, note)
 
     def is_there() -> bool:
-        answer = talk.quietly("DescribeUserScramCredentials", 0, {"Users": [{"Name": user}]})
-        return bool(answer["Results"][0]["ErrorCode"] == 0)
+        response = talk.quietly("DescribeUserScramCredentials", 0, {"Users": [{"Name": user}]})
+        return bool(response["Results"][0]["ErrorCode"] == 0)
 
     made("made", good)
     talk.until("the user", is_there)
@@ -175,7 +175,7 @@ def quorum(talk: Talk) -> None:
 
 @situation("UpdateFeatures", "0-2")
 def features(talk: Talk) -> None:
-    """One that nobody has; none."""
+    """A feature that no broker has; none."""
     updates = [{"Feature": "no.such.feature", "MaxVersionLevel": 1}]
     for note, rows in (("unknown", updates), ("none", [])):
         talk.ask({"timeoutMs": 5000, "FeatureUpdates": rows}, note)

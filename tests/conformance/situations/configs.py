@@ -37,8 +37,8 @@ def change(kind: int, name: str, *rows: tuple[str, int, str | None], only_valida
 
 def await_value(talk: Talk, kind: int, name: str, key: str, value: str) -> None:
     def is_there() -> bool:
-        answer = talk.quietly("DescribeConfigs", 4, describe((kind, name, [key])))
-        return [row["Value"] for row in answer["Results"][0]["Configs"]] == [value]
+        response = talk.quietly("DescribeConfigs", 4, describe((kind, name, [key])))
+        return [row["Value"] for row in response["Results"][0]["Configs"]] == [value]
 
     talk.until(f"{key}={value}", is_there)
 
@@ -120,7 +120,7 @@ def of_loggers(talk: Talk) -> None:
 
 @situation("AlterConfigs", REPLACE)
 def replaced(talk: Talk) -> None:
-    """What is not named is gone; checked first; then all."""
+    """What is not named is deleted; checked first; then all."""
     name = talk.topic(retention_ms="1000", segment_bytes="2000000").name
     talk.ask(replace(TOPIC, name, {"max.message.bytes": "5000"}, only_validate=True), "validated")
     talk.ask(replace(TOPIC, name, {"max.message.bytes": "5000"}), "done")
@@ -133,7 +133,7 @@ def replaced(talk: Talk) -> None:
 
 @situation("AlterConfigs", REPLACE)
 def bad_replacements(talk: Talk) -> None:
-    """Topics, keys, values, types, brokers. (Kafka never answers a resource named twice.)"""
+    """Topics, keys, values, types, brokers. (Kafka never responds if a resource is named twice.)"""
     name = talk.topic().name
     for other in (talk.name("absent"), "with space", ""):
         talk.ask(replace(TOPIC, other, {RETENTION: "1"}), f"topic {talk.names.text(other)}")
@@ -260,7 +260,7 @@ def dynamic_setting_of_a_broker(talk: Talk) -> None:
 
 @situation("IncrementalAlterConfigs", CHANGE)
 def setting_of_a_group(talk: Talk) -> None:
-    """A value, one that cannot be, a key that is none, no name."""
+    """A value, one that cannot be, an unknown key, no name."""
     name, key = group(talk), "consumer.session.timeout.ms"
     talk.ask(change(GROUP, name, (key, SET, "50000")), "set")
     await_value(talk, GROUP, name, key, "50000")

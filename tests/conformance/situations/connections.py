@@ -35,7 +35,7 @@ def range_of(talk: Talk, name: str) -> None:
 
 @situation("ApiVersions", over=("5", "6", "99", "32767", "-1"))
 def version_of_api_versions(talk: Talk, version: str) -> None:
-    """One that is not there is answered in version 0, with the range."""
+    """A version that is not there gets a response in version 0, with the range."""
     body = b"\x02a\x021\0"
     frame = header(18, int(version), 7, flexible=True) + body
     talk.send_bytes(frame, f"version {version}", read_as=("ApiVersions", 0))
@@ -150,13 +150,13 @@ def odd_tagged_fields(talk: Talk, what: str) -> None:
 
 @situation("Framing")
 def several_at_once(talk: Talk) -> None:
-    """They are answered in order: a fetch that waits holds back what is behind it."""
+    """Responses come in order: a fetch that waits delays what is behind it."""
     topic = talk.topic()
     slow = talk.begin("Fetch", 12, fetch((topic, 0, 0), MaxWaitMs=400, MinBytes=1))
     rest = [talk.begin("Metadata", 4, {"Topics": []}, str(number)) for number in range(3)]
     last = talk.begin("Produce", 7, produce((topic, 0, batch("a", time_ms=talk.at()))))
     slow.end()
-    talk.observe("was held back", slow.waited_s > 0.3)
+    talk.observe("was held back", slow.waited_s > 0.3)  # words: ok, the name in the recording
     for waiting in (*rest, last):
         waiting.end()
 

@@ -155,7 +155,7 @@ def is_woken(talk: Talk) -> None:
 
 @situation("Fetch", "4,9,12,13,18")
 def error_does_not_wait(talk: Talk) -> None:
-    """One partition in error answers for all."""
+    """One partition in error completes the whole request."""
     topic = talk.topic()
     waiting = talk.begin("Fetch", talk.version, fetch((topic, 0, 0), (topic, 3, 0), MaxWaitMs=15_000, MinBytes=1))
     waiting.end()

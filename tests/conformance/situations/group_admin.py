@@ -62,7 +62,7 @@ def listed(talk: Talk) -> None:
 
 @situation("ListGroups", "4-5")
 def listed_by_state(talk: Talk) -> None:
-    """In either case, several, and states that are none."""
+    """In either case, several, and unknown states."""
     stable, empty = group(talk), talk.name("empty")
     lone_member(talk, stable)
     talk.quietly("OffsetCommit", 2, commit(empty, talk.topic()))
@@ -72,7 +72,7 @@ def listed_by_state(talk: Talk) -> None:
 
 @situation("ListGroups", "5")
 def listed_by_type(talk: Talk) -> None:
-    """In either case, several, and types that are none."""
+    """In either case, several, and unknown types."""
     lone_member(talk, group(talk))
     for wanted in (["classic"], ["Classic"], ["consumer"], ["nonsense"], ["classic", "consumer"]):
         talk.ask({"TypesFilter": wanted}, ", ".join(wanted), only={"Groups": talk.is_own("GroupId")})

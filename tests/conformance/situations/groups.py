@@ -22,10 +22,10 @@ REBALANCE_IN_PROGRESS = 27
 
 def joined(talk: Talk, name: str, *, on: str = "main", **how: Any) -> Body:
     """Join, and again with the member id that the first response has given."""
-    answer = talk.ask(join(name, **how), f"{on} joins", on=on)
-    if answer["ErrorCode"] == MEMBER_ID_REQUIRED:
-        answer = talk.ask(join(name, answer["MemberId"], **how), f"{on} joins with its id", on=on)
-    return answer
+    response = talk.ask(join(name, **how), f"{on} joins", on=on)
+    if response["ErrorCode"] == MEMBER_ID_REQUIRED:
+        response = talk.ask(join(name, response["MemberId"], **how), f"{on} joins with its id", on=on)
+    return response
 
 
 @situation("JoinGroup", JOIN)
@@ -42,7 +42,7 @@ def life_of_a_member(talk: Talk) -> None:
 
 @situation("JoinGroup", JOIN)
 def rebalance(talk: Talk) -> None:
-    """A second member comes: the first is told, joins again; the leader alone sees both; each gets its part."""
+    """A second member comes: the first is notified, joins again; the leader alone sees both; each gets its part."""
     name = group(talk)
     one = joined(talk, name, on="one")
     talk.quietly("SyncGroup", 1, sync(name, one["GenerationId"], one["MemberId"], {one["MemberId"]: b"all"}), on="one")
@@ -107,7 +107,7 @@ def joins_again(talk: Talk) -> None:
 
 @situation("JoinGroup", JOIN)
 def choice_of_protocol(talk: Talk) -> None:
-    """The first that all have. (Kafka never answers some metadata that is no subscription.)"""
+    """The first that all have. (Kafka never responds to some metadata that is not a subscription.)"""
     joined(talk, group(talk), protocols=[{"Name": name, "Metadata": b"m"} for name in ("sticky", "range")])
 
 
@@ -186,7 +186,7 @@ def bad_heartbeats(talk: Talk) -> None:
 
 @situation("Heartbeat", "3-4")
 def static_heartbeats(talk: Talk) -> None:
-    """The right instance, another's member id, an instance nobody has."""
+    """The right instance, another's member id, an unknown instance."""
     name = group(talk)
     member = lone_member(talk, name, instance="i")
     rows = (("right", member.id, "i"), ("fenced", "other", "i"), ("no such instance", member.id, "j"))
@@ -196,7 +196,7 @@ def static_heartbeats(talk: Talk) -> None:
 
 @situation("Heartbeat", "0-4")
 def session_ends(talk: Talk) -> None:
-    """A silent member is gone after six seconds."""
+    """A silent member is removed after six seconds."""
     name = group(talk)
     member = lone_member(talk, name, SessionTimeoutMs=6000)
     time.sleep(7)

@@ -113,7 +113,7 @@ def leader_epochs(talk: Talk) -> None:
 
 @situation("ListOffsets", "1,5,11")
 def replicas(talk: Talk) -> None:
-    """-2 is the consumer for debugging; nobody is 7."""
+    """-2 is the consumer for debugging; no broker has id 7."""
     body = list_offsets(talk.topic(), LATEST)
     for replica in (-2, 7):
         talk.ask({**body, "ReplicaId": replica}, f"{replica}")

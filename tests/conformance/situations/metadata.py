@@ -85,8 +85,8 @@ def name_too_much_alike(talk: Talk) -> None:
 def internal_topic(talk: Talk) -> None:
     """Its mark, and how many partitions it has."""
     body = named("__consumer_offsets", may_create=True)
-    answer = talk.ask(body, only={"Partitions": lambda row: row["PartitionIndex"] == 0})
-    talk.observe("partitions", [len(row["Partitions"]) for row in answer.get("Topics", [])])
+    response = talk.ask(body, only={"Partitions": lambda row: row["PartitionIndex"] == 0})
+    talk.observe("partitions", [len(row["Partitions"]) for row in response.get("Topics", [])])
 
 
 @situation("Metadata", "9,12,13")

@@ -44,7 +44,7 @@ def by_a_member(talk: Talk) -> None:
 
 @situation("OffsetCommit", "7-10")
 def by_a_static_member(talk: Talk) -> None:
-    """Its instance, another's member id, an instance nobody has."""
+    """Its instance, another's member id, an unknown instance."""
     name, topic = group(talk), talk.topic()
     member = lone_member(talk, name, instance="i")
     for note, id, instance in (
@@ -192,8 +192,8 @@ def deleted_topic(talk: Talk) -> None:
     talk.gone(topic.name)
 
     def offset() -> int:
-        answer = talk.quietly("OffsetFetch", 5, committed(5, name, [(topic, [0])]))
-        return int(answer["Topics"][0]["Partitions"][0]["CommittedOffset"])
+        response = talk.quietly("OffsetFetch", 5, committed(5, name, [(topic, [0])]))
+        return int(response["Topics"][0]["Partitions"][0]["CommittedOffset"])
 
     talk.until("the end of its offsets", lambda: offset() == -1)
     talk.ask(committed(talk.version, name, [(topic, [0])]))
@@ -243,8 +243,8 @@ def stable_offsets(talk: Talk) -> None:
     talk.quietly("EndTxn", 3, {**mine.who, "Committed": True})
 
     def offset() -> int:
-        answer = talk.quietly("OffsetFetch", 7, committed(7, name, rows))
-        return int(answer["Topics"][0]["Partitions"][0]["CommittedOffset"])
+        response = talk.quietly("OffsetFetch", 7, committed(7, name, rows))
+        return int(response["Topics"][0]["Partitions"][0]["CommittedOffset"])
 
     talk.until("the commit", lambda: offset() == 9)
     talk.ask(committed(talk.version, name, rows, stable=True), "afterwards")

@@ -112,7 +112,7 @@ def without_acks(talk: Talk) -> None:
 
 @situation("Produce", ALL)
 def without_acks_to_nowhere(talk: Talk) -> None:
-    """Acks 0 and an error: the connection tells."""
+    """Acks 0 and an error: the connection is closed."""
     talk.expect_silence(produce((talk.topic(), 9, batch("a", time_ms=talk.at())), acks=0), seconds=1.5)
 
 
@@ -156,7 +156,7 @@ def larger_than_a_segment(talk: Talk) -> None:
 
 @situation("Produce", ALL, over=("no bytes", "two batches", "no records"))
 def not_one_batch(talk: Talk, what: str) -> None:
-    """Each partition has one batch with a record. (Kafka never answers null records.)"""
+    """Each partition has one batch with a record. (Kafka never responds to null records.)"""
     one = batch("a", time_ms=talk.at())
     empty = batch(time_ms=talk.at(), last_offset_delta=0)
     talk.ask(produce((talk.topic(), 0, {"no bytes": b"", "two batches": one * 2, "no records": empty}[what])))

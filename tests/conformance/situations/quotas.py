@@ -118,7 +118,7 @@ BAD_RATES = (
 
 @situation("AlterClientQuotas", VERSIONS)
 def odd_rates(talk: Talk) -> None:
-    """Zero, below, fractions, without end; keys that are none."""
+    """Zero, below, fractions, without end; unknown keys."""
     user = entity(user=talk.name("u"))
     for key, rate in BAD_RATES:
         talk.ask(alter(user, (key, rate), only_validate=True), f"{key}={rate}")
@@ -163,7 +163,7 @@ def good_beside_bad(talk: Talk) -> None:
 
 @situation("DescribeClientQuotas", VERSIONS)
 def odd_questions(talk: Talk) -> None:
-    """Types and matches that are none, or do not go together."""
+    """Unknown types and matches, or ones that do not go together."""
     rows: dict[str, list[Match]] = {
         "unknown type": [("group", EXACT, "g")],
         "empty type": [("", EXACT, "a")],
@@ -194,9 +194,9 @@ def limited(talk: Talk, key: str, rate: float) -> None:
     await_count(talk, 1, ("client-id", EXACT, client))
 
 
-def delayed(talk: Talk, note: str, answer: dict[str, Any], least_ms: int, most_ms: int) -> None:
+def delayed(talk: Talk, note: str, response: dict[str, Any], least_ms: int, most_ms: int) -> None:
     """Record whether the response names a delay between two bounds, and what it names if it does not."""
-    found_ms = answer.get("ThrottleTimeMs", -1)
+    found_ms = response.get("ThrottleTimeMs", -1)
     talk.observe(f"delay, {note}", True if least_ms <= found_ms <= most_ms else found_ms)
 
 
@@ -243,6 +243,6 @@ def requests_are_delayed(talk: Talk) -> None:
     limited(talk, REQUESTS, 0.0001)
     talk.also("Metadata", 4, {"Topics": []})
     only = {"ApiKeys": lambda row: row["ApiKey"] == 18}
-    answer = talk.ask({"ClientSoftwareName": "a", "ClientSoftwareVersion": "1"}, on="second", only=only)
+    response = talk.ask({"ClientSoftwareName": "a", "ClientSoftwareVersion": "1"}, on="second", only=only)
     if talk.version >= 1:
-        delayed(talk, "one window", answer, 1, 1000)
+        delayed(talk, "one window", response, 1, 1000)

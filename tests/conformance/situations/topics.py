@@ -126,7 +126,7 @@ def named_twice(talk: Talk) -> None:
     talk.ask(create({**new(other), "Configs": rows}), "config")
 
 
-# Kafka itself answers either way in so short a time.
+# Kafka itself responds either way in so short a time.
 RACE = (
     *("ErrorCode", "ErrorMessage", "NumPartitions", "ReplicationFactor", "Configs", "TopicId"),
     "TopicConfigErrorCode",

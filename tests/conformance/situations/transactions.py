@@ -20,7 +20,7 @@ from tests.conformance.run import TRANSACTIONS, situation
 from tests.conformance.talk import Talk
 
 ALL = "0-5"
-STRANGE = 100_000  # added to a producer id, it is nobody's
+STRANGE = 100_000  # added to a producer id, it is an unknown one
 
 
 @situation("InitProducerId", ALL)
@@ -93,7 +93,7 @@ def open_transaction_is_fenced(talk: Talk) -> None:
 
 @situation("AddPartitionsToTxn", "0-3", needs=TRANSACTIONS)
 def partitions_added(talk: Talk) -> None:
-    """Added, again, beside unknown ones; by producers that are none."""
+    """Added, again, beside unknown ones; by unknown producers."""
     topic = talk.topic(partitions=2)
     mine = producer(talk, talk.name("tx"))
     rows: list[tuple[str, Body, Any, list[int]]] = [
@@ -103,7 +103,7 @@ def partitions_added(talk: Talk) -> None:
         ("unknown topic", {}, talk.name("absent"), [0]),
         ("epoch to come", {"ProducerEpoch": mine.epoch + 1}, topic, [0]),
         ("somebody else's id", {"ProducerId": mine.id + STRANGE}, topic, [0]),
-        ("unknown name", {"TransactionalId": talk.name("nobody")}, topic, [0]),
+        ("unknown name", {"TransactionalId": talk.name("nobody")}, topic, [0]),  # words: ok, a recorded name
         ("no name", {"TransactionalId": ""}, topic, [0]),
     ]
     for note, fields, where, partitions in rows:
@@ -115,15 +115,15 @@ def partitions_verified(talk: Talk) -> None:
     """As brokers ask: verify what is not there, add, verify; of an unknown name."""
     topic = talk.topic(partitions=2)
     mine = producer(talk, talk.name("tx"))
-    nobody = {**mine.who, "TransactionalId": talk.name("nobody")}
+    stranger = {**mine.who, "TransactionalId": talk.name("nobody")}  # words: ok, a recorded name
     rows = (("not there", mine.who, [0], True), ("add", mine.who, [0], False), ("verify", mine.who, [0, 1], True))
-    for note, who, partitions, only_verify in (*rows, ("unknown name", nobody, [0], True)):
+    for note, who, partitions, only_verify in (*rows, ("unknown name", stranger, [0], True)):
         talk.ask(add_partitions(talk.version, who, topic, *partitions, only_verify=only_verify), note)
 
 
 @situation("AddOffsetsToTxn", "0-4", needs=TRANSACTIONS)
 def groups_added(talk: Talk) -> None:
-    """Added, again; by producers that are none."""
+    """Added, again; by unknown producers."""
     name = group(talk)
     mine = producer(talk, talk.name("tx"))
     rows: list[tuple[str, Body]] = [
@@ -131,7 +131,7 @@ def groups_added(talk: Talk) -> None:
         ("again", {}),
         ("epoch to come", {"ProducerEpoch": mine.epoch + 1}),
         ("somebody else's id", {"ProducerId": mine.id + STRANGE}),
-        ("unknown name", {"TransactionalId": talk.name("nobody")}),
+        ("unknown name", {"TransactionalId": talk.name("nobody")}),  # words: ok, a recorded name
         ("no name", {"TransactionalId": ""}),
     ]
     for note, fields in rows:
@@ -182,12 +182,12 @@ def ends(talk: Talk, how: str) -> None:
 
 @situation("EndTxn", ALL, needs=TRANSACTIONS)
 def bad_ends(talk: Talk) -> None:
-    """By producers that are none; of nothing."""
+    """By unknown producers; of nothing."""
     mine = producer(talk, talk.name("tx"))
     rows: list[tuple[str, Body]] = [
         ("epoch to come", {"ProducerEpoch": mine.epoch + 5}),
         ("somebody else's id", {"ProducerId": mine.id + STRANGE}),
-        ("unknown name", {"TransactionalId": talk.name("nobody")}),
+        ("unknown name", {"TransactionalId": talk.name("nobody")}),  # words: ok, a recorded name
         ("no name", {"TransactionalId": ""}),
         ("commit of nothing", {}),
     ]

@@ -1,4 +1,4 @@
-"""Start and stop of a socket server: names, addresses, what was answered, nothing left behind."""
+"""Start and stop of a socket server: names, addresses, which responses arrived, nothing left behind."""
 
 from __future__ import annotations
 

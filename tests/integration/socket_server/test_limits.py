@@ -10,20 +10,20 @@ from tests.support.socket_rig import Rig, assert_closed, frame, response, until
 
 
 def test_idle_connections_expire(backend: object) -> None:
-    """SS-4, SS-5: an answered connection and one whose request is in progress expire; a late response does no harm."""
+    """SS-4, SS-5: an idle connection and one whose request is in progress expire; a late response does no harm."""
     clock = VirtualClock()
     rig = Rig(backend, clock)
-    answered, busy = rig.connect(), rig.connect()
-    answered.sendall(frame(b"a"))
+    idle, busy = rig.connect(), rig.connect()
+    idle.sendall(frame(b"a"))
     rig.receive().respond(b"a")
-    assert response(answered) == b"a"
+    assert response(idle) == b"a"
     busy.sendall(frame(b"b") + frame(b"c"))
     late = rig.receive()
     clock.advance_ms(60001)
     until(lambda: rig.count("connections_expired") == 1, "one expired")
     clock.advance_ms(1)
     until(lambda: rig.count("connections_expired") == 2, "both expired")
-    assert_closed(answered)
+    assert_closed(idle)
     assert_closed(busy)
     late.respond(b"late")  # SS-6: and "c" is never delivered
     fresh = rig.connect()
@@ -52,7 +52,7 @@ def test_frame_that_never_completes(backend: object) -> None:
 
 
 def test_pool_limits_what_is_in_progress(backend: object) -> None:
-    """Requests beyond the pool wait in their sockets until answers give memory back."""
+    """Requests beyond the pool wait in their sockets until responses free memory."""
     pool = MemoryPool(100, 100)
     rig = Rig(backend, pool=pool)
     clients = [rig.connect() for _ in range(3)]

@@ -76,7 +76,7 @@ def test_a_response_that_is_ready_is_still_sent(backend: object) -> None:
 
 
 def test_a_response_that_takes_longer_is_dropped(backend: object) -> None:
-    """A thread that is to end waits for a second; a request that is answered later finds nobody, and harms nobody."""
+    """A thread that is to end waits for a second; a response that comes later has no client, and does no harm."""
     rig = Rig(backend, network_threads=2)
     _, client = rig.connect(), rig.connect()
     client.sendall(frame(b"asks"))
@@ -100,14 +100,14 @@ def test_a_size_that_cannot_be(rig: Rig) -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts /proc/self/fd")
 def test_growth_and_shrinking_under_load_leave_nothing_behind() -> None:
-    """Clients that ask all the while, and connect again when they are disconnected, see whole answers only; in the end
+    """Clients that always ask, and connect again when they are disconnected, see whole responses only; in the end
     there are as many threads, descriptors and tables as in the beginning."""
     rig = Rig("auto", network_threads=2)
     rig.serve()
     port = rig.server.port("PLAINTEXT")
     done = threading.Event()
     failures: list[BaseException] = []
-    answered = [0] * 4
+    received = [0] * 4
 
     def load(number: int) -> None:
         try:
@@ -115,10 +115,10 @@ def test_growth_and_shrinking_under_load_leave_nothing_behind() -> None:
                 try:
                     with socket.create_connection(("127.0.0.1", port), 10) as client:
                         while not done.is_set():
-                            payload = struct.pack(">iq", number, answered[number])
+                            payload = struct.pack(">iq", number, received[number])
                             client.sendall(frame(payload))
                             assert response(client) == payload
-                            answered[number] += 1
+                            received[number] += 1
                 except (ConnectionError, AssertionError) as error:
                     if isinstance(error, AssertionError) and "closed after 0 of 4" not in str(error):
                         raise
@@ -133,14 +133,14 @@ def test_growth_and_shrinking_under_load_leave_nothing_behind() -> None:
     for _ in range(25):
         for count in (4, 8, 4, 1, 2):
             rig.server.resize(count)
-            seen = sum(answered)
-            until(lambda seen=seen: sum(answered) > seen + 5 or failures, "clients are served")  # type: ignore[misc]
+            seen = sum(received)
+            until(lambda seen=seen: sum(received) > seen + 5 or failures, "clients are served")  # type: ignore[misc]
     done.set()
     for client in clients:
         client.join(20)
     assert failures == []
     until(lambda: network_threads() == threads, "threads that retired have ended")
-    until(lambda: rig.server.connection_quotas.count() == 0, "all connections are gone")
+    until(lambda: rig.server.connection_quotas.count() == 0, "all connections are closed")
     gc.collect()
     until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, "their descriptors are closed")
     assert len(rig.server.request_metrics) <= 8 + 7, "tables of threads that ended are not used again"

@@ -68,7 +68,7 @@ def test_file_shorter_than_promised_closes(tmp_path: Path, send_files: bool) -> 
     handler.join(10)
 
 
-def test_slow_reader_holds_up_nobody(backend: object) -> None:
+def test_slow_reader_delays_no_other(backend: object) -> None:
     """A client that reads nothing fills its own socket and no memory; others are served meanwhile."""
     rig = Rig(backend, max_request_bytes=100000)
     rig.serve()

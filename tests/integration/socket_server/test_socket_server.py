@@ -34,7 +34,7 @@ def test_empty_frame_is_a_request(rig: Rig) -> None:
 
 
 def test_requests_of_a_closed_client_are_delivered(rig: Rig) -> None:
-    """SS-7: ten pipelined requests whose client is gone are all delivered."""
+    """SS-7: ten pipelined requests whose client has disconnected are all delivered."""
     client = rig.connect()
     client.sendall(b"".join(frame(b"%d" % i) for i in range(10)))
     client.close()
@@ -80,7 +80,7 @@ def test_throttle_outlasts_the_response(rig: Rig) -> None:
 
 
 def test_throttle_of_a_closed_connection(rig: Rig) -> None:
-    """A throttle that ends after its connection is gone is dropped."""
+    """A throttle that ends after its connection is closed is dropped."""
     client = rig.connect()
     client.sendall(frame(b"1"))
     request = rig.receive()
@@ -92,7 +92,7 @@ def test_throttle_of_a_closed_connection(rig: Rig) -> None:
 
 
 def test_forgotten_request_closes_its_connection(rig: Rig) -> None:
-    """A handler that drops a request does not leave its client waiting; answering twice is an error."""
+    """A handler that drops a request does not leave its client waiting; a second response is an error."""
     client = rig.connect()
     client.sendall(frame(b"1"))
     request = rig.receive()
@@ -139,7 +139,7 @@ def test_pipelined_requests_get_responses_in_order(backend: object, request_batc
 
 
 def test_responses_given_backwards_are_sent_in_order(backend: object) -> None:
-    """Answers of one run that come back last first are sent in the order of their requests."""
+    """Responses of one request batch that come back last first are sent in the order of their requests."""
     rig = Rig(backend)
     handler = threading.Thread(target=run_echo, args=(rig.channel.queue,), kwargs={"backwards": True})
     handler.start()
@@ -169,7 +169,7 @@ def test_reset_in_the_middle_of_a_request(rig: Rig) -> None:
 
 
 def test_reset_while_a_request_is_out(rig: Rig) -> None:
-    """A connection that is reset while its request waits for a response is closed at once, not when it is answered."""
+    """A connection that is reset while its request waits for a response is closed at once, not with the response."""
     client = rig.connect()
     client.sendall(frame(b"whole"))
     request = rig.receive()
@@ -177,7 +177,7 @@ def test_reset_while_a_request_is_out(rig: Rig) -> None:
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
     until(lambda: rig.open_connections() == 0, "closed")
-    request.respond(b"for nobody")
+    request.respond(b"no reader")
 
 
 def test_reset_while_more_requests_are_out(rig: Rig) -> None:

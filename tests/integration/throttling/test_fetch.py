@@ -91,7 +91,7 @@ def test_a_throttled_incremental_fetch_moves_the_epoch_only(
 
 
 @pytest.mark.parametrize(("session", "error"), [((123, 5), 70), ((None, 9), 71)])
-def test_refused_sessions_are_told_only_where_nothing_throttles(
+def test_refused_sessions_are_reported_only_where_nothing_throttles(
     broker: VirtualBroker, client: Client, session: tuple[int | None, int], error: int
 ) -> None:
     """An unknown session or a wrong epoch: 70 and 71, but throttled error 0 and session 0."""

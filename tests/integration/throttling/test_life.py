@@ -30,7 +30,7 @@ def test_idle_counters_are_forgotten_after_an_hour(broker: VirtualBroker, client
 
 
 def test_a_changed_quota_does_not_end_a_throttle(broker: VirtualBroker, client: Client) -> None:
-    """Removed meanwhile: the time that was told is still served."""
+    """Removed meanwhile: the throttle time of the response is still served."""
     broker.context.quotas.update(USER, None, PRODUCE, 1000)
     client.produce("t", 20_000)
     throttle_ms = client.end()["ThrottleTimeMs"]

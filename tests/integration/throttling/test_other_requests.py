@@ -1,4 +1,4 @@
-"""Requests without bytes of their own: judged by time, mutations by their own quota as well."""
+"""Requests without a byte quota: judged by time, mutations by their own quota as well."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.support.throttling import MUTATION, REQUEST, SETTINGS, USER, assert_m
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_api_versions_tells_its_delay(broker: VirtualBroker, client: Client, version: int) -> None:
-    """Natively served requests without bytes of their own are judged by time; version 0 is muted without a word."""
+def test_api_versions_reports_its_delay(broker: VirtualBroker, client: Client, version: int) -> None:
+    """Natively served requests without a byte quota are judged by time; version 0 is muted without a word."""
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
     body = {"ClientSoftwareName": "a", "ClientSoftwareVersion": "b"} if version >= 3 else {}
@@ -25,7 +25,7 @@ def test_api_versions_tells_its_delay(broker: VirtualBroker, client: Client, ver
 
 @pytest.mark.parametrize("version", [1, 2, 3, 8, 12])
 def test_cold_requests_are_judged_by_time(broker: VirtualBroker, client: Client, version: int) -> None:
-    """What Python serves is muted in every version, and told where the version has the field."""
+    """What Python serves is muted in every version, and says so where the version has the field."""
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
     response = client.call("Metadata", version, {"Topics": [], "AllowAutoTopicCreation": True})
@@ -35,7 +35,7 @@ def test_cold_requests_are_judged_by_time(broker: VirtualBroker, client: Client,
 
 
 def test_a_handshake_outside_of_authentication_is_throttled(broker: VirtualBroker, client: Client) -> None:
-    """P7: SaslHandshake is charged and mutes like any request, though its response has no field to tell it."""
+    """P7: SaslHandshake is charged and mutes like any request, though its response has no field to report it."""
     broker.context.quotas.update(None, "client", REQUEST, 1)
     charge_time(broker, 1000)
     assert client.call("SaslHandshake", 1, {"Mechanism": "PLAIN"})["ErrorCode"] != 0
@@ -45,7 +45,7 @@ def test_a_handshake_outside_of_authentication_is_throttled(broker: VirtualBroke
 
 
 def test_mutations_throttle_by_their_own_manager_iff_they_ask_for_more(broker: VirtualBroker, client: Client) -> None:
-    """Of the controller's delay and the request's the larger one is told; a tie is the request's."""
+    """Of the controller's delay and the request's the larger one is reported; a tie is the request's."""
     quotas = broker.context.quotas
     topic = {"NumPartitions": 1, "ReplicationFactor": 1}
     quotas.update(None, "client", MUTATION, 1)
@@ -82,9 +82,9 @@ def test_an_error_is_throttled_like_any_response(broker: VirtualBroker, client: 
     assert_muted_for(broker, client, 1000)
 
 
-@pytest.mark.parametrize(("version", "told"), [(1, 0), (3, 0), (4, 1000)])
+@pytest.mark.parametrize(("version", "reported"), [(1, 0), (3, 0), (4, 1000)])
 def test_find_coordinator_hides_its_delay_while_there_is_none(
-    broker: VirtualBroker, client: Client, version: int, told: int
+    broker: VirtualBroker, client: Client, version: int, reported: int
 ) -> None:
     """Below version 4 COORDINATOR_NOT_AVAILABLE says 0, and the connection is muted all the same."""
     broker.context.coordinators.clear()
@@ -92,7 +92,7 @@ def test_find_coordinator_hides_its_delay_while_there_is_none(
     charge_time(broker, 1000)
     body = {"KeyType": 0, "CoordinatorKeys": ["g"]} if version >= 4 else {"KeyType": 0, "Key": "g"}
     response = client.call("FindCoordinator", version, body)
-    assert response["ThrottleTimeMs"] == told
+    assert response["ThrottleTimeMs"] == reported
     broker.context.quotas.update(None, "client", REQUEST, None)
     assert_muted_for(broker, client, 1000)
 

@@ -1,4 +1,4 @@
-"""Produce over its quota: what the response tells, and until when the connection is muted."""
+"""Produce over its quota: the throttle time in the response, and until when the connection is muted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_produce_responds_at_once_and_is_muted_to_the_millisecond(broker: Virtua
 
 
 @pytest.mark.parametrize("version", range(3, 13))
-def test_every_version_of_produce_tells_the_delay(broker: VirtualBroker, client: Client, version: int) -> None:
+def test_every_version_of_produce_reports_the_delay(broker: VirtualBroker, client: Client, version: int) -> None:
     """throttle_time_ms stands where each version has it."""
     broker.context.quotas.update(None, "client", PRODUCE, 100)
     size = client.produce("t", 500 * version, version=version)
@@ -52,7 +52,7 @@ def test_the_whole_request_is_charged_even_where_it_failed(broker: VirtualBroker
 
 
 def test_pipelined_requests_wait_for_the_end_each(broker: VirtualBroker, client: Client) -> None:
-    """A throttle ends a run: what was sent behind it is served when the time is over, with a throttle of its own."""
+    """A throttle ends a batch of requests: those sent behind it are served when the time is over, with their own."""
     broker.context.quotas.update(USER, None, PRODUCE, 1000)
     for _ in range(3):
         client.produce("t", 20_000)
@@ -86,7 +86,7 @@ def test_without_acks_only_bytes_are_judged(broker: VirtualBroker, client: Clien
 def test_the_larger_delay_counts_once(
     broker: VirtualBroker, client: Client, rate: int, percent: float, by_bytes: bool
 ) -> None:
-    """Of bytes and time the larger delay is told and served, by its manager; they do not add up."""
+    """Of bytes and time the larger delay is reported and served, by its manager; they do not add up."""
     quotas = broker.context.quotas
     quotas.update(USER, None, PRODUCE, rate)
     quotas.update(USER, None, REQUEST, 1)

@@ -140,7 +140,7 @@ REGISTRY_CALLS = {
 
 
 def registry(data: st.DataObject) -> Life:
-    """Names that are none, parents that are not registered, removal of what is not there: refused, and nothing left."""
+    """Invalid names, parents that are not registered, removal of what is not there: refused, and nothing left."""
     made = SensorRegistry(clock=VirtualClock(0), expires=True)
     first = made.sensor("a", inactive_expiration_ms=10)
     words = data.draw(st.fixed_dictionaries({}, optional={"parents": OBJECTS, "record_level": LEVELS}))

@@ -106,7 +106,7 @@ def channel(data: st.DataObject) -> Life:
 
 
 def forged_request(data: st.DataObject) -> Life:
-    """A request made out of nothing counts as answered."""
+    """A request made out of nothing counts as completed."""
     request = InboundRequest.__new__(InboundRequest)
     yield request
     assert request.answered

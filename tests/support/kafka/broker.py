@@ -1,4 +1,4 @@
-"""A real Apache Kafka on this machine: one node in KRaft mode, on loopback ports of its own."""
+"""A real Apache Kafka on this machine: one node in KRaft mode, on its own loopback ports."""
 
 import base64
 import contextlib
@@ -53,7 +53,7 @@ class StartError(Exception):
 
 
 class ApacheKafka:
-    """A broker in a process of its own, started by `with`; its data is deleted at the end.
+    """A broker in a separate process, started by `with`; its data is deleted at the end.
 
     Args:
         settings: laid over those of a single node.
@@ -121,9 +121,9 @@ class ApacheKafka:
         }
 
     def start(self) -> None:
-        """Format the storage, start, and wait until ApiVersions is answered.
+        """Format the storage, start, and wait until ApiVersions gets a response.
 
-        Raises: Unavailable without Java or Maven; StartError when it ends or does not answer in time.
+        Raises: Unavailable without Java or Maven; StartError when it ends or does not respond in time.
         """
         classpath()
         self.folder.mkdir(parents=True, exist_ok=True)

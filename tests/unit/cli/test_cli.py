@@ -145,7 +145,7 @@ def test_wrong_usage_is_one_line_and_status_2(args, message):
     "args", ["topics list", "topics describe", "topics create t", "topics delete t", "produce t", "consume t"]
 )
 def test_no_broker_is_one_line_and_status_1(args, unused_address):
-    """When nobody listens, every command says so in one line and leaves with 1."""
+    """When no broker listens, every command says so in one line and leaves with 1."""
     result = run(*args.split(), env={"KBROKER_BOOTSTRAP": unused_address})
     assert f"{unused_address}: connection refused" == refusal(result, 1)
 
@@ -178,7 +178,7 @@ def test_tables_align(capsys):
 
 
 def test_bytes_in_json():
-    """Bytes that are no text come as base64 under another name, so that nobody takes one for the other."""
+    """Bytes that are not text come as base64 under another name, so that none is taken for the other."""
     assert json_bytes("k", None) == {"k": None}
     assert json_bytes("k", "é".encode()) == {"k": "é"}
     assert json_bytes("k", b"\xff") == {"k_base64": "/w=="}
@@ -291,7 +291,7 @@ def test_serve_passes_settings_on_and_the_later_source_wins(fake_broker, tmp_pat
 
 
 def test_serve_into_a_folder_without_a_name(fake_broker):
-    """`--data-dir "$UNSET"` is not the folder that one happens to stand in: the setting refuses it."""
+    """`--data-dir "$UNSET"` is not the current folder: the setting refuses it."""
     run("serve", "--data-dir", "")
     assert fake_broker.made[0].properties["log.dirs"] == ""
 
@@ -337,7 +337,7 @@ def test_dump_and_verify_name_what_they_cannot_read(tmp_path):
 
 
 def test_damage_found_is_status_3(tmp_path, monkeypatch):
-    """A script can tell damage from a failure by the exit code; repaired damage is no longer any."""
+    """A script distinguishes damage from a failure by the exit code; repaired damage is no longer any."""
     from kbroker.log.tools import verify
 
     found = SimpleNamespace(path=tmp_path, position=5, size_bytes=7, offset=3, problem="torn", repair="")
@@ -376,7 +376,7 @@ def modules_of(*args: str) -> set[str]:
 
 @pytest.mark.slow
 def test_help_imports_nothing_heavy():
-    """`kbroker --help` answers before anything of the broker, the client or a large package is imported."""
+    """`kbroker --help` is printed before anything of the broker, the client or a large package is imported."""
     loaded = modules_of("--help")
     assert not {m for m in loaded if m.startswith("kbroker.") and not m.startswith("kbroker.cli")}
     assert not loaded & {"numpy", "cramjam", "asyncio", "socket", "sqlite3", "dataclasses", "importlib.metadata"}

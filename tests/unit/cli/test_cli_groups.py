@@ -177,7 +177,7 @@ def test_groups_are_listed_and_filtered(broker: GroupBroker) -> None:
 
 
 def test_old_brokers_have_groups_too(broker: GroupBroker) -> None:
-    """Before the versions that tell state and type, these are unknown and classic, and a Dead group is none."""
+    """Before the versions that have state and type, these are unknown and classic, and a Dead group is not listed."""
     broker.ranges |= {LIST_GROUPS: (0, 2), DESCRIBE_GROUPS: (0, 2), OFFSET_FETCH: (0, 5), FIND_COORDINATOR: (0, 0)}
     broker.ranges.pop(CONSUMER_GROUP_DESCRIBE)
     rows = json.loads(output(run(broker, "groups", "list", "--json")))
@@ -350,7 +350,7 @@ def test_export_is_what_from_file_reads(broker: GroupBroker, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("text", ["t,0", "t,x,1", "t,0,-1", "g,t,0,1,2", "t,0,", '"t'])
 def test_a_bad_line_of_a_plan_is_named(text: str, tmp_path: Path) -> None:
-    """A row that is no plan is refused with file and line; nobody is asked."""
+    """A row that is no plan is refused with file and line; no request is sent."""
     file = tmp_path / "plan.csv"
     file.write_text(f"t,0,1\n{text}\n")
     with pytest.raises(click.BadParameter, match=r"plan\.csv, line 2: expected topic,partition,offset or group"):
@@ -471,7 +471,7 @@ def test_only_what_was_set_here_is_shown(broker: GroupBroker) -> None:
 
 
 @pytest.mark.parametrize(("name", "sent", "kept"), [("7", "7", ["one"]), ("default", "", ["all"])])
-def test_a_broker_and_all_brokers_are_told_apart(broker: GroupBroker, name: str, sent: str, kept: list[str]) -> None:
+def test_a_broker_and_all_brokers_are_distinguished(broker: GroupBroker, name: str, sent: str, kept: list[str]) -> None:
     """A broker shows what was set on it, `default` what was set for all."""
     entries = [entry("one", "1", 2), entry("all", "2", 3), entry("static", "3", 4)]
     broker.handlers[DESCRIBE_CONFIGS] = lambda version, body: {

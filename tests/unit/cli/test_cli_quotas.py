@@ -416,7 +416,7 @@ def test_apply_with_prune(broker, plan):
     assert len(broker.asked(ALTER)) == 1
 
 
-def test_apply_tells_what_was_made_and_what_was_refused(broker, plan):
+def test_apply_prints_what_was_made_and_what_was_refused(broker, plan):
     """Entities stand alone: those that could be changed were, and the first refusal ends the command with 1."""
     fill(broker)
     broker.unknown_keys = {"request_percentage"}
@@ -470,9 +470,9 @@ def test_a_bad_file_is_one_line_that_says_where(broker, tmp_path, text, message)
     """Nothing is asked of a broker, and no code of the file is run."""
     path = tmp_path / "bad.yaml"
     path.write_text(text)
-    told = refusal(run(broker, "quotas", "apply", str(path)), 1)
-    assert told.startswith(f"{path}: ")
-    assert message in told
+    message_found = refusal(run(broker, "quotas", "apply", str(path)), 1)
+    assert message_found.startswith(f"{path}: ")
+    assert message in message_found
     assert broker.seen == []
 
 
@@ -538,8 +538,8 @@ def test_names_in_files_are_what_they_say(tmp_path):
         (["topics", "alter", "x", "--partitions", "3"], CREATE_PARTITIONS, "altered x\n"),
     ],
 )
-def test_topics_never_retries_on_89_unless_told_to(broker, monkeypatch, args, key, done):
-    """The wait is printed and the command leaves with 75 at once; --wait sleeps as long as told, and asks again."""
+def test_topics_never_retries_on_89_unless_asked_to(broker, monkeypatch, args, key, done):
+    """The wait is printed and the command leaves with 75 at once; --wait sleeps that long, and asks again."""
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
     defaults = Cluster.__init__.__kwdefaults__ or {}

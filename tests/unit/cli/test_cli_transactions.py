@@ -29,7 +29,7 @@ def producer(producer_id: int, epoch: int, start: int, last_ms: int = 0, coordin
 
 
 class TransactionBroker(FakeBroker):
-    """`t` has two partitions; "busy" is open in t-0, "idle" complete; producer 70 hangs in t-1, known to nobody."""
+    """`t` has two partitions; "busy" is open in t-0, "idle" complete; producer 70 hangs in t-1, uncoordinated."""
 
     def __init__(self) -> None:
         super().__init__()

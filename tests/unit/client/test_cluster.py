@@ -15,7 +15,7 @@ METADATA, CREATE_TOPICS = 3, 19
 
 
 def test_second_bootstrap_server_is_tried(broker: FakeBroker) -> None:
-    """One dead bootstrap server does not matter while another answers."""
+    """One dead bootstrap server does not matter while another responds."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         dead = format_address(listener.getsockname())
     with Cluster(f"{dead},{broker.bootstrap}") as cluster:
@@ -23,7 +23,7 @@ def test_second_bootstrap_server_is_tried(broker: FakeBroker) -> None:
 
 
 def test_all_dead_bootstrap_servers_are_named_in_one_line() -> None:
-    """When nobody answers, the one line names everybody asked."""
+    """When no server responds, the one line names all that were asked."""
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         dead = [format_address(one.getsockname()), format_address(two.getsockname())]
     with pytest.raises(BrokerConnectionError) as caught:

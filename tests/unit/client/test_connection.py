@@ -93,7 +93,7 @@ def test_bad_responses_close_the_connection(data, message):
 
 
 def test_silent_broker_times_out() -> None:
-    """A broker that never answers ends in a timeout with its length, by the clock that was given."""
+    """A broker that never responds ends in a timeout with its length, by the clock that was given."""
     ours, theirs = socket.socketpair()
     times = iter([0.0, 0.0, 31.0])
     with ours, theirs:
@@ -131,7 +131,7 @@ def test_api_versions_refused_for_good(broker: FakeBroker) -> None:
 
 @pytest.mark.parametrize("theirs", [(99, 100), None])
 def test_no_common_version_is_named(broker: FakeBroker, cluster: Cluster, theirs: tuple[int, int] | None) -> None:
-    """An API that the broker lacks, or has in versions nobody shares, is UNSUPPORTED_VERSION with the API's name."""
+    """An API that the broker lacks, or shares no version of, is UNSUPPORTED_VERSION with the API's name."""
     broker.ranges.pop(METADATA)
     if theirs is not None:
         broker.ranges[METADATA] = theirs

@@ -124,7 +124,7 @@ def test_offset_out_of_range_raises_or_resets(broker: FakeBroker, cluster: Clust
 
 
 def test_timestamp_after_the_last_record_means_the_end(broker: FakeBroker, cluster: Cluster) -> None:
-    """A time nobody has written at yet waits at the end, as the console tools do."""
+    """A time later than every record waits at the end, as the console tools do."""
     serve_log(broker, b"", end=77)
     consumer = Consumer(cluster, {("t", 0): EARLIEST})
     assert consumer.positions == {("t", 0): 0}

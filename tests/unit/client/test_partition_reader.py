@@ -48,12 +48,12 @@ def test_the_next_fetch_is_sent_before_the_last_is_handed_over(cluster, broker):
     """While the caller works on a response the next request is already with the broker."""
     parts = iter(reader(cluster))
     assert next(parts).fetch_offset == 0
-    assert next(parts).fetch_offset == 4  # the broker answered it, so a third may be on its way
+    assert next(parts).fetch_offset == 4  # its response has come, so a third may be on its way
     assert [r.offset for part in parts for r in iter_records(part.data)] == [8, 9]
     assert [body["Topics"][0]["Partitions"][0]["FetchOffset"] for _, body in broker.asked(FETCH)] == [0, 4, 8]
 
 
-def test_it_ends_where_it_was_told(cluster, broker):
+def test_it_ends_at_the_given_offset(cluster, broker):
     """No request goes beyond the batch that holds the last offset."""
     assert offsets(reader(cluster, 3, 6)) == [2, 3, 4, 5]
     assert len(broker.asked(FETCH)) == 1
@@ -78,7 +78,7 @@ def test_a_topic_made_again_is_refused_at_once(cluster, broker):
 
 
 def test_an_abandoned_reader_leaves_no_response_behind(cluster, broker):
-    """Who stops early does not hand his answer to the next request of the connection."""
+    """A reader that stops early does not leave its response to the next request of the connection."""
     parts = iter(reader(cluster))
     next(parts)
     parts.close()
@@ -104,7 +104,7 @@ def test_failures_that_pass_are_tried_again(cluster, broker, time):
     assert len(broker.asked(METADATA)) == 3
 
 
-def test_a_broker_that_is_gone_is_told_when_retries_are_over(cluster, broker, time):
+def test_a_stopped_broker_is_reported_when_retries_are_over(cluster, broker, time):
     """Seconds after the last byte, and with its address."""
     parts = iter(reader(cluster))
     next(parts)
@@ -115,7 +115,7 @@ def test_a_broker_that_is_gone_is_told_when_retries_are_over(cluster, broker, ti
 
 
 def test_other_failures_are_not_tried_again(cluster, broker):
-    """An offset outside the log and a forbidden topic are told at once."""
+    """An offset outside the log and a forbidden topic are reported at once."""
     with pytest.raises(KafkaError) as caught:
         offsets(reader(cluster, 11, 12))
     assert caught.value.error is Errors.OFFSET_OUT_OF_RANGE
@@ -123,7 +123,7 @@ def test_other_failures_are_not_tried_again(cluster, broker):
     assert len(broker.asked(FETCH)) == 1
 
 
-def test_a_log_that_ends_early_is_told(cluster, broker, time):
+def test_a_log_that_ends_early_is_reported(cluster, broker, time):
     """Nothing more within the time for retries: an error that says what was awaited, not an endless wait."""
     real = broker.fetch
 

@@ -18,7 +18,7 @@ PRODUCE, INIT_PRODUCER_ID = 0, 22
 
 
 def take(broker: FakeBroker, codes: Iterator[int]) -> list[tuple[int, bytes]]:
-    """Let the broker take batches, answering the next code each; returns what it gets as (partition, batch)."""
+    """Let the broker take batches, sending the next code each; returns what it gets as (partition, batch)."""
     taken: list[tuple[int, bytes]] = []
 
     def produce(version: int, body: Body) -> Body:

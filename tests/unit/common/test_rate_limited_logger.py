@@ -9,7 +9,7 @@ from kbroker.common.rate_limited_logger import RateLimitedLogger
 
 
 def test_so_many_lines_a_second(caplog: pytest.LogCaptureFixture) -> None:
-    """Ten lines in a second; the next one after it tells how many were left out."""
+    """Ten lines in a second; the next one after it says how many were left out."""
     clock = VirtualClock()
     log = RateLimitedLogger(logging.getLogger("bounded"), clock)
     with caplog.at_level(logging.INFO):

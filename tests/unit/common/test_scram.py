@@ -42,7 +42,7 @@ def test_the_client_of_rfc_7677() -> None:
 
 
 def test_the_server_of_rfc_7677() -> None:
-    """The server answers the standard's client with the standard's messages."""
+    """The server responds to the standard's client with the standard's messages."""
     exchange = server()
     assert exchange.evaluate(CLIENT_FIRST) == SERVER_FIRST
     assert exchange.user is None
@@ -53,7 +53,7 @@ def test_the_server_of_rfc_7677() -> None:
 @pytest.mark.parametrize("mechanism", scram.MECHANISMS.values(), ids=lambda mechanism: mechanism.name)
 @pytest.mark.parametrize("user", ["alice", "a=b,c", "User:x y"])
 def test_both_ends_agree(mechanism: scram.Mechanism, user: str) -> None:
-    """Any name goes through, with nonces of their own."""
+    """Any name goes through, with fresh nonces."""
     credential = scram.Credential.from_password(mechanism, "p,=ss", scram.make_salt(), 4096)
     exchange = ScramMechanism(mechanism, lambda name, who: credential if who == user else None)
     client = scram.ScramClient(mechanism, user, "p,=ss")

@@ -19,7 +19,7 @@ NONE = Errors.NONE
 
 
 def test_an_empty_group_waits_for_more_members_and_no_longer():
-    """The first rebalance ends after the initial delay, not a tick before, when nobody else comes."""
+    """The first rebalance ends after the initial delay, not a tick before, when no other member comes."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=3000))
     joined = groups.join()
     groups.after(2900)
@@ -54,7 +54,7 @@ def test_a_member_id_is_handed_out_first():
 
 
 def test_an_unused_member_id_expires_with_its_session():
-    """A handed-out id that nobody uses holds a rebalance up for a session at most."""
+    """A handed-out id that no member uses holds a rebalance up for a session at most."""
     groups = Groups()
     first = groups.lone()
     groups.join(known=True, session_ms=6000)
@@ -176,7 +176,7 @@ def test_a_join_that_is_refused_leaves_nothing(how, error):
     assert groups.coordinator.list_groups() == []
 
 
-def test_a_group_that_is_full_takes_nobody_in():
+def test_a_full_group_takes_no_member_in():
     """group.max.size counts members; those inside may join again."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=0, max_size=1))
     first = groups.lone()
@@ -215,7 +215,7 @@ def test_a_second_join_of_one_member_completes_the_first():
 
 
 def test_members_wait_for_the_leaders_assignment():
-    """A follower's sync waits; whom the leader left out gets no bytes, a stranger in it is nobody."""
+    """A follower's sync waits; a member that the leader left out gets no bytes, a stranger in it is ignored."""
     groups = Groups()
     first = groups.lone()
     waiting = groups.join()
@@ -245,7 +245,7 @@ def test_syncs_that_are_wrong_are_refused():
 
 
 def test_a_newcomer_sends_waiting_syncs_back_to_join():
-    """Syncs that wait for a leader are answered REBALANCE_IN_PROGRESS when a rebalance starts."""
+    """Syncs that wait for a leader get REBALANCE_IN_PROGRESS when a rebalance starts."""
     groups = Groups()
     first = groups.lone()
     waiting = groups.join()
@@ -336,7 +336,7 @@ def test_a_leader_that_dies_before_it_rejoins_is_replaced():
 
 
 def test_a_leader_that_dies_before_it_syncs_does_not_block_the_others():
-    """Its session ends while the others wait for the assignment: they are told to join again."""
+    """Its session ends while the others wait for the assignment: they get an error that makes them join again."""
     groups = Groups()
     first = groups.lone()
     waiting = groups.join()
@@ -425,7 +425,7 @@ def test_before_v9_a_returning_leader_hears_of_the_leader_that_was():
 
 
 def test_a_static_member_that_waits_is_fenced_by_its_successor():
-    """Two processes with one instance id: the earlier join is answered FENCED_INSTANCE_ID."""
+    """Two processes with one instance id: the earlier join gets FENCED_INSTANCE_ID."""
     groups = Groups()
     groups.lone()
     one = groups.join(instance="i")
@@ -445,8 +445,8 @@ def test_a_static_member_survives_a_rebalance_it_missed():
     assert newcomer.one.leader_id == newcomer.one.member_id
 
 
-def test_a_rebalance_nobody_rejoins_waits_on():
-    """All are static and silent: no generation is made of nobody; their sessions decide."""
+def test_a_rebalance_that_no_member_rejoins_waits_on():
+    """All are static and silent: no generation without members is made; their sessions decide."""
     groups = Groups()
     static = groups.lone(instance="i", session_ms=30_000, rebalance_ms=7000)
     newcomer = groups.join(rebalance_ms=7000)
@@ -493,7 +493,7 @@ def test_a_thousand_members_join_at_once():
 
 
 def test_a_stop_completes_every_delayed_request():
-    """Joins and syncs that wait are answered NOT_COORDINATOR, later requests COORDINATOR_NOT_AVAILABLE."""
+    """Joins and syncs that wait get NOT_COORDINATOR, later requests COORDINATOR_NOT_AVAILABLE."""
     groups = Groups()
     first = groups.lone()
     waiting = groups.join()
@@ -507,7 +507,7 @@ def test_a_stop_completes_every_delayed_request():
     groups.coordinator.close()
 
 
-def test_a_group_that_cannot_be_written_down_tells_its_members(monkeypatch):
+def test_members_get_an_error_if_the_group_cannot_be_written(monkeypatch):
     """The log refuses the assignment: every sync gets the error, and the group rebalances."""
     groups = Groups()
     first = groups.lone()
@@ -524,7 +524,7 @@ def test_a_group_that_cannot_be_written_down_tells_its_members(monkeypatch):
     assert groups.state() == "PreparingRebalance"
 
 
-def test_a_group_too_large_for_a_record_tells_its_members():
+def test_members_get_an_error_if_the_group_is_too_large_for_a_record():
     """Assignments above max.message.bytes: -1 as from Kafka 4.3.1; the group rebalances, and smaller ones are taken."""
     clock = VirtualClock()
     groups = Groups(clock=clock, topic=MemoryTopic(clock, **{"max.message.bytes": 10_000}))
@@ -541,7 +541,7 @@ def test_a_group_too_large_for_a_record_tells_its_members():
 
 
 def test_a_newcomer_that_dies_while_the_group_waits_for_more():
-    """The initial delay of an empty group: who is gone by its end is out, and the other leads."""
+    """The initial delay of an empty group: a member that left by its end is out, and the other leads."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=3000))
     gone = groups.join(session_ms=6000)
     stays = groups.join()

@@ -110,7 +110,7 @@ def test_a_groups_partition_is_kafkas(group_id, partition):
 
 
 def test_what_is_committed_is_there_and_can_go_backwards():
-    """By place and all at once; a partition without an offset, and a group nobody knows, have none."""
+    """By place and all at once; a partition without an offset, and an unknown group, have none."""
     groups = Groups()
     commit(groups, 7)
     commit(groups, 3)
@@ -122,7 +122,7 @@ def test_what_is_committed_is_there_and_can_go_backwards():
 
 
 def test_who_may_commit():
-    """A member in its generation; anybody while the group is empty; nobody between join and sync."""
+    """A member in its generation; anybody while the group is empty; no client between join and sync."""
     groups = Groups()
     one = groups.lone()
     commit(groups, member=one.member_id, generation=1)
@@ -221,7 +221,7 @@ def test_a_rebalance_that_a_stop_interrupts_goes_on_with_the_group_that_was():
 
 
 def test_damaged_records_are_left_out_and_the_rest_is_loaded(caplog):
-    """Keys that are none, groups that are none, keys of other kinds: no coordinator has acknowledged such a thing."""
+    """Invalid keys, invalid groups, keys of other kinds: no coordinator has acknowledged such a thing."""
     groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 1), clock=clock)
     commit(groups, 1)
     (log,) = groups.topic.logs
@@ -259,7 +259,7 @@ def calls(groups: Groups, group: str):
 
 
 def test_groups_of_an_offline_partition_are_not_served(caplog):
-    """None of their requests is answered as if they had no offsets, nothing is written, and the others are served."""
+    """None of their requests gets a response as if they had no offsets, nothing is written; the others are served."""
     groups = Groups()
     assert [partition_of(name, 3) for name in ("b", "c", "d")] == [2, 0, 1]
     for name in ("b", "c", "d"):
@@ -274,8 +274,8 @@ def test_groups_of_an_offline_partition_are_not_served(caplog):
     for name in ("b", "d"):
         assert again.coordinator.committed(name)[PLACE].offset == 7
         commit(again, 8, group=name)
-    told = "__consumer_offsets-0 in memory/0 cannot be read: the partition is offline. Its groups are not served"
-    assert told in caplog.text
+    logged = "__consumer_offsets-0 in memory/0 cannot be read: the partition is offline. Its groups are not served"
+    assert logged in caplog.text
     assert "run: kbroker log verify --repair memory/0" in caplog.text
     groups.topic.logs[0] = kept
     whole = again.restart().coordinator
@@ -323,7 +323,7 @@ def test_an_offsets_topic_that_is_made_again_is_whole():
 
 
 def test_an_offset_that_is_malformed_fences_its_partition(caplog):
-    """As Kafka does; its group would begin anywhere, and nobody can know whether the others' are right."""
+    """As Kafka does; its group would begin anywhere, and it is unknown whether the others' are right."""
     groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 1), clock=clock)
     commit(groups, 1)
     groups.topic.logs[0].append(build_batch([(group_records.offset_key("g", "t", 1), b"")]), is_client=False)
@@ -355,7 +355,7 @@ def test_the_log_holds_what_kafka_would_have_written():
 
 
 def test_deleting_groups():
-    """Only empty ones; their offsets are gone, after a restart too."""
+    """Only empty ones; their offsets are deleted, after a restart too."""
     groups = Groups()
     groups.lone(group="live")
     commit(groups)
@@ -368,7 +368,7 @@ def test_deleting_groups():
 
 
 def test_deleting_offsets_of_a_live_group():
-    """Those of topics nobody is subscribed to; a group that is no consumer group must be empty."""
+    """Those of topics that no member subscribes to; a group that is no consumer group must be empty."""
     groups = Groups()
     subscription = codec.encode_versioned("ConsumerProtocolSubscription", 1, {"Topics": ["t"]})
     one = groups.lone(protocols=[("range", subscription)])
@@ -436,7 +436,7 @@ def test_a_group_that_only_committed_outlives_its_last_offset(how):
 
 
 def test_offsets_go_with_their_topic():
-    """And nothing is left of any group without the offsets topic itself; those that wait are told."""
+    """And nothing is left of any group without the offsets topic itself; those that wait get an error."""
     groups = Groups()
     commit(groups)
     commit(groups, place=("u", 0))

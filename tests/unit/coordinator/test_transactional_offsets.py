@@ -244,7 +244,7 @@ def test_many_offsets_of_a_transaction_are_one_append():
 
 
 def test_who_may_commit_in_a_transaction():
-    """A member in its generation; one that names nobody, as clients before v3; anybody while the group is empty."""
+    """A member in its generation; one without a member id, as clients before v3; anybody while the group is empty."""
     groups = single()
     one = groups.lone()
     add(groups, 1, member=one.member_id, generation=1)

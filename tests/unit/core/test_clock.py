@@ -48,7 +48,7 @@ def test_virtual_clock_stands_still_until_moved() -> None:
     assert clock.is_virtual is True
 
 
-def test_virtual_clock_starts_where_it_is_told() -> None:
+def test_virtual_clock_starts_at_the_given_time() -> None:
     """Both scales of a virtual clock start at the given times."""
     clock = VirtualClock(5, start_ms=390)
     assert (clock.now_ms(), clock.now_ns(), clock.epoch_ms()) == (390, 390_000_000, 5)

@@ -80,7 +80,7 @@ def test_write_syncs_file_then_name(tmp_path, monkeypatch):
 
 
 def test_clean_shutdown_mark_counts_once(tmp_path):
-    """The mark is true once: it is gone as soon as it was read."""
+    """The mark is true once: it is deleted as soon as it was read."""
     assert not cp.take_clean_shutdown(tmp_path)
     cp.write_clean_shutdown(tmp_path, 12)
     assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version": 0, "brokerEpoch": 12}'

@@ -1,4 +1,4 @@
-"""A topic that is deleted is gone, folders and all, wherever a kill falls; what nobody deleted stays."""
+"""A deleted topic leaves nothing, no folders either, wherever a kill falls; what was not deleted stays."""
 
 import errno
 import uuid
@@ -120,7 +120,7 @@ def test_killed_between_renaming_and_removing(broker):
     assert broker.folders() == ["kept-0", "kept-1"]
 
 
-def test_folders_that_nobody_deleted_stay(broker, tmp_path):
+def test_folders_that_were_not_deleted_stay(broker, tmp_path):
     """An id that was never known, a folder without an id, a damaged id: left and reported, whatever the note says."""
     for name, text in (("other-0", f"version: 0\ntopic_id: {checkpoints.uuid_to_text(uuid.uuid4())}"), ("bare-0", ""),
                        ("damaged-0", "nonsense")):  # fmt: skip

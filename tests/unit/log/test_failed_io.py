@@ -1,4 +1,4 @@
-"""What fails on the native handlers is told: one line a minute for each trouble, with how often and where."""
+"""What fails on the native handlers is logged: one line a minute for each trouble, with how often and where."""
 
 import errno
 import logging
@@ -43,7 +43,7 @@ def refused(log, times=1):
         assert log.append(batch(b"x")).error == 56
 
 
-def test_appends_on_a_full_disk_are_told_once_a_minute(manager, clock, caplog, tmp_path):
+def test_appends_on_a_full_disk_are_logged_once_a_minute(manager, clock, caplog, tmp_path):
     """The folder stays online, the line says how many and why, and no more than one a minute comes."""
     log = manager.partition("orders", 1)
     log._inject_fault(write_errno=errno.ENOSPC)
@@ -90,8 +90,8 @@ def test_a_limit_of_one_file_leaves_the_others(manager, clock, tmp_path):
     assert manager.partition("orders", 1).append(batch(b"x")).error == 0
 
 
-def test_a_failed_sync_on_the_flusher_is_told(manager, clock, caplog, tmp_path):
-    """A sync that nobody called from Python: its partition took no appends any more, and no line said so."""
+def test_a_failed_sync_on_the_flusher_is_logged(manager, clock, caplog, tmp_path):
+    """A sync that was not called from Python: its partition took no appends any more, and no line said so."""
     log = manager.partition("orders", 0)
     log._inject_fault(sync_errno=errno.EIO)
     assert log.append(batch(b"x")).error == 0
@@ -102,7 +102,7 @@ def test_a_failed_sync_on_the_flusher_is_told(manager, clock, caplog, tmp_path):
     assert any("is offline: a sync of orders-0" in line for line in errors(caplog))
 
 
-def test_reads_of_what_is_no_batch_are_told(manager, clock, caplog, tmp_path):
+def test_reads_of_what_is_no_batch_are_logged(manager, clock, caplog, tmp_path):
     """A segment that was overwritten below the running broker: readers get error 56, people a line."""
     log = manager.partition("orders", 0)
     assert log.append(batch(b"x")).error == 0
@@ -117,7 +117,7 @@ def test_reads_of_what_is_no_batch_are_told(manager, clock, caplog, tmp_path):
     ]
 
 
-def test_checkpoints_on_a_full_disk_are_told_once_a_minute(manager, clock, caplog, monkeypatch, tmp_path):
+def test_checkpoints_on_a_full_disk_are_logged_once_a_minute(manager, clock, caplog, monkeypatch, tmp_path):
     """High watermarks are written every five seconds: 720 lines an hour, as long as the disk was full."""
 
     def full(path, data):

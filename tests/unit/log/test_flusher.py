@@ -87,7 +87,7 @@ def test_failed_sync_is_counted_and_not_tried_again(logs):
     assert logs[0].read(0).error == 0
 
 
-def test_partition_that_nobody_holds_any_more_is_still_flushed(tmp_path, logs):
+def test_partition_without_references_is_still_flushed(tmp_path, logs):
     """The queue keeps a partition alive, and a pool dropped with a full queue lets everything go."""
     pool = FlusherPool()
     log = PartitionLog(tmp_path / "x-0", "x", 0, uuid.UUID(int=1), {}, SystemClock(), clean=True)

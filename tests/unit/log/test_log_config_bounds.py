@@ -27,7 +27,7 @@ def accepted(name):
 
 @pytest.mark.parametrize("key", NUMERIC, ids=lambda key: key.name)
 def test_values_that_the_validator_accepts(key, tmp_path):
-    """Started, filled by hand of the clock for an hour, stopped: each in a folder of its own."""
+    """Started, filled by hand of the clock for an hour, stopped: each in its own folder."""
     for number, config in enumerate(accepted(key.name)):
         value = config.value(key.name)
         if key.name in ("log.cleaner.threads", "num.recovery.threads.per.data.dir") and value > 1000:

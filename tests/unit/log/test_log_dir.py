@@ -33,7 +33,7 @@ def other_process(tmp_path):
 
 
 def test_second_process_is_refused_with_the_pid(tmp_path, other_process):
-    """Who comes second is told which process has the folder; when that ends, the folder is free."""
+    """The second process learns from the error which one has the folder; when that ends, the folder is free."""
     with pytest.raises(FolderLockedError, match=f"{tmp_path} is in use by process {other_process.pid} "):
         FolderLock(tmp_path)
     with pytest.raises(FolderLockedError, match=str(other_process.pid)):
@@ -194,21 +194,21 @@ def test_full_disk_is_not_a_broken_one(tmp_path):
 
 
 def hold_in_another_process(folder):
-    """What a process that wants the folder now is told, None when it gets it."""
+    """The error that a process gets which wants the folder now, None when it gets the folder."""
     command = [sys.executable, "-c", HOLD, str(folder)]
     made = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
     return None if made.returncode == 0 else made.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open lock file cannot be removed there")
-def test_a_removed_lock_file_lets_nobody_in(tmp_path):
+def test_a_removed_lock_file_lets_no_process_in(tmp_path):
     """The folder itself is locked too: with ``.lock`` removed, neither this process nor another one gets in."""
     lock = FolderLock(tmp_path)
     lock.path.unlink()
     with pytest.raises(FolderLockedError, match=f"{tmp_path} is in use by another process"):
         FolderLock(tmp_path)
     assert f"{tmp_path} is in use by another process" in hold_in_another_process(tmp_path)
-    assert not lock.path.exists(), "who was refused made a lock file of its own"
+    assert not lock.path.exists(), "the refused process made a lock file"
     lock.release()
     assert hold_in_another_process(tmp_path) is None
 
@@ -233,7 +233,7 @@ def test_a_forked_child_that_lives_on_holds_no_folder(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no lock on a folder there")
 def test_a_lock_ends_though_a_child_has_not_closed_its_copy(tmp_path):
-    """On a busy machine a child made by fork closes it later: until then the folder was in use by nobody."""
+    """On a busy machine a child made by fork closes it later: until then the folder was in use without a user."""
     lock = FolderLock(tmp_path)
     copy = os.dup(lock._folder_fd)
     lock.release()

@@ -44,7 +44,7 @@ def test_restart_after_a_kill(brokers, tmp_path):
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-def test_a_lost_tail_is_told(brokers, tmp_path, caplog):
+def test_a_lost_tail_is_logged(brokers, tmp_path, caplog):
     """A start says what an unclean stop has cost: bytes that were cut, and offsets that were there before."""
     manager, _ = brokers.start()
     for _ in range(3):
@@ -62,8 +62,8 @@ def test_a_lost_tail_is_told(brokers, tmp_path, caplog):
     ).replace("the file ended early", "the last batch is cut off")
     lost = "offsets 1 to 2, which were there at the last checkpoint, are lost"
     assert report.cut == {("orders", 0): f"{cut}; {lost}"}
-    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert told == [f"partition orders-0: {cut}; {lost}"]
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == [f"partition orders-0: {cut}; {lost}"]
 
 
 def test_partitions_of_one_request_are_synced_once(brokers, tmp_path, monkeypatch):
@@ -99,7 +99,7 @@ def test_a_power_loss_may_empty_the_metadata_of_a_new_folder(brokers, tmp_path):
 
 
 def test_two_kills_in_a_row_do_not_count_as_clean(brokers):
-    """The mark of an earlier stop is gone as soon as it was read: a crash while running is unclean."""
+    """The mark of an earlier stop is deleted as soon as it was read: a crash while running is unclean."""
     manager, _ = brokers.start()
     manager.close()
     killed, report = brokers.start()
@@ -201,7 +201,7 @@ def test_records_of_a_deleted_topic_are_not_a_new_ones(brokers, tmp_path):
 
 
 def test_delete_partition(brokers, tmp_path, clock):
-    """A deleted partition is gone at once for clients; its bytes go after the delay."""
+    """A deleted partition does not exist for clients at once; its bytes go after the delay."""
     manager, _ = brokers.start(file_delete_delay_ms=5000)
     append(manager)
     log = manager.partition("orders", 0)
@@ -243,7 +243,7 @@ def test_folder_of_another_topic_is_put_aside(brokers, tmp_path):
 
 
 def test_bad_names_are_refused(brokers):
-    """A name that is no folder's is refused before anything is made."""
+    """A name that no folder can have is refused before anything is made."""
     manager, _ = brokers.start()
     for topic, partition in (("../x", 0), ("a/b", 0), ("", 0), ("x", -1)):
         with pytest.raises(ValueError, match="not a valid partition"):
@@ -361,7 +361,7 @@ def test_flusher_takes_what_somebody_waits_for(brokers):
     log = manager.partition("orders", 0)
     for i in range(5):
         assert log.append(batch()).flush_offset == i + 1
-    assert log.high_watermark == 0  # nothing is told before it is on disk
+    assert log.high_watermark == 0  # nothing is readable before it is on disk
     manager.flusher.start()
     assert manager.flusher.close()
     assert log.flushed_offset == 5

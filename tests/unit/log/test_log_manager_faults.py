@@ -32,7 +32,7 @@ def test_io_error_takes_the_folder_offline_and_reads_go_on(brokers, tmp_path):
 
 
 def test_full_disk_is_survived_without_a_restart(brokers, monkeypatch, tmp_path):
-    """When the disk is full, checkpoints are told and tried again; the folder stays online."""
+    """When the disk is full, failed checkpoints are logged and tried again; the folder stays online."""
     manager, _ = brokers.start()
     append(manager)
 
@@ -93,14 +93,14 @@ def test_damage_is_logged_with_the_way_out(brokers, tmp_path, caplog):
     assert manager.partition("orders", 0).append(batch()).error == 56
     assert manager.partition("orders", 0).read(0).error == 56
     pass_time(manager, brokers.clock, 1000)
-    told = [r.getMessage() for r in caplog.records if "failed" in r.getMessage()]
-    assert [f"1 {kind} failed" in line for kind, line in zip(("append", "read"), told, strict=True)] == [True, True]
-    assert all("kbroker log verify --repair" in line for line in told)
+    logged = [r.getMessage() for r in caplog.records if "failed" in r.getMessage()]
+    assert [f"1 {kind} failed" in line for kind, line in zip(("append", "read"), logged, strict=True)] == [True, True]
+    assert all("kbroker log verify --repair" in line for line in logged)
 
 
 @pytest.mark.parametrize("is_clean", [False, True])
 def test_rubbish_behind_a_sealed_segment_is_passed_over(brokers, tmp_path, caplog, is_clean):
-    """Where the next segment begins at the end of what was read nothing is missing: all is served, and told."""
+    """Where the next segment begins at the end of what was read nothing is missing: all is served, and logged."""
     manager, _ = brokers.start(segment_ms=1000)
     append(manager, count=2)
     append(manager, time=NOW_MS + 60_000)

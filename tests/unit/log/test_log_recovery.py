@@ -51,7 +51,7 @@ def test_torn_tail_at_every_byte(tmp_path: Path) -> None:
         shutil.rmtree(folder)
 
 
-def test_what_is_cut_is_told(tmp_path: Path) -> None:
+def test_what_is_cut_is_reported(tmp_path: Path) -> None:
     """The bytes, the segment, the reason and the offset where the log ends now; nothing after a sound start."""
     data = fill(tmp_path / "t-0", 3)
     path = segment(tmp_path / "t-0", 0)

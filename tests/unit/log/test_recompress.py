@@ -152,6 +152,6 @@ def test_the_codec_changes_while_the_log_is_open(tmp_path: Path) -> None:
 
 
 def test_an_unknown_codec_is_no_setting(tmp_path: Path) -> None:
-    """A codec nobody has is refused when the log is opened."""
+    """An unknown codec is refused when the log is opened."""
     with pytest.raises(ValueError, match="brotli"):
         of_type(tmp_path / "t-0", "brotli")

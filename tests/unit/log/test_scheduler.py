@@ -52,7 +52,7 @@ def test_a_periodic_task_runs_again_after_each_period(clock, scheduler):
     assert scheduler.task_names == ["often"]
 
 
-def test_a_failing_task_is_told_and_runs_again(clock, scheduler, caplog):
+def test_a_failing_task_is_logged_and_runs_again(clock, scheduler, caplog):
     """An exception in a task is logged with the task's name; the task and the others go on."""
     runs = []
 

@@ -56,7 +56,7 @@ def test_finding() -> None:
 
 
 def test_gauges() -> None:
-    """A gauge is asked at every measurement, has a name of its own, and goes when removed."""
+    """A gauge is asked at every measurement, has its own name, and goes when removed."""
     metrics = Metrics(clock=VirtualClock(0))
     name = metrics.metric_name("free", "pool")
     values = iter([3, 4])

@@ -27,7 +27,7 @@ def test_overrides_as_text() -> None:
 
 
 def test_zero_per_address_needs_overrides() -> None:
-    """Kafka's rule and words: with 0 and no overrides nobody could connect."""
+    """Kafka's rule and words: with 0 and no overrides no client could connect."""
     with pytest.raises(ConfigError, match="can be set to zero only if"):
         BrokerConfig({"max.connections.per.ip": 0})
     BrokerConfig({"max.connections.per.ip": 0, "max.connections.per.ip.overrides": "127.0.0.1:1"})

@@ -128,7 +128,7 @@ def test_control_batches_are_passed_over() -> None:
     assert (columns.row_count, columns.next_offset) == (0, 8)
 
 
-def test_log_append_time_is_told() -> None:
+def test_log_append_time_is_reported() -> None:
     """timestampType 1 and the time of the batch for each record."""
     columns = ArrowColumns(native.TIMESTAMP | native.TIMESTAMP_TYPE)
     columns.append(build_batch(RECORDS[:2], log_append_time=True), 0, 0, END)
@@ -144,7 +144,7 @@ def test_a_time_beyond_microseconds_is_held_at_the_end() -> None:
 
 
 def test_a_cut_last_batch_is_left() -> None:
-    """What a Fetch cut off is neither read nor an error, and where it begins is told."""
+    """What a Fetch cut off is neither read nor an error, and its first offset is returned."""
     one = build_batch(RECORDS)
     columns = ArrowColumns(ALL)
     assert columns.append(one + one[:-1], 0, 0, END) == len(one)

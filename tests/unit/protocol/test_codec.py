@@ -185,7 +185,7 @@ def test_long_strings_of_old_versions_are_refused() -> None:
 
 
 def test_text_that_is_not_utf8_goes_through() -> None:
-    """A topic name with wrong bytes raised UnicodeDecodeError; Kafka answers it 17."""
+    """A topic name with wrong bytes raised UnicodeDecodeError; Kafka's response is 17."""
     data = bytes.fromhex("0003 ff61fe")
     body = codec.decode_request(10, 0, data)
     assert body["Key"] == "\udcffa\udcfe"

@@ -39,6 +39,6 @@ def test_what_is_cut_or_too_long_is_unreadable() -> None:
         codec.response("ApiVersions", 1, whole + b"\0")
 
 
-def test_a_field_nobody_knows_is_a_mistake() -> None:
+def test_an_unknown_field_is_a_mistake() -> None:
     with pytest.raises(KeyError, match="Topcis"):
         codec.encoded("Metadata", 4, {"Topcis": []})

@@ -245,7 +245,7 @@ def test_every_way_clients_compress(case: str) -> None:
 
 @pytest.mark.parametrize("case", PAYLOADS)
 def test_damaged_compression_is_refused(case: str) -> None:
-    """Compressed bytes that are none raised the library's error, or gave wrong records."""
+    """Invalid compressed bytes raised the library's error, or gave wrong records."""
     codec, compress = PAYLOADS[case]
     payload = compress(plain_records(50))
     for bad in (b"", payload[:-1], payload[:9], payload[: len(payload) // 2], b"\xff" * 40, payload + b"\xff" * 7):
@@ -305,8 +305,8 @@ def test_bombs_take_no_more_memory_than_the_cap(case: str) -> None:
     codec, compress = PAYLOADS[case]
     bomb = with_payload(codec, compress(bytes(300_000_000)), 1)
     done = subprocess.run([sys.executable, "-c", PEAK], input=bomb, capture_output=True, timeout=120)
-    told, grown = done.stdout.split()
-    assert told == b"True"
+    refused, grown = done.stdout.split()
+    assert refused == b"True"
     assert int(grown) < 40_000_000  # the cap, the library's own windows, and the room of one step
 
 
@@ -350,7 +350,7 @@ def test_columns_are_buffers() -> None:
 
 
 def test_columns_from_an_offset() -> None:
-    """A fetch answer begins before the offset asked for; those records were handed out again."""
+    """A fetch response begins before the offset asked for; those records were handed out again."""
     data = build_batch(RECORDS, base_offset=4, compression=CompressionType.GZIP)
     assert columns(data, min_offset=6).offsets.tolist() == [6]
     assert columns(data, min_offset=6).header_offsets.tolist() == [0, 0]

@@ -87,7 +87,7 @@ def with_handler(key, handle):
 
 
 def test_a_kafka_error_is_its_code():
-    """What a handler raises with a code of its own is answered for everything asked."""
+    """What a handler raises with its own code is the response to everything asked."""
 
     def handle(ctx, body, facts):
         raise KafkaError(Errors.KAFKA_STORAGE_ERROR)
@@ -98,7 +98,7 @@ def test_a_kafka_error_is_its_code():
 
 @pytest.mark.parametrize("key", [key for key, entry in KafkaApis().entries.items() if entry.handle is not None])
 def test_our_bug_is_unknown_server_error(key, caplog):
-    """In every API and version: answered in its own form, with a traceback in the log; the connection lives."""
+    """In every API and version: the response has its form, the log a traceback; the connection lives."""
 
     def handle(ctx, body, facts):
         raise ZeroDivisionError("a bug")
@@ -139,11 +139,11 @@ def test_threads_serve_until_stopped():
     assert [len(one.ended) for one in ones] == [1, 1, 1]
 
 
-# ---------------------------------------------------------------- answers that come later
+# ---------------------------------------------------------------- responses that come later
 
 
 def deferred(one, then=None):
-    """Serve with a handler that answers later; gives the facts it was called with."""
+    """Serve with a handler that responds later; gives the facts it was called with."""
     kept = []
 
     def handle(ctx, body, facts):
@@ -169,7 +169,7 @@ def test_a_handler_may_respond_later():
 
 
 def test_a_response_is_sent_once():
-    """A second answer is our bug and is refused, whether the first came from the handler, from later, or both."""
+    """A second response is our bug and is refused, whether the first came from the handler, from later, or both."""
     one = request(60, 0)
     facts = deferred(one, lambda facts: facts.complete({"ErrorCode": 5}))
     with pytest.raises(RuntimeError, match="has its response already"):

@@ -47,7 +47,7 @@ def test_a_new_topic_is_open_remembered_and_published():
 
 
 def test_validate_only_changes_nothing():
-    """A checked topic is not there, although it is told an id."""
+    """A checked topic is not there, although it gets an id."""
     bench = make_bench()
     assert bench.ctx.topics.create(NewTopic("t", 2), validate_only=True).topic_id.int
     assert (bench.ctx.topics.get("t"), bench.logs.open, bench.published, bench.ctx.store.topics()) == (None, {}, [], [])
@@ -84,8 +84,8 @@ def test_many_topics_are_deleted_together():
     bench = make_bench()
     topics = bench.ctx.topics
     made = {one.name: one.topic_id for one in (bench.create(f"t{number}") for number in range(150))}
-    told, charged = [], []
-    topics.on_deleted.append(told.append)
+    deleted, charged = [], []
+    topics.on_deleted.append(deleted.append)
     before = len(bench.published)
 
     def charge(partitions):
@@ -99,7 +99,7 @@ def test_many_topics_are_deleted_together():
     assert results[1:121] == list(made.values())[:120]
     assert {result.error for result in results[121:-1]} == {Errors.THROTTLING_QUOTA_EXCEEDED}
     assert len(bench.published) == before + 2
-    assert told == list(made)[:120]
+    assert deleted == list(made)[:120]
     assert [view.name for view in topics.all()] == sorted(list(made)[120:])
     assert {topic for topic, _ in bench.logs.open} == set(list(made)[120:])
     assert {one.name for one in bench.ctx.store.topics()} == set(list(made)[120:])

@@ -47,7 +47,7 @@ def test_the_settings_are_kafkas():
 
 
 def test_the_topic_is_made_as_kafka_makes_it():
-    """Compacted and never compressed, by the settings of its own."""
+    """Compacted and never compressed, by its own settings."""
     bench = make_bench(transaction_state_log_num_partitions=3, transaction_state_log_segment_bytes=2 << 20)
     bench.ctx.topics.auto_create([TRANSACTION_STATE_TOPIC])
     view = bench.ctx.topics.get(TRANSACTION_STATE_TOPIC)

@@ -28,7 +28,7 @@ WORKER = (
     ("text", "cause"), [(READER, DAMAGED), (MISSING_FILE, MISSING), (WORKER, DAMAGED)], ids=["reader", "gone", "worker"]
 )
 def test_the_file_is_named(text: str, cause: str) -> None:
-    """Whoever read it: Spark's own reader in the JVM, or Arrow in a Python worker."""
+    """Whichever reads it: Spark's own reader in the JVM, or Arrow in a Python worker."""
     assert str(damaged_file(RuntimeError(text))) == f"cannot read {FILE}: {cause}; {WAY_OUT}"
 
 

@@ -130,7 +130,7 @@ def test_passwords_are_not_shown():
 
 
 def test_writing():
-    """acks=all and an idempotent producer unless told otherwise; what is for reading is refused."""
+    """acks=all and an idempotent producer unless set otherwise; what is for reading is refused."""
     only = {"kafka.bootstrap.servers": "h:1"}
     found = write_options({**only, "topic": "t", "checkpointLocation": "/x"})
     assert (found.topic, found.acks, found.idempotent, found.codec) == ("t", -1, None, "none")

@@ -1,4 +1,4 @@
-"""The driver's side of a stream against a scripted broker: requests counted, offsets followed, lost data told."""
+"""The driver's side of a stream against a scripted broker: requests counted, offsets followed, lost data reported."""
 
 from collections.abc import Iterator
 from uuid import UUID
@@ -176,6 +176,6 @@ def test_a_checkpoint_of_other_topics(start):
         start().next_end(SourceOffset({("u", 0): 1, ("w", 0): 1}))
 
 
-def test_what_the_official_connector_left_is_gone_on_with(start):
+def test_what_the_official_connector_left_is_continued(start):
     """Its offsets have no ids; ours do from then on."""
     assert start().next_end(SourceOffset({A: 3, B: 0})) == SourceOffset({A: 10, B: 0}, {"t": ID})

@@ -18,7 +18,7 @@ APIS = KafkaApis()
 
 
 class QuietBroker:
-    """What rules need of a broker as long as no request comes: it remembers which APIs it was told to show."""
+    """What rules need of a broker as long as no request comes: it remembers which APIs it has to show."""
 
     def __init__(self):
         self.apis = APIS

@@ -229,7 +229,7 @@ def test_dynamic_values_win_and_name_their_source() -> None:
 
 
 def test_default_listener_is_local() -> None:
-    """Nothing but this machine can reach a broker nobody configured."""
+    """Nothing but this machine can reach a broker that was not configured."""
     assert BrokerConfig().listeners == [Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092)]
 
 

@@ -257,7 +257,7 @@ def test_strangers_end_nothing(tx):
 
 
 def test_a_marker_that_waits(tx):
-    """The end is answered; until the marker is written the id is busy, then the transaction is complete."""
+    """The end gets its response; until the marker is written the id is busy, then the transaction is complete."""
     tx.markers.errors[T1] = Errors.KAFKA_STORAGE_ERROR
     mine = tx.init()
     tx.add(mine, T0, T1)
@@ -446,7 +446,7 @@ def test_lists(tx):
 
 def test_descriptions(tx):
     assert refused(tx.see, "") is Errors.INVALID_REQUEST
-    assert refused(tx.see, "nobody") is Errors.TRANSACTIONAL_ID_NOT_FOUND
+    assert refused(tx.see, "unknown") is Errors.TRANSACTIONAL_ID_NOT_FOUND
     tx.init(timeout_ms=1234)
     seen = tx.see()
     assert (seen.timeout_ms, seen.start_ms, seen.producer_id, seen.producer_epoch) == (1234, -1, 1000, 0)

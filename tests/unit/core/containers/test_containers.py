@@ -6,7 +6,7 @@ from tests.native.containers import NumberHeap, NumberTable, places_before, seed
 
 
 def test_table_finds_by_hash_and_number() -> None:
-    """Two things of one hash are told apart; one of another hash in the same bucket is not met."""
+    """Two things of one hash are distinguished; one of another hash in the same bucket is not met."""
     table = NumberTable()
     for number, h in ((1, 5), (2, 5), (3, 5 + 16), (4, 2**64 - 1)):
         table.add(number, h)
@@ -74,7 +74,7 @@ def test_heap_removes_from_its_middle_and_raises() -> None:
     assert heap.top() == (9, 3)
 
 
-def test_latest_index_tells_where_a_key_stood() -> None:
+def test_latest_index_returns_where_a_key_was() -> None:
     """Of what is named twice the last counts: each mention learns of the one before it."""
     assert places_before([7, 8, 7, 2**64 - 1, 7, 8, 0]) == [-1, -1, 0, -1, 2, 1, -1]
     assert places_before([]) == []

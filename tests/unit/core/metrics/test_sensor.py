@@ -71,7 +71,7 @@ def test_an_accepted_charge_records_all_and_returns_the_longest_delay() -> None:
 
 
 def test_a_negative_charge_gives_back() -> None:
-    """A weight below zero gives back what was recorded; an unchecked charge never answers a delay."""
+    """A weight below zero takes back what was recorded; an unchecked charge never returns a delay."""
     rate, bucket = rate_limited(100), bucket_limited(10)
     assert charge([(rate, 3000), (bucket, 130)], WALL).throttle_times_ms == (20_000, 3000)
     assert charge([(rate, -3000, "unchecked"), (bucket, -30, "unchecked")], WALL).throttle_time_ms == 0
@@ -159,7 +159,7 @@ def test_nan_violates_a_quota() -> None:
 
 
 def test_event_window_and_own_window() -> None:
-    """A sample is complete after so many events too; a rate may have a sample length of its own."""
+    """A sample is complete after so many events too; a rate may have its own sample length."""
     counted = sensor_of(WindowedSum(), MetricConfig(2, 1000, event_window=2))
     for value in range(7):
         counted.record(value, WALL)
@@ -223,7 +223,7 @@ def test_percentiles_constant() -> None:
 
 
 def test_percentiles_linear() -> None:
-    """Linear bins grow in width from 0: small values are told apart more finely."""
+    """Linear bins grow in width from 0: small values are distinguished more finely."""
     sensor = sensor_of(Percentiles(40, 1000, {"p10": 10, "p90": 90}, bucketing="linear"), MetricConfig(2, 1000))
     for value in range(1000):
         sensor.record(value, WALL)
@@ -470,7 +470,7 @@ def test_bad_arguments(call: object, error: type[Exception]) -> None:
 
 
 def test_extreme_times_and_values_are_harmless() -> None:
-    """Infinite and NaN values and times at both ends give some answer and no crash."""
+    """Infinite and NaN values and times at both ends give some result and no crash."""
     kinds = (Rate, SimpleRate, WindowedSum, WindowedCount, Avg, Max, Min, TokenBucket)
     for kind in kinds:
         sensor = sensor_of(kind(), MetricConfig(11, 1 << 40, quota=Quota.upper(5)))
@@ -493,7 +493,7 @@ def test_a_deep_family_is_refused() -> None:
 
 
 def test_a_registry_is_freed_with_its_sensors() -> None:
-    """A registry, its sensors and metrics are freed when nobody holds them, in whatever order."""
+    """A registry, its sensors and metrics are freed when they have no reference, in whatever order."""
     metrics = Metrics(clock=VirtualClock(0))
 
     class Marker:

@@ -108,7 +108,7 @@ def test_second_send_fails_the_connection(bench: Bench) -> None:
         bench.selector.send("0", b"three")
 
 
-def test_send_to_nobody(bench: Bench) -> None:
+def test_send_to_an_unknown_channel(bench: Bench) -> None:
     """SL-2: an unknown id is illegal."""
     with pytest.raises(IllegalStateError, match="no connection 'x'"):
         bench.selector.send("x", b"a")

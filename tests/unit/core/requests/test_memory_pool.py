@@ -75,7 +75,7 @@ def test_buffer_is_exact_writable_and_released_once() -> None:
 
 
 def test_forgotten_buffer_gives_its_bytes_back() -> None:
-    """A buffer nobody released does not shrink the pool for ever."""
+    """A buffer that was never released does not shrink the pool for ever."""
     pool = MemoryPool(10)
     assert pool.try_allocate(10) is not None
     assert pool.available_bytes == 10

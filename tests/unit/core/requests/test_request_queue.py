@@ -111,7 +111,7 @@ def test_close_wakes_everybody_and_keeps_what_is_queued() -> None:
 
 
 def test_wrong_arguments() -> None:
-    """A capacity below one and a clock that is none are refused."""
+    """A capacity below one and an object that is not a clock are refused."""
     with pytest.raises(ValueError, match="capacity"):
         Queue(0)
     with pytest.raises(TypeError):

@@ -231,7 +231,7 @@ def test_many_keys_in_one_shard() -> None:
     assert purgatory.watched == 0
 
 
-def test_failures_of_an_operation_harm_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_an_operation_harm_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception on a checking or expiring thread is reported; the others complete."""
     reported: list[Any] = []
     monkeypatch.setattr("sys.unraisablehook", lambda info: reported.append(info.exc_type))

@@ -371,7 +371,7 @@ def test_earlier_bucket_wakes_the_waiter_on_real_time() -> None:
 
 
 def test_closed_timer_refuses_and_drops() -> None:
-    """After close add raises, advance says no, and pending tasks and their callbacks are gone."""
+    """After close add raises, advance says no, and pending tasks and their callbacks are freed."""
 
     class Callback:
         def __call__(self) -> None:
@@ -392,7 +392,7 @@ def test_closed_timer_refuses_and_drops() -> None:
 
 
 def test_dropped_timer_drops_its_tasks() -> None:
-    """A timer nobody holds frees its pending tasks; a task outliving it can still be asked and cancelled."""
+    """A timer without references frees its pending tasks; a task outliving it can still be asked and cancelled."""
 
     class Callback:
         def __call__(self) -> None:

@@ -161,7 +161,7 @@ def test_dirtiest_first_and_checkpoint(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_deleted_topic_is_forgotten(bench: Bench, tmp_path: Path) -> None:
-    """A topic made anew under the same name starts dirty: its predecessor's entry is gone from the checkpoint."""
+    """A topic made anew under the same name starts dirty: its predecessor's entry is deleted from the checkpoint."""
     fill(bench.log("few"), NOW_MS, NOW_MS)
     bench.manager.cleaner.run_once()
     bench.manager.delete_partition("few", 0)

@@ -88,7 +88,7 @@ def test_key_of_a_compacted_topic(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", [0, 1])
 def test_every_refused_record_is_named(tmp_path: Path, codec: int) -> None:
-    """A batch of a compacted topic with several records that have no key tells of each of them, not of the first."""
+    """A batch of a compacted topic with several records that have no key reports each of them, not the first."""
     log = open_log(tmp_path / "t-0", config={"cleanup.policy": "compact"})
     result = log.append(keyed(*((None if i % 10 == 0 else b"k", b"v") for i in range(100)), codec=codec))
     assert (result.error, result.bad_record, result.bad_records) == (87, 0, tuple(range(0, 100, 10)))
@@ -147,7 +147,7 @@ def test_wrong_largest_time_is_repaired(log: PartitionLog) -> None:
 
 
 def test_log_append_time(tmp_path: Path) -> None:
-    """LogAppendTime stamps the batch, sets the bit, rebuilds the checksum and answers the time; old records are no
+    """LogAppendTime stamps the batch, sets the bit, rebuilds the checksum and returns the time; old records are no
     error.
     """
     log = open_log(tmp_path / "t-0", config={"message.timestamp.type": "LogAppendTime"})
@@ -183,7 +183,7 @@ def test_larger_than_a_segment(tmp_path: Path) -> None:
 
 
 def test_idempotent_sequences(log: PartitionLog) -> None:
-    """A repeat answers its first offset and writes nothing; a gap is 45, an old epoch 47; duplicates answer their
+    """A repeat returns its first offset and writes nothing; a gap is 45, an old epoch 47; duplicates return their
     time.
     """
 

@@ -148,7 +148,7 @@ def test_snapshot_of_an_open_transaction(state, tmp_path):
 
 
 def test_five_batches_are_remembered(state):
-    """A repeat of one of the last five answers the original offset and time; the sixth is out of order."""
+    """A repeat of one of the last five returns the original offset and time; the sixth is out of order."""
     for i in range(6):
         assert state.append(PID, 0, 2 * i, 10 * i, record_count=2, timestamp_ms=i)[0] == 0
     for i in range(1, 6):
@@ -168,7 +168,7 @@ def test_a_new_epoch_starts_at_zero(state):
 
 
 def test_old_epoch_is_judged_before_the_sequence(state):
-    """A batch of an old epoch with a wrong sequence answers 47, not 45."""
+    """A batch of an old epoch with a wrong sequence is 47, not 45."""
     state.append(PID, 4, 0, 0)
     assert state.append(PID, 3, 77, 1)[0] == BAD_EPOCH
 
@@ -195,7 +195,7 @@ def test_markers_keep_or_clear_the_batches(state):
 
 
 def test_truncate_forgets_what_was_cut(state):
-    """Batches and transactions at or after the cut are gone; a marker that was cut opens its transaction again."""
+    """Batches and transactions at or after the cut are deleted; a marker that was cut opens its transaction again."""
     state.append(1, 0, 0, 0, transactional=True)
     state.append(2, 0, 0, 1)
     state.append(2, 0, 1, 2)

@@ -20,7 +20,7 @@ def begin(state: ProducerStateManager, epoch: int = 0, sequence: int = 0, offset
 
 
 def test_batch_of_no_open_transaction_needs_a_guard(state):
-    """Without one, or with one that is none, a transactional batch is refused; with its own it opens the
+    """Without one, or with a stranger's, a transactional batch is refused; with its own it opens the
     transaction, and what follows needs none."""
     assert state.append(PID, 0, 0, 0, transactional=True, guard=0)[0] == BAD_TXN_STATE
     error, guard = state.verify(PID, 0, 0)
@@ -54,7 +54,7 @@ def test_marker_forgets_the_guard(state):
 
 
 def test_repeat_is_known_before_its_transaction_is_asked_for(state):
-    """The repeat of a remembered batch is answered as such, also after the transaction's end."""
+    """The repeat of a remembered batch is recognised as such, also after the transaction's end."""
     begin(state)
     state.end_transaction(PID, 0, 1, commit=True)
     assert state.append(PID, 0, 0, 2, transactional=True, guard=0) == (0, 0, 0)

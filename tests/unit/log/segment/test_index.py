@@ -52,7 +52,7 @@ def test_offset_append_out_of_order(tmp_path: Path) -> None:
 
 
 def test_offset_lookup_extremes(tmp_path: Path) -> None:
-    """OI-2: an empty index answers its base; the last entry is found."""
+    """OI-2: an empty index returns its base; the last entry is found."""
     index = OffsetIndex(tmp_path, 45, 30 * 8)
     assert index.lookup(45) == (45, 0)
     for i in range(30):
@@ -78,7 +78,7 @@ def test_file_is_kafkas(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\0" * 7, b"\0\0\0\5\0\0\0\0\0\0\0\0\0\0\0\0", b"\xff" * 8, b"\0" * 800])
-def test_damaged_offset_index_is_told(tmp_path: Path, content: bytes) -> None:
+def test_damaged_offset_index_is_reported(tmp_path: Path, content: bytes) -> None:
     """A cut entry, offsets that fall, a negative offset and a file longer than allowed all fail the sanity check."""
     (tmp_path / "00000000000000000045.index").write_bytes(content)
     assert not OffsetIndex(tmp_path, 45, 101).load()

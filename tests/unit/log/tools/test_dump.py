@@ -47,7 +47,7 @@ def test_log_rows_have_kafkas_names(tmp_path):
 
 
 def test_marker_is_shown(tmp_path):
-    """A control batch tells commit or abort and the coordinator's epoch; nonsense in it is told, not raised."""
+    """A control batch shows commit or abort and the coordinator's epoch; nonsense in it is shown, not raised."""
     path = segment(tmp_path, 0, marker(0, 9, 1, 0), marker(1, 9, 1, 1), batch(2, attributes=0x30), batch(3))
     rows = list(dump_file(path))
     assert [r["kind"] for r in rows] == ["batch", "record", "batch", "record", "batch", "damage", "batch"]
@@ -151,7 +151,7 @@ def test_whole_folder_has_no_findings(tmp_path):
     assert verify(tmp_path) == verify(partition) == []
 
 
-def test_torn_tail_is_told_from_damage(tmp_path):
+def test_torn_tail_is_distinguished_from_damage(tmp_path):
     """An unfinished batch at the very end is a torn tail; the same in a sealed segment is not."""
     segment(tmp_path / "t-0", 0, batch(0), batch(1)[:50])
     segment(tmp_path / "t-1", 0, batch(0), batch(1)[:50])

@@ -197,14 +197,14 @@ def test_broker_configs_win_in_order_and_reach_the_topics() -> None:
     ],
 )  # fmt: skip
 def test_refused_broker_configs(name: str, key: str, value: str, code: int, message: str | None) -> None:
-    """Kafka's code and words; a key nobody knows is taken, as Kafka does, and changes nothing."""
+    """Kafka's code and words; an unknown key is taken, as Kafka does, and changes nothing."""
     bench = make_bench(num_network_threads=3)
-    told = []
-    bench.ctx.on_broker_change(told.append)
+    changes = []
+    bench.ctx.on_broker_change(changes.append)
     before = dict(BrokerConfig().topic_configs({}))
     assert step(bench, BROKER, name, (key, SET, value)) == (code, message)
     assert dict(bench.ctx.config.topic_configs({})) == before
-    assert told == ([] if code else [frozenset()])
+    assert changes == ([] if code else [frozenset()])
 
 
 def test_append_to_a_broker_config_that_is_no_list() -> None:
@@ -218,14 +218,14 @@ def test_append_to_a_broker_config_that_is_no_list() -> None:
 
 
 def test_hooks_hear_what_changed() -> None:
-    """Parts that follow the configuration are told the names whose value in force is another now."""
+    """Parts that follow the configuration get the names whose value in force is another now."""
     bench = make_bench()
-    told = []
-    bench.ctx.on_broker_change(told.append)
+    changes = []
+    bench.ctx.on_broker_change(changes.append)
     step(bench, BROKER, "1", ("max.connections", SET, "10"), ("log.retention.ms", SET, "5"))
     step(bench, BROKER, "1", ("max.connections", SET, "10"))
     step(bench, BROKER, "", ("max.connections", SET, "11"))
-    assert told == [frozenset({"max.connections", "log.retention.ms"}), frozenset()]
+    assert changes == [frozenset({"max.connections", "log.retention.ms"}), frozenset()]
     assert bench.ctx.config.integer("max.connections") == 10
 
 
@@ -266,8 +266,8 @@ def test_loggers() -> None:
         assert step(bench, LOGGER, "1", (logger.name, SET, "ERROR")) == (0, None)
         assert logger.level == logging.ERROR
         assert describe(bench, LOGGER, "1", [logger.name])[2][logger.name]["Value"] == "ERROR"
-        code, message = step(bench, LOGGER, "1", (logger.name, SET, "DEBUG"), ("kbroker.nobody", SET, "INFO"))
-        assert (code, message, logger.level) == (40, "Logger kbroker.nobody does not exist!", logging.ERROR)
+        code, message = step(bench, LOGGER, "1", (logger.name, SET, "DEBUG"), ("kbroker.unknown", SET, "INFO"))
+        assert (code, message, logger.level) == (40, "Logger kbroker.unknown does not exist!", logging.ERROR)
         assert step(bench, LOGGER, "1", (logger.name, SET, "LOUD"))[0] == 40
         assert step(bench, LOGGER, "1", ("root", DELETE, None))[0] == 42
         assert step(bench, LOGGER, "1", (logger.name, APPEND, "INFO"))[0] == 42

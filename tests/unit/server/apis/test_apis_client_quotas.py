@@ -221,13 +221,13 @@ def test_names_that_need_escaping() -> None:
 
 
 def test_failures_have_the_form_of_responses() -> None:
-    """What fails as a whole is answered with its code, for each entity once."""
+    """What fails as a whole gets its code, for each entity once."""
     request = RequestContext(49, 1)
     row = entry(entity(user="u"), ("producer_byte_rate", 1.0))
     response = api49_alter_client_quotas.failure({"Entries": [row, row]}, Errors.UNKNOWN_SERVER_ERROR, request)
     assert [(one["ErrorCode"], one["Entity"]) for one in response["Entries"]] == [(-1, entity(user="u"))]
-    told = api48_describe_client_quotas.failure({}, Errors.UNKNOWN_SERVER_ERROR, request)
-    assert (told["ErrorCode"], told["Entries"]) == (-1, None)
+    failed = api48_describe_client_quotas.failure({}, Errors.UNKNOWN_SERVER_ERROR, request)
+    assert (failed["ErrorCode"], failed["Entries"]) == (-1, None)
 
 
 # ---------------------------------------------------------------- in force
@@ -264,7 +264,7 @@ def test_names_reach_the_managers_as_they_are() -> None:
 
 
 def test_a_restart_puts_everything_in_force_again() -> None:
-    """What is remembered is told to managers that were made later."""
+    """What is remembered goes to managers that were made later."""
     bench = make_bench()
     alter(bench, 1, entry(entity(user="u", client_id=None), ("controller_mutation_rate", 0.5)))
     service = QuotaService(bench.ctx.config, VirtualClock())

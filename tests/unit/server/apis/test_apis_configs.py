@@ -142,12 +142,12 @@ def test_default_broker():
     ],
 )
 def test_errors(kind, name, code, message):
-    """Code and text as Kafka 4.3.1 answers them."""
+    """Code and text of Kafka 4.3.1."""
     assert describe(make_bench(), kind, name) == (code, message, {})
 
 
 @pytest.mark.parametrize("kind", [0, 1, 3, 64, -1])
-def test_types_nobody_has(kind):
+def test_unknown_types(kind):
     """42, and other resources of the request are unharmed."""
     code, message, rows = describe(make_bench(), kind, "x")
     assert (code, message[:16], rows) == (42, "This most likely", {})
@@ -161,7 +161,7 @@ def test_loggers_and_client_metrics():
 
 
 def test_no_resources_and_one_twice():
-    """Nothing, and the same twice: each row is answered."""
+    """Nothing, and the same twice: each row has its response."""
     bench = make_bench()
     bench.create("t")
     assert bench.ask("DescribeConfigs", 4, {"Resources": []})["Results"] == []
@@ -178,7 +178,7 @@ def mention(kind, names, keys=None):
 
 
 def test_one_resource_named_often(monkeypatch):
-    """Each mention is answered, as Kafka does, but looked up once; a request cannot ask for megabytes with a name."""
+    """Each mention is in the response, as in Kafka's, but looked up once; a name cannot ask for megabytes."""
     bench = make_bench()
     bench.create("t")
     looked_up = []
@@ -222,7 +222,7 @@ def test_distinct_topics_are_all_described():
 
 
 def test_no_static_secret_is_shown():
-    """Of listeners, of mechanisms, and of names that nobody knows: no value, neither here nor among the synonyms."""
+    """Of listeners, of mechanisms, and of unknown names: no value, neither here nor among the synonyms."""
     secrets = {
         "ssl.key.password": "hunter2",
         "listener.name.tls.ssl.key.password": "hunter2",

@@ -110,7 +110,7 @@ def test_joining_in_every_version(bench, version):
 
 
 def test_a_returning_static_leader(bench):
-    """v9 is told to skip the assignment and sees the members; v8 hears of the old leader id (quirk 10)."""
+    """v9 has to skip the assignment and sees the members; v8 hears of the old leader id (quirk 10)."""
     first = bench.ask("JoinGroup", 9, join(9, instance="i"))
     sync = {"GroupId": "g", "GenerationId": 1, "MemberId": first["MemberId"], "GroupInstanceId": "i"}
     rows = [{"MemberId": first["MemberId"], "Assignment": b"x"}]
@@ -171,7 +171,7 @@ def test_committing_in_every_version(bench, version):
     assert [(place, one.offset) for place, one in bench.groups.coordinator.committed("g").items()] == [(("t", 0), 7)]
 
 
-def test_committing_for_a_group_nobody_knows(bench):
+def test_committing_for_an_unknown_group(bench):
     """A generation without a group: 22, from v9 69."""
     for version, code in ((8, 22), (9, 69)):
         body = commit(version, bench.topic.topic_id, (0, 7, ""), GenerationIdOrMemberEpoch=3, MemberId="m")
@@ -206,7 +206,7 @@ def test_fetching_offsets_in_every_version(bench, version):
 
 
 def test_deleting_groups_and_offsets(bench):
-    """A group named twice is answered once; offsets of unknown partitions are 3."""
+    """A group named twice is once in the response; offsets of unknown partitions are 3."""
     bench.ask("OffsetCommit", 8, commit(8, UNKNOWN_ID, (0, 7, None)))
     rows = [{"Name": "t", "Partitions": [{"PartitionIndex": 0}, {"PartitionIndex": 9}]}]
     (topic,) = bench.ask("OffsetDelete", 0, {"GroupId": "g", "Topics": rows})["Topics"]
@@ -251,7 +251,7 @@ def test_without_a_coordinator_every_group_api_says_so():
 
 
 def test_a_group_whose_partition_cannot_be_read():
-    """As Apache Kafka 4.3.1 answers for an offline partition of __consumer_offsets; groups of others are served."""
+    """As Apache Kafka 4.3.1 does for an offline partition of __consumer_offsets; groups of others are served."""
     bench = Bench()
     bench.groups.topic.ensure()
     bench.groups.topic.logs[0] = None

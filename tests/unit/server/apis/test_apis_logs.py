@@ -55,7 +55,7 @@ def test_delete_records(bench: Bench, version: int) -> None:
 
 
 def test_deleted_records_stay_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new start is on disk before the response; where it cannot be written, also again, the answer is 56."""
+    """The new start is on disk before the response; where it cannot be written, also again, the error is 56."""
     made = make_bench()
     manager = LogManager([tmp_path], VirtualClock(NOW_MS), BrokerConfig())
     made.ctx.topics = TopicRegistry(made.ctx.config, made.ctx.store, manager, lambda topics: None)
@@ -99,7 +99,7 @@ def test_delete_records_of_both_policies(bench: Bench) -> None:
 
 
 def test_delete_records_of_a_closed_log(bench: Bench) -> None:
-    """A partition that is being deleted answers 3."""
+    """A partition that is being deleted is 3."""
     bench.ctx.topics.partition("t", 0).close(clean=False)
     assert cut(bench, "t", (0, 1)) == [(0, -1, 3)]
 
@@ -150,7 +150,7 @@ def test_describe_log_dirs(bench: Bench, version: int) -> None:
 
 
 def test_volume_of_a_log_dir(tmp_path: Any) -> None:
-    """From v4 on the size of the volume is told, and what is left of it."""
+    """From v4 on the response has the size of the volume, and what is left of it."""
     bench = make_bench(log_dir=str(tmp_path))
     (result,) = bench.ask("DescribeLogDirs", 4, {"Topics": None})["Results"]
     assert (result["LogDir"], result["ErrorCode"]) == (str(tmp_path), 0)
@@ -158,7 +158,7 @@ def test_volume_of_a_log_dir(tmp_path: Any) -> None:
 
 
 def test_an_offline_log_dir(tmp_path: Any) -> None:
-    """A folder that can no longer be written is 56, and nothing else is told of it."""
+    """A folder that can no longer be written is 56, and nothing else is said of it."""
     bench = make_bench(log_dir=str(tmp_path))
     bench.create("t")
     bench.logs.offline_dirs = {tmp_path: "flush: Input/output error"}
@@ -290,7 +290,7 @@ def test_describe_quorum(bench: Bench, version: int) -> None:
 
 
 def test_failures_name_every_partition() -> None:
-    """A handler that fails is answered for all that was asked."""
+    """A handler that fails gives its error to all that was asked."""
     request = RequestContext(21, 2)
     body = {"Topics": [{"Name": "t", "Partitions": [{"PartitionIndex": 3, "Offset": 0}]}]}
     response = delete_records_api.failure(body, Errors.UNKNOWN_SERVER_ERROR, request)

@@ -93,7 +93,7 @@ def test_the_offsets_topic_is_there_when_asked_for():
 
 
 def test_names_that_are_no_utf8():
-    """Answered like any bad name, with replacement characters (Java's way)."""
+    """Refused like any bad name, with replacement characters (Java's way)."""
     bench = make_bench()
     body = codec.decode_request(3, 4, struct.pack(">ih", 1, 2) + b"\xff\xfe\0")
     entry = KafkaApis().find(3, 4)
@@ -110,7 +110,7 @@ def test_nothing_is_created_unasked(create, enabled):
 
 
 def test_bad_and_colliding_names():
-    """Impossible names are 17, a collision is 3 and is not created, a name twice is answered once."""
+    """Impossible names are 17, a collision is 3 and is not created, a name twice is once in the response."""
     bench = make_bench()
     bench.create("a.b")
     for _ in range(2):
@@ -220,7 +220,7 @@ def test_software_names(version, name, number, code):
 
 
 def test_unknown_version_of_api_versions():
-    """Answered in v0 with 35 and the range of key 18 alone (quirk 2)."""
+    """The response is v0 with 35 and the range of key 18 alone (quirk 2)."""
     response = codec.decode_response(18, 0, api_versions.unsupported(FLOORS))
     rows = [{"ApiKey": 18, "MinVersion": 0, "MaxVersion": 4}]
     assert (response["ErrorCode"], response["ApiKeys"]) == (35, rows)

@@ -43,7 +43,7 @@ def test_the_topic_of_kafkas_metadata_is_not_made(row):
 
 @pytest.mark.parametrize("version", range(2, 8))
 def test_create_in_every_version(version):
-    """v5 and later tell partitions, factor and configs, v7 the id (quirk 17)."""
+    """v5 and later have partitions, factor and configs, v7 the id (quirk 17)."""
     bench = make_bench()
     rows = create(bench, new("t", 3, retention_ms="5"), version=version)
     row, view = rows["t"], bench.ctx.topics.get("t")
@@ -83,7 +83,7 @@ def test_create_in_every_version(version):
     ],
 )  # fmt: skip
 def test_create_refuses_in_kafkas_words(topic, code, message):
-    """The code and text that Kafka 4.3.1 answers, and no topic."""
+    """The code and text of Kafka 4.3.1, and no topic."""
     bench = make_bench()
     row = create(bench, topic)[topic["Name"]]
     assert (row["ErrorCode"], row["ErrorMessage"]) == (code, message)
@@ -139,7 +139,7 @@ def test_delete_by_name(version):
 
 
 def test_delete_by_id():
-    """A found id answers its name, an unknown one none (100)."""
+    """A found id gives its name, an unknown one none (100)."""
     bench = make_bench()
     view = bench.create("t")
     rows = delete(bench, {"TopicId": view.topic_id}, {"TopicId": UNKNOWN_ID})
@@ -290,7 +290,7 @@ def test_read_committed_ends_at_the_last_stable_offset():
 
 @pytest.mark.parametrize(("failure", "code"), [(OSError(5, "I/O"), 56), (ValueError("closed"), 3)])
 def test_a_log_that_cannot_be_read(failure, code):
-    """A disk error is 56, a topic deleted meanwhile 3; the other partition is answered."""
+    """A disk error is 56, a topic deleted meanwhile 3; the other partition is served."""
     bench = timed()
     bench.logs.open["t", 0].fail = failure
     assert [row[0] for row in offsets(bench, (0, 5), (1, 5))] == [code, 0]
@@ -336,7 +336,7 @@ def test_unknown_and_repeated_partitions():
     [("ListOffsets", 5, {"Name": "t"}), ("DeleteRecords", 1, {"Name": "t"}), ("ListOffsets", 5, {"Name": "absent"})],
 )
 def test_topic_without_partitions_has_no_response(api, version, topic):
-    """Kafka answers by partitions: where none is named, the topic is not in the response."""
+    """Kafka responds by partitions: where none is named, the topic is not in the response."""
     body = {"ReplicaId": -1, "TimeoutMs": 1000, "Topics": [{**topic, "Partitions": []}]}
     known = {
         key: value for key, value in body.items() if (key == "ReplicaId") == (api == "ListOffsets") or key == "Topics"

@@ -185,7 +185,7 @@ def test_markers(ask, version):
 def test_descriptions(ask):
     ask.init()
     ask("AddPartitionsToTxn", 3, classic(who(), 1, 0))
-    rows = ask("DescribeTransactions", 0, {"TransactionalIds": ["x", "", "nobody"]})["TransactionStates"]
+    rows = ask("DescribeTransactions", 0, {"TransactionalIds": ["x", "", "unknown"]})["TransactionStates"]
     assert [row["ErrorCode"] for row in rows] == [0, 42, 105]
     assert rows[0]["TransactionState"] == "Ongoing"
     assert rows[0]["Topics"] == [{"Topic": "t", "Partitions": [0, 1]}]
@@ -224,7 +224,7 @@ def test_failures_can_be_sent(ask, name, version, body):
 
 
 class Groupless:
-    """A group coordinator that says what it was told to say."""
+    """A group coordinator that returns the error it was made with."""
 
     def __init__(self, error: Errors) -> None:
         self.error = error
@@ -236,7 +236,7 @@ class Groupless:
 
 
 @pytest.mark.parametrize(
-    ("said", "answered"),
+    ("said", "written"),
     [
         (Errors.NONE, Errors.NONE),
         (Errors.NOT_COORDINATOR, Errors.NOT_LEADER_OR_FOLLOWER),
@@ -244,13 +244,13 @@ class Groupless:
         (Errors.INVALID_PRODUCER_EPOCH, Errors.INVALID_PRODUCER_EPOCH),
     ],
 )
-def test_markers_of_offsets_go_to_the_groups(said, answered):
+def test_markers_of_offsets_go_to_the_groups(said, written):
     """Their "not now" is that of a partition."""
     bench = make_bench()
     bench.create(OFFSETS_TOPIC, 1)
     groups = Groupless(said)
     markers = PartitionMarkers(bench.ctx.topics, lambda: groups)  # type: ignore[arg-type, return-value]
-    assert markers.write((OFFSETS_TOPIC, 0), 7, 1, 2, True, 2) is answered
+    assert markers.write((OFFSETS_TOPIC, 0), 7, 1, 2, True, 2) is written
     assert groups.rows == [(0, 7, 1, 2, True, 2)]
 
 

@@ -124,7 +124,7 @@ def bench() -> Bench:
 
 @pytest.mark.parametrize("version", range(6))
 def test_every_version_commits_when_the_transaction_does(bench, version):
-    """Up to v4 the partition must be in the transaction, from v5 the commit adds it; after that nobody is asked."""
+    """Up to v4 the partition must be in the transaction, from v5 the commit adds it; after that none is asked."""
     assert bench.ask(version, ("t", 0, 9, "note"), ("t", 1, 3, None)) == [("t", 0, 0), ("t", 1, 0)]
     asked = ("add" if version >= 5 else "verify", "tx", 7, 0, [PLACE])
     assert bench.transactions.asked == [asked]

@@ -113,7 +113,7 @@ def test_a_flipped_bit_is_refused_or_harmless(filled: Path, tmp_path: Path, soak
 
 
 @pytest.mark.parametrize(
-    ("statement", "told"),
+    ("statement", "message"),
     [
         ("UPDATE topics SET partitions=99 WHERE name='topic-1'", "table topics, topic 'topic-1': its checksum"),
         ("UPDATE topics SET name='topik-1' WHERE name='topic-1'", "table topics, topic 'topik-1': its checksum"),
@@ -134,7 +134,7 @@ def test_a_flipped_bit_is_refused_or_harmless(filled: Path, tmp_path: Path, soak
     ],
 )  # fmt: skip
 def test_a_row_that_was_changed_behind_our_back_is_named(
-    filled: Path, tmp_path: Path, statement: str, told: str
+    filled: Path, tmp_path: Path, statement: str, message: str
 ) -> None:
     """The text names file, table and row, and the way out."""
     file = damaged_copy(filled, tmp_path)
@@ -142,13 +142,13 @@ def test_a_row_that_was_changed_behind_our_back_is_named(
     with db:
         db.execute(statement)
     db.close()
-    with pytest.raises(MetadataError, match=re.escape(told)) as caught:
+    with pytest.raises(MetadataError, match=re.escape(message)) as caught:
         MetadataStore(tmp_path, 1)
     assert str(caught.value).startswith(f"{file} is damaged: ")
     assert f"'kbroker log recover-metadata {tmp_path}'" in str(caught.value)
 
 
-def test_checksums_tell_types_and_tables_apart() -> None:
+def test_checksums_distinguish_types_and_tables() -> None:
     """The text '1' is not the number 1, and a row of one table is none of another."""
     sums = [row_checksum("t", row) for row in ((1,), ("1",), (b"1",), (1.0,), ("1", ""), ("", "1"), (-1,))]
     assert len({*sums, row_checksum("u", (1,))}) == 8

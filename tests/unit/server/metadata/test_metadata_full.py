@@ -129,7 +129,7 @@ def test_what_cannot_be_stored_is_refused_and_not_in_force(bench, caplog, name, 
             texts = [row["ErrorMessage"] for row in rows if row["ErrorCode"] == STORAGE]
             assert set(texts) == {"Cannot store the change in the metadata file: database or disk is full"}
     assert "Traceback" not in caplog.text
-    assert len([one for one in caplog.records if one.levelno >= logging.ERROR]) == 1, "told once, not at each request"
+    assert len([one for one in caplog.records if one.levelno >= logging.ERROR]) == 1, "logged once, not at each request"
     failing.refuses = lambda text: False
     assert state(bench) == before
     store._file._db = db
@@ -223,7 +223,7 @@ def test_the_reserve_is_made_again_after_an_end_between_its_two_steps(tmp_path):
 
 
 def test_a_change_whose_outcome_is_not_known_stops_further_ones(tmp_path):
-    """A commit that failed but is in the file would be undone by nobody: nothing is changed any more."""
+    """A commit that failed but is in the file would never be undone: nothing is changed any more."""
     store = MetadataStore(tmp_path, 1)
     db = store._file._db
 
@@ -245,7 +245,7 @@ def test_a_change_whose_outcome_is_not_known_stops_further_ones(tmp_path):
 
 
 def test_a_disk_that_cannot_be_read(bench):
-    """Reading is answered with the same code."""
+    """Reading gets the same code."""
     fill(bench.ctx.store, lambda text: text.startswith("SELECT")).error = sqlite3.OperationalError("disk I/O error")
     with pytest.raises(KafkaError, match="Cannot read the metadata file: disk I/O error"):
         bench.ctx.store.topics()

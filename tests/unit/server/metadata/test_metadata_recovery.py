@@ -156,7 +156,7 @@ def test_a_whole_file_is_left_alone(folder: Path) -> None:
     assert (folder / FILE_NAME).read_bytes() == before
 
 
-def test_an_id_that_no_folder_tells(folder: Path) -> None:
+def test_an_id_that_no_folder_has(folder: Path) -> None:
     """A power cut may leave it empty: other partitions know it, else the topic has a new one, and that is said."""
     lose(folder)
     (folder / "orders-0" / "partition.metadata").write_bytes(b"")
@@ -170,7 +170,7 @@ def test_an_id_that_no_folder_tells(folder: Path) -> None:
     assert "no folder of topic __consumer_offsets has its topic id: a new id was made" in found.notes
 
 
-def test_missing_partitions_are_told(folder: Path) -> None:
+def test_missing_partitions_are_reported(folder: Path) -> None:
     """A hole is filled with an empty partition, and said."""
     lose(folder)
     shutil.rmtree(folder / "orders-1")
@@ -218,7 +218,7 @@ def test_the_owner_must_be_known(folder: Path) -> None:
 
 
 def test_folders_of_apache_kafka_can_be_taken_over(folder: Path) -> None:
-    """Its controller's own log is no topic."""
+    """Its controller's own log is not a topic."""
     lose(folder)
     make_partition(folder, "__cluster_metadata-0", uuid.UUID(int=1))
     assert [one.name for one in recover(folder).topics] == ["__consumer_offsets", "orders"]
@@ -250,7 +250,7 @@ def test_the_command_says_what_was_made_and_what_is_lost(folder: Path) -> None:
 
 
 def test_verify_looks_at_the_metadata_too(folder: Path) -> None:
-    """Damage is told with exit code 3, in JSON as well; the file is not touched, and a running broker's not judged."""
+    """Damage gives exit code 3, in JSON as well; the file is not touched, and a running broker's not judged."""
 
     def verify(*options: str) -> tuple[int, str]:
         done = CliRunner().invoke(cli, ["log", "verify", *options, str(folder)])

@@ -56,7 +56,7 @@ def server() -> Iterator[tuple[HttpServer, VirtualClock]]:
     server.stop()
 
 
-def test_connections_that_never_ask_lock_nobody_out() -> None:
+def test_connections_that_never_ask_lock_no_client_out() -> None:
     """Each silent connection had a thread and a descriptor; then 32 of them kept every scrape out for ten seconds."""
     exposition: Any = SimpleNamespace(text=lambda accept="": (b"", ""))
     server = MetricsServer(exposition, lambda: True, "127.0.0.1", 0)
@@ -104,7 +104,7 @@ def test_a_response_that_no_client_reads_has_a_deadline(server: tuple[HttpServer
 
 
 def test_those_that_are_served_are_not_interrupted(server: tuple[HttpServer, VirtualClock]) -> None:
-    """Where everybody is being answered a further connection is closed."""
+    """Where every connection is being served a further one is closed."""
     port, _ = server
     with connected(port.url) as first, connected(port.url) as second:
         for connection in (first, second):
@@ -132,7 +132,7 @@ def test_a_target_that_is_no_url_gets_a_response(target: bytes) -> None:
 
 
 def test_scrapes_that_hang_leave_health_checks_alone() -> None:
-    """Every place was a scrape's: whoever watched over the process got no response and ended it."""
+    """Every place was a scrape's: a supervisor of the process got no response and ended it."""
     go_on = threading.Event()
     begun = threading.Semaphore(0)
 

@@ -24,7 +24,7 @@ PRODUCE, FETCH, REQUEST, MUTATION = (
 
 
 class Bench:
-    """Managers over a registry and a clock of their own."""
+    """Managers over their own registry and clock."""
 
     def __init__(self, **settings: int) -> None:
         self.clock = VirtualClock(1_700_000_000_000)
@@ -322,7 +322,7 @@ def test_clients_without_an_id_are_reached_by_users_only(bench: Bench, client_id
     assert bench.produce.resolve("u", client_id)[:2] == (4, 3)
 
 
-def test_levels_are_told(bench: Bench) -> None:
+def test_levels_are_reported(bench: Bench) -> None:
     """All eight levels, the most specific first."""
     entities = [
         ("u", "c"),
@@ -448,8 +448,8 @@ def test_bad_entities_are_refused(bench: Bench) -> None:
         type(bench.produce)()
 
 
-def test_handles_that_nobody_made_do_no_harm(bench: Bench) -> None:
-    """A manager out of nowhere, and requests that are none, are refused with a word."""
+def test_handles_that_no_manager_made_do_no_harm(bench: Bench) -> None:
+    """A manager out of nowhere, and objects that are not requests, are refused with a word."""
     orphan = type(bench.produce).__new__(type(bench.produce))
     for call in (
         lambda: orphan.is_enabled,
@@ -478,7 +478,7 @@ def test_handles_that_nobody_made_do_no_harm(bench: Bench) -> None:
             ClientQuotaManagers(bench.clock, bench.registry, **settings)
 
 
-def test_infinite_limits_hold_nobody_back(bench: Bench) -> None:
+def test_infinite_limits_throttle_no_client(bench: Bench) -> None:
     """An infinite percentage is a limit that is never reached."""
     bench.update("u", None, REQUEST, float("inf"))
     assert bench.request.record_and_get_throttle("u", "c", 1e300) == 0

@@ -48,7 +48,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 class Waiter:
-    """An acceptor on a thread of its own: one ``inc`` that is expected to wait."""
+    """An acceptor on a separate thread: one ``inc`` that is expected to wait."""
 
     def __init__(self, quotas: ConnectionQuotas, listener: str) -> None:
         self.done = False
@@ -112,7 +112,7 @@ def test_listener_must_be_known() -> None:
 
 
 def test_nothing_is_limited_by_default() -> None:
-    """CN-3: 10,000 connections on each listener at once; the rates tell of them."""
+    """CN-3: 10,000 connections on each listener at once; the rates record them."""
     quotas = make()
     for listener in LISTENERS:
         for _ in range(10_000):
@@ -227,14 +227,14 @@ def test_broker_rate_above_its_limit() -> None:
 
 
 def test_inter_broker_listener_inherits_the_rate() -> None:
-    """Without a rate of its own the inter-broker listener has the broker's; what it takes the others still have."""
+    """Without its own rate the inter-broker listener has the broker's; what it takes the others still have."""
     quotas = make(max_rate=10)
     assert [quotas.begin(REPLICATION) for _ in range(11)] == [0] * 10 + [100]
     assert [quotas.begin(EXTERNAL) for _ in range(11)] == [0] * 10 + [100]
 
 
 def test_listener_rate_above_its_limit() -> None:
-    """CN-15: 30/s of 40/s asked on each listener, every one delayed at times, and the delays are told."""
+    """CN-15: 30/s of 40/s asked on each listener, every one delayed at times, and the delays are recorded."""
     clock = VirtualClock()
     quotas = make(clock)
     for listener in LISTENERS:
@@ -261,7 +261,7 @@ def test_address_rate_below_its_limit() -> None:
 
 
 def test_address_rate_above_its_limit() -> None:
-    """CN-17: of 80 connections 25 ms apart 39 pass 20/s; their acceptor never waits; only their listener tells."""
+    """CN-17: of 80 connections 25 ms apart 39 pass 20/s; their acceptor never waits; only their listener records."""
     clock = VirtualClock()
     quotas = make(clock)
     quotas.update_ip_rate(ADDRESS[EXTERNAL], 20)
@@ -404,7 +404,7 @@ def test_addresses_expire() -> None:
 
 
 def test_many_addresses() -> None:
-    """Addresses are told apart however many there are, and are gone with their last connection."""
+    """Addresses are distinguished however many there are, and are freed with their last connection."""
     quotas = make(max_per_address=1)
     names = [f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(3000)]
     for name in names:
@@ -416,7 +416,7 @@ def test_many_addresses() -> None:
 
 
 def test_addresses_have_one_form() -> None:
-    """IPv4 inside IPv6, brackets and names are what sockets tell."""
+    """IPv4 inside IPv6, brackets and names are what sockets say."""
     assert canonical_address("::ffff:10.1.2.3") == "10.1.2.3"
     assert canonical_address("[0:0:0:0:0:0:0:1]") == "::1"
     assert canonical_address("localhost") in ("127.0.0.1", "::1")

@@ -42,7 +42,7 @@ class Time:
 
 
 def sensor(rate: float, samples: int = 10) -> Sensor:
-    """As the manager makes them: first the rate that nobody checks, then the bucket."""
+    """As the manager makes them: first the rate, which is not checked, then the bucket."""
     made = Sensor("ControllerMutation-:c", MetricConfig())
     made.add("mutation-rate", Rate())
     made.add("tokens", TokenBucket(), MetricConfig(samples, 1000, quota=Quota.upper(rate)))
@@ -264,7 +264,7 @@ def test_delete_topics(version):
         assert (broker.names, broker.tokens()) == ([], -6)
 
 
-def test_delete_by_id_tells_what_was_refused():
+def test_delete_by_id_reports_what_was_refused():
     """v6 by id: the response names the topic that stays."""
     broker = Limited.of(1.0)
     broker.create(7, ("a", 15))
@@ -275,7 +275,7 @@ def test_delete_by_id_tells_what_was_refused():
 
 
 def test_only_what_passed_its_own_checks_is_charged():
-    """Bad names, counts, configs, topics that exist, are not there, or come twice cost nothing."""
+    """Bad names, counts, configs, topics that exist, are not there, or are duplicates cost nothing."""
     broker = Limited.of(1.0)
     broker.create(7, ("a", 1))
     assert broker.tokens() == 10
@@ -308,7 +308,7 @@ def test_validate_only_is_free():
 
 
 def test_other_clients_are_not_charged():
-    """The quota is that of client id c; another one is unlimited, and has a counter of its own."""
+    """The quota is that of client id c; another one is unlimited, and has its own counter."""
     broker = Limited.of(1.0)
     assert broker.create(7, ("a", 100), client_id="other") == (0, [OK])
     assert broker.create(7, ("b", 100), client_id="other") == (0, [OK])
@@ -343,7 +343,7 @@ def test_topics_made_by_metadata_are_charged_strictly_and_silently():
 
 
 def test_the_brokers_own_topics_are_free():
-    """__consumer_offsets belongs to nobody's quota."""
+    """__consumer_offsets belongs to no client's quota."""
     broker = Limited.of(1.0)
     broker.create(7, ("a", 15))
     before = broker.tokens()
@@ -395,7 +395,7 @@ def test_a_storm_of_newer_clients_is_held(api, version):
 
 @pytest.mark.parametrize(("api", "version"), PERMISSIVE)
 def test_a_storm_of_older_clients_is_all_accepted_and_muted(api, version):
-    """P5: nothing is refused; whose channel is muted as told is held to the same bound all the same."""
+    """P5: nothing is refused; a channel that is muted for the throttle time is held to the same bound all the same."""
     broker = Limited.of(RATE)
     made, number, elapsed_ms = 0, 0, 0
     while elapsed_ms <= STORM_S * 1000:
@@ -411,7 +411,7 @@ def test_a_storm_of_older_clients_is_all_accepted_and_muted(api, version):
 
 
 def test_ids_in_responses_are_real():
-    """A refused deletion by name tells no id that is made up."""
+    """A refused deletion by name shows no id that is made up."""
     broker = Limited.of(1.0)
     broker.create(7, ("a", 15))
     topic_id = broker.bench.ctx.topics.get("a").topic_id
@@ -425,7 +425,7 @@ def test_ids_in_responses_are_real():
 
 @dataclass
 class Judges:
-    """Stands for the managers: what the request's time would ask for, and who was told to throttle."""
+    """Stands for the managers: what the request's time would ask for, and which manager has to throttle."""
 
     time_ms: int
     controller_mutation = "ControllerMutation"
@@ -470,10 +470,10 @@ class Sent:
         (701, 700, [("ControllerMutation", 701)]),
     ],
 )
-def test_the_larger_delay_is_told_and_served_once(mutations_ms, time_ms, throttled):
-    """The response tells the larger one; the mutations' manager mutes the channel iff its delay is strictly larger."""
+def test_the_larger_delay_is_reported_and_served_once(mutations_ms, time_ms, throttled):
+    """The response has the larger one; the mutations' manager mutes the channel iff its delay is strictly larger."""
     entry = KafkaApis().find(37, 3)
     request, judges = Sent(3), Judges(time_ms)
     PendingResponse(entry, request, judges).send({"ThrottleTimeMs": mutations_ms, "Results": []})
-    told = codec.decode_response(37, 3, request.sent, 5)["ThrottleTimeMs"]
-    assert (judges.throttled, told) == (throttled, max(mutations_ms, time_ms))
+    sent_ms = codec.decode_response(37, 3, request.sent, 5)["ThrottleTimeMs"]
+    assert (judges.throttled, sent_ms) == (throttled, max(mutations_ms, time_ms))

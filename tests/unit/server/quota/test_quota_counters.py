@@ -1,4 +1,4 @@
-"""How many counters strangers can make, which of them go, and what the registry is told of them."""
+"""How many counters strangers can make, which of them go, and which of them the registry has."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_order_of_use_is_exact(seed: int) -> None:
     assert bench.known == set(model)
 
 
-def test_telling_the_registry_is_bounded() -> None:
+def test_notifying_the_registry_is_bounded() -> None:
     """10,500 new client ids stopped everybody who asked for a metric for 1.3 seconds."""
     bench = Bench(2000)
     bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)
@@ -162,7 +162,7 @@ def test_counters_that_came_and_went_unseen_leave_nothing_behind() -> None:
         assert len(bench.registry) == metrics + 2 * 10
 
 
-def test_a_handle_of_a_counter_that_nobody_was_told_of() -> None:
+def test_a_handle_of_a_counter_that_was_not_published() -> None:
     """A sensor that was asked for by name is registered once, and goes with its counter."""
     bench = Bench(1)
     bench.managers.update(None, DEFAULT_ENTITY, PRODUCE, 1000)

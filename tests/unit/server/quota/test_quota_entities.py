@@ -26,8 +26,8 @@ class Bench:
     def __init__(self, store: MetadataStore | None = None) -> None:
         self.store = MetadataStore(None, 1) if store is None else store
         self.entities = QuotaEntityStore(self.store, HOSTS.get)
-        self.told: list[tuple[str, str, float | None]] = []
-        self.entities.on_change(lambda entity, key, value: self.told.append((str(entity), key, value)))
+        self.changes: list[tuple[str, str, float | None]] = []
+        self.entities.on_change(lambda entity, key, value: self.changes.append((str(entity), key, value)))
 
     def alter(self, entity: QuotaEntity, *ops: tuple[str, float | None], validate_only: bool = False):
         """Change one entity; returns the refusal's text, None if it was made."""
@@ -76,10 +76,10 @@ def user(**names: str | None) -> QuotaEntity:
     ],
 )  # fmt: skip
 def test_bad_values_are_refused_with_what_is_allowed(bench, key, value, text):
-    """Kafka's code and sentence for each value that is none, and nothing is stored."""
+    """Kafka's code and sentence for each invalid value, and nothing is stored."""
     assert bench.alter(ALICE, (key, value)) == text
     assert bench.alter(ALICE, (key, value), validate_only=True) == text
-    assert (bench.all(), bench.told, bench.store.quotas()) == ({}, [], [])
+    assert (bench.all(), bench.changes, bench.store.quotas()) == ({}, [], [])
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_an_address_takes_connection_rates_only(bench):
 
 
 def test_hosts_are_looked_up():
-    """Addresses in any notation stand for themselves; what is no name at all has none."""
+    """Addresses in any notation stand for themselves; an invalid name has none."""
     assert address_of("127.0.0.1") == "127.0.0.1"
     assert address_of("::1") == "::1"
     assert address_of("nowhere at all") is None
@@ -160,7 +160,7 @@ def test_hosts_are_looked_up():
 
 @pytest.mark.parametrize("zone", ["nowhere", "x" * 1000])
 def test_an_address_with_a_zone_must_lead_somewhere(bench, zone):
-    """Whatever stood behind the % was stored and answered as done, but never in force."""
+    """Anything behind the % was stored and acknowledged, but never in force."""
     store = QuotaEntityStore(bench.store, lambda host: None)
     entity = user(ip=f"fe80::1%{zone}")
     refusal = store.alter([Alteration(entity, [QuotaOp("connection_creation_rate", 5.0)])])[entity]
@@ -195,11 +195,11 @@ def test_all_or_nothing_per_entity(bench):
     )
     assert [(entity, refusal is None) for entity, refusal in results.items()] == [(bad, False), (good, True)]
     assert bench.all() == {"user good": {"producer_byte_rate": 5}}
-    assert bench.told == [("user good", "producer_byte_rate", 5.0)]
+    assert bench.changes == [("user good", "producer_byte_rate", 5.0)]
 
 
 def test_an_entity_that_comes_twice_is_left_alone(bench):
-    """It is answered once, refused, and has not changed; the others have."""
+    """It is once in the response, refused, and has not changed; the others have."""
     ops = [QuotaOp("producer_byte_rate", 5.0)]
     results = bench.entities.alter([Alteration(ALICE, ops), Alteration(ADDRESS, []), Alteration(ALICE, ops)])
     assert list(results) == [ALICE, ADDRESS]
@@ -215,7 +215,7 @@ def test_a_key_that_comes_twice_is_refused(bench):
 
 
 def test_setting_changing_removing(bench):
-    """Each change is told once; what changes nothing is told to nobody; the last key takes the entity with it."""
+    """Each change is published once; what changes nothing is not published; the last key takes the entity with it."""
     assert bench.alter(ALICE, ("producer_byte_rate", 5.0), ("request_percentage", 50.0)) is None
     assert bench.alter(ALICE, ("producer_byte_rate", 5.0)) is None
     assert bench.alter(ALICE, ("producer_byte_rate", 6.0), ("request_percentage", None)) is None
@@ -224,7 +224,7 @@ def test_setting_changing_removing(bench):
     assert bench.alter(ALICE) is None
     assert bench.alter(ALICE, ("producer_byte_rate", None)) is None
     assert bench.all() == {}
-    assert bench.told == [
+    assert bench.changes == [
         ("user alice", "producer_byte_rate", 5.0),
         ("user alice", "request_percentage", 50.0),
         ("user alice", "producer_byte_rate", 6.0),
@@ -234,9 +234,9 @@ def test_setting_changing_removing(bench):
 
 
 def test_validate_only_changes_nothing(bench):
-    """The same answers, and neither store nor managers hear of it."""
+    """The same responses, and neither store nor managers hear of it."""
     assert bench.alter(ALICE, ("producer_byte_rate", 5.0), validate_only=True) is None
-    assert (bench.all(), bench.told, bench.store.quotas()) == ({}, [], [])
+    assert (bench.all(), bench.changes, bench.store.quotas()) == ({}, [], [])
 
 
 def test_what_cannot_be_stored_is_not_in_force(bench, monkeypatch):
@@ -248,7 +248,7 @@ def test_what_cannot_be_stored_is_not_in_force(bench, monkeypatch):
     monkeypatch.setattr(bench.store, "alter_quotas", fail)
     with pytest.raises(sqlite3.OperationalError):
         bench.alter(ALICE, ("producer_byte_rate", 5.0))
-    assert (bench.all(), bench.told) == ({}, [])
+    assert (bench.all(), bench.changes) == ({}, [])
 
 
 def test_one_hook_that_fails_keeps_no_other_from_it(bench, caplog):
@@ -258,12 +258,12 @@ def test_one_hook_that_fails_keeps_no_other_from_it(bench, caplog):
         raise OSError("no such address")
 
     store = QuotaEntityStore(bench.store, HOSTS.get)
-    told = []
+    changes = []
     store.on_change(fail)
-    store.on_change(lambda entity, key, value: told.append(key))
+    store.on_change(lambda entity, key, value: changes.append(key))
     with caplog.at_level(logging.ERROR):
         store.alter([Alteration(ALICE, [QuotaOp("producer_byte_rate", 5.0)])])
-    assert told == ["producer_byte_rate"]
+    assert changes == ["producer_byte_rate"]
     assert "cannot put producer_byte_rate of user alice in force" in caplog.text
 
 
@@ -271,8 +271,8 @@ def test_host_names_are_looked_up_before_the_lock_is_taken(bench):
     """The hooks looked them up again, so that one slow name held up every other change of a quota."""
     hosts = {"host": "10.2.2.2"}
     entities = QuotaEntityStore(bench.store, lambda host: None if entities._lock.locked() else hosts.get(host))
-    told = []
-    entities.on_change(lambda entity, key, value: told.append((entity.names[IP], value)))
+    changes = []
+    entities.on_change(lambda entity, key, value: changes.append((entity.names[IP], value)))
     host, key = user(ip="host"), "connection_creation_rate"
 
     def alter(value):
@@ -283,17 +283,17 @@ def test_host_names_are_looked_up_before_the_lock_is_taken(bench):
     assert alter(6.0) == {host: None}
     hosts["host"] = "10.4.4.4"
     assert alter(None) == {host: None}
-    assert told == [("10.2.2.2", 5.0), ("10.2.2.2", None), ("10.3.3.3", 6.0), ("10.3.3.3", None)]
+    assert changes == [("10.2.2.2", 5.0), ("10.2.2.2", None), ("10.3.3.3", 6.0), ("10.3.3.3", None)]
     assert alter(7.0) == {host: None}
-    del told[:], hosts["host"]
+    del changes[:], hosts["host"]
     again = QuotaEntityStore(bench.store, hosts.get)
-    again.on_change(lambda entity, key, value: told.append((entity.names[IP], value)))
+    again.on_change(lambda entity, key, value: changes.append((entity.names[IP], value)))
     again.load()
-    assert told == []
+    assert changes == []
     hosts["host"] = "10.5.5.5"
     again.load()
     again.alter([Alteration(host, [QuotaOp(key, None)])])
-    assert told == [("10.5.5.5", 7.0), ("10.5.5.5", None)]
+    assert changes == [("10.5.5.5", 7.0), ("10.5.5.5", None)]
 
 
 # ---------------------------------------------------------------- settings of long ago
@@ -313,7 +313,7 @@ def test_host_names_are_looked_up_before_the_lock_is_taken(bench):
     ],
 )  # fmt: skip
 def test_static_quotas_name_their_replacement(name, value, command):
-    """A properties file with the quotas of long ago tells the exact command that does the same now."""
+    """A properties file with the quotas of long ago gets the exact command that does the same now."""
     assert suggest_replacement(name, value) == f"quotas are set at run time, and kept: {command}"
 
 
@@ -330,7 +330,7 @@ NAMES = ["*", "a b%20:c", "<default>", "default", "null", "q\"\\'", "漢🙂", "
 
 
 def test_everything_is_in_force_again_after_a_restart(tmp_path):
-    """Any name, the defaults, and a rate beyond all numbers come back as they were, and are told to the managers."""
+    """Any name, the defaults, and a rate beyond all numbers come back as they were, and go to the managers."""
     store = MetadataStore(tmp_path, 1)
     before = Bench(store)
     for name in NAMES:
@@ -346,7 +346,7 @@ def test_everything_is_in_force_again_after_a_restart(tmp_path):
     again.entities.load()
     assert again.all() == before.all()
     assert len(again.all()) == len(NAMES) + 2
-    assert sorted(again.told) == sorted(
+    assert sorted(again.changes) == sorted(
         (entity, key, value) for entity, values in before.all().items() for key, value in values.items()
     )
     again.store.close()
@@ -459,7 +459,7 @@ def test_the_winner_and_its_counter(levels, winner, tags):
     assert (None if found.winner is None else found.winner.level, found[1:]) == (winner, tags)
 
 
-def test_nobodys_quota():
+def test_quotas_of_others():
     """Where only others have a quota, a level that stands alone still decides about the counter."""
     other = QuotaEntity.of({USER: "other"})
     pair = QuotaEntity.of({USER: "other", CLIENT_ID: "c"})

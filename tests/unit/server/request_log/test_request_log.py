@@ -87,7 +87,7 @@ def test_every_field_of_a_record_is_what_happened():
 
 
 def test_steps_that_were_not_taken_took_no_time():
-    """A request answered at once has stamps of zero between."""
+    """A request completed at once has stamps of zero between."""
     bench = Bench()
     at = bench.now_ns()
     bench.connect().record(start_ns=at, dequeue_ns=at + 5_000, response_sent_ns=at + 9_000)
@@ -212,7 +212,7 @@ def test_every_byte_at_every_place_of_a_name():
 
 
 def test_software_is_known_from_its_request_on():
-    """ApiVersions tells it; another login on the connection keeps it."""
+    """ApiVersions has it; another login on the connection keeps it."""
     bench = Bench()
     one = bench.connect(b"User:ANONYMOUS")
     one.record()
@@ -243,7 +243,7 @@ def test_a_late_request_is_recorded_too():
 
 
 def test_gaps_show_what_found_no_room():
-    """Dropped records are counted, and the numbers of those that come later tell how many there were."""
+    """Dropped records are counted, and the numbers of those that come later show how many there were."""
     bench = Bench(buffer_bytes=4096)
     one = bench.connect()
     one.record(count=100)
@@ -334,8 +334,8 @@ def test_an_idle_poll_waits_for_the_end_of_its_second():
     ],
     ids=["error", "throttled", "update", "verdict"],
 )
-def test_a_poll_with_something_to_tell_is_not_folded(facts):
-    """An error, a delay or what was charged is a record of its own."""
+def test_a_poll_with_something_to_report_is_not_folded(facts):
+    """An error, a delay or what was charged is a separate record."""
     bench = Bench()
     one = bench.connect()
     for _ in range(3):
@@ -352,8 +352,8 @@ def test_polls_of_another_client_or_version_are_not_folded_together():
     assert len(bench.lines()) == 3
 
 
-def test_nothing_is_kept_of_connections_that_are_gone():
-    """Records outlive their connection, and those nobody has drained go with the log."""
+def test_nothing_is_kept_of_closed_connections():
+    """Records outlive their connection, and those never drained go with the log."""
     bench = Bench()
     one = bench.connect()
     one.record(count=3)
@@ -364,7 +364,7 @@ def test_nothing_is_kept_of_connections_that_are_gone():
     poll(bench.connect(), bench.now_ns())
     bench.lines(unfolds=False)
     poll(bench.connect(), bench.now_ns())
-    del bench  # under a sanitizer this tells of leaks
+    del bench  # under a sanitizer this reveals leaks
 
 
 def test_names_of_apis_are_kafkas():

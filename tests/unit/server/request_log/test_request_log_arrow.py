@@ -76,7 +76,7 @@ def test_arrow_equals_json_row_for_row(compression):
 
 
 def test_batches_are_whole_streams_in_the_topic_and_in_files(tmp_path: Path):
-    """One Kafka record per batch and partition, told by a header; a file is one stream of the same batches."""
+    """One Kafka record per batch and partition, marked by a header; a file is one stream of the same batches."""
     bench = Bench(buffer_bytes=1 << 22)
     logs = [PartitionLog(None, "log", n, b"0123456789abcdef", {}, bench.clock, in_memory=True) for n in range(3)]
     form = ArrowForm(7, NAMES, partitions=3, compression="none", wants_lines=True)

@@ -128,7 +128,7 @@ class FullDisk:
         pass
 
 
-def test_what_a_disk_refuses_is_counted_and_told(caplog):
+def test_what_a_disk_refuses_is_counted_and_logged(caplog):
     """One line a minute at most; what comes later is written."""
     bench = Bench()
     disk = FullDisk()
@@ -167,7 +167,7 @@ def test_a_partition_that_is_not_there_is_a_drop_and_no_end(caplog):
     assert "cannot be used" in caplog.text
 
 
-def test_a_full_buffer_is_told(caplog):
+def test_a_full_buffer_is_logged(caplog):
     """Never silent."""
     bench = Bench(buffer_bytes=4096)
     disk = FullDisk()
@@ -252,7 +252,7 @@ def test_a_disk_that_fails_costs_no_older_file(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be deleted there")
 def test_a_deleted_folder_is_made_again(tmp_path):
-    """Else records would go to a file that nobody finds."""
+    """Else records would go to a file that no reader finds."""
     files = rolling(tmp_path / "log")
     files.write(b"lost\n")
     shutil.rmtree(tmp_path / "log")

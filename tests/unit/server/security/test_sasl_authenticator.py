@@ -30,7 +30,7 @@ def credential(mechanism: str, user: str) -> scram.Credential | None:
 
 
 class Client:
-    """Builds frames, and reads what an authenticator answers."""
+    """Builds frames, and reads an authenticator's responses."""
 
     def __init__(self, max_reauth_ms: int = 0) -> None:
         self.clock = VirtualClock()
@@ -113,10 +113,10 @@ def test_bare_tokens_refused() -> None:
     assert client.authenticator.receive(b"\0alice\0wrong") == Step(Outcome.FAILED)
     client = Client()
     client.ask(HANDSHAKE, 0, Mechanism="SCRAM-SHA-256")
-    assert client.authenticator.receive(b"n,,n=nobody,r=x") == Step(Outcome.CLOSE)
+    assert client.authenticator.receive(b"n,,n=stranger,r=x") == Step(Outcome.CLOSE)
 
 
-def test_an_unknown_mechanism_is_told_which_there_are() -> None:
+def test_an_unknown_mechanism_gets_the_list() -> None:
     """Error 33 with the list, then the end."""
     client = Client()
     step = client.send(HANDSHAKE, 1, Mechanism="GSSAPI")
@@ -137,7 +137,7 @@ def test_wrong_passwords_get_kafkas_words() -> None:
         58,
         "Authentication failed: Invalid username or password",
     )
-    for user in ("bob", "nobody"):
+    for user in ("bob", "stranger"):
         client = Client()
         client.ask(HANDSHAKE, 1, Mechanism="SCRAM-SHA-256")
         exchange = scram.ScramClient(scram.SCRAM_SHA_256, user, "wrong")
@@ -188,7 +188,7 @@ def test_what_is_no_beginning_is_closed(frame: bytes) -> None:
 
 
 def test_api_versions_of_every_kind() -> None:
-    """Unknown versions get 35, bad names 42, and may be asked again; a good answer is given once."""
+    """Unknown versions get 35, bad names 42, and may be asked again; a good response is given once."""
     client = Client()
     step = client.authenticator.receive(b"\0\x12\0\x63\0\0\0\x07")
     assert client.read(API_VERSIONS, 0, step)["ErrorCode"] == 35
@@ -233,7 +233,7 @@ def test_a_renewal_cannot_change_the_user() -> None:
 
 
 def test_a_renewal_cannot_change_the_mechanism() -> None:
-    """The handshake is answered, the token that follows ends it (Kafka's way)."""
+    """The handshake gets its response, the token that follows ends it (Kafka's way)."""
     client = Client(max_reauth_ms=60_000)
     client.log_in("alice")
     assert client.authenticator.begin_again()

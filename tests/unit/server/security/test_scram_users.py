@@ -1,4 +1,4 @@
-"""SCRAM users through the two APIs: what is stored, what is answered, what is refused."""
+"""SCRAM users through the two APIs: what is stored, what is in the response, what is refused."""
 
 import sqlite3
 from pathlib import Path
@@ -104,7 +104,7 @@ def test_one_request_for_very_many_users_gets_a_response_soon(ctx: Any) -> None:
 
 
 def test_alter_says_what_is_wrong(ctx: Any) -> None:
-    """Each user has a response of its own, and what is right is done."""
+    """Each user has its own response, and what is right is done."""
     results = altered(
         ctx,
         [{"Name": "gone", "Mechanism": 1}, {"Name": "", "Mechanism": 1}, {"Name": "both", "Mechanism": 9}],
