@@ -173,13 +173,13 @@ def throttled(broker, time, milliseconds, times):
 
 
 def test_a_throttled_fetch_is_no_failure(cluster, broker, time):
-    """It brings nothing, is asked again where it stood, and its time is told and counts against no time-out."""
+    """It brings nothing, is asked again where it stood, and its time is seen and counts against no time-out."""
     throttled(broker, time, 4_000, 3)  # retries end after five seconds
-    told = []
+    seen = []
     patient = reader(cluster)
-    patient.on_throttle = told.append
+    patient.on_throttle = seen.append
     assert offsets(patient) == list(range(10))
-    assert told == [4.0, 4.0, 4.0]
+    assert seen == [4.0, 4.0, 4.0]
     assert [body["Topics"][0]["Partitions"][0]["FetchOffset"] for _, body in broker.asked(FETCH)[:4]] == [0, 0, 0, 0]
 
 
