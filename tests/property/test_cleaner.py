@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -87,7 +88,7 @@ def dropped_aborts_are_known(log: PartitionLog, model: Model) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(ACTIONS, max_size=30), st.sampled_from([0, 200, 4096]), st.booleans())
-def test_last_values_survive(actions, interval, in_memory):
+def test_last_values_survive(actions: list[tuple[Any, ...]], interval: int, in_memory: bool) -> None:
     """After any mix of appends, rolls, rounds, kills within a round, and openings, each key has its last value; no
     survivor has moved or changed; every offset can be read from."""
     config = {**CONFIG, "index.interval.bytes": interval}

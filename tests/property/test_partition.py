@@ -3,11 +3,13 @@
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker._core.clock import VirtualClock
+from kbroker.log._partition_log import PartitionLog
 from tests.support.log_files import NOW_MS, base_of, batch, crc_ok, open_log, read_all
 
 ACTIONS = st.one_of(
@@ -26,7 +28,7 @@ ACTIONS = st.one_of(
 
 @settings(max_examples=120, deadline=None)
 @given(st.lists(ACTIONS, max_size=25), st.sampled_from([0, 100, 4096]), st.sampled_from([24, 200, 10_000]))
-def test_log_is_a_list_of_batches(actions, interval, index_bytes):
+def test_log_is_a_list_of_batches(actions: list[tuple[Any, ...]], interval: int, index_bytes: int) -> None:
     """Any mix of appends, rolls, retention, cuts and reopenings, clean or not, leaves the batches that the model
     has.
     """
@@ -101,5 +103,5 @@ def test_log_is_a_list_of_batches(actions, interval, index_bytes):
         shutil.rmtree(folder)
 
 
-def read_rows(log):
+def read_rows(log: PartitionLog) -> list[tuple[int]]:
     return [(base_of(b),) for b in read_all(log)]

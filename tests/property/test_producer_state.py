@@ -3,6 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ class Producer:
     txn: int | None = None
     batches: deque = field(default_factory=lambda: deque(maxlen=5))  # (first seq, last seq, first, last, time)
 
-    def set_epoch(self, epoch):
+    def set_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
             self.epoch, self.batches = epoch, deque(maxlen=5)
 
@@ -31,7 +32,7 @@ class Model:
     ended: list = field(default_factory=list)  # (first offset, marker offset) not yet below the high watermark
     verified: dict = field(default_factory=dict)  # pid: [guard, epoch, lowest sequence, bumps epochs, since]
 
-    def verify(self, pid, epoch, sequence, bumps_epochs, guard, now):
+    def verify(self, pid: int, epoch: int, sequence: int, bumps_epochs: bool, guard: int, now: int) -> tuple[int, int]:
         p = self.producers.get(pid) or Producer()
         if epoch < p.epoch:
             return 47, 0
@@ -44,7 +45,18 @@ class Model:
             entry[1:3] = epoch, sequence
         return 0, entry[0]
 
-    def append(self, pid, epoch, sequence, offset, count, timestamp, transactional, from_client, guard):
+    def append(
+        self,
+        pid: int,
+        epoch: int,
+        sequence: int,
+        offset: int,
+        count: int,
+        timestamp: int,
+        transactional: bool,
+        from_client: bool,
+        guard: int,
+    ) -> tuple[int, int, int]:
         known = self.producers.get(pid)
         p = known or Producer()
         last = (sequence + count - 1) % MODULUS
@@ -76,7 +88,9 @@ class Model:
             p.txn = offset
         return 0, offset, timestamp
 
-    def end(self, pid, epoch, offset, commit, coordinator_epoch, timestamp, version):
+    def end(
+        self, pid: int, epoch: int, offset: int, commit: bool, coordinator_epoch: int, timestamp: int, version: int
+    ) -> tuple[int, tuple[int, int, int, int] | None]:
         p = self.producers.get(pid) or Producer()
         if epoch < p.epoch or (version >= 2 and epoch == p.epoch and p.txn is not None):
             return 47, None
@@ -93,18 +107,18 @@ class Model:
         stable = min((q.txn for q in self.producers.values() if q.txn is not None), default=offset + 1)
         return 0, None if commit else (pid, first, offset, stable)
 
-    def expire(self, now, expiration):
+    def expire(self, now: int, expiration: int) -> None:
         self.producers = {
             k: p for k, p in self.producers.items() if p.txn is not None or now - p.timestamp < expiration
         }
         self.verified = {k: entry for k, entry in self.verified.items() if now - entry[4] < expiration}
 
-    def first_unstable(self):
+    def first_unstable(self) -> int | None:
         return min(
             [p.txn for p in self.producers.values() if p.txn is not None] + [f for f, _ in self.ended], default=None
         )
 
-    def describe(self):
+    def describe(self) -> list[dict[str, int]]:
         return [
             {
                 "producer_id": pid,
@@ -136,7 +150,19 @@ STEPS = st.one_of(
 )
 
 
-def append(state, model, pid, epoch, sequence, offset, count, now, transactional, from_client, guard=-1):
+def append(
+    state: ProducerStateManager,
+    model: Model,
+    pid: int,
+    epoch: int,
+    sequence: int,
+    offset: int,
+    count: int,
+    now: int,
+    transactional: bool,
+    from_client: bool,
+    guard: int = -1,
+) -> None:
     got = state.append(
         pid, epoch, sequence, offset,
         record_count=count, timestamp_ms=now, transactional=transactional, from_client=from_client, guard=guard,
@@ -146,7 +172,7 @@ def append(state, model, pid, epoch, sequence, offset, count, now, transactional
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(STEPS, max_size=60))
-def test_state_follows_the_rules(steps):
+def test_state_follows_the_rules(steps: list[tuple[Any, ...]]) -> None:
     """Every response, the list of producers and the first unstable offset equal the model's, snapshots included."""
     state, model, offset = ProducerStateManager(), Model(), 0
     for now, step in enumerate(steps):

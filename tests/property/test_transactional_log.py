@@ -6,6 +6,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -114,7 +115,7 @@ STEPS = st.one_of(
 
 @settings(deadline=None, max_examples=120)
 @given(st.lists(STEPS, max_size=40), st.booleans())
-def test_readers_see_committed_records_only(steps, deletes):
+def test_readers_see_committed_records_only(steps: list[tuple[Any, ...]], deletes: bool) -> None:
     """``deletes``: records are deleted, and then the log is neither truncated nor torn: what is left of a transaction
     whose beginning was deleted is another one."""
     folder, clock, model = Path(mkdtemp()), VirtualClock(NOW_MS), Model()
@@ -176,7 +177,7 @@ def test_readers_see_committed_records_only(steps, deletes):
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.one_of(*APPENDS), max_size=40))
-def test_compaction_keeps_what_is_committed(steps):
+def test_compaction_keeps_what_is_committed(steps: list[tuple[Any, ...]]) -> None:
     """Records of the same key: readers of committed records see the last committed one of the part that is cleaned,
     and all above it; what is open, or above the last stable offset, is not touched."""
     folder, clock, model = Path(mkdtemp()), VirtualClock(NOW_MS), Model()

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
@@ -60,7 +61,7 @@ def refusal(result: Result, status: int) -> str:
     return line.removeprefix("kbroker: ")
 
 
-def test_a_report_asks_a_secured_broker(tmp_path):
+def test_a_report_asks_a_secured_broker(tmp_path: Path) -> None:
     """`pipeline report` reads --command-config for the broker whose quotas it asks for."""
     config = tmp_path / "client.properties"
     config.write_text("security.protocol=NONE\n")
@@ -69,7 +70,7 @@ def test_a_report_asks_a_secured_broker(tmp_path):
     assert "NONE" in refusal(run(*words, "--command-config", str(config)), 2)
 
 
-def test_help():
+def test_help() -> None:
     """`kbroker --help` shows every command with what it does."""
     assert ((result := run("--help")).exit_code, result.stdout) == (0, HELP)
 
@@ -85,7 +86,7 @@ def test_help():
      "transactions force-terminate", "users", "users list", "users add", "users remove",
      "log", "log dump", "log verify", "log recover-metadata"],
 )  # fmt: skip
-def test_every_command_has_help(command):
+def test_every_command_has_help(command: str) -> None:
     """Each command explains itself and each of its options; short help is never cut off."""
     result = run(*command.split(), "--help")
     assert result.exit_code == 0
@@ -97,7 +98,7 @@ def test_every_command_has_help(command):
     assert [p.name for p in found.params if isinstance(p, click.Option) and not p.help] == []
 
 
-def test_every_output_can_be_json():
+def test_every_output_can_be_json() -> None:
     """--json is everywhere but on `serve`."""
     commands = subcommands(cli)
     leaves = [c for name, c in commands.items() if not isinstance(c, click.Group) and name != "serve"]
@@ -106,7 +107,7 @@ def test_every_output_can_be_json():
     assert [c.name for c in leaves if "as_json" not in [p.name for p in c.params]] == []
 
 
-def test_version():
+def test_version() -> None:
     """`kbroker --version` names program and version."""
     assert run("--version").stdout == f"kbroker {kbroker.__version__}\n"
 
@@ -136,7 +137,7 @@ def test_version():
         ("serve --config nix.conf", "Invalid value for --config: nix.conf: No such file or directory"),
     ],
 )  # fmt: skip
-def test_wrong_usage_is_one_line_and_status_2(args, message):
+def test_wrong_usage_is_one_line_and_status_2(args: str, message: str) -> None:
     """Wrong usage says what is wrong in one line and leaves with 2; nothing is tried."""
     assert message == refusal(run(*args.split()), 2)
 
@@ -144,7 +145,7 @@ def test_wrong_usage_is_one_line_and_status_2(args, message):
 @pytest.mark.parametrize(
     "args", ["topics list", "topics describe", "topics create t", "topics delete t", "produce t", "consume t"]
 )
-def test_no_broker_is_one_line_and_status_1(args, unused_address):
+def test_no_broker_is_one_line_and_status_1(args: str, unused_address: str) -> None:
     """When no broker listens, every command says so in one line and leaves with 1."""
     result = run(*args.split(), env={"KBROKER_BOOTSTRAP": unused_address})
     assert f"{unused_address}: connection refused" == refusal(result, 1)
@@ -158,7 +159,7 @@ def unused_address() -> str:
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_a_bug_keeps_its_traceback():
+def test_a_bug_keeps_its_traceback() -> None:
     """Only failures that people can cause become one line."""
     assert user_message(RuntimeError("x")) is None
     assert user_message(FileNotFoundError(2, "No such file", "f")) == "f: No such file"
@@ -167,7 +168,7 @@ def test_a_bug_keeps_its_traceback():
 # ---- output
 
 
-def test_tables_align(capsys):
+def test_tables_align(capsys: pytest.CaptureFixture[str]) -> None:
     """Numbers stand right, text left, missing values are a dash, lists are joined."""
     print_table(["NAME", "N"], [["a", 5], ["long", None], ["b", [1, 2]]])
     assert capsys.readouterr().out == "NAME  N\na     5\nlong  -\nb     1,2\n"
@@ -177,7 +178,7 @@ def test_tables_align(capsys):
     assert capsys.readouterr().out == "NAME\n"
 
 
-def test_bytes_in_json():
+def test_bytes_in_json() -> None:
     """Bytes that are not text come as base64 under another name, so that none is taken for the other."""
     assert json_bytes("k", None) == {"k": None}
     assert json_bytes("k", "é".encode()) == {"k": "é"}
@@ -189,7 +190,7 @@ def test_bytes_in_json():
     [("0", 0), ("1769860800000", 1769860800000), ("2026-01-31T12:00:00Z", 1769860800000),
      ("2026-01-31T13:00:00.250+01:00", 1769860800250)],
 )  # fmt: skip
-def test_timestamps(text, expected):
+def test_timestamps(text: str, expected: int) -> None:
     """A start time may be milliseconds or ISO 8601."""
     assert expected == _timestamp_ms(text)
 
@@ -210,7 +211,7 @@ class Input:
         raise OSError
 
 
-def test_lines_are_cut_at_their_ends_only():
+def test_lines_are_cut_at_their_ends_only() -> None:
     """A line may arrive in pieces, end in CRLF, be empty, or be the last without an end; None marks each pause."""
     from kbroker.cli.produce import _lines
 
@@ -265,7 +266,7 @@ def fake_broker(monkeypatch: pytest.MonkeyPatch) -> type[FakeBroker]:
     return FakeBroker
 
 
-def test_serve_passes_settings_on_and_the_later_source_wins(fake_broker, tmp_path):
+def test_serve_passes_settings_on_and_the_later_source_wins(fake_broker: type[FakeBroker], tmp_path: Path) -> None:
     """Settings come from the file, the environment, the options and --set, the later winning; the ready line is one."""
     config = tmp_path / "server.properties"
     config.write_text("log.dirs=/file\nnum.partitions=2\nnum.io.threads=3\nnum.network.threads=4\n")
@@ -290,33 +291,33 @@ def test_serve_passes_settings_on_and_the_later_source_wins(fake_broker, tmp_pat
     assert wanted == {k: v for k, v in broker.properties.items() if k in wanted}
 
 
-def test_serve_into_a_folder_without_a_name(fake_broker):
+def test_serve_into_a_folder_without_a_name(fake_broker: type[FakeBroker]) -> None:
     """`--data-dir "$UNSET"` is not the current folder: the setting refuses it."""
     run("serve", "--data-dir", "")
     assert fake_broker.made[0].properties["log.dirs"] == ""
 
 
-def test_headers_of_produce_are_the_bytes_of_the_shell():
+def test_headers_of_produce_are_the_bytes_of_the_shell() -> None:
     """Also where they are no UTF-8, as the lines of its input are."""
     from kbroker.cli.produce import _header
 
     assert _header("name=" + b"\xff\xfe".decode("utf-8", "surrogateescape")) == ("name", b"\xff\xfe")
 
 
-def test_serve_in_memory(fake_broker):
+def test_serve_in_memory(fake_broker: type[FakeBroker]) -> None:
     """--in-memory is one setting like any other."""
     run("serve", "--in-memory")
     assert fake_broker.made[0].properties["kbroker.in.memory"] == "true"
 
 
-def test_serve_leaves_signal_handlers_as_they_were(fake_broker):
+def test_serve_leaves_signal_handlers_as_they_were(fake_broker: type[FakeBroker]) -> None:
     """A program that calls the command keeps its own handlers."""
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     run("serve")
     assert before == (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT))
 
 
-def test_failed_start_is_one_line(fake_broker, monkeypatch):
+def test_failed_start_is_one_line(fake_broker: type[FakeBroker], monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that cannot start says why in one line, with 1; a bad value, with key and what is allowed, with 2."""
     from kbroker.common.configs.config_def import ConfigError
 
@@ -329,14 +330,14 @@ def test_failed_start_is_one_line(fake_broker, monkeypatch):
 # ---- log
 
 
-def test_dump_and_verify_name_what_they_cannot_read(tmp_path):
+def test_dump_and_verify_name_what_they_cannot_read(tmp_path: Path) -> None:
     """A file of no known kind is one line; an empty folder has no damage."""
     (tmp_path / "x.txt").touch()
     assert "x.txt" in refusal(run("log", "dump", str(tmp_path / "x.txt")), 1)
     assert run("log", "verify", str(tmp_path)).stdout == "0 damaged places\n"
 
 
-def test_damage_found_is_status_3(tmp_path, monkeypatch):
+def test_damage_found_is_status_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script distinguishes damage from a failure by the exit code; repaired damage is no longer any."""
     from kbroker.log.tools import verify
 
@@ -351,7 +352,7 @@ def test_damage_found_is_status_3(tmp_path, monkeypatch):
     assert run("log", "verify", str(tmp_path)).exit_code == 0
 
 
-def test_dump_as_json_is_a_document_a_line(tmp_path, monkeypatch):
+def test_dump_as_json_is_a_document_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each entry of a dump is one JSON document with its file."""
     from kbroker.log.tools import dump
 
@@ -375,14 +376,14 @@ def modules_of(*args: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_help_imports_nothing_heavy():
+def test_help_imports_nothing_heavy() -> None:
     """`kbroker --help` is printed before anything of the broker, the client or a large package is imported."""
     loaded = modules_of("--help")
     assert not {m for m in loaded if m.startswith("kbroker.") and not m.startswith("kbroker.cli")}
     assert not loaded & {"numpy", "cramjam", "asyncio", "socket", "sqlite3", "dataclasses", "importlib.metadata"}
 
 
-def test_a_command_loads_no_other():
+def test_a_command_loads_no_other() -> None:
     """Each is imported when it is asked for; what the package imports is click's."""
     loaded = modules_of("serve", "--help")
     commands = {m for m in loaded if m.startswith("kbroker.cli.")}
@@ -390,7 +391,9 @@ def test_a_command_loads_no_other():
 
 
 @pytest.mark.parametrize(("platform", "warns"), [("linux", False), ("darwin", False), ("win32", True)])
-def test_serve_says_what_the_system_cannot_do(fake_broker, monkeypatch, platform, warns):
+def test_serve_says_what_the_system_cannot_do(
+    fake_broker: type[FakeBroker], monkeypatch: pytest.MonkeyPatch, platform: str, warns: bool
+) -> None:
     """On Windows one line of warning before the ready line, elsewhere none."""
     unsupported = serving.unsupported_on(platform)
     assert (unsupported is not None) == warns

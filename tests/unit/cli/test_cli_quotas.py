@@ -143,7 +143,7 @@ def fill(broker: QuotaBroker) -> None:
 # ---------------------------------------------------------------- list and describe
 
 
-def test_list_shows_every_quota(broker):
+def test_list_shows_every_quota(broker: QuotaBroker) -> None:
     """A row for each quota, defaults before names."""
     fill(broker)
     assert printed(broker, "quotas", "list").split("\n") == TABLE.split("\n")
@@ -154,7 +154,7 @@ def test_list_shows_every_quota(broker):
     assert printed(broker, "quotas", "list") == "USER  CLIENT-ID  IP  QUOTA  LIMIT\n"
 
 
-def test_list_asks_the_broker_for_the_parts_named(broker):
+def test_list_asks_the_broker_for_the_parts_named(broker: QuotaBroker) -> None:
     """Names are exact, a -default is the default, and neither is strict; describe is."""
     fill(broker)
     printed(broker, "quotas", "list", "--user", "alice", "--client-id-default")
@@ -171,7 +171,7 @@ def test_list_asks_the_broker_for_the_parts_named(broker):
     ]
 
 
-def test_describe_one_entity(broker):
+def test_describe_one_entity(broker: QuotaBroker) -> None:
     """Exactly this one: not the user's client ids, and nothing if it has none."""
     fill(broker)
     assert json.loads(printed(broker, "quotas", "describe", "--user", "alice", "--json")) == [
@@ -193,7 +193,7 @@ def test_describe_one_entity(broker):
         (["--ip", "10.0.0.1", "--user", "a"], "expected --ip alone, got it with a user or client-id"),
     ],
 )
-def test_entities_that_cannot_be_named(broker, args, text):
+def test_entities_that_cannot_be_named(broker: QuotaBroker, args: list[str], text: str) -> None:
     """Wrong usage, before a broker is asked."""
     assert refusal(run(broker, "quotas", "list", *args), 2) == text
     assert broker.asked(DESCRIBE) == []
@@ -202,7 +202,7 @@ def test_entities_that_cannot_be_named(broker, args, text):
 # ---------------------------------------------------------------- set and remove
 
 
-def test_set(broker):
+def test_set(broker: QuotaBroker) -> None:
     """Several keys of one entity go in one request."""
     out = printed(
         *(broker, "quotas", "set", "--user", "alice", "--client-id-default"),
@@ -230,7 +230,7 @@ def test_set(broker):
     )
 
 
-def test_set_dry_run_and_json(broker):
+def test_set_dry_run_and_json(broker: QuotaBroker) -> None:
     """Only checked, and said so."""
     args = ("quotas", "set", "--ip", "10.0.0.1", "connection_creation_rate=5", "--dry-run")
     assert printed(broker, *args) == "could set connection_creation_rate of ip 10.0.0.1\n"
@@ -253,20 +253,20 @@ def test_set_dry_run_and_json(broker):
         (["a=1", "a=2"], "duplicate a: give each quota once"),
     ],
 )
-def test_set_refuses_what_is_no_number(broker, words, text):
+def test_set_refuses_what_is_no_number(broker: QuotaBroker, words: list[str], text: str) -> None:
     """Text limits are wrong usage."""
     assert refusal(run(broker, "quotas", "set", "--user", "alice", *words), 2) == text
     assert broker.asked(ALTER) == []
 
 
-def test_the_brokers_refusal_is_one_line(broker):
+def test_the_brokers_refusal_is_one_line(broker: QuotaBroker) -> None:
     """With the entity, the code's name and the broker's own words."""
     broker.unknown_keys = {"speed"}
     result = run(broker, "quotas", "set", "--user", "alice", "speed=1")
     assert refusal(result, 1) == "INVALID_REQUEST: user alice: Invalid configuration key speed"
 
 
-def test_a_broker_too_old_for_a_key_is_explained(broker):
+def test_a_broker_too_old_for_a_key_is_explained(broker: QuotaBroker) -> None:
     """INVALID_REQUEST for a key that newer brokers know means that this one is too old; the words say so."""
     broker.unknown_keys = {"controller_mutation_rate"}
     result = run(broker, "quotas", "set", "--user-default", "controller_mutation_rate=5")
@@ -276,7 +276,7 @@ def test_a_broker_too_old_for_a_key_is_explained(broker):
     )
 
 
-def test_a_broker_without_quota_requests_is_explained(broker):
+def test_a_broker_without_quota_requests_is_explained(broker: QuotaBroker) -> None:
     """Brokers before 2.6 keep quotas where no request reaches them."""
     del broker.ranges[DESCRIBE]
     text = refusal(run(broker, "quotas", "list"), 1)
@@ -286,7 +286,7 @@ def test_a_broker_without_quota_requests_is_explained(broker):
     )
 
 
-def test_remove(broker):
+def test_remove(broker: QuotaBroker) -> None:
     """Named keys, or all that the entity has; what it has not is said, and nothing is sent for it."""
     fill(broker)
     assert printed(broker, "quotas", "remove", "--user", "alice", "producer_byte_rate", "request_percentage") == (
@@ -322,7 +322,7 @@ request_percentage         12.5      8  client-id <default>               client
 """
 
 
-def test_resolve(broker):
+def test_resolve(broker: QuotaBroker) -> None:
     """For each quota the level that wins, where it was set, and who shares its counter."""
     fill(broker)
     out = printed(broker, "quotas", "resolve", "--user", "alice", "--client-id", "app")
@@ -337,7 +337,7 @@ def test_resolve(broker):
     }
 
 
-def test_resolve_without_a_client_id(broker):
+def test_resolve_without_a_client_id(broker: QuotaBroker) -> None:
     """Only quotas that name no client id reach it, and the command says so."""
     fill(broker)
     out = printed(broker, "quotas", "resolve", "--user", "alice").splitlines()
@@ -379,7 +379,7 @@ def plan(tmp_path: Path) -> Path:
     return path
 
 
-def test_diff_shows_what_apply_would_change(broker, plan):
+def test_diff_shows_what_apply_would_change(broker: QuotaBroker, plan: Path) -> None:
     """An entity in the file has what the file says and nothing else; others are left alone; nothing is altered."""
     fill(broker)
     assert printed(broker, "quotas", "diff", str(plan)) == DIFFERENT
@@ -389,7 +389,7 @@ def test_diff_shows_what_apply_would_change(broker, plan):
     assert rows[1] == {"entity": {"user": "alice"}, "key": "producer_byte_rate", "before": 1024, "after": 2048}
 
 
-def test_apply_sends_all_in_one_request(broker, plan):
+def test_apply_sends_all_in_one_request(broker: QuotaBroker, plan: Path) -> None:
     """One request for the whole file; afterwards there is no difference, and a second apply sends nothing."""
     fill(broker)
     assert printed(broker, "quotas", "apply", str(plan), "--dry-run") == DIFFERENT
@@ -405,7 +405,7 @@ def test_apply_sends_all_in_one_request(broker, plan):
     assert len(broker.asked(ALTER)) == 2
 
 
-def test_apply_with_prune(broker, plan):
+def test_apply_with_prune(broker: QuotaBroker, plan: Path) -> None:
     """What the file does not name is removed too, in the same request."""
     fill(broker)
     printed(broker, "quotas", "apply", str(plan), "--prune")
@@ -416,7 +416,7 @@ def test_apply_with_prune(broker, plan):
     assert len(broker.asked(ALTER)) == 1
 
 
-def test_apply_prints_what_was_made_and_what_was_refused(broker, plan):
+def test_apply_prints_what_was_made_and_what_was_refused(broker: QuotaBroker, plan: Path) -> None:
     """Entities stand alone: those that could be changed were, and the first refusal ends the command with 1."""
     fill(broker)
     broker.unknown_keys = {"request_percentage"}
@@ -425,7 +425,7 @@ def test_apply_prints_what_was_made_and_what_was_refused(broker, plan):
     assert refusal(result, 1, "- user <default>: producer_byte_rate 1048576\n") == expected
 
 
-def test_what_list_prints_apply_reads(broker, tmp_path):
+def test_what_list_prints_apply_reads(broker: QuotaBroker, tmp_path: Path) -> None:
     """The JSON of `list` is a file for `apply`, as JSON and as YAML."""
     fill(broker)
     listed = printed(broker, "quotas", "list", "--json")
@@ -466,7 +466,7 @@ def test_what_list_prints_apply_reads(broker, tmp_path):
         ("- !!python/object/apply:os.system ['true']", "could not determine a constructor"),
     ],
 )  # fmt: skip
-def test_a_bad_file_is_one_line_that_says_where(broker, tmp_path, text, message):
+def test_a_bad_file_is_one_line_that_says_where(broker: QuotaBroker, tmp_path: Path, text: str, message: str) -> None:
     """Nothing is asked of a broker, and no code of the file is run."""
     path = tmp_path / "bad.yaml"
     path.write_text(text)
@@ -476,7 +476,7 @@ def test_a_bad_file_is_one_line_that_says_where(broker, tmp_path, text, message)
     assert broker.seen == []
 
 
-def test_bad_json_says_where(broker, tmp_path):
+def test_bad_json_says_where(broker: QuotaBroker, tmp_path: Path) -> None:
     """The line, as for YAML."""
     path = tmp_path / "bad.json"
     path.write_text('[\n{"entity": {"user": "a"}, "quotas": {"k": 1, "k": 2}}]')
@@ -500,7 +500,9 @@ def test_bad_json_says_where(broker, tmp_path):
     )
 
 
-def test_without_pyyaml_the_command_says_what_to_install(broker, plan, monkeypatch):
+def test_without_pyyaml_the_command_says_what_to_install(
+    broker: QuotaBroker, plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """YAML is an extra; JSON needs nothing."""
     monkeypatch.setitem(sys.modules, "yaml", None)
     assert refusal(run(broker, "quotas", "diff", str(plan)), 1) == (
@@ -508,7 +510,7 @@ def test_without_pyyaml_the_command_says_what_to_install(broker, plan, monkeypat
     )
 
 
-def test_numbers_are_shown_as_short_as_they_can_be():
+def test_numbers_are_shown_as_short_as_they_can_be() -> None:
     """Whole ones without a point, others with all their digits, infinity as it is."""
     assert [number_text(n) for n in (1048576.0, 0.1, 12.5, 2.0**63, float("inf"), None)] == [
         "1048576",
@@ -520,7 +522,7 @@ def test_numbers_are_shown_as_short_as_they_can_be():
     ]
 
 
-def test_names_in_files_are_what_they_say(tmp_path):
+def test_names_in_files_are_what_they_say(tmp_path: Path) -> None:
     """Quoted numbers, spaces and signs are names; the default is null, and nothing else."""
     path = tmp_path / "q.yaml"
     path.write_text('- {entity: {user: "7", client-id: "<default>"}, quotas: {producer_byte_rate: 1}}\n')
@@ -538,7 +540,9 @@ def test_names_in_files_are_what_they_say(tmp_path):
         (["topics", "alter", "x", "--partitions", "3"], CREATE_PARTITIONS, "altered x\n"),
     ],
 )
-def test_topics_never_retries_on_89_unless_asked_to(broker, monkeypatch, args, key, done):
+def test_topics_never_retries_on_89_unless_asked_to(
+    broker: QuotaBroker, monkeypatch: pytest.MonkeyPatch, args: list[str], key: int, done: str
+) -> None:
     """The wait is printed and the command leaves with 75 at once; --wait sleeps that long, and asks again."""
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
@@ -555,7 +559,7 @@ def test_topics_never_retries_on_89_unless_asked_to(broker, monkeypatch, args, k
     assert slept[0] == 2.345
 
 
-def test_the_refusal_carries_its_delay(broker):
+def test_the_refusal_carries_its_delay(broker: QuotaBroker) -> None:
     """For programs: the milliseconds of the response."""
     broker.refusals = 1
     with Cluster(broker.bootstrap) as cluster, pytest.raises(MutationThrottledError) as caught:

@@ -39,7 +39,7 @@ def test_connection_closed_while_idle_is_replaced(broker: FakeBroker, cluster: C
     assert [t.name for t in cluster.fetch_metadata(None)] == ["t"]
 
 
-def test_throttled_response_delays_the_next_request(broker, cluster, fake_time):
+def test_throttled_response_delays_the_next_request(broker: FakeBroker, cluster: Cluster, fake_time: FakeTime) -> None:
     """After a response with ThrottleTimeMs the next request waits that long instead of timing out unread."""
     broker.handlers[METADATA] = lambda version, body: {**broker.metadata(version, body), "ThrottleTimeMs": 2500}
     cluster.fetch_metadata(None)

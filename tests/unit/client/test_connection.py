@@ -81,7 +81,7 @@ def raw_response(data: bytes) -> Iterator[Connection]:
         (struct.pack(">iiB", 5, 1, 0xFF), "cannot decode the response to Metadata version 9"),
     ],
 )
-def test_bad_responses_close_the_connection(data, message):
+def test_bad_responses_close_the_connection(data: bytes, message: str) -> None:
     """Whatever a peer sends instead of a response ends in one error, and the connection is not used again."""
     with raw_response(data) as connection:
         with pytest.raises(BrokerConnectionError) as caught:

@@ -12,6 +12,7 @@ from kbroker.client.connection import BrokerConnectionError
 from kbroker.client.partition_reader import FetchSettings, PartitionReader, TopicReplacedError
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.protocol.records import build_batch, iter_records
+from tests.support.fake_broker import Body
 from tests.support.fake_log import FETCH, METADATA, FakeLogBroker, FakeTime
 
 ID = UUID(int=1)
@@ -44,7 +45,7 @@ def reader(cluster: Cluster, begin: int = 0, until: int = 10, topic_id: UUID | N
     return PartitionReader(cluster, "t", 0, begin, until, topic_id, FetchSettings(max_partition_bytes=200))
 
 
-def test_the_next_fetch_is_sent_before_the_last_is_handed_over(cluster, broker):
+def test_the_next_fetch_is_sent_before_the_last_is_handed_over(cluster: Cluster, broker: FakeLogBroker) -> None:
     """While the caller works on a response the next request is already with the broker."""
     parts = iter(reader(cluster))
     assert next(parts).fetch_offset == 0
@@ -53,19 +54,19 @@ def test_the_next_fetch_is_sent_before_the_last_is_handed_over(cluster, broker):
     assert [body["Topics"][0]["Partitions"][0]["FetchOffset"] for _, body in broker.asked(FETCH)] == [0, 4, 8]
 
 
-def test_it_ends_at_the_given_offset(cluster, broker):
+def test_it_ends_at_the_given_offset(cluster: Cluster, broker: FakeLogBroker) -> None:
     """No request goes beyond the batch that holds the last offset."""
     assert offsets(reader(cluster, 3, 6)) == [2, 3, 4, 5]
     assert len(broker.asked(FETCH)) == 1
 
 
-def test_names_serve_where_ids_are_not_known(cluster, broker):
+def test_names_serve_where_ids_are_not_known(cluster: Cluster, broker: FakeLogBroker) -> None:
     """Without an id topics go by name, whatever the broker could do."""
     assert offsets(reader(cluster, topic_id=None)) == list(range(10))
     assert {version for version, _ in broker.asked(FETCH)} == {12}
 
 
-def test_a_topic_made_again_is_refused_at_once(cluster, broker):
+def test_a_topic_made_again_is_refused_at_once(cluster: Cluster, broker: FakeLogBroker) -> None:
     """Another topic of the same name is recognized by its id, from metadata and from the response to a Fetch."""
     with pytest.raises(TopicReplacedError, match="topic 't' was deleted and created again"):
         offsets(reader(cluster, topic_id=UUID(int=2)))
@@ -77,7 +78,7 @@ def test_a_topic_made_again_is_refused_at_once(cluster, broker):
         list(parts)
 
 
-def test_an_abandoned_reader_leaves_no_response_behind(cluster, broker):
+def test_an_abandoned_reader_leaves_no_response_behind(cluster: Cluster, broker: FakeLogBroker) -> None:
     """A reader that stops early does not leave its response to the next request of the connection."""
     parts = iter(reader(cluster))
     next(parts)
@@ -85,12 +86,12 @@ def test_an_abandoned_reader_leaves_no_response_behind(cluster, broker):
     assert cluster.fetch_metadata(["t"])[0].name == "t"
 
 
-def test_failures_that_pass_are_tried_again(cluster, broker, time):
+def test_failures_that_pass_are_tried_again(cluster: Cluster, broker: FakeLogBroker, time: FakeTime) -> None:
     """A leader that moved and a connection that broke cost a wait, not the read; metadata is asked for again."""
     responses = iter([6, None])
     real = broker.fetch
 
-    def failing(version, body):
+    def failing(version: int, body: Body) -> Body | None:
         error = next(responses, 0)
         if error is None:
             return None
@@ -104,7 +105,9 @@ def test_failures_that_pass_are_tried_again(cluster, broker, time):
     assert len(broker.asked(METADATA)) == 3
 
 
-def test_a_stopped_broker_is_reported_when_retries_are_over(cluster, broker, time):
+def test_a_stopped_broker_is_reported_when_retries_are_over(
+    cluster: Cluster, broker: FakeLogBroker, time: FakeTime
+) -> None:
     """Seconds after the last byte, and with its address."""
     parts = iter(reader(cluster))
     next(parts)
@@ -114,7 +117,7 @@ def test_a_stopped_broker_is_reported_when_retries_are_over(cluster, broker, tim
     assert time.now - 100 <= 6.5  # five seconds, and the second for which a topic may be unknown
 
 
-def test_other_failures_are_not_tried_again(cluster, broker):
+def test_other_failures_are_not_tried_again(cluster: Cluster, broker: FakeLogBroker) -> None:
     """An offset outside the log and a forbidden topic are reported at once."""
     with pytest.raises(KafkaError) as caught:
         offsets(reader(cluster, 11, 12))
@@ -123,11 +126,11 @@ def test_other_failures_are_not_tried_again(cluster, broker):
     assert len(broker.asked(FETCH)) == 1
 
 
-def test_a_log_that_ends_early_is_reported(cluster, broker, time):
+def test_a_log_that_ends_early_is_reported(cluster: Cluster, broker: FakeLogBroker, time: FakeTime) -> None:
     """Nothing more within the time for retries: an error that says what was awaited, not an endless wait."""
     real = broker.fetch
 
-    def slow(version, body):
+    def slow(version: int, body: Body) -> Body:
         time.now += 0.5
         return real(version, body)
 
@@ -146,10 +149,12 @@ def test_a_log_that_ends_early_is_reported(cluster, broker, time):
         (build_batch([(None, b"x")], base_offset=0), "a batch that ends at offset 0"),
     ],
 )
-def test_responses_that_lead_nowhere_are_errors(cluster, broker, records, message):
+def test_responses_that_lead_nowhere_are_errors(
+    cluster: Cluster, broker: FakeLogBroker, records: bytes, message: str
+) -> None:
     """An old format, a first batch that is cut, and batches before the offset asked for do not go round for ever."""
 
-    def response(version, body):
+    def response(version: int, body: Body) -> Body:
         part = {"PartitionIndex": 0, "HighWatermark": 10, "LastStableOffset": 10, "Records": records}
         return {"Responses": [{"TopicId": UUID(int=1), "Partitions": [part]}]}
 
@@ -158,11 +163,11 @@ def test_responses_that_lead_nowhere_are_errors(cluster, broker, records, messag
         offsets(reader(cluster, 1))
 
 
-def throttled(broker, time, milliseconds, times):
+def throttled(broker: FakeLogBroker, time: FakeTime, milliseconds: int, times: int) -> None:
     """Answer so many Fetches as Kafka does over a quota: no partition, a throttle time, silence until it is over."""
     real, number = broker.fetch, itertools.count()
 
-    def fetch(version, body):
+    def fetch(version: int, body: Body) -> Body:
         before = next(number)
         if before < times:
             return {"ThrottleTimeMs": milliseconds, "Responses": []}
@@ -172,7 +177,7 @@ def throttled(broker, time, milliseconds, times):
     broker.handlers[FETCH] = fetch
 
 
-def test_a_throttled_fetch_is_no_failure(cluster, broker, time):
+def test_a_throttled_fetch_is_no_failure(cluster: Cluster, broker: FakeLogBroker, time: FakeTime) -> None:
     """It brings nothing, is asked again where it stood, and its time is seen and counts against no time-out."""
     throttled(broker, time, 4_000, 3)  # retries end after five seconds
     seen = []
@@ -183,11 +188,11 @@ def test_a_throttled_fetch_is_no_failure(cluster, broker, time):
     assert [body["Topics"][0]["Partitions"][0]["FetchOffset"] for _, body in broker.asked(FETCH)[:4]] == [0, 0, 0, 0]
 
 
-def test_time_beyond_the_throttles_counts(cluster, broker, time):
+def test_time_beyond_the_throttles_counts(cluster: Cluster, broker: FakeLogBroker, time: FakeTime) -> None:
     """A log that ends early is found out as late as throttles allow, and no later."""
     real, asked = broker.fetch, []
 
-    def fetch(version, body):
+    def fetch(version: int, body: Body) -> Body:
         asked.append(time.now)
         if len(asked) == 1:
             return {"ThrottleTimeMs": 20_000, "Responses": []}
@@ -200,7 +205,9 @@ def test_time_beyond_the_throttles_counts(cluster, broker, time):
     assert time.now == 126  # 20 s throttled, then more than 5
 
 
-def test_an_empty_response_without_a_throttle_is_still_refused(cluster, broker, time):
+def test_an_empty_response_without_a_throttle_is_still_refused(
+    cluster: Cluster, broker: FakeLogBroker, time: FakeTime
+) -> None:
     """Only a throttle explains why the partition that was asked for is missing."""
     broker.handlers[FETCH] = lambda version, body: {"ThrottleTimeMs": 0, "Responses": []}
     with pytest.raises(BrokerConnectionError, match="does not match its request"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ NONE = Errors.NONE
 # ---------------------------------------------------------------- join
 
 
-def test_an_empty_group_waits_for_more_members_and_no_longer():
+def test_an_empty_group_waits_for_more_members_and_no_longer() -> None:
     """The first rebalance ends after the initial delay, not a tick before, when no other member comes."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=3000))
     joined = groups.join()
@@ -28,7 +29,7 @@ def test_an_empty_group_waits_for_more_members_and_no_longer():
     assert (joined.one.error, joined.one.generation_id, joined.one.leader_id) == (NONE, 1, joined.one.member_id)
 
 
-def test_the_initial_delay_is_prolonged_by_newcomers_up_to_the_rebalance_timeout():
+def test_the_initial_delay_is_prolonged_by_newcomers_up_to_the_rebalance_timeout() -> None:
     """Somebody who comes in the delay starts another one; all delays together last at most the rebalance time-out."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=3000))
     responses = [groups.join(rebalance_ms=7000)]
@@ -42,7 +43,7 @@ def test_the_initial_delay_is_prolonged_by_newcomers_up_to_the_rebalance_timeout
     assert [response.one.generation_id for response in responses] == [1, 1, 1]
 
 
-def test_a_member_id_is_handed_out_first():
+def test_a_member_id_is_handed_out_first() -> None:
     """A newcomer of v4 gets an id and MEMBER_ID_REQUIRED, joins with it, and is a member then."""
     groups = Groups()
     given = groups.join(known=True).one
@@ -53,7 +54,7 @@ def test_a_member_id_is_handed_out_first():
     assert (joined.error, joined.member_id, joined.generation_id) == (NONE, given.member_id, 1)
 
 
-def test_an_unused_member_id_expires_with_its_session():
+def test_an_unused_member_id_expires_with_its_session() -> None:
     """A handed-out id that no member uses holds a rebalance up for a session at most."""
     groups = Groups()
     first = groups.lone()
@@ -66,7 +67,7 @@ def test_an_unused_member_id_expires_with_its_session():
     assert waiting.one.generation_id == 2
 
 
-def test_an_unused_member_id_can_be_given_back():
+def test_an_unused_member_id_can_be_given_back() -> None:
     """Leaving with a pending id ends it; it cannot join then."""
     groups = Groups()
     given = groups.join(known=True).one
@@ -75,7 +76,7 @@ def test_an_unused_member_id_can_be_given_back():
     assert groups.join(given.member_id).one.error is Errors.UNKNOWN_MEMBER_ID
 
 
-def test_a_group_whose_only_member_never_joined_is_there_until_the_next_look():
+def test_a_group_whose_only_member_never_joined_is_there_until_the_next_look() -> None:
     """As with Apache Kafka 4.3.1: the handed-out id expires, the group is Empty until old offsets are looked for."""
     groups = Groups()
     groups.join(known=True, session_ms=6000)
@@ -85,7 +86,7 @@ def test_a_group_whose_only_member_never_joined_is_there_until_the_next_look():
     assert groups.state() == "Dead"
 
 
-def test_only_the_leader_sees_the_members():
+def test_only_the_leader_sees_the_members() -> None:
     """Both get the same generation, leader and protocol; the metadata of all goes to the leader alone."""
     groups = Groups()
     first = groups.lone(protocols=[("a", b"1a"), ("b", b"1b")])
@@ -99,7 +100,7 @@ def test_only_the_leader_sees_the_members():
     assert (other.members, other.protocol_name, other.generation_id) == ((), "b", 2)
 
 
-def test_the_protocol_with_most_votes_is_chosen_among_the_common_ones():
+def test_the_protocol_with_most_votes_is_chosen_among_the_common_ones() -> None:
     """A favourite that one member does not know loses to a common one."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=10))
     wanted = [["x", "a", "b"], ["b", "a"], ["b", "a"]]
@@ -126,7 +127,7 @@ def test_the_protocol_with_most_votes_is_chosen_among_the_common_ones():
         ("p4 p3 p2 p1", "p1"),
     ],
 )
-def test_a_tie_of_votes_is_decided_as_kafka_decides_it(names, chosen):
+def test_a_tie_of_votes_is_decided_as_kafka_decides_it(names: str, chosen: str) -> None:
     """Each member prefers another of the protocols that all know; the responses are Apache Kafka 4.3.1's."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=10))
     known = names.split()
@@ -136,11 +137,11 @@ def test_a_tie_of_votes_is_decided_as_kafka_decides_it(names, chosen):
     assert {response.one.protocol_name for response in responses} == {chosen}
 
 
-def test_an_assignment_is_shown_in_every_state_and_metadata_in_a_stable_group():
+def test_an_assignment_is_shown_in_every_state_and_metadata_in_a_stable_group() -> None:
     """As Apache Kafka 4.3.1 shows them; a rebalance that syncs were refused for leaves no assignment."""
     groups = Groups()
 
-    def shown():
+    def shown() -> tuple[str, str, list[tuple[bytes, bytes]]]:
         found = groups.coordinator.describe("g")
         return found.state.value, found.protocol_name, [(one.metadata, one.assignment) for one in found.members]
 
@@ -169,14 +170,14 @@ def test_an_assignment_is_shown_in_every_state_and_metadata_in_a_stable_group():
         ({"kind": ""}, Errors.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
-def test_a_join_that_is_refused_leaves_nothing(how, error):
+def test_a_join_that_is_refused_leaves_nothing(how: dict[str, Any], error: Errors) -> None:
     """The right code, and no group in the list afterwards."""
     groups = Groups()
     assert groups.join(**how).one.error is error
     assert groups.coordinator.list_groups() == []
 
 
-def test_a_full_group_takes_no_member_in():
+def test_a_full_group_takes_no_member_in() -> None:
     """group.max.size counts members; those inside may join again."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=0, max_size=1))
     first = groups.lone()
@@ -184,7 +185,7 @@ def test_a_full_group_takes_no_member_in():
     assert groups.join(first.member_id).one.generation_id == 2
 
 
-def test_a_follower_that_joins_again_unchanged_hears_of_the_same_generation():
+def test_a_follower_that_joins_again_unchanged_hears_of_the_same_generation() -> None:
     """Its response was lost: no rebalance. With other metadata, and for the leader, there is one."""
     groups = Groups()
     leader, follower = groups.pair()
@@ -198,7 +199,7 @@ def test_a_follower_that_joins_again_unchanged_hears_of_the_same_generation():
     assert waiting.one.generation_id == 3
 
 
-def test_a_second_join_of_one_member_completes_the_first():
+def test_a_second_join_of_one_member_completes_the_first() -> None:
     """A request that is overtaken must not stay open for ever."""
     groups = Groups()
     first = groups.lone()
@@ -214,7 +215,7 @@ def test_a_second_join_of_one_member_completes_the_first():
 # ---------------------------------------------------------------- sync
 
 
-def test_members_wait_for_the_leaders_assignment():
+def test_members_wait_for_the_leaders_assignment() -> None:
     """A follower's sync waits; a member that the leader left out gets no bytes, a stranger in it is ignored."""
     groups = Groups()
     first = groups.lone()
@@ -230,7 +231,7 @@ def test_members_wait_for_the_leaders_assignment():
     assert groups.sync(first.member_id, 2).one.assignment == b"L"
 
 
-def test_syncs_that_are_wrong_are_refused():
+def test_syncs_that_are_wrong_are_refused() -> None:
     """Unknown group and member, another generation, another protocol, and in a rebalance."""
     groups = Groups()
     assert groups.sync("m", 1, group="").one.error is Errors.INVALID_GROUP_ID
@@ -244,7 +245,7 @@ def test_syncs_that_are_wrong_are_refused():
     assert groups.sync(one.member_id, 1).one.error is Errors.REBALANCE_IN_PROGRESS
 
 
-def test_a_newcomer_sends_waiting_syncs_back_to_join():
+def test_a_newcomer_sends_waiting_syncs_back_to_join() -> None:
     """Syncs that wait for a leader get REBALANCE_IN_PROGRESS when a rebalance starts."""
     groups = Groups()
     first = groups.lone()
@@ -257,7 +258,7 @@ def test_a_newcomer_sends_waiting_syncs_back_to_join():
     assert groups.state() == "PreparingRebalance"
 
 
-def test_a_second_sync_of_one_member_completes_the_first():
+def test_a_second_sync_of_one_member_completes_the_first() -> None:
     """A request that is overtaken must not stay open for ever."""
     groups = Groups()
     first = groups.lone()
@@ -271,7 +272,7 @@ def test_a_second_sync_of_one_member_completes_the_first():
 # ---------------------------------------------------------------- members that die
 
 
-def test_a_silent_member_is_out_at_the_end_of_its_session():
+def test_a_silent_member_is_out_at_the_end_of_its_session() -> None:
     """Not a moment before; the group is empty then, a generation later."""
     groups = Groups()
     one = groups.lone()
@@ -285,7 +286,7 @@ def test_a_silent_member_is_out_at_the_end_of_its_session():
     assert groups.beat(one.member_id, 1) is Errors.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_that_dies_in_a_stable_group_starts_a_rebalance():
+def test_a_member_that_dies_in_a_stable_group_starts_a_rebalance() -> None:
     """The one that lives hears of it, joins, and is alone."""
     groups = Groups()
     leader, dead = groups.pair()
@@ -300,7 +301,7 @@ def test_a_member_that_dies_in_a_stable_group_starts_a_rebalance():
     assert groups.beat(dead.member_id, 2) is Errors.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_that_dies_before_it_rejoins_is_left_behind():
+def test_a_member_that_dies_before_it_rejoins_is_left_behind() -> None:
     """A rebalance waits for it until its session ends; the others get their generation then."""
     groups = Groups()
     leader, dead = groups.pair()
@@ -312,7 +313,7 @@ def test_a_member_that_dies_before_it_rejoins_is_left_behind():
     assert dead.member_id not in groups.members()
 
 
-def test_a_member_that_beats_but_never_rejoins_is_out_after_the_rebalance_timeout():
+def test_a_member_that_beats_but_never_rejoins_is_out_after_the_rebalance_timeout() -> None:
     """Signs of life do not hold a rebalance up for ever."""
     groups = Groups()
     leader, lazy = groups.pair()
@@ -325,7 +326,7 @@ def test_a_member_that_beats_but_never_rejoins_is_out_after_the_rebalance_timeou
     assert groups.members() == [leader.member_id]
 
 
-def test_a_leader_that_dies_before_it_rejoins_is_replaced():
+def test_a_leader_that_dies_before_it_rejoins_is_replaced() -> None:
     """One of those that joined leads."""
     groups = Groups()
     leader, other = groups.pair()
@@ -335,7 +336,7 @@ def test_a_leader_that_dies_before_it_rejoins_is_replaced():
     assert leader.member_id not in groups.members()
 
 
-def test_a_leader_that_dies_before_it_syncs_does_not_block_the_others():
+def test_a_leader_that_dies_before_it_syncs_does_not_block_the_others() -> None:
     """Its session ends while the others wait for the assignment: they get an error that makes them join again."""
     groups = Groups()
     first = groups.lone()
@@ -348,7 +349,7 @@ def test_a_leader_that_dies_before_it_syncs_does_not_block_the_others():
     assert groups.join(second.member_id).one.leader_id == second.member_id
 
 
-def test_a_follower_that_beats_but_never_syncs_is_out_after_the_rebalance_timeout():
+def test_a_follower_that_beats_but_never_syncs_is_out_after_the_rebalance_timeout() -> None:
     """The group is stable without it at first, and rebalances when its time is over (KIP-735)."""
     groups = Groups()
     first = groups.lone()
@@ -364,7 +365,7 @@ def test_a_follower_that_beats_but_never_syncs_is_out_after_the_rebalance_timeou
     assert groups.members() == [first.member_id]
 
 
-def test_a_newcomer_that_gives_up_in_a_long_rebalance_is_out_after_five_minutes():
+def test_a_newcomer_that_gives_up_in_a_long_rebalance_is_out_after_five_minutes() -> None:
     """A first join has no session; its request must not be waited for for ever."""
     groups = Groups()
     leader = groups.lone(session_ms=1_000_000, rebalance_ms=1_000_000)
@@ -374,7 +375,7 @@ def test_a_newcomer_that_gives_up_in_a_long_rebalance_is_out_after_five_minutes(
     assert groups.members() == [leader.member_id]
 
 
-def test_leaving_rebalances_at_once():
+def test_leaving_rebalances_at_once() -> None:
     """The others need not wait for a session to end; the last one leaves an empty group."""
     groups = Groups()
     leader, other = groups.pair()
@@ -385,7 +386,7 @@ def test_leaving_rebalances_at_once():
     assert groups.leave(leader.member_id) == [Errors.UNKNOWN_MEMBER_ID]
 
 
-def test_a_leaving_members_delayed_requests_complete():
+def test_a_leaving_members_delayed_requests_complete() -> None:
     """A member that leaves on another connection while its join waits."""
     groups = Groups()
     groups.pair()
@@ -398,7 +399,7 @@ def test_a_leaving_members_delayed_requests_complete():
 # ---------------------------------------------------------------- static members
 
 
-def test_a_static_member_returns_without_a_rebalance():
+def test_a_static_member_returns_without_a_rebalance() -> None:
     """It gets a new id, its old assignment and the same generation; the old id is fenced."""
     groups = Groups()
     first = groups.lone(instance="i")
@@ -416,7 +417,7 @@ def test_a_static_member_returns_without_a_rebalance():
     assert groups.members() == []
 
 
-def test_before_v9_a_returning_leader_hears_of_the_leader_that_was():
+def test_before_v9_a_returning_leader_hears_of_the_leader_that_was() -> None:
     """Told that it leads it would assign again; so it gets its old id as the leader's, and no members."""
     groups = Groups()
     first = groups.lone(instance="i")
@@ -424,7 +425,7 @@ def test_before_v9_a_returning_leader_hears_of_the_leader_that_was():
     assert (back.leader_id, back.members, back.skip_assignment) == (first.member_id, (), False)
 
 
-def test_a_static_member_that_waits_is_fenced_by_its_successor():
+def test_a_static_member_that_waits_is_fenced_by_its_successor() -> None:
     """Two processes with one instance id: the earlier join gets FENCED_INSTANCE_ID."""
     groups = Groups()
     groups.lone()
@@ -434,7 +435,7 @@ def test_a_static_member_that_waits_is_fenced_by_its_successor():
     assert two == []
 
 
-def test_a_static_member_survives_a_rebalance_it_missed():
+def test_a_static_member_survives_a_rebalance_it_missed() -> None:
     """It did not rejoin in time, its session goes on: it is in the next generation; a dynamic one would be out."""
     groups = Groups()
     static = groups.lone(instance="i", session_ms=60_000, rebalance_ms=7000)
@@ -445,7 +446,7 @@ def test_a_static_member_survives_a_rebalance_it_missed():
     assert newcomer.one.leader_id == newcomer.one.member_id
 
 
-def test_a_rebalance_that_no_member_rejoins_waits_on():
+def test_a_rebalance_that_no_member_rejoins_waits_on() -> None:
     """All are static and silent: no generation without members is made; their sessions decide."""
     groups = Groups()
     static = groups.lone(instance="i", session_ms=30_000, rebalance_ms=7000)
@@ -459,7 +460,7 @@ def test_a_rebalance_that_no_member_rejoins_waits_on():
     assert groups.state() == "Empty"
 
 
-def test_an_administrator_removes_a_static_member_by_its_instance_id():
+def test_an_administrator_removes_a_static_member_by_its_instance_id() -> None:
     """Without a member id; a wrong pair is fenced."""
     groups = Groups()
     groups.lone(instance="i")
@@ -475,7 +476,7 @@ def test_an_administrator_removes_a_static_member_by_its_instance_id():
 # ---------------------------------------------------------------- the whole
 
 
-def test_a_thousand_members_join_at_once():
+def test_a_thousand_members_join_at_once() -> None:
     """One rebalance, one generation, everybody assigned, in a bounded time (quadratic work would take minutes)."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=3000))
     begun = time.perf_counter()
@@ -492,7 +493,7 @@ def test_a_thousand_members_join_at_once():
     assert time.perf_counter() - begun < 10
 
 
-def test_a_stop_completes_every_delayed_request():
+def test_a_stop_completes_every_delayed_request() -> None:
     """Joins and syncs that wait get NOT_COORDINATOR, later requests COORDINATOR_NOT_AVAILABLE."""
     groups = Groups()
     first = groups.lone()
@@ -507,7 +508,7 @@ def test_a_stop_completes_every_delayed_request():
     groups.coordinator.close()
 
 
-def test_members_get_an_error_if_the_group_cannot_be_written(monkeypatch):
+def test_members_get_an_error_if_the_group_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log refuses the assignment: every sync gets the error, and the group rebalances."""
     groups = Groups()
     first = groups.lone()
@@ -515,7 +516,7 @@ def test_members_get_an_error_if_the_group_cannot_be_written(monkeypatch):
     groups.join(first.member_id)
     follower = groups.sync(waiting.one.member_id, 2)
 
-    def refuse(*_):
+    def refuse(*_: object) -> None:
         raise KafkaError(Errors.NOT_COORDINATOR)
 
     monkeypatch.setattr(groups.coordinator._log, "append", refuse)
@@ -524,7 +525,7 @@ def test_members_get_an_error_if_the_group_cannot_be_written(monkeypatch):
     assert groups.state() == "PreparingRebalance"
 
 
-def test_members_get_an_error_if_the_group_is_too_large_for_a_record():
+def test_members_get_an_error_if_the_group_is_too_large_for_a_record() -> None:
     """Assignments above max.message.bytes: -1 as from Kafka 4.3.1; the group rebalances, and smaller ones are taken."""
     clock = VirtualClock()
     groups = Groups(clock=clock, topic=MemoryTopic(clock, **{"max.message.bytes": 10_000}))
@@ -540,7 +541,7 @@ def test_members_get_an_error_if_the_group_is_too_large_for_a_record():
     assert groups.state() == groups.restart().state() == "Stable"
 
 
-def test_a_newcomer_that_dies_while_the_group_waits_for_more():
+def test_a_newcomer_that_dies_while_the_group_waits_for_more() -> None:
     """The initial delay of an empty group: a member that left by its end is out, and the other leads."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=3000))
     gone = groups.join(session_ms=6000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pytest
 
@@ -11,6 +12,7 @@ from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import GroupState
 from kbroker.coordinator.group_coordinator import GroupSettings
+from kbroker.coordinator.group_offsets import Place
 from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey, StoredGroup, StoredMember
 from kbroker.coordinator.internal_topic import partition_of
 from kbroker.coordinator.membership import JoinRequest, LeavingMember, SyncRequest
@@ -27,12 +29,20 @@ def value(
     return CommittedOffset(offset, epoch, metadata, time_ms, expires_ms)
 
 
-def commit(groups: Groups, offset: int = 7, *, group: str = "g", member: str = "", generation: int = -1, place=PLACE):
+def commit(
+    groups: Groups,
+    offset: int = 7,
+    *,
+    group: str = "g",
+    member: str = "",
+    generation: int = -1,
+    place: Place = PLACE,
+) -> None:
     now_ms = groups.clock.wall_ms()
     groups.coordinator.commit(group, member, None, generation, {place: value(offset, time_ms=now_ms)})
 
 
-def refused(action, *args, **how) -> Errors:
+def refused(action: Callable[..., object], *args: object, **how: object) -> Errors:
     with pytest.raises(KafkaError) as info:
         action(*args, **how)
     return info.value.error
@@ -41,7 +51,7 @@ def refused(action, *args, **how) -> Errors:
 # ---------------------------------------------------------------- records
 
 
-def test_records_are_kafkas_bytes():
+def test_records_are_kafkas_bytes() -> None:
     """Written out by hand after Kafka's schemas: key 1, value 3; key 2, group value 3."""
     assert group_records.offset_key("g", "t", 5) == bytes.fromhex("0001 0001 67 0001 74 00000005")
     assert group_records.encode_offset(value(7, "n", 3, 9)) == bytes.fromhex(
@@ -59,7 +69,7 @@ def test_records_are_kafkas_bytes():
     )
 
 
-def test_every_version_of_kafkas_values_can_be_read():
+def test_every_version_of_kafkas_values_can_be_read() -> None:
     """Old brokers wrote 0 to 2, newer ones may write 4 (flexible); what a version lacks has its default."""
     body = {"Offset": 7, "LeaderEpoch": 3, "Metadata": "n", "CommitTimestamp": 9, "ExpireTimestamp": 11}
     for version, epoch, expires in ((0, -1, -1), (1, -1, 11), (2, -1, -1), (3, 3, -1), (4, 3, -1)):
@@ -85,7 +95,7 @@ def test_every_version_of_kafkas_values_can_be_read():
     assert (read.rebalance_timeout_ms, read.group_instance_id) == (1, None)
 
 
-def test_keys_say_what_they_are():
+def test_keys_say_what_they_are() -> None:
     """Offsets of two key versions, groups, and kinds that belong to others."""
     key = group_records.offset_key("g", "t", 5)
     assert group_records.decode_key(key) == OffsetKey("g", "t", 5)
@@ -101,7 +111,7 @@ def test_keys_say_what_they_are():
     ("group_id", "partition"),
     [("", 0), ("g", 3), ("hello", 22), ("\U0001f600", 49), ("polygenelubricants", 0)],
 )
-def test_a_groups_partition_is_kafkas(group_id, partition):
+def test_a_groups_partition_is_kafkas(group_id: str, partition: int) -> None:
     """Java's String.hashCode over UTF-16; the smallest int has no absolute value and counts as 0."""
     assert partition_of(group_id, 50) == partition
 
@@ -109,7 +119,7 @@ def test_a_groups_partition_is_kafkas(group_id, partition):
 # ---------------------------------------------------------------- commits
 
 
-def test_what_is_committed_is_there_and_can_go_backwards():
+def test_what_is_committed_is_there_and_can_go_backwards() -> None:
     """By place and all at once; a partition without an offset, and an unknown group, have none."""
     groups = Groups()
     commit(groups, 7)
@@ -121,7 +131,7 @@ def test_what_is_committed_is_there_and_can_go_backwards():
     assert groups.coordinator.describe("h") is None
 
 
-def test_who_may_commit():
+def test_who_may_commit() -> None:
     """A member in its generation; anybody while the group is empty; no client between join and sync."""
     groups = Groups()
     one = groups.lone()
@@ -139,7 +149,7 @@ def test_who_may_commit():
     assert groups.coordinator.committed("g")[PLACE].offset == 8
 
 
-def test_members_may_commit_while_others_join():
+def test_members_may_commit_while_others_join() -> None:
     """Before it joins again a member commits what it has done (KIP-429)."""
     groups = Groups()
     one = groups.lone()
@@ -148,7 +158,7 @@ def test_members_may_commit_while_others_join():
     assert groups.coordinator.committed("g")[PLACE].offset == 5
 
 
-def test_a_commit_is_a_sign_of_life():
+def test_a_commit_is_a_sign_of_life() -> None:
     """A member that only commits keeps its session."""
     groups = Groups()
     one = groups.lone()
@@ -158,7 +168,7 @@ def test_a_commit_is_a_sign_of_life():
     assert groups.members() == [one.member_id]
 
 
-def test_a_commit_the_log_refuses_is_not_there(monkeypatch):
+def test_a_commit_the_log_refuses_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disk full: the client gets the code of a coordinator, and the old offset stays."""
     groups = Groups()
     commit(groups, 1)
@@ -168,7 +178,7 @@ def test_a_commit_the_log_refuses_is_not_there(monkeypatch):
     assert groups.coordinator.committed("g")[PLACE].offset == 1
 
 
-def test_a_commit_of_many_partitions_is_split_into_batches():
+def test_a_commit_of_many_partitions_is_split_into_batches() -> None:
     """Four thousand partitions with long notes are more than one batch may be."""
     groups = Groups()
     offsets = {("t", index): value(index, "m" * 1000) for index in range(4000)}
@@ -179,7 +189,7 @@ def test_a_commit_of_many_partitions_is_split_into_batches():
 # ---------------------------------------------------------------- restarts
 
 
-def test_offsets_and_groups_survive_a_restart():
+def test_offsets_and_groups_survive_a_restart() -> None:
     """The same offsets, members, generation and assignments; a member goes on as if nothing had happened."""
     groups = Groups()
     one, two = groups.pair()
@@ -199,7 +209,7 @@ def test_offsets_and_groups_survive_a_restart():
     assert third.join().one.generation_id > 2
 
 
-def test_a_static_member_that_returned_is_remembered_under_its_new_id():
+def test_a_static_member_that_returned_is_remembered_under_its_new_id() -> None:
     """Otherwise it would be fenced after a restart."""
     groups = Groups()
     groups.lone(instance="i")
@@ -207,7 +217,7 @@ def test_a_static_member_that_returned_is_remembered_under_its_new_id():
     assert groups.restart().beat(back.member_id, 1, instance="i") is Errors.NONE
 
 
-def test_a_rebalance_that_a_stop_interrupts_goes_on_with_the_group_that_was():
+def test_a_rebalance_that_a_stop_interrupts_goes_on_with_the_group_that_was() -> None:
     """The generation without an assignment was never written: members come back to the one before."""
     groups = Groups()
     first = groups.lone()
@@ -220,7 +230,7 @@ def test_a_rebalance_that_a_stop_interrupts_goes_on_with_the_group_that_was():
     assert again.beat(waiting.one.member_id, 2) is Errors.UNKNOWN_MEMBER_ID
 
 
-def test_damaged_records_are_left_out_and_the_rest_is_loaded(caplog):
+def test_damaged_records_are_left_out_and_the_rest_is_loaded(caplog: pytest.LogCaptureFixture) -> None:
     """Invalid keys, invalid groups, keys of other kinds: no coordinator has acknowledged such a thing."""
     groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 1), clock=clock)
     commit(groups, 1)
@@ -239,7 +249,7 @@ def test_damaged_records_are_left_out_and_the_rest_is_loaded(caplog):
     assert "cannot be decoded" in caplog.text
 
 
-def calls(groups: Groups, group: str):
+def calls(groups: Groups, group: str) -> dict[str, Callable[[], object]]:
     """Whatever a client can ask about a group, by name."""
     one = groups.coordinator
     subscription = JoinRequest(group, "", None, "c", "/h", 20_000, 10_000, "consumer", RANGE)
@@ -258,7 +268,7 @@ def calls(groups: Groups, group: str):
     }
 
 
-def test_groups_of_an_offline_partition_are_not_served(caplog):
+def test_groups_of_an_offline_partition_are_not_served(caplog: pytest.LogCaptureFixture) -> None:
     """None of their requests gets a response as if they had no offsets, nothing is written; the others are served."""
     groups = Groups()
     assert [partition_of(name, 3) for name in ("b", "c", "d")] == [2, 0, 1]
@@ -283,7 +293,7 @@ def test_groups_of_an_offline_partition_are_not_served(caplog):
     assert whole.partition_counts == (3, 0)
 
 
-def test_an_offsets_topic_that_grew_has_the_latest_offsets():
+def test_an_offsets_topic_that_grew_has_the_latest_offsets() -> None:
     """What a group wrote when the topic had fewer partitions counts until it has written, or deleted, it again."""
     groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 2), clock=clock)
     found = [name for name in map(str, range(999)) if (partition_of(name, 2), partition_of(name, 5)) == (1, 0)]
@@ -297,7 +307,7 @@ def test_an_offsets_topic_that_grew_has_the_latest_offsets():
     assert [after.committed(name).get(PLACE, value(-1)).offset for name in (again, kept, deleted)] == [100, 25, -1]
 
 
-def test_groups_of_an_offline_partition_stay_refused_when_the_topic_grows():
+def test_groups_of_an_offline_partition_stay_refused_when_the_topic_grows() -> None:
     """They belong to another partition then, and their offsets are in the one that could not be read."""
     groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 2), clock=clock)
     name = next(name for name in map(str, range(999)) if (partition_of(name, 2), partition_of(name, 5)) == (1, 0))
@@ -309,7 +319,7 @@ def test_groups_of_an_offline_partition_stay_refused_when_the_topic_grows():
     assert refused(commit, groups, group=name) is Errors.NOT_COORDINATOR
 
 
-def test_an_offsets_topic_that_is_made_again_is_whole():
+def test_an_offsets_topic_that_is_made_again_is_whole() -> None:
     """What could not be read of the one that was deleted is over."""
     groups = Groups()
     groups.topic.ensure()
@@ -322,7 +332,7 @@ def test_an_offsets_topic_that_is_made_again_is_whole():
     assert again.coordinator.committed("c")[PLACE].offset == 7
 
 
-def test_an_offset_that_is_malformed_fences_its_partition(caplog):
+def test_an_offset_that_is_malformed_fences_its_partition(caplog: pytest.LogCaptureFixture) -> None:
     """As Kafka does; its group would begin anywhere, and it is unknown whether the others' are right."""
     groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 1), clock=clock)
     commit(groups, 1)
@@ -333,7 +343,7 @@ def test_an_offset_that_is_malformed_fences_its_partition(caplog):
     assert "install the release that wrote this" in caplog.text
 
 
-def test_the_log_holds_what_kafka_would_have_written():
+def test_the_log_holds_what_kafka_would_have_written() -> None:
     """A join, a commit and a deletion as records: no more, no less."""
     groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 1), clock=clock)
     one = groups.lone()
@@ -354,7 +364,7 @@ def test_the_log_holds_what_kafka_would_have_written():
 # ---------------------------------------------------------------- deletion and expiry
 
 
-def test_deleting_groups():
+def test_deleting_groups() -> None:
     """Only empty ones; their offsets are deleted, after a restart too."""
     groups = Groups()
     groups.lone(group="live")
@@ -367,7 +377,7 @@ def test_deleting_groups():
     assert [one.group_id for one in groups.coordinator.list_groups()] == ["live"]
 
 
-def test_deleting_offsets_of_a_live_group():
+def test_deleting_offsets_of_a_live_group() -> None:
     """Those of topics that no member subscribes to; a group that is no consumer group must be empty."""
     groups = Groups()
     subscription = codec.encode_versioned("ConsumerProtocolSubscription", 1, {"Topics": ["t"]})
@@ -383,7 +393,7 @@ def test_deleting_offsets_of_a_live_group():
     assert refused(groups.coordinator.delete_offsets, "", [PLACE]) is Errors.INVALID_GROUP_ID
 
 
-def test_a_consumer_whose_subscription_cannot_be_read_may_want_any_topic():
+def test_a_consumer_whose_subscription_cannot_be_read_may_want_any_topic() -> None:
     """Its offsets are not deleted below it, and it can join all the same."""
     groups = Groups()
     one = groups.lone(protocols=[("range", b"\0\0\xff")])
@@ -393,7 +403,7 @@ def test_a_consumer_whose_subscription_cannot_be_read_may_want_any_topic():
 
 @pytest.mark.parametrize("version", [-1, 0, 1, 3, 9])
 @pytest.mark.parametrize("rest", [b"", b"xx"])
-def test_metadata_is_read_as_version_0_whatever_version_it_names(version, rest):
+def test_metadata_is_read_as_version_0_whatever_version_it_names(version: int, rest: bytes) -> None:
     """Some clients name 1 or 3 and send no more than 0 has; offsets of such a group can be deleted, and expire."""
     day = 24 * 3600 * 1000
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=0, offsets_retention_ms=day))
@@ -410,7 +420,7 @@ def test_metadata_is_read_as_version_0_whatever_version_it_names(version, rest):
 
 
 @pytest.mark.parametrize("metadata", [b"", b"\0", b"\0\0", b"\0\0\0\0\0\1\0\1t"])
-def test_metadata_that_ends_early_says_nothing_about_topics(metadata):
+def test_metadata_that_ends_early_says_nothing_about_topics(metadata: bytes) -> None:
     """As with Apache Kafka 4.3.1: the group may want any topic."""
     groups = Groups()
     one = groups.lone(protocols=[("range", metadata)])
@@ -419,7 +429,7 @@ def test_metadata_that_ends_early_says_nothing_about_topics(metadata):
 
 
 @pytest.mark.parametrize("how", ["its offset is deleted", "its topic is deleted"])
-def test_a_group_that_only_committed_outlives_its_last_offset(how):
+def test_a_group_that_only_committed_outlives_its_last_offset(how: str) -> None:
     """It is Empty until the next look for old offsets, as with Apache Kafka 4.3.1."""
     groups = Groups()
     commit(groups)
@@ -435,7 +445,7 @@ def test_a_group_that_only_committed_outlives_its_last_offset(how):
     assert refused(groups.coordinator.delete_offsets, "g", [PLACE]) is Errors.GROUP_ID_NOT_FOUND
 
 
-def test_offsets_go_with_their_topic():
+def test_offsets_go_with_their_topic() -> None:
     """And nothing is left of any group without the offsets topic itself; those that wait get an error."""
     groups = Groups()
     commit(groups)
@@ -449,7 +459,7 @@ def test_offsets_go_with_their_topic():
     assert groups.coordinator.list_groups() == []
 
 
-def test_offsets_expire_when_the_group_has_been_empty_long_enough():
+def test_offsets_expire_when_the_group_has_been_empty_long_enough() -> None:
     """Counted from the moment it became empty, not from the commit; a live group keeps what it is subscribed to."""
     day = 24 * 3600 * 1000
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=0, offsets_retention_ms=7 * day))
@@ -473,7 +483,7 @@ def test_offsets_expire_when_the_group_has_been_empty_long_enough():
     assert groups.restart().coordinator.list_groups() == []
 
 
-def test_an_old_client_says_itself_how_long_its_offsets_last():
+def test_an_old_client_says_itself_how_long_its_offsets_last() -> None:
     """RetentionTimeMs of OffsetCommit 2 to 4 wins over the broker's setting."""
     groups = Groups()
     now_ms = groups.clock.wall_ms()
@@ -485,7 +495,7 @@ def test_an_old_client_says_itself_how_long_its_offsets_last():
     assert groups.coordinator.expire_offsets() == 1
 
 
-def test_states_are_listed_as_they_are():
+def test_states_are_listed_as_they_are() -> None:
     """Every state a client can see."""
     groups = Groups(GroupSettings(initial_rebalance_delay_ms=1000))
     groups.join(group="preparing")

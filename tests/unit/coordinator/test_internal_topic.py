@@ -18,21 +18,21 @@ def log(**config: object) -> PartitionLog:
     return PartitionLog(None, "__internal", 0, uuid.uuid4(), config, VirtualClock(), in_memory=True)
 
 
-def test_the_partition_of_a_key_is_that_of_java():
+def test_the_partition_of_a_key_is_that_of_java() -> None:
     """Utils.abs of String.hashCode, the smallest number of all included."""
     assert partition_of("abc", 50) == 96354 % 50
     assert partition_of("", 50) == 0
     assert partition_of("polygenelubricants", 50) == 0  # its hash is -2**31, whose abs is 0
 
 
-def test_the_last_value_of_a_key_counts():
+def test_the_last_value_of_a_key_counts() -> None:
     one = log()
     internal_topic.append(one, [(b"a", b"1"), (b"b", b"2")], 5)
     internal_topic.append(one, [(b"a", None)], 6)
     assert last_values(one) == {b"a": None, b"b": b"2"}
 
 
-def test_many_records_are_several_batches_of_one_append():
+def test_many_records_are_several_batches_of_one_append() -> None:
     """More than a batch may hold is written at once, in order."""
     one = log()
     records = [(b"k%d" % number, bytes(BATCH_BYTES // 3)) for number in range(5)]
@@ -41,7 +41,7 @@ def test_many_records_are_several_batches_of_one_append():
     assert list(last_values(one)) == [key for key, _ in records]
 
 
-def test_batches_come_in_order():
+def test_batches_come_in_order() -> None:
     one = log()
     for number in range(3):
         internal_topic.append(one, [(b"k", b"%d" % number)], 5)
@@ -56,7 +56,7 @@ def test_batches_come_in_order():
     assert seen == [0, 1, 2]
 
 
-def test_what_cannot_be_read_is_said():
+def test_what_cannot_be_read_is_said() -> None:
     """An offline partition; a reader that gets nowhere."""
     with pytest.raises(UnreadableError, match="offline"):
         last_values(None)
@@ -66,7 +66,7 @@ def test_what_cannot_be_read_is_said():
         read_to_end(one, lambda data, offset: offset)
 
 
-def test_errors_of_the_log_become_the_coordinators():
+def test_errors_of_the_log_become_the_coordinators() -> None:
     """A closed log, a record that is too large; then nothing is written."""
     small = log(**{"max.message.bytes": 100})
     with pytest.raises(KafkaError) as info:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +13,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator import group_records
 from kbroker.coordinator.group_coordinator import GroupSettings
+from kbroker.coordinator.group_offsets import Place
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import TransactionalProducer, partition_of
 from kbroker.log._partition_log import PartitionLog
@@ -31,7 +33,7 @@ def single(clock: VirtualClock | None = None, **settings: int) -> Groups:
     return Groups(known, clock, MemoryTopic(clock, 1))
 
 
-def commit(groups: Groups, offset: int, *, group: str = "g", place=PLACE) -> None:
+def commit(groups: Groups, offset: int, *, group: str = "g", place: Place = PLACE) -> None:
     value = CommittedOffset(offset, -1, "", groups.clock.wall_ms())
     groups.coordinator.commit(group, "", None, -1, {place: value})
 
@@ -42,7 +44,7 @@ def add(
     *,
     by: TransactionalProducer = ONE,
     group: str = "g",
-    place=PLACE,
+    place: Place = PLACE,
     member: str = "",
     generation: int = -1,
     instance: str | None = None,
@@ -64,7 +66,7 @@ def unstable(groups: Groups, *places: tuple[str, int], group: str = "g") -> set[
     return set(groups.coordinator.fetch_offsets(group, places or None, True).unstable)
 
 
-def refused(action, *args, **how) -> Errors:
+def refused(action: Callable[..., object], *args: object, **how: object) -> Errors:
     with pytest.raises(KafkaError) as info:
         action(*args, **how)
     return info.value.error
@@ -74,7 +76,7 @@ def refused(action, *args, **how) -> Errors:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_offsets_of_a_transaction_count_when_it_commits(restarts):
+def test_offsets_of_a_transaction_count_when_it_commits(restarts: bool) -> None:
     """Before the marker the old offset is the committed one; a restart between makes no difference."""
     groups = single()
     commit(groups, 3)
@@ -90,7 +92,7 @@ def test_offsets_of_a_transaction_count_when_it_commits(restarts):
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_offsets_of_a_transaction_that_aborts_are_dropped(restarts):
+def test_offsets_of_a_transaction_that_aborts_are_dropped(restarts: bool) -> None:
     """The group goes on from where it was."""
     groups = single()
     commit(groups, 3)
@@ -103,7 +105,7 @@ def test_offsets_of_a_transaction_that_aborts_are_dropped(restarts):
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_fetch_that_needs_no_stable_offsets_has_the_committed_ones(restarts):
+def test_a_fetch_that_needs_no_stable_offsets_has_the_committed_ones(restarts: bool) -> None:
     """Only RequireStable sees pending offsets; a fetch of all names only what has a committed offset, as Kafka."""
     groups = single()
     commit(groups, 3)
@@ -116,7 +118,7 @@ def test_a_fetch_that_needs_no_stable_offsets_has_the_committed_ones(restarts):
     assert (everything.committed, everything.unstable) == ({}, frozenset({PLACE}))
 
 
-def test_the_records_are_those_of_kafka():
+def test_the_records_are_those_of_kafka() -> None:
     """Producer id and epoch, no sequence, transactional; then the marker."""
     groups = single()
     add(groups, 7, by=TransactionalProducer(41, 3))
@@ -136,7 +138,7 @@ def test_the_records_are_those_of_kafka():
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_of_two_offsets_the_later_record_counts(restarts):
+def test_of_two_offsets_the_later_record_counts(restarts: bool) -> None:
     """Whatever ends first: a transaction that ends after a plain commit, or after one that began later."""
     groups = single()
     add(groups, 1)
@@ -151,7 +153,7 @@ def test_of_two_offsets_the_later_record_counts(restarts):
     assert committed(groups.restart()) == {PLACE: 2, OTHER: 11}
 
 
-def test_a_transaction_may_write_offsets_of_several_groups():
+def test_a_transaction_may_write_offsets_of_several_groups() -> None:
     """Groups in one partition end with one marker; another producer's are not touched."""
     groups = single()
     add(groups, 1, group="a")
@@ -163,7 +165,7 @@ def test_a_transaction_may_write_offsets_of_several_groups():
     assert groups.coordinator.open_producers(0) == groups.restart().coordinator.open_producers(0) == [2]
 
 
-def test_the_same_place_twice_in_a_transaction():
+def test_the_same_place_twice_in_a_transaction() -> None:
     """The last one counts."""
     groups = single()
     add(groups, 1)
@@ -173,7 +175,7 @@ def test_the_same_place_twice_in_a_transaction():
     assert committed(groups) == committed(groups.restart()) == {PLACE: 2}
 
 
-def test_a_marker_without_offsets_is_written_all_the_same():
+def test_a_marker_without_offsets_is_written_all_the_same() -> None:
     """The coordinator added the partition, and the client sent no offsets; a repeated marker is harmless."""
     groups = single()
     groups.topic.ensure()
@@ -183,7 +185,7 @@ def test_a_marker_without_offsets_is_written_all_the_same():
     assert committed(groups) == committed(groups.restart()) == {PLACE: 1}
 
 
-def test_markers_that_cannot_be_written():
+def test_markers_that_cannot_be_written() -> None:
     """A partition that is not there; one that is offline: the sender of markers tries again."""
     groups = single()
     complete = groups.coordinator.complete_transaction
@@ -198,7 +200,7 @@ def test_markers_that_cannot_be_written():
     assert committed(groups) == {PLACE: 1}
 
 
-def test_an_older_epoch_is_refused():
+def test_an_older_epoch_is_refused() -> None:
     """Of a commit and of a marker; nothing changes."""
     groups = single()
     newer, older = TransactionalProducer(1, 5), TransactionalProducer(1, 4)
@@ -210,7 +212,7 @@ def test_an_older_epoch_is_refused():
     assert committed(groups) == committed(groups.restart()) == {PLACE: 7}
 
 
-def test_a_commit_needs_the_guard_of_its_verification():
+def test_a_commit_needs_the_guard_of_its_verification() -> None:
     """A transaction that ended between the verification and the commit is not opened again (KIP-890)."""
     groups = single()
     start = groups.coordinator.start_verification
@@ -228,7 +230,7 @@ def test_a_commit_needs_the_guard_of_its_verification():
     assert committed(groups) == {PLACE: 8}
 
 
-def test_many_offsets_of_a_transaction_are_one_append():
+def test_many_offsets_of_a_transaction_are_one_append() -> None:
     """More than a batch holds, with one guard."""
     groups = single()
     offsets = {("t", index): CommittedOffset(index, -1, "m" * 1000, 5) for index in range(2000)}
@@ -243,7 +245,7 @@ def test_many_offsets_of_a_transaction_are_one_append():
 # ---------------------------------------------------------------- who may commit
 
 
-def test_who_may_commit_in_a_transaction():
+def test_who_may_commit_in_a_transaction() -> None:
     """A member in its generation; one without a member id, as clients before v3; anybody while the group is empty."""
     groups = single()
     one = groups.lone()
@@ -263,7 +265,7 @@ def test_who_may_commit_in_a_transaction():
     assert [one.group_id for one in groups.coordinator.list_groups()] == ["g"]
 
 
-def test_a_static_member_that_was_replaced_is_fenced():
+def test_a_static_member_that_was_replaced_is_fenced() -> None:
     """The instance id belongs to another member id; an instance that never joined is unknown."""
     groups = single()
     old = groups.lone(instance="i")
@@ -273,7 +275,7 @@ def test_a_static_member_that_was_replaced_is_fenced():
     add(groups, 1, member=new.member_id, generation=1, instance="i")
 
 
-def test_the_state_of_the_group_makes_no_difference():
+def test_the_state_of_the_group_makes_no_difference() -> None:
     """A member may end its transaction while the group rebalances (KIP-447)."""
     groups = single()
     groups.join(group="half")
@@ -286,7 +288,7 @@ def test_the_state_of_the_group_makes_no_difference():
     add(groups, 1, member=one.member_id, generation=1)
 
 
-def test_a_commit_in_a_transaction_is_no_sign_of_life():
+def test_a_commit_in_a_transaction_is_no_sign_of_life() -> None:
     """As in Kafka the session is the consumer's, not the producer's."""
     groups = single()
     one = groups.lone(session_ms=10_000)
@@ -301,7 +303,7 @@ def test_a_commit_in_a_transaction_is_no_sign_of_life():
 
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("how", ["offset", "group", "topic"])
-def test_what_is_deleted_does_not_come_back_with_the_marker(how, restarts):
+def test_what_is_deleted_does_not_come_back_with_the_marker(how: str, restarts: bool) -> None:
     """A pending offset is deleted with the committed one, by OffsetDelete, DeleteGroups or the end of its topic."""
     groups = single()
     commit(groups, 3)
@@ -320,7 +322,7 @@ def test_what_is_deleted_does_not_come_back_with_the_marker(how, restarts):
     assert committed(groups) == committed(groups.restart()) == {}
 
 
-def test_what_is_written_after_a_deletion_counts():
+def test_what_is_written_after_a_deletion_counts() -> None:
     """In the same transaction."""
     groups = single()
     add(groups, 7)
@@ -331,7 +333,7 @@ def test_what_is_written_after_a_deletion_counts():
     assert committed(groups) == committed(groups.restart()) == {PLACE: 9}
 
 
-def test_a_subscribed_topic_keeps_its_pending_offsets():
+def test_a_subscribed_topic_keeps_its_pending_offsets() -> None:
     """OffsetDelete refuses it, as for committed ones."""
     groups = single()
     subscription = codec.encode_versioned("ConsumerProtocolSubscription", 1, {"Topics": ["t"]})
@@ -342,7 +344,7 @@ def test_a_subscribed_topic_keeps_its_pending_offsets():
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_neither_offsets_nor_groups_with_open_transactions_expire(restarts):
+def test_neither_offsets_nor_groups_with_open_transactions_expire(restarts: bool) -> None:
     """The old offset is what the group falls back to if the transaction aborts; others of the group expire."""
     groups = single(offsets_retention_ms=7 * DAY_MS)
     commit(groups, 3)
@@ -359,7 +361,7 @@ def test_neither_offsets_nor_groups_with_open_transactions_expire(restarts):
     assert groups.coordinator.list_groups() == groups.restart().coordinator.list_groups() == []
 
 
-def test_a_deleted_offsets_topic_takes_its_transactions_along():
+def test_a_deleted_offsets_topic_takes_its_transactions_along() -> None:
     """Nothing of them is left for the markers that come for the new one."""
     groups = single()
     add(groups, 7)
@@ -371,13 +373,13 @@ def test_a_deleted_offsets_topic_takes_its_transactions_along():
 # ---------------------------------------------------------------- logs of others
 
 
-def test_a_log_is_replayed_in_the_order_of_its_offsets():
+def test_a_log_is_replayed_in_the_order_of_its_offsets() -> None:
     """Batches of two transactions and of none, as Kafka writes them: each key has its latest value at the end."""
     groups = single()
     (log,) = groups.topic.logs
     groups.topic.ensure()
 
-    def put(place, offset, producer_id=-1):
+    def put(place: Place, offset: int | None, producer_id: int = -1) -> None:
         key = group_records.offset_key("g", *place)
         value = group_records.encode_offset(CommittedOffset(offset, -1, "", 5)) if offset is not None else None
         epoch = 0 if producer_id >= 0 else -1
@@ -386,7 +388,7 @@ def test_a_log_is_replayed_in_the_order_of_its_offsets():
         )
         assert log.append(data, is_client=False).error == 0
 
-    def mark(producer_id, commit):
+    def mark(producer_id: int, commit: bool) -> None:
         assert log.append_end_marker(producer_id, 0, 0, commit).error == 0
 
     a, b, c, d = (("t", index) for index in range(4))
@@ -406,7 +408,7 @@ def test_a_log_is_replayed_in_the_order_of_its_offsets():
     assert committed(groups.restart()) == {a: 1, b: 2}
 
 
-def test_a_pending_offset_that_is_malformed_fences_its_partition():
+def test_a_pending_offset_that_is_malformed_fences_its_partition() -> None:
     """Whether its transaction commits is not known: its consumer could start anywhere."""
     groups = single()
     (log,) = groups.topic.logs
@@ -416,7 +418,7 @@ def test_a_pending_offset_that_is_malformed_fences_its_partition():
     assert refused(committed, groups.restart()) is Errors.NOT_COORDINATOR
 
 
-def test_a_topic_that_grew_ends_its_open_transactions():
+def test_a_topic_that_grew_ends_its_open_transactions() -> None:
     """The marker goes to the partition that the records are in; what the group wrote at its new place wins."""
     clock = VirtualClock()
     topic = MemoryTopic(clock, 2)
@@ -435,7 +437,7 @@ def test_a_topic_that_grew_ends_its_open_transactions():
 # ---------------------------------------------------------------- partitions
 
 
-def test_an_unloaded_partition_is_not_served():
+def test_an_unloaded_partition_is_not_served() -> None:
     """Its groups get NOT_COORDINATOR, delayed requests too, and nothing is written; the others are served."""
     groups = Groups()
     assert [partition_of(name, 3) for name in ("b", "c", "d")] == [2, 0, 1]
@@ -468,7 +470,7 @@ def test_an_unloaded_partition_is_not_served():
     assert groups.coordinator.partition_counts == (3, 0)
 
 
-def test_a_partition_that_is_served_is_not_loaded_again():
+def test_a_partition_that_is_served_is_not_loaded_again() -> None:
     """Its members keep their delayed requests."""
     groups = single()
     groups.lone()
@@ -477,7 +479,7 @@ def test_a_partition_that_is_served_is_not_loaded_again():
     assert waiting == []
 
 
-def test_a_partition_that_was_repaired_can_be_loaded():
+def test_a_partition_that_was_repaired_can_be_loaded() -> None:
     """Without a restart of the others."""
     groups = single()
     commit(groups, 7)
@@ -489,7 +491,7 @@ def test_a_partition_that_was_repaired_can_be_loaded():
     assert committed(again) == {PLACE: 7}
 
 
-def test_groups_are_not_listed_while_some_are_loaded():
+def test_groups_are_not_listed_while_some_are_loaded() -> None:
     """A list without them would look as if they were deleted; each of them gets COORDINATOR_LOAD_IN_PROGRESS."""
     groups = single()
     commit(groups, 7)
@@ -517,7 +519,7 @@ def test_groups_are_not_listed_while_some_are_loaded():
     assert committed(groups) == {PLACE: 7}
 
 
-def test_unloading_takes_offsets_of_moved_groups_along():
+def test_unloading_takes_offsets_of_moved_groups_along() -> None:
     """A group that is served elsewhere since the topic grew keeps what is committed, and nothing pending."""
     clock = VirtualClock()
     topic = MemoryTopic(clock, 2)
@@ -531,7 +533,7 @@ def test_unloading_takes_offsets_of_moved_groups_along():
     assert (committed(again, name), unstable(again, PLACE, group=name)) == ({PLACE: 5}, set())
 
 
-def test_a_transaction_on_a_fresh_topic():
+def test_a_transaction_on_a_fresh_topic() -> None:
     """The first commit creates the topic, and is in the partition that has the group then."""
     groups = Groups(topic=MemoryTopic(clock := VirtualClock(), 3), clock=clock)
     assert groups.topic.partition_count == 0
@@ -543,7 +545,7 @@ def test_a_transaction_on_a_fresh_topic():
 # ---------------------------------------------------------------- threads
 
 
-def test_threads_leave_what_the_log_says():
+def test_threads_leave_what_the_log_says() -> None:
     """Commits, transactional commits, markers, deletions and expiry by several threads: a restart finds the same."""
     groups = single()
     groups.topic.ensure()

@@ -2,6 +2,7 @@
 
 import os
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from kbroker.log import checkpoints as cp
 ID = uuid.UUID("e3a98ad2-73a2-4a4c-b1aa-0b4e1cd7fd3e")
 
 
-def test_offset_checkpoint_is_kafkas_text(tmp_path):
+def test_offset_checkpoint_is_kafkas_text(tmp_path: Path) -> None:
     """Version, count, then one line per partition; read back as written."""
     file = cp.offset_checkpoint(tmp_path / cp.RECOVERY_POINT_CHECKPOINT)
     offsets = {("orders", 0): 5, ("orders", 11): 2**63 - 1, ("a.b_c-d", 3): 0}
@@ -20,7 +21,7 @@ def test_offset_checkpoint_is_kafkas_text(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == [cp.RECOVERY_POINT_CHECKPOINT]
 
 
-def test_absent_and_empty_checkpoints_have_no_entries(tmp_path):
+def test_absent_and_empty_checkpoints_have_no_entries(tmp_path: Path) -> None:
     """No file, an empty file and a file of zero entries all mean nothing is known."""
     file = cp.offset_checkpoint(tmp_path / "c")
     assert file.read() == {}
@@ -39,7 +40,7 @@ def test_absent_and_empty_checkpoints_have_no_entries(tmp_path):
         b"0\n1\nt 0 1_0\n", b"0\n2\nt 0 1\nt 0 2\n", b"\xff\xfe", b"0\n1\nt 99999999999 1\n", b"\0" * 4096,
     ],
 )  # fmt: skip
-def test_damaged_checkpoint_is_refused(tmp_path, damaged):
+def test_damaged_checkpoint_is_refused(tmp_path: Path, damaged: bytes) -> None:
     """A checkpoint that is not exactly what was written is an error naming the file."""
     path = tmp_path / "some-checkpoint"
     path.write_bytes(damaged)
@@ -47,7 +48,7 @@ def test_damaged_checkpoint_is_refused(tmp_path, damaged):
         cp.offset_checkpoint(path).read()
 
 
-def test_leader_epochs(tmp_path):
+def test_leader_epochs(tmp_path: Path) -> None:
     """Epoch checkpoints hold epoch and start offset."""
     file = cp.leader_epoch_checkpoint(tmp_path / cp.LEADER_EPOCH_CHECKPOINT)
     file.write({0: 0, 3: 17})
@@ -55,12 +56,12 @@ def test_leader_epochs(tmp_path):
     assert file.read() == {0: 0, 3: 17}
 
 
-def test_failed_write_keeps_the_old_content(tmp_path, monkeypatch):
+def test_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the sync fails, the old checkpoint stands and nothing is left beside it."""
     file = cp.offset_checkpoint(tmp_path / "c")
     file.write({("t", 0): 1})
 
-    def fail(fd):
+    def fail(fd: int) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(cp, "sync_descriptor", fail)
@@ -70,7 +71,7 @@ def test_failed_write_keeps_the_old_content(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["c"]
 
 
-def test_write_syncs_file_then_name(tmp_path, monkeypatch):
+def test_write_syncs_file_then_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is synced before it gets its name, and the folder after."""
     calls = []
     monkeypatch.setattr(cp, "sync_descriptor", lambda fd: calls.append(("file", sorted(os.listdir(tmp_path)))))
@@ -79,7 +80,7 @@ def test_write_syncs_file_then_name(tmp_path, monkeypatch):
     assert calls == [("file", ["c.tmp"]), ("folder", ["c"])]
 
 
-def test_clean_shutdown_mark_counts_once(tmp_path):
+def test_clean_shutdown_mark_counts_once(tmp_path: Path) -> None:
     """The mark is true once: it is deleted as soon as it was read."""
     assert not cp.take_clean_shutdown(tmp_path)
     cp.write_clean_shutdown(tmp_path, 12)
@@ -90,14 +91,14 @@ def test_clean_shutdown_mark_counts_once(tmp_path):
 
 
 @pytest.mark.parametrize("damaged", [b"", b"{", b"[]", b'{"version": 1}', b"\xff"])
-def test_damaged_clean_shutdown_mark_counts_as_unclean(tmp_path, damaged):
+def test_damaged_clean_shutdown_mark_counts_as_unclean(tmp_path: Path, damaged: bytes) -> None:
     """A mark that cannot be read does not vouch for the logs, and is removed."""
     (tmp_path / cp.CLEAN_SHUTDOWN).write_bytes(damaged)
     assert not cp.take_clean_shutdown(tmp_path)
     assert os.listdir(tmp_path) == []
 
 
-def test_meta_properties_round_trip(tmp_path):
+def test_meta_properties_round_trip(tmp_path: Path) -> None:
     """Version 1 with cluster, node and directory id, as Kafka writes it."""
     assert cp.read_meta_properties(tmp_path) is None
     owner = cp.MetaProperties("Y2x1c3Rlcg", 3, ID)
@@ -107,7 +108,7 @@ def test_meta_properties_round_trip(tmp_path):
     assert cp.read_meta_properties(tmp_path) == owner
 
 
-def test_meta_properties_of_java_are_read(tmp_path):
+def test_meta_properties_of_java_are_read(tmp_path: Path) -> None:
     """Comments of Java's Properties, and version 0, are understood."""
     (tmp_path / "meta.properties").write_text("#\n#Sat Nov 21 2026\nbroker.id=7\nversion=0\ncluster.id=abc\n")
     assert cp.read_meta_properties(tmp_path) == cp.MetaProperties("abc", 7)
@@ -118,14 +119,14 @@ def test_meta_properties_of_java_are_read(tmp_path):
     ["version=2\ncluster.id=a\nnode.id=1\n", "version=1\nnode.id=1\n", "version=1\ncluster.id=a\n",
      "version=1\ncluster.id=a\nnode.id=x\n", "version=1\ncluster.id=a\nnode.id=1\ndirectory.id=zz\n", "nonsense\n"],
 )  # fmt: skip
-def test_damaged_meta_properties_are_refused(tmp_path, damaged):
+def test_damaged_meta_properties_are_refused(tmp_path: Path, damaged: str) -> None:
     """A damaged owner file is an error that names it; it is never replaced silently."""
     (tmp_path / "meta.properties").write_text(damaged)
     with pytest.raises(cp.CorruptFileError, match=r"meta\.properties"):
         cp.read_meta_properties(tmp_path)
 
 
-def test_foreign_folder_is_refused(tmp_path):
+def test_foreign_folder_is_refused(tmp_path: Path) -> None:
     """A folder of another cluster or node is named with both owners."""
     owner = cp.MetaProperties("mine", 1)
     owner.check("mine", 1, tmp_path)
@@ -136,7 +137,7 @@ def test_foreign_folder_is_refused(tmp_path):
         owner.check("mine", 2, tmp_path)
 
 
-def test_partition_metadata(tmp_path):
+def test_partition_metadata(tmp_path: Path) -> None:
     """Two lines, the id in Kafka's base64; nothing is what a power loss may leave; anything else is refused."""
     assert cp.read_partition_metadata(tmp_path) is None
     cp.write_partition_metadata(tmp_path, ID)

@@ -2,6 +2,8 @@
 
 import errno
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +12,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import KafkaError
 from kbroker.log import checkpoints
 from kbroker.log.deletion_note import BLOCK_BYTES, DeletionNote
-from kbroker.log.manager import LogManager
+from kbroker.log.manager import LogManager, TopicLogs
 from kbroker.server.metadata.metadata_store import MetadataStore
 from kbroker.server.topic_rules import NewTopic
 from kbroker.server.topics import TopicRegistry
@@ -24,11 +26,11 @@ class Killed(BaseException):
 class Broker:
     """Logs and metadata of one broker on one folder, which can be killed and started again."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.start()
 
-    def start(self):
+    def start(self) -> None:
         config = BrokerConfig({})
         self.logs = LogManager([self.folder], VirtualClock(NOW_MS), config)
         self.store = MetadataStore(self.folder, 1, self.logs.cluster_id)
@@ -36,26 +38,26 @@ class Broker:
         self.report = None
         start = self.logs.start
 
-        def remember(topics):
+        def remember(topics: list[TopicLogs]) -> None:
             self.report = start(topics, run_threads=False)
 
         self.logs.start = remember  # type: ignore[assignment]
         self.topics.load()
 
-    def kill(self):
+    def kill(self) -> None:
         self.logs._disarm()
         self.store.close()
 
-    def restart(self):
+    def restart(self) -> None:
         self.kill()
         self.start()
 
-    def folders(self):
+    def folders(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir() if path.is_dir())
 
 
 @pytest.fixture
-def broker(tmp_path):
+def broker(tmp_path: Path) -> Iterator[Broker]:
     broker = Broker(tmp_path)
     for name in ("doomed", "kept"):
         broker.topics.create(NewTopic(name, 2))
@@ -65,14 +67,14 @@ def broker(tmp_path):
     broker.store.close()
 
 
-def killed_in(monkeypatch, target, name):
-    def die(*args, **options):
+def killed_in(monkeypatch: pytest.MonkeyPatch, target: LogManager | MetadataStore, name: str) -> None:
+    def die(*args: object, **options: object) -> None:
         raise Killed
 
-    return monkeypatch.setattr(target, name, die)
+    monkeypatch.setattr(target, name, die)
 
 
-def test_killed_between_forgetting_and_renaming(broker, monkeypatch):
+def test_killed_between_forgetting_and_renaming(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The metadata has forgotten the topic, its folders have their names still: the next start removes them."""
     with monkeypatch.context() as patch:
         killed_in(patch, broker.logs, "delete_topics")
@@ -87,7 +89,7 @@ def test_killed_between_forgetting_and_renaming(broker, monkeypatch):
     assert broker.folders() == ["doomed-0", "doomed-1", "kept-0", "kept-1"], "nothing is put aside"
 
 
-def test_killed_before_forgetting(broker, monkeypatch):
+def test_killed_before_forgetting(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noted and not forgotten: the topic is there with all its records, and the note is empty after the start."""
     with monkeypatch.context() as patch:
         killed_in(patch, broker.store, "remove_topics")
@@ -102,7 +104,7 @@ def test_killed_before_forgetting(broker, monkeypatch):
     assert note.read() == frozenset()
 
 
-def test_a_topic_that_could_not_be_forgotten_is_not_noted(broker, monkeypatch):
+def test_a_topic_that_could_not_be_forgotten_is_not_noted(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its folders must never count as deleted, not even where the metadata is lost later."""
     with monkeypatch.context() as patch:
         killed_in(patch, broker.store, "remove_topics")
@@ -111,7 +113,7 @@ def test_a_topic_that_could_not_be_forgotten_is_not_noted(broker, monkeypatch):
     assert DeletionNote(broker.folder).read() == frozenset()
 
 
-def test_killed_between_renaming_and_removing(broker):
+def test_killed_between_renaming_and_removing(broker: Broker) -> None:
     """Folders on their way out go with the next start, as before."""
     broker.topics.delete("doomed")
     assert DeletionNote(broker.folder).read() == frozenset(), "a folder that is put back from a backup stays"
@@ -120,7 +122,7 @@ def test_killed_between_renaming_and_removing(broker):
     assert broker.folders() == ["kept-0", "kept-1"]
 
 
-def test_folders_that_were_not_deleted_stay(broker, tmp_path):
+def test_folders_that_were_not_deleted_stay(broker: Broker, tmp_path: Path) -> None:
     """An id that was never known, a folder without an id, a damaged id: left and reported, whatever the note says."""
     for name, text in (("other-0", f"version: 0\ntopic_id: {checkpoints.uuid_to_text(uuid.uuid4())}"), ("bare-0", ""),
                        ("damaged-0", "nonsense")):  # fmt: skip
@@ -132,7 +134,9 @@ def test_folders_that_were_not_deleted_stay(broker, tmp_path):
     assert [path.name for path in broker.report.unknown_folders] == ["bare-0", "damaged-0", "other-0"]
 
 
-def test_a_folder_that_cannot_be_renamed_goes_with_a_later_start(broker, monkeypatch):
+def test_a_folder_that_cannot_be_renamed_goes_with_a_later_start(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It stays noted while other topics are deleted."""
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -146,7 +150,7 @@ def test_a_folder_that_cannot_be_renamed_goes_with_a_later_start(broker, monkeyp
     assert broker.folders() == ["kept-0", "kept-1"]
 
 
-def test_an_offline_partition_is_deleted_with_its_topic(broker, tmp_path):
+def test_an_offline_partition_is_deleted_with_its_topic(broker: Broker, tmp_path: Path) -> None:
     """Its log could not be opened, and its folder stayed for ever when the topic was deleted."""
     broker.kill()
     (tmp_path / "doomed-1" / f"{0:020}.log").unlink()
@@ -160,12 +164,12 @@ def test_an_offline_partition_is_deleted_with_its_topic(broker, tmp_path):
 
 
 @pytest.mark.parametrize("step", ["create", "grow"])
-def test_what_cannot_be_made_leaves_no_folder(broker, monkeypatch, step):
+def test_what_cannot_be_made_leaves_no_folder(broker: Broker, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """The disk is full at the second new partition: neither it nor the one before it is there afterwards."""
     before = broker.folders()
     write = checkpoints.write_partition_metadata
 
-    def full(path, topic_id):
+    def full(path: Path, topic_id: uuid.UUID) -> None:
         if path.name.endswith("-3"):
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, topic_id)
@@ -186,7 +190,7 @@ def test_what_cannot_be_made_leaves_no_folder(broker, monkeypatch, step):
     assert broker.folders() == before
 
 
-def test_the_note(tmp_path):
+def test_the_note(tmp_path: Path) -> None:
     """A block that is written over in place; a damaged or half-written one is as none."""
     note = DeletionNote(tmp_path)
     assert note.read() == frozenset()

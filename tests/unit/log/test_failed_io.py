@@ -3,12 +3,15 @@
 import errno
 import logging
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.log import checkpoints
+from kbroker.log._partition_log import PartitionLog
 from kbroker.log.manager import LogManager, TopicLogs
 from tests.support.log_files import NOW_MS, batch
 
@@ -16,12 +19,12 @@ ID = uuid.UUID(int=0xABCDEF)
 
 
 @pytest.fixture
-def clock():
+def clock() -> VirtualClock:
     return VirtualClock(NOW_MS)
 
 
 @pytest.fixture
-def manager(tmp_path, clock):
+def manager(tmp_path: Path, clock: VirtualClock) -> Iterator[LogManager]:
     config = BrokerConfig({})
     manager = LogManager([tmp_path], clock, config)
     manager.start([TopicLogs("orders", ID, 2, config.topic_configs({"flush.messages": "1"}))], run_threads=False)
@@ -29,21 +32,23 @@ def manager(tmp_path, clock):
     manager.close()
 
 
-def errors(caplog):
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
 
 
-def pass_time(manager, clock, ms):
+def pass_time(manager: LogManager, clock: VirtualClock, ms: int) -> None:
     clock.advance_ms(ms)
     manager.scheduler.run_due()
 
 
-def refused(log, times=1):
+def refused(log: PartitionLog, times: int = 1) -> None:
     for _ in range(times):
         assert log.append(batch(b"x")).error == 56
 
 
-def test_appends_on_a_full_disk_are_logged_once_a_minute(manager, clock, caplog, tmp_path):
+def test_appends_on_a_full_disk_are_logged_once_a_minute(
+    manager: LogManager, clock: VirtualClock, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     """The folder stays online, the line says how many and why, and no more than one a minute comes."""
     log = manager.partition("orders", 1)
     log._inject_fault(write_errno=errno.ENOSPC)
@@ -67,7 +72,9 @@ def test_appends_on_a_full_disk_are_logged_once_a_minute(manager, clock, caplog,
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EIO])
-def test_the_first_append_to_a_broken_disk_takes_the_folder_offline(manager, clock, caplog, tmp_path, number):
+def test_the_first_append_to_a_broken_disk_takes_the_folder_offline(
+    manager: LogManager, clock: VirtualClock, caplog: pytest.LogCaptureFixture, tmp_path: Path, number: int
+) -> None:
     """A file system that turned read-only is noticed by the first append, not by a later checkpoint."""
     log = manager.partition("orders", 0)
     log._inject_fault(write_errno=number)
@@ -80,7 +87,7 @@ def test_the_first_append_to_a_broken_disk_takes_the_folder_offline(manager, clo
     assert errors(caplog)[-1].startswith(f"{tmp_path}: 1 append failed, the last of partition orders-1: the folder is")
 
 
-def test_a_limit_of_one_file_leaves_the_others(manager, clock, tmp_path):
+def test_a_limit_of_one_file_leaves_the_others(manager: LogManager, clock: VirtualClock, tmp_path: Path) -> None:
     """A file that may not grow is no broken disk."""
     log = manager.partition("orders", 0)
     log._inject_fault(write_errno=errno.EFBIG)
@@ -90,7 +97,9 @@ def test_a_limit_of_one_file_leaves_the_others(manager, clock, tmp_path):
     assert manager.partition("orders", 1).append(batch(b"x")).error == 0
 
 
-def test_a_failed_sync_on_the_flusher_is_logged(manager, clock, caplog, tmp_path):
+def test_a_failed_sync_on_the_flusher_is_logged(
+    manager: LogManager, clock: VirtualClock, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     """A sync that was not called from Python: its partition took no appends any more, and no line said so."""
     log = manager.partition("orders", 0)
     log._inject_fault(sync_errno=errno.EIO)
@@ -102,7 +111,9 @@ def test_a_failed_sync_on_the_flusher_is_logged(manager, clock, caplog, tmp_path
     assert any("is offline: a sync of orders-0" in line for line in errors(caplog))
 
 
-def test_reads_of_what_is_no_batch_are_logged(manager, clock, caplog, tmp_path):
+def test_reads_of_what_is_no_batch_are_logged(
+    manager: LogManager, clock: VirtualClock, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     """A segment that was overwritten below the running broker: readers get error 56, people a line."""
     log = manager.partition("orders", 0)
     assert log.append(batch(b"x")).error == 0
@@ -117,10 +128,16 @@ def test_reads_of_what_is_no_batch_are_logged(manager, clock, caplog, tmp_path):
     ]
 
 
-def test_checkpoints_on_a_full_disk_are_logged_once_a_minute(manager, clock, caplog, monkeypatch, tmp_path):
+def test_checkpoints_on_a_full_disk_are_logged_once_a_minute(
+    manager: LogManager,
+    clock: VirtualClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     """High watermarks are written every five seconds: 720 lines an hour, as long as the disk was full."""
 
-    def full(path, data):
+    def full(path: Path, data: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoints, "write_atomically", full)
@@ -137,10 +154,16 @@ def test_checkpoints_on_a_full_disk_are_logged_once_a_minute(manager, clock, cap
         assert 9 <= len([line for line in lines if f"writing {other}" in line]) <= 10
 
 
-def test_what_fails_on_every_partition_is_one_line(manager, clock, caplog, monkeypatch, tmp_path):
+def test_what_fails_on_every_partition_is_one_line(
+    manager: LogManager,
+    clock: VirtualClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     """A thousand partitions that cannot be flushed were a thousand lines at each look."""
 
-    def full():
+    def full() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     key = ("orders", 0)

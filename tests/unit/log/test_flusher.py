@@ -3,6 +3,8 @@
 import errno
 import threading
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,14 +14,14 @@ from kbroker.log._partition_log import PartitionLog
 from kbroker.protocol.records import RecordBatchBuilder
 
 
-def batch():
+def batch() -> bytes:
     builder = RecordBatchBuilder()
     builder.append(None, b"value", 1)
     return builder.build()
 
 
 @pytest.fixture
-def logs(tmp_path):
+def logs(tmp_path: Path) -> Iterator[list[PartitionLog]]:
     config = {"flush.messages": 1, "message.timestamp.after.max.ms": 2**62}
     logs = [
         PartitionLog(tmp_path / f"t-{i}", "t", i, uuid.UUID(int=1), config, SystemClock(), clean=True) for i in range(3)
@@ -30,7 +32,7 @@ def logs(tmp_path):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_many_producers_share_syncs(logs, threads):
+def test_many_producers_share_syncs(logs: list[PartitionLog], threads: int) -> None:
     """Appends of many threads to several partitions are all flushed when the pool closes; a sync serves many."""
     pool = FlusherPool(threads)
     for log in logs:
@@ -39,7 +41,7 @@ def test_many_producers_share_syncs(logs, threads):
     pool.start()
     data = batch()
 
-    def produce():
+    def produce() -> None:
         for i in range(300):
             assert logs[i % 3].append(data).error == 0
 
@@ -58,7 +60,7 @@ def test_many_producers_share_syncs(logs, threads):
         pool.detach(log)
 
 
-def test_waits_that_came_before_the_start_cost_one_sync_each_partition(logs):
+def test_waits_that_came_before_the_start_cost_one_sync_each_partition(logs: list[PartitionLog]) -> None:
     """A hundred appends of one partition, waiting together, are one flush."""
     pool = FlusherPool()
     pool.attach(logs[0])
@@ -71,7 +73,7 @@ def test_waits_that_came_before_the_start_cost_one_sync_each_partition(logs):
     assert logs[0].flushed_offset == 100
 
 
-def test_failed_sync_is_counted_and_not_tried_again(logs):
+def test_failed_sync_is_counted_and_not_tried_again(logs: list[PartitionLog]) -> None:
     """A failed sync ends the partition's appends, not the flusher's thread: the other partitions are flushed."""
     pool = FlusherPool()
     for log in logs:
@@ -87,7 +89,7 @@ def test_failed_sync_is_counted_and_not_tried_again(logs):
     assert logs[0].read(0).error == 0
 
 
-def test_partition_without_references_is_still_flushed(tmp_path, logs):
+def test_partition_without_references_is_still_flushed(tmp_path: Path, logs: list[PartitionLog]) -> None:
     """The queue keeps a partition alive, and a pool dropped with a full queue lets everything go."""
     pool = FlusherPool()
     log = PartitionLog(tmp_path / "x-0", "x", 0, uuid.UUID(int=1), {}, SystemClock(), clean=True)
@@ -100,7 +102,7 @@ def test_partition_without_references_is_still_flushed(tmp_path, logs):
     assert not closed.mark(logs[0])
 
 
-def test_wrong_arguments_are_refused(logs):
+def test_wrong_arguments_are_refused(logs: list[PartitionLog]) -> None:
     """Nonsense is a clear error."""
     with pytest.raises(ValueError, match="threads"):
         FlusherPool(0)

@@ -2,12 +2,13 @@
 
 import contextlib
 import uuid
+from pathlib import Path
 
 import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
-from kbroker.common.configs.config_def import INT32_MAX, INT64_MAX, ConfigError, ConfigType
+from kbroker.common.configs.config_def import INT32_MAX, INT64_MAX, ConfigError, ConfigKey, ConfigType
 from kbroker.common.configs.config_log import LOG_KEYS
 from kbroker.log.manager import LogManager, TopicLogs
 from tests.support.log_files import NOW_MS, batch
@@ -17,7 +18,7 @@ NUMERIC = [key for key in LOG_KEYS if key.type in (ConfigType.INT, ConfigType.LO
 MEMORY_MIB = 160  # the default key map has 128
 
 
-def accepted(name):
+def accepted(name: str) -> list[BrokerConfig]:
     found = []
     for value in NUMBERS:
         with contextlib.suppress(ConfigError):
@@ -26,10 +27,11 @@ def accepted(name):
 
 
 @pytest.mark.parametrize("key", NUMERIC, ids=lambda key: key.name)
-def test_values_that_the_validator_accepts(key, tmp_path):
+def test_values_that_the_validator_accepts(key: ConfigKey, tmp_path: Path) -> None:
     """Started, filled by hand of the clock for an hour, stopped: each in its own folder."""
     for number, config in enumerate(accepted(key.name)):
         value = config.value(key.name)
+        assert isinstance(value, (int, float))
         if key.name in ("log.cleaner.threads", "num.recovery.threads.per.data.dir") and value > 1000:
             continue  # as many threads as there is memory for
         if key.name == "log.cleaner.dedupe.buffer.size" and value > MEMORY_MIB << 20:

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +22,7 @@ HOLD = (
 
 
 @pytest.fixture
-def other_process(tmp_path):
+def other_process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that holds the folder until its standard input ends."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -32,7 +34,7 @@ def other_process(tmp_path):
     process.stdout.close()
 
 
-def test_second_process_is_refused_with_the_pid(tmp_path, other_process):
+def test_second_process_is_refused_with_the_pid(tmp_path: Path, other_process: subprocess.Popen[str]) -> None:
     """The second process learns from the error which one has the folder; when that ends, the folder is free."""
     with pytest.raises(FolderLockedError, match=f"{tmp_path} is in use by process {other_process.pid} "):
         FolderLock(tmp_path)
@@ -43,7 +45,7 @@ def test_second_process_is_refused_with_the_pid(tmp_path, other_process):
     FolderLock(tmp_path).release()
 
 
-def test_same_process_is_refused_and_loses_nothing(tmp_path):
+def test_same_process_is_refused_and_loses_nothing(tmp_path: Path) -> None:
     """A second lock in one process is refused, and its try does not drop the first (a close of the file would)."""
     lock = FolderLock(tmp_path)
     for _ in range(3):
@@ -59,7 +61,7 @@ def test_same_process_is_refused_and_loses_nothing(tmp_path):
     assert not again.is_held
 
 
-def test_stale_pid_does_not_lock(tmp_path):
+def test_stale_pid_does_not_lock(tmp_path: Path) -> None:
     """A lock file left by a killed process, even with our own pid in it, is no lock."""
     (tmp_path / ".lock").write_text(f"{os.getpid()}\n")
     FolderLock(tmp_path).release()
@@ -67,7 +69,7 @@ def test_stale_pid_does_not_lock(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_forked_child_holds_no_lock_and_cannot_drop_it(tmp_path):
+def test_forked_child_holds_no_lock_and_cannot_drop_it(tmp_path: Path) -> None:
     """A child made by fork holds nothing, and releasing there leaves the parent's lock."""
     lock = FolderLock(tmp_path)
     pid = os.fork()
@@ -82,7 +84,7 @@ def test_forked_child_holds_no_lock_and_cannot_drop_it(tmp_path):
     lock.release()
 
 
-def test_folder_is_made_and_claimed(tmp_path):
+def test_folder_is_made_and_claimed(tmp_path: Path) -> None:
     """A new folder gets its owner; later starts see the same cluster, node and folder id."""
     first = LogDir(tmp_path / "a" / "b", "cluster-1", 4)
     assert not first.was_clean
@@ -100,7 +102,7 @@ def test_folder_is_made_and_claimed(tmp_path):
     FolderLock(tmp_path / "a" / "b").release()  # the refused one let go
 
 
-def test_file_instead_of_folder(tmp_path):
+def test_file_instead_of_folder(tmp_path: Path) -> None:
     """A file where the folder should be is named."""
     (tmp_path / "data").write_text("")
     with pytest.raises(LogDirError, match="data is a file"):
@@ -108,17 +110,17 @@ def test_file_instead_of_folder(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="needs a user that a read-only folder stops")
-def test_read_only_folder_as_user(tmp_path):
+def test_read_only_folder_as_user(tmp_path: Path) -> None:
     """A folder without write permission is refused with its name."""
     tmp_path.chmod(0o555)
     with pytest.raises(LogDirError, match="cannot be written: Permission denied"):
         LogDir(tmp_path)
 
 
-def test_read_only_folder(tmp_path, monkeypatch):
+def test_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read-only file system is refused with the folder's name and the reason, and no lock is kept."""
 
-    def refuse(path, data):
+    def refuse(path: Path, data: bytes) -> None:
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
     with monkeypatch.context() as patch:
@@ -128,7 +130,7 @@ def test_read_only_folder(tmp_path, monkeypatch):
     LogDir(tmp_path).close(clean=True)
 
 
-def test_damaged_checkpoint_means_check_everything(tmp_path):
+def test_damaged_checkpoint_means_check_everything(tmp_path: Path) -> None:
     """A damaged recovery point is not fatal: it is as if the stop had been unclean."""
     LogDir(tmp_path).close(clean=True)
     (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n7\n")
@@ -138,7 +140,7 @@ def test_damaged_checkpoint_means_check_everything(tmp_path):
     folder.close(clean=True)
 
 
-def test_partition_folders(tmp_path):
+def test_partition_folders(tmp_path: Path) -> None:
     """A partition's folder is made with its topic id, adopted when it is its own, put aside when it is another's."""
     folder = LogDir(tmp_path)
     path = folder.create_partition_folder("orders", 3, ID)
@@ -165,13 +167,15 @@ def test_partition_folders(tmp_path):
     [("a-0", ("a", 0)), ("a-b-12", ("a-b", 12)), ("a.-1", ("a.", 1)), ("a-01", None), ("-1", None), ("a", None),
      ("a-1.0123-delete", None), ("a-1.0123-stray", None), ("a b-1", None)],
 )  # fmt: skip
-def test_folder_names(name, parsed):
+def test_folder_names(name: str, parsed: tuple[str, int] | None) -> None:
     """Only topic, hyphen, number is a partition's folder."""
     assert parse_partition_folder(name) == parsed
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_want_of_descriptors_or_memory_is_no_broken_disk(tmp_path, number, caplog):
+def test_want_of_descriptors_or_memory_is_no_broken_disk(
+    tmp_path: Path, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """Too many connections took the folder offline until a restart, though the disk had failed nothing."""
     folder = LogDir(tmp_path)
     assert not folder.note_failure("flush", OSError(number, os.strerror(number)))
@@ -181,7 +185,7 @@ def test_want_of_descriptors_or_memory_is_no_broken_disk(tmp_path, number, caplo
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-def test_full_disk_is_not_a_broken_one(tmp_path):
+def test_full_disk_is_not_a_broken_one(tmp_path: Path) -> None:
     """No space keeps the folder online; an I/O error takes it offline, and no clean mark is written."""
     folder = LogDir(tmp_path)
     assert not folder.note_failure("flush", OSError(errno.ENOSPC, "No space left on device"))
@@ -193,7 +197,7 @@ def test_full_disk_is_not_a_broken_one(tmp_path):
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-def hold_in_another_process(folder):
+def hold_in_another_process(folder: Path) -> str | None:
     """The error that a process gets which wants the folder now, None when it gets the folder."""
     command = [sys.executable, "-c", HOLD, str(folder)]
     made = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
@@ -201,13 +205,13 @@ def hold_in_another_process(folder):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open lock file cannot be removed there")
-def test_a_removed_lock_file_lets_no_process_in(tmp_path):
+def test_a_removed_lock_file_lets_no_process_in(tmp_path: Path) -> None:
     """The folder itself is locked too: with ``.lock`` removed, neither this process nor another one gets in."""
     lock = FolderLock(tmp_path)
     lock.path.unlink()
     with pytest.raises(FolderLockedError, match=f"{tmp_path} is in use by another process"):
         FolderLock(tmp_path)
-    assert f"{tmp_path} is in use by another process" in hold_in_another_process(tmp_path)
+    assert f"{tmp_path} is in use by another process" in str(hold_in_another_process(tmp_path))
     assert not lock.path.exists(), "the refused process made a lock file"
     lock.release()
     assert hold_in_another_process(tmp_path) is None
@@ -215,7 +219,7 @@ def test_a_removed_lock_file_lets_no_process_in(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_that_lives_on_holds_no_folder(tmp_path):
+def test_a_forked_child_that_lives_on_holds_no_folder(tmp_path: Path) -> None:
     """The locks end with the process that took them, not with its children."""
     lock = FolderLock(tmp_path)
     read, write = os.pipe()
@@ -232,7 +236,7 @@ def test_a_forked_child_that_lives_on_holds_no_folder(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no lock on a folder there")
-def test_a_lock_ends_though_a_child_has_not_closed_its_copy(tmp_path):
+def test_a_lock_ends_though_a_child_has_not_closed_its_copy(tmp_path: Path) -> None:
     """On a busy machine a child made by fork closes it later: until then the folder was in use without a user."""
     lock = FolderLock(tmp_path)
     copy = os.dup(lock._folder_fd)
@@ -241,20 +245,20 @@ def test_a_lock_ends_though_a_child_has_not_closed_its_copy(tmp_path):
     os.close(copy)
 
 
-def test_a_file_system_without_locks_on_folders(tmp_path, monkeypatch):
+def test_a_file_system_without_locks_on_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """NFS has none for a descriptor that cannot write: the lock file holds the folder then, as everywhere."""
     fcntl = pytest.importorskip("fcntl")
 
-    def refuse(fd, how):
+    def refuse(fd: int, how: int) -> None:
         raise OSError(errno.EBADF, "Bad file descriptor")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     lock = FolderLock(tmp_path)
-    assert f"in use by process {os.getpid()}" in hold_in_another_process(tmp_path)
+    assert f"in use by process {os.getpid()}" in str(hold_in_another_process(tmp_path))
     lock.release()
 
 
-def test_a_new_folder_and_those_above_it_are_synced(tmp_path, monkeypatch):
+def test_a_new_folder_and_those_above_it_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a power loss the folder is there with what was acknowledged in it."""
     synced = []
     monkeypatch.setattr(checkpoints, "sync_folder", lambda folder: synced.append(folder))

@@ -3,17 +3,19 @@
 import logging
 import os
 import uuid
+from pathlib import Path
 
 import pytest
 
+from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.log import checkpoints
 from kbroker.log.folder_lock import FolderLockedError
 from kbroker.log.manager import LogManager, StartCancelled, TopicLogs
-from tests.support.log_manager import ID, NOW_MS, append, batch, pass_time
+from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, pass_time
 
 
-def test_clean_restart(brokers, tmp_path):
+def test_clean_restart(brokers: Brokers, tmp_path: Path) -> None:
     """After an orderly stop everything is there, the checkpoints say where it ends, and the mark is used up."""
     manager, report = brokers.start()
     assert (report.was_clean, report.loaded) == (False, 2)
@@ -33,7 +35,7 @@ def test_clean_restart(brokers, tmp_path):
     assert again.cluster_id == manager.cluster_id
 
 
-def test_restart_after_a_kill(brokers, tmp_path):
+def test_restart_after_a_kill(brokers: Brokers, tmp_path: Path) -> None:
     """After a kill everything that was written is found by reading the logs."""
     manager, _ = brokers.start()
     append(manager, count=3)
@@ -44,7 +46,7 @@ def test_restart_after_a_kill(brokers, tmp_path):
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-def test_a_lost_tail_is_logged(brokers, tmp_path, caplog):
+def test_a_lost_tail_is_logged(brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A start says what an unclean stop has cost: bytes that were cut, and offsets that were there before."""
     manager, _ = brokers.start()
     for _ in range(3):
@@ -66,7 +68,9 @@ def test_a_lost_tail_is_logged(brokers, tmp_path, caplog):
     assert warnings == [f"partition orders-0: {cut}; {lost}"]
 
 
-def test_partitions_of_one_request_are_synced_once(brokers, tmp_path, monkeypatch):
+def test_partitions_of_one_request_are_synced_once(
+    brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One sync of the log folder makes all new names durable, and one more all deletions; nothing else is synced."""
     manager, _ = brokers.start(topics=())
     synced = []
@@ -85,7 +89,7 @@ def test_partitions_of_one_request_are_synced_once(brokers, tmp_path, monkeypatc
     assert len(list(tmp_path.glob("*-delete"))) == 51
 
 
-def test_a_power_loss_may_empty_the_metadata_of_a_new_folder(brokers, tmp_path):
+def test_a_power_loss_may_empty_the_metadata_of_a_new_folder(brokers: Brokers, tmp_path: Path) -> None:
     """Its name is durable when it is acknowledged, its content is not: the topic's id is written anew."""
     manager, _ = brokers.start()
     append(manager)
@@ -98,7 +102,7 @@ def test_a_power_loss_may_empty_the_metadata_of_a_new_folder(brokers, tmp_path):
         brokers.kill(manager)
 
 
-def test_two_kills_in_a_row_do_not_count_as_clean(brokers):
+def test_two_kills_in_a_row_do_not_count_as_clean(brokers: Brokers) -> None:
     """The mark of an earlier stop is deleted as soon as it was read: a crash while running is unclean."""
     manager, _ = brokers.start()
     manager.close()
@@ -109,7 +113,7 @@ def test_two_kills_in_a_row_do_not_count_as_clean(brokers):
     assert not report.was_clean
 
 
-def test_second_manager_is_refused(brokers, tmp_path, clock):
+def test_second_manager_is_refused(brokers: Brokers, tmp_path: Path, clock: VirtualClock) -> None:
     """A folder in use is refused with the reason, and the first manager is unharmed."""
     manager, _ = brokers.start()
     with pytest.raises(FolderLockedError, match=str(tmp_path)):
@@ -117,7 +121,7 @@ def test_second_manager_is_refused(brokers, tmp_path, clock):
     append(manager)
 
 
-def test_unknown_folders_are_left_and_deleted_ones_removed(brokers, tmp_path):
+def test_unknown_folders_are_left_and_deleted_ones_removed(brokers: Brokers, tmp_path: Path) -> None:
     """A start touches no folder it does not know, but those whose deletion was under way."""
     (tmp_path / "mystery-0").mkdir()
     (tmp_path / "notes").mkdir()
@@ -131,7 +135,9 @@ def test_unknown_folders_are_left_and_deleted_ones_removed(brokers, tmp_path):
 
 
 @pytest.mark.parametrize("state", ["complete", "no id", "no files", "no index"])
-def test_a_partition_that_a_kill_left_behind_is_removed(brokers, tmp_path, caplog, state):
+def test_a_partition_that_a_kill_left_behind_is_removed(
+    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture, state: str
+) -> None:
     """CreatePartitions makes folders before the metadata knows them; killed in between it left them for ever."""
     manager, _ = brokers.start()
     append(manager)
@@ -156,7 +162,9 @@ def test_a_partition_that_a_kill_left_behind_is_removed(brokers, tmp_path, caplo
     assert manager.partition("orders", 2).append(batch()).base_offset == 0
 
 
-def test_a_surplus_partition_with_records_stays_and_is_served_again(brokers, tmp_path, caplog):
+def test_a_surplus_partition_with_records_stays_and_is_served_again(
+    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """An older metadata file knows fewer partitions: the records of the others are not removed, and not lost."""
     manager, _ = brokers.start([("orders", 3)])
     append(manager, 2, count=3)
@@ -172,7 +180,7 @@ def test_a_surplus_partition_with_records_stays_and_is_served_again(brokers, tmp
     assert (log.log_end_offset, log.read(0).error) == (3, 0)
 
 
-def test_a_surplus_folder_that_had_records_stays(brokers, tmp_path):
+def test_a_surplus_folder_that_had_records_stays(brokers: Brokers, tmp_path: Path) -> None:
     """Retention may have deleted all records of it: its offsets are not used again."""
     manager, _ = brokers.start()
     brokers.kill(manager)
@@ -187,7 +195,7 @@ def test_a_surplus_folder_that_had_records_stays(brokers, tmp_path):
         folder.rmdir()
 
 
-def test_records_of_a_deleted_topic_are_not_a_new_ones(brokers, tmp_path):
+def test_records_of_a_deleted_topic_are_not_a_new_ones(brokers: Brokers, tmp_path: Path) -> None:
     """A power cut may leave a deleted topic's folder without its id: a new topic of that name read its records."""
     manager, _ = brokers.start()
     append(manager, count=3)
@@ -200,7 +208,7 @@ def test_records_of_a_deleted_topic_are_not_a_new_ones(brokers, tmp_path):
     assert (stray / f"{0:020}.log").stat().st_size > 0
 
 
-def test_delete_partition(brokers, tmp_path, clock):
+def test_delete_partition(brokers: Brokers, tmp_path: Path, clock: VirtualClock) -> None:
     """A deleted partition does not exist for clients at once; its bytes go after the delay."""
     manager, _ = brokers.start(file_delete_delay_ms=5000)
     append(manager)
@@ -219,7 +227,7 @@ def test_delete_partition(brokers, tmp_path, clock):
         manager.delete_partition("orders", 0)
 
 
-def test_topic_made_again_is_empty(brokers, tmp_path):
+def test_topic_made_again_is_empty(brokers: Brokers, tmp_path: Path) -> None:
     """A topic deleted and made again under its name starts at 0, before and after a restart."""
     manager, _ = brokers.start()
     append(manager)
@@ -231,7 +239,7 @@ def test_topic_made_again_is_empty(brokers, tmp_path):
     assert checkpoints.read_partition_metadata(tmp_path / "orders-0") == uuid.UUID(int=5)
 
 
-def test_folder_of_another_topic_is_put_aside(brokers, tmp_path):
+def test_folder_of_another_topic_is_put_aside(brokers: Brokers, tmp_path: Path) -> None:
     """A folder left by another topic of the same name is not served and not lost."""
     (tmp_path / "orders-0").mkdir()
     checkpoints.write_partition_metadata(tmp_path / "orders-0", uuid.UUID(int=9))
@@ -242,7 +250,7 @@ def test_folder_of_another_topic_is_put_aside(brokers, tmp_path):
     assert (stray / f"{0:020}.log").read_bytes() == batch()
 
 
-def test_bad_names_are_refused(brokers):
+def test_bad_names_are_refused(brokers: Brokers) -> None:
     """A name that no folder can have is refused before anything is made."""
     manager, _ = brokers.start()
     for topic, partition in (("../x", 0), ("a/b", 0), ("", 0), ("x", -1)):
@@ -250,7 +258,7 @@ def test_bad_names_are_refused(brokers):
             manager.create_partition(topic, partition, ID, {})
 
 
-def test_retention_follows_the_clock(brokers, clock, tmp_path):
+def test_retention_follows_the_clock(brokers: Brokers, clock: VirtualClock, tmp_path: Path) -> None:
     """Segments older than retention.ms go at the next check, their files after the delay; the log start is kept."""
     manager, _ = brokers.start(retention_ms=3_600_000, segment_ms=1000, file_delete_delay_ms=60_000)
     append(manager)
@@ -267,7 +275,7 @@ def test_retention_follows_the_clock(brokers, clock, tmp_path):
     assert not (tmp_path / "orders-0" / f"{0:020}.log").exists()
 
 
-def test_checkpoints_follow_the_clock(brokers, clock, tmp_path):
+def test_checkpoints_follow_the_clock(brokers: Brokers, clock: VirtualClock, tmp_path: Path) -> None:
     """30 s after the start, and every minute then, flushed ends and moved starts are written down."""
     manager, _ = brokers.start()
     recovery = checkpoints.offset_checkpoint(tmp_path / "recovery-point-offset-checkpoint")
@@ -285,7 +293,7 @@ def test_checkpoints_follow_the_clock(brokers, clock, tmp_path):
     assert again.partition("orders", 0).log_end_offset == 4
 
 
-def test_a_start_that_was_not_finished_keeps_the_checkpoints(brokers, tmp_path):
+def test_a_start_that_was_not_finished_keeps_the_checkpoints(brokers: Brokers, tmp_path: Path) -> None:
     """Whatever ended it before the partitions were open: deleted records stay deleted, and the folder is as clean."""
     manager, _ = brokers.start()
     append(manager, count=4)
@@ -309,7 +317,7 @@ def test_a_start_that_was_not_finished_keeps_the_checkpoints(brokers, tmp_path):
     assert again.partition("orders", 0).log_start_offset == 2
 
 
-def test_a_partition_that_cannot_be_opened_keeps_its_log_start(brokers, tmp_path):
+def test_a_partition_that_cannot_be_opened_keeps_its_log_start(brokers: Brokers, tmp_path: Path) -> None:
     """A start that cannot read a partition writes its checkpoints without forgetting which records were deleted."""
     manager, _ = brokers.start()
     append(manager, count=4)
@@ -328,7 +336,7 @@ def test_a_partition_that_cannot_be_opened_keeps_its_log_start(brokers, tmp_path
     assert again.partition("orders", 0).log_start_offset == 2
 
 
-def test_an_unused_start_leaves_the_clean_mark(brokers, tmp_path):
+def test_an_unused_start_leaves_the_clean_mark(brokers: Brokers, tmp_path: Path) -> None:
     """A port that is taken costs no recovery at the next start."""
     manager, _ = brokers.start()
     manager.close()
@@ -336,7 +344,7 @@ def test_an_unused_start_leaves_the_clean_mark(brokers, tmp_path):
     assert brokers.start()[1].was_clean
 
 
-def test_flush_by_time(brokers, clock):
+def test_flush_by_time(brokers: Brokers, clock: VirtualClock) -> None:
     """With log.flush.interval.ms what was appended is on disk within that time, by itself."""
     manager, _ = brokers.start(settings={"log.flush.interval.ms": 1000})
     append(manager, count=2)
@@ -347,7 +355,7 @@ def test_flush_by_time(brokers, clock):
     assert log.flushed_offset == 2
 
 
-def test_no_flush_by_time_by_default(brokers, clock):
+def test_no_flush_by_time_by_default(brokers: Brokers, clock: VirtualClock) -> None:
     """By default nothing is flushed by time."""
     manager, _ = brokers.start()
     append(manager)
@@ -355,7 +363,7 @@ def test_no_flush_by_time_by_default(brokers, clock):
     assert manager.partition("orders", 0).flushed_offset == 0
 
 
-def test_flusher_takes_what_somebody_waits_for(brokers):
+def test_flusher_takes_what_somebody_waits_for(brokers: Brokers) -> None:
     """With flush.messages=1 an append names the offset to wait for, and the flusher's thread gets there."""
     manager, _ = brokers.start(flush_messages=1)
     log = manager.partition("orders", 0)
@@ -371,7 +379,7 @@ def test_flusher_takes_what_somebody_waits_for(brokers):
     assert log.flushed_offset == 6  # a closed flusher leaves it to the appending thread
 
 
-def test_producers_expire_by_the_clock(brokers, clock):
+def test_producers_expire_by_the_clock(brokers: Brokers, clock: VirtualClock) -> None:
     """An idle producer is forgotten after producer.id.expiration.ms."""
     manager, _ = brokers.start(settings={"producer.id.expiration.ms": 3_600_000})
     append(manager, producer_id=7, producer_epoch=0, base_sequence=0)
@@ -382,7 +390,7 @@ def test_producers_expire_by_the_clock(brokers, clock):
     assert log.producer_count == 0
 
 
-def test_producers_survive_a_restart(brokers):
+def test_producers_survive_a_restart(brokers: Brokers) -> None:
     """A repeat sent again after a clean restart, and after a kill, is still known as one."""
     manager, _ = brokers.start()
     append(manager, producer_id=7, producer_epoch=0, base_sequence=0)
@@ -396,7 +404,7 @@ def test_producers_survive_a_restart(brokers):
     assert manager.partition("orders", 0).log_end_offset == 2
 
 
-def test_in_memory_keeps_nothing(brokers, tmp_path, clock):
+def test_in_memory_keeps_nothing(brokers: Brokers, tmp_path: Path, clock: VirtualClock) -> None:
     """In memory everything works and no file is made."""
     manager, report = brokers.start(in_memory=True)
     assert report.loaded == 2
@@ -413,7 +421,7 @@ def test_in_memory_keeps_nothing(brokers, tmp_path, clock):
         LogManager([], clock, BrokerConfig())
 
 
-def test_new_configuration_counts_at_once(brokers):
+def test_new_configuration_counts_at_once(brokers: Brokers) -> None:
     """A changed max.message.bytes is obeyed by the next append."""
     manager, _ = brokers.start()
     append(manager)
@@ -423,7 +431,7 @@ def test_new_configuration_counts_at_once(brokers):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_forked_child_writes_nothing(brokers, tmp_path):
+def test_forked_child_writes_nothing(brokers: Brokers, tmp_path: Path) -> None:
     """Closing the manager in a child made by fork leaves every file as it is."""
     manager, _ = brokers.start()
     append(manager)
@@ -441,7 +449,7 @@ def test_forked_child_writes_nothing(brokers, tmp_path):
     append(manager)
 
 
-def test_close_is_idempotent_and_final(brokers):
+def test_close_is_idempotent_and_final(brokers: Brokers) -> None:
     """A second close does nothing; a closed manager refuses work with a clear word."""
     manager, _ = brokers.start()
     manager.close()

@@ -1,6 +1,7 @@
 """All partitions of a broker: failing disks, damaged segments and partitions that cannot be opened."""
 
 import errno
+from pathlib import Path
 
 import pytest
 
@@ -8,10 +9,10 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import KafkaError
 from kbroker.log import checkpoints
 from kbroker.log.manager import LogManager, TopicLogs
-from tests.support.log_manager import ID, NOW_MS, append, batch, pass_time
+from tests.support.log_manager import ID, NOW_MS, Brokers, append, batch, pass_time
 
 
-def test_io_error_takes_the_folder_offline_and_reads_go_on(brokers, tmp_path):
+def test_io_error_takes_the_folder_offline_and_reads_go_on(brokers: Brokers, tmp_path: Path) -> None:
     """After a failed sync no partition of the folder takes data (56), all are read on, and no clean mark is written."""
     manager, _ = brokers.start(settings={"log.flush.interval.ms": 10_000})
     append(manager)
@@ -31,12 +32,14 @@ def test_io_error_takes_the_folder_offline_and_reads_go_on(brokers, tmp_path):
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-def test_full_disk_is_survived_without_a_restart(brokers, monkeypatch, tmp_path):
+def test_full_disk_is_survived_without_a_restart(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """When the disk is full, failed checkpoints are logged and tried again; the folder stays online."""
     manager, _ = brokers.start()
     append(manager)
 
-    def full(path, data):
+    def full(path: Path, data: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -56,7 +59,7 @@ def test_full_disk_is_survived_without_a_restart(brokers, monkeypatch, tmp_path)
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-def test_damage_is_reported_and_never_vouched_for(brokers, tmp_path):
+def test_damage_is_reported_and_never_vouched_for(brokers: Brokers, tmp_path: Path) -> None:
     """Damage in a sealed segment is reported at every start; a stop in between does not make the folder clean."""
     manager, _ = brokers.start(segment_ms=1000)
     append(manager)
@@ -75,7 +78,7 @@ def test_damage_is_reported_and_never_vouched_for(brokers, tmp_path):
         assert not (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-def test_damage_is_logged_with_the_way_out(brokers, tmp_path, caplog):
+def test_damage_is_logged_with_the_way_out(brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The line at the start names file, byte, offset and command; refused appends leave a line too."""
     manager, _ = brokers.start(segment_ms=1000)
     append(manager)
@@ -99,7 +102,9 @@ def test_damage_is_logged_with_the_way_out(brokers, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("is_clean", [False, True])
-def test_rubbish_behind_a_sealed_segment_is_passed_over(brokers, tmp_path, caplog, is_clean):
+def test_rubbish_behind_a_sealed_segment_is_passed_over(
+    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_clean: bool
+) -> None:
     """Where the next segment begins at the end of what was read nothing is missing: all is served, and logged."""
     manager, _ = brokers.start(segment_ms=1000)
     append(manager, count=2)
@@ -123,7 +128,7 @@ def test_rubbish_behind_a_sealed_segment_is_passed_over(brokers, tmp_path, caplo
         assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-def test_unreadable_partition_is_offline_and_others_serve(brokers, tmp_path):
+def test_unreadable_partition_is_offline_and_others_serve(brokers: Brokers, tmp_path: Path) -> None:
     """A partition whose folder cannot be used is reported; the rest of the broker starts."""
     (tmp_path / "orders-0").mkdir()
     (tmp_path / "orders-0" / "partition.metadata").write_text("nonsense")
@@ -134,7 +139,7 @@ def test_unreadable_partition_is_offline_and_others_serve(brokers, tmp_path):
     append(manager, 1)
 
 
-def test_a_partition_that_cannot_be_opened_leaves_no_folder(brokers, tmp_path):
+def test_a_partition_that_cannot_be_opened_leaves_no_folder(brokers: Brokers, tmp_path: Path) -> None:
     """A new one leaves nothing that a topic of the same name would trip over; one that has data keeps it."""
     manager, _ = brokers.start()
     append(manager, 0)

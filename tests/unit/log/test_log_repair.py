@@ -2,6 +2,7 @@
 
 import os
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def flip(segment: Path, position: int) -> None:
     ],
     ids=["last batch", "first batch and what follows", "torn", "empty", "removed"],
 )
-def test_a_repaired_partition_takes_appends(tmp_path: Path, damage, problem: str) -> None:
+def test_a_repaired_partition_takes_appends(tmp_path: Path, damage: Callable[[Path], None], problem: str) -> None:
     """Three segments of two batches; of the middle one some is lost: repaired, the rest is read and appends follow."""
     manager, _ = start(tmp_path)
     for i in range(6):

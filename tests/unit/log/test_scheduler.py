@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,18 +12,18 @@ from kbroker.log.scheduler import Scheduler
 
 
 @pytest.fixture
-def clock():
+def clock() -> VirtualClock:
     return VirtualClock()
 
 
 @pytest.fixture
-def scheduler(clock):
+def scheduler(clock: VirtualClock) -> Iterator[Scheduler]:
     scheduler = Scheduler(clock)
     yield scheduler
     assert scheduler.close()
 
 
-def test_a_task_runs_when_due_and_not_before(clock, scheduler):
+def test_a_task_runs_when_due_and_not_before(clock: VirtualClock, scheduler: Scheduler) -> None:
     """A one-shot task runs once, at its time or at most a tick later."""
     runs = []
     scheduler.schedule("once", lambda: runs.append(clock.now_ms()), delay_ms=1000)
@@ -38,7 +39,7 @@ def test_a_task_runs_when_due_and_not_before(clock, scheduler):
     assert scheduler.task_names == []
 
 
-def test_a_periodic_task_runs_again_after_each_period(clock, scheduler):
+def test_a_periodic_task_runs_again_after_each_period(clock: VirtualClock, scheduler: Scheduler) -> None:
     """A periodic task runs once a period; a clock that jumps over many periods makes one run, not many."""
     runs = []
     scheduler.schedule("often", lambda: runs.append(1), delay_ms=100, period_ms=1000)
@@ -52,11 +53,13 @@ def test_a_periodic_task_runs_again_after_each_period(clock, scheduler):
     assert scheduler.task_names == ["often"]
 
 
-def test_a_failing_task_is_logged_and_runs_again(clock, scheduler, caplog):
+def test_a_failing_task_is_logged_and_runs_again(
+    clock: VirtualClock, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
     """An exception in a task is logged with the task's name; the task and the others go on."""
     runs = []
 
-    def fail():
+    def fail() -> None:
         runs.append("bad")
         raise OSError("disk on fire")
 
@@ -71,7 +74,7 @@ def test_a_failing_task_is_logged_and_runs_again(clock, scheduler, caplog):
     assert "disk on fire" in caplog.text
 
 
-def test_a_cancelled_task_does_not_run(clock, scheduler):
+def test_a_cancelled_task_does_not_run(clock: VirtualClock, scheduler: Scheduler) -> None:
     """After cancel no run begins, also when a task cancels itself."""
     runs = []
     task = scheduler.schedule("never", lambda: runs.append("never"), delay_ms=100, period_ms=100)
@@ -84,7 +87,7 @@ def test_a_cancelled_task_does_not_run(clock, scheduler):
     assert task.is_cancelled
 
 
-def test_the_thread_follows_a_virtual_clock(clock, scheduler):
+def test_the_thread_follows_a_virtual_clock(clock: VirtualClock, scheduler: Scheduler) -> None:
     """With the thread started, moving the clock is enough."""
     ran = threading.Event()
     names = []
@@ -96,7 +99,7 @@ def test_the_thread_follows_a_virtual_clock(clock, scheduler):
     assert names == ["kafka-scheduler"]
 
 
-def test_wrong_times_and_a_closed_scheduler_are_refused(clock):
+def test_wrong_times_and_a_closed_scheduler_are_refused(clock: VirtualClock) -> None:
     """A negative time is a ValueError; a closed scheduler says so and runs nothing."""
     scheduler = Scheduler(clock, "mine")
     for wrong in ({"delay_ms": -1}, {"period_ms": -1}):
@@ -114,7 +117,7 @@ def test_wrong_times_and_a_closed_scheduler_are_refused(clock):
     assert runs == []
 
 
-def test_a_delay_for_ever_is_no_overflow(clock, scheduler):
+def test_a_delay_for_ever_is_no_overflow(clock: VirtualClock, scheduler: Scheduler) -> None:
     """The largest delay that a configuration can give is taken and never comes."""
     scheduler.schedule("never", lambda: pytest.fail("ran"), delay_ms=2**63 - 1, period_ms=2**63 - 1)
     clock.advance_ms(10**12)

@@ -72,7 +72,7 @@ def test_rows_are_what_appending_one_by_one_gives(seed: int, offset: int) -> Non
     """The same bytes: keys, values, headers, nulls, of every partition, whatever slice the columns are."""
     rng = random.Random(seed)
 
-    def text(nullable=True):
+    def text(nullable: bool = True) -> bytes | None:
         return None if nullable and rng.random() < 0.2 else rng.randbytes(rng.choice([0, 1, 3, 4, 5, 200]))
 
     n = 100

@@ -396,7 +396,7 @@ def test_compression_names() -> None:
             CompressionType.of_config_name(bad)
 
 
-def test_nothing_is_left_behind():
+def test_nothing_is_left_behind() -> None:
     """A batch read, refused or built kept memory."""
 
     def work(rounds: int) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
 import pytest
 
 from kbroker.common.configs.config import BrokerConfig
@@ -14,13 +17,13 @@ from tests.support.server import FakeLogs, make_bench
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
-def test_names_that_are_legal(name):
+def test_names_that_are_legal(name: str) -> None:
     """Kafka allows these."""
     assert invalid_name_reason(name) is None
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "x" * 250, "a/b", "ümlaut", "a\n", "a:b", "\udcff"])
-def test_names_that_are_not(name):
+def test_names_that_are_not(name: str) -> None:
     """Kafka refuses these; a folder could not have some of them."""
     assert invalid_name_reason(name) is not None
 
@@ -29,12 +32,12 @@ def test_names_that_are_not(name):
     ("name", "names", "other"),
     [("a_b", ["a.b"], "a.b"), ("a.b", ["x", "a_b"], "a_b"), ("a.b", ["ab"], None), ("ab", ["a.b"], None)],
 )
-def test_names_that_collide(name, names, other):
+def test_names_that_collide(name: str, names: list[str], other: str | None) -> None:
     """Two topics may not differ by dots and underscores only."""
     assert TopicNames(names).colliding(name) == other
 
 
-def test_a_new_topic_is_open_remembered_and_published():
+def test_a_new_topic_is_open_remembered_and_published() -> None:
     """When create returns, handlers, the store and the native handlers know the topic."""
     bench = make_bench()
     created = bench.ctx.topics.create(NewTopic("t", 2, configs={"retention.ms": "5"}))
@@ -46,14 +49,14 @@ def test_a_new_topic_is_open_remembered_and_published():
     assert bench.ctx.store.topics() == [StoredTopic("t", created.topic_id, 2, {"retention.ms": "5"})]
 
 
-def test_validate_only_changes_nothing():
+def test_validate_only_changes_nothing() -> None:
     """A checked topic is not there, although it gets an id."""
     bench = make_bench()
     assert bench.ctx.topics.create(NewTopic("t", 2), validate_only=True).topic_id.int
     assert (bench.ctx.topics.get("t"), bench.logs.open, bench.published, bench.ctx.store.topics()) == (None, {}, [], [])
 
 
-def test_topics_come_back_with_their_ids():
+def test_topics_come_back_with_their_ids() -> None:
     """Ids and partitions survive a restart (quirk 6: they must)."""
     store, config = MetadataStore(None, 1), BrokerConfig()
     first = TopicRegistry(config, store, FakeLogs(), lambda views: None)
@@ -68,7 +71,7 @@ def test_topics_come_back_with_their_ids():
     store.close()
 
 
-def test_a_recreated_topic_has_another_id():
+def test_a_recreated_topic_has_another_id() -> None:
     """A client that holds the old id must not write into the new topic (quirk 6)."""
     bench = make_bench()
     first = bench.ctx.topics.create(NewTopic("t")).topic_id
@@ -79,7 +82,7 @@ def test_a_recreated_topic_has_another_id():
     assert bench.ctx.topics.create(NewTopic("t")).topic_id != first
 
 
-def test_many_topics_are_deleted_together():
+def test_many_topics_are_deleted_together() -> None:
     """One transaction and one new table for a hundred: 5,000 in one request took minutes."""
     bench = make_bench()
     topics = bench.ctx.topics
@@ -88,7 +91,7 @@ def test_many_topics_are_deleted_together():
     topics.on_deleted.append(deleted.append)
     before = len(bench.published)
 
-    def charge(partitions):
+    def charge(partitions: int) -> None:
         charged.append(partitions)
         if len(charged) > 120:
             raise KafkaError(Errors.THROTTLING_QUOTA_EXCEEDED)
@@ -105,7 +108,7 @@ def test_many_topics_are_deleted_together():
     assert {one.name for one in bench.ctx.store.topics()} == set(list(made)[120:])
 
 
-def test_a_failing_disk_leaves_no_half_topic():
+def test_a_failing_disk_leaves_no_half_topic() -> None:
     """When the third folder cannot be made, the topic is not there at all, and the error says why."""
     bench = make_bench()
     bench.logs.fail_at = ("t", 2)
@@ -115,7 +118,7 @@ def test_a_failing_disk_leaves_no_half_topic():
     assert (bench.ctx.topics.get("t"), bench.ctx.store.topics(), bench.logs.open) == (None, [], {})
 
 
-def test_growing_keeps_the_partitions_there_are():
+def test_growing_keeps_the_partitions_there_are() -> None:
     """Old partitions keep their open logs; the new ones are remembered."""
     bench = make_bench()
     bench.ctx.topics.create(NewTopic("t", 1))
@@ -127,7 +130,7 @@ def test_growing_keeps_the_partitions_there_are():
     assert bench.published[-1] == [view]
 
 
-def test_a_topic_that_cannot_grow_stays_as_it_was():
+def test_a_topic_that_cannot_grow_stays_as_it_was() -> None:
     """A failure while growing changes neither the view nor the store."""
     bench = make_bench()
     bench.ctx.topics.create(NewTopic("t", 1))
@@ -153,7 +156,7 @@ def test_a_topic_that_cannot_grow_stays_as_it_was():
         (NewTopic("t", -1, -1, [(0, [1]), (1, [2])]), Errors.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-def test_the_first_failing_check_decides_the_error(topic, error):
+def test_the_first_failing_check_decides_the_error(topic: NewTopic, error: Errors) -> None:
     """Kafka's order: name, existence, collision, configs, then numbers and assignments."""
     bench = make_bench()
     bench.ctx.topics.create(NewTopic("there"))
@@ -163,14 +166,14 @@ def test_the_first_failing_check_decides_the_error(topic, error):
     assert caught.value.error == error
 
 
-def test_defaults_come_from_the_broker():
+def test_defaults_come_from_the_broker() -> None:
     """-1 partitions are num.partitions; topic configs follow the broker's."""
     bench = make_bench(num_partitions=4, log_retention_ms=7)
     bench.ctx.topics.create(NewTopic("t"))
     assert [log.configs["retention.ms"] for log in bench.ctx.topics.get("t").partitions] == [7] * 4
 
 
-def test_auto_creation_of_the_offsets_topic():
+def test_auto_creation_of_the_offsets_topic() -> None:
     """Kafka gives it 50 partitions and calls it internal."""
     bench = make_bench()
     bench.ctx.topics.auto_create(["__consumer_offsets", "bad name"])
@@ -178,7 +181,7 @@ def test_auto_creation_of_the_offsets_topic():
     assert (view.is_internal, len(view.partitions)) == (True, 50)
 
 
-def test_topics_of_one_request_are_published_together():
+def test_topics_of_one_request_are_published_together() -> None:
     """A swap costs as much as there are topics: one for each of 2,000 new ones took 10 s."""
     bench = make_bench()
     bench.ctx.topics.auto_create([f"t{number}" for number in range(50)])
@@ -190,7 +193,7 @@ def test_topics_of_one_request_are_published_together():
     assert len(bench.ctx.store.topics()) == 100
 
 
-def test_topics_of_one_request_that_collide():
+def test_topics_of_one_request_that_collide() -> None:
     """The second of two that differ by dots only is refused, although the first is not published yet."""
     bench = make_bench()
     first, second, third = bench.ctx.topics.create_all([NewTopic("a.b"), NewTopic("a_b"), NewTopic("c")])
@@ -203,7 +206,7 @@ def test_topics_of_one_request_that_collide():
     assert bench.ctx.topics.get("d") is None
 
 
-def test_a_disk_that_fails_in_the_middle_of_a_request():
+def test_a_disk_that_fails_in_the_middle_of_a_request() -> None:
     """What was made before and after is there; a bug of ours is the error of its topic alone."""
     bench = make_bench()
     bench.logs.fail_at = ("b", 0)
@@ -212,7 +215,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_request():
     assert [view.name for view in bench.published[-1]] == ["a", "c"]
     assert [topic.name for topic in bench.ctx.store.topics()] == ["a", "c"]
 
-    def broken(*args):
+    def broken(*args: object) -> NoReturn:
         raise ZeroDivisionError
 
     topics = iter([NewTopic("d"), NewTopic("e")])
@@ -224,7 +227,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_request():
     assert [topic.name for topic in bench.ctx.store.topics()] == ["a", "c", "d"]
 
 
-def test_topics_of_one_request_are_remembered_and_synced_together():
+def test_topics_of_one_request_are_remembered_and_synced_together() -> None:
     """A transaction and a sync of the log folder each is what made 5,000 partitions take 14 s: one of each does."""
     bench = make_bench()
     statements = []
@@ -237,7 +240,7 @@ def test_topics_of_one_request_are_remembered_and_synced_together():
     assert (statements.count("COMMIT"), bench.logs.syncs, len(bench.logs.open)) == (2, 2, 1020)
 
 
-def test_topics_whose_folders_cannot_be_synced_are_not_there():
+def test_topics_whose_folders_cannot_be_synced_are_not_there() -> None:
     """What the disk may not have is not acknowledged: 56 for all, and nothing of them is left."""
     bench = make_bench()
     bench.logs.fail_sync = True
@@ -250,12 +253,12 @@ def test_topics_whose_folders_cannot_be_synced_are_not_there():
     assert (bench.published, bench.ctx.store.topics(), bench.logs.open) == ([], [], {})
 
 
-def refuse_five(config):
+def refuse_five(config: Mapping[str, object]) -> str:
     """A log's objection that no validator of configs has."""
     return "five is too few" if 5 in (config["retention.bytes"], config["segment.ms"]) else ""
 
 
-def test_what_no_log_takes_is_never_stored():
+def test_what_no_log_takes_is_never_stored() -> None:
     """A value that passes the table and fails the log: refused for topic, new topic and broker, and nothing is kept."""
     bench = make_bench()
     topics, store = bench.ctx.topics, bench.ctx.store
@@ -274,13 +277,13 @@ def test_what_no_log_takes_is_never_stored():
     assert (list(bench.logs.open), bench.logs.open["t", 0].configs["retention.bytes"]) == ([("t", 0)], 6)
 
 
-def test_what_could_not_be_put_in_force_is_taken_back():
+def test_what_could_not_be_put_in_force_is_taken_back() -> None:
     """A topic's logs, or a part of the broker, fail to follow: the values from before are stored and in force."""
     bench = make_bench()
     bench.ctx.topics.create(NewTopic("t", configs={"retention.ms": "6"}))
     update = bench.logs.update_configs
 
-    def broken(configs):
+    def broken(configs: Mapping[str, Mapping[str, Any]]) -> None:
         if configs["t"]["retention.ms"] == 7:
             raise ZeroDivisionError
         update(configs)
@@ -292,7 +295,7 @@ def test_what_could_not_be_put_in_force_is_taken_back():
 
     seen = []
 
-    def follow(changed):
+    def follow(changed: frozenset[str]) -> None:
         seen.append(bench.ctx.config.integer("message.max.bytes"))
         if seen[-1] == 99:
             raise ZeroDivisionError
@@ -304,7 +307,7 @@ def test_what_could_not_be_put_in_force_is_taken_back():
     assert bench.logs.open["t", 0].configs["max.message.bytes"] == 1_048_588
 
 
-def restarted(store, logs, **configs):
+def restarted(store: MetadataStore, logs: FakeLogs, **configs: str) -> tuple[BrokerConfig, TopicRegistry]:
     """A bench's registry over what is stored, loaded."""
     config = BrokerConfig()
     config.set_dynamic(store.configs("broker", "1"), store.configs("broker", ""))
@@ -313,7 +316,7 @@ def restarted(store, logs, **configs):
     return config, registry
 
 
-def test_a_deleted_config_brings_a_partition_back():
+def test_a_deleted_config_brings_a_partition_back() -> None:
     """An older version stored what its log then refused: deleting it, of the topic or of the broker, is enough."""
     store = MetadataStore(None, 1)
     TopicRegistry(BrokerConfig(), store, FakeLogs(), lambda views: None).create(NewTopic("t", 2))
@@ -341,7 +344,7 @@ def test_a_deleted_config_brings_a_partition_back():
     store.close()
 
 
-def test_a_stored_config_that_is_no_longer_valid_counts_as_unset():
+def test_a_stored_config_that_is_no_longer_valid_counts_as_unset() -> None:
     """An earlier version took it: the broker starts, the topic has the default, and can be given another."""
     store = MetadataStore(None, 1)
     TopicRegistry(BrokerConfig(), store, FakeLogs(), lambda views: None).create(NewTopic("t"))

@@ -42,11 +42,11 @@ def begun(service: TransactionService) -> Producer:
     return mine
 
 
-def test_the_settings_are_kafkas():
+def test_the_settings_are_kafkas() -> None:
     assert transaction_settings(make_bench().ctx.config) == TransactionSettings(load_buffer_bytes=5 * 1024 * 1024)
 
 
-def test_the_topic_is_made_as_kafka_makes_it():
+def test_the_topic_is_made_as_kafka_makes_it() -> None:
     """Compacted and never compressed, by its own settings."""
     bench = make_bench(transaction_state_log_num_partitions=3, transaction_state_log_segment_bytes=2 << 20)
     bench.ctx.topics.auto_create([TRANSACTION_STATE_TOPIC])
@@ -62,14 +62,14 @@ def test_the_topic_is_made_as_kafka_makes_it():
     }
 
 
-def test_partitions_join_at_once(service):
+def test_partitions_join_at_once(service: TransactionService) -> None:
     mine = begun(service)
     found = []
     service.add_partitions_soon("x", *mine, [("u", 0)], found.append)
     assert found == [{("u", 0): Errors.NONE}]
 
 
-def test_partitions_join_when_the_transaction_before_is_complete(service):
+def test_partitions_join_when_the_transaction_before_is_complete(service: TransactionService) -> None:
     """Tried every 20 ms."""
     mine = begun(service)
     markers = service.coordinator._sender._markers
@@ -85,7 +85,7 @@ def test_partitions_join_when_the_transaction_before_is_complete(service):
     assert found == [{T0: Errors.NONE}]
 
 
-def test_partitions_that_wait_too_long(service):
+def test_partitions_that_wait_too_long(service: TransactionService) -> None:
     """100 ms: then the client is asked to try again."""
     mine = begun(service)
     service.coordinator._sender._markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
@@ -101,7 +101,7 @@ def test_partitions_that_wait_too_long(service):
     assert found == [{T0: Errors.CONCURRENT_TRANSACTIONS}]
 
 
-def test_a_stop_ends_the_wait():
+def test_a_stop_ends_the_wait() -> None:
     service = service_of(make_bench(), VirtualClock())
     mine = begun(service)
     service.coordinator._sender._markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR

@@ -3,24 +3,24 @@
 import pytest
 
 from kbroker.client.admin import EARLIEST, LATEST
-from kbroker.spark.datasource.options import COLUMNS, Topics, read_columns, read_options, write_options
+from kbroker.spark.datasource.options import COLUMNS, ReadOptions, Topics, read_columns, read_options, write_options
 from kbroker.spark.datasource.positions import Positions
 from kbroker.spark.errors import PipelineError
 
 BASE = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
 
 
-def read(streaming=False, **more):
+def read(streaming: bool = False, **more: str) -> ReadOptions:
     return read_options({**BASE, **{k.replace("__", "."): v for k, v in more.items()}}, streaming=streaming)
 
 
-def refusal(streaming=False, base=BASE, **more):
+def refusal(streaming: bool = False, base: dict[str, str] = BASE, **more: str) -> str:
     with pytest.raises(PipelineError) as caught:
         read_options({**base, **{k.replace("__", "."): v for k, v in more.items()}}, streaming=streaming)
     return str(caught.value)
 
 
-def test_defaults_are_the_official_ones():
+def test_defaults_are_the_official_ones() -> None:
     """A batch goes from earliest to latest, a stream begins at latest; lost data is an error."""
     batch, stream = read(), read(streaming=True)
     assert (batch.start, batch.end, stream.start) == (Positions.earliest(), Positions.latest(), Positions.latest())
@@ -30,19 +30,19 @@ def test_defaults_are_the_official_ones():
     assert batch.topics == Topics(names=("t",))
 
 
-def test_names_have_no_case():
+def test_names_have_no_case() -> None:
     """Spark hands names over in lower case."""
     assert read(startingoffsets="EARLIEST", INCLUDEHEADERS="True").columns == COLUMNS
 
 
-def test_offsets_by_partition():
+def test_offsets_by_partition() -> None:
     """-2 and -1 stand for the ends of the log, and our own entries of a checkpoint are passed over."""
     text = '{"t": {"0": 5, "1": -2}, "#topicIds": {"t": "x"}}'
     assert read(startingOffsets=text).start.offsets == {("t", 0): 5, ("t", 1): EARLIEST}
     assert read(streaming=True, startingOffsets='{"t": {"0": -1}}').start.offsets == {("t", 0): LATEST}
 
 
-def test_timestamps_come_before_offsets():
+def test_timestamps_come_before_offsets() -> None:
     """Official precedence: one time, times by partition, offsets; the strategy decides what is late."""
     found = read(startingTimestamp="7", startingOffsets="earliest", startingOffsetsByTimestamp='{"t":{"0":1}}').start
     assert (found.timestamp_ms, found.strict) == (7, True)
@@ -51,7 +51,7 @@ def test_timestamps_come_before_offsets():
     assert read(endingTimestamp="9").end == Positions(timestamp_ms=9, option="endingTimestamp")
 
 
-def test_topics():
+def test_topics() -> None:
     """The three ways to choose, one at a time."""
     only = {"kafka.bootstrap.servers": "h:1"}
     assert read_options({**only, "assign": '{"b":[1,0],"a":[2]}'}, streaming=False).topics.assigned == (
@@ -68,7 +68,7 @@ def test_topics():
         assert "assign" in refusal(base=only, assign=text)
 
 
-def test_columns_are_narrowed_in_the_order_given():
+def test_columns_are_narrowed_in_the_order_given() -> None:
     """`columns` names what is read; headers need no second option."""
     assert read(columns="Offset, headers,key").columns == ("offset", "headers", "key")
     assert read_columns({**BASE, "columns": "value", "startingOffsets": "latest"}) == ("value",)
@@ -110,14 +110,14 @@ def test_columns_are_narrowed_in_the_order_given():
         (True, {"kafka.security.protocol": "SASL_SSL"}, "kafka.sasl.mechanism must be one of"),
     ],
 )
-def test_what_cannot_be_is_said(streaming, options, message):
+def test_what_cannot_be_is_said(streaming: bool, options: dict[str, str], message: str) -> None:
     """The option is named and so is what to do."""
     with pytest.raises(PipelineError) as caught:
         read_options({**BASE, **options}, streaming=streaming)
     assert message in str(caught.value)
 
 
-def test_passwords_are_not_shown():
+def test_passwords_are_not_shown() -> None:
     """Options may be printed in a plan or a traceback."""
     options = read(
         kafka__security__protocol="SASL_PLAINTEXT",
@@ -129,7 +129,7 @@ def test_passwords_are_not_shown():
     assert dict(options.client.security)["sasl.password"] == "secret-word"
 
 
-def test_writing():
+def test_writing() -> None:
     """acks=all and an idempotent producer unless set otherwise; what is for reading is refused."""
     only = {"kafka.bootstrap.servers": "h:1"}
     found = write_options({**only, "topic": "t", "checkpointLocation": "/x"})

@@ -14,22 +14,22 @@ from kbroker.spark.errors import PipelineError
 A, B, C = ("t", 0), ("t", 1), ("u", 0)
 
 
-def test_a_limit_is_shared_out_by_what_is_there():
+def test_a_limit_is_shared_out_by_what_is_there() -> None:
     """300 of 1000 offsets, nine tenths of them in one partition."""
     assert limited(300, {A: 0, B: 50}, {A: 900, B: 150}) == {A: 270, B: 80}
 
 
-def test_no_partition_starves():
+def test_no_partition_starves() -> None:
     """A share below one offset is one offset."""
     assert limited(10, {A: 0, B: 0}, {A: 100_000, B: 1}) == {A: 9, B: 1}
 
 
-def test_what_fits_is_taken_whole():
+def test_what_fits_is_taken_whole() -> None:
     """A limit above what is there changes nothing; an empty partition stays where it is."""
     assert limited(10, {A: 0, B: 5}, {A: 9, B: 5}) == {A: 9, B: 5}
 
 
-def test_equal_partitions_are_cut_alike():
+def test_equal_partitions_are_cut_alike() -> None:
     """Twice as many tasks as partitions: each is halved."""
     ranges = [OffsetRange("t", i, 0, 100) for i in range(2)]
     assert [(r.partition, r.from_offset, r.until_offset) for r in split(ranges, 4)] == [
@@ -40,13 +40,13 @@ def test_equal_partitions_are_cut_alike():
     ]
 
 
-def test_small_partitions_stay_whole():
+def test_small_partitions_stay_whole() -> None:
     """Only what is large is cut."""
     found = split([OffsetRange("t", 0, 0, 1000), OffsetRange("t", 1, 0, 10)], 4)
     assert [r.size for r in found] == [333, 333, 334, 10]
 
 
-def test_empty_ranges_make_no_task():
+def test_empty_ranges_make_no_task() -> None:
     """A partition without news costs nothing."""
     assert split([OffsetRange("t", 0, 5, 5)], 4, 10) == []
 
@@ -55,7 +55,9 @@ sizes = st.lists(st.integers(0, 300), max_size=6)
 
 
 @given(sizes, st.none() | st.integers(1, 40), st.none() | st.integers(1, 200))
-def test_a_split_loses_and_doubles_nothing(sizes, min_partitions, max_records):
+def test_a_split_loses_and_doubles_nothing(
+    sizes: list[int], min_partitions: int | None, max_records: int | None
+) -> None:
     """The parts of each range lie end to end."""
     ranges = [OffsetRange("t", i, 7, 7 + size) for i, size in enumerate(sizes)]
     found = split(ranges, min_partitions, max_records)
@@ -68,7 +70,7 @@ def test_a_split_loses_and_doubles_nothing(sizes, min_partitions, max_records):
 
 
 @given(st.integers(1, 1000), sizes)
-def test_a_limit_moves_on_and_not_beyond(limit, sizes):
+def test_a_limit_moves_on_and_not_beyond(limit: int, sizes: list[int]) -> None:
     """Each partition moves if it has anything; none beyond its end; in all at most one above the limit for each."""
     begins, ends = {("t", i): 3 for i in range(len(sizes))}, {("t", i): 3 + size for i, size in enumerate(sizes)}
     found = limited(limit, begins, ends)
@@ -76,7 +78,7 @@ def test_a_limit_moves_on_and_not_beyond(limit, sizes):
     assert sum(found.values()) - sum(begins.values()) <= limit + len(sizes)
 
 
-def test_an_offset_comes_back_from_the_checkpoint():
+def test_an_offset_comes_back_from_the_checkpoint() -> None:
     """Offsets, ids and the start of the first batch survive JSON, in an order that depends on nothing."""
     start = SourceOffset({A: 3, B: 0}, {"t": UUID(int=5)})
     offset = SourceOffset({C: 1, ("t", 10): 4, B: 2}, {"u": UUID(int=6), "t": UUID(int=5)}, start)
@@ -87,13 +89,13 @@ def test_an_offset_comes_back_from_the_checkpoint():
     assert not is_initial(offset.to_json())
 
 
-def test_the_official_connectors_offset_is_read():
+def test_the_official_connectors_offset_is_read() -> None:
     """A query may go on where the official source stopped."""
     assert SourceOffset.from_json({"t": {"0": 5}}) == SourceOffset({A: 5})
 
 
 @pytest.mark.parametrize("found", [7, "x", [1], {"a": 1}, {"t": {"x": 1}}, {"t": {"0": "1"}}, {"t": {"0": -1}}])
-def test_another_sources_offset_is_refused(found):
+def test_another_sources_offset_is_refused(found: object) -> None:
     """A checkpoint of a file or rate source ends in a sentence."""
     with pytest.raises(PipelineError, match="belongs to another query"):
         SourceOffset.from_json(found)

@@ -1,6 +1,6 @@
 """The driver's side of a stream against a scripted broker: requests counted, offsets followed, lost data reported."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
 import pytest
@@ -13,6 +13,8 @@ from kbroker.spark.datasource.options import read_options
 from kbroker.spark.datasource.stream_progress import StreamProgress
 from kbroker.spark.errors import PipelineError
 from tests.support.fake_log import LIST_OFFSETS, METADATA, FakeLogBroker, FakeTime
+
+Start = Callable[..., StreamProgress]
 
 A, B = ("t", 0), ("t", 1)
 ID = UUID(int=1)
@@ -39,7 +41,7 @@ def fill(broker: FakeLogBroker, partition: int, count: int) -> None:
 
 
 @pytest.fixture
-def start(broker: FakeLogBroker, time: FakeTime) -> Iterator[object]:
+def start(broker: FakeLogBroker, time: FakeTime) -> Iterator[Start]:
     opened = []
 
     def make(**more: str) -> StreamProgress:
@@ -53,7 +55,7 @@ def start(broker: FakeLogBroker, time: FakeTime) -> Iterator[object]:
         cluster.close()
 
 
-def test_an_idle_stream_asks_little_over_one_connection(start, broker, time):
+def test_an_idle_stream_asks_little_over_one_connection(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
     """A thousand polls in ten seconds: ten ListOffsets and one Metadata a second, on one socket."""
     progress = start()
     last = progress.next_end(None)
@@ -68,7 +70,7 @@ def test_an_idle_stream_asks_little_over_one_connection(start, broker, time):
     assert len(broker.sockets) == 1
 
 
-def test_the_first_end_says_where_the_first_batch_begins(start, broker):
+def test_the_first_end_says_where_the_first_batch_begins(start: Start, broker: FakeLogBroker) -> None:
     """A restart that only has this end reads the same range, whatever latest has become."""
     end = start().next_end(None)
     assert end.start == SourceOffset({A: 10, B: 0}, {"t": ID})
@@ -81,14 +83,14 @@ def test_the_first_end_says_where_the_first_batch_begins(start, broker):
     assert [(r.from_offset, r.until_offset) for r in again.ranges(end, following)] == [(10, 15), (0, 0)]
 
 
-def test_nothing_new_is_the_same_offset(start):
+def test_nothing_new_is_the_same_offset(start: Start) -> None:
     """Spark compares text: the end that comes back is the very one that came in, its start included."""
     progress = start(startingOffsets="earliest")
     end = progress.next_end(None)
     assert progress.next_end(end) is end
 
 
-def test_limits(start, broker, time):
+def test_limits(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
     """At most so many; at least so many, unless they are waited for too long; once takes all."""
     progress = start(startingOffsets="earliest", maxOffsetsPerTrigger="4")
     assert progress.next_end(None).offsets == {A: 4, B: 0}
@@ -104,7 +106,7 @@ def test_limits(start, broker, time):
     assert progress.next_end(None).offsets == {A: 10, B: 1}
 
 
-def test_available_now_goes_no_further(start, broker, time):
+def test_available_now_goes_no_further(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
     """What comes in after the query began is left for the next one."""
     progress = start(startingOffsets="earliest")
     progress.stop_at_now()
@@ -115,7 +117,7 @@ def test_available_now_goes_no_further(start, broker, time):
     assert progress.next_end(end) is end
 
 
-def test_a_new_partition_begins_at_its_beginning(start, broker, time):
+def test_a_new_partition_begins_at_its_beginning(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
     """Records written before it was seen are part of the next batch."""
     progress = start()
     end = progress.next_end(None)
@@ -128,7 +130,7 @@ def test_a_new_partition_begins_at_its_beginning(start, broker, time):
     assert [(r.from_offset, r.until_offset) for r in progress.ranges(end, following)][2] == (2, 5)
 
 
-def test_a_topic_made_again(start, broker, time):
+def test_a_topic_made_again(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
     """The same offsets under another id are other records: an error, or all of them from the beginning."""
     strict, lenient = start(startingOffsets="earliest"), start(startingOffsets="earliest", failOnDataLoss="false")
     end = strict.next_end(None)
@@ -145,7 +147,7 @@ def test_a_topic_made_again(start, broker, time):
     ]
 
 
-def test_a_log_that_became_shorter(start, broker, time):
+def test_a_log_that_became_shorter(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
     """A new leader may lag for a moment; what stays shorter is lost data, and the query goes on from its end."""
     strict, lenient = start(startingOffsets="earliest"), start(startingOffsets="earliest", failOnDataLoss="false")
     end = strict.next_end(None)
@@ -160,7 +162,7 @@ def test_a_log_that_became_shorter(start, broker, time):
     assert [r.size for r in lenient.ranges(end, following)] == [0, 0]
 
 
-def test_a_deleted_topic(start, broker, time):
+def test_a_deleted_topic(start: Start, broker: FakeLogBroker, time: FakeTime) -> None:
     """Its partitions are named."""
     progress = start()
     end = progress.next_end(None)
@@ -170,12 +172,12 @@ def test_a_deleted_topic(start, broker, time):
         progress.next_end(end)
 
 
-def test_a_checkpoint_of_other_topics(start):
+def test_a_checkpoint_of_other_topics(start: Start) -> None:
     """Not one topic in common: it is the checkpoint of another query."""
     with pytest.raises(PipelineError, match="the checkpoint is of a query over u, w, this one reads t"):
         start().next_end(SourceOffset({("u", 0): 1, ("w", 0): 1}))
 
 
-def test_what_the_official_connector_left_is_continued(start):
+def test_what_the_official_connector_left_is_continued(start: Start) -> None:
     """Its offsets have no ids; ours do from then on."""
     assert start().next_end(SourceOffset({A: 3, B: 0})) == SourceOffset({A: 10, B: 0}, {"t": ID})

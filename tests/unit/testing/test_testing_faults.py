@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from kbroker.common.errors import Errors
 from kbroker.protocol import codec
-from kbroker.server.context import RequestContext
+from kbroker.server.context import Body, RequestContext
 from kbroker.server.kafka_apis import KafkaApis
 from kbroker.testing import responses
 from kbroker.testing.faults import FaultRules
@@ -20,25 +22,25 @@ APIS = KafkaApis()
 class QuietBroker:
     """What rules need of a broker as long as no request comes: it remembers which APIs it has to show."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.apis = APIS
-        self.shown = None
+        self.shown: set[int] | None = None
 
-    def intercept(self, interceptor, keys=()):
+    def intercept(self, interceptor: object, keys: Iterable[int] = ()) -> None:
         self.shown = None if interceptor is None else set(keys)
 
 
 @pytest.fixture
-def broker():
+def broker() -> QuietBroker:
     return QuietBroker()
 
 
 @pytest.fixture
-def rules(broker):
+def rules(broker: QuietBroker) -> FaultRules:
     return FaultRules(broker)
 
 
-def meets(rules, key, client_id="me", topics=()):
+def meets(rules: FaultRules, key: int, client_id: str = "me", topics: Iterable[str] = ()) -> int | None:
     """Ids of the rule that a request would meet, as the rules themselves choose."""
     with rules.changed:
         for fault in rules.all():
@@ -48,7 +50,7 @@ def meets(rules, key, client_id="me", topics=()):
     return None
 
 
-def test_without_rules_nothing_goes_through_python(broker, rules):
+def test_without_rules_nothing_goes_through_python(broker: QuietBroker, rules: FaultRules) -> None:
     """Only the APIs of live rules are shown, all native ones for a rule without API, none after the last rule."""
     produce = rules.add("Produce", error="NOT_LEADER_OR_FOLLOWER")
     assert broker.shown == {0}
@@ -61,12 +63,12 @@ def test_without_rules_nothing_goes_through_python(broker, rules):
 
 
 @pytest.mark.parametrize("name", ["Produce", "produce", "PRODUCE", "0", 0])
-def test_an_api_by_name_or_key(rules, name):
+def test_an_api_by_name_or_key(rules: FaultRules, name: int | str) -> None:
     """All spellings mean the same API."""
     assert rules.add(name, drop=True).keys == {0}
 
 
-def test_names_with_underscores(rules):
+def test_names_with_underscores(rules: FaultRules) -> None:
     """list_offsets is ListOffsets; several APIs are one rule."""
     assert rules.add(("list_offsets", "Fetch"), drop=True).keys == {2, 1}
 
@@ -95,14 +97,14 @@ def test_names_with_underscores(rules):
         ({"drop": True, "skip": -1}, "skip must be"),
     ],
 )
-def test_a_rule_that_cannot_be(broker, rules, arguments, text):
+def test_a_rule_that_cannot_be(broker: QuietBroker, rules: FaultRules, arguments: dict[str, Any], text: str) -> None:
     """Refused with the reason, and nothing is installed."""
     with pytest.raises(ValueError, match=text):
         rules.add(**arguments)
     assert (rules.all(), broker.shown) == ([], None)
 
 
-def test_the_next_n_and_no_more(rules):
+def test_the_next_n_and_no_more(rules: FaultRules) -> None:
     """count=2 meets two requests, then others pass; -1 never ends."""
     twice = rules.add("Fetch", drop=True, count=2)
     assert [meets(rules, 1) for _ in range(3)] == [twice.id, twice.id, None]
@@ -112,14 +114,14 @@ def test_the_next_n_and_no_more(rules):
     assert for_ever.left == -1
 
 
-def test_skip_counts_only_what_matches(rules):
+def test_skip_counts_only_what_matches(rules: FaultRules) -> None:
     """The first matching ones pass; others are not counted."""
     fault = rules.add("Fetch", topic="a", drop=True, skip=1)
     asked = [meets(rules, 1, topics=topics) for topics in (["b"], ["a"], ["b"], ["a"], ["a"])]
     assert asked == [None, None, None, fault.id, None]
 
 
-def test_selectors_are_and(rules):
+def test_selectors_are_and(rules: FaultRules) -> None:
     """API, client and topic must all match; patterns are shell patterns, case counts."""
     fault = rules.add("Produce", topic="orders-*", client_id="app-?", drop=True, count=-1)
     cases = itertools.product((0, 1), ("app-1", "app-12", "APP-1"), (["orders-1"], ["orders"], []))
@@ -128,13 +130,13 @@ def test_selectors_are_and(rules):
     assert fault.hits == 1
 
 
-def test_the_first_rule_decides(rules):
+def test_the_first_rule_decides(rules: FaultRules) -> None:
     """In the order they were added; a spent one steps aside."""
     first, second = rules.add("Produce", drop=True), rules.add("Produce", disconnect=True)
     assert [meets(rules, 0) for _ in range(3)] == [first.id, second.id, None]
 
 
-def test_an_unmet_rule_fails_the_block(rules):
+def test_an_unmet_rule_fails_the_block(rules: FaultRules) -> None:
     """And says which it was and what came instead."""
     fault = rules.add("Produce", topic="t", delay_ms=5, drop=True)
     fault.note_seen("Fetch")
@@ -146,13 +148,13 @@ def test_an_unmet_rule_fails_the_block(rules):
     assert rules.all() == []
 
 
-def test_a_failing_block_keeps_its_own_error(rules):
+def test_a_failing_block_keeps_its_own_error(rules: FaultRules) -> None:
     """The test's failure is not hidden behind the rule that was not met."""
     with pytest.raises(ZeroDivisionError), rules.add("Produce", drop=True):
         raise ZeroDivisionError
 
 
-def test_assert_hit_counts(rules):
+def test_assert_hit_counts(rules: FaultRules) -> None:
     """Exactly so many, if a number is given."""
     fault = rules.add("Produce", drop=True, count=3)
     for _ in range(2):
@@ -175,7 +177,7 @@ PRODUCE = {
 FETCH = {"Topics": [{"Topic": "t", "TopicId": TOPIC_ID, "Partitions": [{"Partition": 3}]}]}
 
 
-def refusal(key, version, body):
+def refusal(key: int, version: int, body: Body) -> Body:
     """The refusal of a request, through the codec there and back."""
     request = codec.decode_request(key, version, codec.encode_request(key, version, body))
     failure = responses.error_response_of(APIS.entries[key])
@@ -186,7 +188,7 @@ def refusal(key, version, body):
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_produce_is_refused_on_each_partition(version):
+def test_produce_is_refused_on_each_partition(version: int) -> None:
     """Every version carries the error on the partition asked for, by name or by id, and no offset."""
     (topic,) = refusal(0, version, PRODUCE)["Responses"]
     (row,) = topic["PartitionResponses"]
@@ -195,7 +197,7 @@ def test_produce_is_refused_on_each_partition(version):
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_fetch_is_refused_on_each_partition(version):
+def test_fetch_is_refused_on_each_partition(version: int) -> None:
     """Every version carries the error on the partition asked for, by name or by id, no records and no session."""
     response = refusal(1, version, FETCH)
     (topic,) = response["Responses"]
@@ -205,15 +207,15 @@ def test_fetch_is_refused_on_each_partition(version):
     assert (response["ErrorCode"], response["SessionId"]) == (0, 0)
 
 
-def test_every_api_can_be_refused():
+def test_every_api_can_be_refused() -> None:
     """Whatever this broker serves has a refusal, so that no fault is silently a closed connection."""
     assert [entry.name for entry in APIS.entries.values() if responses.error_response_of(entry) is None] == []
 
 
-def test_topics_are_found_wherever_they_are():
+def test_topics_are_found_wherever_they_are() -> None:
     """By name, by id, in lists of names, in resources; names of configs and protocols are no topics."""
 
-    def topics(key, version, body):
+    def topics(key: int, version: int, body: Body) -> set[str]:
         decoded = codec.decode_request(key, version, codec.encode_request(key, version, body))
         return set(responses.topics_in(decoded, {TOPIC_ID: "by-id"}.get))
 

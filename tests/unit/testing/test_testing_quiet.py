@@ -15,19 +15,19 @@ from kbroker.testing import waiting
 from kbroker.testing.waiting import wait_until
 
 
-def test_a_timer_is_quiet_when_its_thread_waits():
+def test_a_timer_is_quiet_when_its_thread_waits() -> None:
     """Not before somebody advances it, not while a callback runs, not while something is due."""
     clock, inside, leave = VirtualClock(), threading.Event(), threading.Event()
     timer = Timer(clock, 1, 20)
     assert not timer.is_idle
 
-    def callback():
+    def callback() -> None:
         inside.set()
         leave.wait(10)
 
     timer.add(5, callback)
 
-    def advance():
+    def advance() -> None:
         while not timer.closed:
             timer.advance(60_000)
 
@@ -44,7 +44,7 @@ def test_a_timer_is_quiet_when_its_thread_waits():
     assert timer.is_idle
 
 
-def test_a_scheduler_is_quiet_after_its_tasks():
+def test_a_scheduler_is_quiet_after_its_tasks() -> None:
     """It runs what became due first."""
     clock, ran = VirtualClock(), []
     scheduler = Scheduler(clock, "tasks")
@@ -58,7 +58,7 @@ def test_a_scheduler_is_quiet_after_its_tasks():
     scheduler.close()
 
 
-def test_a_queue_counts_who_waits():
+def test_a_queue_counts_who_waits() -> None:
     """None, until somebody does, and none once closed."""
     queue = Queue(10)
     assert queue.sleepers == 0
@@ -74,7 +74,7 @@ def test_a_queue_counts_who_waits():
 
 
 @pytest.mark.parametrize("key", [-1, 128, 10**6])
-def test_only_api_keys_can_be_intercepted(key):
+def test_only_api_keys_can_be_intercepted(key: int) -> None:
     """The first and last key are fine; others are refused, also after good ones."""
     native_apis = NativeApis(None, Queue(10), Queue(10), 1)
     native_apis.intercept([0, 127])
@@ -86,11 +86,11 @@ def test_only_api_keys_can_be_intercepted(key):
     native_apis.close()
 
 
-def test_waiting_ends_with_the_condition():
+def test_waiting_ends_with_the_condition() -> None:
     """At once if it is true, else when it becomes true, else with a sentence that names it."""
     asked = []
 
-    def third_time():
+    def third_time() -> bool:
         asked.append(1)
         return len(asked) == 3
 

@@ -74,7 +74,7 @@ TEXTS = [
         r"[\]]",
     ],
 )
-def test_as_python_matches(pattern):
+def test_as_python_matches(pattern: str) -> None:
     """Whole texts, as Python's own engine finds where both know the syntax."""
     mine = LinearPattern(pattern)
     theirs = re.compile(pattern.replace("a{,2}", r"a\{,2\}"), re.ASCII)
@@ -99,7 +99,7 @@ def test_as_python_matches(pattern):
         ("a(?i)b|c", "aB", True),
     ],
 )
-def test_what_re2_knows(pattern, text, expected):
+def test_what_re2_knows(pattern: str, text: str, expected: bool) -> None:
     assert LinearPattern(pattern).matches(text) is expected
 
 
@@ -138,19 +138,19 @@ def test_what_re2_knows(pattern, text, expected):
         "[[:alpha",
     ],
 )
-def test_what_is_no_pattern(pattern):
+def test_what_is_no_pattern(pattern: str) -> None:
     """Wrong syntax; what no automaton can do; what would be too large."""
     with pytest.raises(PatternError):
         LinearPattern(pattern)
 
 
 @pytest.mark.parametrize("pattern", ["(a*)*b", "(a|a)*b", "a*a*a*a*a*b", "(.*)(.*)(.*)(.*)(.*)[^a]"])
-def test_hostile_patterns_cost_linear_time(pattern):
+def test_hostile_patterns_cost_linear_time(pattern: str) -> None:
     """What takes a backtracking engine for ever."""
     assert not LinearPattern(pattern).matches("a" * 32_767)
 
 
-def test_a_bound_on_all_texts():
+def test_a_bound_on_all_texts() -> None:
     """A large pattern against many long texts that differ ends with an error, not with a busy broker."""
     mine = LinearPattern("(?:a?b?c?){200}")
     mine._steps = MAX_STEPS - 5000

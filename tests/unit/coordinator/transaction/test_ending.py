@@ -44,7 +44,7 @@ VERSION_2 = {
 
 
 @pytest.mark.parametrize("state", list(VERSION_2))
-def test_version_2(state):
+def test_version_2(state: TransactionState) -> None:
     """A retry has the epoch before."""
     found = [
         outcome(metadata(state), commit=commit, epoch=epoch, version=TV_2)
@@ -66,7 +66,7 @@ CLASSIC = {
 
 
 @pytest.mark.parametrize("state", list(CLASSIC))
-def test_classic(state):
+def test_classic(state: TransactionState) -> None:
     found = [outcome(metadata(state), commit=commit, epoch=5, version=0) for commit in (False, True)]
     assert tuple(found) == CLASSIC[state]
     assert outcome(metadata(state), commit=True, epoch=4, version=0) is FENCED
@@ -74,13 +74,13 @@ def test_classic(state):
 
 @pytest.mark.parametrize("version", [0, 2])
 @pytest.mark.parametrize("state", list(CLASSIC))
-def test_another_producer(state, version):
+def test_another_producer(state: TransactionState, version: int) -> None:
     """Whatever the state."""
     one = metadata(state)
     assert outcome(one, commit=True, epoch=5, version=version, producer_id=6) is Errors.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_a_pending_move_goes_first():
+def test_a_pending_move_goes_first() -> None:
     """With version 2 before everything else: the producer may have the id that the move is about to bring."""
     one = metadata(S.ONGOING)
     one.pending = S.ONGOING
@@ -90,7 +90,7 @@ def test_a_pending_move_goes_first():
 
 
 @pytest.mark.parametrize("state", [S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
-def test_a_retry_over_a_new_producer_id(state):
+def test_a_retry_over_a_new_producer_id(state: TransactionState) -> None:
     """It has the last epoch of the producer id before."""
     one = metadata(state, epoch=0)
     one.producer_id, one.prev_producer_id = 8, 7
@@ -99,7 +99,7 @@ def test_a_retry_over_a_new_producer_id(state):
     assert outcome(one, commit=True, epoch=3, version=2) is Errors.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_a_new_producer_id_is_asked_for_only_when_epochs_are_exhausted():
+def test_a_new_producer_id_is_asked_for_only_when_epochs_are_exhausted() -> None:
     for epoch, expected in ((5, -1), (EXHAUSTED_EPOCH, 8)):
         one = metadata(S.ONGOING, epoch)
         move = ending.prepare_end(one, 7, epoch, TV_2, 9, lambda: 8, commit=True)
@@ -107,7 +107,7 @@ def test_a_new_producer_id_is_asked_for_only_when_epochs_are_exhausted():
         assert move.next_producer_id == expected
 
 
-def test_an_end_of_nothing_begins_now():
+def test_an_end_of_nothing_begins_now() -> None:
     """Kafka wants a start time; an end of something keeps its own."""
     one = metadata(S.COMPLETE_COMMIT)
     move = ending.prepare_end(one, 7, 5, TV_2, 9, lambda: 8, commit=False)

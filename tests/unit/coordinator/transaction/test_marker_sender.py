@@ -38,7 +38,7 @@ def count_tries(tx: Transactions) -> list[int]:
     return tries
 
 
-def test_tries_become_rarer(tx):
+def test_tries_become_rarer(tx: Transactions) -> None:
     """After 100 ms, 200, 400, up to five seconds; one thread tries what all transactions wait for."""
     tx.markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
     mine = tx.init()
@@ -54,7 +54,7 @@ def test_tries_become_rarer(tx):
 
 
 @pytest.mark.parametrize("error", NOT_NOW)
-def test_what_is_tried_again(tx, error):
+def test_what_is_tried_again(tx: Transactions, error: Errors) -> None:
     tx.markers.errors[T1] = error
     mine = tx.init()
     tx.add(mine, T0, T1, T2)
@@ -66,7 +66,7 @@ def test_what_is_tried_again(tx, error):
     assert sorted(row[0] for row in tx.markers.written) == [T0, T1, T2]
 
 
-def test_one_that_waits_does_not_hold_up_others(tx):
+def test_one_that_waits_does_not_hold_up_others(tx: Transactions) -> None:
     tx.markers.errors[T1] = Errors.KAFKA_STORAGE_ERROR
     for name, place in (("x", T1), ("y", T0)):
         mine = tx.init(name)
@@ -75,7 +75,7 @@ def test_one_that_waits_does_not_hold_up_others(tx):
     assert (tx.state("x"), tx.state("y")) == ("PrepareCommit", "CompleteCommit")
 
 
-def test_a_partition_that_is_dropped_takes_its_markers_along(tx):
+def test_a_partition_that_is_dropped_takes_its_markers_along(tx: Transactions) -> None:
     """Who serves it next writes them: here we do, loading it again."""
     tx.markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
     mine = tx.init()
@@ -92,7 +92,7 @@ def test_a_partition_that_is_dropped_takes_its_markers_along(tx):
     assert [row[:5] for row in tx.markers.written] == [(T0, 1000, 1, 0, True)]
 
 
-def test_a_closed_broker_waits_for_nothing(tx):
+def test_a_closed_broker_waits_for_nothing(tx: Transactions) -> None:
     """The next start completes what is prepared."""
     tx.markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
     mine = tx.init()
@@ -104,7 +104,7 @@ def test_a_closed_broker_waits_for_nothing(tx):
     assert again.state() == "CompleteCommit"
 
 
-def test_many_transactions_that_wait(tx):
+def test_many_transactions_that_wait(tx: Transactions) -> None:
     """There is no thread and no timer for each."""
     tx.markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
     for number in range(500):

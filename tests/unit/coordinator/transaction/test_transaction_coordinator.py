@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kbroker.common.errors import Errors, KafkaError
@@ -19,7 +21,7 @@ def tx() -> Transactions:
 # ---- InitProducerId
 
 
-def test_a_producer_gets_the_next_epoch(tx):
+def test_a_producer_gets_the_next_epoch(tx: Transactions) -> None:
     """The same producer id each time; another transactional id has another."""
     assert tx.init() == Producer(1000, 0)
     assert tx.init() == Producer(1000, 1)
@@ -37,20 +39,20 @@ def test_a_producer_gets_the_next_epoch(tx):
         ("x" * 32_768, 1, Errors.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_bad_inits(tx, name, timeout_ms, error):
+def test_bad_inits(tx: Transactions, name: str, timeout_ms: int, error: Errors) -> None:
     """No name, time-outs out of range, a name that no record can hold; nothing is remembered of them."""
     assert refused(tx.init, name, None, timeout_ms) is error
     assert tx.coordinator.counts() == (0, 0)
     assert tx.records() == []
 
 
-def test_the_longest_name_and_timeout_are_taken(tx):
+def test_the_longest_name_and_timeout_are_taken(tx: Transactions) -> None:
     name = "é" * 16_383 + "x"
     assert tx.init(name, timeout_ms=900_000) == Producer(1000, 0)
     assert tx.restart().init(name) == Producer(1000, 1)
 
 
-def test_two_phase_commit_needs_its_setting(tx):
+def test_two_phase_commit_needs_its_setting(tx: Transactions) -> None:
     """KIP-939: refused without the setting; with it the time-out is unlimited; prepared transactions are not kept."""
     ask = tx.coordinator.init_producer_id
     assert refused(ask, "x", 1, enable_two_phase_commit=True) is Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -63,7 +65,7 @@ def test_two_phase_commit_needs_its_setting(tx):
     assert tx.see().timeout_ms == 2**31 - 1
 
 
-def test_a_producer_goes_on_after_an_error(tx):
+def test_a_producer_goes_on_after_an_error(tx: Transactions) -> None:
     """KIP-360: its own epoch is bumped; a retry gets the same response; an older one, or another id, is fenced."""
     mine = tx.init()
     assert tx.init(expected=mine) == Producer(1000, 1)
@@ -74,12 +76,12 @@ def test_a_producer_goes_on_after_an_error(tx):
     assert refused(tx.init, expected=Producer(1000, 1)) is Errors.PRODUCER_FENCED
 
 
-def test_an_unknown_id_takes_any_producer(tx):
+def test_an_unknown_id_takes_any_producer(tx: Transactions) -> None:
     """A producer whose id expired meanwhile begins with a new producer id."""
     assert tx.init(expected=Producer(7, 7)) == Producer(1000, 0)
 
 
-def test_an_exhausted_epoch_brings_another_producer_id(tx):
+def test_an_exhausted_epoch_brings_another_producer_id(tx: Transactions) -> None:
     """Also for the producer that names itself, whose retry is recognised by the id before."""
     tx.init()
     tx.metadata().producer_epoch = EXHAUSTED_EPOCH - 1
@@ -91,7 +93,7 @@ def test_an_exhausted_epoch_brings_another_producer_id(tx):
     assert refused(tx.init, expected=mine) is Errors.PRODUCER_FENCED
 
 
-def test_an_open_transaction_is_aborted_first(tx):
+def test_an_open_transaction_is_aborted_first(tx: Transactions) -> None:
     """Error 51 at first; the old producer is fenced, and its partitions get an abort marker of the bumped epoch."""
     old = tx.init()
     assert tx.add(old, T0, T1) is Errors.NONE
@@ -103,7 +105,7 @@ def test_an_open_transaction_is_aborted_first(tx):
     assert tx.init() == Producer(1000, 2)
 
 
-def test_fencing_the_last_epoch(tx):
+def test_fencing_the_last_epoch(tx: Transactions) -> None:
     """The coordinator has one epoch more than clients: it fences with that, and the next producer has a new id."""
     tx.init()
     tx.metadata().producer_epoch = EXHAUSTED_EPOCH
@@ -113,7 +115,7 @@ def test_fencing_the_last_epoch(tx):
     assert tx.init() == Producer(1001, 0)
 
 
-def test_after_the_last_fence(tx):
+def test_after_the_last_fence(tx: Transactions) -> None:
     """The epoch of the fence is no producer's: who had the one before begins with another producer id."""
     tx.init(timeout_ms=15_000)
     tx.metadata().producer_epoch = EXHAUSTED_EPOCH
@@ -129,7 +131,7 @@ def test_after_the_last_fence(tx):
     assert tx.init(expected=last) == Producer(1001, 0)
 
 
-def test_a_retry_at_the_last_epoch(tx):
+def test_a_retry_at_the_last_epoch(tx: Transactions) -> None:
     """The response that gave it out was lost: it is given out again."""
     tx.init()
     tx.metadata().producer_epoch = EXHAUSTED_EPOCH - 1
@@ -142,7 +144,7 @@ def test_a_retry_at_the_last_epoch(tx):
 # ---- partitions
 
 
-def test_partitions_join(tx):
+def test_partitions_join(tx: Transactions) -> None:
     """The transaction begins with the first ones; what is there already is not written again."""
     mine = tx.init()
     tx.after(500)
@@ -159,7 +161,7 @@ def test_partitions_join(tx):
     assert tx.coordinator.counts() == (1, 1)
 
 
-def test_strangers_add_nothing(tx):
+def test_strangers_add_nothing(tx: Transactions) -> None:
     mine = tx.init()
     assert tx.add(mine, name="") is Errors.INVALID_REQUEST
     assert tx.add(mine, name="y") is Errors.INVALID_PRODUCER_ID_MAPPING
@@ -169,7 +171,7 @@ def test_strangers_add_nothing(tx):
     assert tx.state() == "Empty"
 
 
-def test_verification(tx):
+def test_verification(tx: Transactions) -> None:
     """What is in the transaction, what is not, and why it cannot be said."""
     mine = tx.init()
     verify = tx.coordinator.verify_partitions
@@ -186,7 +188,7 @@ def test_verification(tx):
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_classic_end(tx, commit):
+def test_a_classic_end(tx: Transactions, commit: bool) -> None:
     """The epoch stays; the same end again is a retry, the other one is an error."""
     mine = tx.init()
     tx.add(mine, T1, T0, version=0)
@@ -200,7 +202,7 @@ def test_a_classic_end(tx, commit):
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_end_with_version_2_bumps_the_epoch(tx, commit):
+def test_an_end_with_version_2_bumps_the_epoch(tx: Transactions, commit: bool) -> None:
     """The markers and what comes next have the new epoch; a retry with the old one gets the same response."""
     mine = tx.init()
     tx.add(mine)
@@ -215,7 +217,7 @@ def test_an_end_with_version_2_bumps_the_epoch(tx, commit):
     assert tx.add(bumped) is Errors.NONE
 
 
-def test_the_abort_of_nothing_bumps_the_epoch(tx):
+def test_the_abort_of_nothing_bumps_the_epoch(tx: Transactions) -> None:
     """From Empty, and after either end; the classic protocol refuses it."""
     mine = tx.init()
     assert refused(tx.end, mine, False, version=0) is Errors.INVALID_TXN_STATE
@@ -229,7 +231,7 @@ def test_the_abort_of_nothing_bumps_the_epoch(tx):
     assert tx.state() == "CompleteAbort"
 
 
-def test_the_end_of_the_last_epoch_brings_another_producer_id(tx):
+def test_the_end_of_the_last_epoch_brings_another_producer_id(tx: Transactions) -> None:
     """The marker has the epoch that only the coordinator uses; a retry is recognised by the id before."""
     tx.init()
     tx.metadata().producer_epoch = EXHAUSTED_EPOCH
@@ -242,7 +244,7 @@ def test_the_end_of_the_last_epoch_brings_another_producer_id(tx):
     assert tx.add(Producer(1001, 0)) is Errors.NONE
 
 
-def test_strangers_end_nothing(tx):
+def test_strangers_end_nothing(tx: Transactions) -> None:
     mine = tx.init()
     tx.add(mine)
     for version in (0, 2):
@@ -256,7 +258,7 @@ def test_strangers_end_nothing(tx):
 # ---- markers that cannot be written
 
 
-def test_a_marker_that_waits(tx):
+def test_a_marker_that_waits(tx: Transactions) -> None:
     """The end gets its response; until the marker is written the id is busy, then the transaction is complete."""
     tx.markers.errors[T1] = Errors.KAFKA_STORAGE_ERROR
     mine = tx.init()
@@ -283,7 +285,7 @@ def test_a_marker_that_waits(tx):
     "error",
     [Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.INVALID_PRODUCER_EPOCH, Errors.TRANSACTION_COORDINATOR_FENCED],
 )
-def test_a_marker_that_is_not_needed(tx, error):
+def test_a_marker_that_is_not_needed(tx: Transactions, error: Errors) -> None:
     """The topic is deleted, or a newer epoch has ended what was open: the transaction completes without."""
     tx.markers.errors[T0] = error
     mine = tx.init()
@@ -292,7 +294,7 @@ def test_a_marker_that_is_not_needed(tx, error):
     assert tx.state() == "CompleteCommit"
 
 
-def test_a_record_that_waits(tx):
+def test_a_record_that_waits(tx: Transactions) -> None:
     """The log refuses the last record: the id is busy until it takes it."""
     mine = tx.init()
     tx.add(mine, T1)
@@ -305,7 +307,7 @@ def test_a_record_that_waits(tx):
     assert refused(tx.init) is Errors.CONCURRENT_TRANSACTIONS
 
 
-def test_a_kill_between_the_decision_and_the_markers(tx):
+def test_a_kill_between_the_decision_and_the_markers(tx: Transactions) -> None:
     """What is prepared is completed at the next start, with the epochs that the log has."""
     for name, commit in (("x", True), ("y", False)):
         mine = tx.init(name)
@@ -328,7 +330,7 @@ def test_a_kill_between_the_decision_and_the_markers(tx):
 # ---- time
 
 
-def test_a_transaction_times_out(tx):
+def test_a_transaction_times_out(tx: Transactions) -> None:
     """Looked for every ten seconds: it is aborted, and its producer is fenced."""
     mine = tx.init(timeout_ms=15_000)
     tx.after(5_000)
@@ -343,7 +345,7 @@ def test_a_transaction_times_out(tx):
     assert tx.init(expected=mine) == Producer(1000, 1)  # its last epoch: it has not begun anew since
 
 
-def test_a_transaction_open_at_the_kill_times_out(tx):
+def test_a_transaction_open_at_the_kill_times_out(tx: Transactions) -> None:
     mine = tx.init(timeout_ms=15_000)
     tx.add(mine)
     again = tx.restart()
@@ -352,7 +354,7 @@ def test_a_transaction_open_at_the_kill_times_out(tx):
     assert again.state() == "CompleteAbort"
 
 
-def test_ids_expire():
+def test_ids_expire() -> None:
     """Unused for the time of the setting, looked for every hour; a tombstone forgets them for good."""
     tx = Transactions(TransactionSettings(id_expiration_ms=7_200_000, max_timeout_ms=2**31 - 2))
     for name in ("x", "y"):
@@ -373,7 +375,7 @@ def test_ids_expire():
 # ---- the topic
 
 
-def test_a_restart_remembers(tx):
+def test_a_restart_remembers(tx: Transactions) -> None:
     """Every field that the log holds; the epoch before the last is not one of them, as in Kafka."""
     mine = tx.init()
     tx.add(mine, T0, T2)
@@ -384,7 +386,7 @@ def test_a_restart_remembers(tx):
             assert getattr(before, name) == getattr(after, name), name
 
 
-def test_partitions_are_dropped_and_loaded(tx):
+def test_partitions_are_dropped_and_loaded(tx: Transactions) -> None:
     """NOT_COORDINATOR in between; the others are served all the time."""
     tx.init()
     home = tx.coordinator._log.index_of("x")
@@ -397,7 +399,7 @@ def test_partitions_are_dropped_and_loaded(tx):
     assert tx.init() == Producer(1000, 1)
 
 
-def test_nothing_is_served_before_the_topic_exists():
+def test_nothing_is_served_before_the_topic_exists() -> None:
     """FindCoordinator makes it."""
     tx = Transactions()
     assert tx.topic is not None
@@ -407,7 +409,7 @@ def test_nothing_is_served_before_the_topic_exists():
     assert fresh.init() == Producer(1000, 0)
 
 
-def test_the_topic_is_deleted(tx):
+def test_the_topic_is_deleted(tx: Transactions) -> None:
     """All ids with it; a new topic begins from nothing."""
     tx.init()
     tx.coordinator.topic_deleted()
@@ -415,7 +417,7 @@ def test_the_topic_is_deleted(tx):
     assert tx.coordinator.counts() == (0, 0)
 
 
-def test_a_closed_coordinator_serves_nothing(tx):
+def test_a_closed_coordinator_serves_nothing(tx: Transactions) -> None:
     tx.coordinator.close()
     assert refused(tx.init) is Errors.COORDINATOR_NOT_AVAILABLE
     assert tx.add(Producer(1000, 0)) is Errors.COORDINATOR_NOT_AVAILABLE
@@ -424,7 +426,7 @@ def test_a_closed_coordinator_serves_nothing(tx):
 # ---- looked at
 
 
-def test_lists(tx):
+def test_lists(tx: Transactions) -> None:
     """By state, producer id, age and name; an id that waits for its first transaction is as old as time."""
     tx.init("a")
     mine = tx.init("b")
@@ -432,7 +434,7 @@ def test_lists(tx):
     tx.after(5_000)
     ask = tx.coordinator.list_transactions
 
-    def names(**filters):
+    def names(**filters: Any) -> list[str]:
         return sorted(one.transactional_id for one in ask(**filters))
 
     assert names() == ["a", "b"]
@@ -444,7 +446,7 @@ def test_lists(tx):
     assert names(matches=lambda name: name > "a") == ["b"]
 
 
-def test_descriptions(tx):
+def test_descriptions(tx: Transactions) -> None:
     assert refused(tx.see, "") is Errors.INVALID_REQUEST
     assert refused(tx.see, "unknown") is Errors.TRANSACTIONAL_ID_NOT_FOUND
     tx.init(timeout_ms=1234)
@@ -452,7 +454,9 @@ def test_descriptions(tx):
     assert (seen.timeout_ms, seen.start_ms, seen.producer_id, seen.producer_epoch) == (1234, -1, 1000, 0)
 
 
-def test_a_disk_that_fails_does_not_fill_the_log(tx, caplog, monkeypatch):
+def test_a_disk_that_fails_does_not_fill_the_log(
+    tx: Transactions, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is refused again and again, for each open or ending transaction, makes a line a minute that counts it."""
     ending = [tx.init(f"ending-{number}", timeout_ms=900_000) for number in range(5)]
     for number in range(20):
@@ -464,7 +468,7 @@ def test_a_disk_that_fails_does_not_fill_the_log(tx, caplog, monkeypatch):
         tx.end(producer, name=f"ending-{number}")
     tx.markers.errors.clear()
 
-    def fail(*args, **how):
+    def fail(*args: object, **how: object) -> None:
         raise KafkaError(Errors.NOT_COORDINATOR, "no append until the broker restarts")
 
     with monkeypatch.context() as broken:

@@ -31,7 +31,7 @@ def put(log: TransactionLog, name: str, now_ms: int = 5) -> TransactionMetadata:
     return one
 
 
-def test_a_partition_that_is_offline_serves_nothing(caplog):
+def test_a_partition_that_is_offline_serves_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """The others do."""
     topic = MemoryTopic(VirtualClock())
     topic.logs[1] = None
@@ -45,7 +45,7 @@ def test_a_partition_that_is_offline_serves_nothing(caplog):
 
 
 @pytest.mark.parametrize("value", [b"\0\1cut", b"\0\7later"])
-def test_a_value_that_cannot_be_decoded_fences_its_partition(caplog, value):
+def test_a_value_that_cannot_be_decoded_fences_its_partition(caplog: pytest.LogCaptureFixture, value: bytes) -> None:
     """What an id was must be known: a fenced producer might write again."""
     topic = MemoryTopic(VirtualClock(), count=1)
     internal_topic.append(topic.logs[0], [(b"\0\0\0\1x", value)], 5)
@@ -55,7 +55,7 @@ def test_a_value_that_cannot_be_decoded_fences_its_partition(caplog, value):
     assert "transactional id 'x'" in caplog.text
 
 
-def test_keys_that_are_none_are_skipped(caplog):
+def test_keys_that_are_none_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
     topic = MemoryTopic(VirtualClock(), count=1)
     internal_topic.append(topic.logs[0], [(b"\0", b"v"), (b"\0\5later", b"v")], 5)
     log = log_of(topic)
@@ -66,7 +66,7 @@ def test_keys_that_are_none_are_skipped(caplog):
     assert "newer kind" in caplog.text
 
 
-def test_a_partition_that_is_being_loaded():
+def test_a_partition_that_is_being_loaded() -> None:
     """Error 14 until it is served."""
     topic = MemoryTopic(VirtualClock(), count=1)
     log = log_of(topic)
@@ -83,7 +83,7 @@ def test_a_partition_that_is_being_loaded():
     assert log.find("x").index == 0
 
 
-def test_more_partitions_than_before():
+def test_more_partitions_than_before() -> None:
     """Ids move to where they belong now, unless they are newer there."""
     topic = MemoryTopic(VirtualClock(), count=3)
     kept, topic.logs = topic.logs, topic.logs[:1]
@@ -107,7 +107,7 @@ def test_more_partitions_than_before():
     assert again.find(moved).transactions[moved].producer_epoch == 1
 
 
-def test_partitions_that_are_added_while_it_runs_wait_for_the_next_start():
+def test_partitions_that_are_added_while_it_runs_wait_for_the_next_start() -> None:
     topic = MemoryTopic(VirtualClock(), count=3)
     kept, topic.logs = topic.logs, topic.logs[:1]
     log = log_of(topic)
@@ -116,7 +116,7 @@ def test_partitions_that_are_added_while_it_runs_wait_for_the_next_start():
     assert {log.index_of(f"id-{number}") for number in range(9)} == {0}
 
 
-def test_a_move_that_cannot_be_written_leaves_the_id_as_it_was():
+def test_a_move_that_cannot_be_written_leaves_the_id_as_it_was() -> None:
     tx = Transactions()
     mine = tx.init()
     log = tx.coordinator._log.find("x").log
@@ -125,7 +125,7 @@ def test_a_move_that_cannot_be_written_leaves_the_id_as_it_was():
     assert (tx.state(), tx.metadata().pending, tx.see().partitions) == ("Empty", None, frozenset())
 
 
-def test_no_lock_is_held_while_a_disk_is_waited_for():
+def test_no_lock_is_held_while_a_disk_is_waited_for() -> None:
     """The pending move keeps others out: an id is busy until its record is on disk."""
     clock = VirtualClock()
     topic = MemoryTopic(clock, **{"flush.messages": 1})
@@ -157,7 +157,7 @@ def test_no_lock_is_held_while_a_disk_is_waited_for():
     assert tx.state() == "Ongoing"
 
 
-def test_load_times():
+def test_load_times() -> None:
     """Of the last minute."""
     clock = VirtualClock()
     topic = MemoryTopic(clock, count=2)

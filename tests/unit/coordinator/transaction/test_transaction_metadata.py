@@ -24,7 +24,7 @@ def metadata(state: TransactionState = S.EMPTY, epoch: int = 0) -> TransactionMe
     return one
 
 
-def test_states_have_kafkas_numbers_and_names():
+def test_states_have_kafkas_numbers_and_names() -> None:
     assert [(state.value, state.label) for state in S] == [
         (0, "Empty"),
         (1, "Ongoing"),
@@ -39,7 +39,7 @@ def test_states_have_kafkas_numbers_and_names():
 
 @pytest.mark.parametrize("target", list(S))
 @pytest.mark.parametrize("source", list(S))
-def test_only_valid_moves_begin(source, target):
+def test_only_valid_moves_begin(source: TransactionState, target: TransactionState) -> None:
     """What Kafka's table of previous states allows; anything else is a mistake of ours, and changes nothing."""
     one = metadata(source)
     if source in VALID_PREVIOUS[target]:
@@ -51,7 +51,7 @@ def test_only_valid_moves_begin(source, target):
         assert one.pending is None
 
 
-def test_one_move_at_a_time():
+def test_one_move_at_a_time() -> None:
     one = metadata()
     one.prepare_add_partitions([T0], 5, 2)
     with pytest.raises(RuntimeError, match=r"pending Ongoing"):
@@ -62,7 +62,7 @@ def test_one_move_at_a_time():
     assert (one.state, one.partitions, one.start_ms, one.pending) == (S.ONGOING, {T1}, 6, None)
 
 
-def test_a_move_that_is_not_the_pending_one_is_not_completed():
+def test_a_move_that_is_not_the_pending_one_is_not_completed() -> None:
     one = metadata()
     move = one.prepare_add_partitions([T0], 5, 2)
     one.cancel()
@@ -70,7 +70,7 @@ def test_a_move_that_is_not_the_pending_one_is_not_completed():
         one.complete(move)
 
 
-def test_the_transaction_begins_with_its_first_partition():
+def test_the_transaction_begins_with_its_first_partition() -> None:
     """Not with later ones."""
     one = metadata()
     for now_ms, place in ((5, T0), (9, T1)):
@@ -79,7 +79,7 @@ def test_the_transaction_begins_with_its_first_partition():
 
 
 @pytest.mark.parametrize(("version", "epochs"), [(0, (3, -1)), (2, (4, 3))])
-def test_an_end(version, epochs):
+def test_an_end(version: int, epochs: tuple[int, int]) -> None:
     """With version 2 the epoch is bumped before the markers; the producer id stays the previous one of its move."""
     one = metadata(S.ONGOING, epoch=3)
     one.partitions = frozenset({T0})
@@ -96,7 +96,7 @@ def test_an_end(version, epochs):
     )
 
 
-def test_an_exhausted_epoch_ends_with_another_producer_id():
+def test_an_exhausted_epoch_ends_with_another_producer_id() -> None:
     one = metadata(S.ONGOING, epoch=EXHAUSTED_EPOCH)
     one.complete(one.prepare_end(S.PREPARE_COMMIT, 2, 8, 8, is_empty=False))
     assert (one.producer_epoch, one.next_producer_id) == (MAX_EPOCH, 8)
@@ -105,7 +105,7 @@ def test_an_exhausted_epoch_ends_with_another_producer_id():
     assert (one.last_producer_epoch, one.next_producer_id) == (EXHAUSTED_EPOCH, -1)
 
 
-def test_an_abort_at_the_last_epoch_of_all():
+def test_an_abort_at_the_last_epoch_of_all() -> None:
     """Only a commit is refused: a broken id can be recovered."""
     one = metadata(S.ONGOING, epoch=MAX_EPOCH)
     with pytest.raises(RuntimeError, match="cannot be bumped"):
@@ -113,7 +113,7 @@ def test_an_abort_at_the_last_epoch_of_all():
     assert one.prepare_end(S.PREPARE_ABORT, 2, -1, 8, is_empty=False).producer_epoch == MAX_EPOCH
 
 
-def test_a_fence_gives_way_to_the_abort():
+def test_a_fence_gives_way_to_the_abort() -> None:
     """It is never completed itself."""
     one = metadata(S.ONGOING)
     one.prepare_fence()
@@ -122,7 +122,7 @@ def test_a_fence_gives_way_to_the_abort():
     assert (one.state, one.producer_epoch) == (S.PREPARE_ABORT, 1)
 
 
-def test_an_expected_epoch():
+def test_an_expected_epoch() -> None:
     """The current one is bumped and remembered, the one before is a retry, others are fenced."""
     one = metadata(epoch=4)
     one.complete(one.prepare_increment_epoch(50, 4, 9))
@@ -134,7 +134,7 @@ def test_an_expected_epoch():
     assert (one.producer_epoch, one.last_producer_epoch) == (6, -1)
 
 
-def test_when_a_transaction_is_over():
+def test_when_a_transaction_is_over() -> None:
     """Never while a move is pending, while nothing is open, and of one that another coordinator commits."""
     one = metadata(S.ONGOING)
     one.start_ms = 40
@@ -146,6 +146,6 @@ def test_when_a_transaction_is_over():
     assert one.due_ms is None
 
 
-def test_markers_are_for_prepared_transactions():
+def test_markers_are_for_prepared_transactions() -> None:
     with pytest.raises(RuntimeError, match="prepared"):
         metadata(S.ONGOING).remove_partitions([T0])

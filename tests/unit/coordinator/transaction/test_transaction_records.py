@@ -16,7 +16,7 @@ EMPTY = Move(S.EMPTY, 7, -1, -1, 0, -1, 60_000, NO_PLACES, -1, 5, 0)
 OPEN = Move(S.ONGOING, 7, 7, -1, 1, 0, 60_000, frozenset({T0, T1, T2}), 4, 5, 2)
 
 
-def test_a_key():
+def test_a_key() -> None:
     assert encode_key("tx") == b"\0\0\0\2tx"
     assert decode_key(b"\0\0\0\2tx") == "tx"
     assert decode_key(b"\0\1\0\2tx") is None
@@ -27,13 +27,13 @@ def test_a_key():
         encode_key("x" * 32_768)
 
 
-def test_an_empty_value():
+def test_an_empty_value() -> None:
     """Partitions are null, and no tagged field has another value than its default."""
     expected = struct.pack(">hqhib", 1, 7, 0, 60_000, 0) + b"\0" + struct.pack(">qq", 5, -1) + b"\0"
     assert encode_value(EMPTY) == expected
 
 
-def test_a_value_of_version_0():
+def test_a_value_of_version_0() -> None:
     """What Kafka before 4.0 wrote: no tagged fields, so no version of the client."""
     expected = struct.pack(">hqhib", 0, 7, 1, 60_000, 1) + struct.pack(">i", 2)
     expected += b"\0\1t" + struct.pack(">iii", 2, 0, 1) + b"\0\1u" + struct.pack(">ii", 1, 0) + struct.pack(">qq", 5, 4)
@@ -51,7 +51,7 @@ def test_a_value_of_version_0():
         OPEN._replace(state=S.COMPLETE_COMMIT, partitions=NO_PLACES, producer_id=9, prev_producer_id=7),
     ],
 )
-def test_values_come_back(move):
+def test_values_come_back(move: Move) -> None:
     """All but the epoch before the last, which Kafka does not write either."""
     found = decode_value("x", encode_value(move))
     for name in Move._fields:
@@ -59,7 +59,7 @@ def test_values_come_back(move):
             assert getattr(found, name) == getattr(move, name), name
 
 
-def test_a_field_of_a_later_version_is_skipped():
+def test_a_field_of_a_later_version_is_skipped() -> None:
     """Kafka's tag 3, and one that is not known at all."""
     value = encode_value(OPEN)
     count = value.index(struct.pack(">qq", 5, 4)) + 16
@@ -68,13 +68,13 @@ def test_a_field_of_a_later_version_is_skipped():
 
 
 @pytest.mark.parametrize("value", [b"", b"\0\1", b"\0\2" + encode_value(OPEN)[2:], encode_value(OPEN)[:-4]])
-def test_malformed_values(value):
+def test_malformed_values(value: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_value("x", value)
 
 
 @pytest.mark.parametrize("number", [-1, 6, 7, 99])
-def test_states_that_are_never_logged(number):
+def test_states_that_are_never_logged(number: int) -> None:
     value = bytearray(encode_value(EMPTY))
     value[16] = number & 0xFF
     with pytest.raises(ProtocolError, match="expected a state from 0 to 5"):

@@ -22,7 +22,7 @@ def row(state: ProducerStateManager, producer_id: int = PID) -> dict:
     return next(dict(r) for r in state.describe() if r["producer_id"] == producer_id)
 
 
-def test_sequence_wraps_to_zero(state):
+def test_sequence_wraps_to_zero(state: ProducerStateManager) -> None:
     """PS-1: after sequence max int32 comes 0."""
     assert state.append(PID, 15, INT32_MAX, 735, from_client=False)[0] == 0
     assert state.append(PID, 15, 0, 736) == (0, 736, 0)
@@ -30,13 +30,13 @@ def test_sequence_wraps_to_zero(state):
     assert state.append(PID, 15, INT32_MAX, 999) == (0, 735, 0)  # the old one is still remembered
 
 
-def test_sequence_one_after_the_wrap_is_a_gap(state):
+def test_sequence_one_after_the_wrap_is_a_gap(state: ProducerStateManager) -> None:
     """PS-2: after sequence max int32, 1 is out of order."""
     state.append(PID, 15, INT32_MAX, 735, from_client=False)
     assert state.append(PID, 15, 1, 736)[0] == OUT_OF_ORDER
 
 
-def test_batch_across_the_wrap_is_found_again():
+def test_batch_across_the_wrap_is_found_again() -> None:
     """A batch whose sequences wrap in its middle is recognised as a duplicate."""
     state = ProducerStateManager()
     assert state.append(PID, 0, INT32_MAX - 1, 0, record_count=4)[0] == 0
@@ -45,7 +45,7 @@ def test_batch_across_the_wrap_is_found_again():
     assert state.append(PID, 0, 2, 4) == (0, 4, 0)
 
 
-def test_marker_alone_sets_the_epoch(state):
+def test_marker_alone_sets_the_epoch(state: ProducerStateManager) -> None:
     """PS-3: a marker of an unknown producer makes its epoch known; the next sequence must be 0."""
     assert state.end_transaction(PID, 2, 99, commit=True) == (0, None)
     assert row(state)["last_sequence"] == -1
@@ -54,14 +54,14 @@ def test_marker_alone_sets_the_epoch(state):
     assert state.append(PID, 2, 0, 100)[0] == 0
 
 
-def test_plain_write_inside_a_transaction(state):
+def test_plain_write_inside_a_transaction(state: ProducerStateManager) -> None:
     """PS-4: a non-transactional batch while the producer's transaction is open is refused."""
     assert state.append(PID, 0, 0, 0, transactional=True)[0] == 0
     assert state.append(PID, 0, 1, 1)[0] == BAD_TXN_STATE
     assert state.append(PID, 0, 1, 1, from_client=False)[0] == BAD_TXN_STATE
 
 
-def test_replica_accepts_gaps(state):
+def test_replica_accepts_gaps(state: ProducerStateManager) -> None:
     """PS-5: a gap is refused from a client and accepted from the log itself."""
     state.append(PID, 0, 0, 0)
     assert state.append(PID, 0, 3, 1)[0] == OUT_OF_ORDER
@@ -69,7 +69,7 @@ def test_replica_accepts_gaps(state):
     assert row(state)["last_sequence"] == 3
 
 
-def test_first_unstable_offset(state):
+def test_first_unstable_offset(state: ProducerStateManager) -> None:
     """PS-6, PS-7: it is the oldest open transaction, or one whose marker the high watermark has not passed."""
     assert state.first_unstable_offset is None
     state.append(1, 0, 0, 99, transactional=True)
@@ -90,7 +90,7 @@ def test_first_unstable_offset(state):
     assert state.first_unstable_offset is None
 
 
-def test_aborted_entry_names_the_oldest_other_transaction(state):
+def test_aborted_entry_names_the_oldest_other_transaction(state: ProducerStateManager) -> None:
     """An abort's last stable offset is the first offset of the oldest other open transaction."""
     state.append(1, 0, 0, 10, transactional=True)
     state.append(2, 0, 0, 11, transactional=True)
@@ -100,7 +100,7 @@ def test_aborted_entry_names_the_oldest_other_transaction(state):
     assert state.end_transaction(2, 0, 15, commit=False) == (0, (2, 11, 15, 16))
 
 
-def test_coordinator_fencing(state):
+def test_coordinator_fencing(state: ProducerStateManager) -> None:
     """PS-8: a marker of an older coordinator is fenced."""
     state.append(PID, 0, 0, 0)
     for offset, coordinator_epoch in ((1, 1), (2, 1), (3, 2)):
@@ -109,13 +109,13 @@ def test_coordinator_fencing(state):
     assert row(state)["coordinator_epoch"] == 2
 
 
-def test_marker_of_an_older_epoch(state):
+def test_marker_of_an_older_epoch(state: ProducerStateManager) -> None:
     """A marker with an epoch below the producer's is refused."""
     state.append(PID, 3, 0, 0, transactional=True)
     assert state.end_transaction(PID, 2, 1, commit=True)[0] == BAD_EPOCH
 
 
-def test_expired_producer_is_fresh(state):
+def test_expired_producer_is_fresh(state: ProducerStateManager) -> None:
     """PS-9: after the expiration any sequence is accepted again."""
     state.append(PID, 0, 0, 0, timestamp_ms=1000)
     state.expire(1000 + 86_400_000 - 1, 86_400_000)
@@ -125,14 +125,14 @@ def test_expired_producer_is_fresh(state):
     assert state.append(PID, 0, 42, 1)[0] == 0
 
 
-def test_open_transaction_does_not_expire(state):
+def test_open_transaction_does_not_expire(state: ProducerStateManager) -> None:
     """A producer with an open transaction stays, however old."""
     state.append(PID, 0, 0, 0, transactional=True)
     state.expire(10**15, 1)
     assert len(state) == 1
 
 
-def test_snapshot_of_an_open_transaction(state, tmp_path):
+def test_snapshot_of_an_open_transaction(state: ProducerStateManager, tmp_path: Path) -> None:
     """PS-10: only the last batch, and the open transaction, survive a reload."""
     state.append(PID, 0, 0, 0, transactional=True)
     state.append(PID, 0, 1, 1, transactional=True)
@@ -147,7 +147,7 @@ def test_snapshot_of_an_open_transaction(state, tmp_path):
     assert reloaded.append(PID, 0, 2, 2, transactional=True)[0] == 0
 
 
-def test_five_batches_are_remembered(state):
+def test_five_batches_are_remembered(state: ProducerStateManager) -> None:
     """A repeat of one of the last five returns the original offset and time; the sixth is out of order."""
     for i in range(6):
         assert state.append(PID, 0, 2 * i, 10 * i, record_count=2, timestamp_ms=i)[0] == 0
@@ -158,7 +158,7 @@ def test_five_batches_are_remembered(state):
     assert state.append(PID, 0, 9, 999, record_count=3)[0] == OUT_OF_ORDER  # an overlap
 
 
-def test_a_new_epoch_starts_at_zero(state):
+def test_a_new_epoch_starts_at_zero(state: ProducerStateManager) -> None:
     """A newer epoch begins with sequence 0 and forgets the batches; the older one is then refused."""
     state.append(PID, 0, 5, 0)
     assert state.append(PID, 1, 6, 1)[0] == OUT_OF_ORDER
@@ -167,13 +167,13 @@ def test_a_new_epoch_starts_at_zero(state):
     assert state.append(PID, 0, 5, 2)[0] == BAD_EPOCH
 
 
-def test_old_epoch_is_judged_before_the_sequence(state):
+def test_old_epoch_is_judged_before_the_sequence(state: ProducerStateManager) -> None:
     """A batch of an old epoch with a wrong sequence is 47, not 45."""
     state.append(PID, 4, 0, 0)
     assert state.append(PID, 3, 77, 1)[0] == BAD_EPOCH
 
 
-def test_refusal_changes_nothing(state):
+def test_refusal_changes_nothing(state: ProducerStateManager) -> None:
     """A refused batch leaves the state as it was."""
     state.append(PID, 1, 0, 0, timestamp_ms=5)
     before = state.describe()
@@ -183,7 +183,7 @@ def test_refusal_changes_nothing(state):
     assert state.describe() == before
 
 
-def test_markers_keep_or_clear_the_batches(state):
+def test_markers_keep_or_clear_the_batches(state: ProducerStateManager) -> None:
     """A marker of the same epoch keeps the sequence going; one of a newer epoch starts it at 0."""
     state.append(PID, 0, 0, 0, transactional=True)
     state.end_transaction(PID, 0, 1, commit=True)
@@ -194,7 +194,7 @@ def test_markers_keep_or_clear_the_batches(state):
     assert state.append(PID, 1, 0, 4)[0] == 0
 
 
-def test_truncate_forgets_what_was_cut(state):
+def test_truncate_forgets_what_was_cut(state: ProducerStateManager) -> None:
     """Batches and transactions at or after the cut are deleted; a marker that was cut opens its transaction again."""
     state.append(1, 0, 0, 0, transactional=True)
     state.append(2, 0, 0, 1)
@@ -215,7 +215,7 @@ def frame(body: bytes, version: int = 1) -> bytes:
     return struct.pack(">hI", version, crc32c(body)) + body
 
 
-def test_snapshot_bytes_are_kafkas(state, tmp_path):
+def test_snapshot_bytes_are_kafkas(state: ProducerStateManager, tmp_path: Path) -> None:
     """A snapshot is version, checksum, count and 46 bytes per producer, in Kafka's order of fields."""
     path = tmp_path / "51.snapshot"
     state.end_transaction(PID, 3, 5, commit=True, coordinator_epoch=2)
@@ -240,7 +240,7 @@ def test_snapshot_bytes_are_kafkas(state, tmp_path):
     ],
     ids=["empty", "short", "long", "version", "count", "negative count", "negative id", "negative delta"],
 )
-def test_corrupt_snapshot_is_refused(state, tmp_path, damaged):
+def test_corrupt_snapshot_is_refused(state: ProducerStateManager, tmp_path: Path, damaged: bytes) -> None:
     """A damaged snapshot is reported with its name and leaves the state as it was."""
     path = tmp_path / "1.snapshot"
     path.write_bytes(damaged)
@@ -250,7 +250,7 @@ def test_corrupt_snapshot_is_refused(state, tmp_path, damaged):
     assert len(state) == 1
 
 
-def test_every_flipped_bit_is_seen(state, tmp_path):
+def test_every_flipped_bit_is_seen(state: ProducerStateManager, tmp_path: Path) -> None:
     """No single flipped bit of a snapshot goes unnoticed."""
     path, good = tmp_path / "1.snapshot", frame(SNAPSHOT)
     for bit in range(len(good) * 8):
@@ -261,7 +261,7 @@ def test_every_flipped_bit_is_seen(state, tmp_path):
             state.load_snapshot(path)
 
 
-def test_load_leaves_expired_producers_out(state, tmp_path):
+def test_load_leaves_expired_producers_out(state: ProducerStateManager, tmp_path: Path) -> None:
     """A producer that expired while the broker was down is not loaded."""
     path = tmp_path / "1.snapshot"
     path.write_bytes(frame(SNAPSHOT))
@@ -271,7 +271,7 @@ def test_load_leaves_expired_producers_out(state, tmp_path):
     assert len(state) == 1
 
 
-def test_missing_folder_and_file_raise_oserror(state, tmp_path):
+def test_missing_folder_and_file_raise_oserror(state: ProducerStateManager, tmp_path: Path) -> None:
     """A file error names its cause and its path."""
     with pytest.raises(FileNotFoundError, match="absent"):
         state.write_snapshot(tmp_path / "absent" / "1.snapshot")
@@ -282,7 +282,7 @@ def test_missing_folder_and_file_raise_oserror(state, tmp_path):
 @pytest.mark.parametrize(
     "args", [(-1, 0, 0, 0), (1, -1, 0, 0), (1, 40000, 0, 0), (1, 0, -1, 0), (1, 0, 0, -1), (2**63, 0, 0, 0)]
 )
-def test_wrong_numbers_are_refused(state, args):
+def test_wrong_numbers_are_refused(state: ProducerStateManager, args: tuple[int, int, int, int]) -> None:
     """A number out of range is a ValueError, not a wrong entry."""
     with pytest.raises(ValueError, match="must be in"):
         state.append(*args)
@@ -291,7 +291,7 @@ def test_wrong_numbers_are_refused(state, args):
     assert len(state) == 0
 
 
-def test_many_producers_grow_and_shrink(state, tmp_path: Path):
+def test_many_producers_grow_and_shrink(state: ProducerStateManager, tmp_path: Path) -> None:
     """Ten thousand producers are all found, expired in part, and all written and read again."""
     for i in range(10_000):
         assert state.append(i * 1000, 0, i, i, timestamp_ms=i)[0] == 0

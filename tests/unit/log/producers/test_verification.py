@@ -19,7 +19,7 @@ def begin(state: ProducerStateManager, epoch: int = 0, sequence: int = 0, offset
     assert state.append(PID, epoch, sequence, offset, transactional=True, guard=guard)[0] == 0
 
 
-def test_batch_of_no_open_transaction_needs_a_guard(state):
+def test_batch_of_no_open_transaction_needs_a_guard(state: ProducerStateManager) -> None:
     """Without one, or with a stranger's, a transactional batch is refused; with its own it opens the
     transaction, and what follows needs none."""
     assert state.append(PID, 0, 0, 0, transactional=True, guard=0)[0] == BAD_TXN_STATE
@@ -33,19 +33,19 @@ def test_batch_of_no_open_transaction_needs_a_guard(state):
     assert state.append(PID, 0, 1, 1, transactional=True, guard=0) == (0, 1, 0)
 
 
-def test_verification_off(state):
+def test_verification_off(state: ProducerStateManager) -> None:
     """A guard of -1 is that of a broker that does not verify."""
     assert state.append(PID, 0, 0, 0, transactional=True, guard=-1) == (0, 0, 0)
 
 
-def test_guard_is_kept_while_it_is_verified(state):
+def test_guard_is_kept_while_it_is_verified(state: ProducerStateManager) -> None:
     """Questions about the same producer share one guard; producers have different ones."""
     assert state.verify(PID, 0, 3) == state.verify(PID, 0, 4)
     assert state.verify(PID, 0, 3)[1] != state.verify(PID + 1, 0, 3)[1]
     assert state.verifications == 2
 
 
-def test_marker_forgets_the_guard(state):
+def test_marker_forgets_the_guard(state: ProducerStateManager) -> None:
     """A transaction that was ended while a batch of it was verified takes the batch no more."""
     guard = state.verify(PID, 0, 0)[1]
     assert state.end_transaction(PID, 0, 5, commit=False) == (0, None)
@@ -53,32 +53,32 @@ def test_marker_forgets_the_guard(state):
     assert state.append(PID, 0, 0, 6, transactional=True, guard=guard)[0] == BAD_TXN_STATE
 
 
-def test_repeat_is_known_before_its_transaction_is_asked_for(state):
+def test_repeat_is_known_before_its_transaction_is_asked_for(state: ProducerStateManager) -> None:
     """The repeat of a remembered batch is recognised as such, also after the transaction's end."""
     begin(state)
     state.end_transaction(PID, 0, 1, commit=True)
     assert state.append(PID, 0, 0, 2, transactional=True, guard=0) == (0, 0, 0)
 
 
-def test_plain_batches_need_no_guard(state):
+def test_plain_batches_need_no_guard(state: ProducerStateManager) -> None:
     assert state.append(PID, 0, 0, 0, guard=0) == (0, 0, 0)
 
 
-def test_older_epoch_is_refused_before_verification(state):
+def test_older_epoch_is_refused_before_verification(state: ProducerStateManager) -> None:
     begin(state, epoch=3)
     assert state.verify(PID, 2, 0) == (BAD_EPOCH, 0)
     assert state.append(PID, 2, 0, 1, transactional=True, guard=0)[0] == BAD_EPOCH
     assert state.verifications == 0
 
 
-def test_newer_epoch_is_verified_though_the_old_transaction_is_open(state):
+def test_newer_epoch_is_verified_though_the_old_transaction_is_open(state: ProducerStateManager) -> None:
     begin(state, epoch=3)
     error, guard = state.verify(PID, 4, 0)
     assert error == 0
     assert guard > 0
 
 
-def test_coordinators_append_is_judged_by_epoch_and_guard(state):
+def test_coordinators_append_is_judged_by_epoch_and_guard(state: ProducerStateManager) -> None:
     """Offsets of a transaction have no sequence; an older epoch and a missing guard are refused all the same."""
     guard = state.verify(PID, 4, 0)[1]
     assert state.append(PID, 4, 9, 0, transactional=True, from_client=False, guard=0)[0] == BAD_TXN_STATE
@@ -86,7 +86,7 @@ def test_coordinators_append_is_judged_by_epoch_and_guard(state):
     assert state.append(PID, 3, 9, 1, transactional=True, from_client=False)[0] == BAD_EPOCH
 
 
-def test_higher_sequence_does_not_overtake(state):
+def test_higher_sequence_does_not_overtake(state: ProducerStateManager) -> None:
     """While the lowest sequence seen is not written, a higher one is out of order; the lowest goes through."""
     state.verify(PID, 0, 5)
     guard = state.verify(PID, 0, 3)[1]
@@ -95,13 +95,13 @@ def test_higher_sequence_does_not_overtake(state):
     assert state.verifications == 0
 
 
-def test_newer_epoch_begins_with_its_own_lowest_sequence(state):
+def test_newer_epoch_begins_with_its_own_lowest_sequence(state: ProducerStateManager) -> None:
     state.verify(PID, 0, 2)
     guard = state.verify(PID, 1, 4)[1]
     assert state.append(PID, 1, 4, 0, transactional=True, guard=guard) == (0, 0, 0)
 
 
-def test_first_sequence_of_transaction_version_2(state):
+def test_first_sequence_of_transaction_version_2(state: ProducerStateManager) -> None:
     """Where nothing is known of a producer of version 2 its first sequence is 0; of an older one any is taken."""
     guard = state.verify(PID, 0, 5, bumps_epochs=True)[1]
     assert state.append(PID, 0, 5, 0, transactional=True, guard=guard)[0] == OUT_OF_ORDER
@@ -109,7 +109,7 @@ def test_first_sequence_of_transaction_version_2(state):
     assert state.append(PID + 1, 0, 5, 0, transactional=True, guard=guard) == (0, 0, 0)
 
 
-def test_verifications_expire(state):
+def test_verifications_expire(state: ProducerStateManager) -> None:
     """One that was never followed by a batch is forgotten with producer.id.expiration.ms."""
     guard = state.verify(PID, 0, 0, now_ms=1000)[1]
     state.expire(1999, 1000)
@@ -119,7 +119,7 @@ def test_verifications_expire(state):
     assert state.verify(PID, 0, 0, now_ms=2000)[1] != guard
 
 
-def test_many_verifications(state):
+def test_many_verifications(state: ProducerStateManager) -> None:
     guards = {pid: state.verify(pid, 0, 0)[1] for pid in range(1000)}
     assert len(set(guards.values())) == 1000
     for pid in range(1000):
@@ -130,20 +130,20 @@ def test_many_verifications(state):
 # ---- end markers by transaction version
 
 
-def test_marker_of_version_1_has_the_epoch_of_its_records(state):
+def test_marker_of_version_1_has_the_epoch_of_its_records(state: ProducerStateManager) -> None:
     begin(state, epoch=3)
     assert state.end_transaction(PID, 2, 1, commit=True, transaction_version=1)[0] == BAD_EPOCH
     assert state.end_transaction(PID, 3, 1, commit=True, transaction_version=1)[0] == 0
 
 
-def test_marker_of_version_2_has_a_newer_epoch(state):
+def test_marker_of_version_2_has_a_newer_epoch(state: ProducerStateManager) -> None:
     """One with the epoch of the open transaction is late: it belongs to the transaction before."""
     begin(state, epoch=3)
     assert state.end_transaction(PID, 3, 1, commit=True, transaction_version=2)[0] == BAD_EPOCH
     assert state.end_transaction(PID, 4, 1, commit=False, transaction_version=2) == (0, (PID, 0, 1, 2))
 
 
-def test_repeated_marker_of_version_2(state):
+def test_repeated_marker_of_version_2(state: ProducerStateManager) -> None:
     """The coordinator writes it again when it does not know whether it is written: nothing is open, it is accepted."""
     begin(state, epoch=3)
     assert state.end_transaction(PID, 4, 1, commit=True, transaction_version=2)[0] == 0
@@ -151,7 +151,7 @@ def test_repeated_marker_of_version_2(state):
     assert state.end_transaction(PID, 3, 3, commit=True, transaction_version=2)[0] == BAD_EPOCH
 
 
-def test_marker_of_an_older_coordinator(state):
+def test_marker_of_an_older_coordinator(state: ProducerStateManager) -> None:
     begin(state)
     assert state.end_transaction(PID, 0, 1, commit=True, coordinator_epoch=5)[0] == 0
     assert state.end_transaction(PID, 0, 2, commit=True, coordinator_epoch=4)[0] == COORDINATOR_FENCED
@@ -160,7 +160,7 @@ def test_marker_of_an_older_coordinator(state):
 # ---- late transactions
 
 
-def test_late_transaction(state):
+def test_late_transaction(state: ProducerStateManager) -> None:
     """Late: open for more than the longest time-out and five minutes since the producer's last write."""
     assert not state.has_late_transaction(10**9, 900_000)
     state.append(PID, 0, 0, 0, transactional=True, timestamp_ms=1000)

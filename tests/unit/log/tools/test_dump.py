@@ -16,12 +16,23 @@ from kbroker.log.tools.verify import verify
 from kbroker.protocol.records import RecordBatchBuilder
 
 
-def batch(base, count=1, *, payload=b"records", attributes=0, pid=-1, epoch=-1, seq=-1, time=1000, leader_epoch=0):
+def batch(
+    base: int,
+    count: int = 1,
+    *,
+    payload: bytes = b"records",
+    attributes: int = 0,
+    pid: int = -1,
+    epoch: int = -1,
+    seq: int = -1,
+    time: int = 1000,
+    leader_epoch: int = 0,
+) -> bytes:
     body = struct.pack(">hiqqqhii", attributes, count - 1, time, time + count - 1, pid, epoch, seq, count) + payload
     return struct.pack(">qiibI", base, len(body) + 9, leader_epoch, 2, crc32c(body)) + body
 
 
-def marker(base, pid, epoch, control_type, coordinator_epoch=5):
+def marker(base: int, pid: int, epoch: int, control_type: int, coordinator_epoch: int = 5) -> bytes:
     key, value = struct.pack(">hh", 0, control_type), struct.pack(">hi", 0, coordinator_epoch)
     record = b"\0\0\0" + b"\x08" + key + b"\x0c" + value + b"\0"
     return batch(base, payload=bytes([len(record) * 2]) + record, attributes=0x30, pid=pid, epoch=epoch)
@@ -34,7 +45,7 @@ def segment(folder: Path, base: int, *batches: bytes) -> Path:
     return path
 
 
-def test_log_rows_have_kafkas_names(tmp_path):
+def test_log_rows_have_kafkas_names(tmp_path: Path) -> None:
     """Each batch is a row with the names and values of Kafka's tool."""
     path = segment(tmp_path, 7, batch(7, 3, pid=9, epoch=1, seq=2**31 - 2, attributes=0x12, leader_epoch=4), batch(10))
     first, second = dump_file(path)
@@ -46,7 +57,7 @@ def test_log_rows_have_kafkas_names(tmp_path):
     assert (second["baseOffset"], second["position"], second["lastSequence"]) == (10, 68, -1)
 
 
-def test_marker_is_shown(tmp_path):
+def test_marker_is_shown(tmp_path: Path) -> None:
     """A control batch shows commit or abort and the coordinator's epoch; nonsense in it is shown, not raised."""
     path = segment(tmp_path, 0, marker(0, 9, 1, 0), marker(1, 9, 1, 1), batch(2, attributes=0x30), batch(3))
     rows = list(dump_file(path))
@@ -58,7 +69,7 @@ def test_marker_is_shown(tmp_path):
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_records_are_shown_on_request(tmp_path, codec):
+def test_records_are_shown_on_request(tmp_path: Path, codec: int) -> None:
     """Records come with offset, time, sequence, header names and text, whatever the codec."""
     builder = RecordBatchBuilder(codec, base_offset=5, producer_id=3, producer_epoch=0, base_sequence=2**31 - 1)
     builder.append(b"k", b"v\xff", 1000, [("h", b"x")])
@@ -83,7 +94,7 @@ def test_records_are_shown_on_request(tmp_path, codec):
         (batch(-3), "impossible offsets"),
     ],
 )
-def test_dump_ends_at_damage(tmp_path, tail, message):
+def test_dump_ends_at_damage(tmp_path: Path, tail: bytes, message: str) -> None:
     """What is no batch is reported with its position, after all that is before it."""
     path = segment(tmp_path, 0, batch(0), tail)
     rows = list(dump_file(path))
@@ -92,7 +103,7 @@ def test_dump_ends_at_damage(tmp_path, tail, message):
     assert message in rows[1]["message"]
 
 
-def test_wrong_checksum_is_shown_and_passed(tmp_path):
+def test_wrong_checksum_is_shown_and_passed(tmp_path: Path) -> None:
     """A batch with a wrong checksum is marked, and the next one still read."""
     damaged = bytearray(batch(0))
     damaged[-1] ^= 1
@@ -100,7 +111,7 @@ def test_wrong_checksum_is_shown_and_passed(tmp_path):
     assert [r["isvalid"] for r in rows] == [False, True]
 
 
-def test_indexes(tmp_path):
+def test_indexes(tmp_path: Path) -> None:
     """Entries come with whole offsets, and the zeros of a preallocated index are left out."""
     (tmp_path / f"{100:020}.index").write_bytes(struct.pack(">iiii", 5, 700, 9, 1500) + bytes(80))
     (tmp_path / f"{100:020}.timeindex").write_bytes(struct.pack(">qi", 5000, 3) + bytes(120))
@@ -113,7 +124,7 @@ def test_indexes(tmp_path):
     assert [r["kind"] for r in dump_file(tmp_path / f"{100:020}.txnindex")] == ["txn_index", "damage"]
 
 
-def test_snapshot(tmp_path):
+def test_snapshot(tmp_path: Path) -> None:
     """A snapshot written by the broker is shown; a damaged one is one row of damage."""
     state, path = ProducerStateManager(), tmp_path / f"{5:020}.snapshot"
     state.append(9, 2, 0, 3, record_count=2, timestamp_ms=77, transactional=True)
@@ -127,7 +138,7 @@ def test_snapshot(tmp_path):
     assert [r["kind"] for r in dump_file(path)] == ["damage"]
 
 
-def test_state_files_and_unknown_names(tmp_path):
+def test_state_files_and_unknown_names(tmp_path: Path) -> None:
     """Checkpoints are read too; a file of another kind is refused by name."""
     checkpoints.offset_checkpoint(tmp_path / "recovery-point-offset-checkpoint").write({("t", 0): 5})
     assert [describe(r) for r in dump_file(tmp_path / "recovery-point-offset-checkpoint")] == [
@@ -139,7 +150,7 @@ def test_state_files_and_unknown_names(tmp_path):
         list(dump_file(tmp_path / "x.log"))
 
 
-def test_whole_folder_has_no_findings(tmp_path):
+def test_whole_folder_has_no_findings(tmp_path: Path) -> None:
     """A folder without damage gives an empty list; a partition that was compacted may have gaps."""
     partition = tmp_path / "t-0"
     segment(partition, 0, batch(0, 3), batch(5))
@@ -151,7 +162,7 @@ def test_whole_folder_has_no_findings(tmp_path):
     assert verify(tmp_path) == verify(partition) == []
 
 
-def test_torn_tail_is_distinguished_from_damage(tmp_path):
+def test_torn_tail_is_distinguished_from_damage(tmp_path: Path) -> None:
     """An unfinished batch at the very end is a torn tail; the same in a sealed segment is not."""
     segment(tmp_path / "t-0", 0, batch(0), batch(1)[:50])
     segment(tmp_path / "t-1", 0, batch(0), batch(1)[:50])
@@ -161,7 +172,7 @@ def test_torn_tail_is_distinguished_from_damage(tmp_path):
     assert (sealed.path.parent.name, sealed.position, sealed.offset, sealed.is_torn_tail) == ("t-1", 68, 1, False)
 
 
-def describe_offsets(log):
+def describe_offsets(log: Path) -> list[tuple[int, int, int]]:
     """First offset, last offset and number of records of each batch."""
     with closing(BatchFile(log)) as file:
         at, found = 0, []
@@ -173,7 +184,7 @@ def describe_offsets(log):
         return found
 
 
-def test_repair_cuts_the_place_and_keeps_the_rest(tmp_path):
+def test_repair_cuts_the_place_and_keeps_the_rest(tmp_path: Path) -> None:
     """Repair removes the damaged batch only, keeps it aside, and has the next start rebuild what is derived."""
     partition = tmp_path / "t-0"
     damaged = bytearray(batch(1, 2))
@@ -212,7 +223,7 @@ def test_repair_cuts_the_place_and_keeps_the_rest(tmp_path):
     ],
     ids=["twice", "backwards", "zeroed page", "garbage before"],
 )
-def test_order_and_garbage_are_found_and_cut(tmp_path, batches, position):
+def test_order_and_garbage_are_found_and_cut(tmp_path: Path, batches: list[bytes], position: int) -> None:
     """A batch written twice, one of a lower offset, and foreign bytes are one place each; the rest stays."""
     checkpoints.offset_checkpoint(tmp_path / "cleaner-offset-checkpoint").write({("t", 0): 0})  # gaps are not filled
     log = segment(tmp_path / "t-0", 0, *batches)
@@ -234,7 +245,7 @@ def test_order_and_garbage_are_found_and_cut(tmp_path, batches, position):
         (".txnindex", struct.pack(">hqqqq", 3, 0, 0, 0, 0), "version 3"),
     ],
 )
-def test_damaged_index_is_removed_by_repair(tmp_path, suffix, content, problem):
+def test_damaged_index_is_removed_by_repair(tmp_path: Path, suffix: str, content: bytes, problem: str) -> None:
     """An index that cannot be right is found, and removed on command: the next start rebuilds it."""
     log = segment(tmp_path / "t-0", 0, batch(0), batch(1))
     log.with_suffix(suffix).write_bytes(content)
@@ -245,7 +256,7 @@ def test_damaged_index_is_removed_by_repair(tmp_path, suffix, content, problem):
     assert verify(tmp_path) == []
 
 
-def test_every_flipped_bit_is_found(tmp_path):
+def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
     """No single flipped bit passes, but in the leader epoch, which no checksum covers."""
     batches = [batch(0, 2), batch(2), batch(3, payload=b"last")]
     good = b"".join(batches)
@@ -262,7 +273,7 @@ def test_every_flipped_bit_is_found(tmp_path):
         assert found or offset_raised, f"bit {bit % 8} of byte {bit // 8}"  # a higher offset looks like a gap
 
 
-def test_repair_is_refused_while_a_broker_runs(tmp_path):
+def test_repair_is_refused_while_a_broker_runs(tmp_path: Path) -> None:
     """Repair needs the folder to itself; looking does not."""
     segment(tmp_path / "t-0", 0, batch(0)[:-1])
     lock = FolderLock(tmp_path)
@@ -275,7 +286,7 @@ def test_repair_is_refused_while_a_broker_runs(tmp_path):
     assert verify(tmp_path, repair=True)[0].repair == "cut 67 bytes"
 
 
-def test_damaged_checkpoints_are_found(tmp_path):
+def test_damaged_checkpoints_are_found(tmp_path: Path) -> None:
     """Damaged checkpoints are removed on command, the owner's file never."""
     (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n9\n")
     (tmp_path / "meta.properties").write_text("version=9\n")

@@ -16,7 +16,14 @@ TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
-def step(bench: Bench, kind: int, name: str, *changes, validate=False, version=1) -> tuple[int, str] | tuple[int, None]:
+def step(
+    bench: Bench,
+    kind: int,
+    name: str,
+    *changes: tuple[str, int, str | None] | tuple[str, str | None],
+    validate: bool = False,
+    version: int = 1,
+) -> tuple[int, str | None]:
     """(code, message) of one resource of IncrementalAlterConfigs."""
     rows = [{"Name": key, "ConfigOperation": operation, "Value": value} for key, operation, value in changes]
     body = {"Resources": [{"ResourceType": kind, "ResourceName": name, "Configs": rows}], "ValidateOnly": validate}
@@ -27,7 +34,7 @@ def step(bench: Bench, kind: int, name: str, *changes, validate=False, version=1
 
 def alter(
     bench: Bench, kind: int, name: str, configs: list[Any | tuple[str, str]], validate: bool = False, version: int = 2
-) -> tuple[int, str] | tuple[int, None]:
+) -> tuple[int, str | None]:
     """(code, message) of one resource of AlterConfigs."""
     rows = [{"Name": key, "Value": value} for key, value in configs]
     body = {"Resources": [{"ResourceType": kind, "ResourceName": name, "Configs": rows}], "ValidateOnly": validate}
@@ -159,7 +166,7 @@ def test_broker_configs_win_in_order_and_reach_the_topics() -> None:
     bench.create("t")
     bench.create("own", max_message_bytes="5")
 
-    def in_force():
+    def in_force() -> tuple[int, int]:
         return tuple(bench.logs.partition(name, 0).configs["max.message.bytes"] for name in ("t", "own"))
 
     assert in_force() == (900, 5)
@@ -286,7 +293,7 @@ def test_list_config_resources() -> None:
     step(bench, GROUP, "g", ("share.isolation.level", SET, "read_committed"))
     step(bench, CLIENT_METRICS, "m", ("metrics", SET, "a"))
 
-    def listed(version, *kinds):
+    def listed(version: int, *kinds: int) -> tuple[int, list[tuple[int, str]]]:
         response = bench.ask("ListConfigResources", version, {"ResourceTypes": list(kinds)} if version else {})
         found = sorted((row.get("ResourceType", 16), row["ResourceName"]) for row in response["ConfigResources"])
         return response["ErrorCode"], found

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.server.apis import api48_describe_client_quotas, api49_alter_client_quotas
-from kbroker.server.context import RequestContext
+from kbroker.server.context import Body, RequestContext
 from kbroker.server.quota.entity_store import QuotaEntityStore
 from kbroker.server.quota.service import QuotaService
 from tests.support.server import Bench, make_bench
@@ -19,37 +19,30 @@ EXACT, DEFAULT, ANY = 0, 1, 2
 versions = pytest.mark.parametrize("version", [0, 1])
 
 
-def entity(**names) -> list[dict[str, str | None]]:
+def entity(**names: str | None) -> list[dict[str, str | None]]:
     return [{"EntityType": kind.replace("_", "-"), "EntityName": name} for kind, name in names.items()]
 
 
-def entry(
-    parts: list[dict[str, str] | dict[str, str | None] | Any], *ops
-) -> dict[
-    str,
-    list[dict[str, str | None] | dict[str, str | float | bool]]
-    | list[dict[str, str] | dict[str, str | None] | dict[str, str | float | bool]]
-    | list[Any | dict[str, str | float | bool]]
-    | list[dict[str, str] | dict[str, str | float | bool]]
-    | list[dict[str, str] | Any],
-]:
+def entry(parts: Sequence[Mapping[str, str | None]], *ops: tuple[str, float | None]) -> Body:
     """An op's value None removes the key."""
     rows = [{"Key": key, "Value": value or 0.0, "Remove": value is None} for key, value in ops]
     return {"Entity": parts, "Ops": rows}
 
 
-def alter(bench: Bench, version: int, *entries, validate=False) -> list[Any]:
+def alter(
+    bench: Bench, version: int, *entries: Body, validate: bool = False
+) -> list[tuple[int, str | None, list[Body]]]:
     response = bench.ask("AlterClientQuotas", version, {"Entries": list(entries), "ValidateOnly": validate})
     assert response["ThrottleTimeMs"] == 0
     return [(row["ErrorCode"], row["ErrorMessage"], row["Entity"]) for row in response["Entries"]]
 
 
-def describe(bench: Bench, version: int, *components, strict=False) -> dict[str, Any]:
+def describe(bench: Bench, version: int, *components: tuple[str, int, str | None], strict: bool = False) -> Body:
     rows = [{"EntityType": kind, "MatchType": how, "Match": name} for kind, how, name in components]
     return bench.ask("DescribeClientQuotas", version, {"Components": rows, "Strict": strict})
 
 
-def found(bench: Bench, version: int, *components, strict=False) -> list[Any | int]:
+def found(bench: Bench, version: int, *components: tuple[str, int, str | None], strict: bool = False) -> list[int]:
     """The first value of each entity that matches: the row of EIGHT it came from."""
     response = describe(bench, version, *components, strict=strict)
     assert (response["ErrorCode"], response["ErrorMessage"]) == (0, "")

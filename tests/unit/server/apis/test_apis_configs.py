@@ -6,12 +6,21 @@ import pytest
 
 from kbroker.common.configs.config import BROKER_TABLE, TOPIC_TABLE
 from kbroker.server.apis import api32_describe_configs
-from tests.support.server import make_bench
+from kbroker.server.context import Body
+from tests.support.server import Bench, make_bench
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS = 2, 4, 8, 16
 
 
-def describe(bench, kind, name, keys=None, version=4, synonyms=False, documentation=False):
+def describe(
+    bench: Bench,
+    kind: int,
+    name: str,
+    keys: list[str] | None = None,
+    version: int = 4,
+    synonyms: bool = False,
+    documentation: bool = False,
+) -> tuple[int, str, dict[str, Body]]:
     """(code, message, rows by name) of one resource."""
     body = {
         "Resources": [{"ResourceType": kind, "ResourceName": name, "ConfigurationKeys": keys}],
@@ -24,7 +33,7 @@ def describe(bench, kind, name, keys=None, version=4, synonyms=False, documentat
     return result["ErrorCode"], result["ErrorMessage"], {row["Name"]: row for row in result["Configs"]}
 
 
-def test_one_unknown_type_refuses_them_all():
+def test_one_unknown_type_refuses_them_all() -> None:
     """Kafka cannot read such a request: every resource gets the same error, and no configs."""
     bench = make_bench()
     bench.create("t")
@@ -37,12 +46,12 @@ def test_one_unknown_type_refuses_them_all():
     assert {one["ErrorMessage"] for one in results} == {api32_describe_configs.MALFORMED}
 
 
-def chain(row):
+def chain(row: Body) -> list[tuple[str, str | None, int]]:
     return [(one["Name"], one["Value"], one["Source"]) for one in row["Synonyms"]]
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-def test_all_configs_of_a_topic(version):
+def test_all_configs_of_a_topic(version: int) -> None:
     """The full set with sources; types from v3; synonyms and texts only when asked for (quirk 17)."""
     bench = make_bench()
     bench.create("t", retention_ms="86400000")
@@ -56,7 +65,7 @@ def test_all_configs_of_a_topic(version):
     )
 
 
-def test_synonyms_of_a_topic():
+def test_synonyms_of_a_topic() -> None:
     """The topic's own value first, then the broker's; what Kafka drops, we drop."""
     bench = make_bench(message_max_bytes=99, log_retention_hours=1)
     bench.create("t", retention_ms="5", max_message_bytes="7")
@@ -72,7 +81,7 @@ def test_synonyms_of_a_topic():
     assert chain(rows["remote.storage.enable"]) == []
 
 
-def test_a_topic_follows_the_brokers_coarser_unit():
+def test_a_topic_follows_the_brokers_coarser_unit() -> None:
     """Hours count although no synonym shows them."""
     bench = make_bench(log_retention_hours=1)
     bench.create("t")
@@ -88,14 +97,14 @@ def test_a_topic_follows_the_brokers_coarser_unit():
         ([], set(TOPIC_TABLE)),
     ],
 )
-def test_keys(keys, names):
+def test_keys(keys: list[str], names: set[str]) -> None:
     """Those asked for, none invented; an empty list is all (quirk 17)."""
     bench = make_bench()
     bench.create("t")
     assert set(describe(bench, TOPIC, "t", keys)[2]) == names
 
 
-def test_documentation_when_asked_for():
+def test_documentation_when_asked_for() -> None:
     """Every key of the table has a text, from v3."""
     bench = make_bench()
     bench.create("t")
@@ -103,7 +112,7 @@ def test_documentation_when_asked_for():
     assert all(row["Documentation"] for row in describe(bench, BROKER, "1", documentation=True)[2].values())
 
 
-def test_broker():
+def test_broker() -> None:
     """All keys; static ones read-only, dynamic ones not; a value from the command line has source 4."""
     bench = make_bench(num_partitions=3)
     _, _, rows = describe(bench, BROKER, "1", synonyms=True)
@@ -120,7 +129,7 @@ def test_broker():
     assert chain(rows["log.retention.hours"]) == [("log.retention.hours", "168", 5)]
 
 
-def test_default_broker():
+def test_default_broker() -> None:
     """Only what is set for all brokers."""
     _, _, rows = describe(make_bench(), BROKER, "", synonyms=True)
     assert {name: (row["Value"], row["ConfigSource"]) for name, row in rows.items()} == {
@@ -141,26 +150,26 @@ def test_default_broker():
         (CLIENT_METRICS, "", 42, "Client metrics subscription name must not be empty"),
     ],
 )
-def test_errors(kind, name, code, message):
+def test_errors(kind: int, name: str, code: int, message: str) -> None:
     """Code and text of Kafka 4.3.1."""
     assert describe(make_bench(), kind, name) == (code, message, {})
 
 
 @pytest.mark.parametrize("kind", [0, 1, 3, 64, -1])
-def test_unknown_types(kind):
+def test_unknown_types(kind: int) -> None:
     """42, and other resources of the request are unharmed."""
     code, message, rows = describe(make_bench(), kind, "x")
     assert (code, message[:16], rows) == (42, "This most likely", {})
 
 
-def test_loggers_and_client_metrics():
+def test_loggers_and_client_metrics() -> None:
     """Loggers of this broker; the defaults for any subscription."""
     assert describe(make_bench(), LOGGER, "1")[2]["root"]["ConfigSource"] == 6
     rows = describe(make_bench(), CLIENT_METRICS, "any")[2]
     assert {name: row["Value"] for name, row in rows.items()} == {"interval.ms": "300000", "match": "", "metrics": ""}
 
 
-def test_no_resources_and_one_twice():
+def test_no_resources_and_one_twice() -> None:
     """Nothing, and the same twice: each row has its response."""
     bench = make_bench()
     bench.create("t")
@@ -173,11 +182,11 @@ def test_no_resources_and_one_twice():
     assert [[row["Name"] for row in result["Configs"]] for result in results] == [["retention.ms"], ["segment.ms"]]
 
 
-def mention(kind, names, keys=None):
+def mention(kind: int, names: list[str], keys: list[str] | None = None) -> Body:
     return {"Resources": [{"ResourceType": kind, "ResourceName": name, "ConfigurationKeys": keys} for name in names]}
 
 
-def test_one_resource_named_often(monkeypatch):
+def test_one_resource_named_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each mention is in the response, as in Kafka's, but looked up once; a name cannot ask for megabytes."""
     bench = make_bench()
     bench.create("t")
@@ -193,7 +202,7 @@ def test_one_resource_named_often(monkeypatch):
     assert (refused["ErrorCode"], refused["Configs"], refused["ResourceName"]) == (42, [], "t")
 
 
-def test_repeated_mentions_ask_for_keys_of_their_own():
+def test_repeated_mentions_ask_for_keys_of_their_own() -> None:
     """One resource twice with other keys: each response has its own."""
     bench = make_bench()
     bench.create("t")
@@ -203,7 +212,7 @@ def test_repeated_mentions_ask_for_keys_of_their_own():
     assert [[row["Name"] for row in one["Configs"]] for one in results] == [["retention.ms"], ["segment.ms"]]
 
 
-def test_groups_that_exist_by_being_named():
+def test_groups_that_exist_by_being_named() -> None:
     """Every group has configs, whether it exists or not: a request gets only so many rows of them."""
     bench = make_bench()
     results = bench.ask("DescribeConfigs", 4, mention(32, [f"g{i}" for i in range(10_000)]))["Results"]
@@ -212,7 +221,7 @@ def test_groups_that_exist_by_being_named():
     assert results[-1]["ErrorCode"] == 42
 
 
-def test_distinct_topics_are_all_described():
+def test_distinct_topics_are_all_described() -> None:
     """Topics that exist are described however many there are."""
     bench = make_bench()
     names = [f"t{i}" for i in range(400)]
@@ -221,7 +230,7 @@ def test_distinct_topics_are_all_described():
     assert [len(one["Configs"]) for one in results] == [len(TOPIC_TABLE)] * 400
 
 
-def test_no_static_secret_is_shown():
+def test_no_static_secret_is_shown() -> None:
     """Of listeners, of mechanisms, and of unknown names: no value, neither here nor among the synonyms."""
     secrets = {
         "ssl.key.password": "hunter2",

@@ -84,7 +84,7 @@ def commit(
     return {"GroupId": "g", "MemberId": "", "Topics": [{**topic, "Partitions": partitions}], **how}
 
 
-def test_coordinators_are_found_as_far_as_there_are_any(bench):
+def test_coordinators_are_found_as_far_as_there_are_any(bench: Bench) -> None:
     """Groups: this broker, for each key; transactions while they are not coordinated; other kinds: INVALID_REQUEST."""
     found = bench.ask("FindCoordinator", 0, {"Key": "g"})
     assert (found["ErrorCode"], found["NodeId"], found["Host"], found["Port"]) == (0, 1, "here", 9092)
@@ -97,7 +97,7 @@ def test_coordinators_are_found_as_far_as_there_are_any(bench):
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_joining_in_every_version(bench, version):
+def test_joining_in_every_version(bench: Bench, version: int) -> None:
     """From v4 with the handed-out id; the protocol is never null below v7, and null in errors from it (quirk 10)."""
     response = bench.ask("JoinGroup", version, join(version))
     if version >= 4:
@@ -109,7 +109,7 @@ def test_joining_in_every_version(bench, version):
     assert (member.client_id, member.client_host) == ("me", "/10.0.0.1")
 
 
-def test_a_returning_static_leader(bench):
+def test_a_returning_static_leader(bench: Bench) -> None:
     """v9 has to skip the assignment and sees the members; v8 hears of the old leader id (quirk 10)."""
     first = bench.ask("JoinGroup", 9, join(9, instance="i"))
     sync = {"GroupId": "g", "GenerationId": 1, "MemberId": first["MemberId"], "GroupInstanceId": "i"}
@@ -121,7 +121,7 @@ def test_a_returning_static_leader(bench):
     assert (new["SkipAssignment"], new["Leader"], len(new["Members"])) == (True, new["MemberId"], 1)
 
 
-def test_sync_v5_must_name_the_protocol(bench):
+def test_sync_v5_must_name_the_protocol(bench: Bench) -> None:
     """Null type or name is INCONSISTENT_GROUP_PROTOCOL."""
     member = bench.groups.lone()
     body = {"GroupId": "g", "GenerationId": 1, "MemberId": member.member_id, "Assignments": []}
@@ -130,7 +130,7 @@ def test_sync_v5_must_name_the_protocol(bench):
     assert bench.ask("SyncGroup", 5, named)["Assignment"] == b"all"
 
 
-def test_leaving_alone_and_together(bench):
+def test_leaving_alone_and_together(bench: Bench) -> None:
     """Before v3 the code is on top; from v3 each member has its own."""
     member = bench.groups.lone()
     assert bench.ask("LeaveGroup", 2, {"GroupId": "g", "MemberId": "stranger"})["ErrorCode"] == 25
@@ -139,7 +139,7 @@ def test_leaving_alone_and_together(bench):
     assert (response["ErrorCode"], [row["ErrorCode"] for row in response["Members"]]) == (0, [25, 0])
 
 
-def test_describing_and_listing(bench):
+def test_describing_and_listing(bench: Bench) -> None:
     """69 from v6 only (quirk 21); operations only if asked for (quirk 9); filters in any case."""
     bench.groups.lone()
     stable, missing = bench.ask("DescribeGroups", 5, {"Groups": ["g", "h"]})["Groups"]
@@ -151,7 +151,7 @@ def test_describing_and_listing(bench):
     (stable,) = bench.ask("DescribeGroups", 6, {**body, "Groups": ["g"]})["Groups"]
     assert stable["AuthorizedOperations"] == GROUP_OPERATIONS
 
-    def listed(**filters):
+    def listed(**filters: list[str]) -> list[str]:
         return [row["GroupId"] for row in bench.ask("ListGroups", 5, filters)["Groups"]]
 
     assert listed() == listed(StatesFilter=["sTABLE"]) == listed(TypesFilter=["Classic"]) == ["g"]
@@ -159,7 +159,7 @@ def test_describing_and_listing(bench):
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-def test_committing_in_every_version(bench, version):
+def test_committing_in_every_version(bench: Bench, version: int) -> None:
     """Each partition has its own code: too long a note, no such partition, no such topic or id."""
     topic_id = bench.topic.topic_id
     body = commit(version, topic_id, (0, 7, "note"), (1, 8, "n" * 11), (2, 9, ""), (-1, 9, ""))
@@ -171,7 +171,7 @@ def test_committing_in_every_version(bench, version):
     assert [(place, one.offset) for place, one in bench.groups.coordinator.committed("g").items()] == [(("t", 0), 7)]
 
 
-def test_committing_for_an_unknown_group(bench):
+def test_committing_for_an_unknown_group(bench: Bench) -> None:
     """A generation without a group: 22, from v9 69."""
     for version, code in ((8, 22), (9, 69)):
         body = commit(version, bench.topic.topic_id, (0, 7, ""), GenerationIdOrMemberEpoch=3, MemberId="m")
@@ -180,11 +180,11 @@ def test_committing_for_an_unknown_group(bench):
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-def test_fetching_offsets_in_every_version(bench, version):
+def test_fetching_offsets_in_every_version(bench: Bench, version: int) -> None:
     """Offset -1 and no error where there is none; null is all; from v8 per group, from v10 by id (quirk 11)."""
     bench.ask("OffsetCommit", 8, commit(8, UNKNOWN_ID, (0, 7, None)))
 
-    def fetch(topics):
+    def fetch(topics: list[Body] | None) -> list[Body]:
         if version < 8:
             return bench.ask("OffsetFetch", version, {"GroupId": "g", "Topics": topics})["Topics"]
         rows = [{"GroupId": "g", "Topics": topics}]
@@ -205,7 +205,7 @@ def test_fetching_offsets_in_every_version(bench, version):
         assert [row["PartitionIndex"] for row in topic["Partitions"]] == [0]
 
 
-def test_deleting_groups_and_offsets(bench):
+def test_deleting_groups_and_offsets(bench: Bench) -> None:
     """A group named twice is once in the response; offsets of unknown partitions are 3."""
     bench.ask("OffsetCommit", 8, commit(8, UNKNOWN_ID, (0, 7, None)))
     rows = [{"Name": "t", "Partitions": [{"PartitionIndex": 0}, {"PartitionIndex": 9}]}]
@@ -217,7 +217,7 @@ def test_deleting_groups_and_offsets(bench):
     assert [(row["GroupId"], row["ErrorCode"]) for row in results] == [("g", 0), ("h", 69)]
 
 
-def test_describing_partitions_in_pages(bench):
+def test_describing_partitions_in_pages(bench: Bench) -> None:
     """Lists are empty, never null (quirk 8); a page ends with a cursor, and an impossible one is refused."""
     bench.bench.create("u", 3)
     body = {"Topics": [{"Name": "u"}, {"Name": "t"}], "ResponsePartitionLimit": 3}
@@ -235,7 +235,7 @@ def test_describing_partitions_in_pages(bench):
     assert (unknown["ErrorCode"], unknown["TopicAuthorizedOperations"]) == (3, 3576)
 
 
-def test_without_a_coordinator_every_group_api_says_so():
+def test_without_a_coordinator_every_group_api_says_so() -> None:
     """While the broker has none: COORDINATOR_NOT_AVAILABLE wherever a code can be."""
     ctx = make_bench().ctx
     for name, body in (
@@ -250,7 +250,7 @@ def test_without_a_coordinator_every_group_api_says_so():
             entry.handle(ctx, decoded, RequestContext(key, 4))
 
 
-def test_a_group_whose_partition_cannot_be_read():
+def test_a_group_whose_partition_cannot_be_read() -> None:
     """As Apache Kafka 4.3.1 does for an offline partition of __consumer_offsets; groups of others are served."""
     bench = Bench()
     bench.groups.topic.ensure()
@@ -305,12 +305,12 @@ def test_a_group_whose_partition_cannot_be_read():
     assert (listed["ErrorCode"], listed["Groups"]) == (0, [])
 
 
-def test_how_long_a_note_may_be():
+def test_how_long_a_note_may_be() -> None:
     """offset.metadata.max.bytes counts Java's characters, as Kafka does; 100 kB are 12, or -1 where allowed."""
     bench = Bench()
     notes = ["n" * 10, "\u00e9" * 10, "\U0001f600" * 5, "n" * 11, "\U0001f600" * 6, "n" * 100_000]
 
-    def code(note):
+    def code(note: str) -> int:
         (topic,) = bench.ask("OffsetCommit", 8, commit(8, UNKNOWN_ID, (0, 7, note)))["Topics"]
         return topic["Partitions"][0]["ErrorCode"]
 
@@ -323,7 +323,7 @@ def test_how_long_a_note_may_be():
 
 
 @pytest.mark.parametrize("version", [5, 6, 7, 8, 9, 10])
-def test_offsets_that_a_transaction_may_change(bench, version):
+def test_offsets_that_a_transaction_may_change(bench: Bench, version: int) -> None:
     """From v7 a client that requires stable offsets gets code 88 per partition, any other the old offset."""
     producer = TransactionalProducer(7, 0)
     groups = bench.groups.coordinator

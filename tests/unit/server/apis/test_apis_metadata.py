@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.protocol import codec
 from kbroker.server.apis import api18_api_versions as api_versions
-from kbroker.server.context import RequestContext
+from kbroker.server.context import Body, RequestContext
 from kbroker.server.kafka_apis import KafkaApis, encode_response
 from tests.support.server import make_bench
 
@@ -17,16 +17,16 @@ NOT_ASKED = -(2**31)
 UNKNOWN_ID = uuid.UUID(int=0x1234)
 
 
-def named(*names, create=False):
+def named(*names: str, create: bool = False) -> Body:
     return {"Topics": [{"Name": name} for name in names], "AllowAutoTopicCreation": create}
 
 
-def codes(response):
+def codes(response: Body) -> dict[str, int]:
     return {row["Name"]: row["ErrorCode"] for row in response["Topics"]}
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_a_topic_in_every_version(version):
+def test_a_topic_in_every_version(version: int) -> None:
     """Broker, controller and partitions are there in each version; ids from v10 (quirks 6, 7, 15)."""
     bench = make_bench()
     view = bench.create("t", 3)
@@ -48,7 +48,7 @@ def test_a_topic_in_every_version(version):
 @pytest.mark.parametrize(
     ("version", "topics", "count"), [(0, [], 2), (1, None, 2), (1, [], 0), (13, None, 2), (13, [], 0)]
 )
-def test_null_is_all_and_empty_is_none(version, topics, count):
+def test_null_is_all_and_empty_is_none(version: int, topics: list[Body] | None, count: int) -> None:
     """But in v0 an empty list is all: old clients begin with it (quirk 22)."""
     bench = make_bench()
     bench.create("a")
@@ -56,7 +56,7 @@ def test_null_is_all_and_empty_is_none(version, topics, count):
     assert len(bench.ask("Metadata", version, {"Topics": topics})["Topics"]) == count
 
 
-def test_operations_only_when_asked_for():
+def test_operations_only_when_asked_for() -> None:
     """INT32_MIN otherwise; filled, no bit above 14 is set, or kafka-python fails (quirk 9)."""
     bench = make_bench()
     bench.create("t")
@@ -71,7 +71,7 @@ def test_operations_only_when_asked_for():
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_a_topic_that_is_created_on_the_way_is_in_the_response(version):
+def test_a_topic_that_is_created_on_the_way_is_in_the_response(version: int) -> None:
     """In its place among the others; Kafka says 3 for a while, which leaves clients between two states."""
     bench = make_bench(num_partitions=2)
     bench.create("there")
@@ -84,7 +84,7 @@ def test_a_topic_that_is_created_on_the_way_is_in_the_response(version):
     assert bench.ask("Metadata", version, body)["Topics"] == response["Topics"]
 
 
-def test_the_offsets_topic_is_there_when_asked_for():
+def test_the_offsets_topic_is_there_when_asked_for() -> None:
     """Its coordinator would have made it: internal, with 50 partitions, at once."""
     bench = make_bench()
     assert codes(bench.ask("Metadata", 12, named("__consumer_offsets"))) == {"__consumer_offsets": 3}
@@ -92,7 +92,7 @@ def test_the_offsets_topic_is_there_when_asked_for():
     assert (topic["ErrorCode"], topic["IsInternal"], len(topic["Partitions"])) == (0, True, 50)
 
 
-def test_names_that_are_no_utf8():
+def test_names_that_are_no_utf8() -> None:
     """Refused like any bad name, with replacement characters (Java's way)."""
     bench = make_bench()
     body = codec.decode_request(3, 4, struct.pack(">ih", 1, 2) + b"\xff\xfe\0")
@@ -102,14 +102,14 @@ def test_names_that_are_no_utf8():
 
 
 @pytest.mark.parametrize(("create", "enabled"), [(False, True), (True, False)])
-def test_nothing_is_created_unasked(create, enabled):
+def test_nothing_is_created_unasked(create: bool, enabled: bool) -> None:
     """Neither when the client forbids it, nor when the broker does."""
     bench = make_bench(auto_create_topics_enable=enabled)
     for _ in range(2):
         assert codes(bench.ask("Metadata", 12, named("new", create=create))) == {"new": 3}
 
 
-def test_bad_and_colliding_names():
+def test_bad_and_colliding_names() -> None:
     """Impossible names are 17, a collision is 3 and is not created, a name twice is once in the response."""
     bench = make_bench()
     bench.create("a.b")
@@ -119,7 +119,7 @@ def test_bad_and_colliding_names():
         assert len(response["Topics"]) == 5
 
 
-def test_by_id():
+def test_by_id() -> None:
     """From v12: found ids have their name, unknown ones are 100 without (quirk 22); names beside ids do not count."""
     bench = make_bench()
     view = bench.create("t")
@@ -134,14 +134,14 @@ def test_by_id():
     "row", [{"Name": "t", "TopicId": UNKNOWN_ID}, {"Name": None, "TopicId": UNKNOWN_ID}, {"Name": None}]
 )
 @pytest.mark.parametrize("version", [10, 11])
-def test_ids_are_refused_before_v12(version, row):
+def test_ids_are_refused_before_v12(version: int, row: Body) -> None:
     """The whole response is an error, without brokers; names are never null there."""
     response = make_bench().ask("Metadata", version, {"Topics": [row]})
     assert (response["Brokers"], response["ControllerId"], response["Topics"][0]["ErrorCode"]) == ([], -1, 42)
     assert response["Topics"][0]["Name"] == (row["Name"] or "")
 
 
-def test_neither_name_nor_id():
+def test_neither_name_nor_id() -> None:
     """4.3.1 fails on it: -1 for all, at the top too from v13."""
     response = make_bench().ask("Metadata", 13, {"Topics": [{"Name": None}]})
     assert (response["ErrorCode"], response["Topics"][0]["ErrorCode"], response["Topics"][0]["Name"]) == (-1, -1, "")
@@ -157,13 +157,13 @@ FLOORS = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10)
           51: (0, 0), 55: (0, 2), 60: (0, 2), 61: (0, 0), 65: (0, 0), 66: (0, 2), 74: (0, 1), 75: (0, 0)}  # fmt: skip
 
 
-def test_advertised_versions_are_the_table():
+def test_advertised_versions_are_the_table() -> None:
     """Old librdkafka turns features off if a floor moves (quirk 1); nothing else is advertised (quirk 19)."""
     assert dict(KafkaApis().ranges()) == FLOORS
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_api_versions_bodies(version):
+def test_api_versions_bodies(version: int) -> None:
     """Every version carries the whole table (quirk 2)."""
     bodies, _ = api_versions.encode_bodies(FLOORS)
     response = codec.decode_response(18, version, bodies[version].data)
@@ -173,7 +173,7 @@ def test_api_versions_bodies(version):
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_features_are_what_is_built(version):
+def test_features_are_what_is_built(version: int) -> None:
     """Metadata and transactions as of Kafka 4.3 are in force, and nothing of new groups (quirk 4).
 
     Clients of version 3 read no range that begins at 0 (quirk 3); before there were no features.
@@ -193,7 +193,7 @@ def test_features_are_what_is_built(version):
     assert supported == (metadata if version == 3 else metadata | zeros)
 
 
-def software(name, version):
+def software(name: str, version: str) -> dict[str, str]:
     return {"ClientSoftwareName": name, "ClientSoftwareVersion": version}
 
 
@@ -210,7 +210,7 @@ def software(name, version):
     ],
 )
 @pytest.mark.parametrize("version", [3, 4])
-def test_software_names(version, name, number, code):
+def test_software_names(version: int, name: str, number: str, code: int) -> None:
     """A strange name is 42 with no ranges; librdkafka then tries v0."""
     bench = make_bench()
     response = bench.ask("ApiVersions", version, software(name, number))
@@ -219,14 +219,14 @@ def test_software_names(version, name, number, code):
         assert codec.decode_response(18, version, api_versions.encode_bodies(FLOORS)[1][version].data) == response
 
 
-def test_unknown_version_of_api_versions():
+def test_unknown_version_of_api_versions() -> None:
     """The response is v0 with 35 and the range of key 18 alone (quirk 2)."""
     response = codec.decode_response(18, 0, api_versions.unsupported(FLOORS))
     rows = [{"ApiKey": 18, "MinVersion": 0, "MaxVersion": 4}]
     assert (response["ErrorCode"], response["ApiKeys"]) == (35, rows)
 
 
-def test_api_versions_has_response_header_0():
+def test_api_versions_has_response_header_0() -> None:
     """Whatever its version, although the body is flexible; others get a tagged section."""
     apis, bench = KafkaApis(), make_bench()
     entry = apis.find(18, 4)
@@ -242,7 +242,7 @@ def test_api_versions_has_response_header_0():
 @pytest.mark.parametrize(
     ("key", "version"), [(0, 2), (0, 14), (1, 3), (3, -1), (3, 14), (19, 1), (4, 0), (999, 0), (8, 1)]
 )
-def test_what_is_not_served(key, version):
+def test_what_is_not_served(key: int, version: int) -> None:
     """No entry: the connection is closed (quirk 20). Produce 0-2 are advertised and yet not served."""
     assert KafkaApis().find(key, version) is None
 
@@ -251,7 +251,7 @@ def test_what_is_not_served(key, version):
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_describe_cluster(version):
+def test_describe_cluster(version: int) -> None:
     """The one broker is the controller (quirk 7); operations only when asked for."""
     bench = make_bench()
     response = bench.ask("DescribeCluster", version, {})
@@ -263,7 +263,7 @@ def test_describe_cluster(version):
 
 
 @pytest.mark.parametrize(("kind", "code"), [(0, 115), (2, 114), (3, 115)])
-def test_describe_cluster_for_others(kind, code):
+def test_describe_cluster_for_others(kind: int, code: int) -> None:
     """Controllers are not found at a broker's listener."""
     response = make_bench().ask("DescribeCluster", 1, {"EndpointType": kind})
     assert (response["ErrorCode"], response["ClusterId"], response["ControllerId"], response["Brokers"]) == (

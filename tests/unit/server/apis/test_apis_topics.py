@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 import pytest
 
 from kbroker.common.errors import Errors
-from tests.support.server import make_bench
+from kbroker.server.context import Body
+from tests.support.server import Bench, make_bench
 
 UNKNOWN_ID = uuid.UUID(int=0x1234)
 ZERO = uuid.UUID(int=0)
 
 
-def new(name, partitions=1, factor=1, assignments=(), **configs):
+def new(
+    name: str,
+    partitions: int = 1,
+    factor: int = 1,
+    assignments: Sequence[tuple[int, list[int]]] = (),
+    **configs: str | None,
+) -> Body:
     return {
         "Name": name,
         "NumPartitions": partitions,
@@ -23,13 +31,13 @@ def new(name, partitions=1, factor=1, assignments=(), **configs):
     }
 
 
-def create(bench, *topics, version=7, validate=False):
+def create(bench: Bench, *topics: Body, version: int = 7, validate: bool = False) -> dict[str, Body]:
     response = bench.ask("CreateTopics", version, {"Topics": list(topics), "timeoutMs": 1000, "validateOnly": validate})
     return {row["Name"]: row for row in response["Topics"]}
 
 
 @pytest.mark.parametrize("row", [{}, {"NumPartitions": 0, "Configs": [{"Name": "no.such", "Value": "1"}]}])
-def test_the_topic_of_kafkas_metadata_is_not_made(row):
+def test_the_topic_of_kafkas_metadata_is_not_made(row: Body) -> None:
     """Nobody creates __cluster_metadata, whatever else is wrong with it; a name near it is free."""
     bench = make_bench()
     topic = {"Name": "__cluster_metadata", "NumPartitions": 1, "ReplicationFactor": 1, **row}
@@ -42,7 +50,7 @@ def test_the_topic_of_kafkas_metadata_is_not_made(row):
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_create_in_every_version(version):
+def test_create_in_every_version(version: int) -> None:
     """v5 and later have partitions, factor and configs, v7 the id (quirk 17)."""
     bench = make_bench()
     rows = create(bench, new("t", 3, retention_ms="5"), version=version)
@@ -82,7 +90,7 @@ def test_create_in_every_version(version):
         (new("t", 10001), 44, "Excessively large number of partitions per request."),
     ],
 )  # fmt: skip
-def test_create_refuses_in_kafkas_words(topic, code, message):
+def test_create_refuses_in_kafkas_words(topic: Body, code: int, message: str) -> None:
     """The code and text of Kafka 4.3.1, and no topic."""
     bench = make_bench()
     row = create(bench, topic)[topic["Name"]]
@@ -91,14 +99,14 @@ def test_create_refuses_in_kafkas_words(topic, code, message):
     assert bench.ctx.topics.all() == []
 
 
-def test_create_with_defaults_and_assignments():
+def test_create_with_defaults_and_assignments() -> None:
     """-1 and -1 give the broker's defaults; assignments count partitions."""
     bench = make_bench(num_partitions=2)
     rows = create(bench, new("a", -1, -1), new("b", -1, -1, [(1, [1]), (0, [1]), (2, [1])]))
     assert {name: row["NumPartitions"] for name, row in rows.items()} == {"a": 2, "b": 3}
 
 
-def test_a_name_twice_is_refused_once_and_others_go_on():
+def test_a_name_twice_is_refused_once_and_others_go_on() -> None:
     """One row for the name, with 42; a config named twice counts as the last says."""
     bench = make_bench()
     twice = new("c")
@@ -108,7 +116,7 @@ def test_a_name_twice_is_refused_once_and_others_go_on():
     assert bench.ctx.topics.get("c").configs == {"retention.ms": "2"}
 
 
-def test_validate_only_responds_as_if_done():
+def test_validate_only_responds_as_if_done() -> None:
     """With an id and configs, and nothing made."""
     bench = make_bench()
     row = create(bench, new("t", 2), validate=True)["t"]
@@ -119,14 +127,14 @@ def test_validate_only_responds_as_if_done():
 # ---------------------------------------------------------------- DeleteTopics
 
 
-def delete(bench, *rows, version=6):
+def delete(bench: Bench, *rows: Body, version: int = 6) -> list[tuple[str | None, uuid.UUID, int, str | None]]:
     body = {"Topics": list(rows)} if version >= 6 else {"TopicNames": [row["Name"] for row in rows]}
     response = bench.ask("DeleteTopics", version, body)
     return [(row["Name"], row["TopicId"], row["ErrorCode"], row["ErrorMessage"]) for row in response["Responses"]]
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_delete_by_name(version):
+def test_delete_by_name(version: int) -> None:
     """The topic goes, an unknown one is 3, then the first is unknown too."""
     bench = make_bench()
     view = bench.create("t")
@@ -138,7 +146,7 @@ def test_delete_by_name(version):
     assert bench.logs.open == {}
 
 
-def test_delete_by_id():
+def test_delete_by_id() -> None:
     """A found id gives its name, an unknown one none (100)."""
     bench = make_bench()
     view = bench.create("t")
@@ -146,7 +154,7 @@ def test_delete_by_id():
     assert {row[:3] for row in rows} == {("t", view.topic_id, 0), (None, UNKNOWN_ID, 100)}
 
 
-def test_delete_refuses_what_is_unclear():
+def test_delete_refuses_what_is_unclear() -> None:
     """Neither, both, one topic by name and id, one name twice: 42, and the topic stays."""
     bench = make_bench()
     view = bench.create("t")
@@ -168,7 +176,7 @@ def test_delete_refuses_what_is_unclear():
     assert bench.ctx.topics.get("t") is view
 
 
-def test_delete_disabled():
+def test_delete_disabled() -> None:
     """73 when the broker forbids it."""
     bench = make_bench(delete_topic_enable=False)
     bench.create("t")
@@ -178,7 +186,14 @@ def test_delete_disabled():
 # ---------------------------------------------------------------- CreatePartitions
 
 
-def grow(bench, name, count, assignments=None, validate=False, version=3):
+def grow(
+    bench: Bench,
+    name: str,
+    count: int,
+    assignments: list[list[int]] | None = None,
+    validate: bool = False,
+    version: int = 3,
+) -> tuple[int, str | None]:
     rows = None if assignments is None else [{"BrokerIds": brokers} for brokers in assignments]
     body = {"Topics": [{"Name": name, "Count": count, "Assignments": rows}], "ValidateOnly": validate}
     (row,) = bench.ask("CreatePartitions", version, body)["Results"]
@@ -186,7 +201,7 @@ def grow(bench, name, count, assignments=None, validate=False, version=3):
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_grow(version):
+def test_grow(version: int) -> None:
     """To three; then as many, fewer and none are 37; a missing topic is 3 without a text."""
     bench = make_bench()
     bench.create("t")
@@ -210,7 +225,7 @@ def test_grow(version):
         ([[], []], "The manual partition assignment includes an empty replica list."),
     ],
 )
-def test_grow_with_assignments(rows, text):
+def test_grow_with_assignments(rows: list[list[int]], text: str) -> None:
     """Assignments must fit the partitions that are added."""
     bench = make_bench()
     bench.create("t")
@@ -218,7 +233,7 @@ def test_grow_with_assignments(rows, text):
     assert grow(bench, "t", 3, [[1], [1]]) == (0, None)
 
 
-def test_grow_one_topic_twice():
+def test_grow_one_topic_twice() -> None:
     """42 once, and the topic stays as it is."""
     bench = make_bench()
     bench.create("t")
@@ -233,7 +248,9 @@ def test_grow_one_topic_twice():
 # ---------------------------------------------------------------- ListOffsets
 
 
-def offsets(bench, *rows, version=11, isolation=0):
+def offsets(
+    bench: Bench, *rows: tuple[int, ...], version: int = 11, isolation: int = 0
+) -> list[tuple[int, int, int, int]]:
     """Rows of (partition, timestamp[, epoch]) of topic t; gives (code, timestamp, offset, epoch) of each."""
     partitions = [
         {"PartitionIndex": row[0], "Timestamp": row[1], "CurrentLeaderEpoch": row[2] if len(row) > 2 else -1}
@@ -244,7 +261,7 @@ def offsets(bench, *rows, version=11, isolation=0):
     return [(r["ErrorCode"], r["Timestamp"], r["Offset"], r["LeaderEpoch"]) for r in topic["Partitions"]]
 
 
-def timed():
+def timed() -> Bench:
     bench = make_bench()
     bench.create("t", 2).partitions[0].fill(10, 40, 20, 30)
     return bench
@@ -256,7 +273,7 @@ def timed():
      (-6, 11, (0, -1, -1)), (-7, 12, ())],
 )  # fmt: skip
 @pytest.mark.parametrize("version", range(1, 12))
-def test_special_timestamps(version, stamp, since, response):
+def test_special_timestamps(version: int, stamp: int, since: int, response: tuple[int, ...]) -> None:
     """Each from its version on, UNSUPPORTED_VERSION below it; nothing is tiered."""
     (row,) = offsets(timed(), (0, stamp), version=version)
     assert row[:3] == (response if version >= since else (35, -1, -1))
@@ -266,20 +283,20 @@ def test_special_timestamps(version, stamp, since, response):
 @pytest.mark.parametrize(
     ("stamp", "response"), [(0, (10, 0)), (10, (10, 0)), (11, (40, 1)), (40, (40, 1)), (41, (-1, -1))]
 )
-def test_by_time(stamp, response):
+def test_by_time(stamp: int, response: tuple[int, int]) -> None:
     """The first record at or after a time, in the order of offsets; -1 when there is none (Spark counts on it)."""
     (row,) = offsets(timed(), (0, stamp))
     assert row[1:3] == response
 
 
-def test_records_below_the_log_start_are_not_found():
+def test_records_below_the_log_start_are_not_found() -> None:
     """After DeleteRecords a time finds only what is left."""
     bench = timed()
     bench.logs.open["t", 0].log_start_offset = 3
     assert offsets(bench, (0, 5)) == [(0, 30, 3, 0)]
 
 
-def test_read_committed_ends_at_the_last_stable_offset():
+def test_read_committed_ends_at_the_last_stable_offset() -> None:
     """The end and times alike; what is not yet decided is not found."""
     bench = timed()
     bench.logs.open["t", 0].last_stable_offset = 1
@@ -289,14 +306,14 @@ def test_read_committed_ends_at_the_last_stable_offset():
 
 
 @pytest.mark.parametrize(("failure", "code"), [(OSError(5, "I/O"), 56), (ValueError("closed"), 3)])
-def test_a_log_that_cannot_be_read(failure, code):
+def test_a_log_that_cannot_be_read(failure: OSError | ValueError, code: int) -> None:
     """A disk error is 56, a topic deleted meanwhile 3; the other partition is served."""
     bench = timed()
     bench.logs.open["t", 0].fail = failure
     assert [row[0] for row in offsets(bench, (0, 5), (1, 5))] == [code, 0]
 
 
-def test_an_offline_partition():
+def test_an_offline_partition() -> None:
     """A log that could not be read at start: 56 here, no leader in Metadata; the other partition serves."""
     first = make_bench()
     first.create("t", 2)
@@ -309,13 +326,13 @@ def test_an_offline_partition():
     assert rows == [(5, -1, [1]), (0, 1, [])]
 
 
-def test_empty_log():
+def test_empty_log() -> None:
     """Ends are 0 with an epoch; there is no largest time stamp."""
     assert offsets(timed(), (1, -1)) == [(0, -1, 0, 0)]
     assert offsets(timed(), (1, -3)) == [(0, -1, -1, -1)]
 
 
-def test_epochs():
+def test_epochs() -> None:
     """A future epoch is 75; an older one, once there is one, 74."""
     bench = timed()
     assert [row[0] for row in offsets(bench, (0, -1, 3), (1, -1, 0))] == [75, 0]
@@ -323,7 +340,7 @@ def test_epochs():
     assert [row[0] for row in offsets(bench, (0, -1, 1))] == [74]
 
 
-def test_unknown_and_repeated_partitions():
+def test_unknown_and_repeated_partitions() -> None:
     """3 for what is not there, 42 once for what is asked twice."""
     assert [row[0] for row in offsets(timed(), (0, -1), (5, -1), (-1, -1))] == [0, 3, 3]
     assert offsets(timed(), (0, -1), (0, -2)) == [(42, -1, -1, -1)]
@@ -335,7 +352,7 @@ def test_unknown_and_repeated_partitions():
     ("api", "version", "topic"),
     [("ListOffsets", 5, {"Name": "t"}), ("DeleteRecords", 1, {"Name": "t"}), ("ListOffsets", 5, {"Name": "absent"})],
 )
-def test_topic_without_partitions_has_no_response(api, version, topic):
+def test_topic_without_partitions_has_no_response(api: str, version: int, topic: dict[str, str]) -> None:
     """Kafka responds by partitions: where none is named, the topic is not in the response."""
     body = {"ReplicaId": -1, "TimeoutMs": 1000, "Topics": [{**topic, "Partitions": []}]}
     known = {
@@ -347,21 +364,23 @@ def test_topic_without_partitions_has_no_response(api, version, topic):
 # ---------------------------------------------------------------- InitProducerId
 
 
-def init(bench, transactional_id, version=4, timeout_ms=60000, **more):
+def init(
+    bench: Bench, transactional_id: str | None, version: int = 4, timeout_ms: int = 60000, **more: int
+) -> tuple[int, int, int]:
     body = {"TransactionalId": transactional_id, "TransactionTimeoutMs": timeout_ms, **more}
     response = bench.ask("InitProducerId", version, body)
     return response["ErrorCode"], response["ProducerId"], response["ProducerEpoch"]
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_idempotent_producers_get_ids(version):
+def test_idempotent_producers_get_ids(version: int) -> None:
     """A new id each time with epoch 0, whatever the time-out."""
     bench = make_bench()
     assert [init(bench, None, version), init(bench, None, version, 0)] == [(0, 0, 0), (0, 1, 0)]
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_half_an_identity_is_refused(version):
+def test_half_an_identity_is_refused(version: int) -> None:
     """A producer names its id and its epoch, or neither."""
     bench = make_bench()
     refused = (int(Errors.INVALID_REQUEST), -1, -1)
@@ -370,6 +389,6 @@ def test_half_an_identity_is_refused(version):
     assert init(bench, None, version, ProducerId=5, ProducerEpoch=3) == (0, 0, 0)
 
 
-def test_a_producer_that_names_an_old_id_gets_a_new_one():
+def test_a_producer_that_names_an_old_id_gets_a_new_one() -> None:
     """Without a transactional id nothing can be bumped."""
     assert init(make_bench(), None, ProducerId=5, ProducerEpoch=3) == (0, 0, 0)

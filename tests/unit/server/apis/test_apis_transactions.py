@@ -87,7 +87,7 @@ def codes(rows: list[Body]) -> dict[int, int]:
     return {row["PartitionIndex"]: row["PartitionErrorCode"] for row in topic["ResultsByPartition"]}
 
 
-def test_the_coordinator_is_found(ask):
+def test_the_coordinator_is_found(ask: Asked) -> None:
     """Its topic is made on the way; each key of several has its row."""
     assert ask("FindCoordinator", 3, {"Key": "x", "KeyType": 1})["ErrorCode"] == 0
     rows = ask("FindCoordinator", 6, {"KeyType": 1, "CoordinatorKeys": ["x", "y"]})["Coordinators"]
@@ -98,7 +98,7 @@ def test_the_coordinator_is_found(ask):
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_init_producer_id(ask, version):
+def test_init_producer_id(ask: Asked, version: int) -> None:
     """A fenced producer gets 47 before version 4, 90 from it on."""
     found = ask.init(version=version)
     assert (found["ErrorCode"], found["ProducerId"], found["ProducerEpoch"]) == (0, 1000, 0)
@@ -109,7 +109,7 @@ def test_init_producer_id(ask, version):
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_partitions_of_producers(ask, version):
+def test_partitions_of_producers(ask: Asked, version: int) -> None:
     """All of them or none: beside an unknown one the others are not attempted."""
     ask.init()
 
@@ -126,7 +126,7 @@ def test_partitions_of_producers(ask, version):
     assert ask.service.transactions.see().partitions == {("t", 0), ("t", 1)}
 
 
-def test_partitions_of_brokers(ask):
+def test_partitions_of_brokers(ask: Asked) -> None:
     """Several transactions in one request, each by itself; some only looked at."""
     ask.init()
     ask.init("y")
@@ -137,7 +137,7 @@ def test_partitions_of_brokers(ask):
     assert rows == {"x": {0: 0}, "y": {0: Errors.TRANSACTION_ABORTABLE}, "z": {1: Errors.INVALID_PRODUCER_ID_MAPPING}}
 
 
-def test_a_group_is_added(ask):
+def test_a_group_is_added(ask: Asked) -> None:
     """By the partition of its offsets."""
     groups = Groups()
     ask.bench.ctx.group_coordinator = groups.coordinator
@@ -151,7 +151,7 @@ def test_a_group_is_added(ask):
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_ends(ask, version):
+def test_ends(ask: Asked, version: int) -> None:
     """From version 5 on with the next epoch."""
     ask.init()
     ask("AddPartitionsToTxn", 3, classic(who(), 0))
@@ -162,7 +162,7 @@ def test_ends(ask, version):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_markers(ask, version):
+def test_markers(ask: Asked, version: int) -> None:
     """One row for each producer id; each partition with its own error."""
     ask.service.markers.errors["t", 1] = Errors.INVALID_PRODUCER_EPOCH
     marker = {"ProducerId": 7, "ProducerEpoch": 2, "TransactionResult": False, "CoordinatorEpoch": 3}
@@ -182,7 +182,7 @@ def test_markers(ask, version):
     assert ask("WriteTxnMarkers", version, {"Markers": []}) == {"Markers": []}
 
 
-def test_descriptions(ask):
+def test_descriptions(ask: Asked) -> None:
     ask.init()
     ask("AddPartitionsToTxn", 3, classic(who(), 1, 0))
     rows = ask("DescribeTransactions", 0, {"TransactionalIds": ["x", "", "unknown"]})["TransactionStates"]
@@ -191,7 +191,7 @@ def test_descriptions(ask):
     assert rows[0]["Topics"] == [{"Topic": "t", "Partitions": [0, 1]}]
 
 
-def test_lists(ask):
+def test_lists(ask: Asked) -> None:
     """Unknown states are named; a bad pattern, or one that costs too much, is an error."""
     ask.init("one")
     ask.init("two")
@@ -215,7 +215,7 @@ def test_lists(ask):
         ("ListTransactions", 2, {}),
     ],
 )
-def test_failures_can_be_sent(ask, name, version, body):
+def test_failures_can_be_sent(ask: Asked, name: str, version: int, body: Body) -> None:
     """Every response to a failure fits its version."""
     assert failed(name, version, body, Errors.UNKNOWN_SERVER_ERROR)
 
@@ -244,7 +244,7 @@ class Groupless:
         (Errors.INVALID_PRODUCER_EPOCH, Errors.INVALID_PRODUCER_EPOCH),
     ],
 )
-def test_markers_of_offsets_go_to_the_groups(said, written):
+def test_markers_of_offsets_go_to_the_groups(said: Errors, written: Errors) -> None:
     """Their "not now" is that of a partition."""
     bench = make_bench()
     bench.create(OFFSETS_TOPIC, 1)
@@ -254,7 +254,7 @@ def test_markers_of_offsets_go_to_the_groups(said, written):
     assert groups.rows == [(0, 7, 1, 2, True, 2)]
 
 
-def test_markers_of_partitions_that_are_not_there():
+def test_markers_of_partitions_that_are_not_there() -> None:
     """No such topic or partition; one that is offline."""
     bench = make_bench()
     bench.create("t", 1)

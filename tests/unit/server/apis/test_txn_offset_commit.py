@@ -123,7 +123,7 @@ def bench() -> Bench:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_every_version_commits_when_the_transaction_does(bench, version):
+def test_every_version_commits_when_the_transaction_does(bench: Bench, version: int) -> None:
     """Up to v4 the partition must be in the transaction, from v5 the commit adds it; after that none is asked."""
     assert bench.ask(version, ("t", 0, 9, "note"), ("t", 1, 3, None)) == [("t", 0, 0), ("t", 1, 0)]
     asked = ("add" if version >= 5 else "verify", "tx", 7, 0, [PLACE])
@@ -137,7 +137,7 @@ def test_every_version_commits_when_the_transaction_does(bench, version):
     assert bench.transactions.asked == [asked, asked]
 
 
-def test_versions_are_those_of_kafka():
+def test_versions_are_those_of_kafka() -> None:
     """0 to 5 of Kafka 4.3; 6 is not finished there."""
     assert KafkaApis().ranges()[KEY] == (0, 5)
 
@@ -154,7 +154,7 @@ def test_versions_are_those_of_kafka():
         (Errors.COORDINATOR_LOAD_IN_PROGRESS, [15, 15, 14, 14, 14, 14]),
     ],
 )
-def test_what_the_transaction_coordinator_refuses(bench, version, error, codes):
+def test_what_the_transaction_coordinator_refuses(bench: Bench, version: int, error: Errors, codes: list[int]) -> None:
     """Nothing is written, and the client gets a code that it knows."""
     bench.transactions.error = error
     assert bench.code(version) == codes[version]
@@ -162,7 +162,7 @@ def test_what_the_transaction_coordinator_refuses(bench, version, error, codes):
     assert bench.committed() == {}
 
 
-def test_a_transaction_that_is_still_ending_is_waited_for(bench):
+def test_a_transaction_that_is_still_ending_is_waited_for(bench: Bench) -> None:
     """The response comes when the partition was added; no thread waits."""
     bench.transactions.holds_back = True
     bench.send(5, ("t", 0, 9, None))
@@ -175,7 +175,7 @@ def test_a_transaction_that_is_still_ending_is_waited_for(bench):
     assert bench.committed() == {("t", 0): (9, -1, "")}
 
 
-def test_marker_of_the_transaction_before_comes_meanwhile(bench):
+def test_marker_of_the_transaction_before_comes_meanwhile(bench: Bench) -> None:
     """It ends the verification too: the coordinator is asked again, and the offsets are in the new transaction."""
     bench.transactions.holds_back = True
     bench.send(5, ("t", 0, 9, None), ProducerEpoch=1)
@@ -190,7 +190,7 @@ def test_marker_of_the_transaction_before_comes_meanwhile(bench):
     assert bench.committed() == {("t", 0): (9, -1, "")}
 
 
-def test_questions_about_one_request_are_few(bench):
+def test_questions_about_one_request_are_few(bench: Bench) -> None:
     """However often markers come between, it gets its response."""
     bench.transactions.holds_back = True
     bench.send(5, ("t", 0, 9, None), ProducerEpoch=1)
@@ -202,7 +202,7 @@ def test_questions_about_one_request_are_few(bench):
     assert len(bench.transactions.waiting) == 4
 
 
-def test_a_response_that_comes_later_is_certain(bench, caplog):
+def test_a_response_that_comes_later_is_certain(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever fails on the coordinator's thread, the client gets one response."""
     bench.transactions.holds_back = True
     for _ in range(3):
@@ -219,14 +219,14 @@ def test_a_response_that_comes_later_is_certain(bench, caplog):
 
 
 @pytest.mark.parametrize("version", [0, 4, 5])
-def test_verification_can_be_switched_off(version):
+def test_verification_can_be_switched_off(version: int) -> None:
     """For clients that add the partition themselves; those of transaction version 2 depend on it."""
     bench = Bench(transaction_partition_verification_enable=False)
     assert bench.code(version) == 0
     assert len(bench.transactions.asked) == (1 if version >= 5 else 0)
 
 
-def test_codes_of_partitions(bench):
+def test_codes_of_partitions(bench: Bench) -> None:
     """Unknown ones come first, as Kafka has them; a note that is too long hurts its partition only."""
     rows = [("t", 0, 1, None), ("t", 7, 1, None), ("absent", 0, 1, None), ("t", 1, 1, "m" * 11)]
     assert bench.ask(3, *rows) == [("t", 7, 3), ("t", 0, 0), ("t", 1, 12), ("absent", 0, 3)]
@@ -235,7 +235,7 @@ def test_codes_of_partitions(bench):
     assert bench.ask(3, ("t", 7, 1, None), ("absent", 0, 1, None)) == [("t", 7, 3), ("absent", 0, 3)]
 
 
-def test_what_is_refused_as_a_whole(bench):
+def test_what_is_refused_as_a_whole(bench: Bench) -> None:
     """The group's code for all that exists, also for a note that is too long; 3 for what does not."""
     rows = [("t", 0, 1, None), ("t", 1, 1, "m" * 11), ("t", 7, 1, None)]
     refused = {"GenerationIdOrMemberEpoch": 5, "MemberId": "stranger"}
@@ -252,7 +252,7 @@ def test_what_is_refused_as_a_whole(bench):
     assert bench.code(2) == 0
 
 
-def test_an_older_epoch_is_refused_before_the_coordinator_is_asked(bench):
+def test_an_older_epoch_is_refused_before_the_coordinator_is_asked(bench: Bench) -> None:
     """The log knows a newer one."""
     assert bench.code(3, ProducerEpoch=3) == 0
     asked = len(bench.transactions.asked)
@@ -260,7 +260,7 @@ def test_an_older_epoch_is_refused_before_the_coordinator_is_asked(bench):
     assert len(bench.transactions.asked) == asked
 
 
-def test_the_leader_epoch_is_kept(bench):
+def test_the_leader_epoch_is_kept(bench: Bench) -> None:
     """From v2 the client sends it."""
     body = {"TransactionalId": "tx", "GroupId": "g", "ProducerId": 7, "ProducerEpoch": 0}
     row = {"PartitionIndex": 0, "CommittedOffset": 5, "CommittedLeaderEpoch": 4, "CommittedMetadata": "n"}
@@ -271,7 +271,7 @@ def test_the_leader_epoch_is_kept(bench):
     assert bench.committed() == {("t", 0): (5, 4, "n")}
 
 
-def test_without_coordinators():
+def test_without_coordinators() -> None:
     """A broker that starts: nothing is known, the client tries again."""
     bench = Bench()
     bench.bench.ctx.transaction_service = None

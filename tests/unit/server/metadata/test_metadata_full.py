@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sqlite3
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,7 +116,9 @@ CODES = {
 
 @pytest.mark.parametrize("statement", ["COMMIT", "BEGIN IMMEDIATE", "UPDATE totals"])
 @pytest.mark.parametrize("name", list(REQUESTS))
-def test_what_cannot_be_stored_is_refused_and_not_in_force(bench, caplog, name, statement):
+def test_what_cannot_be_stored_is_refused_and_not_in_force(
+    bench: Bench, caplog: pytest.LogCaptureFixture, name: str, statement: str
+) -> None:
     """Error 56 with a text on each that could not be stored, no traceback, and the same request works with room."""
     version, body = REQUESTS[name]
     before = state(bench)
@@ -138,7 +141,7 @@ def test_what_cannot_be_stored_is_refused_and_not_in_force(bench, caplog, name, 
     assert state(bench) != before
 
 
-def test_a_topic_that_could_be_neither_made_nor_forgotten(bench):
+def test_a_topic_that_could_be_neither_made_nor_forgotten(bench: Bench) -> None:
     """Its folders fail, and then the metadata too: it is forgotten before the next one is made."""
     store = bench.ctx.store
     bench.logs.fail_at = ("t", 0)
@@ -158,7 +161,7 @@ def test_a_topic_that_could_be_neither_made_nor_forgotten(bench):
     assert [one.name for one in store.topics()] == ["t", "there"]
 
 
-def test_producer_ids_that_cannot_be_stored(bench):
+def test_producer_ids_that_cannot_be_stored(bench: Bench) -> None:
     """InitProducerId is refused with 56, and no id is given twice."""
     store = bench.ctx.store
     failing = fill(store)
@@ -169,7 +172,7 @@ def test_producer_ids_that_cannot_be_stored(bench):
     assert [store.next_producer_id() for _ in range(3)] == [0, 1, 2]
 
 
-def test_many_topics_are_deleted_one_by_one_where_together_there_is_no_room(bench):
+def test_many_topics_are_deleted_one_by_one_where_together_there_is_no_room(bench: Bench) -> None:
     """The journal of one deletion fits where that of a hundred does not."""
     names = [bench.create(f"t{number}").name for number in range(5)]
     deleted: list[str] = []
@@ -187,7 +190,7 @@ def test_many_topics_are_deleted_one_by_one_where_together_there_is_no_room(benc
 
 
 @pytest.fixture
-def full_store(tmp_path):
+def full_store(tmp_path: Path) -> Iterator[MetadataStore]:
     """A store with 300 topics in a file that cannot grow any more."""
     store = MetadataStore(tmp_path, 1)
     store.add_topics([StoredTopic(f"t{number}", uuid.uuid4(), 1) for number in range(300)])
@@ -197,7 +200,7 @@ def full_store(tmp_path):
     store.close()
 
 
-def test_room_is_kept_for_what_makes_room(full_store, tmp_path):
+def test_room_is_kept_for_what_makes_room(full_store: MetadataStore, tmp_path: Path) -> None:
     """In a file that cannot grow new topics are refused before the reserve is used up; retention and deletion go on."""
     assert (tmp_path / f"{FILE_NAME}-journal").stat().st_size >= JOURNAL_BYTES
     full_store._file._db.execute("PRAGMA synchronous=OFF")  # a thousand commits
@@ -205,14 +208,14 @@ def test_room_is_kept_for_what_makes_room(full_store, tmp_path):
     with pytest.raises(KafkaError, match="database or disk is full"):
         any(full_store.add_topics([one]) for one in new)
     (free,) = full_store._file.rows("PRAGMA freelist_count")[0]
-    assert free >= RESERVE_PAGES - 4
+    assert int(free) >= RESERVE_PAGES - 4
     for number in range(300):
         full_store.replace_configs(TOPIC, f"t{number}", {"retention.ms": "1", "retention.bytes": "1"})
     full_store.remove_topics([f"t{number}" for number in range(300)])
     full_store.add_topics([StoredTopic("again", uuid.uuid4(), 1)])
 
 
-def test_the_reserve_is_made_again_after_an_end_between_its_two_steps(tmp_path):
+def test_the_reserve_is_made_again_after_an_end_between_its_two_steps(tmp_path: Path) -> None:
     """The blob that was to become free pages is removed by the next start."""
     store = MetadataStore(tmp_path, 1)
     store._file._db.execute("INSERT INTO reserve VALUES (zeroblob(100000))")
@@ -222,7 +225,7 @@ def test_the_reserve_is_made_again_after_an_end_between_its_two_steps(tmp_path):
     again.close()
 
 
-def test_a_change_whose_outcome_is_not_known_stops_further_ones(tmp_path):
+def test_a_change_whose_outcome_is_not_known_stops_further_ones(tmp_path: Path) -> None:
     """A commit that failed but is in the file would never be undone: nothing is changed any more."""
     store = MetadataStore(tmp_path, 1)
     db = store._file._db
@@ -244,7 +247,7 @@ def test_a_change_whose_outcome_is_not_known_stops_further_ones(tmp_path):
     store.close()
 
 
-def test_a_disk_that_cannot_be_read(bench):
+def test_a_disk_that_cannot_be_read(bench: Bench) -> None:
     """Reading gets the same code."""
     fill(bench.ctx.store, lambda text: text.startswith("SELECT")).error = sqlite3.OperationalError("disk I/O error")
     with pytest.raises(KafkaError, match="Cannot read the metadata file: disk I/O error"):

@@ -282,7 +282,7 @@ def test_a_folder_in_use_is_left_alone(folder: Path) -> None:
     assert "is in use by this process" in said
 
 
-def test_a_refused_start_leaves_the_checkpoints_and_the_clean_mark(folder: Path):
+def test_a_refused_start_leaves_the_checkpoints_and_the_clean_mark(folder: Path) -> None:
     """The log folder is taken before the metadata is looked at: what it says of the logs must not be lost by that."""
     from kbroker.server.broker import Broker, BrokerStartError
 

@@ -56,7 +56,7 @@ def tokens(of: Sensor, time: Time) -> float:
 # ---------------------------------------------------------------- the objects
 
 
-def test_strict_accepts_whole_while_the_bucket_is_not_overdrawn():
+def test_strict_accepts_whole_while_the_bucket_is_not_overdrawn() -> None:
     """CM-1 to CM-4: 10/s, burst 100: 90 and 90 are let through, the third 90 is refused for 8 s and not charged."""
     time = Time()
     bucket = sensor(10.0)
@@ -75,7 +75,7 @@ def test_strict_accepts_whole_while_the_bucket_is_not_overdrawn():
     assert (quota.throttle_time_ms, quota.is_exceeded) == (0, True)
 
 
-def test_strict_at_exactly_zero_accepts():
+def test_strict_at_exactly_zero_accepts() -> None:
     """No tokens left is not overdrawn; less than half a millisecond overdrawn is refused with a delay of 0."""
     time = Time()
     bucket = sensor(10.0)
@@ -90,14 +90,14 @@ def test_strict_at_exactly_zero_accepts():
     assert (caught.value.throttle_time_ms, quota.is_exceeded) == (0, True)
 
 
-def test_strict_reads_the_clock_once_a_record():
+def test_strict_reads_the_clock_once_a_record() -> None:
     """Check and charge belong to one moment."""
     time = Time()
     StrictMutationQuota(sensor(10.0), time).record(1)
     assert time.readings == 1
 
 
-def test_permissive_charges_and_never_refuses():
+def test_permissive_charges_and_never_refuses() -> None:
     """What overdraws the bucket is charged all the same; the delay is that of the last record, less time waited."""
     time = Time()
     bucket = sensor(10.0)
@@ -112,7 +112,7 @@ def test_permissive_charges_and_never_refuses():
     assert quota.throttle_time_ms == 7500
 
 
-def test_kip_599_worked_example():
+def test_kip_599_worked_example() -> None:
     """P4: 5/s, burst 500: 7 topics of 80 at once leave -60; the next is refused for 12 s, to the millisecond."""
     time = Time()
     bucket = sensor(5.0, samples=100)
@@ -131,7 +131,7 @@ def test_kip_599_worked_example():
     assert tokens(bucket, time) == -80
 
 
-def test_p4_by_the_rate_of_today():
+def test_p4_by_the_rate_of_today() -> None:
     """P4: the same 560 mutations by today's Rate (W = 99 s) would be 5.657/s, and wait 13 s."""
     rate = Sensor("rate", MetricConfig(100, 1000, quota=Quota.upper(5.0)))
     rate.add("rate", Rate())
@@ -139,13 +139,13 @@ def test_p4_by_the_rate_of_today():
     assert (round(rate.metrics["rate"].measure(WALL), 3), delay_ms) == (5.657, 13_000)
 
 
-def test_without_any_quota_nothing_is_charged():
+def test_without_any_quota_nothing_is_charged() -> None:
     """CM-6: while no mutation quota is set the object is the unbounded one, whatever the version."""
 
     class Disabled:
         is_enabled = False
 
-        def sensor(self, user, client_id):
+        def sensor(self, user: str, client_id: str) -> None:
             raise AssertionError("no sensor is made")
 
     for is_strict in (False, True):
@@ -182,18 +182,22 @@ class Limited:
     def ask(self, name: str, version: int, body: dict, client_id: str = "c") -> dict:
         return self.bench.ask(name, version, body, client_id=client_id)
 
-    def create(self, version: int, *rows: tuple[str, int], validate: bool = False, client_id: str = "c"):
+    def create(
+        self, version: int, *rows: tuple[str, int], validate: bool = False, client_id: str = "c"
+    ) -> tuple[int, list[tuple[int, str | None]]]:
         topics = [{"Name": name, "NumPartitions": count, "ReplicationFactor": 1} for name, count in rows]
         body = {"Topics": topics, "timeoutMs": 1000, "validateOnly": validate}
         response = self.ask("CreateTopics", version, body, client_id)
         return response["ThrottleTimeMs"], [(row["ErrorCode"], row["ErrorMessage"]) for row in response["Topics"]]
 
-    def grow(self, version: int, *rows: tuple[str, int], validate: bool = False):
+    def grow(
+        self, version: int, *rows: tuple[str, int], validate: bool = False
+    ) -> tuple[int, list[tuple[int, str | None]]]:
         topics = [{"Name": name, "Count": count, "Assignments": None} for name, count in rows]
         response = self.ask("CreatePartitions", version, {"Topics": topics, "ValidateOnly": validate})
         return response["ThrottleTimeMs"], [(row["ErrorCode"], row["ErrorMessage"]) for row in response["Results"]]
 
-    def delete(self, version: int, *names: str):
+    def delete(self, version: int, *names: str) -> tuple[int, list[tuple[int, str | None]]]:
         body = {"Topics": [{"Name": name} for name in names]} if version >= 6 else {"TopicNames": list(names)}
         response = self.ask("DeleteTopics", version, body)
         return response["ThrottleTimeMs"], [(row["ErrorCode"], row["ErrorMessage"]) for row in response["Responses"]]
@@ -215,7 +219,7 @@ OK, REFUSED = (0, None), (89, None)
 
 
 @pytest.mark.parametrize("version", [6, 7])
-def test_create_topics_refuses_newer_clients(version):
+def test_create_topics_refuses_newer_clients(version: int) -> None:
     """1/s, burst 11: 15 partitions pass whole, the next topics are refused one by one, and nothing is charged."""
     broker = Limited.of(1.0)
     assert broker.create(version, ("a", 15)) == (0, [OK])
@@ -227,7 +231,7 @@ def test_create_topics_refuses_newer_clients(version):
 
 
 @pytest.mark.parametrize("version", [2, 3, 4, 5])
-def test_create_topics_delays_older_clients(version):
+def test_create_topics_delays_older_clients(version: int) -> None:
     """Below v6 everything is made and charged, and the delay is what the last topic left behind."""
     broker = Limited.of(1.0)
     assert broker.create(version, ("a", 15)) == (4000, [OK])
@@ -236,7 +240,7 @@ def test_create_topics_delays_older_clients(version):
 
 
 @pytest.mark.parametrize(("version", "is_strict"), [(0, False), (1, False), (2, False), (3, True)])
-def test_create_partitions(version, is_strict):
+def test_create_partitions(version: int, is_strict: bool) -> None:
     """Only the partitions added count; v3 is refused, older versions are delayed."""
     broker = Limited.of(1.0)
     broker.create(7, ("a", 1), ("b", 1))
@@ -251,7 +255,7 @@ def test_create_partitions(version, is_strict):
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_delete_topics(version):
+def test_delete_topics(version: int) -> None:
     """Each topic costs its partitions; from v5 on what is refused stays, below all are deleted and the client waits."""
     broker = Limited.of(1.0)
     broker.create(5, ("a", 15), ("b", 2), client_id="free")
@@ -264,7 +268,7 @@ def test_delete_topics(version):
         assert (broker.names, broker.tokens()) == ([], -6)
 
 
-def test_delete_by_id_reports_what_was_refused():
+def test_delete_by_id_reports_what_was_refused() -> None:
     """v6 by id: the response names the topic that stays."""
     broker = Limited.of(1.0)
     broker.create(7, ("a", 15))
@@ -274,7 +278,7 @@ def test_delete_by_id_reports_what_was_refused():
     assert (row["Name"], row["TopicId"], row["ErrorCode"], row["ErrorMessage"]) == ("a", topic_id, 89, None)
 
 
-def test_only_what_passed_its_own_checks_is_charged():
+def test_only_what_passed_its_own_checks_is_charged() -> None:
     """Bad names, counts, configs, topics that exist, are not there, or are duplicates cost nothing."""
     broker = Limited.of(1.0)
     broker.create(7, ("a", 1))
@@ -287,7 +291,7 @@ def test_only_what_passed_its_own_checks_is_charged():
     assert broker.tokens() == 10
 
 
-def test_what_is_wrong_stays_wrong_over_the_quota():
+def test_what_is_wrong_stays_wrong_over_the_quota() -> None:
     """A client over its quota still hears what is wrong with a topic, not that it should try again."""
     broker = Limited.of(1.0)
     broker.create(7, ("a", 15))
@@ -296,7 +300,7 @@ def test_what_is_wrong_stays_wrong_over_the_quota():
     assert [code for code, _ in broker.delete(6, "none", "a")[1]] == [3, 89]
 
 
-def test_validate_only_is_free():
+def test_validate_only_is_free() -> None:
     """Contrary to Kafka 4.3.1, as KIP-599 wants it: checks cost nothing, and are not refused either."""
     broker = Limited.of(1.0)
     assert broker.create(7, ("a", 100), validate=True) == (0, [OK])
@@ -307,7 +311,7 @@ def test_validate_only_is_free():
     assert broker.tokens() == before
 
 
-def test_other_clients_are_not_charged():
+def test_other_clients_are_not_charged() -> None:
     """The quota is that of client id c; another one is unlimited, and has its own counter."""
     broker = Limited.of(1.0)
     assert broker.create(7, ("a", 100), client_id="other") == (0, [OK])
@@ -316,7 +320,7 @@ def test_other_clients_are_not_charged():
     assert broker.tokens() == 6
 
 
-def test_without_a_quota_no_sensor_is_made():
+def test_without_a_quota_no_sensor_is_made() -> None:
     """A broker without mutation quotas registers nothing for them."""
     broker = Limited.of(None)
     assert broker.create(7, ("a", 1000)) == (0, [OK])
@@ -329,7 +333,7 @@ def metadata(broker: Limited, *names: str, client_id: str = "c") -> tuple[int, l
     return response["ThrottleTimeMs"], [(row["Name"], row["ErrorCode"]) for row in response["Topics"]]
 
 
-def test_topics_made_by_metadata_are_charged_strictly_and_silently():
+def test_topics_made_by_metadata_are_charged_strictly_and_silently() -> None:
     """Over the quota the topic is not made; the response is as for one that does not exist; a later one makes it."""
     broker = Limited.of(1.0, num_partitions=6)
     assert metadata(broker, "a", "b", "c") == (0, [("a", 0), ("b", 0), ("c", 3)])
@@ -342,7 +346,7 @@ def test_topics_made_by_metadata_are_charged_strictly_and_silently():
     assert "d" in broker.names
 
 
-def test_the_brokers_own_topics_are_free():
+def test_the_brokers_own_topics_are_free() -> None:
     """__consumer_offsets belongs to no client's quota."""
     broker = Limited.of(1.0)
     broker.create(7, ("a", 15))
@@ -379,7 +383,7 @@ def storm(broker: Limited, api: str, version: int, number: int) -> tuple[int, in
 
 
 @pytest.mark.parametrize(("api", "version"), STRICT)
-def test_a_storm_of_newer_clients_is_held(api, version):
+def test_a_storm_of_newer_clients_is_held(api: str, version: int) -> None:
     """P5: however often they ask, they get at most burst + rate * time, and one request."""
     broker = Limited.of(RATE)
     made = 0
@@ -394,7 +398,7 @@ def test_a_storm_of_newer_clients_is_held(api, version):
 
 
 @pytest.mark.parametrize(("api", "version"), PERMISSIVE)
-def test_a_storm_of_older_clients_is_all_accepted_and_muted(api, version):
+def test_a_storm_of_older_clients_is_all_accepted_and_muted(api: str, version: int) -> None:
     """P5: nothing is refused; a channel that is muted for the throttle time is held to the same bound all the same."""
     broker = Limited.of(RATE)
     made, number, elapsed_ms = 0, 0, 0
@@ -410,7 +414,7 @@ def test_a_storm_of_older_clients_is_all_accepted_and_muted(api, version):
     assert made >= BURST + RATE * (STORM_S - 1) - COST
 
 
-def test_ids_in_responses_are_real():
+def test_ids_in_responses_are_real() -> None:
     """A refused deletion by name shows no id that is made up."""
     broker = Limited.of(1.0)
     broker.create(7, ("a", 15))
@@ -435,10 +439,10 @@ class Judges:
     def __post_init__(self) -> None:
         self.throttled: list[tuple[str, int]] = []
 
-    def charge(self, request):
+    def charge(self, request: Sent) -> int:
         return self.time_ms
 
-    def throttle(self, manager, request, throttle_time_ms):
+    def throttle(self, manager: str, request: Sent, throttle_time_ms: int) -> None:
         assert request.sent is None, "the throttle must be begun before the response leaves"
         self.throttled.append((manager, throttle_time_ms))
 
@@ -451,10 +455,10 @@ class Sent:
     correlation_id: int = 1
     sent: bytes | None = None
 
-    def respond(self, response):
+    def respond(self, response: bytes) -> None:
         self.sent = response
 
-    def mark_errors(self, counts):
+    def mark_errors(self, counts: dict[int, int]) -> None:
         assert not counts
 
 
@@ -470,7 +474,9 @@ class Sent:
         (701, 700, [("ControllerMutation", 701)]),
     ],
 )
-def test_the_larger_delay_is_reported_and_served_once(mutations_ms, time_ms, throttled):
+def test_the_larger_delay_is_reported_and_served_once(
+    mutations_ms: int, time_ms: int, throttled: list[tuple[str, int]]
+) -> None:
     """The response has the larger one; the mutations' manager mutes the channel iff its delay is strictly larger."""
     entry = KafkaApis().find(37, 3)
     request, judges = Sent(3), Judges(time_ms)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from kbroker.common.configs.removed_settings import suggest_replacement
-from kbroker.common.errors import Errors
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import CLIENT_ID, IP, USER, QuotaEntity, candidates, resolve
 from kbroker.server.metadata.metadata_store import FILE_NAME, SCHEMA_VERSION, MetadataError, MetadataStore
 from kbroker.server.quota.entity_rules import Alteration, QuotaOp
@@ -29,7 +31,7 @@ class Bench:
         self.changes: list[tuple[str, str, float | None]] = []
         self.entities.on_change(lambda entity, key, value: self.changes.append((str(entity), key, value)))
 
-    def alter(self, entity: QuotaEntity, *ops: tuple[str, float | None], validate_only: bool = False):
+    def alter(self, entity: QuotaEntity, *ops: tuple[str, float | None], validate_only: bool = False) -> str | None:
         """Change one entity; returns the refusal's text, None if it was made."""
         alteration = Alteration(entity, [QuotaOp(*op) for op in ops])
         (refusal,) = self.entities.alter([alteration], validate_only).values()
@@ -41,7 +43,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench():
+def bench() -> Iterator[Bench]:
     made = Bench()
     yield made
     made.store.close()
@@ -75,7 +77,7 @@ def user(**names: str | None) -> QuotaEntity:
          "producer_byte_rate and request_percentage"),
     ],
 )  # fmt: skip
-def test_bad_values_are_refused_with_what_is_allowed(bench, key, value, text):
+def test_bad_values_are_refused_with_what_is_allowed(bench: Bench, key: str, value: float, text: str) -> None:
     """Kafka's code and sentence for each invalid value, and nothing is stored."""
     assert bench.alter(ALICE, (key, value)) == text
     assert bench.alter(ALICE, (key, value), validate_only=True) == text
@@ -93,7 +95,7 @@ def test_bad_values_are_refused_with_what_is_allowed(bench, key, value, text):
         ("controller_mutation_rate", 0.25),
     ],
 )
-def test_values_that_kafka_takes(bench, key, value):
+def test_values_that_kafka_takes(bench: Bench, key: str, value: float) -> None:
     """Fractions where a key is no whole number, rounding errors of one that is, and the largest LONG as a double."""
     assert bench.alter(ALICE, (key, value)) is None
     assert bench.all() == {"user alice": {key: value}}
@@ -109,7 +111,7 @@ def test_values_that_kafka_takes(bench, key, value):
         (2.0**31 - 1, None),
     ],
 )
-def test_connection_rates_are_whole_numbers_of_32_bits(bench, value, text):
+def test_connection_rates_are_whole_numbers_of_32_bits(bench: Bench, value: float, text: str | None) -> None:
     """connection_creation_rate is an INT."""
     assert bench.alter(ADDRESS, ("connection_creation_rate", value)) == text
 
@@ -129,13 +131,13 @@ def test_connection_rates_are_whole_numbers_of_32_bits(bench, value, text):
         (user(ip="no where"), "no where is not a valid IP or resolvable host."),
     ],
 )  # fmt: skip
-def test_bad_entities_are_refused(bench, entity, text):
+def test_bad_entities_are_refused(bench: Bench, entity: QuotaEntity, text: str) -> None:
     """An entity that cannot be is refused before its keys are looked at."""
     assert bench.alter(entity, ("no_such_key", -1.0)) == text
     assert bench.all() == {}
 
 
-def test_an_address_takes_connection_rates_only(bench):
+def test_an_address_takes_connection_rates_only(bench: Bench) -> None:
     """And a user takes none."""
     assert bench.alter(ADDRESS, ("producer_byte_rate", 1.0)) == (
         "Invalid configuration key producer_byte_rate; this entity can have connection_creation_rate"
@@ -150,7 +152,7 @@ def test_an_address_takes_connection_rates_only(bench):
     }
 
 
-def test_hosts_are_looked_up():
+def test_hosts_are_looked_up() -> None:
     """Addresses in any notation stand for themselves; an invalid name has none."""
     assert address_of("127.0.0.1") == "127.0.0.1"
     assert address_of("::1") == "::1"
@@ -159,7 +161,7 @@ def test_hosts_are_looked_up():
 
 
 @pytest.mark.parametrize("zone", ["nowhere", "x" * 1000])
-def test_an_address_with_a_zone_must_lead_somewhere(bench, zone):
+def test_an_address_with_a_zone_must_lead_somewhere(bench: Bench, zone: str) -> None:
     """Anything behind the % was stored and acknowledged, but never in force."""
     store = QuotaEntityStore(bench.store, lambda host: None)
     entity = user(ip=f"fe80::1%{zone}")
@@ -169,7 +171,7 @@ def test_an_address_with_a_zone_must_lead_somewhere(bench, zone):
     assert bench.all() == {}
 
 
-def test_one_request_has_only_so_many_names_looked_up(bench):
+def test_one_request_has_only_so_many_names_looked_up(bench: Bench) -> None:
     """A lookup may take seconds: thousands of names in one request are refused, addresses are not."""
     asked = []
     store = QuotaEntityStore(bench.store, lambda host: asked.append(host) or "10.3.3.3")
@@ -184,7 +186,7 @@ def test_one_request_has_only_so_many_names_looked_up(bench):
 # ---------------------------------------------------------------- changes
 
 
-def test_all_or_nothing_per_entity(bench):
+def test_all_or_nothing_per_entity(bench: Bench) -> None:
     """A bad op takes the whole entry with it, and no other entry."""
     good, bad = user(user="good"), user(user="bad")
     results = bench.entities.alter(
@@ -198,7 +200,7 @@ def test_all_or_nothing_per_entity(bench):
     assert bench.changes == [("user good", "producer_byte_rate", 5.0)]
 
 
-def test_an_entity_that_comes_twice_is_left_alone(bench):
+def test_an_entity_that_comes_twice_is_left_alone(bench: Bench) -> None:
     """It is once in the response, refused, and has not changed; the others have."""
     ops = [QuotaOp("producer_byte_rate", 5.0)]
     results = bench.entities.alter([Alteration(ALICE, ops), Alteration(ADDRESS, []), Alteration(ALICE, ops)])
@@ -208,13 +210,13 @@ def test_an_entity_that_comes_twice_is_left_alone(bench):
     assert bench.all() == {}
 
 
-def test_a_key_that_comes_twice_is_refused(bench):
+def test_a_key_that_comes_twice_is_refused(bench: Bench) -> None:
     """Nobody could say which one counts."""
     ops = [("producer_byte_rate", 5.0), ("producer_byte_rate", None)]
     assert bench.alter(ALICE, *ops) == "Duplicate quota key producer_byte_rate: each may come once"
 
 
-def test_setting_changing_removing(bench):
+def test_setting_changing_removing(bench: Bench) -> None:
     """Each change is published once; what changes nothing is not published; the last key takes the entity with it."""
     assert bench.alter(ALICE, ("producer_byte_rate", 5.0), ("request_percentage", 50.0)) is None
     assert bench.alter(ALICE, ("producer_byte_rate", 5.0)) is None
@@ -233,16 +235,16 @@ def test_setting_changing_removing(bench):
     ]
 
 
-def test_validate_only_changes_nothing(bench):
+def test_validate_only_changes_nothing(bench: Bench) -> None:
     """The same responses, and neither store nor managers hear of it."""
     assert bench.alter(ALICE, ("producer_byte_rate", 5.0), validate_only=True) is None
     assert (bench.all(), bench.changes, bench.store.quotas()) == ({}, [], [])
 
 
-def test_what_cannot_be_stored_is_not_in_force(bench, monkeypatch):
+def test_what_cannot_be_stored_is_not_in_force(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk refuses the change, and the broker goes on as before."""
 
-    def fail(changes):
+    def fail(changes: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr(bench.store, "alter_quotas", fail)
@@ -251,10 +253,10 @@ def test_what_cannot_be_stored_is_not_in_force(bench, monkeypatch):
     assert (bench.all(), bench.changes) == ({}, [])
 
 
-def test_one_hook_that_fails_keeps_no_other_from_it(bench, caplog):
+def test_one_hook_that_fails_keeps_no_other_from_it(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """A quota that cannot be put in force is logged; the rest is."""
 
-    def fail(entity, key, value):
+    def fail(entity: QuotaEntity, key: str, value: float | None) -> None:
         raise OSError("no such address")
 
     store = QuotaEntityStore(bench.store, HOSTS.get)
@@ -267,7 +269,7 @@ def test_one_hook_that_fails_keeps_no_other_from_it(bench, caplog):
     assert "cannot put producer_byte_rate of user alice in force" in caplog.text
 
 
-def test_host_names_are_looked_up_before_the_lock_is_taken(bench):
+def test_host_names_are_looked_up_before_the_lock_is_taken(bench: Bench) -> None:
     """The hooks looked them up again, so that one slow name held up every other change of a quota."""
     hosts = {"host": "10.2.2.2"}
     entities = QuotaEntityStore(bench.store, lambda host: None if entities._lock.locked() else hosts.get(host))
@@ -275,7 +277,7 @@ def test_host_names_are_looked_up_before_the_lock_is_taken(bench):
     entities.on_change(lambda entity, key, value: changes.append((entity.names[IP], value)))
     host, key = user(ip="host"), "connection_creation_rate"
 
-    def alter(value):
+    def alter(value: float | None) -> dict[QuotaEntity, KafkaError | None]:
         return entities.alter([Alteration(host, [QuotaOp(key, value)])])
 
     assert alter(5.0) == {host: None}
@@ -312,12 +314,12 @@ def test_host_names_are_looked_up_before_the_lock_is_taken(bench):
         ("quota.consumer.override", "", "kbroker quotas set --client-id NAME consumer_byte_rate=BYTES"),
     ],
 )  # fmt: skip
-def test_static_quotas_name_their_replacement(name, value, command):
+def test_static_quotas_name_their_replacement(name: str, value: str, command: str) -> None:
     """A properties file with the quotas of long ago gets the exact command that does the same now."""
     assert suggest_replacement(name, value) == f"quotas are set at run time, and kept: {command}"
 
 
-def test_other_unknown_settings_have_no_replacement():
+def test_other_unknown_settings_have_no_replacement() -> None:
     """Nothing is made up for a name that never was one."""
     assert suggest_replacement("quota.producer", "1") is None
     assert suggest_replacement("no.such.key", "1") is None
@@ -329,7 +331,7 @@ def test_other_unknown_settings_have_no_replacement():
 NAMES = ["*", "a b%20:c", "<default>", "default", "null", "q\"\\'", "漢🙂", "\0\n", "x" * 5000]
 
 
-def test_everything_is_in_force_again_after_a_restart(tmp_path):
+def test_everything_is_in_force_again_after_a_restart(tmp_path: Path) -> None:
     """Any name, the defaults, and a rate beyond all numbers come back as they were, and go to the managers."""
     store = MetadataStore(tmp_path, 1)
     before = Bench(store)
@@ -366,7 +368,7 @@ PRAGMA user_version=1;
 """
 
 
-def test_an_older_file_is_upgraded_and_keeps_what_it_held(tmp_path):
+def test_an_older_file_is_upgraded_and_keeps_what_it_held(tmp_path: Path) -> None:
     """The file of the version before quotas opens, takes quotas, and still has its topics."""
     with sqlite3.connect(tmp_path / FILE_NAME) as db:
         db.executescript(VERSION_1)
@@ -384,7 +386,7 @@ def test_an_older_file_is_upgraded_and_keeps_what_it_held(tmp_path):
     assert SCHEMA_VERSION >= 2
 
 
-def test_a_failed_upgrade_leaves_the_file_as_it_was(tmp_path):
+def test_a_failed_upgrade_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     """Each step is made whole or not at all, so that the older program could still open it."""
     with sqlite3.connect(tmp_path / FILE_NAME) as db:
         db.executescript(VERSION_1 + "CREATE TABLE quotas (something_else TEXT);")
@@ -396,7 +398,7 @@ def test_a_failed_upgrade_leaves_the_file_as_it_was(tmp_path):
     db.close()
 
 
-def test_a_new_file_and_an_upgraded_one_are_alike(tmp_path):
+def test_a_new_file_and_an_upgraded_one_are_alike(tmp_path: Path) -> None:
     """Both went the same way, so both have the same tables."""
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
@@ -418,7 +420,7 @@ def test_a_new_file_and_an_upgraded_one_are_alike(tmp_path):
 # ---------------------------------------------------------------- which quota counts
 
 
-def test_the_eight_levels():
+def test_the_eight_levels() -> None:
     """Most specific first; a client without a client id is reached by its user's and the default user's only."""
     assert [str(one.entity) for one in candidates("u", "c")] == [
         "user u, client-id c",
@@ -453,13 +455,13 @@ EIGHT = [one.entity for one in candidates("u", "c")]
         ([2, 3, 4, 5, 6, 7, 8], 2, ("u", "c")),
     ],
 )
-def test_the_winner_and_its_counter(levels, winner, tags):
+def test_the_winner_and_its_counter(levels: list[int], winner: int | None, tags: tuple[str, str]) -> None:
     """The most specific level that is set wins; the tags name the counter that its clients share."""
     found = resolve([EIGHT[level - 1] for level in levels], "u", "c")
     assert (None if found.winner is None else found.winner.level, found[1:]) == (winner, tags)
 
 
-def test_quotas_of_others():
+def test_quotas_of_others() -> None:
     """Where only others have a quota, a level that stands alone still decides about the counter."""
     other = QuotaEntity.of({USER: "other"})
     pair = QuotaEntity.of({USER: "other", CLIENT_ID: "c"})

@@ -10,6 +10,7 @@ import pytest
 
 from kbroker.common.request_log import COLUMNS, QUOTA_TYPES, UPDATE, VERDICT, Column
 from kbroker.server.request_log.service import kafka_api_name
+from tests.native.request_log_samples import SampleConnection
 from tests.support.request_log import START_MS, Bench
 
 PRODUCE, FETCH, REQUEST, MUTATION, CONNECTION = range(5)
@@ -26,7 +27,7 @@ def json_names(columns: tuple[Column, ...]) -> set[str]:
     return {column.json for column in columns}
 
 
-def test_every_field_of_a_record_is_what_happened():
+def test_every_field_of_a_record_is_what_happened() -> None:
     """Times are differences of the stamps, in milliseconds; the time is when the response was away, in UTC."""
     bench = Bench()
     at = bench.now_ns()
@@ -86,7 +87,7 @@ def test_every_field_of_a_record_is_what_happened():
     assert names_in(record["quota"]["verdicts"][0]) == json_names(VERDICT) - {"ip"}
 
 
-def test_steps_that_were_not_taken_took_no_time():
+def test_steps_that_were_not_taken_took_no_time() -> None:
     """A request completed at once has stamps of zero between."""
     bench = Bench()
     at = bench.now_ns()
@@ -96,7 +97,7 @@ def test_steps_that_were_not_taken_took_no_time():
     assert [record[name] for name in times] == [0.005, 0.0, 0.0, 0.0, 0.004, 0.009]
 
 
-def test_two_quotas_at_once_leave_two_verdicts():
+def test_two_quotas_at_once_leave_two_verdicts() -> None:
     """Each with its own counter's names; the longer delay is served by one of them."""
     bench = Bench()
     bench.connect().record(
@@ -115,7 +116,7 @@ def test_two_quotas_at_once_leave_two_verdicts():
 
 
 @pytest.mark.parametrize("value", [1 / 3, -1e-7, 2.0**63, 1e300, 123456789.125, -4096.0, 5e-324])
-def test_values_read_back_as_the_same_number(value):
+def test_values_read_back_as_the_same_number(value: float) -> None:
     """A replay needs every bit of what was recorded."""
     bench = Bench()
     bench.connect().record(updates=[(REQUEST, b"a", b"b", 1, 2, value, False)])
@@ -127,7 +128,7 @@ EDGES = [0, 9, 10, 99, 100, 999, 1000, 999_999, 10**6, 10**9 - 1, 10**9, 10**12,
 
 
 @pytest.mark.parametrize("value", [*EDGES, -1, -1000, -(2**63)])
-def test_whole_numbers_have_all_their_digits(value):
+def test_whole_numbers_have_all_their_digits(value: int) -> None:
     """None more, none less, no zero in front."""
     bench = Bench()
     bench.connect().record(updates=[(REQUEST, b"a", b"b", value, value, 1.0, False)], request_bytes=value)
@@ -137,7 +138,7 @@ def test_whole_numbers_have_all_their_digits(value):
 
 
 @pytest.mark.parametrize("us", [0, 1, 10, 999, 1000, 1001, 59_999, 60_000, 999_999, 1_000_000, 86_399_999_999])
-def test_a_time_is_its_own_second_and_fraction(us):
+def test_a_time_is_its_own_second_and_fraction(us: int) -> None:
     """Records of different seconds, also of an earlier one than the last."""
     bench = Bench()
     start = bench.now_ns()
@@ -151,7 +152,7 @@ def test_a_time_is_its_own_second_and_fraction(us):
     assert [r["totalTimeMs"] for r in found] == [us / 1000, 0.005, us / 1000]
 
 
-def test_percents_of_time_read_back_as_the_same_number():
+def test_percents_of_time_read_back_as_the_same_number() -> None:
     """Any number of nanoseconds, as a share of a thread; in as few characters as there can be."""
     bench = Bench()
     one = bench.connect()
@@ -168,7 +169,7 @@ def test_percents_of_time_read_back_as_the_same_number():
     assert all(len(text) <= len(repr(float(text))) for text in texts)
 
 
-def test_what_is_no_number_is_null():
+def test_what_is_no_number_is_null() -> None:
     """JSON has neither infinity nor NaN."""
     bench = Bench()
     bench.connect().record(verdicts=[(PRODUCE, b"", b"", 0, 1, float("nan"), float("inf"), 0, 1, 1, False)])
@@ -184,7 +185,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_names_stay_names(name):
+def test_hostile_names_stay_names(name: bytes) -> None:
     """Any bytes in a client id, a user or a principal give one valid line, and read as Python's replacing decoder."""
     bench = Bench()
     one = bench.connect(b"User:" + name.replace(b"\0", b""))
@@ -200,7 +201,7 @@ def test_hostile_names_stay_names(name):
         assert (note["user"], note["clientId"]) == (text, text)
 
 
-def test_every_byte_at_every_place_of_a_name():
+def test_every_byte_at_every_place_of_a_name() -> None:
     """Names are copied by eights where nothing is to be escaped."""
     bench = Bench()
     one = bench.connect()
@@ -211,7 +212,7 @@ def test_every_byte_at_every_place_of_a_name():
         assert [r["requestHeader"]["clientId"] for r in bench.lines()] == [n.decode("utf-8", "replace") for n in names]
 
 
-def test_software_is_known_from_its_request_on():
+def test_software_is_known_from_its_request_on() -> None:
     """ApiVersions has it; another login on the connection keeps it."""
     bench = Bench()
     one = bench.connect(b"User:ANONYMOUS")
@@ -223,7 +224,7 @@ def test_software_is_known_from_its_request_on():
     assert found == [("User:ANONYMOUS", "unknown"), ("User:ANONYMOUS", "librdkafka"), ("User:bob", "librdkafka")]
 
 
-def test_what_no_handler_has_seen_is_not_recorded():
+def test_what_no_handler_has_seen_is_not_recorded() -> None:
     """Nor is what asks for the log's own topic, nor an API that is not served."""
     bench = Bench()
     one = bench.connect()
@@ -234,7 +235,7 @@ def test_what_no_handler_has_seen_is_not_recorded():
     assert bench.lines() == []
 
 
-def test_a_late_request_is_recorded_too():
+def test_a_late_request_is_recorded_too() -> None:
     """Its network thread has ended: it goes through the ring that all share."""
     bench = Bench()
     bench.connect().record(is_late=True, correlation_id=5)
@@ -242,7 +243,7 @@ def test_a_late_request_is_recorded_too():
     assert record["requestHeader"]["correlationId"] == 5
 
 
-def test_gaps_show_what_found_no_room():
+def test_gaps_show_what_found_no_room() -> None:
     """Dropped records are counted, and the numbers of those that come later show how many there were."""
     bench = Bench(buffer_bytes=4096)
     one = bench.connect()
@@ -257,7 +258,7 @@ def test_gaps_show_what_found_no_room():
     assert bench.core.queued_bytes == 0
 
 
-def test_a_ring_goes_round_without_losing_anything():
+def test_a_ring_goes_round_without_losing_anything() -> None:
     """Records of all sizes across the end of the ring come out whole and in order."""
     bench = Bench(buffer_bytes=8192)
     one = bench.connect()
@@ -271,7 +272,7 @@ def test_a_ring_goes_round_without_losing_anything():
     assert bench.core.dropped == 0
 
 
-def test_sampling_keeps_a_share_and_every_verdict():
+def test_sampling_keeps_a_share_and_every_verdict() -> None:
     """Each record says with what share it was chosen, so that counts can be weighed."""
     bench = Bench(sampling=0.25)
     one = bench.connect()
@@ -283,19 +284,19 @@ def test_sampling_keeps_a_share_and_every_verdict():
     assert [r["sampling"] for r in bench.lines()] == [1.0] * 10
 
 
-def test_no_sampling_leaves_verdicts_alone():
+def test_no_sampling_leaves_verdicts_alone() -> None:
     """With a share of 0 the log is one of throttles."""
     bench = Bench(sampling=0.0)
     bench.connect().record(count=100)
     assert bench.lines() == []
 
 
-def poll(one, at_ns, **facts):
+def poll(one: SampleConnection, at_ns: int, **facts: Any) -> None:
     one.record(api_key=1, start_ns=at_ns - 500, dequeue_ns=at_ns - 400, response_sent_ns=at_ns, brought_nothing=True,
                request_bytes=50, response_bytes=20, network_ns=1000, **facts)  # fmt: skip
 
 
-def test_idle_polls_of_a_second_are_one_record():
+def test_idle_polls_of_a_second_are_one_record() -> None:
     """It stands for all of them: sizes and network time are their sums, the rest is the last one's."""
     bench = Bench()
     one, other = bench.connect(index=1), bench.connect(index=2)
@@ -313,7 +314,7 @@ def test_idle_polls_of_a_second_are_one_record():
     assert found[0]["networkTimeMs"] == 0.005
 
 
-def test_an_idle_poll_waits_for_the_end_of_its_second():
+def test_an_idle_poll_waits_for_the_end_of_its_second() -> None:
     """Another may come; when time has passed it is written without one."""
     bench = Bench()
     one = bench.connect()
@@ -334,7 +335,7 @@ def test_an_idle_poll_waits_for_the_end_of_its_second():
     ],
     ids=["error", "throttled", "update", "verdict"],
 )
-def test_a_poll_with_something_to_report_is_not_folded(facts):
+def test_a_poll_with_something_to_report_is_not_folded(facts: dict[str, Any]) -> None:
     """An error, a delay or what was charged is a separate record."""
     bench = Bench()
     one = bench.connect()
@@ -343,7 +344,7 @@ def test_a_poll_with_something_to_report_is_not_folded(facts):
     assert len(bench.lines(unfolds=False)) == 3
 
 
-def test_polls_of_another_client_or_version_are_not_folded_together():
+def test_polls_of_another_client_or_version_are_not_folded_together() -> None:
     """One connection may speak for several client ids."""
     bench = Bench()
     one = bench.connect()
@@ -352,7 +353,7 @@ def test_polls_of_another_client_or_version_are_not_folded_together():
     assert len(bench.lines()) == 3
 
 
-def test_nothing_is_kept_of_closed_connections():
+def test_nothing_is_kept_of_closed_connections() -> None:
     """Records outlive their connection, and those never drained go with the log."""
     bench = Bench()
     one = bench.connect()
@@ -367,7 +368,7 @@ def test_nothing_is_kept_of_closed_connections():
     del bench  # under a sanitizer this reveals leaks
 
 
-def test_names_of_apis_are_kafkas():
+def test_names_of_apis_are_kafkas() -> None:
     """As ``ApiKeys`` spells them."""
     assert [kafka_api_name(n) for n in ("Produce", "ApiVersions", "OffsetForLeaderEpoch")] == [
         "PRODUCE", "API_VERSIONS", "OFFSET_FOR_LEADER_EPOCH",
@@ -376,7 +377,7 @@ def test_names_of_apis_are_kafkas():
 
 
 @pytest.mark.parametrize("sampling", [-0.1, 1.1, float("nan")])
-def test_a_share_is_between_none_and_all(sampling):
+def test_a_share_is_between_none_and_all(sampling: float) -> None:
     """Anything else is refused."""
     with pytest.raises(ValueError, match="sampling"):
         Bench(sampling=sampling)

@@ -50,7 +50,7 @@ def tables(data: bytes) -> Any:
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4"])
-def test_arrow_equals_json_row_for_row(compression):
+def test_arrow_equals_json_row_for_row(compression: str) -> None:
     """Every column of every record, whatever its bytes; nulls where JSON says nothing."""
     rows = []
     for arrow in (False, True):
@@ -75,7 +75,7 @@ def test_arrow_equals_json_row_for_row(compression):
         assert in_json == in_arrow
 
 
-def test_batches_are_whole_streams_in_the_topic_and_in_files(tmp_path: Path):
+def test_batches_are_whole_streams_in_the_topic_and_in_files(tmp_path: Path) -> None:
     """One Kafka record per batch and partition, marked by a header; a file is one stream of the same batches."""
     bench = Bench(buffer_bytes=1 << 22)
     logs = [PartitionLog(None, "log", n, b"0123456789abcdef", {}, bench.clock, in_memory=True) for n in range(3)]
@@ -102,7 +102,7 @@ def test_batches_are_whole_streams_in_the_topic_and_in_files(tmp_path: Path):
     assert (writer.written, writer.dropped) == (3000, 0)
 
 
-def test_a_missing_arrow_stops_the_start_with_one_sentence(monkeypatch):
+def test_a_missing_arrow_stops_the_start_with_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the extra."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     config = BrokerConfig({"kbroker.request.log.format": "arrow", "kbroker.request.log.topic": "log"})
@@ -112,13 +112,13 @@ def test_a_missing_arrow_stops_the_start_with_one_sentence(monkeypatch):
 
 
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
-def test_a_topic_that_others_write_is_refused(topic):
+def test_a_topic_that_others_write_is_refused(topic: str) -> None:
     """Records of requests among committed offsets would cost the offsets."""
     with pytest.raises(ConfigError, match="another part"):
         request_log_settings(BrokerConfig({"kbroker.request.log.topic": topic}))
 
 
-def test_a_buffer_beyond_reason_is_refused():
+def test_a_buffer_beyond_reason_is_refused() -> None:
     """Its size is doubled on the way to a power of two."""
     with pytest.raises(ConfigError, match=r"kbroker\.request\.log\.buffer\.bytes"):
         BrokerConfig({"kbroker.request.log.buffer.bytes": 2**62})

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def rows(log: PartitionLog) -> list[tuple[bytes, dict[str, Any]]]:
     return [(key, json.loads(value)) for key, value in zip(table.keys, table.values, strict=True)]
 
 
-def test_a_file_is_followed_by_another_and_the_oldest_goes(tmp_path):
+def test_a_file_is_followed_by_another_and_the_oldest_goes(tmp_path: Path) -> None:
     """Names sort by their number, also those of an earlier life."""
     files = rolling(tmp_path, file_bytes=10, file_count=2)
     for part in (b"one\n", b"two\ntwo\n", b"three\n", b"four.four.four\n", b"five\n"):
@@ -59,7 +60,7 @@ def test_a_file_is_followed_by_another_and_the_oldest_goes(tmp_path):
     assert files_in(tmp_path) == [file_name(0, 4, ".jsonl"), file_name(START_MS, 3, ".jsonl")]
 
 
-def test_other_files_are_left_alone(tmp_path):
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
     """Only what has such a name is counted or deleted."""
     (tmp_path / "requests-mine.jsonl").write_text("x")
     (tmp_path / "notes.txt").write_text("x")
@@ -72,7 +73,7 @@ def test_other_files_are_left_alone(tmp_path):
     assert file_name(START_MS, 3, ".jsonl") == "requests-20260102T030405Z-000003.jsonl"
 
 
-def test_records_are_in_files_and_topic(tmp_path):
+def test_records_are_in_files_and_topic(tmp_path: Path) -> None:
     """The same object in both; the key says whose it is, and a client's records are in one partition."""
     bench = Bench()
     logs = [open_log("log", number, bench.clock) for number in range(4)]
@@ -96,7 +97,7 @@ def test_records_are_in_files_and_topic(tmp_path):
     assert writer.written_bytes > len((tmp_path / name).read_bytes())
 
 
-def test_many_records_make_batches_of_a_bounded_size():
+def test_many_records_make_batches_of_a_bounded_size() -> None:
     """Two thousand of a kilobyte are several batches, in order, with their times."""
     bench = Bench(buffer_bytes=1 << 23)
     log = open_log("log", 0, bench.clock)
@@ -128,7 +129,7 @@ class FullDisk:
         pass
 
 
-def test_what_a_disk_refuses_is_counted_and_logged(caplog):
+def test_what_a_disk_refuses_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     """One line a minute at most; what comes later is written."""
     bench = Bench()
     disk = FullDisk()
@@ -151,7 +152,7 @@ def test_what_a_disk_refuses_is_counted_and_logged(caplog):
     assert (writer.written, writer.dropped) == (1, 15)
 
 
-def test_a_partition_that_is_not_there_is_a_drop_and_no_end(caplog):
+def test_a_partition_that_is_not_there_is_a_drop_and_no_end(caplog: pytest.LogCaptureFixture) -> None:
     """The topic may be deleted while it is written to."""
     bench = Bench()
     logs: list[Any] = [None]
@@ -167,7 +168,7 @@ def test_a_partition_that_is_not_there_is_a_drop_and_no_end(caplog):
     assert "cannot be used" in caplog.text
 
 
-def test_a_full_buffer_is_logged(caplog):
+def test_a_full_buffer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Never silent."""
     bench = Bench(buffer_bytes=4096)
     disk = FullDisk()
@@ -180,7 +181,7 @@ def test_a_full_buffer_is_logged(caplog):
     assert "the buffer was full (kbroker.request.log.buffer.bytes)" in caplog.text
 
 
-def tear_the_next_write(monkeypatch):
+def tear_the_next_write(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Three bytes go to the disk, then it is full; returns what mends it."""
     real = os.write
     calls = []
@@ -195,7 +196,7 @@ def tear_the_next_write(monkeypatch):
     return lambda: monkeypatch.setattr(os, "write", real)
 
 
-def test_a_write_that_failed_leaves_nothing(tmp_path, monkeypatch):
+def test_a_write_that_failed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is counted as dropped is not in the file, and the file goes on."""
     files = rolling(tmp_path)
     files.write(b"whole\n")
@@ -207,7 +208,7 @@ def test_a_write_that_failed_leaves_nothing(tmp_path, monkeypatch):
     assert [(tmp_path / name).read_bytes() for name in files_in(tmp_path)] == [b"whole\nnext\n"]
 
 
-def test_a_write_that_tore_a_line_is_followed_by_a_new_file(tmp_path, monkeypatch):
+def test_a_write_that_tore_a_line_is_followed_by_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the file cannot be cut: a reader drops a last line that is no object; nothing is written behind it."""
     files = rolling(tmp_path)
     files.write(b"whole\n")
@@ -225,7 +226,7 @@ def test_a_write_that_tore_a_line_is_followed_by_a_new_file(tmp_path, monkeypatc
     assert contents == [b"whole\ntor", b"next\n"]
 
 
-def test_a_disk_that_fails_costs_no_older_file(tmp_path, monkeypatch):
+def test_a_disk_that_fails_costs_no_older_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often it is tried again: the oldest goes when the newest holds something, and there is one new file."""
     for number in range(3):
         earlier = rolling(tmp_path)
@@ -251,7 +252,7 @@ def test_a_disk_that_fails_costs_no_older_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be deleted there")
-def test_a_deleted_folder_is_made_again(tmp_path):
+def test_a_deleted_folder_is_made_again(tmp_path: Path) -> None:
     """Else records would go to a file that no reader finds."""
     files = rolling(tmp_path / "log")
     files.write(b"lost\n")
@@ -260,7 +261,7 @@ def test_a_deleted_folder_is_made_again(tmp_path):
     assert [(tmp_path / "log" / name).read_bytes() for name in files_in(tmp_path / "log")] == [b"kept\n"]
 
 
-def test_a_stop_writes_what_is_there():
+def test_a_stop_writes_what_is_there() -> None:
     """Also the idle polls of a second that is not over."""
     bench = Bench()
     disk = FullDisk()
@@ -274,7 +275,7 @@ def test_a_stop_writes_what_is_there():
     assert [json.loads(line)["sequence"] for line in disk.data.splitlines()] == [1, 2]
 
 
-def test_the_thread_writes_when_time_passes():
+def test_the_thread_writes_when_time_passes() -> None:
     """Every 100 ms of the broker's clock, whatever the real time is."""
     bench = Bench()
     disk = FullDisk()
