@@ -205,6 +205,11 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
             out.size_bytes = size
             if isolation == 1:
                 collect_aborted(partition, view, &place, offset, size, bounds.log_end, out)
+                # The file of an index that is read for the first time may have been removed since the view was taken;
+                # but before that the log start has passed it, or the partition is closed.
+                error = check_offset(partition, offset, isolation, &bounds)
+                if error != 0:
+                    out.error = error
         if place.file is not NULL:
             open_file_release(place.file)
         segment_release(place.segment)

@@ -27,7 +27,9 @@ from kbroker.log.segment._segment_files cimport remove_if_there, remove_segment,
 from kbroker.log.segment._segment_recovery cimport (
     SCAN_ABORTED, SCAN_EPOCHS, SCAN_PRODUCERS, Scan, load_segment, scan_segment,
 )
-from kbroker.log.segment._txn_index cimport txn_index_sync, txn_index_truncate
+from kbroker.log.segment._txn_index cimport (
+    txn_index_begin_rebuild, txn_index_end_rebuild, txn_index_sync, txn_index_truncate,
+)
 from kbroker.log._watermarks cimport advance_watermarks
 from kbroker.protocol._records cimport BatchHeader
 
@@ -97,21 +99,29 @@ cdef int64_t start_position(LogSegment *segment, OpenFile *file, int64_t offset,
 
 cdef int32_t replay_producers(Partition *partition, SegmentList *list_, int64_t from_offset,
                               int64_t aborted_from) noexcept nogil:
-    """Apply the batches from from_offset on; segments based at or past aborted_from get new transaction indexes."""
-    cdef int32_t slot, error = 0
+    """Apply the batches from from_offset on; segments based at or past aborted_from, which is not below from_offset,
+    get new transaction indexes.
+    """
+    cdef int32_t slot, rc, error = 0
     cdef LogSegment *segment
     cdef OpenFile *file
     cdef Scan scan
     cdef int64_t size, offset, position
+    cdef bint is_rebuilt
     for slot in range(list_.count):
         segment = list_.segments[slot]
-        size = atomic_load(&segment.size_bytes)
-        if segment.base_offset >= aborted_from and segment.base_offset >= from_offset:
-            txn_index_truncate(&segment.aborted, segment.base_offset)
-        if size == 0 or (slot + 1 < list_.count and list_.segments[slot + 1].base_offset <= from_offset):
-            continue
         if segment.base_offset >= atomic_load(&partition.damage_offset):
             break
+        size = atomic_load(&segment.size_bytes)
+        is_rebuilt = segment.base_offset >= aborted_from
+        if is_rebuilt:
+            rc = txn_index_begin_rebuild(&segment.aborted)
+            if rc == 0 and size == 0:
+                rc = txn_index_end_rebuild(&segment.aborted)
+            if rc != 0:
+                return rc
+        if size == 0 or (slot + 1 < list_.count and list_.segments[slot + 1].base_offset <= from_offset):
+            continue
         file = segment_open(segment, &error)
         if file is NULL:
             return error
@@ -121,12 +131,16 @@ cdef int32_t replay_producers(Partition *partition, SegmentList *list_, int64_t 
             position = start_position(segment, file, from_offset, size)
         if segment.base_offset >= from_offset:
             scan_segment(partition, segment, file, 0, offset, size,
-                         SCAN_PRODUCERS | (SCAN_ABORTED if segment.base_offset >= aborted_from else 0), &scan)
+                         SCAN_PRODUCERS | (SCAN_ABORTED if is_rebuilt else 0), &scan)
         else:
             scan_segment(partition, segment, file, position, offset, size, SCAN_PRODUCERS, &scan)
         open_file_release(file)
         if scan.rc < 0:
             return scan.rc
+        if is_rebuilt:
+            rc = txn_index_end_rebuild(&segment.aborted)
+            if rc != 0:
+                return rc
     return 0
 
 
@@ -153,7 +167,8 @@ cdef int load_producers(Partition *partition, str directory, list snapshots, Seg
     """The newest sound snapshot at or below newest_allowed, then a replay of what follows it."""
     cdef char path[PATH_BYTES]
     cdef int32_t rc
-    cdef int64_t offset, from_offset = log_start, now = clock_wall_ms(partition.clock)
+    # where records were deleted the log starts inside a segment, whose transaction index needs all of its batches
+    cdef int64_t offset, from_offset = min(log_start, aborted_from), now = clock_wall_ms(partition.clock)
     cdef int64_t expiration = partition.config.producer_expiration_ms
     producer_state_clear(partition.producers)
     partition.snapshot_offset = -1

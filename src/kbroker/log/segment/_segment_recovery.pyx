@@ -117,7 +117,9 @@ cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file
                 header.attributes & CONTROL_BIT and header.record_count == 0):       # compaction emptied it
             batch_facts(batch, &header, False, &facts)
             if producer_state_apply(partition.producers, &facts, &aborted) and what & SCAN_ABORTED:
-                txn_index_append(&segment.aborted, &aborted)
+                out.rc = txn_index_append(&segment.aborted, &aborted)
+                if out.rc != 0:                 # without the entry readers would take aborted records for committed
+                    break
         at += total
         out.valid_bytes = at
         out.next_offset = header.base_offset + header.last_offset_delta + 1

@@ -12,6 +12,7 @@ cdef struct TxnIndex:
     AbortedTxn *entries         # owned
     int32_t count
     int32_t capacity
+    int32_t rebuilt_count       # while it is rebuilt: entries of the file, those behind count are compared; else 0
     bint is_loaded              # the file has been read
     bint is_unsynced            # entries were written since the last txn_index_sync
     Mutex *lock
@@ -22,6 +23,10 @@ cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept
 # What was appended is on disk after it: 0 or -EIO. A power cut would else bring aborted records to light.
 cdef int32_t txn_index_sync(TxnIndex *index) noexcept nogil
 cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil
+# Recovery: append all entries between the two. The file is written only from where it differs: a full disk keeps no
+# sound index from being used.
+cdef int32_t txn_index_begin_rebuild(TxnIndex *index) noexcept nogil
+cdef int32_t txn_index_end_rebuild(TxnIndex *index) noexcept nogil
 # Adds to *out (realloc'ed) what overlaps [fetch_offset, upper_bound). True: no later segment can add more; -1: an error
 cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t upper_bound, AbortedTxn **out,
                                int32_t *count) noexcept nogil

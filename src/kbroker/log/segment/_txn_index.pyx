@@ -2,6 +2,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp
 from kbroker._core.codec.bytes cimport load_i64, store_16, store_64
 from kbroker._core.sync cimport Mutex, mutex_destroy, mutex_init, mutex_lock, mutex_unlock
 from kbroker.log.segment._index cimport INDEX_OUT_OF_ORDER, check_entry
@@ -17,6 +18,7 @@ cdef void txn_index_init(TxnIndex *index, const char *directory, int64_t base_of
     index.entries = NULL
     index.count = 0
     index.capacity = 0
+    index.rebuilt_count = 0
     index.is_loaded = directory is NULL
     index.is_unsynced = False
     index.lock = lock
@@ -92,6 +94,12 @@ cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept
     rc = txn_load(index)
     if rc == 0 and index.count > 0 and entry.last_offset <= index.entries[index.count - 1].last_offset:
         rc = INDEX_OUT_OF_ORDER
+    if rc == 0 and index.count < index.rebuilt_count and memcmp(
+            &index.entries[index.count], entry, sizeof(AbortedTxn)) == 0:
+        index.count += 1                        # the file has it
+        mutex_unlock(index.lock)
+        return 0
+    index.rebuilt_count = 0
     if rc == 0 and index.directory is not NULL:
         store_16(data, 0)
         store_64(data + 2, entry.producer_id)
@@ -136,26 +144,53 @@ cdef int32_t txn_index_sync(TxnIndex *index) noexcept nogil:
     return rc
 
 
-cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil:
+cdef int32_t cut_file(TxnIndex *index) noexcept nogil:
+    """Under the lock: the file ends behind the entries that count."""
     cdef char path[PATH_BYTES]
+    cdef int32_t rc
     cdef int fd
+    if index.directory is NULL:
+        return 0
+    log_path(path, PATH_BYTES, index.directory, index.base_offset, b".txnindex")
+    if index.count == 0:
+        rc = io_unlink(path)
+        return 0 if rc == -ENOENT else rc
+    fd = io_open(path, False)
+    if fd < 0:
+        return fd
+    rc = io_truncate(fd, <int64_t>index.count * TXN_ENTRY_BYTES)
+    io_close(fd)
+    return rc
+
+
+cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil:
     cdef int32_t rc
     mutex_lock(index.lock)
     rc = txn_load(index)
     while index.count > 0 and index.entries[index.count - 1].last_offset >= offset:
         index.count -= 1
-    if index.directory is not NULL:
-        log_path(path, PATH_BYTES, index.directory, index.base_offset, b".txnindex")
-        if index.count == 0:
-            rc = io_unlink(path)
-            if rc == -ENOENT:
-                rc = 0
-        else:
-            fd = io_open(path, False)
-            rc = fd
-            if fd >= 0:
-                rc = io_truncate(fd, <int64_t>index.count * TXN_ENTRY_BYTES)
-                io_close(fd)
+    if rc == 0:
+        rc = cut_file(index)
+    mutex_unlock(index.lock)
+    return rc
+
+
+cdef int32_t txn_index_begin_rebuild(TxnIndex *index) noexcept nogil:
+    cdef int32_t rc
+    mutex_lock(index.lock)
+    rc = txn_load(index)
+    index.rebuilt_count = index.count
+    index.count = 0
+    mutex_unlock(index.lock)
+    return rc
+
+
+cdef int32_t txn_index_end_rebuild(TxnIndex *index) noexcept nogil:
+    cdef int32_t rc
+    mutex_lock(index.lock)
+    index.rebuilt_count = 0
+    index.is_unsynced = index.count > 0 and index.directory is not NULL     # what was found may be in the cache only
+    rc = cut_file(index)
     mutex_unlock(index.lock)
     return rc
 
