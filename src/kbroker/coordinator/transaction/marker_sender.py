@@ -11,7 +11,7 @@ import threading
 from typing import NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock
-from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.errors import Errors
 from kbroker.common.loggers import get_logger
 from kbroker.common.repeated_failures import RepeatedFailures
 from kbroker.coordinator.transaction.transaction_log import StatePartition, TransactionLog
@@ -161,7 +161,7 @@ class MarkerSender:
         self._is_scheduled = True
 
     def _try(self, completion: Completion) -> bool:
-        """True once there is nothing left to do."""
+        """True once there is nothing left to do. Never raises: what is lost here keeps its transactional id busy."""
         partition, metadata = completion.partition, completion.metadata
         if not partition.is_active:
             return True  # who serves the partition next completes it
@@ -175,7 +175,7 @@ class MarkerSender:
         with partition.lock:
             try:
                 self._log.append_move(partition, metadata, completion.move)
-            except KafkaError as error:
+            except Exception as error:
                 if partition.is_active:
                     label, reason = completion.move.state.label, str(error)
                     self._failures.note(
@@ -193,14 +193,18 @@ class MarkerSender:
         return True
 
     def _write(self, completion: Completion, place: Place) -> bool:
-        error = self._markers.write(
-            place,
-            completion.producer_id,
-            completion.producer_epoch,
-            completion.partition.coordinator_epoch,
-            completion.commit,
-            completion.version,
-        )
+        try:
+            error = self._markers.write(
+                place,
+                completion.producer_id,
+                completion.producer_epoch,
+                completion.partition.coordinator_epoch,
+                completion.commit,
+                completion.version,
+            )
+        except Exception:  # no memory, or a mistake of ours: tried again as what a partition refuses
+            logger.exception("%s: cannot write the marker to %s-%d", completion.metadata.transactional_id, *place)
+            return False
         if error in _NOT_NEEDED:
             if error is not Errors.NONE:
                 logger.info(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 
 from kbroker.common.errors import Errors
 from kbroker.coordinator.transaction.marker_sender import RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS
+from kbroker.coordinator.transaction.transaction_log import StatePartition
+from kbroker.coordinator.transaction.transaction_metadata import Move, TransactionMetadata, TransactionState
 from tests.support.transactions import T0, T1, T2, Transactions, refused
 
 NOT_NOW = (
@@ -38,6 +41,19 @@ def count_tries(tx: Transactions) -> list[int]:
     return tries
 
 
+def fails_later(tx: Transactions) -> Callable[..., None]:
+    """Log the decisions, and fail at what completes them."""
+    append = tx.coordinator._sender._log.append_move
+
+    def append_move(partition: StatePartition, metadata: TransactionMetadata, move: Move) -> None:
+        if move.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
+            metadata.cancel()
+            raise MemoryError
+        append(partition, metadata, move)
+
+    return append_move
+
+
 def test_tries_become_rarer(tx: Transactions) -> None:
     """After 100 ms, 200, 400, up to five seconds; one thread tries what all transactions wait for."""
     tx.markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
@@ -64,6 +80,31 @@ def test_what_is_tried_again(tx: Transactions, error: Errors) -> None:
     tx.after(RETRY_BACKOFF_MS)
     assert tx.state() == "CompleteCommit"
     assert sorted(row[0] for row in tx.markers.written) == [T0, T1, T2]
+
+
+@pytest.mark.parametrize("at", ["marker", "record"])
+def test_a_mistake_loses_no_transaction(tx: Transactions, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    """No memory, or a mistake of ours: what was prepared is tried again, and so is what waits beside it."""
+
+    def fails(*row: object) -> None:
+        raise MemoryError
+
+    tx.markers.errors[T1] = Errors.KAFKA_STORAGE_ERROR
+    for name, place in (("x", T0), ("y", T1), ("z", T0)):
+        mine = tx.init(name)
+        tx.add(mine, place, name=name)
+        with monkeypatch.context() as patch:
+            if at == "marker":
+                patch.setattr(tx.markers, "write", fails)
+            else:
+                patch.setattr(tx.coordinator._sender._log, "append_move", fails_later(tx))
+            tx.end(mine, name=name)
+            tx.after(RETRY_BACKOFF_MS)
+    assert (tx.state("x"), tx.state("y")) == ("PrepareCommit", "PrepareCommit")
+    tx.markers.errors.clear()
+    tx.after(RETRY_BACKOFF_MAX_MS)
+    assert {tx.state(name) for name in "xyz"} == {"CompleteCommit"}
+    assert tx.coordinator.queue_sizes == (0, 0)
 
 
 def test_one_that_waits_does_not_hold_up_others(tx: Transactions) -> None:

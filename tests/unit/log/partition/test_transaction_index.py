@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,7 @@ def test_index_that_cannot_be_written(tmp_path: Path) -> None:
         pytest.param(lambda data: b"", id="empty"),
     ],
 )
-def test_index_after_an_unclean_stop(tmp_path: Path, damage) -> None:
+def test_index_after_an_unclean_stop(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     """It is what the batches say; a file that says so already is not written, for the disk may be full."""
     log = aborted_log(tmp_path / "t-0", 3)
     expected = log.read(0, isolation=1).aborted
