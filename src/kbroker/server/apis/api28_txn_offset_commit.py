@@ -89,11 +89,9 @@ class _Commit:
         adds = self._request.api_version >= FIRST_WITHOUT_ADD_OFFSETS
         if not body["GroupId"]:
             return Errors.INVALID_GROUP_ID
-        if producer_id < 0:
-            return Errors.INVALID_PRODUCER_ID_MAPPING
-        if producer_epoch < 0:
-            return Errors.INVALID_PRODUCER_EPOCH
         groups = self._ctx.groups
+        if producer_id < 0 or producer_epoch < 0:  # no log knows such a producer: the coordinator says what is wrong
+            return self._refusal((OFFSETS_TOPIC, groups.partition_for(body["GroupId"])))
         if not adds and not self._ctx.config.boolean("transaction.partition.verification.enable"):
             return self._commit()
         index, self._guard = groups.start_verification(body["GroupId"], producer_id, producer_epoch, adds)
@@ -105,6 +103,14 @@ class _Commit:
             return None
         found = self._ctx.transactions.verify_partitions(body["TransactionalId"], producer_id, producer_epoch, [place])
         return self._verified(found[place])
+
+    def _refusal(self, place: Place) -> Errors:
+        """Why the transaction coordinator does not know this producer. Raises: KafkaError."""
+        body = self._body
+        found = self._ctx.transactions.verify_partitions(
+            body["TransactionalId"], body["ProducerId"], body["ProducerEpoch"], [place]
+        )
+        return self._error_for_client(found[place]) or Errors.INVALID_PRODUCER_EPOCH
 
     def _add(self, place: Place, questions: int) -> None:
         """Let the transaction coordinator add the partition, then respond.
@@ -141,8 +147,9 @@ class _Commit:
         return self._guard not in (0, before)
 
     def _verified(self, error: Errors) -> Errors:
-        if error is Errors.NONE:
-            return self._commit()
+        return self._commit() if error is Errors.NONE else self._error_for_client(error)
+
+    def _error_for_client(self, error: Errors) -> Errors:
         if error is Errors.PRODUCER_FENCED:
             return Errors.INVALID_PRODUCER_EPOCH  # what producers expect of a partition
         if error is Errors.TRANSACTION_ABORTABLE and self._request.api_version < FIRST_WITH_ABORTABLE:

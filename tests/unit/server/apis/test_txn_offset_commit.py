@@ -247,8 +247,13 @@ def test_what_is_refused_as_a_whole(bench: Bench) -> None:
     assert bench.code(3, **{**own, "MemberId": "stranger"}) == 25
     assert bench.code(3, **own, GroupInstanceId="i") == 25
     assert bench.code(3, GroupId="") == 24
-    assert bench.code(3, ProducerId=-1) == 49
-    assert bench.code(3, ProducerEpoch=-1) == 47
+    for wrong in ({"ProducerId": -1}, {"ProducerEpoch": -1}, {"ProducerEpoch": -1, "ProducerId": -1}):
+        for version in (3, 5):  # Kafka lets the transaction coordinator say what is wrong with them
+            for error, code in ((Errors.INVALID_REQUEST, 42), (Errors.INVALID_PRODUCER_ID_MAPPING, 49)):
+                bench.transactions.error = error
+                assert bench.code(version, **wrong) == code
+            bench.transactions.error = Errors.PRODUCER_FENCED
+            assert bench.code(version, **wrong) == 47
     assert bench.code(2) == 0
 
 
