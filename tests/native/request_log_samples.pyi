@@ -44,4 +44,5 @@ class SampleConnection:
         brought_nothing: bool = False,
         leave_out: bool = False,
         is_late: bool = False,
+        transactional_id: bytes | None = None,
     ) -> None: ...

@@ -10,7 +10,8 @@ from kbroker._core.requests.request cimport (
     Request, Responder, Session, request_free, request_new, session_new, session_release, session_retain,
 )
 from kbroker.network._kafka_request cimport (
-    RECORD_EMPTY_FETCH, RECORD_SKIP, kafka_context_type, kafka_mark_error, kafka_request,
+    RECORD_EMPTY_FETCH, RECORD_SKIP, kafka_context_type, kafka_copy_texts, kafka_mark_error,
+    kafka_note_transactional_id, kafka_request,
 )
 from kbroker.network.connections._client_information cimport (
     ClientInformationTable, client_information_announce, software_destroy, software_enter, software_init,
@@ -91,7 +92,7 @@ cdef class SampleConnection:
                int64_t response_ready_ns=0, int64_t response_dequeue_ns=0, int64_t response_sent_ns=3,
                int64_t network_ns=0, int64_t request_bytes=0, int64_t response_bytes=0, int32_t throttle_ms=0,
                errors=(), tuple software=None, updates=(), verdicts=(), bint brought_nothing=False,
-               bint leave_out=False, bint is_late=False) -> None:
+               bint leave_out=False, bint is_late=False, bytes transactional_id=None) -> None:
         """Let ``count`` equal requests end.
 
         Args: times of the broker's clock. errors: pairs of code and number. software: a pair of bytes. updates:
@@ -128,6 +129,9 @@ cdef class SampleConnection:
                 request.response_bytes = response_bytes
                 kafka_request(request).throttle_ms[THROTTLE_SERVED] = throttle_ms
                 kafka_request(request).record_flags = RECORD_EMPTY_FETCH * brought_nothing | RECORD_SKIP * leave_out
+                if transactional_id is not None:
+                    kafka_note_transactional_id(request, transactional_id, len(transactional_id), False)
+                    kafka_copy_texts(request)
                 for code, times in errors:
                     kafka_mark_error(request, code, times)
                 if software is not None:

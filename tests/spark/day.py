@@ -28,7 +28,10 @@ HOUR_US, DAY_US = 3_600_000_000, 86_400_000_000
 OURS, OLD, KAFKA, CONNECTION = 0, 1, 2, 3  # what a row is: of this version, of version 0, of Kafka, a lone verdict
 APIS = ((0, "PRODUCE"), (1, "FETCH"), (3, "METADATA"), (19, "CREATE_TOPICS"))
 #: Version 0 had not these.
-NEWER = ("network_time_us", "sampling", "repeated", "software_name", "software_version", "listener")
+NEWER = (
+    *("network_time_us", "sampling", "repeated", "software_name", "software_version", "listener"),
+    "transactional_id",
+)
 #: What a real Kafka does not log.
 NOT_KAFKA = (
     *("broker", "sequence", "address", "request_bytes", "response_bytes", "network_time_us", "error_code"),
@@ -198,6 +201,7 @@ def _row(i: int, who: int, api: int, kind: int, time: int, chance: float, delay:
         "api_name": APIS[api][1],
         "correlation_id": i,
         "client_id": client_id,
+        "transactional_id": f"txn-{who}" if api == 0 and i % 3 == 0 else None,
         "address": f"10.0.{who}.1",
         "principal": f"User:{user}",
         "listener": "PLAINTEXT",
@@ -268,7 +272,7 @@ def _as(row: dict[str, Any], kind: int) -> dict[str, Any]:
 
 def to_line(row: dict[str, Any], kind: int = OURS) -> str:
     """A row as the line of a file."""
-    record: dict[str, Any] = {} if kind == KAFKA else {"version": 0 if kind == OLD else 1}
+    record: dict[str, Any] = {} if kind == KAFKA else {"version": 0 if kind == OLD else 2}
     for column in COLUMNS:
         if row[column.name] is not None and not (kind == KAFKA and column.name == "time"):
             _put(record, column, row[column.name])
@@ -278,7 +282,7 @@ def to_line(row: dict[str, Any], kind: int = OURS) -> str:
     whole = {
         "isForwarded": False,
         **record,
-        "request": {"acks": -1, "timeoutMs": 30_000},
+        "request": {"transactionalId": row["transactional_id"], "acks": -1, "timeoutMs": 30_000},
         "response": {"responses": []},
     }
     return f"[{stamp}] DEBUG Completed request:{json.dumps(whole)} (kafka.request.logger)"

@@ -226,7 +226,7 @@ def test_columns_that_older_files_lack_are_null(spark: SparkSession, day: Day, t
     """A table that an older version wrote is read, and written on, with the columns of this one."""
     table = Table(tmp_path)
     table.store_info(TableInfo(buckets=2, schema_version=0))
-    old = day.rows.slice(0, 5).drop_columns(["network_time_us", "sampling", "updates"])
+    old = day.rows.slice(0, 5).drop_columns(["network_time_us", "sampling", "updates", "transactional_id"])
     name = f"date={DATE}/hour=00/bucket=00/batch-00000000-g0.parquet"
     (tmp_path / name).parent.mkdir(parents=True)
     pq.write_table(old, tmp_path / name)
@@ -237,6 +237,35 @@ def test_columns_that_older_files_lack_are_null(spark: SparkSession, day: Day, t
     assert [row["sampling"] is None and row["updates"] is None for row in found[:5]] == [True] * 5
     assert {row["date"] for row in found} == {DATE}
     assert table.info().schema_version == VERSION
+
+
+ADDED = '{"transactionalId":"added","producerId":1,"producerEpoch":0,"verifyOnly":false,"topics":[]}'
+
+
+@pytest.mark.parametrize(
+    ("request_of_kafka", "transactional_id"),
+    [
+        ('{"transactionalId":"produced","acks":-1,"timeoutMs":30000,"topicData":[]}', "produced"),
+        ('{"transactionalId":null,"acks":-1,"timeoutMs":30000,"topicData":[]}', None),
+        ('{"v3AndBelowTransactionalId":"joined","v3AndBelowProducerId":1,"v3AndBelowTopics":[]}', "joined"),
+        (f'{{"transactions":[{ADDED}]}}', "added"),
+        ('{"transactions":[]}', None),
+        ('{"key":"old","keyType":1}', "old"),
+        ('{"keyType":1,"coordinatorKeys":["first","second"]}', "first"),
+        ('{"keyType":0,"coordinatorKeys":["group"]}', None),
+        ('{"topics":[{"name":"orders"}]}', None),
+    ],
+)
+def test_a_transactional_id_is_found_in_kafkas_lines(
+    spark: SparkSession, tmp_path: Path, request_of_kafka: str, transactional_id: str | None
+) -> None:
+    """Each request of a transaction has it elsewhere; a group's name is none."""
+    header = '{"requestApiKey":0,"requestApiVersion":9,"requestApiKeyName":"PRODUCE","correlationId":1,"clientId":"c"}'
+    line = f'{{"requestHeader":{header},"request":{request_of_kafka},"response":{{}},"totalTimeMs":1.5}}'
+    stamp = "[2026-01-02 03:04:05,678] DEBUG"
+    (tmp_path / "kafka-request.log").write_text(f"{stamp} Completed request:{line} (kafka.request.logger)\n")
+    (row,) = read_log(spark, LogSource.of_files(tmp_path)).collect()
+    assert (row["transactional_id"], row["_reason"], row["api_name"]) == (transactional_id, None, "PRODUCE")
 
 
 def test_a_batch_written_again_replaces_itself(spark: SparkSession, day: Day, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The request log's schema: the columns of a record, their types, and its names in JSON.
 
-One record stands for one completed request, or for a verdict without one (a connection that had to wait). Version 1.
+One record stands for one completed request, or for a verdict without one (a connection that had to wait). Version 2.
 JSON uses the names of Kafka's request log (KIP-673, ``RequestConvertToJson``); Arrow and Parquet have one column each.
 Columns are only ever added; ``VERSION`` says which set a record has. Source: spec of the network layer, 10 and 11.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-VERSION = 1
+VERSION = 2
 
 #: Key of the Arrow schema's metadata that holds the version, and of the JSON object.
 VERSION_KEY = "version"
@@ -94,4 +94,6 @@ COLUMNS = (
     Column("repeated", INT32, "repeated"),  # requests this record stands for: idle polls of a second are one
     Column("verdicts", LIST, "quota.verdicts", VERDICT),
     Column("updates", LIST, "quota.updates", UPDATE),
+    # since version 2; null: the request has none. Its first 1024 bytes of UTF-8
+    Column("transactional_id", STRING, "request.transactionalId"),
 )

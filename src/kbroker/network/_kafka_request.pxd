@@ -11,6 +11,7 @@ cdef enum:
     THROTTLE_KINDS = 6
     ERROR_KINDS = 4             # different error codes of one response that are counted apart
     QUOTA_EVENTS_BYTES = 480
+    TRANSACTIONAL_ID_BYTES = 1024   # of a transactional id that are kept; what is longer is cut between two characters
 
 cdef enum RecordFlags:          # for the recorder of finished requests
     RECORD_SKIP = 1             # it is not to be recorded
@@ -29,6 +30,9 @@ cdef struct KafkaRequest:
     int32_t client_id_bytes
     int32_t header_bytes        # where the body starts
     char *client_id_owned       # copy for the time after the payload was freed
+    char *transactional_id      # for the recorder of finished requests: points into payload, or is owned; NULL: none
+    int32_t transactional_id_bytes      # TRANSACTIONAL_ID_BYTES at most
+    bint owns_transactional_id
     # time stamps and times, as those of Request
     int64_t local_done_ns
     int64_t callback_dequeue_ns
@@ -60,14 +64,17 @@ cdef inline KafkaRequest *kafka_request(const Request *request) noexcept nogil:
     return <KafkaRequest *>request_context(request)
 
 cdef void kafka_charge_network(Request *request) noexcept nogil     # once; request_free does it if it was not done
-cdef void kafka_copy_client_id(Request *request) noexcept nogil     # out of a payload with its own memory
+cdef void kafka_copy_texts(Request *request) noexcept nogil     # both ids, out of a payload with its own memory
+# The transactional id in the request's body; its payload holds the text, unless it is copied.
+cdef void kafka_note_transactional_id(Request *request, const char *text, int64_t size_bytes,
+                                      bint is_copied) noexcept nogil
 # As request_clear_response, error codes included; for requests of any protocol.
 cdef void kafka_clear_response(Request *request) noexcept nogil
 
 cdef inline void kafka_release_payload(Request *request) noexcept nogil:
-    """As request_release_payload; client_id stays readable: a payload behind the struct stays where it is."""
+    """As request_release_payload; the ids stay readable: a payload behind the struct stays where it is."""
     if request.payload_owned is not NULL:
-        kafka_copy_client_id(request)
+        kafka_copy_texts(request)
     request_release_payload(request)
 
 cdef inline void kafka_mark_error(Request *request, int32_t code, int32_t times) noexcept nogil:

@@ -18,6 +18,7 @@ from kbroker.protocol import codec
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.kafka_apis import ApiEntry, KafkaApis, encode_response
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
+from kbroker.server.request_log.transactional_ids import transactional_id_of
 
 logger = get_logger(__name__)
 
@@ -173,6 +174,7 @@ class RequestHandlerPool(Generic[Inbound]):
         self._receive = receive
         self._intercept = intercept
         self._log_topic = ctx.config.text("kbroker.request.log.topic")
+        self._is_logged = bool(self._log_topic or ctx.config.text("kbroker.request.log.dir"))
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, name=f"kafka-request-handler-python-{number}", daemon=True)
@@ -235,8 +237,8 @@ class RequestHandlerPool(Generic[Inbound]):
                 "closing a connection of client %r: malformed %s: %s", request_context.client_id, entry.name, error
             )
             return False
-        if isinstance(request, OpenRequest) and self._is_about_the_log(body):
-            request.leave_out()
+        if self._is_logged and isinstance(request, OpenRequest):
+            self._note_for_log(request, body)
         try:
             found = entry.handle(self._ctx, body, request_context)
         except KafkaError as error:
@@ -250,6 +252,14 @@ class RequestHandlerPool(Generic[Inbound]):
         elif response.claim():
             response.send(found)
         return True
+
+    def _note_for_log(self, request: OpenRequest, body: Body) -> None:
+        """What the request log needs to know of the body."""
+        if self._is_about_the_log(body):
+            request.leave_out()
+        transactional_id = transactional_id_of(request.api_key, body)
+        if transactional_id is not None:
+            request.note_transactional_id(transactional_id)
 
     def _is_about_the_log(self, body: Body) -> bool:
         """Whether a request names the request log's topic alone: reading that topic must not add records to it."""

@@ -14,7 +14,8 @@ from kbroker._core.requests.request cimport (
 )
 from kbroker._core.requests.request_queue cimport Queue, RequestQueue, request_queue_put, request_queue_take
 from kbroker.network._kafka_request cimport (
-    RECORD_SKIP, KafkaRequest, is_kafka_request, kafka_clear_response, kafka_mark_error, kafka_request,
+    RECORD_SKIP, KafkaRequest, is_kafka_request, kafka_clear_response, kafka_copy_texts, kafka_mark_error,
+    kafka_note_transactional_id, kafka_request,
 )
 from kbroker.network.processor._suppressed_responses cimport SuppressedResponses, suppress_response
 
@@ -78,6 +79,8 @@ cdef class InboundRequest:
         if self.held is None:
             self.check_open()
             if self.request.payload_owned is not NULL:
+                if is_kafka_request(self.request):
+                    kafka_copy_texts(self.request)      # they are read when the response is away, the payload freed
                 owned = OwnedPayload.__new__(OwnedPayload)
                 owned.data = self.request.payload_owned
                 owned.size = self.request.size_bytes
@@ -166,6 +169,12 @@ cdef class InboundRequest:
         if self.is_open_kafka():
             kafka_request(self.request).record_flags |= RECORD_SKIP
 
+    def note_transactional_id(self, str transactional_id not None):
+        """Recorders of finished requests are given this transactional id. Does nothing once it has its response."""
+        cdef bytes encoded = transactional_id.encode("utf-8", "surrogateescape")
+        if self.is_open_kafka():
+            kafka_note_transactional_id(self.request, <const char *>encoded, len(encoded), True)
+
     def handler_done(self):
         """The handler has returned without a response, which comes later: what passes until then is not its time.
 
@@ -208,8 +217,6 @@ cdef class InboundRequest:
             if copy is NULL:
                 raise MemoryError
             memcpy(copy, request.payload, request.size_bytes)
-            if is_kafka_request(request) and kafka_request(request).client_id is not NULL:
-                kafka_request(request).client_id = copy + (kafka_request(request).client_id - request.payload)
             request.payload = copy
             request.payload_owned = copy
         self.request = NULL

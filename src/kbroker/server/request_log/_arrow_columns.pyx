@@ -14,7 +14,7 @@ from kbroker.server.quota._quota_events cimport (
 )
 from kbroker.server.request_log._record_ring cimport (
     FACTS_ADDRESS, FACTS_CONNECTION, FACTS_LISTENER, FACTS_PRINCIPAL, FACTS_PROTOCOL, FACTS_SOFTWARE_NAME,
-    FACTS_SOFTWARE_VERSION, Record, record_client_id, record_notes,
+    FACTS_SOFTWARE_VERSION, Record, record_client_id, record_notes, record_transactional_id,
 )
 from kbroker.server.request_log._json_format cimport buffer_free, buffer_reserve, put_utf8, quota_type_name
 
@@ -25,7 +25,7 @@ FILLED = (
     "address", "principal", "listener", "security_protocol", "software_name", "software_version", "request_bytes",
     "response_bytes", "request_queue_time_us", "local_time_us", "remote_time_us", "response_queue_time_us",
     "send_time_us", "total_time_us", "network_time_us", "throttle_time_ms", "error_code", "error_count", "sampling",
-    "repeated", "verdicts", "updates",
+    "repeated", "verdicts", "updates", "transactional_id",
 )
 FILLED_VERDICT = (
     "quota_type", "user", "client_id", "ip", "level", "observed", "limit", "window_ms", "delay_asked_ms",
@@ -235,6 +235,7 @@ cdef void put_row(ArrowCore *core, RowSet *rows, const Record *record, int64_t s
     put_whole(&at, record.repeated, True)
     put_list(&at, rows.verdict_count)
     put_list(&at, rows.update_count)
+    put_text(&at, record_transactional_id(record), record.transactional_id_bytes, record.transactional_id_bytes > 0)
     rows.row_count += 1
     rows.last_time_us = record.time_us
 

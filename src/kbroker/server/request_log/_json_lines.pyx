@@ -16,14 +16,14 @@ from kbroker.server.quota._quota_events cimport (
 from kbroker.server.request_log._record_batches cimport batches_add, batches_append, batches_destroy, batches_init
 from kbroker.server.request_log._record_ring cimport (
     FACTS_ADDRESS, FACTS_CONNECTION, FACTS_LISTENER, FACTS_PRINCIPAL, FACTS_PROTOCOL, FACTS_SOFTWARE_NAME,
-    FACTS_SOFTWARE_VERSION, FACTS_TEXTS, Facts, Record, record_client_id, record_notes,
+    FACTS_SOFTWARE_VERSION, FACTS_TEXTS, Facts, Record, record_client_id, record_notes, record_transactional_id,
 )
 from kbroker.server.request_log._json_format cimport (
     buffer_free, buffer_reserve, put, put_double, put_int, put_json, put_ms, put_raw, put_three, put_utc,
 )
 
 cdef enum:
-    HEAD_BYTES = 1400           # of a record without its texts, at most
+    HEAD_BYTES = 1440           # of a record without its texts, at most
     NOTE_BYTES = 480            # of a note without its texts
     BUDGET_BYTES = 262144
 
@@ -133,7 +133,8 @@ cdef char *put_notes(char *to, const Record *record, int kind) noexcept nogil:
 
 
 cdef int64_t most_bytes(const Record *record) noexcept nogil:
-    cdef int64_t most = HEAD_BYTES + 6 * record.client_id_bytes + 6 * record.notes_bytes + 64
+    cdef int64_t texts = record.client_id_bytes + record.transactional_id_bytes + record.notes_bytes
+    cdef int64_t most = HEAD_BYTES + 6 * texts + 64
     most += (record.notes_bytes // sizeof(QuotaEvent)) * NOTE_BYTES
     if record.facts != NULL:
         most += record.facts.rendered_bytes
@@ -150,6 +151,10 @@ cdef char *put_request(char *to, JsonCore *core, const Record *record) noexcept 
         to = put_raw(to, core.api_names[record.api_key], core.api_name_bytes[record.api_key])
     else:
         to = put(to, b',"requestApiKeyName":""}')
+    if record.transactional_id_bytes > 0:
+        to = put_json(put(to, b',"request":{"transactionalId":'), record_transactional_id(record),
+                      record.transactional_id_bytes)
+        to = put(to, b"}")
     if record.facts != NULL:
         to = put_raw(to, record.facts.rendered, record.facts.rendered_bytes)
     to = put_time(to, b',"totalTimeMs":', record.total_us)

@@ -212,8 +212,9 @@ cdef void write_record(ThreadRecorder *self, RecordRing *ring, Request *request,
     cdef KafkaRequest *kafka = kafka_request(request)
     cdef QuotaEvents *quota_events = <QuotaEvents *>kafka.quota_events
     cdef int32_t client_bytes = kafka.client_id_bytes if kafka.client_id != NULL else 0
+    cdef int32_t transactional_bytes = kafka.transactional_id_bytes if kafka.transactional_id != NULL else 0
     cdef int32_t notes_bytes = quota_events.size_bytes if quota_events != NULL else 0
-    cdef int64_t size = <int64_t>sizeof(Record) + padded(client_bytes) + notes_bytes
+    cdef int64_t size = <int64_t>sizeof(Record) + padded(client_bytes + transactional_bytes) + notes_bytes
     cdef Record *record
     if size > LARGEST_RECORD:           # a client id has 32 KiB at most: it is the notes, and they go
         size -= notes_bytes
@@ -224,6 +225,7 @@ cdef void write_record(ThreadRecorder *self, RecordRing *ring, Request *request,
     record.size_bytes = <int32_t>size
     record.kind = RECORD_REQUEST
     record.client_id_bytes = client_bytes
+    record.transactional_id_bytes = transactional_bytes
     record.notes_bytes = notes_bytes
     record.sampling = sampling
     record.facts = facts_of(self, request)
@@ -233,6 +235,8 @@ cdef void write_record(ThreadRecorder *self, RecordRing *ring, Request *request,
         and record.throttle_ms == 0)
     if client_bytes > 0:
         memcpy(<char *>record + sizeof(Record), kafka.client_id, <size_t>client_bytes)
+    if transactional_bytes > 0:
+        memcpy(<char *>record + sizeof(Record) + client_bytes, kafka.transactional_id, <size_t>transactional_bytes)
     if notes_bytes > 0:
         memcpy(<char *>record + size - notes_bytes, quota_events.data, <size_t>notes_bytes)
     ring_commit(ring, size)

@@ -23,7 +23,7 @@ cdef enum:                      # texts of a connection
 
 cdef struct Facts               # of a connection, shared by its records
 
-cdef struct Record:             # its client id and notes follow it
+cdef struct Record:             # its client id, transactional id and notes follow it
     int32_t size_bytes          # with all of it, a multiple of 8
     int16_t kind
     int16_t api_key             # -1: none
@@ -32,6 +32,7 @@ cdef struct Record:             # its client id and notes follow it
     int32_t error_count
     int32_t correlation_id
     int32_t client_id_bytes
+    int32_t transactional_id_bytes  # 0: none
     int32_t notes_bytes
     int32_t throttle_ms
     int32_t may_fold            # an empty poll without error, throttle or verdict
@@ -79,11 +80,14 @@ cdef struct RecordRing:
 cdef inline const char *record_client_id(const Record *record) noexcept nogil:
     return <const char *>record + sizeof(Record)
 
+cdef inline const char *record_transactional_id(const Record *record) noexcept nogil:
+    return record_client_id(record) + record.client_id_bytes
+
 cdef inline int64_t padded(int64_t n) noexcept nogil:
     return (n + 7) & ~<int64_t>7
 
 cdef inline const char *record_notes(const Record *record) noexcept nogil:
-    return <const char *>record + sizeof(Record) + padded(record.client_id_bytes)
+    return <const char *>record + sizeof(Record) + padded(record.client_id_bytes + record.transactional_id_bytes)
 
 cdef bint ring_init(RecordRing *ring, int64_t size_bytes) noexcept nogil     # false: memory is out
 cdef void ring_destroy(RecordRing *ring) noexcept nogil

@@ -218,7 +218,9 @@ def _column(name: str, kind: str, path: str, beside: bool) -> Column:
     value = F.col("record")
     for part in path.split("."):
         value = value[part]
-    if kind == TIMESTAMP_US:
+    if name == "transactional_id":
+        value = log_schema.transactional_id(F.col("record")["request"])
+    elif kind == TIMESTAMP_US:
         value = F.coalesce(value.try_cast("timestamp"), F.col("stated_time"), F.col("stamp"))
     elif kind == LIST:
         value = value.cast(log_schema.spark_schema()[name].dataType)  # by position: the names are others

@@ -12,7 +12,10 @@ from kbroker.common.request_log import BOOL, COLUMNS, FLOAT64, INT16, INT32, INT
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import Column as SparkColumn
     from pyspark.sql.types import DataType, StructType
+
+TRANSACTION_KEY = 1  # keyType of a FindCoordinator that asks for a transaction coordinator
 
 #: Columns of a table beside those of the log: where a row lies.
 PLACE = ("date", "hour", "bucket")
@@ -87,8 +90,37 @@ def json_schema(corrupt: str) -> StructType:
 
     tree = _tree(COLUMNS)
     tree[request_log.VERSION_KEY] = IntegerType()
+    tree["request"].update(_ids_of_kafka())
     schema = _nested(tree)
     return StructType([*schema.fields, StructField(corrupt, StringType())])
+
+
+def _ids_of_kafka() -> dict[str, DataType]:
+    """Where Kafka's own lines have a transactional id beside ``request.transactionalId``, which kbroker always uses."""
+    from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType
+
+    transaction = StructType([StructField("transactionalId", StringType())])
+    return {
+        "v3AndBelowTransactionalId": StringType(),
+        "transactions": ArrayType(transaction),
+        "keyType": IntegerType(),
+        "key": StringType(),
+        "coordinatorKeys": ArrayType(StringType()),
+    }
+
+
+def transactional_id(request: SparkColumn) -> SparkColumn:
+    """The transactional id in a line's ``request``, be the line kbroker's or Kafka's; of several ids the first."""
+    from pyspark.sql import functions as F
+
+    first = F.lit(0)
+    key = F.coalesce(F.get(request["coordinatorKeys"], first), request["key"])
+    return F.coalesce(
+        request["transactionalId"],
+        request["v3AndBelowTransactionalId"],
+        F.get(request["transactions"], first)["transactionalId"],
+        F.when(request["keyType"] == TRANSACTION_KEY, key),
+    )
 
 
 def _tree(columns: tuple[Column, ...]) -> dict[str, Any]:

@@ -39,10 +39,11 @@ def test_every_field_of_a_record_is_what_happened() -> None:
         errors=[(0, 3), (87, 2), (3, 1)],
         updates=[(PRODUCE, b"alice", b"app", 5, 1_767_323_045_127, 1000.0, True)],
         verdicts=[(PRODUCE, b"alice", b"app", 1, 1_767_323_045_127, 12.5, 10.0, 11000, 2750, 12, False)],
+        transactional_id=b"billing-1",
     )  # fmt: skip
     (record,) = bench.lines()
     assert record == {
-        "version": 1,
+        "version": 2,
         "time": "2026-01-02T03:04:05.127000Z",
         "broker": 7,
         "sequence": 1,
@@ -50,6 +51,7 @@ def test_every_field_of_a_record_is_what_happened() -> None:
             "requestApiKey": 0, "requestApiVersion": 11, "correlationId": 42, "clientId": "app",
             "requestApiKeyName": "PRODUCE",
         },
+        "request": {"transactionalId": "billing-1"},
         "connection": "127.0.0.1:9092-10.0.0.9:51000-2-4",
         "address": "10.0.0.9",
         "securityProtocol": "PLAINTEXT",
@@ -190,15 +192,37 @@ def test_hostile_names_stay_names(name: bytes) -> None:
     bench = Bench()
     one = bench.connect(b"User:" + name.replace(b"\0", b""))
     one.record(
-        client_id=name, updates=[(PRODUCE, name, name, 1, 2, 3.0, True)],
+        client_id=name, transactional_id=name, updates=[(PRODUCE, name, name, 1, 2, 3.0, True)],
         verdicts=[(PRODUCE, name, name, 1, 1, 2.0, 1.0, 1, 1, 1, False)],
     )  # fmt: skip
     (record,) = bench.lines()
     text = name.decode("utf-8", "replace")
     assert record["requestHeader"]["clientId"] == text
     assert record["principal"] == "User:" + text.replace("\0", "")
+    kept = record.get("request", {"transactionalId": ""})["transactionalId"]
+    assert kept == (text if len(name) <= 1024 else text[: len(kept)])
     for note in (*record["quota"]["updates"], *record["quota"]["verdicts"]):
         assert (note["user"], note["clientId"]) == (text, text)
+
+
+def test_a_request_without_transactional_id_says_nothing_of_one() -> None:
+    """Not an empty one: most requests have none, and their lines stay as short as they were."""
+    bench = Bench()
+    bench.connect().record()
+    bench.connect().record(transactional_id=b"")
+    assert ["request" in record for record in bench.lines()] == [False, False]
+
+
+@pytest.mark.parametrize(("character", "kept"), [("a", 1024), ("ü", 512), ("€", 341), ("🎉", 256)])
+def test_a_long_transactional_id_is_cut_between_two_characters(character: str, kept: int) -> None:
+    """Clients make it up, and it may be as long as a request."""
+    bench = Bench()
+    one = bench.connect()
+    one.record(client_id=b"before", transactional_id=(character * 40_000).encode())
+    one.record(client_id=b"after")
+    first, second = bench.lines()
+    assert first["request"]["transactionalId"] == character * kept
+    assert [one["requestHeader"]["clientId"] for one in (first, second)] == ["before", "after"]
 
 
 def test_every_byte_at_every_place_of_a_name() -> None:

@@ -29,7 +29,7 @@ def fill(bench: Bench) -> None:
     """Records of all kinds: plain, with notes of every type, hostile, idle, late."""
     at = bench.now_ns()
     one, other = bench.connect(b"User:\xff\xfe"), bench.connect(b"User:bob", remote_host=b"::1", index=3)
-    one.record()
+    one.record(transactional_id="geschäft".encode())
     one.record(api_key=18, software=(b"librdkafka", b"2.10.0"), client_id=None)
     one.record(
         client_id=b"\xe2\x82gr\xc3\xbc\xc3\x9fe", start_ns=at, dequeue_ns=at + 1500, local_done_ns=at + 2500,
@@ -64,7 +64,7 @@ def test_arrow_equals_json_row_for_row(compression: str) -> None:
             table = tables(form.begin + form.take_lines() + ARROW_END)
             table.validate(full=True)
             rows.append([as_row(row) for row in table.to_pylist()])
-            assert table.schema.metadata == {b"version": b"1"}
+            assert table.schema.metadata == {b"version": b"2"}
             assert form.line_count == 0
         else:
             lines = JsonLines(7, NAMES)

@@ -25,7 +25,9 @@ from kbroker.log._partition cimport (
     AppendResult, Partition, partition_flushed_offset, partition_is_closed, partition_retain,
 )
 from kbroker.log.producers._verification cimport NOT_VERIFIED
-from kbroker.network._kafka_request cimport RECORD_SKIP, KafkaRequest, kafka_mark_error, kafka_request
+from kbroker.network._kafka_request cimport (
+    RECORD_SKIP, KafkaRequest, kafka_mark_error, kafka_note_transactional_id, kafka_request,
+)
 from kbroker.server.apis.api00_produce._delayed_produce cimport (
     Waiting, delay_produce, free_waiting, store_throttle_time,
 )
@@ -115,6 +117,8 @@ cdef Outcome handle_produce(Handler *handler, Request *request) noexcept nogil:
         request.action = ACTION_CLOSE
         outcome = OUTCOME_RESPONDED
     else:
+        if parsed.transactional_id != NULL:
+            kafka_note_transactional_id(request, parsed.transactional_id, parsed.transactional_id_bytes, False)
         if parsed.has_transactional_records:
             verification = verify_produce(handler, request, &parsed, &verdicts, &error)
         if verification == VERIFY_ASK:
