@@ -55,7 +55,7 @@ def connection(broker: VirtualBroker) -> Iterator[Connection]:
 
 
 def use(broker: VirtualBroker, coordinator: Coordinator) -> Coordinator:
-    broker._running()._verifier._coordinator = lambda: coordinator
+    broker.context.add_partitions_to_txn._coordinator = coordinator
     return coordinator
 
 

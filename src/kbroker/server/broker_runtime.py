@@ -258,7 +258,7 @@ class BrokerRuntime:
     def _close_transactions(self) -> None:
         with self._transactions_lock:
             if self._transactions is not None and not self._transactions.close(self._timeout_s):
-                logger.error("the thread of transaction markers did not end within %.1f s", self._timeout_s)
+                logger.error("the threads of transactions did not end within %.1f s", self._timeout_s)
 
     def _start_metrics(self, pool: MemoryPool | None) -> None:
         self._on_stop("metrics port", self.metrics.stop)
@@ -284,21 +284,14 @@ class BrokerRuntime:
             self.request_log,
             self._logs,
             self.ctx.groups,
-            lambda: None if self._transactions is None else self._transactions.coordinator,
+            lambda: self._transactions,
         )
 
     def _start_handlers(self, native_apis: NativeApis, requests: Queue, python_requests: Queue) -> None:
         config = self.config
         channel = RequestChannel(python_requests)
         self._verifier = TransactionVerifier(
-            lambda: self.ctx.transactions,
-            self.clock,
-            self._logs.scheduler,
-            lambda request: request.hand_over(requests),
-            retry_ms=config.integer("add.partitions.to.txn.retry.backoff.ms"),
-            retry_max_ms=min(
-                config.integer("add.partitions.to.txn.retry.backoff.max.ms"), config.integer("request.timeout.ms")
-            ),
+            lambda: self.ctx.add_partitions_to_txn, lambda request: request.hand_over(requests)
         )
         self._set_transactions(native_apis)
         self.ctx.on_broker_change(lambda changed: self._set_transactions(native_apis))

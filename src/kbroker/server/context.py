@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock, SystemClock
@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # imported at the first request that needs them
     from kbroker.coordinator.group_coordinator import GroupCoordinator
     from kbroker.coordinator.transaction.marker_sender import Markers
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
+    from kbroker.server.add_partitions_to_txn import AddPartitionsToTxnManager
     from kbroker.server.configs.dynamic_configs import DynamicConfigs
     from kbroker.server.metadata.metadata_store import MetadataStore
     from kbroker.server.quota.mutation_quota import MutationQuota
@@ -125,16 +126,10 @@ class ApiContext:
         """Where markers of transactions are written. Raises: KafkaError as ``transactions``."""
         return self._transaction_service().markers
 
-    def add_partitions_soon(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        places: Collection[tuple[str, int]],
-        done: Callable[[Mapping[tuple[str, int], Errors]], None],
-    ) -> None:
-        """``TransactionService.add_partitions_soon``. Raises: KafkaError as ``transactions``."""
-        self._transaction_service().add_partitions_soon(transactional_id, producer_id, producer_epoch, places, done)
+    @property
+    def add_partitions_to_txn(self) -> AddPartitionsToTxnManager:
+        """Asks the coordinator of transactions before records are written. Raises: KafkaError as ``transactions``."""
+        return self._transaction_service().partitions
 
     def _transaction_service(self) -> TransactionService:
         if self.transaction_service is None:

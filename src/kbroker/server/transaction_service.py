@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kbroker._core.clock import BaseClock
@@ -12,6 +12,7 @@ from kbroker.coordinator.internal_topic import Written
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator, TransactionSettings
 from kbroker.coordinator.transaction.transaction_metadata import Place
 from kbroker.log.scheduler import Scheduler
+from kbroker.server.add_partitions_to_txn import AddPartitionsToTxnManager
 from kbroker.server.registered_topic import RegisteredTopic
 from kbroker.server.topic_rules import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.server.topics import TopicRegistry
@@ -26,9 +27,10 @@ _NOT_NOW = frozenset({Errors.COORDINATOR_NOT_AVAILABLE, Errors.COORDINATOR_LOAD_
 class TransactionService:
     """Runs a TransactionCoordinator.
 
-    ``markers`` writes them to this broker's partitions. Start it when the topics are loaded and before clients are
-    served; close it when no handler runs any more. Its thread, ``TxnMarkerSender``, does what is tried again and what
-    time brings.
+    ``markers`` writes them to this broker's partitions, ``partitions`` asks for Produce and TxnOffsetCommit. Start it
+    when the topics are loaded and before clients are served; close it when no handler runs any more. Its thread
+    ``TxnMarkerSender`` does what is tried again and what time brings, ``AddPartitionsToTxnSenderThread`` asks again for
+    ``partitions``.
     """
 
     def __init__(
@@ -40,11 +42,6 @@ class TransactionService:
         groups: Callable[[], GroupCoordinator],
     ) -> None:
         self._topics = topics
-        self._retry_ms = config.integer("add.partitions.to.txn.retry.backoff.ms")
-        self._retry_max_ms = min(
-            config.integer("add.partitions.to.txn.retry.backoff.max.ms"), config.integer("request.timeout.ms")
-        )
-        self._clock = clock
         self._scheduler = Scheduler(clock, f"TxnMarkerSender-{config.node_id}")
         self.markers = PartitionMarkers(topics, groups)
         self.coordinator = TransactionCoordinator(
@@ -55,51 +52,34 @@ class TransactionService:
             self._scheduler,
             transaction_settings(config),
         )
+        self._retries = Scheduler(clock, f"AddPartitionsToTxnSenderThread-{config.node_id}")
+        self.partitions = AddPartitionsToTxnManager(
+            self.coordinator,
+            clock,
+            self._retries,
+            retry_ms=config.integer("add.partitions.to.txn.retry.backoff.ms"),
+            retry_max_ms=min(
+                config.integer("add.partitions.to.txn.retry.backoff.max.ms"), config.integer("request.timeout.ms")
+            ),
+        )
 
     def start(self) -> None:
         """Load what the log says, then let time run for it."""
         self.coordinator.start()
         self._topics.on_deleted.append(self._topic_deleted)
         self._scheduler.start()
+        self._retries.start()
 
     def close(self, timeout_s: float) -> bool:
-        """Serve nothing any more. Returns: False if the thread did not end in time. Idempotent."""
+        """Serve nothing any more. Returns: False if a thread did not end in time. Idempotent."""
         self.coordinator.close()
-        return self._scheduler.close(timeout_s)
+        retries_ended = self._retries.close(timeout_s)
+        return self._scheduler.close(timeout_s) and retries_ended
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is due or running."""
-        return self._scheduler.is_idle
-
-    def add_partitions_soon(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        places: Collection[Place],
-        done: Callable[[Mapping[Place, Errors]], None],
-    ) -> None:
-        """Let partitions join the producer's transaction; while its id is busy try again, for as long as
-        ``add.partitions.to.txn.retry.backoff.max.ms`` says.
-
-        Args: ``done`` is called once with each partition's error, here or later by the coordinator's thread, which it
-        must not hold up.
-        """
-        until_ms = self._clock.now_ms() + self._retry_max_ms
-
-        def attempt() -> None:
-            found = self.coordinator.add_partitions(transactional_id, producer_id, producer_epoch, places)
-            is_busy = Errors.CONCURRENT_TRANSACTIONS in found.values()
-            if is_busy and self._clock.now_ms() + self._retry_ms <= until_ms:
-                try:
-                    self._scheduler.schedule("add-partitions", attempt, delay_ms=self._retry_ms)
-                except RuntimeError:  # the broker stops
-                    done(found)
-            else:
-                done(found)
-
-        attempt()
+        return self._scheduler.is_idle and self._retries.is_idle
 
     def _topic_deleted(self, name: str) -> None:
         if name == TRANSACTION_STATE_TOPIC:

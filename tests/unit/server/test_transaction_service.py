@@ -10,6 +10,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
 from kbroker.coordinator.transaction.transaction_coordinator import Producer, TransactionSettings
+from kbroker.server.add_partitions_to_txn import Question
 from kbroker.server.topic_rules import TRANSACTION_STATE_TOPIC
 from kbroker.server.transaction_service import TransactionService, transaction_settings
 from tests.support.groups import MemoryTopic
@@ -30,8 +31,13 @@ def service_of(bench: Bench, clock: VirtualClock) -> TransactionService:
 
 
 @pytest.fixture
-def service() -> Iterator[TransactionService]:
-    service = service_of(make_bench(), VirtualClock())
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def service(clock: VirtualClock) -> Iterator[TransactionService]:
+    service = service_of(make_bench(), clock)
     yield service
     service.close(1)
 
@@ -65,39 +71,41 @@ def test_the_topic_is_made_as_kafka_makes_it() -> None:
 def test_partitions_join_at_once(service: TransactionService) -> None:
     mine = begun(service)
     found = []
-    service.add_partitions_soon("x", *mine, [("u", 0)], found.append)
+    service.partitions.add(Question("x", *mine, [("u", 0)]), found.append)
     assert found == [{("u", 0): Errors.NONE}]
 
 
-def test_partitions_join_when_the_transaction_before_is_complete(service: TransactionService) -> None:
+def test_partitions_join_when_the_transaction_before_is_complete(
+    service: TransactionService, clock: VirtualClock
+) -> None:
     """Tried every 20 ms."""
     mine = begun(service)
     markers = service.coordinator._sender._markers
     markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
     bumped = service.coordinator.end_transaction("x", *mine, True)
     found = []
-    service.add_partitions_soon("x", *bumped, [T0], found.append)
+    service.partitions.add(Question("x", *bumped, [T0]), found.append)
     assert found == []
     markers.errors.clear()
     service.coordinator._sender.retry()
-    service._clock.advance_ms(20)
-    service._scheduler.run_due()
+    clock.advance_ms(20)
+    service._retries.run_due()
     assert found == [{T0: Errors.NONE}]
 
 
-def test_partitions_that_wait_too_long(service: TransactionService) -> None:
+def test_partitions_that_wait_too_long(service: TransactionService, clock: VirtualClock) -> None:
     """100 ms: then the client is asked to try again."""
     mine = begun(service)
     service.coordinator._sender._markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
     bumped = service.coordinator.end_transaction("x", *mine, True)
     found = []
-    service.add_partitions_soon("x", *bumped, [T0], found.append)
+    service.partitions.add(Question("x", *bumped, [T0]), found.append)
     for _ in range(4):
-        service._clock.advance_ms(20)
-        service._scheduler.run_due()
+        clock.advance_ms(20)
+        service._retries.run_due()
     assert found == []
-    service._clock.advance_ms(20)
-    service._scheduler.run_due()
+    clock.advance_ms(20)
+    service._retries.run_due()
     assert found == [{T0: Errors.CONCURRENT_TRANSACTIONS}]
 
 
@@ -106,9 +114,9 @@ def test_a_stop_ends_the_wait() -> None:
     mine = begun(service)
     service.coordinator._sender._markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
     bumped = service.coordinator.end_transaction("x", *mine, True)
-    service._scheduler.close()
+    service._retries.close()
     found = []
-    service.add_partitions_soon("x", *bumped, [T0], found.append)
+    service.partitions.add(Question("x", *bumped, [T0]), found.append)
     assert found == [{T0: Errors.CONCURRENT_TRANSACTIONS}]
     assert service.close(1)
     assert refused(service.coordinator.check, "x") is Errors.COORDINATOR_NOT_AVAILABLE

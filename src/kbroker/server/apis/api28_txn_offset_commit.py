@@ -10,6 +10,7 @@ from kbroker.common.java.java_text import java_length
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import TransactionalProducer
+from kbroker.server.add_partitions_to_txn import Question
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topic_rules import OFFSETS_TOPIC
 
@@ -101,16 +102,16 @@ class _Commit:
         if adds:
             self._add(place, MAX_QUESTIONS)
             return None
-        found = self._ctx.transactions.verify_partitions(body["TransactionalId"], producer_id, producer_epoch, [place])
-        return self._verified(found[place])
+        return self._verified(self._ctx.add_partitions_to_txn.verify(self._question(place))[place])
 
     def _refusal(self, place: Place) -> Errors:
         """Why the transaction coordinator does not know this producer. Raises: KafkaError."""
-        body = self._body
-        found = self._ctx.transactions.verify_partitions(
-            body["TransactionalId"], body["ProducerId"], body["ProducerEpoch"], [place]
-        )
+        found = self._ctx.add_partitions_to_txn.verify(self._question(place))
         return self._error_for_client(found[place]) or Errors.INVALID_PRODUCER_EPOCH
+
+    def _question(self, place: Place) -> Question:
+        body = self._body
+        return Question(body["TransactionalId"], body["ProducerId"], body["ProducerEpoch"], [place])
 
     def _add(self, place: Place, questions: int) -> None:
         """Let the transaction coordinator add the partition, then respond.
@@ -133,10 +134,7 @@ class _Commit:
                 error = Errors.UNKNOWN_SERVER_ERROR
             self._request.complete(self.response(error))
 
-        body = self._body
-        self._ctx.add_partitions_soon(
-            body["TransactionalId"], body["ProducerId"], body["ProducerEpoch"], [place], added
-        )
+        self._ctx.add_partitions_to_txn.add(self._question(place), added)
 
     def _is_verification_over(self) -> bool:
         """Whether a marker has come since the guard was given; the guard is the new one then. Raises: KafkaError."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kbroker.server.quota._client_quotas import ClientQuotaManagers
     from kbroker.server.request_log.service import RequestLog
     from kbroker.server.topics import TopicRegistry
+    from kbroker.server.transaction_service import TransactionService
 
 Series: TypeAlias = Iterable[tuple[tuple[str, ...], float | Buckets]]
 
@@ -90,7 +91,7 @@ class MetricSources(NamedTuple):
     request_log: RequestLog
     logs: LogManager
     groups: GroupCoordinator
-    transactions: Callable[[], TransactionCoordinator | None]
+    transactions: Callable[[], TransactionService | None]
 
 
 def register_broker_metrics(exposition: Exposition, parts: MetricSources) -> None:
@@ -428,6 +429,10 @@ def _logs(parts: MetricSources) -> Iterable[Family]:
         lambda: sum(log is None for view in topics.all() for log in view.partitions),
     )  # fmt: skip
     yield _gauge(
+        "kafka.server:ReplicaManager", "ProducerIdCount", "producer ids that partitions remember, summed up",
+        lambda: sum(log.producer_count for _, _, log in open_logs()),
+    )  # fmt: skip
+    yield _gauge(
         "kafka.server:ReplicaManager", "PartitionsWithLateTransactionsCount",
         "partitions with a transaction open for longer than transaction.max.timeout.ms and five minutes",
         lambda: parts.logs.tasks.late_transactions(),
@@ -471,11 +476,29 @@ def _transactions(parts: MetricSources) -> Iterable[Family]:
 
     def of(measure: Callable[[TransactionCoordinator], float], before: float = 0) -> Callable[[], float]:
         def value() -> float:
-            coordinator = parts.transactions()
-            return before if coordinator is None else measure(coordinator)
+            service = parts.transactions()
+            return before if service is None else measure(service.coordinator)
 
         return value
 
+    def failures() -> Series:
+        service = parts.transactions()
+        return [((), 0 if service is None else service.partitions.verification_failures)]
+
+    def times() -> Series:
+        service = parts.transactions()
+        none = Buckets([0] * (len(BOUNDS_MS) + 1), 0.0)
+        return [((), none if service is None else service.partitions.verification_time_ms.buckets())]
+
+    verification = "kafka.server:AddPartitionsToTxnManager"
+    yield Family(
+        verification, "VerificationFailureRate", "counter", (),
+        "partitions that the transaction coordinator refused, for a Produce or TxnOffsetCommit that asked", failures,
+    )  # fmt: skip
+    yield Family(
+        verification, "VerificationTimeMs", "histogram", (),
+        "milliseconds until the transaction coordinator answers a Produce or TxnOffsetCommit", times, BOUNDS_MS,
+    )  # fmt: skip
     loads, markers = "transaction-coordinator-metrics", "kafka.coordinator.transaction:TransactionMarkerChannelManager"
     yield _gauge(
         loads, "partition-load-time-max", "longest load of a partition of __transaction_state lately, in milliseconds",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.protocol import codec
+from kbroker.server.add_partitions_to_txn import Question
 from kbroker.server.apis import api28_txn_offset_commit
 from kbroker.server.context import Body, RequestContext
 from kbroker.server.kafka_apis import KafkaApis
@@ -32,28 +33,19 @@ class FakeTransactions:
     waiting: list[Callable[[Mapping[Place, Errors]], None]] = field(default_factory=list)
 
     @property
-    def coordinator(self) -> FakeTransactions:
+    def partitions(self) -> FakeTransactions:
         return self
 
-    def verify_partitions(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, places: Collection[Place]
-    ) -> Mapping[Place, Errors]:
-        self.asked.append(("verify", transactional_id, producer_id, producer_epoch, list(places)))
-        return dict.fromkeys(places, self.error)
+    def verify(self, question: Question) -> Mapping[Place, Errors]:
+        self.asked.append(("verify", *question[:3], list(question.places)))
+        return dict.fromkeys(question.places, self.error)
 
-    def add_partitions_soon(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        places: Collection[Place],
-        done: Callable[[Mapping[Place, Errors]], None],
-    ) -> None:
-        self.asked.append(("add", transactional_id, producer_id, producer_epoch, list(places)))
+    def add(self, question: Question, done: Callable[[Mapping[Place, Errors]], None]) -> None:
+        self.asked.append(("add", *question[:3], list(question.places)))
         if self.holds_back:
             self.waiting.append(done)
         else:
-            done(dict.fromkeys(places, self.error))
+            done(dict.fromkeys(question.places, self.error))
 
 
 class Bench:

@@ -1,14 +1,5 @@
-from typing import NamedTuple
-
 from kbroker.network.processor._inbound import InboundRequest
-
-class Question(NamedTuple):
-    """What the transaction coordinator is asked about one Produce request."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    places: tuple[tuple[str, int], ...]
+from kbroker.server.add_partitions_to_txn import Question
 
 def pending_question(request: InboundRequest) -> Question | None:
     """What must be asked before the request's records are appended; None: no Produce with a pending question.

@@ -2,8 +2,6 @@
 
 Source: ``ReplicaManager.handleProduceAppend``, ``AddPartitionsToTxnManager``, KIP-890.
 """
-from collections import namedtuple
-
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
@@ -27,12 +25,11 @@ from kbroker.server.apis.api00_produce._produce_request cimport ProducePart, Pro
 from kbroker.server.native._native_types cimport PRODUCE, Handler
 from kbroker.server.native._topics cimport Topic, topic_by_id, topic_by_name, topic_table_release, topic_table_retain
 
+from kbroker.server.add_partitions_to_txn import Question
+
 cdef enum:
     FIRST_ADDING_VERSION = 12       # from here on a Produce adds its partitions to the transaction
     FIRST_ABORTABLE_VERSION = 11    # from here on clients know TRANSACTION_ABORTABLE
-
-Question = namedtuple("Question", "transactional_id producer_id producer_epoch places")
-
 
 cdef void free_verdicts(Verdicts *verdicts) noexcept nogil:
     if verdicts != NULL:

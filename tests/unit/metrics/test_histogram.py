@@ -1,0 +1,27 @@
+"""Values in buckets, as Prometheus counts them."""
+
+from __future__ import annotations
+
+import threading
+
+from kbroker.metrics.families import Buckets
+from kbroker.metrics.histogram import Histogram
+
+
+def test_a_value_is_in_the_first_bucket_that_reaches_it() -> None:
+    """A bucket's end belongs to it; above the last end is a bucket too."""
+    histogram = Histogram((1.0, 2.5))
+    for value in (0.0, 1.0, 1.5, 2.5, 2.6, 1000.0):
+        histogram.record(value)
+    assert histogram.buckets() == Buckets((2, 2, 2), 1007.6)
+
+
+def test_threads_lose_no_value() -> None:
+    """Each is counted once."""
+    histogram = Histogram((1.0,))
+    threads = [threading.Thread(target=lambda: [histogram.record(2.0) for _ in range(1000)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert histogram.buckets() == Buckets((0, 4000), 8000.0)
