@@ -69,7 +69,7 @@ cdef void request_queue_release(RequestQueue *queue) noexcept nogil:
 
 
 cdef void reject_batch(Request *batch) noexcept nogil:
-    """PendingResponse every frame of a run with "close the connection"."""
+    """Respond to every frame of a batch with "close the connection"."""
     cdef Request *frame = batch
     cdef Request *following
     if batch.responder is NULL:               # made by a test or an embedder: no loop to go back to

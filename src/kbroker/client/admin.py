@@ -80,7 +80,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class OffsetInfo:
-    """PendingResponse of ListOffsets; `offset` and `timestamp_ms` are -1 when no record fits."""
+    """What ListOffsets says of a partition; `offset` and `timestamp_ms` are -1 when no record fits."""
 
     offset: int
     timestamp_ms: int

@@ -241,7 +241,7 @@ class AbortedTransactions:
         self.add(aborted)
 
     def add(self, aborted: Iterable[tuple[int, int]]) -> None:
-        """QuotaEvent those that another Fetch lists."""
+        """Add those that another Fetch lists."""
         self._coming = sorted({*self._coming, *aborted}, key=lambda entry: entry[1], reverse=True)
 
     @property

@@ -54,7 +54,7 @@ class GroupService:
         )
 
     def close(self, timeout_s: float) -> None:
-        """PendingResponse what waits; nothing runs afterwards. Idempotent."""
+        """Complete what waits; nothing runs afterwards. Idempotent."""
         self.coordinator.close()
         for thread in self._threads:
             if thread.ident is not None:

@@ -13,7 +13,7 @@ class KeyOffsets:
     @property
     def capacity(self) -> int: ...
     def put(self, key: bytes, offset: int) -> bool:
-        """QuotaEvent where a key was last seen; False when the map is full and does not know it."""
+        """Record where a key was last seen; False when the map is full and does not know it."""
     def get(self, key: bytes) -> int:
         """Its offset, -1 when it is not there."""
     def hash(self, key: bytes) -> bytes: ...

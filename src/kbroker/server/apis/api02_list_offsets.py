@@ -25,7 +25,7 @@ READ_COMMITTED = 1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """PendingResponse each partition on its own; one asked twice gets INVALID_REQUEST once (as 4.3.1 does).
+    """Look up each partition on its own; one asked twice gets INVALID_REQUEST once (as 4.3.1 does).
 
     A topic without partitions has no response.
     """

@@ -21,7 +21,7 @@ from kbroker.server.topics import ZERO_ID, TopicView
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """PendingResponse all topics (null; an empty list in v0), none (an empty list), those named, or those with the ids
+    """Describe all topics (null; an empty list in v0), none (an empty list), those named, or those with the ids
     given.
 
     Ids count from v12, and then names beside them do not (as 4.3.1 does). A topic that the request creates is

@@ -15,7 +15,7 @@ NO_SUCH_KIND = (
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """PendingResponse one key, or from v4 each of several."""
+    """Name the coordinator of one key, or from v4 of each of several."""
     kind = body["KeyType"]
     if kind in ctx.coordinators:
         if kind == GROUP:

@@ -10,7 +10,7 @@ NOT_NEEDED = "Leader election not needed for topic partition."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """PendingResponse each partition named; of all (null) each topic, but no partition that needs no election: so
+    """Return a result for each partition named; of all (null) each topic, but no partition that needs no election: so
     none."""
     kind = body.get("ElectionType", PREFERRED)
     if body["TopicPartitions"] == []:  # nothing to elect: Kafka does not look at the type

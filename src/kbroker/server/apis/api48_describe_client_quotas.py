@@ -13,7 +13,7 @@ EXACT, DEFAULT, ANY = 0, 1, 2
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """PendingResponse the entities that have all the parts asked for; if strict, no others. No part at all asks for
+    """List the entities that have all the parts asked for; if strict, no others. No part at all asks for
     everything.
 
     Source: ``ClientQuotasImage.describe``.

@@ -13,7 +13,7 @@ NOT_HOSTED = "This server does not host this topic-partition."
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
-    """PendingResponse each partition on its own."""
+    """Describe each partition on its own."""
     topics = []
     for topic in body["Topics"]:
         name = topic["Name"]

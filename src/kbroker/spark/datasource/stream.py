@@ -65,7 +65,7 @@ class KbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:
-        """QuotaEvent where the logs end now."""
+        """Record where the logs end now."""
         self.progress.stop_at_now()
 
     @plainly
