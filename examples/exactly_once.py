@@ -9,6 +9,7 @@ records and offsets each record is in the output once; without one, some are the
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -116,4 +117,5 @@ def main() -> None:
 if __name__ == "__main__":
     if len(sys.argv) == 4:
         sys.exit(live(sys.argv[1], sys.argv[2], sys.argv[3] == "1"))
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     main()

@@ -9,7 +9,7 @@ knows GET, keep-alive and pipelining, and is an example of the loop, not a web s
 
 from __future__ import annotations
 
-import sys
+import argparse
 import threading
 
 from kbroker.common.listeners import Listener
@@ -80,7 +80,9 @@ class HttpLikeServer:
 
 
 def main() -> None:
-    server = HttpLikeServer(int(sys.argv[1]) if len(sys.argv) > 1 else 8008).start()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("port", type=int, nargs="?", default=8008, help="0 picks a free one (default: 8008)")
+    server = HttpLikeServer(parser.parse_args().port).start()
     print(f"listening on http://127.0.0.1:{server.port}; Ctrl-C stops", flush=True)
     try:
         threading.Event().wait()

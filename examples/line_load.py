@@ -8,6 +8,7 @@ of them busy, and checks each response.
 
 from __future__ import annotations
 
+import argparse
 import re
 import resource
 import selectors
@@ -74,8 +75,11 @@ def keep_busy(connections: list[socket.socket], seconds: float) -> int:
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
-    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 5.0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("connections", type=int, nargs="?", default=10_000, help="how many (default: 10000)")
+    parser.add_argument("seconds", type=float, nargs="?", default=5.0, help="how long they are busy (default: 5)")
+    options = parser.parse_args()
+    count, seconds = options.connections, options.seconds
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, count + 500), hard), hard))
     command = [sys.executable, str(Path(__file__).with_name("line_server.py")), "0"]

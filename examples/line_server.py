@@ -15,7 +15,7 @@ thread takes them. Connections without a complete line cost no Python object, so
 
 from __future__ import annotations
 
-import sys
+import argparse
 import threading
 
 from kbroker._core.requests.memory_pool import MemoryPool
@@ -110,7 +110,9 @@ class LineServer:
 
 
 def main() -> None:
-    server = LineServer(int(sys.argv[1]) if len(sys.argv) > 1 else 7007).start()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("port", type=int, nargs="?", default=7007, help="0 picks a free one (default: 7007)")
+    server = LineServer(parser.parse_args().port).start()
     print(f"listening on 127.0.0.1:{server.port}; Ctrl-C stops", flush=True)
     try:
         threading.Event().wait()

@@ -1,7 +1,9 @@
 """`kbroker groups`, `configs` and `topics alter` against our broker, and against Apache Kafka beside its own tool."""
 
 import json
+import signal
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from kbroker.cli import cli
+from kbroker.client.cluster import Cluster
 from kbroker.client.producer import Producer
 from tests.support import need
 from tests.support.broker import BrokerProcess, wait_for
@@ -57,8 +60,6 @@ def topic(address: str) -> str:
     """Three partitions of 5, 50 and 0 records, a millisecond apart."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     run(address, "topics", "create", name, "-p", "3")
-    from kbroker.client.cluster import Cluster
-
     with Cluster(address) as cluster, Producer(cluster) as producer:
         for partition, count in ((0, 5), (1, 50)):
             for number in range(count):
@@ -108,6 +109,71 @@ def test_a_group_from_its_first_offset_to_its_end(address: str, topic: str) -> N
     assert committed(address, group) == {0: (0, 5), 1: (40, 10), 2: (0, 0)}
     assert run(address, "groups", "delete", group) == f"deleted {group}\n"
     assert run(address, "groups", "delete", group, "--if-exists") == f"{group} does not exist\n"
+
+
+def test_a_member_goes_on_where_the_last_one_stopped(address: str, topic: str) -> None:
+    """`consume --group` commits what it printed, and no more of what it fetched."""
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    command = ["consume", topic, "--group", group, "--from-beginning", "--json", "--timeout", "20"]
+
+    def places(*args: str) -> list[tuple[int, int]]:
+        rows = [json.loads(line) for line in run(address, *command, *args).splitlines()]
+        return [(row["partition"], row["offset"]) for row in rows]
+
+    first = places("--max-messages", "30")
+    assert sum(offset for offset, _ in committed(address, group).values()) == 30
+    second = places("--max-messages", "25")
+    assert sorted(first + second) == [(0, n) for n in range(5)] + [(1, n) for n in range(50)]
+    assert committed(address, group) == {0: (5, 0), 1: (50, 0), 2: (0, 0)}
+    assert run(address, "consume", topic, "--group", group, "--timeout", "0.5") == ""
+
+
+def test_a_member_shares_with_librdkafka(address: str, topic: str, tmp_path: Path) -> None:
+    """Both get partitions, each record goes to one of them, and Ctrl-C gives the partitions back at once."""
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    printed = tmp_path / "printed"
+    words = ["consume", topic, "--group", group, "--json", "-b", address]
+    command = [sys.executable, "-m", "kbroker", *words]
+    other = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": group, "client.id": "other"})
+    read: list[tuple[int, int]] = []
+
+    def offsets() -> list[object]:
+        known = [row["group"] for row in json.loads(run(address, "groups", "list", "--json"))]
+        return list(committed(address, group)) if group in known else []
+
+    def members() -> dict[str, int]:
+        other.poll(0.1)
+        (found,) = json.loads(run(address, "groups", "describe", group, "--json"))
+        return {m["client_id"]: len(m["assignment"]) for m in found["members"]}
+
+    with printed.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE) as process:
+        try:
+            wait_for("the first member to commit where it starts", lambda: len(offsets()) == 3, 30)
+            other.subscribe([topic])
+            wait_for("both to have partitions", lambda: sorted(members().values()) == [1, 2], 60)
+            with Cluster(address) as cluster, Producer(cluster) as producer:
+                for number in range(30):
+                    producer.send(topic, b"new %d" % number, partition=number % 3)
+
+            def everything() -> bool:
+                read.extend((m.partition(), m.offset()) for m in other.consume(100, 0.2))
+                return len(read) + len(printed.read_bytes().splitlines()) >= 30
+
+            wait_for("every record", everything, 60)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+            assert process.stderr is not None
+            assert process.stderr.read().strip() == b""
+            wait_for("the other to have all", lambda: members() == {"other": 3}, 20)
+        finally:
+            process.kill()
+            other.close()
+    rows = [json.loads(line) for line in printed.read_bytes().splitlines()]
+    places = [(row["partition"], row["offset"]) for row in rows] + read
+    new = [(0, n) for n in range(5, 15)] + [(1, n) for n in range(50, 60)] + [(2, n) for n in range(10)]
+    assert sorted(places) == new
+    assert rows
+    assert read
 
 
 def test_every_rule_of_a_reset(address: str, topic: str, tmp_path: Path) -> None:

@@ -90,3 +90,19 @@ def test_exactly_once() -> None:
     with_transaction, without = (line.strip() for line in lines if "invoices" in line)
     assert with_transaction == "20 orders, 20 invoices, 0 of them written more than once"
     assert without == "20 orders, 20 invoices, 8 of them written more than once"
+
+
+PROGRAMS = sorted(
+    path.relative_to(EXAMPLES).as_posix()
+    for path in EXAMPLES.rglob("*.py")
+    if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_explains_itself(name: str) -> None:
+    """`--help` prints how it is used and ends."""
+    command = [sys.executable, str(EXAMPLES / name), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: ")

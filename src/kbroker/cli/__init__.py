@@ -17,9 +17,12 @@ from typing import Any
 import click
 
 import kbroker
+from kbroker.cli.command_group import CommandGroup
 
 #: Each is the command of its name in the module of its name.
 COMMANDS = (
+    "cluster",
+    "completion",
     "configs",
     "consume",
     "groups",
@@ -35,8 +38,11 @@ COMMANDS = (
 EXIT_FAILURE, EXIT_TRY_LATER, EXIT_INTERRUPTED = 1, 75, 130
 
 
-class OneLineErrors(click.Group):
-    """A group whose failures are one line on stderr and an exit code: 2 wrong usage, 75 try later, 1 the rest."""
+class OneLineErrors(CommandGroup):
+    """A group whose failures are one line on stderr and an exit code: 2 wrong usage, 75 try later, 1 the rest.
+
+    The usage follows where a word is missing or unknown.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names."""
@@ -75,7 +81,10 @@ class OneLineErrors(click.Group):
             click.echo(help_wanted.format_message(), err=True)
             return help_wanted.exit_code
         except click.ClickException as error:
-            return failed(error.format_message(), error.exit_code)
+            status = failed(error.format_message(), error.exit_code)
+            if isinstance(error, click.MissingParameter | click.NoSuchOption) and error.ctx is not None:
+                click.echo(error.ctx.get_usage(), err=True)
+            return status
         except (click.Abort, KeyboardInterrupt):
             return EXIT_INTERRUPTED
         except Exception as error:
@@ -165,7 +174,9 @@ def is_throttled(error: Exception) -> bool:
 
 def failed(message: str, status: int) -> int:
     """Print one line; return the status."""
-    click.echo("kbroker: " + " ".join(message.split()), err=True)
+    from kbroker.cli.output import styled
+
+    click.echo(f"{styled('kbroker:', fg='red', bold=True)} {' '.join(message.split())}", err=True)
     return status
 
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kbroker.cli.command_group import CommandGroup
 from kbroker.cli.options import bootstrap_option, connect, json_option, key_values
 from kbroker.cli.output import print_json, print_table
 
@@ -15,7 +16,7 @@ ALL_BROKERS = "default"
 NOT_SET_HERE = ("DEFAULT_CONFIG", "STATIC_BROKER_CONFIG", "DYNAMIC_BROKER_CONFIG", "DYNAMIC_DEFAULT_BROKER_CONFIG")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def configs() -> None:
     """Show and change configs of topics and brokers."""
 

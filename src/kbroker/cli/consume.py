@@ -1,4 +1,4 @@
-"""`kbroker consume`: records of a topic to standard output, without a group."""
+"""`kbroker consume`: records of a topic to standard output, alone or as a member of a group."""
 
 import os
 import time
@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import Finite, bootstrap_option, connect, json_option
 from kbroker.cli.output import binary_stdout, json_bytes, json_line
 
 if TYPE_CHECKING:
     from kbroker.client.consumer import Consumer, Record
+    from kbroker.client.group_consumer import GroupConsumer
 
 FORMATS = ("value", "key-value", "full")
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @bootstrap_option
 @click.option("--from-beginning", is_flag=True, help="Start at the first record, not at the end.")
 @click.option("--offset", type=click.IntRange(min=0), help="Start at this offset of each partition.")
@@ -28,6 +30,11 @@ FORMATS = ("value", "key-value", "full")
 )
 @click.option(
     "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Read only this partition. Repeatable."
+)
+@click.option(
+    "--group",
+    metavar="NAME",
+    help="Read as a member of this consumer group, from its committed offsets on, and commit what was printed.",
 )
 @click.option("--max-messages", "-n", type=click.IntRange(min=0), help="Stop after this many records.")
 @click.option("--timeout", type=Finite(min=0), metavar="SECONDS", help="Stop when no record arrived for this long.")
@@ -46,6 +53,7 @@ def consume(
     offset: int | None,
     timestamp: str | None,
     partitions: tuple[int, ...],
+    group: str | None,
     max_messages: int | None,
     timeout: float | None,
     read_committed: bool,
@@ -55,32 +63,55 @@ def consume(
 ) -> None:
     """Print the records of TOPIC until Ctrl-C.
 
-    Prints one record a line; with --json one document a line.
+    Prints one record a line; with --json one document a line. With --group, a record is printed again when its
+    offset could not be committed: after a rebalance or a kill.
     """
+    if group is not None and (offset is not None or timestamp is not None or partitions):
+        raise click.UsageError(
+            "expected --group without --offset, --timestamp and --partition: the group says what is read; "
+            "`kbroker groups reset` moves it"
+        )
     if from_beginning + (offset is not None) + (timestamp is not None) > 1:
         raise click.UsageError("expected at most one of --from-beginning, --offset and --timestamp")
     timestamp_ms = None if timestamp is None else _timestamp_ms(timestamp)
     from kbroker.client.admin import EARLIEST, LATEST
-    from kbroker.client.consumer import Consumer
 
     start = offset if offset is not None else EARLIEST if from_beginning else LATEST
     out = binary_stdout()
     separator = os.fsencode(key_separator)
+
+    def show(batch: "list[Record]") -> None:
+        for record in batch:
+            out.write(_json(record) if as_json else _line(record, form, separator))
+        out.flush()
+
+    # a fetch waits half a second at most, less when the timeout is shorter
+    max_wait_ms = 500 if timeout is None else max(1, min(500, int(timeout * 1000)))
     with connect(bootstrap_server) as cluster:
+        if group is not None:
+            from kbroker.client.group_consumer import GroupConsumer
+
+            with GroupConsumer(
+                cluster, group, topic, start=start, read_committed=read_committed, max_wait_ms=max_wait_ms
+            ) as member:
+                for batch in _batches(member, max_messages, timeout):
+                    show(batch)
+                    member.commit({(r.topic, r.partition): r.offset + 1 for r in batch})
+            return
+        from kbroker.client.consumer import Consumer
+
         chosen = list(dict.fromkeys(partitions)) or [p.partition for p in cluster.topic(topic).partitions]
-        # a fetch waits half a second at most, less when the timeout is shorter
-        max_wait_ms = 500 if timeout is None else max(1, min(500, int(timeout * 1000)))
         positions = {(topic, p): start for p in chosen}
         consumer = Consumer(cluster, positions, read_committed=read_committed, max_wait_ms=max_wait_ms)
         if timestamp_ms is not None:
             consumer.seek_to_timestamp(timestamp_ms)
         for batch in _batches(consumer, max_messages, timeout):
-            for record in batch:
-                out.write(_json(record) if as_json else _line(record, form, separator))
-            out.flush()
+            show(batch)
 
 
-def _batches(consumer: "Consumer", max_messages: int | None, timeout_s: float | None) -> "Iterator[list[Record]]":
+def _batches(
+    consumer: "Consumer | GroupConsumer", max_messages: int | None, timeout_s: float | None
+) -> "Iterator[list[Record]]":
     """Yield the records of each poll, until ``max_messages`` have come or none came for ``timeout_s``."""
     left = max_messages
     last = time.monotonic()

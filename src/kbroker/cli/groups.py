@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kbroker.cli.command_group import CommandGroup
+from kbroker.cli.name_completion import group_names
 from kbroker.cli.options import bootstrap_option, connect, json_option
 from kbroker.cli.output import print_deleted, print_json, print_table
 from kbroker.cli.reset import reset
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def groups() -> None:
     """List, describe, reset and delete consumer groups."""
 
@@ -45,7 +47,7 @@ def list_groups(bootstrap_server: str, states: tuple[str, ...], types: tuple[str
 
 
 @groups.command()
-@click.argument("names", nargs=-1, metavar="[GROUP]...")
+@click.argument("names", nargs=-1, metavar="[GROUP]...", shell_complete=group_names)
 @bootstrap_option
 @click.option("--members", is_flag=True, help="Show members instead of partitions.")
 @json_option
@@ -141,7 +143,7 @@ def _describe(cluster: "Cluster", names: tuple[str, ...]) -> list[dict[str, Any]
 
 
 @groups.command()
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...", shell_complete=group_names)
 @bootstrap_option
 @click.option("--if-exists", is_flag=True, help="Do not fail for a group that does not exist.")
 @json_option

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from kbroker.cli.command_group import CommandGroup
 from kbroker.cli.options import json_option
 from kbroker.cli.output import binary_stdout, json_line, print_json, print_table
 
@@ -13,7 +14,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def log() -> None:
     """Print, verify and repair log files, without a broker."""
 

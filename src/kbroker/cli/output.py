@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -22,9 +23,19 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, righ
     cells = [[_text(cell) for cell in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(header), *cells]) for i in range(len(header))]
     is_right = [i in right or (bool(cells) and all(_is_number(line[i]) for line in cells)) for i in range(len(header))]
-    for line in [list(header), *cells]:
+    for number, line in enumerate([list(header), *cells]):
         padded = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, is_right, strict=True)]
-        click.echo("  ".join(padded).rstrip())
+        text = "  ".join(padded).rstrip()
+        click.echo(text if number else styled(text, bold=True))
+
+
+def styled(text: str, **style: Any) -> str:
+    """The text in colours, which `click.echo` leaves out where it prints to no terminal; plain if NO_COLOR is set.
+
+    Args: `style`: of `click.style`: fg, bold ...
+    Source: https://no-color.org
+    """
+    return text if os.environ.get("NO_COLOR") else click.style(text, **style)
 
 
 def print_json(value: object) -> None:

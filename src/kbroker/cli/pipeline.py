@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from kbroker.cli.command_group import CommandGroup
 from kbroker.cli.options import json_option
 from kbroker.cli.output import print_json
 from kbroker.cli.pipeline_jobs import archive, compact, ingest
@@ -11,7 +12,7 @@ from kbroker.cli.pipeline_views import lag, throttles, usage
 from kbroker.cli.pipeline_whatif import recommend, replay, report
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def pipeline() -> None:
     """Work on request logs with Apache Spark."""
 

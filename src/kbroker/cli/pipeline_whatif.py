@@ -313,19 +313,20 @@ def _recommendation_json(found: Recommendation) -> dict[str, Any]:
 
 
 def _print_recommendation(found: Recommendation) -> None:
-    from kbroker.cli.quota_plan import number_text
+    from kbroker.cli.quota_limits import limit_text
     from kbroker.common.quotas import shown_name
     from kbroker.spark.whatif.quota_set import KEY_OF
 
     kinds = found.by.split(",")
     rows: list[list[object]] = [
         [*(shown_name(None) if kind in kinds else None for kind in ("user", "client-id")), KEY_OF[kind_of],
-         number_text(limit), None, None]
+         limit_text(KEY_OF[kind_of], limit), None, None]
         for kind_of, limit in found.defaults.items()
     ]  # fmt: skip
     for need in found.outliers:
         rows.append(
-            [need.user, need.client_id, KEY_OF[need.quota_type], number_text(need.limit), f"{need.peak:,.2f}",
+            [need.user, need.client_id, KEY_OF[need.quota_type],
+             limit_text(KEY_OF[need.quota_type], need.limit), f"{need.peak:,.2f}",
              f"{need.throttled_seconds:,} of {need.seconds:,} s ({need.share:.2%})"]
         )  # fmt: skip
     print_table(["USER", "CLIENT-ID", "QUOTA", "LIMIT", "PEAK RATE", "THROTTLED"], rows, right=[3, 4, 5])

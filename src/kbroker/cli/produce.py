@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 import click
 
+from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import LateChoice, bootstrap_option, connect, json_option
 from kbroker.cli.output import note, print_json
 
@@ -22,7 +23,7 @@ def _codecs() -> list[str]:
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @bootstrap_option
 @click.option(
     "--key-separator",

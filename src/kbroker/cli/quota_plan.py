@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from kbroker.cli.quota_limits import parse_limit
 from kbroker.common.quotas import CLIENT_KEYS, ENTITY_TYPES, IP_KEYS, QuotaEntity
 
 Quotas = dict[QuotaEntity, dict[str, float]]
@@ -62,18 +63,6 @@ def changes(found: Sequence[Difference]) -> dict[QuotaEntity, dict[str, float | 
     for entity, key, _, after in found:
         ops.setdefault(entity, {})[key] = after
     return ops
-
-
-def number_text(value: float | None) -> str:
-    """A quota in the fewest digits that identify it, without ``.0``."""
-    if value is None:
-        return "-"
-    return str(json_number(value))
-
-
-def json_number(value: float | None) -> int | float | None:
-    """The value, as an int if it is whole."""
-    return int(value) if value is not None and float(value).is_integer() and abs(value) < 1e16 else value
 
 
 def _parse_json(path: Path, text: str) -> Any:
@@ -156,11 +145,19 @@ def _entity(path: Path, where: str, names: Any) -> QuotaEntity:
 def _values(path: Path, where: str, values: Any) -> dict[str, float]:
     if not isinstance(values, dict):
         raise _wrong(path, f"{where}: expected quotas as KEY: NUMBER ({{}} removes all), got {values!r}")
-    for key, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-            raise _wrong(path, f"{where}: {key}: expected a number, got {value!r}")
+    return {key: _limit(path, where, key, value) for key, value in values.items()}
+
+
+def _limit(path: Path, where: str, key: str, value: Any) -> float:
+    if isinstance(value, str):
+        try:
+            value = parse_limit(key, value)
+        except ValueError as error:
+            raise _wrong(path, f"{where}: {error}") from None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise _wrong(path, f"{where}: {key}: expected a number, got {value!r}")
     try:
-        return {key: float(value) for key, value in values.items()}
+        return float(value)
     except OverflowError:
         raise _wrong(path, f"{where}: expected a number below 1e308 as quota, got a larger one") from None
 

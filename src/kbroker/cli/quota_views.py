@@ -5,8 +5,9 @@ from typing import Any
 
 import click
 
-from kbroker.cli.output import print_json, print_table
-from kbroker.cli.quota_plan import Difference, json_number, number_text
+from kbroker.cli.output import print_json, print_table, styled
+from kbroker.cli.quota_limits import json_number, limit_text
+from kbroker.cli.quota_plan import Difference
 from kbroker.common.quotas import (
     CLIENT_KEYS,
     CONNECTION_CREATION_RATE,
@@ -25,9 +26,11 @@ def show(found: Mapping[QuotaEntity, Values], as_json: bool) -> None:
         print_json([json_entry(entity, values) for entity, values in found.items()])
         return
     rows = [
-        [*_cells(entity), key, number_text(value)] for entity, values in found.items() for key, value in values.items()
+        [*_cells(entity), key, limit_text(key, value)]
+        for entity, values in found.items()
+        for key, value in values.items()
     ]
-    print_table(["USER", "CLIENT-ID", "IP", "QUOTA", "LIMIT"], rows)
+    print_table(["USER", "CLIENT-ID", "IP", "QUOTA", "LIMIT"], rows, right=[4])
 
 
 def json_entry(entity: QuotaEntity, values: Mapping[str, float | None]) -> dict[str, Any]:
@@ -50,10 +53,10 @@ def show_resolved(
         print_json(rows)
         return
     cells = [
-        [row["quota"], number_text(row["limit"]), row["level"], _set_for(row["entity"]), row["shared_by"]]
+        [row["quota"], limit_text(row["quota"], row["limit"]), row["level"], _set_for(row["entity"]), row["shared_by"]]
         for row in rows
     ]
-    print_table(["QUOTA", "LIMIT", "LEVEL", "SET FOR", "COUNTED FOR"], cells)
+    print_table(["QUOTA", "LIMIT", "LEVEL", "SET FOR", "COUNTED FOR"], cells, right=[1])
     if not client_id:
         click.echo("Only quotas without a client id (levels 3 and 6) apply to a client without a client id.")
 
@@ -100,8 +103,9 @@ def print_differences(found: Sequence[Difference], as_json: bool) -> None:
         return
     for entity, key, before, after in found:
         if before is None:
-            click.echo(f"+ {entity}: {key} {number_text(after)}")
+            click.echo(styled(f"+ {entity}: {key} {limit_text(key, after)}", fg="green"))
         elif after is None:
-            click.echo(f"- {entity}: {key} {number_text(before)}")
+            click.echo(styled(f"- {entity}: {key} {limit_text(key, before)}", fg="red"))
         else:
-            click.echo(f"~ {entity}: {key} {number_text(before)} -> {number_text(after)}")
+            text = f"~ {entity}: {key} {limit_text(key, before)} -> {limit_text(key, after)}"
+            click.echo(styled(text, fg="yellow"))

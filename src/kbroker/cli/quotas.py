@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kbroker.cli.command_group import CommandGroup
 from kbroker.cli.options import bootstrap_option, connect, json_option
 from kbroker.cli.output import print_json
 
@@ -22,7 +23,7 @@ KINDS, IP = ("user", "client-id", "ip"), "ip"
 EXIT_DIFFERENT = 3
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def quotas() -> None:
     """Show and change the quotas of users, clients and addresses."""
 
@@ -137,9 +138,11 @@ def resolve_quotas(bootstrap_server: str, user: str, client_id: str, ip: str | N
 def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry_run: bool, as_json: bool) -> None:
     """Set quotas of one entity; its other quotas stay as they are.
 
-    KEY is producer_byte_rate or consumer_byte_rate (bytes per second), request_percentage (percent of one thread),
-    controller_mutation_rate (partitions per second), or for --ip connection_creation_rate (connections per second).
+    KEY is producer_byte_rate or consumer_byte_rate (bytes per second: 1048576, 1MB, '10 MiB/s'), request_percentage
+    (percent of one thread), controller_mutation_rate (partitions per second), or for --ip connection_creation_rate
+    (connections per second).
     """
+    from kbroker.cli.quota_limits import parse_limit
     from kbroker.cli.quota_views import json_entry
 
     entity = _entity(names)
@@ -151,9 +154,9 @@ def set_quotas(values: tuple[str, ...], bootstrap_server: str, names: Names, dry
         if key in ops:
             raise click.UsageError(f"duplicate {key}: give each quota once")
         try:
-            ops[key] = float(text)
-        except ValueError:
-            raise click.BadParameter(f"{key}: expected a number, got {text!r}", param_hint="KEY=NUMBER") from None
+            ops[key] = parse_limit(key, text)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="KEY=NUMBER") from None
     with connect(bootstrap_server) as cluster:
         _alter(cluster, {entity: ops}, dry_run)
     if as_json:
@@ -236,7 +239,7 @@ def apply(path: Path, bootstrap_server: str, prune: bool, dry_run: bool, as_json
 
     \b
     - entity: {user: alice, client-id: null}
-      quotas: {producer_byte_rate: 1048576}
+      quotas: {producer_byte_rate: 1 MiB/s}
     """
     from kbroker.cli.quota_plan import changes, differences, read_file
     from kbroker.cli.quota_views import print_differences

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kbroker.cli.name_completion import group_names
 from kbroker.cli.options import bootstrap_option, connect, json_option, wall_clock
 from kbroker.cli.output import note, print_json, print_table
 
@@ -24,7 +25,7 @@ DURATION = re.compile(  # as java.time.Duration reads it: no months or years, a 
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[GROUP]...")
+@click.argument("names", nargs=-1, metavar="[GROUP]...", shell_complete=group_names)
 @bootstrap_option
 @click.option("--all-groups", is_flag=True, help="Reset all classic and consumer groups.")
 @click.option(

@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 import click
 
+from kbroker.cli.command_group import CommandGroup
+from kbroker.cli.name_completion import topic_names
 from kbroker.cli.options import bootstrap_option, connect, json_option, key_values
 from kbroker.cli.output import note, print_deleted, print_json, print_table
 
@@ -31,7 +33,7 @@ def patiently(wait: bool, sleep: Callable[[float], None], change: Callable[[], T
             sleep(wait_s)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def topics() -> None:
     """List, describe, create, alter and delete topics."""
 
@@ -61,7 +63,7 @@ def list_topics(bootstrap_server: str, internal: bool, as_json: bool) -> None:
 
 
 @topics.command()
-@click.argument("names", nargs=-1, metavar="[TOPIC]...")
+@click.argument("names", nargs=-1, metavar="[TOPIC]...", shell_complete=topic_names)
 @bootstrap_option
 @json_option
 def describe(names: tuple[str, ...], bootstrap_server: str, as_json: bool) -> None:
@@ -191,7 +193,7 @@ def _partitions(count: int) -> str:
 
 
 @topics.command()
-@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=topic_names)
 @bootstrap_option
 @click.option("--partitions", "-p", type=click.IntRange(min=1), help="New number of partitions, more than now.")
 @click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="Set a topic config. Repeatable.")
@@ -238,7 +240,7 @@ def alter(
 
 
 @topics.command()
-@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=topic_names)
 @bootstrap_option
 @click.option("--if-exists", is_flag=True, help="Do not fail for a topic that does not exist.")
 @wait_option

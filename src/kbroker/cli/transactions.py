@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kbroker.cli.command_group import CommandGroup
 from kbroker.cli.options import bootstrap_option, connect, json_option, wall_clock
 from kbroker.cli.output import print_json, print_table
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 DEFAULT_MAX_TIMEOUT_MINUTES = 15  # transaction.max.timeout.ms of Kafka
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def transactions() -> None:
     """List, describe and abort transactions."""
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from kbroker.cli.command_group import CommandGroup
 from kbroker.cli.options import bootstrap_option, connect, json_option
 from kbroker.cli.output import print_json, print_table
 
@@ -14,7 +15,7 @@ mechanism_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def users() -> None:
     """Add, list and remove SCRAM users."""
 

@@ -185,11 +185,14 @@ class Groups:
             if p["CommittedOffset"] >= 0
         }
 
-    def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets for a group without members; a group that does not exist is made.
+    def commit(
+        self, group_id: str, offsets: Mapping[TopicPartition, int], *, generation_id: int = -1, member_id: str = ""
+    ) -> None:
+        """Commit offsets, as a member or for a group without members; a group that does not exist is made.
 
-        Raises: KafkaError UNKNOWN_MEMBER_ID when the group has members, UNKNOWN_TOPIC_OR_PARTITION ...; those of other
-            partitions may be committed all the same.
+        Args: ``generation_id``, ``member_id``: of the member; those of no member.
+        Raises: KafkaError UNKNOWN_MEMBER_ID when the group has members and this is none of them, ILLEGAL_GENERATION,
+            UNKNOWN_TOPIC_OR_PARTITION ...; those of other partitions may be committed all the same.
         """
         topics = [
             {
@@ -203,7 +206,12 @@ class Groups:
         ]
 
         def attempt() -> None:
-            body = {"GroupId": group_id, "Topics": topics}
+            body = {
+                "GroupId": group_id,
+                "GenerationIdOrMemberEpoch": generation_id,
+                "MemberId": member_id,
+                "Topics": topics,
+            }
             response = self._ask(group_id, OFFSET_COMMIT, body, NAMED_TOPICS_MAX_VERSION)
             for topic in response["Topics"]:
                 for p in topic["Partitions"]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kbroker.common.units import rounded_bytes
+
 Progress = Callable[[str], object]
 
 
@@ -18,13 +20,7 @@ def count(number: float | None) -> str:
 
 def size(number: float | None) -> str:
     """Bytes in the largest unit that leaves at least one: 1.5 MiB."""
-    if number is None:
-        return "-"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(number) < 1024:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} TiB"
+    return "-" if number is None else rounded_bytes(number)
 
 
 def duration(ms: float | None) -> str:

@@ -28,6 +28,8 @@ Options:
   -h, --help  Show this message and exit.
 
 Commands:
+  cluster       Describe a cluster: its brokers, controller and features.
+  completion    Print the script for completion in a shell.
   configs       Show and change configs of topics and brokers.
   consume       Print the records of TOPIC until Ctrl-C.
   groups        List, describe, reset and delete consumer groups.
@@ -54,9 +56,9 @@ def subcommands(group: click.Group) -> dict[str, click.Command]:
 
 
 def refusal(result: Result, status: int) -> str:
-    """The one line of a failure."""
+    """The one line of a failure, without the usage behind it."""
     assert (status, "") == (result.exit_code, result.stdout)
-    (line,) = result.stderr.splitlines()
+    (line,) = result.stderr.partition("Usage: ")[0].splitlines()
     assert line.startswith("kbroker: ")
     return line.removeprefix("kbroker: ")
 
@@ -77,7 +79,8 @@ def test_help() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["serve", "topics", "topics list", "topics describe", "topics create", "topics alter", "topics delete", "groups",
+    ["serve", "cluster", "cluster describe", "completion",
+     "topics", "topics list", "topics describe", "topics create", "topics alter", "topics delete", "groups",
      "groups list", "groups describe", "groups reset", "groups delete", "configs", "configs describe", "configs alter",
      "quotas", "quotas list", "quotas describe", "quotas set", "quotas remove", "quotas resolve", "quotas apply",
      "quotas diff", "pipeline", "pipeline jars", "pipeline replay",
@@ -99,9 +102,11 @@ def test_every_command_has_help(command: str) -> None:
 
 
 def test_every_output_can_be_json() -> None:
-    """--json is everywhere but on `serve`."""
+    """--json is everywhere but on `serve` and `completion`."""
     commands = subcommands(cli)
-    leaves = [c for name, c in commands.items() if not isinstance(c, click.Group) and name != "serve"]
+    leaves = [
+        c for name, c in commands.items() if not isinstance(c, click.Group) and name not in ("serve", "completion")
+    ]
     leaves += [c for g in commands.values() if isinstance(g, click.Group) for c in g.commands.values()]
     assert len(leaves) >= 26
     assert [c.name for c in leaves if "as_json" not in [p.name for p in c.params]] == []
@@ -387,7 +392,7 @@ def test_a_command_loads_no_other() -> None:
     """Each is imported when it is asked for; what the package imports is click's."""
     loaded = modules_of("serve", "--help")
     commands = {m for m in loaded if m.startswith("kbroker.cli.")}
-    assert commands == {"kbroker.cli.serve", "kbroker.cli.options"}
+    assert commands == {"kbroker.cli.serve", "kbroker.cli.options", "kbroker.cli.command_group"}
 
 
 @pytest.mark.parametrize(("platform", "warns"), [("linux", False), ("darwin", False), ("win32", True)])

@@ -144,7 +144,7 @@ def output(result: Result) -> str:
 
 def refusal(result: Result, status: int = 1) -> str:
     assert (result.exit_code, result.stdout) == (status, "")
-    (line,) = result.stderr.splitlines()
+    (line,) = result.stderr.partition("Usage: ")[0].splitlines()
     return line.removeprefix("kbroker: ")
 
 

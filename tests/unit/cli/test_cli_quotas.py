@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kbroker.cli import cli
-from kbroker.cli.quota_plan import number_text, read_file
+from kbroker.cli.quota_limits import number_text
+from kbroker.cli.quota_plan import read_file
 from kbroker.client.admin import Admin, MutationThrottledError
 from kbroker.client.cluster import Cluster
 from kbroker.common.quotas import QuotaEntity
@@ -118,14 +119,14 @@ ALICE_ANY: Key = (("user", "alice"), ("client-id", None))
 ANYBODY: Key = (("user", None),)
 
 TABLE = """\
-USER       CLIENT-ID  IP        QUOTA                       LIMIT
--          <default>  -         request_percentage           12.5
--          app        -         consumer_byte_rate           1000
--          -          10.0.0.1  connection_creation_rate       30
-<default>  -          -         producer_byte_rate        1048576
-alice      -          -         consumer_byte_rate            512
-alice      -          -         producer_byte_rate           1024
-alice      <default>  -         producer_byte_rate             99
+USER       CLIENT-ID  IP        QUOTA                        LIMIT
+-          <default>  -         request_percentage          12.5 %
+-          app        -         consumer_byte_rate        1000 B/s
+-          -          10.0.0.1  connection_creation_rate      30/s
+<default>  -          -         producer_byte_rate         1 MiB/s
+alice      -          -         consumer_byte_rate         512 B/s
+alice      -          -         producer_byte_rate         1 KiB/s
+alice      <default>  -         producer_byte_rate          99 B/s
 """
 
 
@@ -148,7 +149,7 @@ def test_list_shows_every_quota(broker: QuotaBroker) -> None:
     fill(broker)
     assert printed(broker, "quotas", "list").split("\n") == TABLE.split("\n")
     assert printed(broker, "quotas", "list", "--ip", "10.0.0.1").splitlines()[1:] == [
-        "   -          -  10.0.0.1  connection_creation_rate     30"
+        "   -          -  10.0.0.1  connection_creation_rate   30/s"
     ]
     broker.quotas = {}
     assert printed(broker, "quotas", "list") == "USER  CLIENT-ID  IP  QUOTA  LIMIT\n"
@@ -248,7 +249,8 @@ def test_set_dry_run_and_json(broker: QuotaBroker) -> None:
         (["producer_byte_rate"], "Invalid value for KEY=NUMBER: expected KEY=NUMBER, got 'producer_byte_rate'"),
         (
             ["producer_byte_rate=fast"],
-            "Invalid value for KEY=NUMBER: producer_byte_rate: expected a number, got 'fast'",
+            "Invalid value for KEY=NUMBER: producer_byte_rate: expected bytes per second such as 1048576, 1MB "
+            "(1,000,000) or 1MiB (1,048,576), got 'fast'",
         ),
         (["a=1", "a=2"], "duplicate a: give each quota once"),
     ],
@@ -315,10 +317,10 @@ def test_remove(broker: QuotaBroker) -> None:
 
 RESOLVED = """\
 QUOTA                     LIMIT  LEVEL  SET FOR                           COUNTED FOR
-consumer_byte_rate          512      3  user alice                        user alice, all clients
+consumer_byte_rate      512 B/s      3  user alice                        user alice, all clients
 controller_mutation_rate      -      -  -                                 -
-producer_byte_rate           99      2  user alice, client-id <default>   user alice, client-id app
-request_percentage         12.5      8  client-id <default>               client-id app, all users
+producer_byte_rate       99 B/s      2  user alice, client-id <default>   user alice, client-id app
+request_percentage       12.5 %      8  client-id <default>               client-id app, all users
 """
 
 
@@ -365,10 +367,10 @@ FILE = """\
   quotas: {producer_byte_rate: 99}
 """
 DIFFERENT = """\
-- user alice: consumer_byte_rate 512
-~ user alice: producer_byte_rate 1024 -> 2048
-+ user alice: request_percentage 50.5
-- user <default>: producer_byte_rate 1048576
+- user alice: consumer_byte_rate 512 B/s
+~ user alice: producer_byte_rate 1 KiB/s -> 2 KiB/s
++ user alice: request_percentage 50.5 %
+- user <default>: producer_byte_rate 1 MiB/s
 """
 
 
@@ -422,7 +424,7 @@ def test_apply_prints_what_was_made_and_what_was_refused(broker: QuotaBroker, pl
     broker.unknown_keys = {"request_percentage"}
     result = run(broker, "quotas", "apply", str(plan))
     expected = "INVALID_REQUEST: user alice: Invalid configuration key request_percentage"
-    assert refusal(result, 1, "- user <default>: producer_byte_rate 1048576\n") == expected
+    assert refusal(result, 1, "- user <default>: producer_byte_rate 1 MiB/s\n") == expected
 
 
 def test_what_list_prints_apply_reads(broker: QuotaBroker, tmp_path: Path) -> None:
@@ -512,13 +514,12 @@ def test_without_pyyaml_the_command_says_what_to_install(
 
 def test_numbers_are_shown_as_short_as_they_can_be() -> None:
     """Whole ones without a point, others with all their digits, infinity as it is."""
-    assert [number_text(n) for n in (1048576.0, 0.1, 12.5, 2.0**63, float("inf"), None)] == [
+    assert [number_text(n) for n in (1048576.0, 0.1, 12.5, 2.0**63, float("inf"))] == [
         "1048576",
         "0.1",
         "12.5",
         "9.223372036854776e+18",
         "inf",
-        "-",
     ]
 
 

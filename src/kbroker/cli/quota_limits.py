@@ -1,0 +1,54 @@
+"""A quota's limit as people write and read it, each kind with its unit: 1 MiB/s, 5/s, 50 %."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from kbroker.common.quotas import CONNECTION_CREATION_RATE
+from kbroker.common.units import EXAMPLES, exact_bytes, parse_byte_rate, parse_percentage, parse_rate
+
+BYTE_RATES = ("consumer_byte_rate", "producer_byte_rate")
+RATES = ("controller_mutation_rate", CONNECTION_CREATION_RATE)
+PERCENTAGE = "request_percentage"
+
+
+def parse_limit(key: str, text: str) -> float:
+    """The limit of quota ``key`` as a number: bytes per second, a number per second, or percent.
+
+    A key that is not known here takes plain numbers; the broker decides.
+    Raises: ValueError with a text for people.
+    """
+    parse: Callable[[str], float] = float
+    expected = "a number"
+    if key in BYTE_RATES:
+        parse, expected = parse_byte_rate, f"bytes per second such as {EXAMPLES}"
+    elif key in RATES:
+        parse, expected = parse_rate, "a number, or a number per second such as 5/s"
+    elif key == PERCENTAGE:
+        parse, expected = parse_percentage, "a number of percent"
+    try:
+        return parse(text)
+    except ValueError:
+        raise ValueError(f"{key}: expected {expected}, got {text!r}") from None
+
+
+def limit_text(key: str, value: float | None) -> str:
+    """The limit in full, with its unit; "-" for None. `parse_limit` reads it."""
+    if value is None:
+        return "-"
+    if key in BYTE_RATES and math.isfinite(value):
+        return f"{exact_bytes(value)}/s"
+    if key in RATES:
+        return f"{number_text(value)}/s"
+    return f"{number_text(value)} %" if key == PERCENTAGE else number_text(value)
+
+
+def number_text(value: float) -> str:
+    """A number in the fewest digits that identify it, without ``.0``."""
+    return str(json_number(value))
+
+
+def json_number(value: float | None) -> int | float | None:
+    """The value, as an int if it is whole."""
+    return int(value) if value is not None and float(value).is_integer() and abs(value) < 1e16 else value

@@ -1,0 +1,77 @@
+"""Numbers with a unit as people write and read them: 1MB, 10 MiB/s, 5/s, 50 %."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+
+UNITS: Mapping[str, int] = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "TiB": 1 << 40,
+}
+#: As people write them: 1MB and 1mb are megabytes; 1Mb and 1M could be something else.
+_BY_SPELLING = {"": 1, **{spelling: n for unit, n in UNITS.items() for spelling in (unit, unit.upper(), unit.lower())}}
+_BINARY = ("KiB", "MiB", "GiB", "TiB")
+_WITH_UNIT = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
+_PER_SECOND = re.compile(r"\s*/\s*s(?:ec|econd)?\s*\Z")
+_LONGEST = 60  # characters of a number that is looked at
+
+EXAMPLES = "1048576, 1MB (1,000,000) or 1MiB (1,048,576)"
+
+
+def parse_bytes(text: str) -> float:
+    """Bytes of a number with or without a unit: "1048576", "1MB", "1.5 GiB".
+
+    Raises: ValueError with a text for people.
+    """
+    found = _WITH_UNIT.match(text) if len(text) <= _LONGEST else None
+    factor = _BY_SPELLING.get(found[2]) if found else None
+    if found is None or factor is None:
+        raise ValueError(f"expected bytes such as {EXAMPLES}, got {text[:_LONGEST]!r}")
+    try:
+        return float(Decimal(found[1]) * factor)
+    except (InvalidOperation, OverflowError):
+        raise ValueError(f"expected bytes such as {EXAMPLES}, got {text[:_LONGEST]!r}") from None
+
+
+def parse_byte_rate(text: str) -> float:
+    """Bytes per second, as `parse_bytes`, with or without "/s" behind them. Raises: ValueError."""
+    return parse_bytes(_PER_SECOND.sub("", text[: _LONGEST + 1]))
+
+
+def parse_rate(text: str) -> float:
+    """A number per second, with or without "/s" behind it. Raises: ValueError."""
+    return float(_PER_SECOND.sub("", text[: _LONGEST + 1]))
+
+
+def parse_percentage(text: str) -> float:
+    """A number of percent, with or without "%" behind it. Raises: ValueError."""
+    return float(text.rstrip().removesuffix("%"))
+
+
+def exact_bytes(number: float) -> str:
+    """Bytes in the largest binary unit that shows all of them in two decimals, else as they are: 1.5 MiB, 1500000 B."""
+    for unit in reversed(_BINARY):
+        shown = number / UNITS[unit]
+        if abs(shown) >= 1 and shown == round(shown, 2) and abs(shown) < 1e15:
+            return f"{shown:.15g} {unit}"
+    return f"{number:.0f} B" if float(number).is_integer() else f"{number!r} B"
+
+
+def rounded_bytes(number: float) -> str:
+    """Bytes in the largest binary unit that leaves at least one, with one decimal: 1.5 MiB."""
+    if abs(number) < 1024:
+        return f"{number:.0f} B"
+    for unit in _BINARY:
+        shown = number / UNITS[unit]
+        if abs(shown) < 1024:
+            break
+    return f"{shown:.1f} {unit}"

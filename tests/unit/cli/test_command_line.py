@@ -1,0 +1,156 @@
+"""What the command line adds for people: suggestions, usage, completion, colours, units."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from kbroker.cli import cli
+from kbroker.cli.output import print_table, styled
+from kbroker.cli.quota_limits import limit_text, parse_limit
+from tests.support import need
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(cli, args, prog_name="kbroker")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("topic", "No such command 'topic'. Did you mean 'topics'?"),
+        ("quota list", "No such command 'quota'. Did you mean 'quotas'?"),
+        ("topics lst", "No such command 'lst'. Did you mean 'list'?"),
+        ("groups describ", "No such command 'describ'. Did you mean 'describe'?"),
+        ("nothing-like-it", "No such command 'nothing-like-it'."),
+    ],
+)
+def test_a_wrong_command_names_a_similar_one(words: str, expected: str) -> None:
+    """In the root and in every group."""
+    result = run(*words.split())
+    assert (result.exit_code, result.stderr) == (2, f"kbroker: {expected}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        ("topics create", "Usage: kbroker topics create [OPTIONS] TOPIC..."),
+        ("consume", "Usage: kbroker consume [OPTIONS] TOPIC"),
+        ("quotas set --user a", "Usage: kbroker quotas set [OPTIONS] KEY=NUMBER..."),
+        ("topics create --partitons 3 t", "Usage: kbroker topics create [OPTIONS] TOPIC..."),
+    ],
+)
+def test_a_missing_argument_shows_the_usage(words: str, usage: str) -> None:
+    """The second line, behind what is missing or unknown."""
+    result = run(*words.split())
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[1:] == [usage]
+
+
+def test_a_group_is_read_as_it_says() -> None:
+    """--group excludes what would move it."""
+    for option in (["--offset", "1"], ["--timestamp", "0"], ["--partition", "0"]):
+        result = run("consume", "t", "--group", "g", *option)
+        assert (result.exit_code, "kbroker groups reset" in result.stderr) == (2, True)
+
+
+def test_colours_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captured output has none; NO_COLOR leaves them out everywhere."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert styled("x", bold=True) == click.style("x", bold=True)
+    print_table(["NAME"], [["a"]])
+    assert capsys.readouterr().out == "NAME\na\n"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert styled("x", bold=True) == "x"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("producer_byte_rate", 1048576.0, "1 MiB/s"),
+        ("consumer_byte_rate", 1500000.0, "1500000 B/s"),
+        ("request_percentage", 12.5, "12.5 %"),
+        ("controller_mutation_rate", 5.0, "5/s"),
+        ("connection_creation_rate", 30.0, "30/s"),
+        ("unknown", 3.5, "3.5"),
+    ],
+)
+def test_limits_are_read_back(key: str, value: float, text: str) -> None:
+    """What a limit looks like is what `quotas set` takes."""
+    assert limit_text(key, value) == text
+    assert parse_limit(key, text) == value
+
+
+# ---- completion
+
+COMPLETE = "from kbroker.__main__ import main; main()"
+
+
+def completed(shell: str, words: str, typed: str) -> list[str]:
+    """What the program answers a shell's completion, without types and help."""
+    env = {**os.environ, "_KBROKER_COMPLETE": f"{shell}_complete", "COMP_WORDS": words, "COMP_CWORD": typed}
+    if shell == "bash":
+        env["COMP_CWORD"] = str(len(words.split()))
+    done = subprocess.run([sys.executable, "-c", COMPLETE], env=env, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    if shell == "zsh":
+        return lines[1::3]
+    return [line.partition(",")[2].partition("\t")[0] for line in lines]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script(shell: str) -> None:
+    """`kbroker completion SHELL` prints a script that the shell can read."""
+    script = run("completion", shell)
+    assert (script.exit_code, script.stderr) == (0, "")
+    assert "_KBROKER_COMPLETE" in script.stdout
+    if shutil.which(shell):
+        checked = subprocess.run([shell, "-n"], input=script.stdout, text=True, capture_output=True, check=False)
+        assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_completion_of_another_shell_is_refused() -> None:
+    """The choice is named."""
+    result = run("completion", "csh")
+    assert result.exit_code == 2
+    assert "'csh' is not one of 'bash', 'zsh', 'fish'" in result.stderr
+
+
+def test_bash_completes(tmp_path: Path) -> None:
+    """In a real bash: commands, options, and nothing when there is no broker to ask for topics."""
+    need.program("bash")
+    program = tmp_path / "kbroker"
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{COMPLETE}' \"$@\"\n")
+    program.chmod(0o755)
+    script = tmp_path / "script"
+    script.write_text(run("completion", "bash").stdout)
+
+    def complete(*words: str) -> list[str]:
+        line = f"""
+            source {script}
+            COMP_WORDS=(kbroker {" ".join(repr(word) for word in words)}); COMP_CWORD={len(words)}
+            _kbroker_completion kbroker
+            printf '%s\\n' "${{COMPREPLY[@]}}"
+        """
+        env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "KBROKER_BOOTSTRAP": "127.0.0.1:1"}
+        done = subprocess.run(["bash", "-c", line], env=env, capture_output=True, text=True, check=False)
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    assert complete("to") == ["topics"]
+    assert complete("topics", "de") == ["delete", "describe"]
+    assert complete("topics", "list", "--int") == ["--internal"]
+    assert complete("topics", "describe", "") == []
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_the_other_shells_are_answered(shell: str) -> None:
+    """What their scripts ask, without the shell: the first words, and the word that is typed."""
+    typed = "1" if shell == "zsh" else "to"
+    assert completed(shell, "kbroker to", typed) == ["topics"]

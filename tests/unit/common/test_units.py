@@ -1,0 +1,73 @@
+"""Numbers with units: what is read, what is refused, what is shown."""
+
+import pytest
+
+from kbroker.common.units import exact_bytes, parse_byte_rate, parse_bytes, parse_percentage, parse_rate, rounded_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1048576", 1048576),
+        ("1MB", 1_000_000),
+        ("1mb", 1_000_000),
+        ("1 MB", 1_000_000),
+        ("1MiB", 1 << 20),
+        ("1.5 GiB", 3 << 29),
+        ("64kB", 64_000),
+        ("64KB", 64_000),
+        ("64KiB", 65_536),
+        ("2TB", 2 * 10**12),
+        ("1e6", 1_000_000),
+        ("0", 0),
+        ("-1", -1),
+        (" 7 B ".rstrip(), 7),
+    ],
+)
+def test_bytes_are_read(text: str, expected: float) -> None:
+    """Decimal and binary units, with and without a space, in capitals or not."""
+    assert parse_bytes(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "fast", "1Mb", "1M", "1 M B", "MB", "1..2", "0x10", "1MB/s", "nan", "inf", "9" * 61]
+)
+def test_what_may_mean_something_else_is_refused(text: str) -> None:
+    """Megabits, bare prefixes and what is no number: the message has examples."""
+    with pytest.raises(ValueError, match=r"expected bytes such as 1048576, 1MB \(1,000,000\) or 1MiB"):
+        parse_bytes(text)
+
+
+def test_rates_and_percentages() -> None:
+    """What stands behind the number is optional."""
+    assert [parse_byte_rate(t) for t in ("10 MiB/s", "10MiB / s", "10 MiB/sec", "10MiB")] == [10 << 20] * 4
+    assert [parse_rate(t) for t in ("5", "5/s", "2.5 /s")] == [5, 5, 2.5]
+    assert [parse_percentage(t) for t in ("50", "50%", "50 %")] == [50] * 3
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (1_000_000, "1000000 B"),
+        (1 << 20, "1 MiB"),
+        (5 << 29, "2.5 GiB"),
+        ((1 << 20) + 1, "1048577 B"),
+        (-2048, "-2 KiB"),
+        (0.5, "0.5 B"),
+    ],
+)
+def test_exact_bytes_lose_nothing(number: float, expected: str) -> None:
+    """The unit is the largest that shows the number in full, and it is read back as the same."""
+    assert exact_bytes(number) == expected
+    assert parse_bytes(expected) == number
+
+
+def test_rounded_bytes() -> None:
+    """One decimal of the largest unit."""
+    assert [rounded_bytes(n) for n in (0, 1023, 1024, 1_000_000, 1 << 30, 1 << 52)] == [
+        "0 B", "1023 B", "1.0 KiB", "976.6 KiB", "1.0 GiB", "4096.0 TiB",
+    ]  # fmt: skip
