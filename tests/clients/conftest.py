@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("tests.clients.everyday")
+pytest.register_assert_rewrite("tests.clients.everyday", "tests.clients.exactly_once")
 
 from tests.clients.everyday import heading  # noqa: E402
 

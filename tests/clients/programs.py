@@ -1,9 +1,12 @@
 """The shared scenario in the words of each client library; programs are built once per session, in a scratch folder."""
 
+import fcntl
+import hashlib
 import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,11 @@ from typing import Any
 from tests.clients.python_clients import AioKafka, Client, Confluent, KafkaPython, Record
 from tests.support import need
 from tests.support.broker import run_to_end
-from tests.support.kafka import compiled, java_command
+from tests.support.kafka import POM, compiled, java_command
 
 HERE = Path(__file__).resolve().parent
+BUILD = HERE.parents[1] / "build" / "clients"
+FRAMEWORKS = HERE / "java" / "kafka-frameworks.xml"
 
 
 def node_folder(scratch: Path) -> Path:
@@ -45,11 +50,27 @@ def go_program(scratch: Path) -> Path:
     return program
 
 
-def java_program(name: str = "Everyday") -> list[str]:
-    """Compile a program in Java against the jars of Kafka's own tools, once; return the command that runs it."""
+def java_program(name: str = "Everyday", pom: Path = POM) -> list[str]:
+    """Compile a program in Java against the jars that a POM asks for, once; return the command that runs it."""
     need.program("java", "javac", "mvn")
-    classes = compiled(HERE / "java" / f"{name}.java")
-    return java_command(name, before=str(classes), log_level="error")
+    classes = compiled(HERE / "java" / f"{name}.java", pom=pom)
+    return java_command(name, before=str(classes), log_level="error", pom=pom)
+
+
+def python_with(name: str) -> str:
+    """Return an interpreter that has the packages of NAME.txt, whose pins may not fit those of the suite; made once."""
+    requirements = HERE / f"{name}.txt"
+    mark = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    folder = BUILD / f"{name}-{mark}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "installed").exists():
+            run_to_end([sys.executable, "-m", "venv", "--clear", str(folder)], seconds=120)
+            install = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "-r", str(requirements)]
+            run_to_end([str(folder / "bin" / "python"), *install], seconds=600)
+            (folder / "installed").touch()
+    return str(folder / "bin" / "python")
 
 
 class Kcat(Client):

@@ -14,6 +14,7 @@ from tests.support import need
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.kafka import java_command
 from tests.support.kill import create_topic
+from tests.support.topic_reader import read_to_end
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 
@@ -73,30 +74,9 @@ class Copier:
 
 
 def read(bootstrap: str, isolation: str) -> list[int]:
-    """All values of the output up to its end, by partition and offset."""
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "reader",
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([confluent_kafka.TopicPartition("out", index, 0) for index in range(COPIERS)])
-    found, ends = [], set()
-
-    def take() -> bool:
-        for message in consumer.consume(500, 0.2):
-            if message.error() is None:
-                found.append(int(message.value()))
-            else:
-                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
-                ends.add(message.partition())
-        return len(ends) == COPIERS
-
-    wait_for("the end of the output", take, every=0)
-    consumer.close()
-    return found
+    """All values of the output."""
+    rows = read_to_end(bootstrap, "out", COPIERS, isolation)
+    return [int(value) for index in rows for _, value in rows[index]]
 
 
 def test_the_output_is_the_input(broker: BrokerProcess) -> None:

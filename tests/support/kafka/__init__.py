@@ -4,10 +4,11 @@ In a test: `with ApacheKafka() as kafka: ... kafka.bootstrap`. By hand: `python 
 """
 
 from tests.support.kafka.broker import COLLECTOR, ApacheKafka, StartError
-from tests.support.kafka.jars import SHORT_LIVED, VERSION, Unavailable, classpath, compiled, java_command, program
+from tests.support.kafka.jars import POM, SHORT_LIVED, VERSION, Unavailable, classpath, compiled, java_command, program
 
 __all__ = [
     "COLLECTOR",
+    "POM",
     "SHORT_LIVED",
     "VERSION",
     "ApacheKafka",

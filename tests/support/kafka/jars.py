@@ -32,14 +32,17 @@ def program(name: str) -> str:
     return found
 
 
-def classpath(version: str = VERSION) -> str:
+def classpath(version: str = VERSION, pom: Path = POM) -> str:
     """Return the class path of a version, asking Maven only when a jar is not on this machine.
 
     Safe in several processes at once. Raises: Unavailable if Maven or a jar cannot be had.
+
+    Args:
+        pom: the dependencies; `kafka.version` is set for it.
     """
     folder = BUILD / version
     folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / f"classpath-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
+    kept = folder / f"classpath-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if kept.exists():
@@ -47,37 +50,45 @@ def classpath(version: str = VERSION) -> str:
             if all(Path(jar).exists() for jar in known.split(os.pathsep)):
                 return known
         fresh = folder / "classpath.new"
-        command = [program("mvn"), "-q", "-B", "-f", str(POM), f"-Dkafka.version={version}"]
+        command = [program("mvn"), "-q", "-B", "-f", str(pom), f"-Dkafka.version={version}"]
         command += ["dependency:build-classpath", f"-Dmdep.outputFile={fresh}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_TIMEOUT_S, check=False)
         if done.returncode != 0:
-            raise Unavailable(f"Maven did not give Apache Kafka {version}: {(done.stdout + done.stderr)[-2000:]}")
+            said = (done.stdout + done.stderr)[-2000:]
+            raise Unavailable(f"Maven did not give what {pom.name} asks for, with Apache Kafka {version}: {said}")
         fresh.replace(kept)
         return kept.read_text(encoding="utf-8").strip()
 
 
 def java_command(
-    main: str, *arguments: str, options: Sequence[str] = SHORT_LIVED, log_level: str = "warn", before: str = ""
+    main: str,
+    *arguments: str,
+    options: Sequence[str] = SHORT_LIVED,
+    log_level: str = "warn",
+    before: str = "",
+    pom: Path = POM,
 ) -> list[str]:
-    """Return the command that runs a class with Kafka's jars.
+    """Return the command that runs a class with Kafka's jars, or with those that another `pom` asks for.
 
     Args:
         main: a class, or the path of one source file, which `java` then compiles itself.
         options: of the virtual machine.
         before: folder of classes that comes first in the class path.
     """
-    jars = os.pathsep.join(filter(None, (before, classpath())))
+    jars = os.pathsep.join(filter(None, (before, classpath(pom=pom))))
     quiet = f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}"
     return [program("java"), *options, quiet, "-cp", jars, main, *arguments]
 
 
-def compiled(*sources: Path) -> Path:
+def compiled(*sources: Path, pom: Path = POM) -> Path:
     """Compile Java sources against Kafka's jars unless they have not changed since; return the folder of their classes.
 
-    Safe in several processes at once. Raises: Unavailable without javac; RuntimeError if a source is wrong.
+    `pom` names other jars. Safe in several processes at once. Raises: Unavailable without javac; RuntimeError if
+    a source is wrong.
     """
-    jars = classpath()
-    mark = hashlib.sha256(b"\0".join([VERSION.encode(), *(source.read_bytes() for source in sources)])).hexdigest()[:16]
+    jars = classpath(pom=pom)
+    inputs = [VERSION.encode(), pom.read_bytes(), *(source.read_bytes() for source in sources)]
+    mark = hashlib.sha256(b"\0".join(inputs)).hexdigest()[:16]
     folder = BUILD / VERSION / "classes" / f"{sources[0].stem}-{mark}"
     if not folder.exists():
         part = folder.with_name(f"{folder.name}.{os.getpid()}")

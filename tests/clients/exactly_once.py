@@ -1,0 +1,155 @@
+"""What the tests of frameworks with exactly-once share: workers that are killed, and a reader of committed records.
+
+A test starts a framework's worker on a topic full of lines, kills worker and broker in mid-work, and compares all that
+was committed with what the input makes of it: each record once.
+"""
+
+import itertools
+import os
+import random
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from tests.support.broker import BrokerProcess, wait_for
+from tests.support.kill import create_topic
+from tests.support.topic_reader import Reader, Row, read_to_end
+
+PARTITIONS = 4
+WORDS_OF_A_LINE = 4
+# A member that was killed holds up its group for its session, and readers for the rest of its transaction's time.
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+}
+
+
+class Worker:
+    """A program that is killed and started again; each life writes into a file of its own."""
+
+    def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.command = list(command)
+        self.lives = 0
+        self._folder = folder
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _log(self) -> Path:
+        return self._folder / f"worker-{self.lives}.log"
+
+    def start(self) -> None:
+        self.lives += 1
+        with self._log().open("wb") as log:
+            self._process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
+            )
+
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(20)
+
+    def discard(self) -> None:
+        if self.is_alive():
+            self.kill()
+
+    def shown(self) -> str:
+        """The end of what each life printed."""
+        found = []
+        for life in range(1, self.lives + 1):
+            text = (self._folder / f"worker-{life}.log").read_text(errors="replace")
+            found.append(f"life {life}:\n{text[-2000:]}")
+        return "\n".join(found)
+
+
+def started(start_broker: Callable[..., BrokerProcess], *topics: str) -> BrokerProcess:
+    """A broker with topics of PARTITIONS partitions."""
+    broker = start_broker(**{key.replace(".", "__"): value for key, value in SETTINGS.items()})
+    for topic in topics:
+        create_topic(broker.bootstrap, topic, PARTITIONS)
+    return broker
+
+
+def lines(words: int, different: int = 200) -> list[str]:
+    """Lines of words, the same ones at each call."""
+    chosen = random.Random(words)
+    names = [f"word-{chosen.randrange(different)}" for _ in range(words)]
+    return [" ".join(names[at : at + WORDS_OF_A_LINE]) for at in range(0, words, WORDS_OF_A_LINE)]
+
+
+def fill(bootstrap: str, topic: str, rows: Iterable[tuple[int, str, str]]) -> None:
+    """Write rows of partition, key and value."""
+    producer = Producer({"bootstrap.servers": bootstrap, "queue.buffering.max.messages": 1_000_000, "log_level": 0})
+    for partition, key, value in rows:
+        producer.produce(topic, value, key or None, partition=partition)
+    assert producer.flush(60) == 0
+
+
+def run_over_kills(
+    broker: BrokerProcess,
+    worker: Worker,
+    output: Reader,
+    expected: int,
+    deaths: Sequence[str],
+    seconds: float = 60,
+    tend: Callable[[], None] = lambda: None,
+) -> None:
+    """Start the worker, and kill it ("worker") or the broker ("broker") each time a further share of the work is done.
+
+    Returns when the expected number of records is committed. Raises: AssertionError if that takes longer than `seconds`
+    from one step to the next, or a kill comes after the work.
+
+    Args: ``tend`` is called as long as one waits.
+    """
+
+    def has(count: int) -> bool:
+        tend()
+        return output.count() >= count
+
+    try:
+        if not worker.is_alive():
+            worker.start()
+        for number, death in enumerate(deaths, 1):
+            share = expected * number // (len(deaths) + 1)
+            wait_for(f"{share} of {expected} records", lambda share=share: has(share), seconds, every=0)
+            if death == "worker":
+                worker.kill()
+                worker.start()
+            else:
+                broker.kill()
+                broker.start()
+            assert output.count() < expected, "the work was done before the kill: it needs more input"
+        wait_for(f"all {expected} records", lambda: has(expected), seconds, every=0)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; {output.count()} records so far\n{worker.shown()}\n{broker.tail()}") from error
+
+
+def count_over_kills(broker: BrokerProcess, worker: Worker, text: Sequence[str], deaths: Sequence[str]) -> None:
+    """A worker counts the words of a text into "counted", over deaths; each step of each count is there once."""
+    output = Reader(broker.bootstrap, "counted", PARTITIONS)
+    try:
+        run_over_kills(broker, worker, output, sum(len(line.split()) for line in text), deaths)
+        check_counts(output.rows, text)
+        assert read_to_end(broker.bootstrap, "counted", PARTITIONS) == output.rows
+    finally:
+        worker.discard()
+        output.close()
+
+
+def check_counts(rows: Mapping[int, Sequence[Row]], lines: Iterable[str]) -> None:
+    """Each word is counted from 1 to the number of its occurrences, each step once and in order."""
+    words = Counter(word for line in lines for word in line.split())
+    steps: dict[str, list[int]] = {}
+    for word, count in itertools.chain.from_iterable(rows.values()):
+        steps.setdefault(word, []).append(int(count))
+    assert {word: len(counts) for word, counts in steps.items()} == dict(words)
+    wrong = [word for word, counts in steps.items() if counts != list(range(1, words[word] + 1))]
+    assert wrong == []

@@ -1,0 +1,111 @@
+"""Kafka Connect's exactly-once source, unmodified: each line of a file once, over kill -9 of worker and broker."""
+
+import http.client
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.clients.exactly_once import Worker, run_over_kills, started
+from tests.clients.programs import FRAMEWORKS
+from tests.support import need
+from tests.support.broker import BrokerProcess, wait_for
+from tests.support.kafka import java_command
+from tests.support.kill import create_topic
+from tests.support.ports import free_pair
+from tests.support.topic_reader import Reader, read_to_end
+
+CONNECTOR = "org.apache.kafka.connect.file.FileStreamSourceConnector"
+KEPT_BACK = 1000  # more lines than the connector holds until further ones come
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def worker_settings(bootstrap: str, port: int) -> dict[str, str]:
+    """Of a distributed worker that writes in transactions."""
+    topics = {f"{name}.storage.topic": f"connect-{name}" for name in ("config", "offset", "status")}
+    replicas = {f"{name}.storage.replication.factor": "1" for name in ("config", "offset", "status")}
+    converters = {f"{part}.converter": "org.apache.kafka.connect.storage.StringConverter" for part in ("key", "value")}
+    return {
+        "bootstrap.servers": bootstrap,
+        "group.id": "connect",
+        "exactly.once.source.support": "enabled",
+        "listeners": f"http://127.0.0.1:{port}",
+        "session.timeout.ms": "2000",
+        "heartbeat.interval.ms": "500",
+        "rebalance.timeout.ms": "5000",
+        "scheduled.rebalance.max.delay.ms": "0",
+        # a new worker waits for the transactions that a killed one left open in the topic of offsets
+        "producer.transaction.timeout.ms": "3000",
+        **topics,
+        **replicas,
+        **converters,
+    }
+
+
+def asked(port: int, method: str, path: str, body: dict[str, str] | None = None) -> tuple[int, str]:
+    """Ask a worker; status 0 while it does not respond."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    except OSError:
+        return 0, ""
+    finally:
+        connection.close()
+
+
+def create(port: int, config: dict[str, str]) -> bool:
+    """Run the connector; False while the worker is not ready."""
+    status, text = asked(port, "PUT", "/connectors/file/config", config)
+    assert status in (0, 200, 201, 404, 409, 500, 503), f"{status} {text}"
+    return status in (200, 201)
+
+
+def restart_failed(port: int) -> None:
+    """What an operator does: a task does not survive the death of its producer.
+
+    Kafka's producer 4.3.1 dies by itself now and then on a busy machine: its thread can send EndTxn ahead of the
+    records (``Sender.maybeSendAndPollTransactionalRequest`` looks for unsent ones before it takes the lock), to which
+    any broker responds INVALID_TXN_STATE.
+    """
+    if '"state":"FAILED"' in asked(port, "GET", "/connectors/file/status")[1]:
+        asked(port, "POST", "/connectors/file/restart?includeTasks=true&onlyFailed=true")
+
+
+def test_file_source(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
+    """The lines are in the topic once and in order: their transactions carry the source's offsets too."""
+    need.program("java", "mvn")
+    count = 400_000 if soak else 60_000
+    deaths = ("worker", "broker") * (3 if soak else 1)
+    broker = started(start_broker)
+    create_topic(broker.bootstrap, "lines", 1)
+    source, port = tmp_path / "lines.txt", free_pair()
+    source.write_text("".join(f"line {number}\n" for number in range(count)))
+    properties = tmp_path / "worker.properties"
+    settings = worker_settings(broker.bootstrap, port)
+    properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    main = "org.apache.kafka.connect.cli.ConnectDistributed"
+    worker = Worker(java_command(main, str(properties), pom=FRAMEWORKS), tmp_path)
+    output = Reader(broker.bootstrap, "lines", 1)
+    config = {
+        "connector.class": CONNECTOR,
+        "file": str(source),
+        "topic": "lines",
+        "tasks.max": "1",
+        "batch.size": "100",
+        "exactly.once.support": "required",
+        "transaction.boundary": "poll",
+    }
+    try:
+        worker.start()
+        wait_for("the connector", lambda: create(port, config), 60, every=0.2)
+        run_over_kills(broker, worker, output, count - KEPT_BACK, deaths, tend=lambda: restart_failed(port))
+        found = read_to_end(broker.bootstrap, "lines", 1)[0]
+        assert [value for _, value in found] == [f"line {number}" for number in range(len(found))]
+        assert output.rows[0] == found[: len(output.rows[0])]
+    finally:
+        worker.discard()
+        output.close()

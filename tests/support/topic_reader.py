@@ -1,0 +1,61 @@
+"""A reader of a whole topic, while it is written to and after: what a consumer that reads committed sees."""
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from tests.support.broker import wait_for
+
+Row = tuple[str, str]  # key and value
+
+
+class Reader:
+    """Reads a topic as it grows, through deaths of the broker, and remembers all that was committed."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, isolation: str = "read_committed") -> None:
+        self.rows: dict[int, list[Row]] = {partition: [] for partition in range(partitions)}
+        self._ends: set[int] = set()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "reader",
+                "enable.auto.commit": False,
+                "isolation.level": isolation,
+                "enable.partition.eof": True,
+                "metadata.recovery.strategy": "none",
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in self.rows])
+
+    def count(self) -> int:
+        """Take in what there is; return the number of records seen so far."""
+        for message in self._consumer.consume(2000, 0.1):
+            partition, error = message.partition(), message.error()
+            assert partition is not None
+            if error is None:
+                key, value = message.key(), message.value()
+                assert value is not None
+                self.rows[partition].append(((key or b"").decode(), value.decode()))
+                self._ends.discard(partition)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._ends.add(partition)
+            else:
+                assert error.retriable() or error.code() < 0, error
+        return sum(map(len, self.rows.values()))
+
+    def is_at_end(self) -> bool:
+        self.count()
+        return len(self._ends) == len(self.rows)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def read_to_end(bootstrap: str, topic: str, partitions: int, isolation: str = "read_committed") -> dict[int, list[Row]]:
+    """All records of a topic by partition, in order."""
+    reader = Reader(bootstrap, topic, partitions, isolation)
+    try:
+        wait_for(f"the end of {topic}", reader.is_at_end, every=0)
+    finally:
+        reader.close()
+    return reader.rows
