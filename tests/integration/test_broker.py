@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -27,20 +28,20 @@ def ask(broker: Broker, key: int, version: int, body: Body) -> Body:
         return one.call(key, version, body)
 
 
-def create(broker, name, partitions=1):
+def create(broker: Broker, name: str, partitions: int = 1) -> Body:
     body = {"Topics": [{"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1}]}
     return ask(broker, 19, 7, body)["Topics"][0]
 
 
-def topic_names(broker):
+def topic_names(broker: Broker) -> list[str]:
     return [row["Name"] for row in ask(broker, 3, 12, {"Topics": None})["Topics"]]
 
 
-def broker_threads():
+def broker_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if "kafka" in t.name or "reaper" in t.name or "log-" in t.name]
 
 
-def test_two_brokers_know_nothing_of_each_other():
+def test_two_brokers_know_nothing_of_each_other() -> None:
     """No state is shared: other topics, other cluster, other port; both gone with all threads at the end."""
     before = broker_threads()
     with Broker() as one, Broker() as two:
@@ -54,7 +55,7 @@ def test_two_brokers_know_nothing_of_each_other():
         Client(address)
 
 
-def test_a_restart_finds_everything(tmp_path):
+def test_a_restart_finds_everything(tmp_path: Path) -> None:
     """Topics with their ids, the cluster id and producer ids survive; the port may change."""
     with Broker({**FREE, "log.dirs": tmp_path}) as broker:
         made = create(broker, "t", 3)
@@ -71,7 +72,7 @@ def test_a_restart_finds_everything(tmp_path):
     broker.stop()
 
 
-def test_a_folder_is_used_by_one_broker(tmp_path):
+def test_a_folder_is_used_by_one_broker(tmp_path: Path) -> None:
     """The second is refused with the folder's name and harms nothing; afterwards the folder is free."""
     config = {**FREE, "log.dirs": tmp_path}
     with Broker(config) as first:
@@ -82,7 +83,7 @@ def test_a_folder_is_used_by_one_broker(tmp_path):
         assert topic_names(again) == ["t"]
 
 
-def test_a_port_in_use(tmp_path):
+def test_a_port_in_use(tmp_path: Path) -> None:
     """Says which address; nothing is left running, and the folder can be used at once."""
     with Broker() as other:
         before = broker_threads()
@@ -94,7 +95,7 @@ def test_a_port_in_use(tmp_path):
         pass
 
 
-def test_a_newer_schema_stops_the_start(tmp_path):
+def test_a_newer_schema_stops_the_start(tmp_path: Path) -> None:
     """A later version's metadata is left alone, and the text says what to do."""
     import sqlite3
 
@@ -107,7 +108,7 @@ def test_a_newer_schema_stops_the_start(tmp_path):
         Broker({**FREE, "log.dirs": tmp_path}).start()
 
 
-def test_misuse_is_refused():
+def test_misuse_is_refused() -> None:
     """Started twice, asked before the start, a bad value."""
     broker = Broker()
     with pytest.raises(RuntimeError, match="does not run"):
@@ -118,7 +119,7 @@ def test_misuse_is_refused():
         Broker({"num.io.threads": 0})
 
 
-def test_each_listener_advertises_its_own_address():
+def test_each_listener_advertises_its_own_address() -> None:
     """Who comes by a listener is sent back to it; an advertised address replaces the bound one."""
     config = {
         "listeners": "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
@@ -134,7 +135,7 @@ def test_each_listener_advertises_its_own_address():
 
 
 @pytest.mark.parametrize("version", [7, 8, 12])
-def test_produce_names_every_refused_record(version):
+def test_produce_names_every_refused_record(version: int) -> None:
     """From v8 on the response lists each record without key that a compacted topic refused, and its text follows."""
     with Broker() as broker:
         config = {"Name": "cleanup.policy", "Value": "compact"}
@@ -148,7 +149,7 @@ def test_produce_names_every_refused_record(version):
             assert {one["BatchIndexErrorMessage"] for one in row["RecordErrors"]} == {row["ErrorMessage"]}
 
 
-def test_stop_completes_a_delayed_fetch():
+def test_stop_completes_a_delayed_fetch() -> None:
     """A long poll gets what there is instead of a broken connection, and does not hold the stop up."""
     with Broker() as broker:
         create(broker, "t")
@@ -162,7 +163,7 @@ def test_stop_completes_a_delayed_fetch():
         assert row_of(one.end())["ErrorCode"] == 0
 
 
-def test_a_child_made_by_fork_leaves_the_broker_alone(tmp_path):
+def test_a_child_made_by_fork_leaves_the_broker_alone(tmp_path: Path) -> None:
     """The child's exit handlers stop nothing and write nothing: the parent serves on."""
     with Broker({**FREE, "log.dirs": tmp_path}) as broker:
         create(broker, "t")
@@ -184,7 +185,7 @@ assert os.path.exists({str(tmp_path / "inner" / ".kafka_cleanshutdown")!r})
         assert topic_names(broker) == ["t"]
 
 
-def test_a_process_that_ends_without_stop_ends_in_order(tmp_path):
+def test_a_process_that_ends_without_stop_ends_in_order(tmp_path: Path) -> None:
     """The exit handler stops the broker: the folder carries the clean mark, and the process does not hang."""
     code = f"""
 from kbroker.server.broker import Broker
@@ -196,7 +197,7 @@ broker.start()
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads memory from /proc")
-def test_start_and_idle_memory(tmp_path):
+def test_start_and_idle_memory(tmp_path: Path) -> None:
     """A small broker: memory within what is promised, the first Metadata response with room for a slow machine."""
     code = f"""
 import time
@@ -219,7 +220,7 @@ broker.stop()
     assert int(kib) < 50 * 1024
 
 
-def test_open_files_limit_is_never_lowered():
+def test_open_files_limit_is_never_lowered() -> None:
     """The soft limit goes up to what is asked and the hard limit allows."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -59,7 +60,7 @@ def drain(cluster: Cluster, topic: str, partitions: int = 3, **settings: bool) -
     return found
 
 
-def test_topic_life(cluster, topic):
+def test_topic_life(cluster: Cluster, topic: str) -> None:
     """A topic is created, described, grown and deleted, and each refusal has Kafka's code."""
     admin = Admin(cluster)
     wait_for("the topic is known", lambda: topic in admin.list_topics())
@@ -90,7 +91,7 @@ def test_topic_life(cluster, topic):
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("idempotent", [False, True])
-def test_records_come_back_as_they_were(cluster, topic, codec, idempotent):
+def test_records_come_back_as_they_were(cluster: Cluster, topic: str, codec: str, idempotent: bool) -> None:
     """Every codec, keys, nulls, headers and times survive the way there and back, over several batches."""
     deliveries: list[Delivery] = []
     sent = [
@@ -120,7 +121,7 @@ def test_records_come_back_as_they_were(cluster, topic, codec, idempotent):
         assert offsets == list(range(len(offsets)))
 
 
-def test_offsets_by_time(cluster, topic):
+def test_offsets_by_time(cluster: Cluster, topic: str) -> None:
     """A time finds the first record at or after it; -1 means none; the newest time can be asked for."""
     with Producer(cluster) as producer:
         for time_ms in (1000, 3000, 2000):
@@ -134,7 +135,7 @@ def test_offsets_by_time(cluster, topic):
     assert consumer.positions == {tp: 3}
 
 
-def test_wrong_offset_is_refused_or_reset(cluster, topic):
+def test_wrong_offset_is_refused_or_reset(cluster: Cluster, topic: str) -> None:
     """A position outside the log is Kafka's error, or goes where the caller said."""
     with pytest.raises(KafkaError) as caught:
         Consumer(cluster, {(topic, 0): 5}).poll()
@@ -144,7 +145,7 @@ def test_wrong_offset_is_refused_or_reset(cluster, topic):
     assert consumer.positions == {(topic, 0): 0}
 
 
-def test_too_large_batch_is_refused_by_name(cluster, topic):
+def test_too_large_batch_is_refused_by_name(cluster: Cluster, topic: str) -> None:
     """A batch above max.message.bytes comes back as MESSAGE_TOO_LARGE of its partition."""
     producer = Producer(cluster)
     producer.send(topic, bytes(2_000_000), partition=2)
@@ -152,7 +153,7 @@ def test_too_large_batch_is_refused_by_name(cluster, topic):
         producer.flush()
 
 
-def test_batch_larger_than_the_fetch_still_comes(cluster, topic):
+def test_batch_larger_than_the_fetch_still_comes(cluster: Cluster, topic: str) -> None:
     """A consumer whose limits are below one batch does not stand still."""
     with Producer(cluster) as producer:
         producer.send(topic, bytes(100_000), partition=0)
@@ -160,7 +161,7 @@ def test_batch_larger_than_the_fetch_still_comes(cluster, topic):
     assert [len(r.value or b"") for r in consumer.poll()] == [100_000]
 
 
-def test_acks_0_arrives(cluster, topic):
+def test_acks_0_arrives(cluster: Cluster, topic: str) -> None:
     """Records sent without waiting are there a moment later."""
     with Producer(cluster, acks=1) as producer:  # until a topic just made has its leader, acks=0 would lose the record
         producer.send(topic, b"first", partition=1)
@@ -170,7 +171,7 @@ def test_acks_0_arrives(cluster, topic):
     assert [r.value for r in consumer.poll()] == [b"x"]
 
 
-def test_read_committed_against_a_real_transaction(cluster, topic, kafka):
+def test_read_committed_against_a_real_transaction(cluster: Cluster, topic: str, kafka: str) -> None:
     """Aborted records of a real transactional producer are left out with read_committed, and shown without."""
     from confluent_kafka import Producer as OtherProducer
 
@@ -186,7 +187,7 @@ def test_read_committed_against_a_real_transaction(cluster, topic, kafka):
     assert {b"aborted", b"committed"} == {r.value for r in drain(cluster, topic)}
 
 
-def test_cluster_is_described(cluster, kafka):
+def test_cluster_is_described(cluster: Cluster, kafka: str) -> None:
     """The cluster names its id, its one broker and a controller."""
     described = Admin(cluster).describe_cluster()
     assert described.cluster_id
@@ -194,7 +195,7 @@ def test_cluster_is_described(cluster, kafka):
     assert described.controller_id == described.nodes[0].node_id
 
 
-def test_quotas_of_kafka(cluster, kafka, tmp_path):
+def test_quotas_of_kafka(cluster: Cluster, kafka: str, tmp_path: Path) -> None:
     """Our commands set, list, compare, apply and remove quotas on Apache Kafka; its refusals are shown as they are."""
     from click.testing import CliRunner
 
@@ -231,7 +232,7 @@ def test_quotas_of_kafka(cluster, kafka, tmp_path):
     wait_for("the removal", lambda: run("list").count("\n") == 1)
 
 
-def test_mutation_quota_of_kafka(kafka):
+def test_mutation_quota_of_kafka(kafka: str) -> None:
     """Error 89 and its delay come from Kafka as from us: nothing is sent again, and waiting that long helps."""
     entity = QuotaEntity.of({"client-id": "hasty"})
     with Cluster(kafka, client_id="hasty") as hasty:

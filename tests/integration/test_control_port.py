@@ -11,27 +11,34 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
 from kbroker.testing import ControlServer, EmbeddedBroker, VirtualBroker, wait_until
 from tests.support.client import librdkafka_producer, send_values
 
+Served = tuple[VirtualBroker, ControlServer]
+Json = dict[str, Any]
+
 
 class Client:
     """What a test in another language would do."""
 
-    def __init__(self, url, token):
+    def __init__(self, url: str, token: str) -> None:
         self.address = re.fullmatch(r"http://(.+):(\d+)", url).groups()
         self.token = token
 
-    def __call__(self, method, path, body=None, headers=None):
+    def __call__(
+        self, method: str, path: str, body: bytes | Json | None = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Json]:
         """Return status and decoded response."""
         raw = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
         status, response = self.raw(method, path, raw, {"Authorization": f"Bearer {self.token}", **(headers or {})})
         return status, json.loads(response)
 
-    def raw(self, method, path, raw, headers):
+    def raw(self, method: str, path: str, raw: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
         one = http.client.HTTPConnection(self.address[0].strip("[]"), int(self.address[1]), timeout=20)
         try:
             one.request(method, path, raw, headers)
@@ -42,19 +49,19 @@ class Client:
 
 
 @pytest.fixture(scope="module")
-def served():
+def served() -> Iterator[Served]:
     """A broker that can do everything, and its control port."""
     with VirtualBroker(snapshots=True) as broker, ControlServer(broker) as control:
         yield broker, control
 
 
 @pytest.fixture
-def broker(served):
+def broker(served: Served) -> VirtualBroker:
     return served[0]
 
 
 @pytest.fixture
-def call(served):
+def call(served: Served) -> Client:
     return Client(served[1].url, served[1].token)
 
 
@@ -62,7 +69,7 @@ def produce(broker: EmbeddedBroker, topic: str) -> None:
     send_values(librdkafka_producer(broker.bootstrap_servers), b"x", topic=topic)
 
 
-def test_what_the_broker_is(broker, call):
+def test_what_the_broker_is(broker: VirtualBroker, call: Client) -> None:
     """Address, cluster and clock."""
     status, response = call("GET", "/")
     assert (status, response["bootstrap_servers"], response["cluster_id"]) == (
@@ -73,7 +80,7 @@ def test_what_the_broker_is(broker, call):
     assert response["clock"] == {"virtual": True, "now_ms": broker.now_ms}
 
 
-def test_topics(call):
+def test_topics(call: Client) -> None:
     """Made with partitions and configs, listed, deleted; errors have Kafka's names."""
     assert call("POST", "/topics", {"name": "t", "partitions": 3, "configs": {"retention.ms": 5}}) == (
         200,
@@ -88,7 +95,7 @@ def test_topics(call):
     assert call("DELETE", "/topics/t")[1]["code"] == "UNKNOWN_TOPIC_OR_PARTITION"
 
 
-def test_faults(broker, call):
+def test_faults(broker: VirtualBroker, call: Client) -> None:
     """Set, waited for, listed with hits, removed; a client in between is refused twice and retries."""
     call("POST", "/topics", {"name": "f"})
     rule = {"keys": ["produce"], "topic": "f", "error": "NOT_LEADER_OR_FOLLOWER", "count": 2}
@@ -113,7 +120,7 @@ def test_faults(broker, call):
     assert broker.faults.all() == []
 
 
-def test_a_lost_response(broker, call):
+def test_a_lost_response(broker: VirtualBroker, call: Client) -> None:
     """Served, then the connection closed instead of the response: the record is there all the same."""
     call("POST", "/topics", {"name": "lost"})
     rule = {"keys": ["produce"], "topic": "lost", "disconnect": True, "execute": True}
@@ -125,7 +132,7 @@ def test_a_lost_response(broker, call):
     call("DELETE", "/faults")
 
 
-def test_waiting_for_what_never_comes(call):
+def test_waiting_for_what_never_comes(call: Client) -> None:
     """408 with the story, not a hanging request."""
     (number,) = call("POST", "/faults", {"rules": [{"drop": True, "topic": "unused"}]})[1]["ids"]
     status, response = call("POST", f"/faults/{number}/wait", {"timeout_ms": 1})
@@ -133,20 +140,20 @@ def test_waiting_for_what_never_comes(call):
     call("DELETE", "/faults")
 
 
-def test_a_bad_rule_installs_none(broker, call):
+def test_a_bad_rule_installs_none(broker: VirtualBroker, call: Client) -> None:
     """Of several rules none is left when one cannot be."""
     status, response = call("POST", "/faults", {"rules": [{"drop": True}, {"error": "NO_SUCH"}]})
     assert (status, response) == (400, {"error": "there is no error 'NO_SUCH'", "usage": True})
     assert broker.faults.all() == []
 
 
-def test_time(broker, call):
+def test_time(broker: VirtualBroker, call: Client) -> None:
     """It moves by the step, and the response has the new time."""
     before = broker.now_ms
     assert call("POST", "/clock/advance", {"ms": 1500}) == (200, {"now_ms": before + 1500})
 
 
-def test_state(broker, call):
+def test_state(broker: VirtualBroker, call: Client) -> None:
     """A topic made after the snapshot does not exist after the restore, and the address is the old one."""
     status, response = call("POST", "/snapshots")
     number = response["id"]
@@ -174,7 +181,7 @@ def test_state(broker, call):
         {"Authorization": "Bearer \xe9"},
     ],
 )
-def test_without_the_token_nothing(broker, call, headers):
+def test_without_the_token_nothing(broker: VirtualBroker, call: Client, headers: dict[str, str]) -> None:
     """401 whatever is asked for, and nothing is done."""
     token = call.token[1:] if headers.get("skip") else call.token
     given = {"Authorization": headers["Authorization"].replace("{token}", token)} if headers else {}
@@ -220,7 +227,9 @@ def test_without_the_token_nothing(broker, call, headers):
         ("POST", "/snapshots", {"folder": "/etc"}, 400, "unknown field"),
     ],
 )
-def test_wrong_requests(call, method, path, body, status, text):
+def test_wrong_requests(
+    call: Client, method: str, path: str, body: bytes | Json | None, status: int, text: str
+) -> None:
     """The right status and a sentence; the port goes on serving."""
     got, response = call(method, path, body)
     assert (got, text in response["error"]) == (status, True), response
@@ -238,7 +247,7 @@ def test_wrong_requests(call, method, path, body, status, text):
         ({"Transfer-Encoding": "chunked"}, 411),
     ],
 )
-def test_a_body_of_the_wrong_size(call, headers, status):
+def test_a_body_of_the_wrong_size(call: Client, headers: dict[str, str], status: int) -> None:
     """Refused by what it claims, before it is read."""
     lines = [f"{name}: {value}" for name, value in {"Authorization": f"Bearer {call.token}", **headers}.items()]
     with socket.create_connection((call.address[0], int(call.address[1])), timeout=20) as one:
@@ -248,7 +257,7 @@ def test_a_body_of_the_wrong_size(call, headers, status):
     assert "error" in json.loads(response.partition(b"\r\n\r\n")[2])
 
 
-def test_a_target_that_is_no_url(call):
+def test_a_target_that_is_no_url(call: Client) -> None:
     """A client's mistake, not ours."""
     with socket.create_connection((call.address[0], int(call.address[1])), timeout=20) as one:
         one.sendall(f"GET http://[::1/topics HTTP/1.1\r\nAuthorization: Bearer {call.token}\r\n\r\n".encode())
@@ -257,7 +266,7 @@ def test_a_target_that_is_no_url(call):
     assert "no such target" in json.loads(response.partition(b"\r\n\r\n")[2])["error"]
 
 
-def test_a_client_that_says_nothing(call):
+def test_a_client_that_says_nothing(call: Client) -> None:
     """Keeps only its own connection; garbage gets a response in JSON."""
     with socket.create_connection((call.address[0], int(call.address[1])), timeout=20) as silent:
         assert call("GET", "/")[0] == 200
@@ -268,13 +277,13 @@ def test_a_client_that_says_nothing(call):
 @pytest.mark.parametrize(
     "listener", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "example.org:0", "127.0.0.1", "127.0.0.1:x", ":0"]
 )
-def test_only_loopback(listener):
+def test_only_loopback(listener: str) -> None:
     """Nothing that another machine could reach."""
     with pytest.raises(ValueError, match=r"loopback|host:port"):
         ControlServer(EmbeddedBroker(), listener).start()
 
 
-def test_a_port_of_the_system_clock():
+def test_a_port_of_the_system_clock() -> None:
     """What this broker cannot do is said with what to do: 409."""
     with EmbeddedBroker() as broker, ControlServer(broker, token="mine") as control:
         call = Client(control.url, "mine")
@@ -292,14 +301,14 @@ def test_a_port_of_the_system_clock():
 # ---------------------------------------------------------------- kbroker serve
 
 
-def serve(*settings):
+def serve(*settings: str) -> subprocess.Popen[str]:
     words = [word for setting in settings for word in ("--set", setting)]
     command = [sys.executable, "-m", "kbroker.cli", "serve", "--in-memory", "--listener", "127.0.0.1:0", *words]
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("KAFKA_", "KBROKER_CFG"))}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
 
 
-def test_served_from_the_command_line():
+def test_served_from_the_command_line() -> None:
     """The second line has address and token; every route works; shutdown ends the process with 0."""
     with serve("kbroker.control.listener=127.0.0.1:0", "kbroker.control.virtual.clock=true") as process:
         ready, second = process.stdout.readline(), process.stdout.readline()
@@ -318,7 +327,7 @@ def test_served_from_the_command_line():
         assert process.stderr.read() == ""
 
 
-def test_a_token_by_setting():
+def test_a_token_by_setting() -> None:
     """The one given is used."""
     with serve("kbroker.control.listener=127.0.0.1:0", "kbroker.control.token=s3cret") as process:
         process.stdout.readline()
@@ -336,7 +345,7 @@ def test_a_token_by_setting():
         ("in use", 1, "control port"),
     ],
 )
-def test_a_start_that_cannot_be(served, listener, status, text):
+def test_a_start_that_cannot_be(served: Served, listener: str, status: int, text: str) -> None:
     """One line that says why; the process ends."""
     taken = served[1].url.removeprefix("http://")
     with serve(f"kbroker.control.listener={taken if listener == 'in use' else listener}") as process:
@@ -344,7 +353,7 @@ def test_a_start_that_cannot_be(served, listener, status, text):
     assert (process.returncode, out, text in err, err.count("\n")) == (status, "", True, 1), err
 
 
-def test_without_the_setting_there_is_none():
+def test_without_the_setting_there_is_none() -> None:
     """Off by default: only the ready line."""
     with serve() as process:
         process.stdout.readline()

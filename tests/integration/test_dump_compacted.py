@@ -2,9 +2,12 @@
 
 import random
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from kbroker.log._partition_log import PartitionLog
 from kbroker.log.tools.dump import dump_file
 from tests.integration.test_dump_log_segments import kafka_dumps
 from tests.support.compaction import DAY_MS, compact, keyed, marker, records
@@ -12,9 +15,11 @@ from tests.support.log_files import NOW_MS, open_log
 
 CONFIG = {"cleanup.policy": "compact", "segment.bytes": 60_000, "index.interval.bytes": 512}
 
+Compacted = tuple[Path, PartitionLog]
+
 
 @pytest.fixture(scope="module")
-def compacted(tmp_path_factory):
+def compacted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compacted]:
     """A partition that was compacted twice: all codecs, tombstones with horizons, empty batches, an abort, merges."""
     folder = tmp_path_factory.mktemp("data") / "t-0"
     log = open_log(folder, config=CONFIG)
@@ -44,7 +49,7 @@ def compacted(tmp_path_factory):
     log.close()
 
 
-def test_batches_and_records(compacted):
+def test_batches_and_records(compacted: Compacted) -> None:
     """Every batch is valid for Kafka, with the horizons we wrote; every record of every codec has its offset."""
     folder, log = compacted
     logs = sorted(folder.glob("*.log"))
@@ -67,7 +72,7 @@ def test_batches_and_records(compacted):
     assert horizons > 10
 
 
-def test_indexes(compacted):
+def test_indexes(compacted: Compacted) -> None:
     """The indexes of compacted segments are sound by Kafka's own check of them against the log."""
     folder, _ = compacted
     files = sorted(p for p in folder.iterdir() if p.suffix in (".index", ".timeindex"))

@@ -4,6 +4,9 @@ import random
 import re
 import subprocess
 import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +24,7 @@ TOOL = "org.apache.kafka.tools.DumpLogSegments"
 SETTINGS = {"segment.bytes": "1048576", "index.interval.bytes": "512", "segment.index.bytes": "4096"}
 
 
-def kafka_dumps(files, *options):
+def kafka_dumps(files: Iterable[Path], *options: str) -> dict[str, str]:
     """Return the tool's output: one text per file, the line 'Dumping FILE' cut off."""
     need.program("java", "mvn")
     command = java_command(TOOL, *options, "--files", ",".join(map(str, files)))
@@ -33,7 +36,7 @@ def kafka_dumps(files, *options):
 
 
 @pytest.fixture(scope="module")
-def partition_folder(tmp_path_factory):
+def partition_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A partition of several segments: all codecs, idempotent and transactional producers, one abort and one commit."""
     folder = tmp_path_factory.mktemp("data")
     config = BrokerConfig()
@@ -43,7 +46,7 @@ def partition_folder(tmp_path_factory):
     log = manager.partition("orders", 0)
     randomness = random.Random(11)
 
-    def append(count, codec=0, *, is_client=True, time=0, **producer):
+    def append(count: int, codec: int = 0, *, is_client: bool = True, time: int = 0, **producer: Any) -> None:
         builder = RecordBatchBuilder(codec, **producer)
         for i in range(count):
             value = randomness.randbytes(randomness.randrange(200)) + b"a" * 50
@@ -51,7 +54,7 @@ def partition_folder(tmp_path_factory):
         result = log.append(builder.build(), is_client=is_client)
         assert result.error == 0, result
 
-    def end(producer_id, commit):
+    def end(producer_id: int, commit: bool) -> None:
         builder = RecordBatchBuilder(producer_id=producer_id, producer_epoch=0, transactional=True, control=True)
         builder.append(bytes((0, 0, 0, commit)), bytes(6), NOW_MS)
         assert log.append(builder.build(), is_client=False).error == 0
@@ -74,7 +77,7 @@ def partition_folder(tmp_path_factory):
     return folder / "orders-0"
 
 
-def test_batches_are_read_without_fault(partition_folder):
+def test_batches_are_read_without_fault(partition_folder: Path) -> None:
     """Every batch is valid for Kafka, and its facts are the ones our reader shows."""
     logs = sorted(partition_folder.glob("*.log"))
     assert len(logs) >= 4
@@ -90,7 +93,7 @@ def test_batches_are_read_without_fault(partition_folder):
             assert found == {key: str(row[key]).lower() for key in found}
 
 
-def test_records_are_read_without_fault(partition_folder):
+def test_records_are_read_without_fault(partition_folder: Path) -> None:
     """Kafka unpacks every record of every codec; there are no gaps."""
     logs = sorted(partition_folder.glob("*.log"))
     dumps = kafka_dumps(logs, "--deep-iteration", "--print-data-log")
@@ -105,7 +108,7 @@ def test_records_are_read_without_fault(partition_folder):
     assert "non-consecutive" not in text
 
 
-def test_indexes_are_sound(partition_folder):
+def test_indexes_are_sound(partition_folder: Path) -> None:
     """Offset and time indexes point where they should, by Kafka's own check of them against the log."""
     files = sorted(p for p in partition_folder.iterdir() if p.suffix in (".index", ".timeindex"))
     assert any(list(dump_file(p)) for p in files if p.suffix == ".index")
@@ -119,7 +122,7 @@ def test_indexes_are_sound(partition_folder):
         assert theirs == [(row["offset"], row["position"]) for row in dump_file(path)]
 
 
-def test_transaction_indexes_and_snapshots_are_sound(partition_folder):
+def test_transaction_indexes_and_snapshots_are_sound(partition_folder: Path) -> None:
     """Aborted transactions and producers are the same for Kafka and for us."""
     files = sorted(p for p in partition_folder.iterdir() if p.suffix in (".txnindex", ".snapshot"))
     assert {p.suffix for p in files} == {".txnindex", ".snapshot"}
@@ -138,6 +141,6 @@ def test_transaction_indexes_and_snapshots_are_sound(partition_folder):
     assert aborted == 2
 
 
-def test_our_own_check_agrees(partition_folder):
+def test_our_own_check_agrees(partition_folder: Path) -> None:
     """What Kafka reads without fault, verify finds nothing in."""
     assert verify(partition_folder) == []

@@ -1,6 +1,7 @@
 """ListOffsets of the native handler: the same as the Python handler's, which Kafka's recorded responses judge."""
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ PID, TRANSACTIONAL = 7, 16
 
 
 @pytest.fixture(scope="module")
-def broker():
+def broker() -> Iterator[VirtualBroker]:
     with VirtualBroker() as running, Connection(running.bootstrap_servers) as admin:
         for name in ("one", "two"):
             admin.ask(create_topic(name, 3))
@@ -82,7 +83,7 @@ def declined(broker: VirtualBroker) -> int:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_time_is_served_natively(broker, version):
+def test_every_time_is_served_natively(broker: VirtualBroker, version: int) -> None:
     """Ends and times, by isolation level; an epoch to come and one that is over are refused. Nothing goes to Python."""
     now = broker.clock.wall_ms()
     times = (*TIMES, now, now + 5, now + 10, now + 20, now + 21)
@@ -98,7 +99,7 @@ def test_every_time_is_served_natively(broker, version):
     assert declined(broker) == before
 
 
-def test_last_stable_offset_is_the_latest_of_read_committed(broker):
+def test_last_stable_offset_is_the_latest_of_read_committed(broker: VirtualBroker) -> None:
     with Connection(broker.bootstrap_servers) as one:
         for isolation, offset in ((0, 3), (1, 0)):
             found = asked(one, 7, body_of(("one", [(1, -1, -1)]), isolation=isolation))
@@ -106,7 +107,7 @@ def test_last_stable_offset_is_the_latest_of_read_committed(broker):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_odd_requests_are_pythons(broker, version):
+def test_odd_requests_are_pythons(broker: VirtualBroker, version: int) -> None:
     """What is not there, or is named twice, and nothing at all: one response each, Kafka's."""
     bodies = [
         body_of(),
@@ -123,7 +124,7 @@ def test_odd_requests_are_pythons(broker, version):
             assert asked(one, version, body) == python(broker, version, body)
 
 
-def test_random_requests(broker):
+def test_random_requests(broker: VirtualBroker) -> None:
     rng = random.Random(20)
     with Connection(broker.bootstrap_servers) as one:
         for _ in range(300):
@@ -155,7 +156,7 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("version", [1, 3, 4, 6, 10, 11])
-def test_hostile_bodies(broker, version):
+def test_hostile_bodies(broker: VirtualBroker, version: int) -> None:
     """Invalid bytes close the connection, any other body gets the Python handler's response; the broker lives."""
     rng = random.Random(version)
     good = body_of(("one", [(0, -1, -1), (1, 0, -3)]), ("two", [(2, -1, 0)]), isolation=1)

@@ -2,6 +2,8 @@
 
 import struct
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ FETCH = wire.FETCH
 
 
 @pytest.fixture
-def broker():
+def broker() -> Iterator[VirtualBroker]:
     with VirtualBroker() as running:
         with Connection(running.bootstrap_servers) as admin:
             admin.ask(create_topic("t", 2))
@@ -32,7 +34,7 @@ def sequence_of(response: bytes) -> int:
     return struct.unpack_from(">i", response)[0]
 
 
-def test_fetch_waits_exactly_its_time(broker):
+def test_fetch_waits_exactly_its_time(broker: VirtualBroker) -> None:
     """A fetch below min_bytes does not complete one millisecond early, and completes at its time."""
     with Connection(broker.bootstrap_servers) as one:
         one.send(fetch("t", max_wait_ms=500))
@@ -44,7 +46,7 @@ def test_fetch_waits_exactly_its_time(broker):
         assert broker.waiting_fetches == 0
 
 
-def test_produce_wakes_who_waits(broker):
+def test_produce_wakes_who_waits(broker: VirtualBroker) -> None:
     """An append completes the fetches of its partition and no others, with the new records."""
     with Connection(broker.bootstrap_servers) as reader, Connection(broker.bootstrap_servers) as other:
         reader.send(fetch("t", (0,), max_wait_ms=10_000))
@@ -56,7 +58,7 @@ def test_produce_wakes_who_waits(broker):
         assert broker.waiting_fetches == 1
 
 
-def test_a_commit_wakes_who_reads_the_offsets_topic(broker):
+def test_a_commit_wakes_who_reads_the_offsets_topic(broker: VirtualBroker) -> None:
     """What the coordinator appends itself completes the fetches of its partition, as a Produce does."""
     groups = broker.context.groups
     groups.prepare()
@@ -68,7 +70,7 @@ def test_a_commit_wakes_who_reads_the_offsets_topic(broker):
         assert broker.waiting_fetches == 0
 
 
-def test_a_topic_stored_in_zstd_is_served_to_old_clients(broker):
+def test_a_topic_stored_in_zstd_is_served_to_old_clients(broker: VirtualBroker) -> None:
     """Fetch v4 to v9 knows no zstd, but Apache Kafka 4.3.1 sends it all the same (measured): no error 76."""
     with Client(broker.bootstrap_servers) as one:
         broker.context.topics.set_configs("t", {"compression.type": "zstd"})
@@ -84,7 +86,7 @@ def test_a_topic_stored_in_zstd_is_served_to_old_clients(broker):
         assert responses[0][2][22] & 7 == wire.CODECS["zstd"]
 
 
-def test_min_bytes_adds_up_over_partitions(broker):
+def test_min_bytes_adds_up_over_partitions(broker: VirtualBroker) -> None:
     """A fetch of two partitions wakes only when both together reach min_bytes."""
     size = len(batch([b"x" * 100]))
     with Connection(broker.bootstrap_servers) as reader, Connection(broker.bootstrap_servers) as writer:
@@ -98,7 +100,7 @@ def test_min_bytes_adds_up_over_partitions(broker):
         assert broker.waiting_fetches == 0
 
 
-def test_responses_keep_the_order_of_requests(broker):
+def test_responses_keep_the_order_of_requests(broker: VirtualBroker) -> None:
     """A fetch that waits in the middle of a pipelined run holds back what is behind it, and nothing before it."""
     requests = [
         correlated(produce("t", 0, batch([b"a"])), 1),
@@ -116,7 +118,7 @@ def test_responses_keep_the_order_of_requests(broker):
         assert len(fetched(two.ask(fetch("t", (0,)))).batches()) == 2
 
 
-def test_deleted_topic_ends_the_wait(broker):
+def test_deleted_topic_ends_the_wait(broker: VirtualBroker) -> None:
     """A fetch that waits on a topic completes when the topic is deleted, with the code for unknown topics."""
     with Connection(broker.bootstrap_servers) as reader, Connection(broker.bootstrap_servers) as admin:
         reader.send(fetch("t", max_wait_ms=60_000))
@@ -125,7 +127,7 @@ def test_deleted_topic_ends_the_wait(broker):
         assert fetched(reader.receive()).error_code == 3
 
 
-def test_an_offline_partition_is_56_not_3(broker):
+def test_an_offline_partition_is_56_not_3(broker: VirtualBroker) -> None:
     """One whose log could not be opened: Produce and Fetch respond as Kafka does, and as the other requests do here."""
     topics = broker.context.topics
     view = topics.get("t")
@@ -157,7 +159,7 @@ def code_by_id(client: Client) -> tuple[int, int]:
     return body["SessionId"], row_of(body)["ErrorCode"]
 
 
-def test_a_topic_deleted_during_a_fetch_by_id_is_3_not_100(broker):
+def test_a_topic_deleted_during_a_fetch_by_id_is_3_not_100(broker: VirtualBroker) -> None:
     """Kafka 4.3.1 (measured): 3 to who waits and in a session that has found the topic once, 100 to all others."""
     topics = broker.context.topics
     topic_id = topics.get("t").topic_id
@@ -181,7 +183,7 @@ def test_a_topic_deleted_during_a_fetch_by_id_is_3_not_100(broker):
         assert ask(topic_id, (session, 1), is_named=False) == (session, 100)
 
 
-def test_a_topic_deleted_while_a_session_waits_is_3(broker):
+def test_a_topic_deleted_while_a_session_waits_is_3(broker: VirtualBroker) -> None:
     """An incremental fetch that waits completes as one outside sessions."""
     topic_id = broker.context.topics.get("t").topic_id
     with Client(broker.bootstrap_servers) as one:
@@ -193,7 +195,7 @@ def test_a_topic_deleted_while_a_session_waits_is_3(broker):
         assert code_by_id(one) == (session, 3)
 
 
-def test_malformed_produce_appends_nothing(broker):
+def test_malformed_produce_appends_nothing(broker: VirtualBroker) -> None:
     """A request whose second partition is cut off closes the connection, and its first partition got nothing."""
     good = batch([b"never"])
     body = (
@@ -212,7 +214,7 @@ def test_malformed_produce_appends_nothing(broker):
         assert fetched(two.ask(fetch("t"))).high_watermark == 0
 
 
-def test_stop_completes_delayed_requests():
+def test_stop_completes_delayed_requests() -> None:
     """Stopping the broker completes waiting fetches instead of leaving them to a closed socket."""
     with VirtualBroker() as running:
         with Connection(running.bootstrap_servers) as admin:
@@ -225,7 +227,7 @@ def test_stop_completes_delayed_requests():
 
 
 @pytest.mark.parametrize("flushed", [True, False], ids=["each-message", "never"])
-def test_response_waits_for_the_disk(tmp_path, flushed):
+def test_response_waits_for_the_disk(tmp_path: Path, flushed: bool) -> None:
     """With log.flush.interval.messages=1 the response says the record is below the recovery point; else it may not
     be."""
     settings = {"log.dirs": str(tmp_path / "data")}

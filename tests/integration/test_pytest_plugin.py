@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,11 @@ def produce(broker, topic, value=b"x"):
     return ends[0]
 """
 
+Run = Callable[..., pytest.RunResult]
+
 
 @pytest.fixture
-def run(pytester, monkeypatch):
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run pytest on a test file in a new process."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
@@ -35,7 +38,7 @@ def run(pytester, monkeypatch):
         point.value == "kbroker.testing.plugin" for point in importlib.metadata.entry_points(group="pytest11")
     )
 
-    def start(source, *arguments):
+    def start(source: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile(helper=PRODUCE, test_it=source)
         plugin: tuple[str, ...] = () if installed else ("-p", "kbroker.testing.plugin")
         if poller.WANTED:
@@ -46,7 +49,7 @@ def run(pytester, monkeypatch):
     return start
 
 
-def test_the_readme_example(run):
+def test_the_readme_example(run: Run) -> None:
     """The five lines that README shows."""
     result = run(
         """
@@ -62,7 +65,7 @@ def test_the_readme_example(run):
     result.assert_outcomes(passed=1)
 
 
-def test_a_fresh_topic_for_each_test(run):
+def test_a_fresh_topic_for_each_test(run: Run) -> None:
     """Empty, of another name each time, gone afterwards; the broker is the same."""
     result = run(
         """
@@ -89,7 +92,7 @@ def test_a_fresh_topic_for_each_test(run):
     result.assert_outcomes(passed=4)
 
 
-def test_the_marker_shapes_the_topic(run):
+def test_the_marker_shapes_the_topic(run: Run) -> None:
     """Name, partitions and configs, the closest marker winning, or by indirect parametrisation."""
     result = run(
         """
@@ -122,7 +125,7 @@ def test_the_marker_shapes_the_topic(run):
     result.stdout.fnmatch_lines_random(["*takes keyword arguments only*", "*takes name, partitions and configs*"])
 
 
-def test_faults_end_with_the_test(run):
+def test_faults_end_with_the_test(run: Run) -> None:
     """kafka_faults is clean in each test; a rule that was not met fails its own test only."""
     result = run(
         """
@@ -147,7 +150,7 @@ def test_faults_end_with_the_test(run):
     )
 
 
-def test_the_factory_makes_and_stops(run):
+def test_the_factory_makes_and_stops(run: Run) -> None:
     """Brokers with settings, virtual time or snapshots; all are stopped, also those not started."""
     result = run(
         """
@@ -177,7 +180,7 @@ def test_the_factory_makes_and_stops(run):
     result.assert_outcomes(passed=2)
 
 
-def test_settings_of_the_shared_broker(run):
+def test_settings_of_the_shared_broker(run: Run) -> None:
     """Overriding kafka_broker_settings changes them."""
     result = run(
         """
@@ -194,7 +197,7 @@ def test_settings_of_the_shared_broker(run):
     result.assert_outcomes(passed=1)
 
 
-def test_nothing_is_loaded_before_a_broker_is_asked_for(run):
+def test_nothing_is_loaded_before_a_broker_is_asked_for(run: Run) -> None:
     """A run without Kafka does not pay for the broker."""
     result = run(
         """
@@ -207,7 +210,7 @@ def test_nothing_is_loaded_before_a_broker_is_asked_for(run):
     result.assert_outcomes(passed=1)
 
 
-def test_under_xdist(run):
+def test_under_xdist(run: Run) -> None:
     """Three workers, each with its own broker, twelve tests that produce to the same name."""
     pytest.importorskip("xdist")
     result = run(
@@ -230,7 +233,7 @@ def test_under_xdist(run):
     assert len(served) == len(set(served.values())) >= 2, served
 
 
-def test_the_entry_point_is_declared():
+def test_the_entry_point_is_declared() -> None:
     """pip install is enough: the project's metadata name the plugin."""
     tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
     with open("pyproject.toml", "rb") as file:

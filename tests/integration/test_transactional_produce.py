@@ -95,7 +95,7 @@ def put(broker: VirtualBroker, connection: Connection, version: int, data: bytes
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_only_the_first_batch_is_asked_about(broker, connection, version):
+def test_only_the_first_batch_is_asked_about(broker: VirtualBroker, connection: Connection, version: int) -> None:
     """Once per transaction and partition; what follows is native. From version 12 on the partition is added."""
     coordinator = use(broker, Coordinator(Errors.NONE))
     before = declined(broker)
@@ -109,7 +109,7 @@ def test_only_the_first_batch_is_asked_about(broker, connection, version):
     assert len(coordinator.asked) == 2
 
 
-def test_partitions_of_one_request_are_asked_about_together(broker, connection):
+def test_partitions_of_one_request_are_asked_about_together(broker: VirtualBroker, connection: Connection) -> None:
     coordinator = use(broker, Coordinator(Errors.NONE))
     put(broker, connection, 12, of_transaction())
     rows = rows_of(
@@ -141,7 +141,14 @@ NOT_ADDED = "Partition was not added to the transaction"
         (ZeroDivisionError(), 12, -1, None),
     ],
 )
-def test_errors_by_version(broker, connection, error, version, code, text):
+def test_errors_by_version(
+    broker: VirtualBroker,
+    connection: Connection,
+    error: Errors | Exception,
+    version: int,
+    code: int,
+    text: str | None,
+) -> None:
     """Each refusal in the form its clients understand; nothing is written; the next try is asked about again."""
     coordinator = use(broker, Coordinator(error))
     row = put(broker, connection, version, of_transaction())
@@ -152,7 +159,7 @@ def test_errors_by_version(broker, connection, error, version, code, text):
     assert put(broker, connection, version, of_transaction())["ErrorCode"] == 0
 
 
-def test_transaction_that_is_still_ending_is_tried_again(broker, connection):
+def test_transaction_that_is_still_ending_is_tried_again(broker: VirtualBroker, connection: Connection) -> None:
     """While CONCURRENT_TRANSACTIONS is the response the broker asks every 20 ms, for 100 ms, and then says so; the
     connection's other requests wait, those of others do not."""
     coordinator = use(broker, Coordinator(Errors.CONCURRENT_TRANSACTIONS))
@@ -167,7 +174,7 @@ def test_transaction_that_is_still_ending_is_tried_again(broker, connection):
     assert len(coordinator.asked) == 6
 
 
-def test_try_after_the_marker_succeeds(broker, connection):
+def test_try_after_the_marker_succeeds(broker: VirtualBroker, connection: Connection) -> None:
     """The end marker of the transaction before comes between two tries: the batch is verified anew, and appended."""
     log = broker.context.topics.partition("t", 0)
     coordinator = use(broker, Coordinator(Errors.NONE))
@@ -183,7 +190,7 @@ def test_try_after_the_marker_succeeds(broker, connection):
     assert log.last_stable_offset == 2
 
 
-def test_marker_between_response_and_append(broker, connection):
+def test_marker_between_response_and_append(broker: VirtualBroker, connection: Connection) -> None:
     """A transaction that is aborted while a batch of it is verified does not come to life again."""
     log = broker.context.topics.partition("t", 0)
     coordinator = use(broker, Coordinator(Errors.NONE))
@@ -192,7 +199,7 @@ def test_marker_between_response_and_append(broker, connection):
     assert log.last_stable_offset == log.log_end_offset == 1
 
 
-def test_who_may_write_what(broker, connection):
+def test_who_may_write_what(broker: VirtualBroker, connection: Connection) -> None:
     """Transactional records need a transactional id, and all are of one producer; a plain batch is none of them."""
     coordinator = use(broker, Coordinator(Errors.NONE))
     assert put(broker, connection, 9, of_transaction(), name=None)["ErrorCode"] == 53
@@ -208,20 +215,20 @@ def test_who_may_write_what(broker, connection):
     assert put(broker, connection, 12, batch([b"v"], attributes=TRANSACTIONAL))["ErrorCode"] == 0  # no producer id
 
 
-def test_plain_write_inside_a_transaction(broker, connection):
+def test_plain_write_inside_a_transaction(broker: VirtualBroker, connection: Connection) -> None:
     use(broker, Coordinator(Errors.NONE))
     assert put(broker, connection, 12, of_transaction())["ErrorCode"] == 0
     assert put(broker, connection, 12, of_transaction(1, attributes=0))["ErrorCode"] == 48
 
 
-def test_partitions_that_are_not_there_are_not_asked_about(broker, connection):
+def test_partitions_that_are_not_there_are_not_asked_about(broker: VirtualBroker, connection: Connection) -> None:
     coordinator = use(broker, Coordinator(Errors.NONE))
     rows = rows_of(12, connection.ask(request(broker, 12, {0: of_transaction(), 3: of_transaction(), 1: b""})))
     assert [row["ErrorCode"] for row in rows] == [0, 3, 87]
     assert coordinator.asked[0][1][3] == (("t", 0),)
 
 
-def test_older_epoch_is_refused_without_a_question(broker, connection):
+def test_older_epoch_is_refused_without_a_question(broker: VirtualBroker, connection: Connection) -> None:
     coordinator = use(broker, Coordinator(Errors.NONE))
     put(broker, connection, 12, of_transaction(epoch=2))
     row = put(broker, connection, 12, of_transaction(epoch=1))
@@ -229,14 +236,14 @@ def test_older_epoch_is_refused_without_a_question(broker, connection):
     assert len(coordinator.asked) == 1
 
 
-def test_first_sequence(broker, connection):
+def test_first_sequence(broker: VirtualBroker, connection: Connection) -> None:
     """Of transaction version 2 it is 0; older clients begin anywhere."""
     use(broker, Coordinator(Errors.NONE))
     assert put(broker, connection, 12, of_transaction(5))["ErrorCode"] == 45
     assert put(broker, connection, 11, of_transaction(5, producer_id=78))["ErrorCode"] == 0
 
 
-def test_verification_can_be_switched_off(broker, connection):
+def test_verification_can_be_switched_off(broker: VirtualBroker, connection: Connection) -> None:
     """Then clients below version 12 are trusted; those from 12 on still add their partitions by writing."""
     coordinator = use(broker, Coordinator(Errors.NONE))
     switch(broker, "false")
@@ -254,7 +261,7 @@ def switch(broker: VirtualBroker, value: str) -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_acks(broker, connection, acks):
+def test_acks(broker: VirtualBroker, connection: Connection, acks: int) -> None:
     """Kafka leaves acks to the client; without any there is no response, and an error closes the connection."""
     use(broker, Coordinator(Errors.NONE))
     data = request(broker, 12, {0: of_transaction()}, acks=acks)
@@ -268,7 +275,7 @@ def test_acks(broker, connection, acks):
     assert connection.is_closed_within(5)
 
 
-def test_read_committed_waits_for_the_marker(broker, connection):
+def test_read_committed_waits_for_the_marker(broker: VirtualBroker, connection: Connection) -> None:
     """A delayed fetch counts bytes up to the last stable offset, and the marker's append wakes it."""
     use(broker, Coordinator(Errors.NONE))
     log = broker.context.topics.partition("t", 0)
@@ -286,7 +293,7 @@ def test_read_committed_waits_for_the_marker(broker, connection):
         assert broker.waiting_fetches == 1
 
 
-def test_with_the_coordinator(broker, connection):
+def test_with_the_coordinator(broker: VirtualBroker, connection: Connection) -> None:
     """With the broker's own coordinator: begun by writing, committed, and the next one aborted; read committed."""
     transactions = broker.context.transactions
     transactions.prepare()
@@ -302,7 +309,7 @@ def test_with_the_coordinator(broker, connection):
     assert [(row.first_offset, row.last_offset) for row in got.aborted] == [(2, 3)]
 
 
-def test_late_transactions_are_counted(broker, connection):
+def test_late_transactions_are_counted(broker: VirtualBroker, connection: Connection) -> None:
     """PartitionsWithLateTransactionsCount: open for longer than transaction.max.timeout.ms and five minutes."""
     use(broker, Coordinator(Errors.NONE))
 
