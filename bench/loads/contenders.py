@@ -207,9 +207,11 @@ def again(server: Server, how: signal.Signals) -> Iterator[tuple[Server, float]]
     end(server.pid, how)
     wait_for("the server has stopped", lambda: not can_connect(server.port), 30)
     surroundings = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    quiet = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     begun = time.monotonic()
-    started = subprocess.Popen(command, cwd=folder, env=surroundings, **quiet)
+    started = subprocess.Popen(
+        command, cwd=folder, env=surroundings,
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
     try:
         wait_for("the server responds again", lambda: responds_to_metadata(server.port), 60, 0.001)
         yield Server(server.name, server.port, started.pid), time.monotonic() - begun

@@ -54,7 +54,7 @@ class ConfluentMember:
         found = self.consumer.consume(100, 0.2)
         for message in found:
             assert message.error() is None, message.error()
-        return [(m.partition(), m.offset(), m.value().decode()) for m in found]
+        return [(m.partition(), m.offset(), m.value().decode()) for m in found]  # type: ignore[misc]
 
     def assigned(self) -> list[int]:
         return sorted(place.partition for place in self.consumer.assignment())

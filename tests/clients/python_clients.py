@@ -137,7 +137,7 @@ class Confluent(Client):
             for _ in range(60):
                 for message in consumer.consume(count - len(found), 0.5):
                     assert message.error() is None, message.error()
-                    found.append(Record(message.value(), message.timestamp()[1], message.offset()))
+                    found.append(Record(message.value(), message.timestamp()[1], message.offset()))  # type: ignore[arg-type]
                 if len(found) >= count:
                     return found
             raise AssertionError(f"read {len(found)} of {count} records")
@@ -272,7 +272,7 @@ class AioKafka(Client):
                 await consumer.seek_to_beginning(place)
             else:
                 consumer.seek(place, (await consumer.offsets_for_times({place: from_ms}))[place].offset)
-            found = []
+            found: list[Record] = []
             while len(found) < count:
                 message = await consumer.getone()
                 found.append(Record(message.value, message.timestamp, message.offset))

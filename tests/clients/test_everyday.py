@@ -18,7 +18,7 @@ from tests.support.broker import run_to_end
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS: dict[str, Callable[[Path], list[str]]] = {
     **{
-        name: lambda scratch, name=name: [sys.executable, "-m", "tests.clients.everyday_python", name]
+        name: lambda scratch, name=name: [sys.executable, "-m", "tests.clients.everyday_python", name]  # type: ignore[misc]
         for name in ("confluent-kafka", "kafka-python", "aiokafka")
     },
     "franz-go": lambda scratch: [str(go_program(scratch))],

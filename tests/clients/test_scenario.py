@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.programs import CLIENTS, Client, Confluent, Kafkajs, Record, make_client
+from tests.clients.programs import CLIENTS, Kafkajs, make_client
+from tests.clients.python_clients import Client, Confluent, Record
 from tests.support import wire
 from tests.support.broker import wait_for
 

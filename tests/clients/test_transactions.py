@@ -17,7 +17,7 @@ from tests.support.kill import create_topic
 
 PROGRAMS: dict[str, Callable[[Path], list[str]]] = {
     **{
-        name: lambda scratch, name=name: [sys.executable, "-m", "tests.clients.transactions_python", name]
+        name: lambda scratch, name=name: [sys.executable, "-m", "tests.clients.transactions_python", name]  # type: ignore[misc]
         for name in ("confluent-kafka", "kafka-python", "aiokafka")
     },
     "franz-go": lambda scratch: [str(go_program(scratch))],

@@ -30,7 +30,8 @@ def ask(broker: Broker, key: int, version: int, body: Body) -> Body:
 
 def create(broker: Broker, name: str, partitions: int = 1) -> Body:
     body = {"Topics": [{"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1}]}
-    return ask(broker, 19, 7, body)["Topics"][0]
+    (topic,) = ask(broker, 19, 7, body)["Topics"]
+    return dict(topic)
 
 
 def topic_names(broker: Broker) -> list[str]:

@@ -90,7 +90,7 @@ def test_a_group_from_its_first_offset_to_its_end(address: str, topic: str) -> N
     )
     consumer.subscribe([topic])
     read: list[object] = []
-    wait_for("every record", lambda: read.extend(consumer.consume(100, 0.5)) or len(read) >= 55, 60)
+    wait_for("every record", lambda: read.extend(consumer.consume(100, 0.5)) or len(read) >= 55, 60)  # type: ignore[func-returns-value]
     consumer.commit(asynchronous=False)
     (found,) = json.loads(run(address, "groups", "describe", group, "--json"))
     assert (found["state"], found["type"], found["assignor"]) == ("Stable", "classic", "range")

@@ -216,7 +216,7 @@ def failing_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
         trigger = Path("/sys/fs/ext4", Path(device.strip()).name, "trigger_fs_error")
         if not trigger.exists():
             need.lack(f"needs {trigger}, with which the kernel's ext4 can be made to fail")
-        yield place, lambda: trigger.write_text("kbroker's test of a disk that turns read-only")
+        yield place, lambda: trigger.write_text("kbroker's test of a disk that turns read-only")  # type: ignore[misc]
     finally:
         subprocess.run(["umount", place], check=True)
 

@@ -131,7 +131,7 @@ def test_transaction_indexes_and_snapshots_are_sound(partition_folder: Path) -> 
         theirs = [line for line in text.splitlines() if line.startswith(("producerId: ", "version: "))]
         ours = list(dump_file(path))
         assert len(theirs) == len(ours)
-        by_producer = {int(re.search(r"producerId: (\d+)", line)[1]): line for line in theirs}
+        by_producer = {int(re.findall(r"producerId: (\d+)", line)[0]): line for line in theirs}
         for row in ours:
             found = dict(re.findall(r"(\w+): (\S+)", by_producer[row["producerId"]]))
             for key in ("lastTimestamp", "firstSequence", "lastSequence", "lastOffset", "offsetDelta", "firstOffset"):

@@ -178,7 +178,7 @@ def test_committed_offsets_are_where_the_next_consumer_begins(broker: BrokerProc
         enable_auto_commit=False,
         auto_offset_reset="earliest",
     )
-    read = []
+    read: list[int] = []
     deadline = time.monotonic() + 30
     while len(read) < 8 and time.monotonic() < deadline:
         read += [int(one.value) for rows in python.poll(1000).values() for one in rows]

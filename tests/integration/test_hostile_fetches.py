@@ -76,7 +76,8 @@ def test_session_of_colliding_partitions(broker: BrokerProcess) -> None:
 
     def slot(n: Numbers) -> Numbers:
         mixed = (n + np.uint64(name)) * np.uint64(PHI)
-        return (mixed ^ (mixed >> np.uint64(29))) & np.uint64((1 << 17) - 1)
+        slots: Numbers = (mixed ^ (mixed >> np.uint64(29))) & np.uint64((1 << 17) - 1)
+        return slots
 
     chosen = colliding(slot)
     with Connection(broker.bootstrap, 60) as connection:

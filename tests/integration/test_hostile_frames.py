@@ -48,7 +48,7 @@ def target(bootstrap: str, session_broker: BrokerProcess | None) -> Iterator[Tar
     for topic in (TOPIC, STEADY_TOPIC):
         with Connection(bootstrap) as connection:
             assert wire.first_topic_error(connection.ask(wire.create_topic(topic, 1))) in (0, 36)
-        wait_for(f"{topic} has its leader", lambda topic=topic: wire.is_ready(bootstrap, topic))
+        wait_for(f"{topic} has its leader", lambda topic=topic: wire.is_ready(bootstrap, topic))  # type: ignore[misc]
     producer = SteadyProducer(bootstrap, STEADY_TOPIC)
     try:
         wait_for("the steady producer runs", lambda: producer.failures or producer.acknowledged > 200)

@@ -43,7 +43,7 @@ def test_kill_9_loses_nothing(start_broker: Callable[..., BrokerProcess], tmp_pa
             known = len(log.read().acks)
             wait_for(
                 "acknowledgements after a restart",
-                lambda known=known: len(log.read().acks) > known + 50 or log.trouble or producer.poll() is not None,
+                lambda known=known: len(log.read().acks) > known + 50 or log.trouble or producer.poll() is not None,  # type: ignore[misc]
                 60,
             )
             assert log.trouble == [], f"the producer gave up after {done} kills: {log.trouble[:3]}\n{broker.tail()}"

@@ -89,7 +89,7 @@ def test_kill_9_under_compaction(start_broker: Callable[..., BrokerProcess], tmp
             before = writer.count
             wait_for(
                 f"a segment's worth of records after {number} kills",
-                lambda before=before: writer.count >= before + 1500 or writer.trouble,
+                lambda before=before: writer.count >= before + 1500 or writer.trouble,  # type: ignore[misc]
                 60,
             )
             assert writer.trouble == []

@@ -98,7 +98,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "disk"
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", place]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    made = subprocess.run(command, capture_output=True, text=True, check=False)  # type: ignore[arg-type]
     if made.returncode != 0:
         need.lack(f"needs to mount a small tmpfs: {made.stderr.strip()}")
     yield place

@@ -167,7 +167,7 @@ def announce(client: wire.Connection, name: str, version: str) -> int:
     """Send ApiVersions 3; its error code."""
     body = {"ClientSoftwareName": name, "ClientSoftwareVersion": version}
     response = client.ask(codec.encode_request_frame(18, 3, 7, "raw", body)[4:])
-    return codec.decode_response_frame(18, 3, bytearray(response))[1]["ErrorCode"]
+    return int(codec.decode_response_frame(18, 3, bytearray(response))[1]["ErrorCode"])
 
 
 def test_connections_by_software(broker: Broker) -> None:

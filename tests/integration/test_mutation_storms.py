@@ -125,7 +125,8 @@ def test_old_and_new_clients_storm(broker: BrokerProcess) -> None:
     assert time.monotonic() - begun >= (made - BURST - 2 * 10) / RATE
 
     new = KafkaAdminClient(bootstrap_servers=broker.bootstrap, client_id="new")
-    codes, begun = [], time.monotonic()
+    codes: list[int] = []
+    begun = time.monotonic()
     try:
         while codes.count(REFUSED) < 3:
             try:
@@ -187,10 +188,10 @@ def test_a_client_too_old_for_89_runs_into_its_timeout(broker: BrokerProcess) ->
         admin.create_topics([NewTopic(name, partitions, 1)], request_timeout=request_timeout)[name].result(30)
 
     settings = {"bootstrap.servers": broker.bootstrap, "client.id": "old-timeout", "log_level": 0}
-    admin = AdminClient(settings)
+    admin = AdminClient(settings)  # type: ignore[arg-type]
     create(admin, "late-a", WINDOWS + 30, 30)
     with pytest.raises(KafkaException) as caught:
         create(admin, "late-b", 1, 1.0)
     assert caught.value.args[0].code() == KafkaError._TIMED_OUT
-    create(AdminClient(settings), "late-b", 1, 10)
+    create(AdminClient(settings), "late-b", 1, 10)  # type: ignore[arg-type]
     limit(broker, "old-timeout", None)

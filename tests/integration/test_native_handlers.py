@@ -31,7 +31,7 @@ def correlated(request: bytes, number: int) -> bytes:
 
 
 def sequence_of(response: bytes) -> int:
-    return struct.unpack_from(">i", response)[0]
+    return int(struct.unpack_from(">i", response)[0])
 
 
 def test_fetch_waits_exactly_its_time(broker: VirtualBroker) -> None:

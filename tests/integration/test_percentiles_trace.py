@@ -54,9 +54,9 @@ def ours(lines: list[str]) -> list[str]:
             wanted = {f"p{number}": float(each) for number, each in enumerate(words[7:])}
             size_bytes, smallest, largest = int(words[2]), float(words[3]), float(words[4])
             stat = (
-                Percentiles(size_bytes, largest, wanted, bucketing="linear")
+                Percentiles(size_bytes, largest, wanted, bucketing="linear")  # type: ignore[arg-type]
                 if words[1] == "linear"
-                else Percentiles(size_bytes, largest, wanted, smallest=smallest)
+                else Percentiles(size_bytes, largest, wanted, smallest=smallest)  # type: ignore[arg-type]
             )
             sensor = Sensor("s", MetricConfig(int(words[5]), int(words[6])), clock=VirtualClock(0))
             sensor.add(None, stat)

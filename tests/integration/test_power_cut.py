@@ -355,7 +355,7 @@ def test_nothing_is_acknowledged_before_it_is_synced(tmp_path: Path) -> None:
         CHANGES,
         below,
     ]
-    made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)  # type: ignore[arg-type]
     if "ptrace" in made.stderr and made.returncode != 0:
         need.lack(f"needs to trace a child process: {made.stderr.strip()}")
     assert made.returncode == 0, made.stderr

@@ -151,7 +151,7 @@ def topic_id(client: Client, name: str = "t") -> uuid.UUID:
 
 def fetch(client: Client, version: int, where: str | Body, **more: int) -> tuple[Body, Body]:
     """The one partition's row, and its topic's."""
-    response = client.call(wire.FETCH, version, fetch_body(where, **more))
+    response = client.call(wire.FETCH, version, fetch_body(where, **more))  # type: ignore[arg-type]
     return row_of(response), response["Responses"][0]
 
 

@@ -48,7 +48,7 @@ def values(broker: BrokerProcess, topic: str, *, isolation: str = "read_committe
             "fetch.wait.max.ms": 50,
         }
     )
-    found = []
+    found: list[str] = []
     try:
         client.assign([TopicPartition(topic, partition, 0)])
         while True:

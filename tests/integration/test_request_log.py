@@ -56,7 +56,7 @@ def records(broker: EmbeddedBroker, topic: str = LOG) -> list[Record]:
     found = []
     for log in view.partitions:
         data = log.read(0, 1 << 26).records
-        found += [json.loads(value) for value in columns(data).values] if data else []
+        found += [json.loads(value) for value in columns(data).values] if data else []  # type: ignore[attr-defined]
     return sorted(found, key=lambda record: int(record["sequence"]))
 
 
@@ -320,7 +320,7 @@ def test_a_deleted_topic_is_made_again(broker: VirtualBroker, client: Client) ->
     of_client(broker)
     broker.context.topics.delete(LOG)
     client.call("ListGroups", 0, {})
-    wait_until(lambda: broker.request_log.figures.written >= 2 and (broker.request_log.flush() or True))
+    wait_until(lambda: broker.request_log.figures.written >= 2 and (broker.request_log.flush() or True))  # type: ignore[func-returns-value]
     assert [r["requestHeader"]["requestApiKeyName"] for r in of_client(broker)] == ["LIST_GROUPS"]
 
 
@@ -384,7 +384,7 @@ def test_a_topic_with_other_records_stops_the_start(tmp_path: Path) -> None:
             with Client(broker.bootstrap_servers) as client:
                 client.call("ListGroups", 0, {})
             wait_until(lambda: any(r["requestHeader"]["clientId"] for r in records(broker, "empty")))
-            assert len(broker.context.topics.get("empty").partitions) == 2  # type: ignore[union-attr]
+            assert len(broker.context.topics.get("empty").partitions) == 2
     with EmbeddedBroker(settings) as broker, Client(broker.bootstrap_servers) as client:
         client.produce("orders", 100)
         assert client.end()["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0

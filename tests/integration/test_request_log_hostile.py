@@ -46,7 +46,7 @@ def in_topic(broker: EmbeddedBroker) -> list[Record]:
     for log in view.partitions:
         data = log.read(0, 1 << 28).records
         if data:
-            found += [json.loads(value) for value in columns(data).values]
+            found += [json.loads(value) for value in columns(data).values]  # type: ignore[attr-defined]
     return sorted(found, key=lambda record: int(record["sequence"]))
 
 
@@ -144,7 +144,7 @@ def test_hostile_entities_keep_their_names(form: str) -> None:
             with Client(broker.bootstrap_servers, name) as client:
                 client.produce("t", 1000)
                 assert client.end()["ThrottleTimeMs"] > 0
-        wait_until(lambda: (broker.request_log.flush() or broker.request_log.figures.written) >= len(HOSTILE))
+        wait_until(lambda: (broker.request_log.flush() or broker.request_log.figures.written) >= len(HOSTILE))  # type: ignore[func-returns-value]
         found = names_of(broker) if form == "json" else names_in_arrow(broker)
     produced = [row for row in found if row[0] == "PRODUCE"]
     assert sorted(produced) == sorted(("PRODUCE", name, [(USER, name)], [(USER, name)]) for name in HOSTILE)

@@ -38,7 +38,7 @@ def logged(broker: VirtualBroker, client_id: str, count: int) -> list[Body]:
         view = broker.context.topics.get(LOG)
         assert view is not None
         data = view.partitions[0].read(0, 1 << 26).records
-        records = [json.loads(value) for value in columns(data).values] if data else []
+        records = [json.loads(value) for value in columns(data).values] if data else []  # type: ignore[attr-defined]
         found[:] = [one for one in records if one.get("requestHeader", {}).get("clientId") == client_id]
         return len(found) >= count
 

@@ -108,7 +108,7 @@ def network_ms(secured: SecuredBroker) -> float:
     assert secured.broker._parts is not None
     for family, samples in secured.broker._parts.metrics.exposition.collect():
         if family.name == "network-time-ns":
-            return sum(float(s.value) for s in samples if s.labels == ("FetchConsumer",)) / 1e6
+            return sum(float(s.value) for s in samples if s.labels == ("FetchConsumer",)) / 1e6  # type: ignore[arg-type, misc]
     raise AssertionError
 
 

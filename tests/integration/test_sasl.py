@@ -51,7 +51,7 @@ def log_in(connection: Client, token: bytes = ALICE, version: int = 2) -> Body:
 def test_our_own_client_gets_in(secured: SecuredBroker, listener: str, mechanism: str, user: str) -> None:
     """Each mechanism on each kind of SASL listener, and the broker knows who asks."""
     seen = []
-    secured.broker.intercept(lambda request: bool(seen.append(request.principal)), [API_VERSIONS])
+    secured.broker.intercept(lambda request: bool(seen.append(request.principal)), [API_VERSIONS])  # type: ignore[func-returns-value]
     try:
         with secured.cluster(listener, mechanism=mechanism, user=user) as cluster:
             Admin(cluster).describe_cluster()
@@ -272,7 +272,7 @@ def test_a_session_ends(ending: SecuredBroker, clock: VirtualClock) -> None:
     assert ending.counters()["sessions_expired"] == 1
     assert ending.broker._parts is not None
     shown = {
-        family.name: sum(float(sample.value) for sample in samples)
+        family.name: sum(float(sample.value) for sample in samples)  # type: ignore[arg-type, misc]
         for family, samples in ending.broker._parts.metrics.exposition.collect()
         if family.name.startswith(("Expired", "expired-", "successful-auth", "failed-auth"))
     }
@@ -314,7 +314,7 @@ def test_a_renewal_in_a_packet_with_requests(ending: SecuredBroker, clock: Virtu
     with ending.connect("SASL") as connection:
         log_in(connection)
         clock.advance_ms(10_000)
-        metadata = {"Topics": []}
+        metadata: Body = {"Topics": []}
         connection.send_raw(
             codec.encode_request_frame(METADATA, 1, 1, "x", metadata)
             + codec.encode_request_frame(METADATA, 1, 2, "x", metadata)

@@ -99,7 +99,7 @@ def test_confluent_kafka(secured: SecuredBroker, way: tuple[str, str], client: P
     got: list[bytes] = []
     deadline = time.monotonic() + 60
     while len(got) < len(VALUES) and time.monotonic() < deadline:
-        got += [message.value() for message in consumer.consume(500, 1.0) if message.error() is None]
+        got += [message.value() for message in consumer.consume(500, 1.0) if message.error() is None]  # type: ignore[misc]
     consumer.close()
     assert got == VALUES
 

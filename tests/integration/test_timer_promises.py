@@ -78,7 +78,7 @@ def test_lateness_by_the_tick() -> None:
     late: list[int] = []
     for _ in range(2000):
         due = clock.now_ms() + 1 + chance.randrange(400)
-        timer.add(due - clock.now_ms(), lambda due=due: late.append(clock.now_ms() - due))
+        timer.add(due - clock.now_ms(), lambda due=due: late.append(clock.now_ms() - due))  # type: ignore[misc]
     for _ in range(401):
         clock.advance_ms(TICK_MS)
         while timer.advance(0):

@@ -45,7 +45,7 @@ def secured(certificates: Certificates) -> Iterator[SecuredBroker]:
 def principals(secured: SecuredBroker) -> Iterator[list[str]]:
     """Who asks for versions meanwhile."""
     seen: list[str] = []
-    secured.broker.intercept(lambda request: bool(seen.append(request.principal)), [API_VERSIONS])
+    secured.broker.intercept(lambda request: bool(seen.append(request.principal)), [API_VERSIONS])  # type: ignore[func-returns-value]
     try:
         yield seen
     finally:

@@ -105,7 +105,7 @@ def test_kill_9_in_transactions(start_broker: Callable[..., BrokerProcess], tmp_
             known = len(log.read().committed)
             wait_for(
                 "transactions after a restart",
-                lambda known=known: len(log.read().committed) > known + NEXT_TRANSACTIONS or load.poll() is not None,
+                lambda known=known: len(log.read().committed) > known + NEXT_TRANSACTIONS or load.poll() is not None,  # type: ignore[misc]
                 120,
             )
             assert load.poll() is None

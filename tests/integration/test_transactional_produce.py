@@ -86,7 +86,7 @@ def request(
 
 def rows_of(version: int, response: bytes) -> list[dict[str, Any]]:
     (topic,) = codec.decode_response_frame(PRODUCE, version, response)[1]["Responses"]
-    return topic["PartitionResponses"]
+    return list(topic["PartitionResponses"])
 
 
 def put(broker: VirtualBroker, connection: Connection, version: int, data: bytes, **options: Any) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def test_transaction_that_is_still_ending_is_tried_again(broker: VirtualBroker, 
     coordinator = use(broker, Coordinator(Errors.CONCURRENT_TRANSACTIONS))
     connection.send(request(broker, 12, {0: of_transaction()}))
     for asked in range(1, 7):
-        wait(lambda asked=asked: len(coordinator.asked) == asked)
+        wait(lambda asked=asked: len(coordinator.asked) == asked)  # type: ignore[misc]
         broker.wait_until_quiet()
         with Connection(broker.bootstrap_servers) as other:
             assert put(broker, other, 12, batch([b"plain"]), name=None)["ErrorCode"] == 0

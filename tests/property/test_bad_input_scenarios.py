@@ -100,7 +100,8 @@ class Forgetful(selectors.SelectSelector):
     """Reports events of a descriptor that was never registered, and junk."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        strange = [selectors.SelectorKey(None, 1, 3, tag) for tag in (12345, -1, None, "x", 2**70, [])]
+        tags: tuple[object, ...] = (12345, -1, None, "x", 2**70, [])
+        strange = [selectors.SelectorKey(None, 1, 3, tag) for tag in tags]  # type: ignore[arg-type]
         return [(key, 3) for key in strange] + super().select(0)
 
 

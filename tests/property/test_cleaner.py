@@ -61,6 +61,7 @@ class Model:
             if offset not in self.markers:
                 assert (key, value) == self.written[offset]
                 if offset not in self.aborted:
+                    assert key is not None
                     found[key] = (offset, value)
         for key, latest in self.latest.items():
             assert found.get(key) == latest or (latest[1] is None and key not in found)

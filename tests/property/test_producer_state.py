@@ -19,7 +19,9 @@ class Producer:
     coordinator_epoch: int = -1
     timestamp: int = -1
     txn: int | None = None
-    batches: deque = field(default_factory=lambda: deque(maxlen=5))  # (first seq, last seq, first, last, time)
+    batches: deque[tuple[int, int, int, int, int]] = field(
+        default_factory=lambda: deque(maxlen=5)
+    )  # (first seq, last seq, first, last, time)
 
     def set_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
@@ -28,9 +30,13 @@ class Producer:
 
 @dataclass
 class Model:
-    producers: dict = field(default_factory=dict)
-    ended: list = field(default_factory=list)  # (first offset, marker offset) not yet below the high watermark
-    verified: dict = field(default_factory=dict)  # pid: [guard, epoch, lowest sequence, bumps epochs, since]
+    producers: dict[int, Producer] = field(default_factory=dict)
+    ended: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # (first offset, marker offset) not yet below the high watermark
+    verified: dict[int, list[int]] = field(
+        default_factory=dict
+    )  # pid: [guard, epoch, lowest sequence, bumps epochs, since]
 
     def verify(self, pid: int, epoch: int, sequence: int, bumps_epochs: bool, guard: int, now: int) -> tuple[int, int]:
         p = self.producers.get(pid) or Producer()

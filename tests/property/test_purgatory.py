@@ -42,7 +42,7 @@ class PurgatoryAgainstModel(RuleBasedStateMachine):
     def watch(self, timeout_ms: int, keys: list[object], ready: bool) -> None:
         op = Op(timeout_ms)
         op.ready = ready
-        assert self.purgatory.try_complete_else_watch(op, keys) == ready  # type: ignore[arg-type]
+        assert self.purgatory.try_complete_else_watch(op, keys) == ready
         self.ops.append(op)
         if not ready:
             self.deadline[op] = self.clock.now_ms() + timeout_ms
@@ -65,7 +65,7 @@ class PurgatoryAgainstModel(RuleBasedStateMachine):
     def check(self, key: object) -> None:
         watched = self.lists.get(hash(key), [])
         done = {op for op in watched if op in self.deadline and op.ready}
-        assert self.purgatory.check_and_complete(key) == len(done)  # type: ignore[arg-type]
+        assert self.purgatory.check_and_complete(key) == len(done)
         for op in done:
             del self.deadline[op]
         self.lists[hash(key)] = [op for op in watched if op in self.deadline]

@@ -22,7 +22,8 @@ codecs = st.sampled_from(CompressionType)
 @given(st.lists(st.tuples(record_lists, codecs), max_size=4), st.integers(0, 2**62))
 def test_batches_hold_what_was_put_in(batches: list[tuple[list[Record], CompressionType]], base_offset: int) -> None:
     """Rows and columns must both be the records that went in, whatever the codec."""
-    data, model = b"", []
+    data = b""
+    model: list[Record] = []
     for records, codec in batches:
         data += build_batch(records, compression=codec, base_offset=base_offset + len(model))
         model += [r._replace(offset=base_offset + len(model) + i) for i, r in enumerate(records)]
@@ -30,10 +31,10 @@ def test_batches_hold_what_was_put_in(batches: list[tuple[list[Record], Compress
     got = columns(data)
     assert got.offsets.tolist() == [r.offset for r in model]
     assert got.timestamps_ms.tolist() == [r.timestamp_ms for r in model]
-    assert list(got.keys) == [r.key for r in model]
-    assert list(got.values) == [r.value for r in model]
+    assert list(got.keys) == [r.key for r in model]  # type: ignore[call-overload]
+    assert list(got.values) == [r.value for r in model]  # type: ignore[call-overload]
     ends = got.header_offsets.tolist()
-    pairs = list(zip(got.header_keys, got.header_values, strict=True))
+    pairs = list(zip(got.header_keys, got.header_values, strict=True))  # type: ignore[call-overload]
     assert [pairs[a:b] for a, b in itertools.pairwise(ends)] == [[(k.encode(), v) for k, v in r.headers] for r in model]
 
 

@@ -103,7 +103,7 @@ class OrderWithinATick(RuleBasedStateMachine):
         for _ in range(count):
             self.number += 1
             item = (self.clock.now_ms() + delay_ms, self.number)
-            self.timer.add(delay_ms, lambda item=item: self.ran.append(item))
+            self.timer.add(delay_ms, lambda item=item: self.ran.append(item))  # type: ignore[misc]
             self.pending.append(item)
 
     @rule()

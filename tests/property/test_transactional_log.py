@@ -58,7 +58,8 @@ class Model:
 
     def committed(self) -> list[int]:
         """Offsets of records below the last stable offset that are no aborted transaction's."""
-        visible, undecided = [], {}
+        visible: list[int] = []
+        undecided: dict[int, list[int]] = {}
         for w in self.log:
             if w.commit is not None:
                 offsets = undecided.pop(w.producer_id, [])
@@ -72,7 +73,9 @@ class Model:
 
 def consumed(log: PartitionLog, start: int, max_bytes: int) -> list[int]:
     """What a consumer with isolation.level=read_committed makes of its fetches."""
-    seen, offset, aborted_now = [], start, set()
+    seen: list[int] = []
+    offset = start
+    aborted_now: set[int] = set()
     while True:
         got = log.read(offset, max_bytes, isolation=1)
         assert got.error == 0
@@ -88,7 +91,7 @@ def consumed(log: PartitionLog, start: int, max_bytes: int) -> list[int]:
                 aborted_now.add(waiting.pop(0).producer_id)
             if b.is_control:
                 (row,) = b.records()
-                if row[2][2:] == b"\0\0":
+                if (row[2] or b"")[2:] == b"\0\0":
                     aborted_now.discard(b.producer_id)
             elif not (b.is_transactional and b.producer_id in aborted_now) and b.last_offset >= start:
                 seen += [row[0] for row in b.records()]

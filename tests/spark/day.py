@@ -55,7 +55,7 @@ class Day:
     @functools.cached_property
     def columns(self) -> dict[str, Any]:
         """Every column as a list."""
-        return self.rows.to_pydict()
+        return dict(self.rows.to_pydict())
 
     @functools.cached_property
     def usage(self) -> dict[tuple[str | None, str | None], dict[str, float]]:

@@ -59,7 +59,7 @@ class DyingWriter(KbrokerStreamWriter):
             self.arm(*before)
             return super().write(iterator)
         finally:  # Spark uses the worker again
-            TransactionalProducer.send_offsets, TransactionalProducer.commit_transaction = before  # type: ignore[method-assign, assignment]
+            TransactionalProducer.send_offsets, TransactionalProducer.commit_transaction = before  # type: ignore[method-assign]
 
     def arm(self, send_offsets: Callable[..., None], commit: Callable[..., None]) -> None:
         def sending(producer: TransactionalProducer, *args: Any) -> None:

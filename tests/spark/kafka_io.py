@@ -15,7 +15,7 @@ from kbroker.testing import EmbeddedBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 Place = tuple[int, int, str]  # partition, offset, value
 

@@ -21,7 +21,7 @@ from tests.support.broker import BrokerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from kbroker.testing import EmbeddedBroker
 

@@ -116,7 +116,7 @@ def test_what_a_record_carries(connector: SparkSession, kafka: EmbeddedBroker) -
     topic = kafka.create_topic("whole")
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     headers = [("a", b"1"), ("a", b"\x00\xff"), ("b", None)]
-    producer.produce(topic, b"v", b"k", timestamp=1_700_000_000_123, headers=headers)
+    producer.produce(topic, b"v", b"k", timestamp=1_700_000_000_123, headers=headers)  # type: ignore[arg-type]
     producer.produce(topic, None, None, timestamp=1)
     producer.produce(topic, b"", b"", timestamp=2)
     assert producer.flush(10) == 0

@@ -72,7 +72,9 @@ def test_a_batch_takes_about_what_it_may(tmp_path: Path) -> None:
     """Bytes are counted over all files, lines stay whole, and one line that is too long is taken all the same."""
     (tmp_path / "requests-1.jsonl").write_text("aaaa\nbbbb\ncccc\n")
     (tmp_path / "requests-2.jsonl").write_text("d" * 100 + "\n" + "e\n")
-    found, start, seen = files(tmp_path), {}, []
+    found = files(tmp_path)
+    start: dict[str, int] = {}
+    seen: list[list[str]] = []
     for _ in range(5):
         end = found.ends(start, 12)
         seen.append(read(found, start, end))

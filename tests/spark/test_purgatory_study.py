@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Short, and no limit that a machine which stands still for a while could run into.
-SHORT = {"n": 3_000, "timeout_ms": 20, "memory_mb": 0, "limit_s": 3600.0}
+SHORT: dict[str, Any] = {"n": 3_000, "timeout_ms": 20, "memory_mb": 0, "limit_s": 3600.0}
 MIX = (2.0, 6.0)
 NOW = datetime(2026, 1, 3, tzinfo=timezone.utc)
 
@@ -153,7 +153,10 @@ def test_progress_is_printed(spark: SparkSession, tmp_path: Path) -> None:
         go_on.touch()
 
     rows = run_study(
-        spark, points_of(["2/6"], [100_000], seeds=(1, 2, 3), **SHORT), progress=hear, measure=until_allowed
+        spark,
+        points_of(["2/6"], [100_000], seeds=(1, 2, 3), **SHORT),
+        progress=hear,
+        measure=until_allowed,
     )
     assert len(rows) == 3
     assert heard

@@ -125,6 +125,6 @@ def test_mistakes_end_in_one_sentence(spark: Any, broker: BrokerProcess, cluster
         ("of partitions 0 to 2 there is no 9", one.selectExpr("value", "9 AS partition"), {"topic": "out"}),
         ("connection refused", one, {"topic": "out", "kafka__bootstrap__servers": "127.0.0.1:1"}),
     ):
-        assert expected in refusal(lambda frame=frame, options=options: save(frame, broker, **options))
+        assert expected in refusal(lambda frame=frame, options=options: save(frame, broker, **options))  # type: ignore[misc]
     overwrite = one.write.format("kbroker").option("kafka.bootstrap.servers", broker.bootstrap).option("topic", "out")
     assert "a topic cannot be overwritten" in refusal(lambda: overwrite.mode("overwrite").save())

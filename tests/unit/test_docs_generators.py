@@ -1,5 +1,6 @@
 """The generators of docs/configuration.md and docs/metrics.md; `make lint` checks that the pages are up to date."""
 
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -22,16 +23,12 @@ def generators(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def generated_page(generators: None) -> ModuleType:
     """What the generators share."""
-    import generated_page
-
-    return generated_page
+    return importlib.import_module("generated_page")
 
 
 def test_every_key_is_on_the_page(generators: None) -> None:
     """No key of topics or brokers is left out."""
-    import configuration
-
-    page = configuration.page()
+    page = importlib.import_module("configuration").page()
     assert [name for name in (*BROKER_TABLE, *TOPIC_TABLE) if f"| `{name}` |" not in page] == []
 
 
@@ -41,7 +38,7 @@ def test_check_reports_a_stale_page(
     """A missing or different page is status 1 and names the command; --check writes nothing."""
 
     def run(*arguments: str) -> int:
-        return generated_page.write_page("metrics.md", lambda: "new\n", list(arguments), tmp_path)
+        return int(generated_page.write_page("metrics.md", lambda: "new\n", list(arguments), tmp_path))
 
     stale = "docs/metrics.md is not up to date: run python docs/generators/metrics.py\n"
     assert (run("--check"), capsys.readouterr().out) == (1, stale)

@@ -116,7 +116,7 @@ def test_a_design_that_there_is_not(driver: Any) -> None:
     with pytest.raises(ValueError, match="must be wheel, bare or a StudyDesign"):
         driver.StudyRun("heap", 10)
     with pytest.raises(TypeError, match="n must be an integer"):
-        driver.StudyRun("wheel", 10.5)  # type: ignore[arg-type]
+        driver.StudyRun("wheel", 10.5)
 
 
 @pytest.mark.slow

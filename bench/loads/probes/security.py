@@ -62,7 +62,7 @@ def refusal(place: Place) -> KafkaError | None:
             refusals = [error for error in errors if error.code() == KafkaError._AUTHENTICATION]
             if refusals:
                 return refusals[0]
-            last = failure.args[0]
+            last: KafkaError = failure.args[0]
     return last
 
 

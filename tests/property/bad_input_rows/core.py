@@ -1,5 +1,8 @@
 """Rows of the cores: clocks, checksum, framing, pool, queue, timer and purgatory."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from hypothesis import strategies as st
 
@@ -59,7 +62,7 @@ def pool(data: st.DataObject) -> Life:
 
 def buffer_in_use() -> None:
     one = MemoryPool(100).try_allocate(5)
-    view = memoryview(one)
+    view = memoryview(one)  # type: ignore[arg-type]
     try:
         one.release()
     finally:
@@ -95,7 +98,7 @@ def queue(data: st.DataObject) -> Life:
     assert len(made) == 0
 
 
-QUEUE_CALLS = {
+QUEUE_CALLS: dict[str, Sequence[Any]] = {
     **dict.fromkeys(("capacity", "closed", "is_nearly_full", "idle_ns", "put_blocked_ns", "__len__"), ()),
     "close": [],
     "refuse_all": [],
@@ -112,7 +115,7 @@ TIMER_CALLS = {
     "_levels": [],
     "_next_delay_ms": [],
 }
-TASK_CALLS = {"cancel": [], "is_pending": [], "due_ms": [], "__init__": []}
+TASK_CALLS: dict[str, list[Any]] = {"cancel": [], "is_pending": [], "due_ms": [], "__init__": []}
 
 
 def timer(data: st.DataObject) -> Life:
@@ -250,17 +253,17 @@ ROWS: list[Row] = [
 
 REFUSALS: dict[str, list[Refusal]] = {
     "BaseClock": [
-        *[Refusal(TypeError, lambda name=name: getattr(BaseClock(), name)(), "has no time") for name in CLOCK_READS
+        *[Refusal(TypeError, lambda name=name: getattr(BaseClock(), name)(), "has no time") for name in CLOCK_READS  # type: ignore[misc]
           if name != "is_virtual"],
         Refusal(TypeError, lambda: BaseClock().is_virtual, "has no time"),
     ],
     "Framer": [
-        Refusal(TypeError, lambda: Framer("delimiter", None, 5)),
-        Refusal(TypeError, lambda: Framer("delimiter", None, "\n")),
+        Refusal(TypeError, lambda: Framer("delimiter", None, 5)),  # type: ignore[arg-type]
+        Refusal(TypeError, lambda: Framer("delimiter", None, "\n")),  # type: ignore[arg-type]
         Refusal(ValueError, lambda: Framer("delimiter")),
         Refusal(ValueError, lambda: Framer("raw", None, b"\n")),
         Refusal(ValueError, lambda: Framer("lines")),
-        Refusal(TypeError, lambda: Framer(["raw"])),
+        Refusal(TypeError, lambda: Framer(["raw"])),  # type: ignore[arg-type]
         Refusal(ValueError, lambda: Framer("raw", 2**31)),
         Refusal(ValueError, lambda: Framer("raw", 2**64)),
     ],
@@ -272,17 +275,17 @@ REFUSALS: dict[str, list[Refusal]] = {
     ],
     "Timer": [
         *[
-            Refusal(ValueError, lambda tick=tick, slots=slots: Timer(None, tick, slots))
+            Refusal(ValueError, lambda tick=tick, slots=slots: Timer(None, tick, slots))  # type: ignore[misc]
             for tick, slots in ((0, 20), (86_400_001, 20), (1, 1), (1, 65537), (2**80, 20))
         ],
-        Refusal(TypeError, lambda: Timer("clock")),
-        Refusal(TypeError, lambda: Timer(None, 1.0)),
+        Refusal(TypeError, lambda: Timer("clock")),  # type: ignore[arg-type]
+        Refusal(TypeError, lambda: Timer(None, 1.0)),  # type: ignore[arg-type]
         Refusal(TypeError, TimerTask),
     ],
     "Purgatory": [
         Refusal(ValueError, lambda: Purgatory("p", VirtualClock(), timer=Timer()), "not both"),
-        Refusal(TypeError, lambda: Purgatory("p", timer=5)),
+        Refusal(TypeError, lambda: Purgatory("p", timer=5)),  # type: ignore[arg-type]
         Refusal(RuntimeError, lambda: DelayedOperation.__init__(Waiting(5), 6), "called before"),
-        Refusal(TypeError, lambda: Waiting(5, 3), "lock"),
+        Refusal(TypeError, lambda: Waiting(5, 3), "lock"),  # type: ignore[arg-type]
     ],
 }  # fmt: skip

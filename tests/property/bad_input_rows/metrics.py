@@ -170,7 +170,7 @@ def charged(data: st.DataObject) -> Life:
     made = Sensor("s", clock=VirtualClock(0))
     made.add("total", CumulativeSum())
     items = data.draw(charges(made))
-    attempt(data, lambda time, clock: charge(items, time, clock=clock), [TIMES, OBJECTS])
+    attempt(data, lambda time, clock: charge(items, time, clock=clock), [TIMES, OBJECTS])  # type: ignore[arg-type]
     before = made.metrics["total"].measure()
     for wrong in ([(made, 1.0), (made,)], [(made, 1.0), ("x", 1.0)], [(made, 1.0, "no")], [(made, 1)] * 17):
         refused(charge, wrong)
@@ -228,7 +228,7 @@ ROWS: list[Row] = [
     Object("SensorRegistry", registry, [Storm(REGISTRY_CALLS, longest=20), Storm(SENSOR_CALLS, QUOTA)]),
     Object("charge", charged, []),
     Call("Metrics()", Metrics, [CONFIGS, OBJECTS]),
-    Object("Metrics", metrics, [Storm(METRICS_CALLS, longest=20)]),
+    Object("Metrics", metrics, [Storm(METRICS_CALLS, longest=20)]),  # type: ignore[arg-type]
 ]
 
 
@@ -243,11 +243,11 @@ REFUSALS: dict[str, list[Refusal]] = {
     # beyond 64 bits is a ValueError, as everywhere else in the cores
     "Sensor": [
         Refusal(ValueError, lambda: limited().record(1.0, 2**80)),
-        Refusal(TypeError, lambda: limited().record(1.0, "now")),
+        Refusal(TypeError, lambda: limited().record(1.0, "now")),  # type: ignore[arg-type]
         Refusal(ValueError, lambda: limited().record_and_throttle(1.0, 0, 2**80)),
-        Refusal(TypeError, lambda: limited().metrics["m"].throttle_time_ms(5.0, 0, "long")),
+        Refusal(TypeError, lambda: limited().metrics["m"].throttle_time_ms(5.0, 0, "long")),  # type: ignore[arg-type]
         Refusal(ValueError, lambda: Sensor("s", inactive_expiration_ms=2**80)),
-        Refusal(TypeError, lambda: Sensor("s", inactive_expiration_ms="soon")),
+        Refusal(TypeError, lambda: Sensor("s", inactive_expiration_ms="soon")),  # type: ignore[arg-type]
         Refusal(ValueError, lambda: charge([(limited(), 1.0, "strict", 2**80)])),
     ],
     "Metric": [

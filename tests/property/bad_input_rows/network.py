@@ -66,7 +66,7 @@ def selector(data: st.DataObject) -> Life:
 
 def polled_selector(*given: object, **words: object) -> None:
     """Made, polled and closed."""
-    made = Selector(*given, **words)
+    made = Selector(*given, **words)  # type: ignore[arg-type]
     made.poll(0)
     made.close()
 
@@ -226,11 +226,11 @@ REFUSALS: dict[str, list[Refusal]] = {
         Refusal(ValueError, lambda: forged().start_throttle()),
         Refusal(ValueError, lambda: forged().respond(b"")),
         Refusal(ValueError, lambda: forged().suppress_response(SuppressedResponses(True))),
-        Refusal(TypeError, lambda: forged().suppress_response(None)),
+        Refusal(TypeError, lambda: forged().suppress_response(None)),  # type: ignore[arg-type]
     ],
     "SocketServer": [
         Refusal(ValueError, lambda: SocketServer([], Queue(5))),
-        Refusal(TypeError, lambda: SocketServer([HERE, "x"], Queue(5))),
+        Refusal(TypeError, lambda: SocketServer([HERE, "x"], Queue(5))),  # type: ignore[list-item]
         Refusal(ValueError, lambda: SocketServer([HERE], Queue(5), SocketServerOptions(network_threads=0))),
     ],
 }

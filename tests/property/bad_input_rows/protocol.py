@@ -71,7 +71,7 @@ def plans(draw: st.DrawFn) -> Plan:
     """A table of any fields that is accepted, else an empty one; its default is a body."""
     try:
         plan = Plan(draw(PLAN_NAME), draw(st.booleans()), draw(FIELDS))
-    except (TypeError, ValueError, KeyError, *ERRORS):  # type: ignore[misc]
+    except (TypeError, ValueError, KeyError, *ERRORS):
         plan = Plan("empty", True, [])
     assert isinstance(plan.default(), dict)
     return plan

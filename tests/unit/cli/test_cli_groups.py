@@ -43,7 +43,7 @@ class GroupBroker(FakeBroker):
         }
 
     def find_coordinator(self, version: int, body: Body) -> Body:
-        row = {"NodeId": 7, "Host": self.address[0], "Port": self.address[1], "ErrorCode": 0}
+        row: Body = {"NodeId": 7, "Host": self.address[0], "Port": self.address[1], "ErrorCode": 0}
         return {"Coordinators": [{"Key": key, **row} for key in body["CoordinatorKeys"]]} if version >= 4 else row
 
     def list_groups(self, version: int, body: Body) -> Body:
@@ -59,7 +59,7 @@ class GroupBroker(FakeBroker):
         if name not in self.committed:
             error = GROUP_ID_NOT_FOUND if version >= 6 else 0
             return {"Groups": [{"ErrorCode": error, "GroupId": name, "GroupState": "Dead", "Members": []}]}
-        row = {
+        row: Body = {
             "ErrorCode": 0,
             "GroupId": name,
             "GroupState": self.state,
@@ -82,7 +82,13 @@ class GroupBroker(FakeBroker):
             "Assignment": assignment,
             "TargetAssignment": assignment,
         }
-        row = {"ErrorCode": 0, "GroupId": name, "GroupState": "Stable", "AssignorName": "uniform", "Members": [member]}
+        row: Body = {
+            "ErrorCode": 0,
+            "GroupId": name,
+            "GroupState": "Stable",
+            "AssignorName": "uniform",
+            "Members": [member],
+        }
         return {"Groups": [row]}
 
     def offset_fetch(self, version: int, body: Body) -> Body:
@@ -433,7 +439,7 @@ def test_topics_with_partitions() -> None:
 
 
 def entry(name: str, value: str | None, source: int, **more: Any) -> Body:
-    row = {
+    row: Body = {
         "Name": name,
         "Value": value,
         "ReadOnly": False,

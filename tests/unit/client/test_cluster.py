@@ -121,14 +121,14 @@ def test_describe_configs_names_the_failed_resource(broker: FakeBroker, cluster:
 @pytest.mark.parametrize("kind", [ResourceType.BROKER, ResourceType.BROKER_LOGGER])
 def test_a_broker_that_is_not_there_is_no_wait(broker: FakeBroker, kind: ResourceType) -> None:
     """Its configs are refused by what the metadata says, without a retry and without asking another broker."""
-    slept = []
+    slept: list[float] = []
     with Cluster(broker.bootstrap, sleep=slept.append) as cluster:
         with pytest.raises(KafkaError, match=r"expected one of the cluster's brokers \(7\), got 99") as refused:
             Admin(cluster).describe_configs(kind, "99")
         assert refused.value.error is Errors.BROKER_NOT_AVAILABLE
         with pytest.raises(KafkaError, match=r"expected one of the cluster's brokers \(7\), got 99"):
             Admin(cluster).alter_configs(kind, "99", [ConfigChange("x", ConfigOperation.SET, "1")])
-    assert slept == broker.asked(32) == broker.asked(44) == []
+    assert (slept, broker.asked(32), broker.asked(44)) == ([], [], [])
 
 
 def test_cluster_description_without_the_api(broker: FakeBroker) -> None:

@@ -82,7 +82,7 @@ def test_an_abandoned_reader_leaves_no_response_behind(cluster: Cluster, broker:
     """A reader that stops early does not leave its response to the next request of the connection."""
     parts = iter(reader(cluster))
     next(parts)
-    parts.close()
+    parts.close()  # type: ignore[attr-defined]
     assert cluster.fetch_metadata(["t"])[0].name == "t"
 
 
@@ -180,7 +180,7 @@ def throttled(broker: FakeLogBroker, time: FakeTime, milliseconds: int, times: i
 def test_a_throttled_fetch_is_no_failure(cluster: Cluster, broker: FakeLogBroker, time: FakeTime) -> None:
     """It brings nothing, is asked again where it stood, and its time is seen and counts against no time-out."""
     throttled(broker, time, 4_000, 3)  # retries end after five seconds
-    seen = []
+    seen: list[float] = []
     patient = reader(cluster)
     patient.on_throttle = seen.append
     assert offsets(patient) == list(range(10))

@@ -37,7 +37,8 @@ def take(broker: FakeBroker, codes: Iterator[int]) -> list[tuple[int, bytes]]:
 
 def test_records_gather_until_flush(broker: FakeBroker, cluster: Cluster) -> None:
     """Records of one partition travel in one batch, with keys, headers and times as given."""
-    taken, deliveries = take(broker, iter(())), []
+    taken = take(broker, iter(()))
+    deliveries: list[Delivery] = []
     producer = Producer(cluster, on_delivery=deliveries.append)
     producer.send("t", b"one", b"k", partition=1, timestamp_ms=5, headers=[("h", b"x")])
     producer.send("t", None, partition=1, timestamp_ms=7)
@@ -134,7 +135,7 @@ def test_acks_0_waits_for_nothing(broker: FakeBroker, cluster: Cluster) -> None:
 def test_wrong_producer_arguments(cluster: Cluster, wrong: dict[str, int | str | bool]) -> None:
     """Arguments that do not fit are refused before anything is sent."""
     with pytest.raises(ValueError):
-        Producer(cluster, **wrong)
+        Producer(cluster, **wrong)  # type: ignore[arg-type]
 
 
 def test_partition_out_of_range_is_refused_before_sending(broker: FakeBroker, cluster: Cluster) -> None:

@@ -145,7 +145,7 @@ def test_a_server_takes_no_bad_first_message(first: bytes) -> None:
         (lambda message: b"", "format"),
     ],
 )
-def test_a_server_takes_no_bad_proof(change: Callable, why: str) -> None:
+def test_a_server_takes_no_bad_proof(change: Callable[[bytes], bytes], why: str) -> None:
     """Each part of the last message counts."""
     exchange = server()
     exchange.evaluate(CLIENT_FIRST)

@@ -351,14 +351,14 @@ def test_the_log_holds_what_kafka_would_have_written() -> None:
     groups.leave(one.member_id)
     groups.coordinator.delete("g")
     data = groups.topic.logs[0].read(0).records
-    rows = [(group_records.decode_key(bytes(row.key)), row.value) for row in iter_records(data)]
+    rows = [(group_records.decode_key(bytes(row.key)), row.value) for row in iter_records(data)]  # type: ignore[arg-type]
     place, group = OffsetKey("g", "t", 0), GroupKey("g")
     assert [key for key, _ in rows] == [group, place, group, place, group]
     assert [found is None for _, found in rows] == [False, False, False, True, True]
-    stored = group_records.decode_group(rows[0][1])
+    stored = group_records.decode_group(rows[0][1])  # type: ignore[arg-type]
     assert (stored.leader_id, stored.protocol_name, stored.members[0].assignment) == (one.member_id, "range", b"all")
-    assert group_records.decode_group(rows[2][1]).generation_id == 2
-    assert group_records.decode_group(rows[2][1]).members == []
+    assert group_records.decode_group(rows[2][1]).generation_id == 2  # type: ignore[arg-type]
+    assert group_records.decode_group(rows[2][1]).members == []  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- deletion and expiry

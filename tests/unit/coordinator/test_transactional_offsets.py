@@ -134,7 +134,7 @@ def test_the_records_are_those_of_kafka() -> None:
     assert (data.is_control, marker.is_control) == (False, True)
     ((_, _, key, value, _),) = data.records()
     assert key == group_records.offset_key("g", *PLACE)
-    assert group_records.decode_offset(value).offset == 7
+    assert group_records.decode_offset(value).offset == 7  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -2,7 +2,7 @@
 
 import errno
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -93,7 +93,7 @@ def test_killed_before_forgetting(broker: Broker, monkeypatch: pytest.MonkeyPatc
     """Noted and not forgotten: the topic is there with all its records, and the note is empty after the start."""
     with monkeypatch.context() as patch:
         killed_in(patch, broker.store, "remove_topics")
-        patch.setattr(broker.logs, "note_deletions", lambda ids: ids and LogManager.note_deletions(broker.logs, ids))
+        patch.setattr(broker.logs, "note_deletions", lambda ids: ids and LogManager.note_deletions(broker.logs, ids))  # type: ignore[func-returns-value]
         with pytest.raises(Killed):
             broker.topics.delete("doomed")
     note = DeletionNote(broker.folder)
@@ -176,7 +176,7 @@ def test_what_cannot_be_made_leaves_no_folder(broker: Broker, monkeypatch: pytes
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "write_partition_metadata", full)
-        make = {
+        make: Callable[[], object] = {
             "create": lambda: broker.topics.create(NewTopic("new", 4)),
             "grow": lambda: broker.topics.add_partitions("kept", 4),
         }[step]

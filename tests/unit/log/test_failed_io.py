@@ -52,12 +52,12 @@ def test_appends_on_a_full_disk_are_logged_once_a_minute(
     """The folder stays online, the line says how many and why, and no more than one a minute comes."""
     log = manager.partition("orders", 1)
     log._inject_fault(write_errno=errno.ENOSPC)
-    refused(log, 3)
+    refused(log, 3)  # type: ignore[arg-type]
     assert errors(caplog) == []
     pass_time(manager, clock, 1000)
     assert errors(caplog) == [f"{tmp_path}: 3 appends failed, the last of partition orders-1: No space left on device"]
     for _ in range(30):
-        refused(log)
+        refused(log)  # type: ignore[arg-type]
         pass_time(manager, clock, 1000)
     assert len(errors(caplog)) == 1
     pass_time(manager, clock, 30_000)
@@ -78,11 +78,11 @@ def test_the_first_append_to_a_broken_disk_takes_the_folder_offline(
     """A file system that turned read-only is noticed by the first append, not by a later checkpoint."""
     log = manager.partition("orders", 0)
     log._inject_fault(write_errno=number)
-    refused(log)
+    refused(log)  # type: ignore[arg-type]
     pass_time(manager, clock, 1000)
     assert list(manager.offline_dirs) == [tmp_path]
     assert "an append to orders-0" in manager.offline_dirs[tmp_path]
-    refused(manager.partition("orders", 1))
+    refused(manager.partition("orders", 1))  # type: ignore[arg-type]
     pass_time(manager, clock, 60_000)
     assert errors(caplog)[-1].startswith(f"{tmp_path}: 1 append failed, the last of partition orders-1: the folder is")
 
@@ -91,7 +91,7 @@ def test_a_limit_of_one_file_leaves_the_others(manager: LogManager, clock: Virtu
     """A file that may not grow is no broken disk."""
     log = manager.partition("orders", 0)
     log._inject_fault(write_errno=errno.EFBIG)
-    refused(log)
+    refused(log)  # type: ignore[arg-type]
     pass_time(manager, clock, 1000)
     assert manager.offline_dirs == {}
     assert manager.partition("orders", 1).append(batch(b"x")).error == 0

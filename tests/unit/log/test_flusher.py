@@ -107,9 +107,9 @@ def test_wrong_arguments_are_refused(logs: list[PartitionLog]) -> None:
     with pytest.raises(ValueError, match="threads"):
         FlusherPool(0)
     with pytest.raises(TypeError, match="threads"):
-        FlusherPool("1")
+        FlusherPool("1")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        FlusherPool().attach(None)
+        FlusherPool().attach(None)  # type: ignore[arg-type]
     pool = FlusherPool()
     pool.refuse_appends(logs[2])
     assert logs[2].append(batch()).error == 56

@@ -13,7 +13,7 @@ import pytest
 from kbroker.log.segment._segment import OpenFileCache
 from tests.support.log_files import NOW_MS, base_of, batch, crc_ok, open_log, read_all, split
 
-SMALL = {"segment.bytes": 1000, "index.interval.bytes": 200}
+SMALL: dict[str, object] = {"segment.bytes": 1000, "index.interval.bytes": 200}
 
 
 def fill(folder: Path, count: int, config: dict[str, object] | None = None, *, clean: bool = False) -> list[bytes]:
@@ -105,7 +105,7 @@ def test_bit_flips_never_serve_a_wrong_batch(tmp_path: Path) -> None:
         sealed = victim.name != files[-1].name
         outcomes.add((sealed, log.damage is not None, len(served) == len(data)))
         if log.damage is not None:
-            assert log.read(log.damage_offset).error == 56
+            assert log.read(log.damage_offset).error == 56  # type: ignore[arg-type]
             assert log.append(batch(b"x")).error == 56
         log.close(clean=False)
         shutil.rmtree(folder)

@@ -79,7 +79,7 @@ def test_a_cancelled_task_does_not_run(clock: VirtualClock, scheduler: Scheduler
     runs = []
     task = scheduler.schedule("never", lambda: runs.append("never"), delay_ms=100, period_ms=100)
     task.cancel()
-    own: Any = scheduler.schedule("self", lambda: (runs.append("self"), own.cancel()), delay_ms=100, period_ms=100)
+    own: Any = scheduler.schedule("self", lambda: (runs.append("self"), own.cancel()), delay_ms=100, period_ms=100)  # type: ignore[func-returns-value]
     for _ in range(3):
         clock.advance_ms(200)
         scheduler.run_due()
@@ -91,7 +91,7 @@ def test_the_thread_follows_a_virtual_clock(clock: VirtualClock, scheduler: Sche
     """With the thread started, moving the clock is enough."""
     ran = threading.Event()
     names = []
-    scheduler.schedule("wake", lambda: (names.append(threading.current_thread().name), ran.set()), delay_ms=5000)
+    scheduler.schedule("wake", lambda: (names.append(threading.current_thread().name), ran.set()), delay_ms=5000)  # type: ignore[func-returns-value]
     scheduler.start()
     assert not ran.is_set()
     clock.advance_ms(5020)

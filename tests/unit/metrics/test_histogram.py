@@ -19,7 +19,7 @@ def test_a_value_is_in_the_first_bucket_that_reaches_it() -> None:
 def test_threads_lose_no_value() -> None:
     """Each is counted once."""
     histogram = Histogram((1.0,))
-    threads = [threading.Thread(target=lambda: [histogram.record(2.0) for _ in range(1000)]) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: [histogram.record(2.0) for _ in range(1000)]) for _ in range(4)]  # type: ignore[func-returns-value]
     for thread in threads:
         thread.start()
     for thread in threads:

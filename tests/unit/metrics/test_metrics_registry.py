@@ -45,7 +45,7 @@ def test_finding() -> None:
     for user in ("a", "b"):
         metrics.sensor(user).add(metrics.metric_name("byte-rate", "Produce", {"user": user}), Rate())
     metrics.sensor("q").add(metrics.metric_name("queue-size", "Produce"), CumulativeSum())
-    assert {m.name.tag_map["user"] for m in metrics.find("byte-rate", "Produce")} == {"a", "b"}
+    assert {m.name.tag_map["user"] for m in metrics.find("byte-rate", "Produce")} == {"a", "b"}  # type: ignore[attr-defined]
     assert metrics.metric_name("byte-rate", "Produce", ["user", "a"]) in metrics
     assert metrics.metric_name("byte-rate", "Produce") not in metrics
     assert [str(name) for name, _ in metrics.items()][1:] == [

@@ -254,11 +254,11 @@ def test_arguments_are_checked() -> None:
     with pytest.raises(ValueError, match="offset -1"):
         codec.decode_request(12, 0, b"abc", -1)
     with pytest.raises(TypeError):
-        codec.decode_request(12, 0, "text")
+        codec.decode_request(12, 0, "text")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        codec.encode_request(12, 0, [])
+        codec.encode_request(12, 0, [])  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        _decoder.decode(None, b"")
+        _decoder.decode(None, b"")  # type: ignore[arg-type]
 
 
 HOSTILE = {

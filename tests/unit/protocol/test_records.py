@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from collections.abc import Callable
 
 import cramjam
 import pytest
@@ -218,7 +219,7 @@ def lz4_frame(data: bytes, **options: bool) -> bytes:
     return bytes(encoder.finish())
 
 
-PAYLOADS = {
+PAYLOADS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
     "gzip": (1, gzip.compress),
     "gzip of two members": (1, lambda d: gzip.compress(d[:500]) + gzip.compress(d[500:])),
     "snappy of snappy-java": (2, lambda d: snappy_xerial(d, 7000)),
@@ -332,14 +333,14 @@ def test_columns_are_buffers() -> None:
     assert got.offsets.readonly
     assert numpy.asarray(got.offsets).tolist() == [4, 5, 6, 7, 8, 9]
     assert got.timestamps_ms.tolist() == [1000, 1005, 999] * 2
-    assert list(got.keys) == [b"key", None, b""] * 2
-    assert list(got.values) == [b"value", b"", None] * 2
+    assert list(got.keys) == [b"key", None, b""] * 2  # type: ignore[call-overload]
+    assert list(got.values) == [b"value", b"", None] * 2  # type: ignore[call-overload]
     assert got.keys.nulls.tolist() == [0, 1, 0] * 2
     assert got.keys.offsets.tolist() == [0, 3, 3, 3, 6, 6, 6]
     assert bytes(got.keys.data) == b"keykey"
     assert got.header_offsets.tolist() == [0, 2, 2, 2, 4, 4, 4]
-    assert list(got.header_keys) == [b"h", b"null"] * 2
-    assert list(got.header_values) == [b"x", None] * 2
+    assert list(got.header_keys) == [b"h", b"null"] * 2  # type: ignore[call-overload]
+    assert list(got.header_values) == [b"x", None] * 2  # type: ignore[call-overload]
     assert got.next_offset == 10
     assert (got.keys[-6], len(got.keys)) == (b"key", 6)
     with pytest.raises(IndexError):

@@ -60,9 +60,9 @@ def serve(one: FakeRequest, apis: KafkaApis | None = None) -> bytes | None:
 def test_a_response_has_its_header() -> None:
     """Correlation id, a tagged section where the version is flexible, then the body."""
     response = serve(request(3, 12, {"Topics": []}))
-    assert struct.unpack_from(">ib", response) == (7, 0)
-    assert codec.decode_response(3, 12, response, 5)["ControllerId"] == 1
-    assert codec.decode_response(3, 1, serve(request(3, 1, {"Topics": []})), 4)["ControllerId"] == 1
+    assert struct.unpack_from(">ib", response) == (7, 0)  # type: ignore[arg-type]
+    assert codec.decode_response(3, 12, response, 5)["ControllerId"] == 1  # type: ignore[arg-type]
+    assert codec.decode_response(3, 1, serve(request(3, 1, {"Topics": []})), 4)["ControllerId"] == 1  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_kafka_error_is_its_code() -> None:
         raise KafkaError(Errors.KAFKA_STORAGE_ERROR)
 
     response = serve(request(3, 12, {"Topics": [{"Name": "a"}, {"Name": "b"}]}), with_handler(3, handle))
-    assert [row["ErrorCode"] for row in codec.decode_response(3, 12, response, 5)["Topics"]] == [56, 56]
+    assert [row["ErrorCode"] for row in codec.decode_response(3, 12, response, 5)["Topics"]] == [56, 56]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("key", [key for key, entry in KafkaApis().entries.items() if entry.handle is not None])
@@ -167,7 +167,7 @@ def test_a_handler_may_respond_later() -> None:
     thread.start()
     thread.join()
     (response,) = one.ended
-    assert codec.decode_response(60, 0, response, 5)["ErrorCode"] == 5
+    assert codec.decode_response(60, 0, response, 5)["ErrorCode"] == 5  # type: ignore[arg-type]
 
 
 def test_a_response_is_sent_once() -> None:

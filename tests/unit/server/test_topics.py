@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import pytest
@@ -12,8 +12,8 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.server.configs.dynamic_configs import ConfigChange
 from kbroker.server.metadata.metadata_store import MetadataStore, StoredTopic
 from kbroker.server.topic_rules import NewTopic, TopicNames, invalid_name_reason
-from kbroker.server.topics import TopicRegistry
-from tests.support.server import FakeLogs, make_bench
+from kbroker.server.topics import TopicRegistry, TopicView
+from tests.support.server import FakeLog, FakeLogs, make_bench
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
@@ -62,7 +62,7 @@ def test_topics_come_back_with_their_ids() -> None:
     first = TopicRegistry(config, store, FakeLogs(), lambda views: None)
     first.create(NewTopic("b", 2))
     first.create(NewTopic("a", 1))
-    published = []
+    published: list[Sequence[TopicView]] = []
     second = TopicRegistry(config, store, FakeLogs(), published.append)
     second.load()
     known = [(view.name, view.topic_id, len(view.partitions)) for view in first.all()]
@@ -87,7 +87,8 @@ def test_many_topics_are_deleted_together() -> None:
     bench = make_bench()
     topics = bench.ctx.topics
     made = {one.name: one.topic_id for one in (bench.create(f"t{number}") for number in range(150))}
-    deleted, charged = [], []
+    deleted: list[str] = []
+    charged: list[int] = []
     topics.on_deleted.append(deleted.append)
     before = len(bench.published)
 
@@ -206,7 +207,7 @@ def test_topics_of_one_request_that_collide() -> None:
     assert bench.ctx.topics.get("d") is None
 
 
-def test_a_disk_that_fails_in_the_middle_of_a_request() -> None:
+def test_a_disk_that_fails_in_the_middle_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was made before and after is there; a bug of ours is the error of its topic alone."""
     bench = make_bench()
     bench.logs.fail_at = ("b", 0)
@@ -220,7 +221,9 @@ def test_a_disk_that_fails_in_the_middle_of_a_request() -> None:
 
     topics = iter([NewTopic("d"), NewTopic("e")])
     create = bench.logs.create_partitions
-    bench.logs.create_partitions = lambda name, *args: create(name, *args) if name == "d" else broken()
+    monkeypatch.setattr(
+        bench.logs, "create_partitions", lambda name, *args: create(name, *args) if name == "d" else broken()
+    )
     made = bench.ctx.topics.create_all(topics)
     assert (made[0].num_partitions, made[1].error) == (1, Errors.UNKNOWN_SERVER_ERROR)
     assert [view.name for view in bench.published[-1]] == ["a", "c", "d"]
@@ -230,7 +233,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_request() -> None:
 def test_topics_of_one_request_are_remembered_and_synced_together() -> None:
     """A transaction and a sync of the log folder each is what made 5,000 partitions take 14 s: one of each does."""
     bench = make_bench()
-    statements = []
+    statements: list[str] = []
     bench.ctx.store._file._db.set_trace_callback(statements.append)
     rows = [{"Name": f"t{number}", "NumPartitions": 20, "ReplicationFactor": 1} for number in range(50)]
     response = bench.ask("CreateTopics", 7, {"Topics": rows})
@@ -288,7 +291,7 @@ def test_what_could_not_be_put_in_force_is_taken_back() -> None:
             raise ZeroDivisionError
         update(configs)
 
-    bench.logs.update_configs = broken
+    bench.logs.update_configs = broken  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
         bench.ctx.dynamic.replace(2, "t", [("retention.ms", "7")])
     assert bench.ctx.store.topics()[0].configs == bench.ctx.topics.get("t").configs == {"retention.ms": "6"}
@@ -333,9 +336,14 @@ def test_a_deleted_config_brings_a_partition_back() -> None:
     logs.refuse = refuse_five
     config, topics = restarted(store, logs)
     assert topics.get("t").partitions == (None, None)
-    made = []
+    made: list[str] = []
     create = logs.create_partitions
-    logs.create_partitions = lambda name, indexes, *rest: (made.append(name), create(name, indexes, *rest))[1]
+
+    def watched(name: str, *rest: Any) -> list[FakeLog]:
+        made.append(name)
+        return create(name, *rest)
+
+    logs.create_partitions = watched  # type: ignore[assignment, method-assign]
     topics.refresh_configs()
     assert made == []  # the same config: there is no point in a second try
     config.set_dynamic({}, {})

@@ -9,6 +9,7 @@ import pytest
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import Errors
+from kbroker.coordinator.group_offsets import Place
 from kbroker.coordinator.transaction.transaction_coordinator import Producer, TransactionSettings
 from kbroker.server.add_partitions_to_txn import Question
 from kbroker.server.topic_rules import TRANSACTION_STATE_TOPIC
@@ -70,8 +71,8 @@ def test_the_topic_is_made_as_kafka_makes_it() -> None:
 
 def test_partitions_join_at_once(service: TransactionService) -> None:
     mine = begun(service)
-    found = []
-    service.partitions.add(Question("x", *mine, [("u", 0)]), found.append)
+    found: list[dict[Place, Errors]] = []
+    service.partitions.add(Question("x", *mine, [("u", 0)]), found.append)  # type: ignore[arg-type]
     assert found == [{("u", 0): Errors.NONE}]
 
 
@@ -81,12 +82,12 @@ def test_partitions_join_when_the_transaction_before_is_complete(
     """Tried every 20 ms."""
     mine = begun(service)
     markers = service.coordinator._sender._markers
-    markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
+    markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]
     bumped = service.coordinator.end_transaction("x", *mine, True)
-    found = []
-    service.partitions.add(Question("x", *bumped, [T0]), found.append)
+    found: list[dict[Place, Errors]] = []
+    service.partitions.add(Question("x", *bumped, [T0]), found.append)  # type: ignore[arg-type]
     assert found == []
-    markers.errors.clear()
+    markers.errors.clear()  # type: ignore[attr-defined]
     service.coordinator._sender.retry()
     clock.advance_ms(20)
     service._retries.run_due()
@@ -96,10 +97,10 @@ def test_partitions_join_when_the_transaction_before_is_complete(
 def test_partitions_that_wait_too_long(service: TransactionService, clock: VirtualClock) -> None:
     """100 ms: then the client is asked to try again."""
     mine = begun(service)
-    service.coordinator._sender._markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
+    service.coordinator._sender._markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]
     bumped = service.coordinator.end_transaction("x", *mine, True)
-    found = []
-    service.partitions.add(Question("x", *bumped, [T0]), found.append)
+    found: list[dict[Place, Errors]] = []
+    service.partitions.add(Question("x", *bumped, [T0]), found.append)  # type: ignore[arg-type]
     for _ in range(4):
         clock.advance_ms(20)
         service._retries.run_due()
@@ -112,11 +113,11 @@ def test_partitions_that_wait_too_long(service: TransactionService, clock: Virtu
 def test_a_stop_ends_the_wait() -> None:
     service = service_of(make_bench(), VirtualClock())
     mine = begun(service)
-    service.coordinator._sender._markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
+    service.coordinator._sender._markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]
     bumped = service.coordinator.end_transaction("x", *mine, True)
     service._retries.close()
-    found = []
-    service.partitions.add(Question("x", *bumped, [T0]), found.append)
+    found: list[dict[Place, Errors]] = []
+    service.partitions.add(Question("x", *bumped, [T0]), found.append)  # type: ignore[arg-type]
     assert found == [{T0: Errors.CONCURRENT_TRANSACTIONS}]
     assert service.close(1)
     assert refused(service.coordinator.check, "x") is Errors.COORDINATOR_NOT_AVAILABLE

@@ -27,7 +27,7 @@ def test_once_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = gc.get_freeze_count()
     assert frozen > 10_000
     later = [object() for _ in range(3)]
-    later.append(later)  # type: ignore[arg-type]
+    later.append(later)
     worker_memory.freeze_modules()
     assert gc.get_freeze_count() <= frozen
     assert any(one is later for one in gc.get_objects())

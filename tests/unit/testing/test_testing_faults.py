@@ -37,7 +37,7 @@ def broker() -> QuietBroker:
 
 @pytest.fixture
 def rules(broker: QuietBroker) -> FaultRules:
-    return FaultRules(broker)
+    return FaultRules(broker)  # type: ignore[arg-type]
 
 
 def meets(rules: FaultRules, key: int, client_id: str = "me", topics: Iterable[str] = ()) -> int | None:
@@ -183,7 +183,9 @@ def refusal(key: int, version: int, body: Body) -> Body:
     failure = responses.error_response_of(APIS.entries[key])
     facts = RequestContext(key, version)
     return codec.decode_response(
-        key, version, codec.encode_response(key, version, failure(request, Errors.NOT_LEADER_OR_FOLLOWER, facts))
+        key,
+        version,
+        codec.encode_response(key, version, failure(request, Errors.NOT_LEADER_OR_FOLLOWER, facts)),  # type: ignore[misc]
     )
 
 

@@ -81,7 +81,7 @@ def test_only_api_keys_can_be_intercepted(key: int) -> None:
     with pytest.raises(ValueError, match="0 to 127"):
         native_apis.intercept([1, key])
     with pytest.raises(TypeError):
-        native_apis.intercept(["Produce"])
+        native_apis.intercept(["Produce"])  # type: ignore[list-item]
     native_apis.intercept([])
     native_apis.close()
 

@@ -300,7 +300,7 @@ def test_a_record_that_waits(tx: Transactions) -> None:
     tx.add(mine, T1)
     index = tx.coordinator._log.index_of("x")
     log = tx.topic.logs[index]
-    tx.markers.write = lambda *row: (log._inject_fault(write_errno=28), Errors.NONE)[1]
+    tx.markers.write = lambda *row: (log._inject_fault(write_errno=28), Errors.NONE)[1]  # type: ignore[method-assign]
     tx.end(mine)
     assert tx.state() == "PrepareCommit"
     assert tx.coordinator.queue_sizes == (0, 1)

@@ -74,7 +74,7 @@ def test_a_partition_that_is_being_loaded() -> None:
     log.unload(0)
     seen = []
     original = topic.partition
-    topic.partition = lambda index: (seen.append(refused(log.find, "x")), seen.append(log.is_loading), original(index))[
+    topic.partition = lambda index: (seen.append(refused(log.find, "x")), seen.append(log.is_loading), original(index))[  # type: ignore[arg-type, func-returns-value, method-assign]
         2
     ]
     log.load(0)
@@ -178,7 +178,7 @@ def test_load_times() -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(self.log, name)
 
-    topic.partition = lambda index: SlowLog(original(index)) if index == 0 else original(index)
+    topic.partition = lambda index: SlowLog(original(index)) if index == 0 else original(index)  # type: ignore[method-assign]
     log.load_all()
     assert log.load_times == (5, 10)
     clock.advance_ms(LOAD_TIME_WINDOW_MS + 11)

@@ -59,7 +59,7 @@ def test_one_move_at_a_time() -> None:
     one.cancel()
     move = one.prepare_add_partitions([T1], 6, 2)
     one.complete(move)
-    assert (one.state, one.partitions, one.start_ms, one.pending) == (S.ONGOING, {T1}, 6, None)
+    assert (one.state, set(one.partitions), one.start_ms, one.pending) == (S.ONGOING, {T1}, 6, None)
 
 
 def test_a_move_that_is_not_the_pending_one_is_not_completed() -> None:
@@ -75,7 +75,7 @@ def test_the_transaction_begins_with_its_first_partition() -> None:
     one = metadata()
     for now_ms, place in ((5, T0), (9, T1)):
         one.complete(one.prepare_add_partitions([place], now_ms, 2))
-    assert (one.start_ms, one.last_update_ms, one.partitions) == (5, 9, {T0, T1})
+    assert (one.start_ms, one.last_update_ms, set(one.partitions)) == (5, 9, {T0, T1})
 
 
 @pytest.mark.parametrize(("version", "epochs"), [(0, (3, -1)), (2, (4, 3))])

@@ -181,7 +181,7 @@ def test_value_and_units() -> None:
     units = ("nanoseconds", "microseconds", "milliseconds", "seconds", "minutes", "hours", "days")
     measured = []
     for unit in units:
-        sensor = sensor_of(Rate(unit=unit), config)
+        sensor = sensor_of(Rate(unit=unit), config)  # type: ignore[arg-type]
         sensor.record(1, WALL)
         measured.append(read(sensor))
     assert measured == [1 / 1e10, 1 / 1e7, 1 / 1e4, 1 / 10, 1 / (1e4 / 6e4), 1 / (1e4 / 3.6e6), 1 / (1e4 / 8.64e7)]
@@ -217,7 +217,7 @@ def test_percentiles_constant() -> None:
         sensor.record(far, WALL)
     assert sensor.metrics["p25"].measure(WALL) == 23
     counts = np.asarray(sensor.metrics["p50"].histogram_view())
-    assert (counts.shape, counts.dtype, counts[0, 0], counts[0, 99]) == ((1, 100), np.float32, 3, 2)
+    assert (counts.shape, counts.dtype, counts[0, 0], counts[0, 99]) == ((1, 100), np.float32, 3, 2)  # type: ignore[comparison-overlap]
     assert math.isnan(sensor.metrics["p50"].measure(WALL + 50_000))
     assert counts.sum() == 0
 
@@ -416,16 +416,16 @@ def test_a_meter_keeps_its_config_for_recording() -> None:
         (lambda: MetricConfig(2, 0), ValueError),
         (lambda: MetricConfig(2, 2**63), ValueError),
         (lambda: MetricConfig(2, 1000, event_window=0), ValueError),
-        (lambda: MetricConfig(quota=5), TypeError),
-        (lambda: MetricConfig("2"), TypeError),
-        (lambda: MetricConfig(2.5), TypeError),
-        (lambda: MetricConfig(2, 1000.5), TypeError),
-        (lambda: MetricConfig(record_level="FINE"), ValueError),
+        (lambda: MetricConfig(quota=5), TypeError),  # type: ignore[arg-type]
+        (lambda: MetricConfig("2"), TypeError),  # type: ignore[arg-type]
+        (lambda: MetricConfig(2.5), TypeError),  # type: ignore[arg-type]
+        (lambda: MetricConfig(2, 1000.5), TypeError),  # type: ignore[arg-type]
+        (lambda: MetricConfig(record_level="FINE"), ValueError),  # type: ignore[arg-type]
         (lambda: MetricConfig().replace(bound=5), TypeError),  # type: ignore[call-arg]
-        (lambda: Quota.upper("x"), TypeError),
-        (lambda: Rate(unit="fortnights"), ValueError),
+        (lambda: Quota.upper("x"), TypeError),  # type: ignore[arg-type]
+        (lambda: Rate(unit="fortnights"), ValueError),  # type: ignore[arg-type]
         (lambda: Rate(CumulativeSum()), ValueError),
-        (lambda: Rate("sum"), TypeError),
+        (lambda: Rate("sum"), TypeError),  # type: ignore[arg-type]
         (lambda: Rate(window_ms=0), ValueError),
         (lambda: Meter("a", "a"), ValueError),
         (lambda: Percentiles(4, 1, {"a": 1}), ValueError),
@@ -434,31 +434,31 @@ def test_a_meter_keeps_its_config_for_recording() -> None:
         (lambda: Percentiles(8, 1, {}), ValueError),
         (lambda: Percentiles(8, 1, {"a": 101}), ValueError),
         (lambda: Percentiles(8, 2, {"a": 1}, smallest=1, bucketing="linear"), ValueError),
-        (lambda: Percentiles(8, 2, {"a": 1}, bucketing="cubic"), ValueError),
+        (lambda: Percentiles(8, 2, {"a": 1}, bucketing="cubic"), ValueError),  # type: ignore[arg-type]
         (lambda: StatSpec(), TypeError),
-        (lambda: Sensor(None), TypeError),
-        (lambda: Sensor("s", 5), TypeError),
-        (lambda: Sensor("s", parents=["p"]), TypeError),
-        (lambda: Sensor("s", clock=5), TypeError),
+        (lambda: Sensor(None), TypeError),  # type: ignore[arg-type]
+        (lambda: Sensor("s", 5), TypeError),  # type: ignore[arg-type]
+        (lambda: Sensor("s", parents=["p"]), TypeError),  # type: ignore[list-item]
+        (lambda: Sensor("s", clock=5), TypeError),  # type: ignore[arg-type]
         (lambda: Sensor("s", inactive_expiration_ms=-1), ValueError),
-        (lambda: Sensor("s", record_level=None), ValueError),
+        (lambda: Sensor("s", record_level=None), ValueError),  # type: ignore[arg-type]
         (lambda: Sensor("s").add(None, Rate()), TypeError),
         (lambda: Sensor("s").add("m", Meter("a", "b")), TypeError),
-        (lambda: Sensor("s").add([], Rate()), TypeError),
-        (lambda: Sensor("s").add("m", None), TypeError),
-        (lambda: Sensor("s").add("m", Rate(), 5), TypeError),
-        (lambda: Sensor("s").record("x"), TypeError),
+        (lambda: Sensor("s").add([], Rate()), TypeError),  # type: ignore[arg-type]
+        (lambda: Sensor("s").add("m", None), TypeError),  # type: ignore[arg-type]
+        (lambda: Sensor("s").add("m", Rate(), 5), TypeError),  # type: ignore[arg-type]
+        (lambda: Sensor("s").record("x"), TypeError),  # type: ignore[arg-type]
         (lambda: Sensor("s").record(1, 2**60 + 1), ValueError),
         (lambda: Sensor("s").record(1, 2**70), ValueError),
-        (lambda: Sensor("s").record(1, 1.5), TypeError),
+        (lambda: Sensor("s").record(1, 1.5), TypeError),  # type: ignore[arg-type]
         (lambda: Metric("m").measure(), ValueError),
         (lambda: Metric("m").config, ValueError),
         (lambda: Metric("m").view(), ValueError),
-        (lambda: SensorRegistry(5), TypeError),
-        (lambda: SensorRegistry(clock=5), TypeError),
-        (lambda: charge([(1, 1)]), TypeError),
-        (lambda: charge([(Sensor("s"),)]), ValueError),
-        (lambda: charge([(Sensor("s"), 1, "maybe")]), ValueError),
+        (lambda: SensorRegistry(5), TypeError),  # type: ignore[arg-type]
+        (lambda: SensorRegistry(clock=5), TypeError),  # type: ignore[arg-type]
+        (lambda: charge([(1, 1)]), TypeError),  # type: ignore[list-item]
+        (lambda: charge([(Sensor("s"),)]), ValueError),  # type: ignore[list-item]
+        (lambda: charge([(Sensor("s"), 1, "maybe")]), ValueError),  # type: ignore[list-item]
         (lambda: charge([(Sensor("s"), 1, "strict", -1)]), ValueError),
         (lambda: charge([(None, 1)] * 17), ValueError),
     ],

@@ -258,7 +258,7 @@ def test_recording_level(configured: str, recording: list[int]) -> None:
     """SE-1 to SE-3: a sensor records if its level is at or below the configured one."""
     counted = []
     for level in ("INFO", "DEBUG", "TRACE"):
-        sensor = Sensor("s", MetricConfig(record_level=configured), record_level=level, clock=VirtualClock(0))
+        sensor = Sensor("s", MetricConfig(record_level=configured), record_level=level, clock=VirtualClock(0))  # type: ignore[arg-type]
         sensor.add("n", CumulativeCount(), MetricConfig(quota=Quota.upper(0.5)))
         if sensor.should_record:
             violation(sensor, 1, 0)

@@ -29,7 +29,7 @@ def test_already_expired_tasks_run_in_one_advance() -> None:
     _, timer = timer_at(START_MS, wheel_size=3)
     ran: list[int] = []
     for delay_ms in range(-5, 0):
-        timer.add(delay_ms, lambda delay_ms=delay_ms: ran.append(delay_ms))
+        timer.add(delay_ms, lambda delay_ms=delay_ms: ran.append(delay_ms))  # type: ignore[misc]
     assert ran == []
     assert timer.advance(0)
     assert sorted(ran) == [-5, -4, -3, -2, -1]
@@ -44,7 +44,7 @@ def test_every_task_runs_exactly_once() -> None:
     clock, timer = timer_at(START_MS, wheel_size=3)
     ran: list[tuple[int, int]] = []
     for task_id, delay_ms in enumerate(DELAYS_MS):
-        timer.add(delay_ms, lambda task_id=task_id: ran.append((task_id, clock.now_ms())))
+        timer.add(delay_ms, lambda task_id=task_id: ran.append((task_id, clock.now_ms())))  # type: ignore[misc]
     assert timer.size == len(DELAYS_MS) == 585
     for _ in range(500):
         while timer.advance(0):
@@ -61,7 +61,7 @@ def test_every_task_runs_on_the_real_clock() -> None:
     late_ns: list[int] = []
     for delay_ms in [*range(5), *range(10, 60)]:
         due_ns = clock.now_ns() + delay_ms * 1_000_000
-        timer.add(delay_ms, lambda due_ns=due_ns: late_ns.append(clock.now_ns() - due_ns))
+        timer.add(delay_ms, lambda due_ns=due_ns: late_ns.append(clock.now_ns() - due_ns))  # type: ignore[misc]
     while timer.size:
         timer.advance(2000)
     assert len(late_ns) == 55
@@ -165,7 +165,7 @@ def test_due_time_between_ticks_counts_as_the_later_tick() -> None:
     clock, timer = timer_at(0, tick_ms=10)
     ran: list[tuple[int, int]] = []
     for delay_ms in (9, 10, 11, 15, 20, 21):
-        timer.add(delay_ms, lambda delay_ms=delay_ms: ran.append((delay_ms, clock.now_ms())))
+        timer.add(delay_ms, lambda delay_ms=delay_ms: ran.append((delay_ms, clock.now_ms())))  # type: ignore[misc]
     for _ in range(40):
         clock.advance_ms(1)
         timer.advance(0)
@@ -240,7 +240,7 @@ def test_tasks_of_a_tick_run_in_the_order_they_were_added() -> None:
         timer.add(0, again)
 
     for i in range(5):
-        timer.add(2, lambda i=i: ran.append(i))
+        timer.add(2, lambda i=i: ran.append(i))  # type: ignore[misc]
     timer.add(2, again)
     clock.advance_ms(2)
     assert timer.advance(0)

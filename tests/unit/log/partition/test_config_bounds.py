@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def accepted(key: ConfigKey, name: str, config_of: Callable[[dict[str, str]], ob
     return found
 
 
-def serve(folder: Path, config: dict[str, object]) -> None:
+def serve(folder: Path, config: dict[str, Any]) -> None:
     """Make the log, append until segments have rolled, let retention go over it, open it again, append."""
     keyed = build_batch([Record(key=b"key", value=b"value", timestamp_ms=NOW_MS)])
     has_room = int(config["max.message.bytes"]) >= len(keyed)

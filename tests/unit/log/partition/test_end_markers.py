@@ -1,6 +1,7 @@
 """End markers and the last stable offset of one partition: what is written, what is read, what comes back."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,9 +105,9 @@ def test_refused_markers(log: PartitionLog) -> None:
     ("wrong", "error"),
     [((-1, 0, 0), ValueError), ((1, 32768, 0), ValueError), ((1, 0, 2**31), ValueError), (("1", 0, 0), TypeError)],
 )
-def test_numbers_out_of_range(log: PartitionLog, wrong: tuple, error: type[Exception]) -> None:
+def test_numbers_out_of_range(log: PartitionLog, wrong: tuple[Any, Any, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
-        log.append_end_marker(*wrong, True)
+        log.append_end_marker(*wrong, commit=True)
     assert log.log_end_offset == 0
 
 

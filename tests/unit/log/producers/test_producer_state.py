@@ -18,8 +18,8 @@ def state() -> ProducerStateManager:
     return ProducerStateManager()
 
 
-def row(state: ProducerStateManager, producer_id: int = PID) -> dict:
-    return next(dict(r) for r in state.describe() if r["producer_id"] == producer_id)
+def row(state: ProducerStateManager, producer_id: int = PID) -> dict[str, int]:
+    return next(dict(r) for r in state.describe() if r["producer_id"] == producer_id)  # type: ignore[arg-type]
 
 
 def test_sequence_wraps_to_zero(state: ProducerStateManager) -> None:
@@ -287,7 +287,7 @@ def test_wrong_numbers_are_refused(state: ProducerStateManager, args: tuple[int,
     with pytest.raises(ValueError, match="must be in"):
         state.append(*args)
     with pytest.raises(TypeError):
-        state.append("x", 0, 0, 0)
+        state.append("x", 0, 0, 0)  # type: ignore[arg-type]
     assert len(state) == 0
 
 

@@ -25,7 +25,7 @@ def step(
     version: int = 1,
 ) -> tuple[int, str | None]:
     """(code, message) of one resource of IncrementalAlterConfigs."""
-    rows = [{"Name": key, "ConfigOperation": operation, "Value": value} for key, operation, value in changes]
+    rows = [{"Name": key, "ConfigOperation": operation, "Value": value} for key, operation, value in changes]  # type: ignore[misc]
     body = {"Resources": [{"ResourceType": kind, "ResourceName": name, "Configs": rows}], "ValidateOnly": validate}
     (response,) = bench.ask("IncrementalAlterConfigs", version, body)["Responses"]
     assert (response["ResourceType"], response["ResourceName"]) == (kind, name)
@@ -206,7 +206,7 @@ def test_broker_configs_win_in_order_and_reach_the_topics() -> None:
 def test_refused_broker_configs(name: str, key: str, value: str, code: int, message: str | None) -> None:
     """Kafka's code and words; an unknown key is taken, as Kafka does, and changes nothing."""
     bench = make_bench(num_network_threads=3)
-    changes = []
+    changes: list[frozenset[str]] = []
     bench.ctx.on_broker_change(changes.append)
     before = dict(BrokerConfig().topic_configs({}))
     assert step(bench, BROKER, name, (key, SET, value)) == (code, message)
@@ -227,7 +227,7 @@ def test_append_to_a_broker_config_that_is_no_list() -> None:
 def test_hooks_hear_what_changed() -> None:
     """Parts that follow the configuration get the names whose value in force is another now."""
     bench = make_bench()
-    changes = []
+    changes: list[frozenset[str]] = []
     bench.ctx.on_broker_change(changes.append)
     step(bench, BROKER, "1", ("max.connections", SET, "10"), ("log.retention.ms", SET, "5"))
     step(bench, BROKER, "1", ("max.connections", SET, "10"))

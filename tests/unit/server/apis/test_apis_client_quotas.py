@@ -80,7 +80,7 @@ def test_set_describe_change_remove(version: int) -> None:
         assert describe(bench, version, ("user", EXACT, "alice"))["Entries"] == []
 
 
-EIGHT = (
+EIGHT: tuple[dict[str, str | None], ...] = (
     {"user": "u", "client_id": "c"},
     {"user": "u", "client_id": None},
     {"user": "u"},
@@ -99,7 +99,10 @@ def test_every_entity_through_every_match(version: int) -> None:
     rows = [entry(entity(**names), ("request_percentage", float(n))) for n, names in enumerate(EIGHT, 1)]
     rows.append(entry(entity(ip="127.0.0.1"), ("connection_creation_rate", 9.0)))
     assert [code for code, _, _ in alter(bench, version, *rows)] == [0] * 9
-    ask = lambda *components, strict=False: found(bench, version, *components, strict=strict)  # noqa: E731
+
+    def ask(*components: tuple[str, int, str | None], strict: bool = False) -> list[int]:
+        return found(bench, version, *components, strict=strict)
+
     assert ask() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert ask(strict=True) == []
     assert ask(("user", EXACT, "u")) == [1, 2, 3]

@@ -191,8 +191,8 @@ def test_one_resource_named_often(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = make_bench()
     bench.create("t")
     looked_up = []
-    find = api32_describe_configs.topic_entries
-    monkeypatch.setattr(api32_describe_configs, "topic_entries", lambda *args: looked_up.append(args) or find(*args))
+    find = api32_describe_configs.topic_entries  # type: ignore[attr-defined]
+    monkeypatch.setattr(api32_describe_configs, "topic_entries", lambda *args: looked_up.append(args) or find(*args))  # type: ignore[func-returns-value]
     results = bench.ask("DescribeConfigs", 4, mention(TOPIC, ["t"] * 20_000))["Results"]
     assert (len(results), len(looked_up)) == (20_000, 1)
     full = [row for row in results if row["ErrorCode"] == 0]

@@ -47,9 +47,9 @@ class Bench:
         kept = Kept()
         facts = RequestContext(key, version, client_id="me", client_host="10.0.0.1", completion=kept)
         try:
-            response = entry.handle(self.bench.ctx, decoded, facts)
+            response = entry.handle(self.bench.ctx, decoded, facts)  # type: ignore[misc]
         except KafkaError as error:
-            response = entry.failure(decoded, error.error, facts)
+            response = entry.failure(decoded, error.error, facts)  # type: ignore[misc]
         self.groups.coordinator.advance()
         if response is None:
             (response,) = kept.bodies
@@ -186,11 +186,11 @@ def test_fetching_offsets_in_every_version(bench: Bench, version: int) -> None:
 
     def fetch(topics: list[Body] | None) -> list[Body]:
         if version < 8:
-            return bench.ask("OffsetFetch", version, {"GroupId": "g", "Topics": topics})["Topics"]
+            return list(bench.ask("OffsetFetch", version, {"GroupId": "g", "Topics": topics})["Topics"])
         rows = [{"GroupId": "g", "Topics": topics}]
         (group,) = bench.ask("OffsetFetch", version, {"Groups": rows})["Groups"]
         assert group["ErrorCode"] == 0
-        return group["Topics"]
+        return list(group["Topics"])
 
     name = {"TopicId": bench.topic.topic_id} if version >= 10 else {"Name": "t"}
     (topic,) = fetch([{**name, "PartitionIndexes": [0, 1]}])
@@ -247,7 +247,7 @@ def test_without_a_coordinator_every_group_api_says_so() -> None:
         entry = KafkaApis().find(key, 4)
         decoded = codec.decode_request(key, 4, codec.encode_request(key, 4, body))
         with pytest.raises(KafkaError, match="COORDINATOR_NOT_AVAILABLE"):
-            entry.handle(ctx, decoded, RequestContext(key, 4))
+            entry.handle(ctx, decoded, RequestContext(key, 4))  # type: ignore[misc]
 
 
 def test_a_group_whose_partition_cannot_be_read() -> None:
@@ -312,7 +312,7 @@ def test_how_long_a_note_may_be() -> None:
 
     def code(note: str) -> int:
         (topic,) = bench.ask("OffsetCommit", 8, commit(8, UNKNOWN_ID, (0, 7, note)))["Topics"]
-        return topic["Partitions"][0]["ErrorCode"]
+        return int(topic["Partitions"][0]["ErrorCode"])
 
     assert [code(note) for note in notes] == [0, 0, 0, 12, 12, 12]
     bench.bench = make_bench(offset_metadata_max_bytes=200_000)

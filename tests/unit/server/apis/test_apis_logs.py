@@ -295,6 +295,6 @@ def test_failures_name_every_partition() -> None:
     body = {"Topics": [{"Name": "t", "Partitions": [{"PartitionIndex": 3, "Offset": 0}]}]}
     response = delete_records_api.failure(body, Errors.UNKNOWN_SERVER_ERROR, request)
     assert response["Topics"][0]["Partitions"] == [{"PartitionIndex": 3, "LowWatermark": -1, "ErrorCode": -1}]
-    body = {"TopicPartitions": [{"Topic": "t", "Partitions": [3]}]}
+    body = {"TopicPartitions": [{"Topic": "t", "Partitions": [3]}]}  # type: ignore[list-item]
     response = elect_leaders_api.failure(body, Errors.UNKNOWN_SERVER_ERROR, request)
     assert response["ReplicaElectionResults"][0]["PartitionResult"][0]["ErrorCode"] == -1

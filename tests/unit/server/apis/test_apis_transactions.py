@@ -92,7 +92,7 @@ def test_the_coordinator_is_found(ask: Asked) -> None:
     assert ask("FindCoordinator", 3, {"Key": "x", "KeyType": 1})["ErrorCode"] == 0
     rows = ask("FindCoordinator", 6, {"KeyType": 1, "CoordinatorKeys": ["x", "y"]})["Coordinators"]
     assert [(row["Key"], row["ErrorCode"], row["Port"]) for row in rows] == [("x", 0, 9092), ("y", 0, 9092)]
-    ask.service.coordinator.unload(ask.service.coordinator._log.index_of("x"))
+    ask.service.coordinator.unload(ask.service.coordinator._log.index_of("x"))  # type: ignore[attr-defined]
     rows = ask("FindCoordinator", 6, {"KeyType": 1, "CoordinatorKeys": ["x"]})["Coordinators"]
     assert [(row["ErrorCode"], row["NodeId"]) for row in rows] == [(15, -1)]
 

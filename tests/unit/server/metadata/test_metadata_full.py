@@ -206,7 +206,7 @@ def test_room_is_kept_for_what_makes_room(full_store: MetadataStore, tmp_path: P
     full_store._file._db.execute("PRAGMA synchronous=OFF")  # a thousand commits
     new = (StoredTopic(f"new-{number}", uuid.uuid4(), 1) for number in range(100_000))
     with pytest.raises(KafkaError, match="database or disk is full"):
-        any(full_store.add_topics([one]) for one in new)
+        any(full_store.add_topics([one]) for one in new)  # type: ignore[func-returns-value]
     (free,) = full_store._file.rows("PRAGMA freelist_count")[0]
     assert int(free) >= RESERVE_PAGES - 4
     for number in range(300):

@@ -79,12 +79,12 @@ def test_a_request_that_comes_byte_by_byte_has_a_deadline(server: tuple[HttpServ
     port, clock = server
     with connected(port.url) as slow:
         slow.sendall(QUESTION[:1])
-        while not port._server._open:  # type: ignore[union-attr]
+        while not port._server._open:
             pass
         clock.advance_ms(DEADLINE_MS - 1)
         slow.sendall(QUESTION[1:2])
         with connected(port.url) as later:
-            while len(port._server._open) < 2:  # type: ignore[union-attr]
+            while len(port._server._open) < 2:
                 pass
             clock.advance_ms(1)
             assert is_closed(slow)
@@ -99,7 +99,7 @@ def test_a_response_that_no_client_reads_has_a_deadline(server: tuple[HttpServer
         deaf.sendall(QUESTION)
         assert deaf.recv(4) == b"HTTP"
         clock.advance_ms(DEADLINE_MS)
-        while port._server._open:  # type: ignore[union-attr]
+        while port._server._open:
             pass
 
 

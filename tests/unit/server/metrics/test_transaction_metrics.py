@@ -108,7 +108,7 @@ def test_each_state_of_a_transaction_shows(scene: Scene) -> None:
         args[1].cancel()
         raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
 
-    coordinator._log.append_move = refuse  # type: ignore[method-assign]
+    coordinator._log.append_move = refuse  # type: ignore[assignment, method-assign]
     coordinator._sender.retry()
     shown = scene.shown()
     assert (shown[queue + "UnknownDestinationQueueSize"], shown[queue + "LogAppendRetryQueueSize"]) == (0, 1)

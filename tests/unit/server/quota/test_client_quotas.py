@@ -335,10 +335,10 @@ def test_levels_are_reported(bench: Bench) -> None:
         (None, DEFAULT_ENTITY),
     ]
     for level, (user, client_id) in enumerate(entities, 1):
-        bench.update(user, client_id, PRODUCE, level * 100)
+        bench.update(user, client_id, PRODUCE, level * 100)  # type: ignore[arg-type]
     for level, (user, client_id) in enumerate(entities, 1):
         assert bench.produce.resolve("u", "c")[:2] == (level * 100, level)
-        bench.update(user, client_id, PRODUCE, None)
+        bench.update(user, client_id, PRODUCE, None)  # type: ignore[arg-type]
     assert bench.produce.resolve("u", "c").level == 0
     assert not bench.produce.is_enabled
 
@@ -439,11 +439,11 @@ def test_bad_entities_are_refused(bench: Bench) -> None:
         ("u", b"c", PRODUCE, TypeError),
     ]:
         with pytest.raises(error):
-            bench.update(user, client_id, key, 5)
+            bench.update(user, client_id, key, 5)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        bench.produce.record_and_get_throttle(None, "c", 1)
+        bench.produce.record_and_get_throttle(None, "c", 1)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        bench.produce.record_and_get_throttle("u", "c", 1, 1.5)
+        bench.produce.record_and_get_throttle("u", "c", 1, 1.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         type(bench.produce)()
 
@@ -467,9 +467,9 @@ def test_handles_that_no_manager_made_do_no_harm(bench: Bench) -> None:
         lambda: bench.managers.charge(None),
         lambda: bench.managers.charge_exempt(object()),
         lambda: bench.managers.throttle(bench.produce, "request", 5),
-        lambda: bench.managers.throttle(None, None, 5),
-        lambda: ClientQuotaManagers("clock", bench.registry),
-        lambda: ClientQuotaManagers(bench.clock, bench.registry, window_seconds=1.5),
+        lambda: bench.managers.throttle(None, None, 5),  # type: ignore[arg-type]
+        lambda: ClientQuotaManagers("clock", bench.registry),  # type: ignore[arg-type]
+        lambda: ClientQuotaManagers(bench.clock, bench.registry, window_seconds=1.5),  # type: ignore[arg-type]
     ):
         with pytest.raises(TypeError):
             wrong()

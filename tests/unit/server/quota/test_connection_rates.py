@@ -9,6 +9,7 @@ import heapq
 import math
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ ADDRESS = {EXTERNAL: "10.0.0.1", ADMIN: "10.0.0.2", REPLICATION: "10.0.0.3"}
 PAUSE = threading.Event()
 
 
-def make(clock: VirtualClock | None = None, **limits: int) -> ConnectionQuotas:
+def make(clock: VirtualClock | None = None, **limits: Any) -> ConnectionQuotas:
     quotas = ConnectionQuotas(
         samples=2,
         window_seconds=1,

@@ -14,6 +14,7 @@ from kbroker._core.metrics.stats import Rate, TokenBucket
 from kbroker.common.errors import Errors
 from kbroker.metrics.registry import Metrics
 from kbroker.protocol import codec
+from kbroker.server.context import Body
 from kbroker.server.kafka_apis import KafkaApis
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
 from kbroker.server.quota.mutation_quota import (
@@ -149,7 +150,7 @@ def test_without_any_quota_nothing_is_charged() -> None:
             raise AssertionError("no sensor is made")
 
     for is_strict in (False, True):
-        assert new_quota(Disabled(), Time(), "u", "c", is_strict) is UNBOUNDED
+        assert new_quota(Disabled(), Time(), "u", "c", is_strict) is UNBOUNDED  # type: ignore[arg-type]
         assert new_quota(None, Time(), "u", "c", is_strict) is UNBOUNDED
     UNBOUNDED.record(10**9)
     assert (UNBOUNDED.is_exceeded, UNBOUNDED.throttle_time_ms) == (False, 0)
@@ -179,7 +180,7 @@ class Limited:
             managers.update(None, "c", "controller_mutation_rate", rate)
         return cls(bench, clock, managers)
 
-    def ask(self, name: str, version: int, body: dict, client_id: str = "c") -> dict:
+    def ask(self, name: str, version: int, body: Body, client_id: str = "c") -> Body:
         return self.bench.ask(name, version, body, client_id=client_id)
 
     def create(
@@ -206,7 +207,7 @@ class Limited:
         """What the client's bucket holds now; asking changes nothing."""
         (metric,) = [
             found for name, found in self.managers.controller_mutation.sensor("ANONYMOUS", "c").metrics.items()
-            if name.name == "tokens"
+            if name.name == "tokens"  # type: ignore[attr-defined]
         ]  # fmt: skip
         return metric.measure(self.clock.epoch_ms())
 
@@ -480,6 +481,6 @@ def test_the_larger_delay_is_reported_and_served_once(
     """The response has the larger one; the mutations' manager mutes the channel iff its delay is strictly larger."""
     entry = KafkaApis().find(37, 3)
     request, judges = Sent(3), Judges(time_ms)
-    PendingResponse(entry, request, judges).send({"ThrottleTimeMs": mutations_ms, "Results": []})
-    sent_ms = codec.decode_response(37, 3, request.sent, 5)["ThrottleTimeMs"]
+    PendingResponse(entry, request, judges).send({"ThrottleTimeMs": mutations_ms, "Results": []})  # type: ignore[arg-type]
+    sent_ms = codec.decode_response(37, 3, request.sent, 5)["ThrottleTimeMs"]  # type: ignore[arg-type]
     assert (judges.throttled, sent_ms) == (throttled, max(mutations_ms, time_ms))

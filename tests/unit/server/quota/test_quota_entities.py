@@ -174,7 +174,7 @@ def test_an_address_with_a_zone_must_lead_somewhere(bench: Bench, zone: str) -> 
 def test_one_request_has_only_so_many_names_looked_up(bench: Bench) -> None:
     """A lookup may take seconds: thousands of names in one request are refused, addresses are not."""
     asked = []
-    store = QuotaEntityStore(bench.store, lambda host: asked.append(host) or "10.3.3.3")
+    store = QuotaEntityStore(bench.store, lambda host: asked.append(host) or "10.3.3.3")  # type: ignore[func-returns-value]
     ops = [QuotaOp("connection_creation_rate", 5.0)]
     names = [Alteration(user(ip=f"h{number}"), ops) for number in range(MAX_LOOKUPS + 2)]
     addresses = [Alteration(user(ip=f"10.0.0.{number}"), ops) for number in range(200)]

@@ -28,7 +28,7 @@ def files_in(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-def rolling(folder: Path, clock: VirtualClock | None = None, **limits: int) -> RollingFiles:
+def rolling(folder: Path, clock: VirtualClock | None = None, **limits: Any) -> RollingFiles:
     limits = {"file_bytes": 1 << 20, "file_count": 10, **limits}
     return RollingFiles(str(folder), ".jsonl", clock or VirtualClock(START_MS), **limits)
 
@@ -44,7 +44,7 @@ def open_log(topic: str, partition: int, clock: VirtualClock) -> PartitionLog:
 
 def rows(log: PartitionLog) -> list[tuple[bytes, dict[str, Any]]]:
     table = columns(log.read(0, 1 << 26).records)
-    return [(key, json.loads(value)) for key, value in zip(table.keys, table.values, strict=True)]
+    return [(key, json.loads(value)) for key, value in zip(table.keys, table.values, strict=True)]  # type: ignore[call-overload]
 
 
 def test_a_file_is_followed_by_another_and_the_oldest_goes(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_many_records_make_batches_of_a_bounded_size() -> None:
         one.record(client_id=b"x" * 500, correlation_id=number, response_sent_ns=at + number * 10**6)
     writer.flush()
     table = columns(log.read(0, 1 << 26).records)
-    assert [json.loads(value)["requestHeader"]["correlationId"] for value in table.values] == list(range(2000))
+    assert [json.loads(value)["requestHeader"]["correlationId"] for value in table.values] == list(range(2000))  # type: ignore[attr-defined]
     assert list(memoryview(table.timestamps_ms)) == [START_MS + number for number in range(2000)]
     assert log.log_end_offset == 2000
 

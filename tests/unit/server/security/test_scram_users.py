@@ -41,13 +41,13 @@ def upsertion(user: str, password: str = "secret", mechanism: int = 1, iteration
 
 
 def altered(ctx: Any, deletions: list[dict[str, Any]], upsertions: list[dict[str, Any]]) -> dict[str, tuple[int, Any]]:
-    response = alter.handle(ctx, {"Deletions": deletions, "Upsertions": upsertions}, None)
+    response = alter.handle(ctx, {"Deletions": deletions, "Upsertions": upsertions}, None)  # type: ignore[arg-type]
     return {row["User"]: (row["ErrorCode"], row["ErrorMessage"]) for row in response["Results"]}
 
 
 def described(ctx: Any, names: list[str] | None) -> list[tuple[str, int, Any, list[tuple[int, int]]]]:
     users = None if names is None else [{"Name": name} for name in names]
-    response = describe.handle(ctx, {"Users": users}, None)
+    response = describe.handle(ctx, {"Users": users}, None)  # type: ignore[arg-type]
     assert response["ErrorCode"] == 0
     return [
         (
