@@ -12,9 +12,9 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
 import kbroker
+from kbroker.common.light_typing import TYPE_CHECKING, NamedTuple
 from kbroker.common.open_files import more_open_files
 from kbroker.stop_signals import StopSignals
 

@@ -6,7 +6,8 @@ import sys
 import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any
+
+from kbroker.common.light_typing import Any
 
 POLL_S = 0.1  # on Windows
 _ASKED = 0  # no signal has this number

@@ -12,9 +12,9 @@ import socket
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 from kbroker._core.clock import BaseClock, SystemClock
+from kbroker.common.light_typing import Any
 from kbroker.common.listening_socket import close_listening
 from kbroker.common.loggers import get_logger
 

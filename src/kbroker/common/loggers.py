@@ -6,7 +6,8 @@ Until ``logging`` is imported no level and no handler can be set, so messages be
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, cast
+
+from kbroker.common.light_typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     import logging

@@ -7,7 +7,7 @@ Columns are only ever added; ``VERSION`` says which set a record has. Source: sp
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from kbroker.common.light_typing import NamedTuple
 
 VERSION = 2
 

@@ -5,6 +5,8 @@ Source: ``CheckpointFile``, ``OffsetCheckpointFile``, ``PartitionMetadataFile``,
 ``CleanShutdownFileHandler``.
 """
 
+from __future__ import annotations
+
 import base64
 import binascii
 import contextlib
@@ -15,7 +17,8 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+
+from kbroker.common.light_typing import Generic, NamedTuple, TypeVar
 
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"

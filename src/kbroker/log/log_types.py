@@ -1,6 +1,8 @@
 """Results of a partition log: plain named tuples."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from kbroker.common.light_typing import NamedTuple
 
 
 class AppendInfo(NamedTuple):

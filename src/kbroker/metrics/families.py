@@ -9,7 +9,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+
+from kbroker.common.light_typing import Literal, NamedTuple
 
 Kind = Literal["gauge", "counter", "histogram"]
 

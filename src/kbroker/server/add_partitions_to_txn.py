@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple, Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.light_typing import NamedTuple, Protocol
 from kbroker.common.loggers import get_logger
 from kbroker.log.scheduler import Scheduler
 from kbroker.metrics.histogram import Histogram

@@ -10,11 +10,11 @@ import errno
 import os
 import threading
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigError
+from kbroker.common.light_typing import TYPE_CHECKING
 from kbroker.common.loggers import get_logger
 from kbroker.common.open_files import more_open_files, open_files_limit, raise_open_files_limit
 from kbroker.log.manager import StartCancelled

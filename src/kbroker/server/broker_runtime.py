@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock, SystemClock
@@ -20,6 +19,7 @@ from kbroker._core.requests.request_queue import Queue
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_broker import usable_cores
 from kbroker.common.configs.config_def import INT32_MAX
+from kbroker.common.light_typing import TYPE_CHECKING, NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.log.manager import LogManager
 from kbroker.network.request_channel import RequestChannel

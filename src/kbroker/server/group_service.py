@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.light_typing import Any, Protocol
 from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
 from kbroker.server.registered_topic import RegisteredTopic
 from kbroker.server.topic_rules import OFFSETS_TOPIC

@@ -6,9 +6,9 @@ import struct
 import threading
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol
 
 from kbroker.common.errors import Errors
+from kbroker.common.light_typing import Any, NamedTuple, Protocol
 from kbroker.protocol import codec
 from kbroker.server.context import ApiContext, Body, RequestContext
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.light_typing import Any
 from kbroker.server.topics import TopicRegistry
 
 

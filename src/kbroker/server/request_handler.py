@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
 
 from kbroker._core import process_memory
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.common.light_typing import Any, Generic, Protocol, TypeVar
 from kbroker.common.loggers import get_logger
 from kbroker.network.processor._inbound import InboundRequest as OpenRequest
 from kbroker.protocol import codec

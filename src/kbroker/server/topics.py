@@ -7,11 +7,11 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
 
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigValue
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.light_typing import Any, NamedTuple, Protocol
 from kbroker.common.loggers import get_logger
 from kbroker.log.manager import TopicLogs
 from kbroker.server.metadata.metadata_store import TOPIC, MetadataStore, StoredTopic

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.light_typing import TYPE_CHECKING, Any
 from kbroker.coordinator.internal_topic import Written
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator, TransactionSettings
 from kbroker.coordinator.transaction.transaction_metadata import Place

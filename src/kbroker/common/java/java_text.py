@@ -7,7 +7,7 @@ tools, is read so instead: the metadata file takes no surrogates.
 
 from __future__ import annotations
 
-from typing import Any
+from kbroker.common.light_typing import Any
 
 
 def replace_invalid_utf8(text: str) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import NamedTuple
+
+from kbroker.common.light_typing import NamedTuple
 
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
 MAX_CLIENT_ITERATIONS = 1 << 24  # a client computes for seconds at most, whatever a server asks

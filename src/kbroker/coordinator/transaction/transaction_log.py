@@ -11,10 +11,10 @@ import math
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
+from kbroker.common.light_typing import Any, NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator import internal_topic
 from kbroker.coordinator.internal_topic import (

@@ -3,16 +3,18 @@
 Source: ``LogCleaner``, ``LogCleanerManager``.
 """
 
+from __future__ import annotations
+
 import functools
 import os
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import INT64_MAX, ConfigValue
+from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.checkpoints import TopicPartition
@@ -45,7 +47,7 @@ class CompactionConfig(NamedTuple):
     delete_retention_ms: int = 86_400_000
 
     @classmethod
-    def of(cls, config: Mapping[str, ConfigValue]) -> "CompactionConfig | None":
+    def of(cls, config: Mapping[str, ConfigValue]) -> CompactionConfig | None:
         """Read a topic's settings; None when it is not compacted."""
         policy = config.get("cleanup.policy") or ()
         names = [part.strip() for part in policy.split(",")] if isinstance(policy, str) else policy

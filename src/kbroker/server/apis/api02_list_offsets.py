@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kbroker.common.errors import Errors
+from kbroker.common.light_typing import Any
 from kbroker.common.loggers import get_logger
 from kbroker.server.context import ApiContext, Body, RequestContext
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from typing import Any
 
 from kbroker.common.errors import Errors
 from kbroker.common.java.java_text import replace_invalid_utf8
+from kbroker.common.light_typing import Any
 from kbroker.server.context import (
     CLUSTER_OPERATIONS,
     OPERATIONS_NOT_ASKED,

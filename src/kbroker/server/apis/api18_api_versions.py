@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from kbroker.common.errors import Errors
+from kbroker.common.light_typing import NamedTuple
 from kbroker.protocol import codec
 from kbroker.server.context import ApiContext, Body, RequestContext
 

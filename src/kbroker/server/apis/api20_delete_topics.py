@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from typing import TypeVar
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.light_typing import TypeVar
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.quota.mutation_quota import ThrottlingQuotaExceededError
 from kbroker.server.topics import ZERO_ID

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any
 
 from kbroker.common.errors import Errors
+from kbroker.common.light_typing import Any
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 UNKNOWN = -1

@@ -6,9 +6,9 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from kbroker.common.errors import Errors
+from kbroker.common.light_typing import Any
 from kbroker.common.loggers import get_logger
 from kbroker.server.context import ApiContext, Body, RequestContext
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kbroker.common.errors import Errors
+from kbroker.common.light_typing import Any
 from kbroker.log._partition_log import active_producers
 from kbroker.server.context import ApiContext, Body, RequestContext
 from kbroker.server.topic_rules import invalid_name_reason

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kbroker.common.errors import Errors
+from kbroker.common.light_typing import Any
 from kbroker.server.context import OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS, ApiContext, Body, RequestContext
 from kbroker.server.topic_rules import invalid_name_reason
 from kbroker.server.topics import ZERO_ID, TopicView

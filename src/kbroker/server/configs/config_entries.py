@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from kbroker.common.configs.config import (
     BROKER_TABLE,
@@ -16,6 +15,7 @@ from kbroker.common.configs.config import (
 )
 from kbroker.common.configs.config_def import ConfigKey, ConfigSource, ConfigType, ConfigValue, Dynamic, to_text
 from kbroker.common.configs.config_security import security_key
+from kbroker.common.light_typing import Any
 
 Entry = dict[str, Any]
 Synonym = tuple[str, ConfigValue, ConfigSource]

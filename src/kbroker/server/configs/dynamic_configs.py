@@ -8,7 +8,6 @@ from __future__ import annotations
 import enum
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from kbroker.common.configs.config import (
     BROKER_TABLE,
@@ -30,6 +29,7 @@ from kbroker.common.configs.config_resources import (
 )
 from kbroker.common.configs.config_security import security_key
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.server.configs.broker_loggers import change_levels
 from kbroker.server.metadata import metadata_store

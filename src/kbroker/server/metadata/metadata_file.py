@@ -17,9 +17,9 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.light_typing import cast
 from kbroker.common.loggers import get_logger
 from kbroker.log.checkpoints import sync_descriptor, sync_folder
 from kbroker.server.metadata.metadata_schema import (

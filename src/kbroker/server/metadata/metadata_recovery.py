@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.light_typing import cast
 from kbroker.common.security.scram import Credential
 from kbroker.coordinator.group_coordinator import OFFSETS_TOPIC
 from kbroker.log import checkpoints

@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, cast
 
 from kbroker.common.errors import KafkaError
+from kbroker.common.light_typing import NamedTuple, cast
 from kbroker.common.security.scram import Credential
 from kbroker.log.log_dir import partition_folders
 from kbroker.server.metadata.metadata_file import UNREADABLE, MetadataError, MetadataFile, way_out

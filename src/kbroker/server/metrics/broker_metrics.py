@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker._core.requests.request_queue import Queue
 from kbroker.common.errors import Errors
+from kbroker.common.light_typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from kbroker.log.manager import LogManager
 from kbroker.metrics.exposition import Exposition
 from kbroker.metrics.families import Buckets, Family, Kind

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from kbroker.common.http_server import MAX_CONNECTIONS, HttpHandler, HttpServer
+from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.metrics.exposition import Exposition
 

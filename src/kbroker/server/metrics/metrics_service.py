@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kbroker._core.clock import BaseClock
 from kbroker._core.metrics.stats import Meter
 from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker.common.configs.config import BrokerConfig
+from kbroker.common.light_typing import TYPE_CHECKING
 from kbroker.common.listeners import parse_http_address
 from kbroker.metrics.registry import Metrics
 

@@ -3,7 +3,7 @@
 Source: ``ClientQuotaManager``, ``ClientRequestQuotaManager``, ``ControllerMutationQuotaManager``.
 """
 cimport cython
-from typing import NamedTuple
+from kbroker.common.light_typing import NamedTuple
 
 from libc.float cimport DBL_MAX
 from libc.stdint cimport int32_t, int64_t

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from kbroker.common.configs.config_def import INT32_MAX, INT64_MAX, ConfigType
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.light_typing import NamedTuple
 from kbroker.common.quotas import CLIENT_KEYS, ENTITY_TYPES, IP, IP_KEYS, QuotaEntity
 
 # As doubles, which is how they travel: the largest LONG is 2**63 then.

@@ -6,9 +6,9 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeGuard
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.light_typing import TypeGuard
 from kbroker.common.loggers import get_logger
 from kbroker.common.quotas import IP, QuotaEntity
 from kbroker.server.metadata.metadata_store import MetadataStore

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
 from kbroker._core.metrics.sensor import QuotaViolationError
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.light_typing import Protocol
 
 
 class ThrottlingQuotaExceededError(KafkaError):

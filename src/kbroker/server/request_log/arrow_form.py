@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from kbroker.common.errors import Errors
+from kbroker.common.light_typing import Any
 from kbroker.common.request_log import COLUMNS, LIST, VERSION, VERSION_KEY, Column
 from kbroker.common.request_log_names import ARROW_END
 from kbroker.protocol.records import Record, build_batch

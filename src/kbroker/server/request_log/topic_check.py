@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from kbroker.common.light_typing import Any
 from kbroker.protocol.records import iter_batches
 
 LARGEST_BATCH_BYTES = 8 * 1024 * 1024  # one record of the most hostile names; else a quarter of a megabyte

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+
+from kbroker.common.light_typing import Any
 
 _FIND_COORDINATOR, _INIT_PRODUCER_ID, _ADD_PARTITIONS, _ADD_OFFSETS, _END, _COMMIT_OFFSETS = 10, 22, 24, 25, 26, 28
 _TRANSACTION = 1  # kind of key of a FindCoordinator

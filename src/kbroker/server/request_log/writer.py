@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
 
 from kbroker._core import process_memory
 from kbroker._core.clock import BaseClock
+from kbroker.common.light_typing import Any, Protocol
 from kbroker.common.loggers import get_logger
 from kbroker.server.request_log._drain import RecordDrain, RecordFormat
 from kbroker.server.request_log._log_core import RequestLogCore

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.light_typing import NamedTuple
 from kbroker.common.security import scram
 from kbroker.server.metadata.metadata_store import MetadataStore
 

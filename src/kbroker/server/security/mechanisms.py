@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
+from kbroker.common.light_typing import Protocol
 from kbroker.common.security import scram
 
 PLAIN = "PLAIN"
