@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from kbroker.common.light_typing import Literal, NamedTuple
 
@@ -42,8 +41,7 @@ def _nothing() -> Iterable[tuple[tuple[str, ...], float | Buckets]]:
     return ()
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     """All series of one name.
 
     Args: ``group`` and ``name`` are Kafka's: a group of the metrics library (``socket-server-metrics``), or domain and
@@ -57,7 +55,7 @@ class Family:
     kind: Kind
     labels: tuple[str, ...]
     help: str
-    collect: Collect = field(default=_nothing, compare=False)
+    collect: Collect = _nothing
     bounds: tuple[float, ...] = ()
     combine: Literal["sum", "max"] = "sum"
 
