@@ -119,7 +119,7 @@ def run_over_kills(
             worker.start()
         for number, death in enumerate(deaths, 1):
             share = expected * number // (len(deaths) + 1)
-            wait_for(f"{share} of {expected} records", lambda share=share: has(share), seconds, every=0)
+            wait_for(f"{share} of {expected} records", lambda share=share: has(share), seconds, every=0)  # type: ignore[misc]
             if death == "worker":
                 worker.kill()
                 worker.start()

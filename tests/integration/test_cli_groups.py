@@ -156,7 +156,7 @@ def test_a_member_shares_with_librdkafka(address: str, topic: str, tmp_path: Pat
                     producer.send(topic, b"new %d" % number, partition=number % 3)
 
             def everything() -> bool:
-                read.extend((m.partition(), m.offset()) for m in other.consume(100, 0.2))
+                read.extend((m.partition(), m.offset()) for m in other.consume(100, 0.2))  # type: ignore[misc]
                 return len(read) + len(printed.read_bytes().splitlines()) >= 30
 
             wait_for("every record", everything, 60)
