@@ -29,7 +29,7 @@ SETTINGS = {
 
 
 class Worker:
-    """A program that is killed and started again; each life writes into a file of its own."""
+    """A program that is killed and started again; each life writes into a new file."""
 
     def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self.command = list(command)

@@ -26,7 +26,7 @@ def main() -> None:
         auto_offset_reset="earliest",
         commit_interval=0.2,
         state_dir=folder,
-        # each life has a transactional id of its own, so that nothing but time ends what a killed one left open
+        # each life has another transactional id, so that nothing but time ends what a killed one left open
         producer_extra_config={"transaction.timeout.ms": 3000},
         consumer_extra_config={"session.timeout.ms": 2000, "heartbeat.interval.ms": 500},
     )

@@ -32,7 +32,7 @@ class GroupConsumer:
         cluster: not owned.
         group_id: the group; it is made when it does not exist.
         topic: what is read.
-        start: EARLIEST or LATEST, for a partition without a committed offset, and for one whose offset is gone.
+        start: EARLIEST or LATEST, for a partition without a committed offset, and for one whose offset is deleted.
         read_committed: leave out aborted transactions, end at the last stable offset.
         max_wait_ms: how long one poll may wait for records.
         session_timeout_ms: after so long without a heartbeat the group goes on without this member.

@@ -33,7 +33,7 @@ def test_bytes_are_read(text: str, expected: float) -> None:
     "text", ["", "fast", "1Mb", "1M", "1 M B", "MB", "1..2", "0x10", "1MB/s", "nan", "inf", "9" * 61]
 )
 def test_what_may_mean_something_else_is_refused(text: str) -> None:
-    """Megabits, bare prefixes and what is no number: the message has examples."""
+    """Megabits, bare prefixes and other text: the message has examples."""
     with pytest.raises(ValueError, match=r"expected bytes such as 1048576, 1MB \(1,000,000\) or 1MiB"):
         parse_bytes(text)
 
