@@ -4,7 +4,7 @@ import errno
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from kbroker._core.clock import BaseClock, SystemClock
@@ -123,6 +123,7 @@ class LogDir:
         self._log_starts = self._checkpoint(checkpoints.LOG_START_CHECKPOINT)
         self._high_watermarks = self._checkpoint(checkpoints.HIGH_WATERMARK_CHECKPOINT)
         self._cleaner_offsets = self._checkpoint(checkpoints.CLEANER_OFFSET_CHECKPOINT)
+        # as they were read or last written, guarded by LogTasks
         self.recovery_points = self._read(self._recovery_points)
         self.log_starts = self._read(self._log_starts)
         self.cleaner_offsets = self._read(self._cleaner_offsets)
@@ -194,9 +195,23 @@ class LogDir:
 
     def write_recovery_points(self, offsets: dict[TopicPartition, int]) -> None:
         self._recovery_points.write(offsets)
+        self.recovery_points = offsets
 
     def write_log_starts(self, offsets: dict[TopicPartition, int]) -> None:
         self._log_starts.write(offsets)
+        self.log_starts = offsets
+
+    def forget_offsets(self, keys: Collection[TopicPartition]) -> None:
+        """Take partitions out of the checkpoints that a start reads; nothing is written if they are in none.
+
+        Raises: OSError, and they are still in.
+        """
+        starts = {key: offset for key, offset in self.log_starts.items() if key not in keys}
+        if len(starts) < len(self.log_starts):
+            self.write_log_starts(starts)
+        points = {key: offset for key, offset in self.recovery_points.items() if key not in keys}
+        if len(points) < len(self.recovery_points):
+            self.write_recovery_points(points)
 
     def write_high_watermarks(self, offsets: dict[TopicPartition, int]) -> None:
         self._high_watermarks.write(offsets)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from kbroker._core.clock import BaseClock
 from kbroker.common.configs.config import BrokerConfig
@@ -53,7 +53,7 @@ class LogTasks:
         self._clock = clock
         self.failed_io = FailedIo(hosted, log_dirs, clock)
         self._flush_task: ScheduledTask | None = None
-        self._log_starts_lock = threading.Lock()  # an older picture of the log starts never replaces a newer one
+        self._checkpoints_lock = threading.Lock()  # an older picture of the offsets never replaces a newer one
 
     def schedule(self) -> None:
         """Begin them all."""
@@ -136,19 +136,47 @@ class LogTasks:
         self.write_high_watermarks()
 
     def write_recovery_points(self) -> None:
-        self._write(
-            "recovery points", lambda d, o: d.write_recovery_points(o), _recovery_point, lambda d: d.recovery_points
-        )
+        with self._checkpoints_lock:
+            self._write(
+                "recovery points", lambda d, o: d.write_recovery_points(o), _recovery_point, lambda d: d.recovery_points
+            )
 
     def write_log_starts(self) -> bool:
         """Only of partitions whose log starts above the base of its first segment.
 
         Returns: False if a folder could not take them.
         """
-        with self._log_starts_lock:
+        with self._checkpoints_lock:
             return self._write(
                 "log starts", lambda d, o: d.write_log_starts(o), _explicit_log_start, lambda d: d.log_starts
             )
+
+    def forget_offsets(self, keys: Collection[TopicPartition]) -> None:
+        """Take deleted partitions out of the checkpoints, before others of the same names are made.
+
+        A start after a kill would take the log start, or the recovery point, of the deleted one for that of the new
+        one, and cut records that were acknowledged.
+        """
+        with self._checkpoints_lock:
+            for log_dir in self._dirs:
+                try:
+                    if not log_dir.is_offline:
+                        log_dir.forget_offsets(keys)
+                except OSError as e:
+                    self._hosted.note_failure(log_dir, "writing the offsets without those of deleted partitions", e)
+
+    def forget_missing(self) -> set[TopicPartition]:
+        """Forget the offsets of partitions that have no folder any more: a kill came between the two.
+
+        Returns: these partitions, as far as any checkpoint names them.
+        """
+        found: set[TopicPartition] = set()
+        for log_dir in self._dirs:
+            known = {*log_dir.recovery_points, *log_dir.log_starts, *log_dir.cleaner_offsets}
+            found.update(key for key in known if key not in self._hosted and not log_dir.holds(key))
+        if found:
+            self.forget_offsets(found)
+        return found
 
     def write_high_watermarks(self) -> None:
         self._write("high watermarks", lambda d, o: d.write_high_watermarks(o), lambda log: log.high_watermark)

@@ -168,6 +168,8 @@ class LogManager:
             self._report_lost(key, hosted, report)
         for log_dir in self._dirs:
             log_dir.high_watermarks = {}  # reported; new topics of the same names start over
+        for key in self.tasks.forget_missing():
+            self.cleaner.forget(key)
         # a clean stop must not cover what this start could not read: the next start checks again
         self._all_sound = not report.failures and not report.damaged
         self.tasks.schedule()
@@ -304,8 +306,13 @@ class LogManager:
         log_dir = self._dir_of(key)
         folder: Path | None = None
         is_new = False
+        recovery_point = log_start = 0
         if log_dir is not None:
-            is_new = not log_dir.partition_path(topic, partition).exists()
+            path = log_dir.partition_path(topic, partition)
+            is_new = not path.exists()
+            if is_known or checkpoints.belongs_to(path, topic_id):  # else they are another's of this name
+                recovery_point = max(0, log_dir.recovery_points.get(key, 0))
+                log_start = max(0, log_dir.log_starts.get(key, 0))
             try:
                 folder = log_dir.create_partition_folder(topic, partition, topic_id, is_known=is_known)
             except OSError as e:
@@ -322,8 +329,8 @@ class LogManager:
                 self._clock,
                 in_memory=self._in_memory,
                 clean=log_dir.was_clean if log_dir else True,
-                recovery_point=max(0, log_dir.recovery_points.get(key, 0)) if log_dir else 0,
-                log_start_offset=max(0, log_dir.log_starts.get(key, 0)) if log_dir else 0,
+                recovery_point=recovery_point,
+                log_start_offset=log_start,
                 is_prepared=True,
             )
         except BaseException:
@@ -391,6 +398,9 @@ class LogManager:
     ) -> PartitionLog:
         if parse_partition_folder(f"{topic}-{partition}") != (topic, partition):
             raise ValueError(f"not a valid partition: topic {topic!r}, partition {partition!r}")
+        log_dir = self._dir_of((topic, partition))
+        if log_dir is not None and not checkpoints.belongs_to(log_dir.partition_path(topic, partition), topic_id):
+            self.tasks.forget_offsets([(topic, partition)])  # of a deleted one of this name: the disk was full
         with self._hosted.lock:
             found = self._hosted.find((topic, partition))
             if found is not None:
@@ -447,12 +457,14 @@ class LogManager:
         """
         self._check_open()
         failure: KafkaError | None = None
-        for key in [(topic, partition) for topic, partitions in topics.items() for partition in partitions]:
+        keys = [(topic, partition) for topic, partitions in topics.items() for partition in partitions]
+        for key in keys:
             try:
                 self._take_out(key)
             except KafkaError as e:
                 failure = e
             self.cleaner.forget(key)
+        self.tasks.forget_offsets([key for key in keys if key not in self._hosted])
         self.sync_folders()
         if self._noted:  # no sync: an extra id matters only if its folder is put back
             self._write_note(frozenset(), is_synced=False)
@@ -468,8 +480,6 @@ class LogManager:
             if hosted.log_dir is None:
                 hosted.log.delete()
                 return
-            hosted.log_dir.recovery_points.pop(key, None)
-            hosted.log_dir.log_starts.pop(key, None)
             try:
                 renamed = hosted.log_dir.rename_for_delete(*key)
             except OSError as e:

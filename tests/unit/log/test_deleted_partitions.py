@@ -1,0 +1,106 @@
+"""What the checkpoints say of a deleted partition is not said of the next one of its name, wherever a kill comes."""
+
+from __future__ import annotations
+
+import errno
+import uuid
+from pathlib import Path
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.log import checkpoints
+from kbroker.log.log_dir import LogDir
+from kbroker.log.manager import LogManager, TopicLogs
+from tests.support.log_manager import Brokers, append, pass_time
+
+KEY = ("orders", 0)
+NEXT_ID = uuid.UUID(int=5)
+CONFIG = BrokerConfig().topic_configs({})
+
+
+@pytest.fixture
+def manager(brokers: Brokers, clock: VirtualClock) -> LogManager:
+    """Nine records, all of them deleted, and checkpoints that say so."""
+    manager, _ = brokers.start(topics=(("orders", 1),))
+    append(manager, count=9)
+    log = manager.partition(*KEY)
+    assert log is not None
+    log.flush()
+    log.delete_records(9)
+    pass_time(manager, clock, 60_010)
+    assert offsets(brokers.folder) == [9, 9]
+    return manager
+
+
+def offsets(folder: Path) -> list[int | None]:
+    """What the checkpoints say of the partition: recovery point and log start."""
+    names = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint")
+    return [checkpoints.offset_checkpoint(folder / name).read().get(KEY) for name in names]
+
+
+def start_after_kill(brokers: Brokers, *topics: TopicLogs) -> LogManager:
+    brokers.kill(brokers.open[-1])
+    manager = LogManager([brokers.folder], brokers.clock, BrokerConfig({}))
+    brokers.open.append(manager)
+    manager.start(topics, run_threads=False)
+    return manager
+
+
+def check_made_again(brokers: Brokers) -> None:
+    """A record of the new topic is there after a kill, and is not taken for one that is on the disk."""
+    manager = brokers.open[-1]
+    manager.create_partition(*KEY, NEXT_ID, CONFIG)
+    append(manager)
+    log = start_after_kill(brokers, TopicLogs("orders", NEXT_ID, 1, CONFIG)).partition(*KEY)
+    assert log is not None
+    assert (log.log_start_offset, log.log_end_offset, log.flushed_offset, log.damage) == (0, 1, 0, None)
+
+
+def test_kill_after_the_topic_was_made_again(brokers: Brokers, manager: LogManager) -> None:
+    manager.delete_partition(*KEY)
+    assert offsets(brokers.folder) == [None, None]
+    check_made_again(brokers)
+
+
+def test_kill_in_the_middle_of_a_deletion(brokers: Brokers, manager: LogManager) -> None:
+    """Its folder has another name already, the checkpoints still name it."""
+    cleaned = checkpoints.offset_checkpoint(brokers.folder / checkpoints.CLEANER_OFFSET_CHECKPOINT)
+    cleaned.write({KEY: 7})
+    before = offsets(brokers.folder)
+    (brokers.folder / "orders-0").rename(brokers.folder / f"orders-0.{uuid.uuid4().hex}-delete")
+    start_after_kill(brokers)
+    assert (before, offsets(brokers.folder)) == ([9, 9], [None, None])
+    assert cleaned.read() == {}
+    check_made_again(brokers)
+
+
+def test_disk_that_is_full_while_a_topic_is_deleted(
+    brokers: Brokers, manager: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deletion succeeds, and the offsets are forgotten when the next topic of the name is made."""
+    with monkeypatch.context() as patch:
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "full")
+
+        patch.setattr(checkpoints.CheckpointFile, "write", full)
+        manager.delete_partition(*KEY)
+    assert offsets(brokers.folder) == [9, 9]
+    check_made_again(brokers)
+
+
+def test_deletion_of_what_no_checkpoint_names_writes_none(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics that come and go within a minute cost no write."""
+    manager, _ = brokers.start(topics=(("orders", 1),))
+
+    def unexpected(*_: object) -> None:
+        raise AssertionError("a checkpoint was written")
+
+    monkeypatch.setattr(LogDir, "write_recovery_points", unexpected)
+    monkeypatch.setattr(LogDir, "write_log_starts", unexpected)
+    before = [path.stat().st_mtime_ns for path in brokers.folder.glob("*checkpoint")]
+    append(manager)
+    manager.delete_partition(*KEY)
+    assert [path.stat().st_mtime_ns for path in brokers.folder.glob("*checkpoint")] == before
