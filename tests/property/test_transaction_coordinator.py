@@ -51,6 +51,7 @@ class World:
     """The coordinator, a model of each id, and the markers that must come: (place, commit) by producer id."""
 
     tx: Transactions = field(default_factory=Transactions)
+    leader_epoch: int = 0
     models: dict[str, Model] = field(default_factory=lambda: {name: Model() for name in NAMES})
     expected: list[tuple[int, Place, bool]] = field(default_factory=list)
 
@@ -136,8 +137,9 @@ class World:
 
     def move(self, name: str) -> None:
         index = self.tx.coordinator._log.index_of(name)
-        self.tx.coordinator.unload(index)
-        self.tx.coordinator.load(index)
+        self.leader_epoch += 2
+        self.tx.coordinator.unload(index, self.leader_epoch - 1)
+        self.tx.coordinator.load(index, self.leader_epoch)
         self.tx.scheduler.run_due()
         self.know_epochs()
 

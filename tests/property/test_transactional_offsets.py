@@ -81,6 +81,7 @@ class Bench:
         topic.logs = [self.log]
         topic.ensure()
         self.groups = Groups(clock=self.clock, topic=topic)
+        self.leader_epoch = 0
         self.first_dirty = 0
 
     def clean(self) -> None:
@@ -120,8 +121,9 @@ class Bench:
         elif kind == "restart":
             self.groups = self.groups.restart()
         elif kind == "reload":
-            coordinator.unload_partition(0)
-            coordinator.load_partition(0)
+            self.leader_epoch += 2
+            coordinator.unload_partition(0, self.leader_epoch - 1)
+            coordinator.load_partition(0, self.leader_epoch)
         else:
             self.clean()
 

@@ -32,6 +32,7 @@ from kbroker.coordinator.membership import JoinRequest, LeavingMember, Membershi
 from kbroker.coordinator.offset_metadata_manager import FetchedOffsets, OffsetMetadataManager
 from kbroker.coordinator.offsets_loader import OffsetsLoader
 from kbroker.coordinator.offsets_log import OFFSETS_TOPIC, OffsetsLog, Unserved
+from kbroker.coordinator.partition_epochs import PartitionEpochs
 
 __all__ = ["OFFSETS_TOPIC", "DescribedGroup", "DescribedMember", "GroupCoordinator", "GroupSettings", "ListedGroup"]
 
@@ -89,6 +90,7 @@ class GroupCoordinator:
         self._settings = GroupSettings() if settings is None else settings
         self._log = OffsetsLog(topic, clock)
         self._loader = OffsetsLoader(topic)
+        self._epochs = PartitionEpochs()  # under _load_lock
         self._load_lock = threading.Lock()  # one partition is loaded or unloaded at a time; taken before groups' locks
         self._joins = Purgatory("Rebalance", clock)
         self._heartbeats = Purgatory("Heartbeat", clock)
@@ -110,8 +112,12 @@ class GroupCoordinator:
     def start(self) -> None:
         """Load groups and offsets from the log; loaded members must send a request within their session timeout."""
         self._log.note_loaded_count()
+        indexes = range(self._log.partition_count)
         with self._load_lock:
-            self._load(range(self._log.partition_count))
+            for index in indexes:
+                log = self._log.topic.partition(index)
+                self._epochs.begin_load(index, 0 if log is None else max(0, log.leader_epoch))
+            self._load(indexes)
 
     def run_join_reaper(self) -> None:
         """Expire joins and syncs until closed; blocks, so it needs its own thread."""
@@ -158,23 +164,33 @@ class GroupCoordinator:
         failed = sum(why.is_unreadable for why in unserved.values())
         return max(0, self._log.partition_count - len(unserved)), failed
 
-    def load_partition(self, index: int) -> None:
+    def load_partition(self, index: int, leader_epoch: int) -> None:
         """Serve the groups of a partition that is not served: this broker leads it now, or it was repaired.
 
         Clients get COORDINATOR_LOAD_IN_PROGRESS until this returns. Nothing happens if its groups are served.
+
+        Args: ``leader_epoch``: from which on this broker leads it; nothing happens if a newer order was given before.
         """
         with self._load_lock:
-            if index in self._log.unserved:
+            if not self._epochs.begin_load(index, leader_epoch):
+                logger.info("%s-%d: ignored a late load of epoch %d", OFFSETS_TOPIC, index, leader_epoch)
+            elif index in self._log.unserved:
                 reason = f"{OFFSETS_TOPIC}-{index} is being loaded"
                 self._log.refuse(index, Unserved(Errors.COORDINATOR_LOAD_IN_PROGRESS, reason))
                 self._load([index])
 
-    def unload_partition(self, index: int) -> None:
+    def unload_partition(self, index: int, leader_epoch: int) -> None:
         """Serve the groups of a partition no longer: another broker leads it.
 
-        Delayed requests and all later ones get NOT_COORDINATOR; nothing is written to the log.
+        Delayed requests and all later ones get NOT_COORDINATOR; nothing is written to the log. Waits for a load.
+
+        Args: ``leader_epoch``: from which on the other broker leads it; nothing happens if a newer order was given
+        before.
         """
         with self._load_lock:
+            if not self._epochs.begin_unload(index, leader_epoch):
+                logger.info("%s-%d: ignored a late unload of epoch %d", OFFSETS_TOPIC, index, leader_epoch)
+                return
             self._offsets.refuse(index, Unserved(Errors.NOT_COORDINATOR, f"{OFFSETS_TOPIC}-{index} was unloaded"))
             count = self._groups.unload(
                 lambda group_id: self._log.partition_for(group_id) == index, Errors.NOT_COORDINATOR
@@ -329,6 +345,8 @@ class GroupCoordinator:
     def topic_deleted(self, name: str) -> None:
         """Remove the offsets of a deleted topic; if it is ``__consumer_offsets``, drop all groups."""
         if name == OFFSETS_TOPIC:
+            with self._load_lock:
+                self._epochs.clear()
             self._log.serve_all()
             self._groups.unload(lambda group_id: True, Errors.NOT_COORDINATOR)
             self._offsets.unload_all_transactions()

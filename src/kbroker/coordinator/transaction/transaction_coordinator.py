@@ -137,16 +137,21 @@ class TransactionCoordinator:
         self._check_open()
         self._log.find(transactional_id)
 
-    def load(self, index: int) -> None:
-        """Serve one partition of the topic, and complete what is prepared there."""
-        self._log.load(index)
+    def load(self, index: int, leader_epoch: int) -> None:
+        """Serve one partition of the topic, which this broker leads from an epoch on, and complete what is prepared
+        there. Nothing happens if a newer order was given before or is given meanwhile.
+        """
+        self._log.load(index, leader_epoch)
         for partition in self._log.partitions:
             if partition.index == index:
                 self._sender.resume(partition)
 
-    def unload(self, index: int) -> None:
-        """Serve a partition of the topic no more."""
-        self._log.unload(index)
+    def unload(self, index: int, leader_epoch: int | None) -> None:
+        """Serve a partition of the topic no more: another broker leads it from an epoch on, or, None, it was deleted.
+
+        Nothing happens if a newer order was given before.
+        """
+        self._log.unload(index, leader_epoch)
 
     def topic_deleted(self) -> None:
         """``__transaction_state`` was deleted, and all transactional ids with it."""

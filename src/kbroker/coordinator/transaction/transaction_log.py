@@ -25,6 +25,7 @@ from kbroker.coordinator.internal_topic import (
     Written,
     partition_of,
 )
+from kbroker.coordinator.partition_epochs import PartitionEpochs
 from kbroker.coordinator.transaction import transaction_records
 from kbroker.coordinator.transaction.transaction_metadata import Move, TransactionMetadata, TransactionState
 
@@ -53,10 +54,12 @@ class StatePartition:
 
     __slots__ = ("coordinator_epoch", "index", "is_active", "lock", "log", "open_ids", "transactions")
 
-    def __init__(self, index: int, log: Any, transactions: dict[str, TransactionMetadata]) -> None:
+    def __init__(
+        self, index: int, log: Any, coordinator_epoch: int, transactions: dict[str, TransactionMetadata]
+    ) -> None:
         self.index = index
         self.log = log
-        self.coordinator_epoch: int = max(0, log.leader_epoch)
+        self.coordinator_epoch = coordinator_epoch
         self.transactions = transactions
         self.open_ids = {name for name, metadata in transactions.items() if metadata.state is TransactionState.ONGOING}
         self.is_active = True
@@ -91,6 +94,7 @@ class TransactionLog:
         self._count = 0  # partitions by which ids are hashed: those that there were when they were loaded
         self._partitions: Mapping[int, StatePartition] = {}
         self._loading: frozenset[int] = frozenset()
+        self._epochs = PartitionEpochs()  # under _lock
         self._unreadable: Mapping[int, str] = {}
         self._loads: deque[tuple[int, int]] = deque(maxlen=1000)  # when each ended, and what it took
 
@@ -210,22 +214,46 @@ class TransactionLog:
             moved: list[TransactionMetadata] = []
             for index in range(self._count):
                 if index not in self._partitions and index not in self._unreadable:
-                    moved += self._load(index)
+                    leader_epoch = _leader_epoch(self._topic.partition(index))
+                    with self._lock:
+                        is_ours = self._epochs.begin_load(index, leader_epoch)
+                    if is_ours:
+                        moved += self._load(index, leader_epoch)
             for metadata in moved:
                 self._take_over(metadata)
 
-    def load(self, index: int) -> None:
-        """Read one partition and serve it; one that cannot be read to its end is not served, and an error says so."""
+    def load(self, index: int, leader_epoch: int) -> None:
+        """Read one partition and serve it; one that cannot be read to its end is not served, and an error says so.
+
+        Args: ``leader_epoch``: from which on this broker leads it; nothing happens if a newer order was given before or
+        is given meanwhile.
+        """
+        with self._lock:
+            if not self._epochs.begin_load(index, leader_epoch):
+                logger.info("%s-%d: ignored a late load of epoch %d", TRANSACTION_STATE_TOPIC, index, leader_epoch)
+                return
         with self._load_lock:
             if not self._count:
                 with self._lock:
                     self._count = self._topic.partition_count
-            if index not in self._partitions:
-                self._load(index)
+            partition = self._partitions.get(index)
+            if partition is None:
+                self._load(index, leader_epoch)
+            else:
+                with partition.lock:
+                    partition.coordinator_epoch = max(partition.coordinator_epoch, leader_epoch)
 
-    def unload(self, index: int) -> None:
-        """Forget what a partition says; requests under way get NOT_COORDINATOR. Idempotent."""
+    def unload(self, index: int, leader_epoch: int | None) -> None:
+        """Forget what a partition says; requests under way get NOT_COORDINATOR, a load under way is of no effect.
+
+        Args: ``leader_epoch``: from which on another broker leads it; None: the topic was deleted. Nothing happens if
+        a newer order was given before. Idempotent.
+        """
         with self._lock:
+            if not self._epochs.begin_unload(index, leader_epoch):
+                logger.info("%s-%d: ignored a late unload of epoch %s", TRANSACTION_STATE_TOPIC, index, leader_epoch)
+                return
+            self._loading -= {index}
             partition = self._partitions.get(index)
             self._partitions = {key: value for key, value in self._partitions.items() if key != index}
             self._unreadable = {key: value for key, value in self._unreadable.items() if key != index}
@@ -238,13 +266,18 @@ class TransactionLog:
         """Forget everything: the topic was deleted, or the broker stops."""
         with self._load_lock:
             for index in (*self._partitions, *self._unreadable):
-                self.unload(index)
+                self.unload(index, None)
             with self._lock:
+                self._epochs.clear()
                 self._count = 0
 
-    def _load(self, index: int) -> list[TransactionMetadata]:
-        """Read a partition and serve it; return the ids that belong to another one by now."""
+    def _load(self, index: int, leader_epoch: int) -> list[TransactionMetadata]:
+        """Read a partition and serve it, unless it is another broker's by then; return the ids that belong to another
+        partition by now.
+        """
         with self._lock:
+            if not self._epochs.is_served(index, leader_epoch):
+                return []
             self._loading |= {index}
             self._unreadable = {key: value for key, value in self._unreadable.items() if key != index}
         log = self._topic.partition(index)
@@ -257,19 +290,21 @@ class TransactionLog:
             moved = [one for name, one in found.items() if self.index_of(name) != index]
             for one in moved:
                 del found[one.transactional_id]
-            partition = StatePartition(index, log, found)
+            partition = StatePartition(index, log, leader_epoch, found)
         except UnreadableError as error:
             reason = self._report(index, error)
         finally:
             ended_ms = self._clock.now_ms()
             with self._lock:
-                self._loading -= {index}
-                if partition is not None:
+                is_ours = self._epochs.is_served(index, leader_epoch)
+                if is_ours:
+                    self._loading -= {index}
+                if is_ours and partition is not None:
                     self._partitions = {**self._partitions, index: partition}
-                elif reason:
+                elif is_ours and reason:
                     self._unreadable = {**self._unreadable, index: reason}
                 self._loads.append((ended_ms, ended_ms - started_ms))
-        return moved
+        return moved if is_ours else []
 
     def _take_over(self, metadata: TransactionMetadata) -> None:
         home = self._partitions.get(self.index_of(metadata.transactional_id))
@@ -293,6 +328,10 @@ class TransactionLog:
             error.way_out or f"stop the broker and run: kbroker log verify --repair {folder}",
         )
         return f"{TRANSACTION_STATE_TOPIC}-{index} cannot be read: {error}"
+
+
+def _leader_epoch(log: Any) -> int:
+    return 0 if log is None else max(0, int(log.leader_epoch))
 
 
 def _remembered(index: int, log: Any, read_bytes: int) -> Iterator[tuple[str, TransactionMetadata]]:

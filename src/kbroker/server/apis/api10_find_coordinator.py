@@ -46,14 +46,16 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def _is_known(ctx: ApiContext, kind: int, key: str) -> bool:
-    """Whether what is remembered of it could be read at the start."""
+    """Whether what is remembered of it can be read. While it is being read its coordinator is this broker too, whose
+    other APIs say COORDINATOR_LOAD_IN_PROGRESS: a client that knows its coordinator need not look for it again.
+    """
     try:
         if kind == GROUP:
             ctx.groups.check(key)
         else:
             ctx.transactions.check(key)
-    except KafkaError:
-        return False
+    except KafkaError as error:
+        return error.error is Errors.COORDINATOR_LOAD_IN_PROGRESS
     return True
 
 

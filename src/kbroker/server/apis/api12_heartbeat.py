@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from kbroker.common.errors import Errors
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.server.context import ApiContext, Body, RequestContext
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Prolong the session."""
-    error = ctx.groups.heartbeat(body["GroupId"], body["MemberId"], body.get("GroupInstanceId"), body["GenerationId"])
+    try:
+        member = body["MemberId"], body.get("GroupInstanceId"), body["GenerationId"]
+        error = ctx.groups.heartbeat(body["GroupId"], *member)
+    except KafkaError as refused:
+        if refused.error is not Errors.COORDINATOR_LOAD_IN_PROGRESS:
+            raise
+        error = Errors.NONE  # as Kafka: the member goes on, and its next heartbeat meets the loaded group
     return failure(body, error, request)
 
 

@@ -123,14 +123,14 @@ def test_a_partition_that_is_dropped_takes_its_markers_along(tx: Transactions) -
     tx.add(mine)
     tx.end(mine)
     index = tx.coordinator._log.index_of("x")
-    tx.coordinator.unload(index)
+    tx.coordinator.unload(index, 1)
     tx.after(500)
     assert tx.coordinator.queue_sizes == (0, 0)
     tx.markers.errors.clear()
-    tx.coordinator.load(index)
+    tx.coordinator.load(index, 2)
     tx.after(RETRY_BACKOFF_MS)
     assert tx.state() == "CompleteCommit"
-    assert [row[:5] for row in tx.markers.written] == [(T0, 1000, 1, 0, True)]
+    assert [row[:5] for row in tx.markers.written] == [(T0, 1000, 1, 2, True)]
 
 
 def test_a_closed_broker_waits_for_nothing(tx: Transactions) -> None:

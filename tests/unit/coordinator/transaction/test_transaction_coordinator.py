@@ -391,11 +391,11 @@ def test_partitions_are_dropped_and_loaded(tx: Transactions) -> None:
     tx.init()
     home = tx.coordinator._log.index_of("x")
     other = next(name for name in "abcdefgh" if tx.coordinator._log.index_of(name) != home)
-    tx.coordinator.unload(home)
+    tx.coordinator.unload(home, 1)
     assert refused(tx.init) is Errors.NOT_COORDINATOR
     assert refused(tx.coordinator.check, "x") is Errors.NOT_COORDINATOR
     assert tx.init(other).producer_epoch == 0
-    tx.coordinator.load(home)
+    tx.coordinator.load(home, 2)
     assert tx.init() == Producer(1000, 1)
 
 

@@ -71,16 +71,64 @@ def test_a_partition_that_is_being_loaded() -> None:
     topic = MemoryTopic(VirtualClock(), count=1)
     log = log_of(topic)
     log.load_all()
-    log.unload(0)
+    log.unload(0, 1)
     seen = []
     original = topic.partition
     topic.partition = lambda index: (seen.append(refused(log.find, "x")), seen.append(log.is_loading), original(index))[  # type: ignore[arg-type, func-returns-value, method-assign]
         2
     ]
-    log.load(0)
+    log.load(0, 2)
     assert seen == [Errors.COORDINATOR_LOAD_IN_PROGRESS, True]
     assert not log.is_loading
     assert log.find("x").index == 0
+
+
+def test_a_late_order_does_not_undo_a_newer_one() -> None:
+    """Each comes with its leader epoch, which markers carry; what is late is ignored."""
+    topic = MemoryTopic(VirtualClock(), count=1)
+    log = log_of(topic)
+    log.load_all()
+    put(log, "x")
+    assert log.find("x").coordinator_epoch == 0
+    log.unload(0, 4)
+    for late in (0, 3, 4):
+        log.load(0, late)
+        assert refused(log.find, "x") is Errors.NOT_COORDINATOR
+    log.load(0, 5)
+    for late in (0, 4, 5):
+        log.unload(0, late)
+        assert log.find("x").coordinator_epoch == 5
+    log.load(0, 7)
+    assert log.find("x").coordinator_epoch == 7
+    log.unload(0, None)
+    log.load(0, 0)
+    assert log.find("x").coordinator_epoch == 0, "a new topic of the name begins at 0 again"
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_an_order_that_comes_while_a_partition_is_read(served: bool) -> None:
+    """The partition is not served once it is read, unless the newest order says so; it is no longer being loaded."""
+    topic = MemoryTopic(VirtualClock(), count=1)
+    log = log_of(topic)
+    log.load_all()
+    put(log, "x")
+    log.unload(0, 1)
+    original, seen = topic.partition, []
+
+    def moves(index: int) -> object:
+        topic.partition = original
+        log.unload(0, 3)
+        seen.append((refused(log.find, "x"), log.is_loading))
+        return original(index)
+
+    topic.partition = moves
+    log.load(0, 2)
+    assert seen == [(Errors.NOT_COORDINATOR, False)]
+    assert refused(log.find, "x") is Errors.NOT_COORDINATOR
+    assert not log.is_loading
+    if served:
+        log.load(0, 4)
+        assert log.find("x").coordinator_epoch == 4
 
 
 def test_more_partitions_than_before() -> None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from kbroker._core.clock import VirtualClock
-from kbroker.common.errors import KafkaError
+from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import TransactionalProducer
+from kbroker.coordinator.offsets_log import Unserved
 from kbroker.protocol import codec
 from kbroker.server.context import GROUP_OPERATIONS, Body, RequestContext
 from kbroker.server.kafka_apis import KafkaApis
@@ -303,6 +304,21 @@ def test_a_group_whose_partition_cannot_be_read() -> None:
         assert (old["ErrorCode"], old["NodeId"], old["Host"], old["Port"]) == (15, -1, "", -1)
     listed = bench.ask("ListGroups", 4, {})
     assert (listed["ErrorCode"], listed["Groups"]) == (0, [])
+
+
+def test_a_group_that_is_loading_has_its_coordinator() -> None:
+    """FindCoordinator names the broker. The group's requests get COORDINATOR_LOAD_IN_PROGRESS, not its heartbeats."""
+    bench = Bench()
+    bench.groups.topic.ensure()
+    log = bench.groups.coordinator._log
+    log.refuse(log.partition_for("g"), Unserved(Errors.COORDINATOR_LOAD_IN_PROGRESS, "it is being loaded"))
+    (found,) = bench.ask("FindCoordinator", 4, {"KeyType": 0, "CoordinatorKeys": ["g"]})["Coordinators"]
+    assert (found["ErrorCode"], found["NodeId"]) == (0, 1)
+    assert bench.ask("FindCoordinator", 3, {"KeyType": 0, "Key": "g"})["ErrorCode"] == 0
+    member = {"GroupId": "g", "GenerationId": 1, "MemberId": "m"}
+    assert bench.ask("Heartbeat", 3, member)["ErrorCode"] == 0
+    assert bench.ask("SyncGroup", 3, {**member, "Assignments": []})["ErrorCode"] == 14
+    assert bench.ask("JoinGroup", 5, join(5, group="g"))["ErrorCode"] == 14
 
 
 def test_how_long_a_note_may_be() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -92,9 +93,33 @@ def test_the_coordinator_is_found(ask: Asked) -> None:
     assert ask("FindCoordinator", 3, {"Key": "x", "KeyType": 1})["ErrorCode"] == 0
     rows = ask("FindCoordinator", 6, {"KeyType": 1, "CoordinatorKeys": ["x", "y"]})["Coordinators"]
     assert [(row["Key"], row["ErrorCode"], row["Port"]) for row in rows] == [("x", 0, 9092), ("y", 0, 9092)]
-    ask.service.coordinator.unload(ask.service.coordinator._log.index_of("x"))  # type: ignore[attr-defined]
+    coordinator: Any = ask.service.coordinator
+    coordinator.unload(coordinator._log.index_of("x"), 1)
     rows = ask("FindCoordinator", 6, {"KeyType": 1, "CoordinatorKeys": ["x"]})["Coordinators"]
     assert [(row["ErrorCode"], row["NodeId"]) for row in rows] == [(15, -1)]
+
+
+def test_the_coordinator_is_found_while_it_loads(ask: Asked) -> None:
+    """The client learns where it is once, and each of its requests that it is loading; as in Kafka."""
+    assert ask.init()["ErrorCode"] == 0
+    coordinator: Any = ask.service.coordinator
+    index = coordinator._log.index_of("x")
+    topic = coordinator._log._topic
+    coordinator.unload(index, 1)
+    original, seen = topic.partition, []
+
+    def look(number: int) -> object:
+        topic.partition = original
+        for version, body in ((3, {"Key": "x", "KeyType": 1}), (6, {"KeyType": 1, "CoordinatorKeys": ["x"]})):
+            found = ask("FindCoordinator", version, body)
+            seen.append(found["Coordinators"][0]["ErrorCode"] if version >= 4 else found["ErrorCode"])
+        seen.append(ask.init()["ErrorCode"])
+        return original(number)
+
+    topic.partition = look
+    coordinator.load(index, 2)
+    assert seen == [0, 0, 14]
+    assert ask.init()["ErrorCode"] == 0
 
 
 @pytest.mark.parametrize("version", range(6))
