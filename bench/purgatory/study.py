@@ -20,8 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.purgatory import measurements
 from bench.purgatory.tables import DISTURBED, HEADER, cells
+from kbroker.cli.options import decorators
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.pipeline_jobs import options, progress, session, spark_options
+from kbroker.cli.pipeline_session import progress, running, session, spark_options
 from kbroker.spark.errors import PipelineError
 from tests.support.compiled import CannotCompile
 
@@ -30,7 +31,7 @@ OUTPUT = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_MIXES = ("low", "high")
 DEFAULT_RATES = (50_000.0, 100_000.0, 200_000.0, 400_000.0, 0.0)
 
-workload_options = options(
+workload_options = decorators(
     click.option(
         "--mix",
         "mixes",
@@ -59,7 +60,7 @@ workload_options = options(
     click.option("--keys", type=int, default=3, show_default=True, help="Under which each request is watched."),
     click.option("--payload-bytes", type=int, default=100, show_default=True, help="Of each request."),
 )
-run_options = options(
+run_options = decorators(
     click.option("--tick-ms", type=int, default=1, show_default=True, help="Of the timing wheel."),
     click.option("--wheel-size", type=int, default=20, show_default=True, help="Slots of the timing wheel."),
     click.option("--warmup", type=int, default=100_000, show_default=True, help="Requests before, not counted."),
@@ -120,12 +121,9 @@ def _run(common: dict[str, Any]) -> list[dict[str, Any]]:
         repetitions=common["repetitions"],
         **{name: common[name] for name in names},
     )
-    spark = session(common)
-    try:
+    with running(common, session) as spark:
         progress(common)(f"running {len(points):,} points")
         return run_study(spark, points, progress=progress(common))
-    finally:
-        spark.stop()
 
 
 def _report(rows: Sequence[measurements.Row], *, as_json: bool) -> None:

@@ -50,6 +50,17 @@ class LateChoice(_Choice):
         return self.choices
 
 
+def decorators(*several: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order of the help."""
+
+    def decorate(command: F) -> F:
+        for decorator in reversed(several):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

@@ -6,41 +6,19 @@ import signal
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.options import Finite, bootstrap_option, client_properties, json_option, key_values
+from kbroker.cli.options import Finite, bootstrap_option, client_properties, decorators, key_values
 from kbroker.cli.output import print_json, print_table
+from kbroker.cli.pipeline_session import FOLDER, progress, running, session, spark_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kbroker.spark.tables.log_reader import LogSource
     from kbroker.spark.tables.table_stream import Ingested, StreamOptions
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-FOLDER = click.Path(file_okay=False, path_type=Path)
-
-
-def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
-    """Several options as one decorator, in the order of the help."""
-
-    def decorate(command: F) -> F:
-        for decorator in reversed(decorators):
-            command = decorator(command)
-        return command
-
-    return decorate
-
-
-spark_options = options(
-    click.option("--master", metavar="URL", help="Where Spark runs: as Spark's own, by default on all cores here."),
-    click.option("--driver-memory", default="1g", show_default=True, metavar="SIZE", help="Of Spark's JVM."),
-    click.option("--quiet", "-q", is_flag=True, help="No progress on stderr."),
-    json_option,
-)
 
 date_option = click.option(
     "--date",
@@ -51,7 +29,7 @@ date_option = click.option(
     help="Only this day. Repeatable.",
 )
 
-stream_options = options(
+stream_options = decorators(
     bootstrap_option,
     click.option(
         "--connector",
@@ -162,13 +140,10 @@ def compact(table: Path, grace: float, **common: Any) -> None:
     from kbroker.spark.tables.manifest import DELTA, Table
 
     common["delta"] = Table(table).info().table_format == DELTA
-    spark = session(common)
-    try:
+    with running(common, session) as spark:
         from kbroker.spark.tables.table_stream import compact_table
 
         done = compact_table(spark, table, grace_ms=int(grace * 60_000), progress=progress(common))
-    finally:
-        spark.stop()
     rows = {
         "hours": done.hours,
         "files_before": done.files_before,
@@ -191,29 +166,13 @@ def check_dates(words: tuple[str, ...]) -> tuple[str, ...]:
     return words
 
 
-def session(common: dict[str, Any]) -> SparkSession:
-    """A Spark session as the options of a command say."""
-    from kbroker.spark.setup.session import build_session, require_spark
-
-    require_spark()
-    progress(common)("starting Spark")
-    return build_session(
-        "kbroker pipeline",
-        master=common["master"],
-        driver_memory=common["driver_memory"],
-        connector=common.get("connector") == "kafka",
-        delta=common.get("table_format") == "delta" or common.get("delta", False),
-    )
-
-
-def progress(common: dict[str, Any]) -> Callable[[str], object]:
-    """Where progress goes: stderr, or nowhere with --quiet."""
-    return (lambda line: None) if common["quiet"] else lambda line: click.echo(line, err=True)
-
-
 def _source(
     topic: str | None, logs: tuple[str, ...], log_format: str, common: dict[str, Any]
 ) -> Callable[[], LogSource]:
+    from kbroker.spark.locations import local_path
+
+    for log in logs:
+        local_path(log)  # a URI is refused before Spark starts
     more = key_values(common["more"], "--option")
     security = {f"kafka.{name}": value for name, value in client_properties().items()}
 
@@ -260,14 +219,13 @@ def _run_stream(run: Callable[..., Ingested], table: Path, common: dict[str, Any
         stopping = True
         progress(common)("stopping after this batch")
 
-    spark = session(common)
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        done = run(spark, progress=progress(common), stopping=lambda: stopping)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        spark.stop()
+    with running(common, session) as spark:
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            done = run(spark, progress=progress(common), stopping=lambda: stopping)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
     rows = {
         "batches": done.batches,
         "rows": done.rows,

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.options import bootstrap_option, connect, json_option
+from kbroker.cli.options import bootstrap_option, connect, decorators, json_option
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.pipeline_jobs import date_option, options, progress, session, spark_options
+from kbroker.cli.pipeline_jobs import date_option
+from kbroker.cli.pipeline_session import LocalPath, progress, running, session, spark_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from kbroker.spark.usage_views.lag import Lag
 
-log_options = options(
+log_options = decorators(
     click.argument("logs", nargs=-1, required=True, metavar="TABLE|LOG..."),
     date_option,
     click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="How many rows to show."),
@@ -155,7 +156,7 @@ def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common:
     "--checkpoint",
     "checkpoints",
     multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=LocalPath(exists=True, file_okay=False),
     metavar="DIR",
     help="A Spark stream's checkpoint, or a table of ingest or archive. Repeatable.",
 )
@@ -202,17 +203,17 @@ def _by_topic(found: Sequence[Lag]) -> list[list[object]]:
 def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any]) -> Iterator[DataFrame]:
     """The rows of a table, or of logs as they are; Spark runs as long as they are used."""
     from kbroker.spark import formatting as jobs
+    from kbroker.spark.locations import local_path
     from kbroker.spark.tables.manifest import Table, TableError, describe_table
 
-    tables = [Path(log) for log in logs if Table(Path(log)).exists()]
+    tables = [place for place in map(local_path, logs) if Table(place).exists()]
     if tables and len(logs) > 1:
         raise click.UsageError("name one TABLE, or LOGs only")
     say = progress(common)
     if tables and Table(tables[0]).info().kind != "request_log":
         raise TableError(f"{tables[0]} is an archive of a topic, not a request log")
     common["delta"] = bool(tables) and Table(tables[0]).info().table_format == "delta"
-    spark = session(common)
-    try:
+    with running(common, session) as spark:
         from kbroker.spark.tables.log_reader import REASON, LogSource, good, read_log
         from kbroker.spark.tables.table import read_table
 
@@ -227,5 +228,3 @@ def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any])
             say(f"read {jobs.count(parsed.count() - others)} records; {jobs.count(others)} lines are none")
             rows = good(parsed)
             yield rows.where(rows["time"].cast("date").cast("string").isin(*dates)) if dates else rows
-    finally:
-        spark.stop()

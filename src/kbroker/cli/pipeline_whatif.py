@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker.cli.options import command_config_option, connect
+from kbroker.cli.options import command_config_option, connect, decorators
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.pipeline_jobs import FOLDER, date_option, options, progress, session, spark_options
+from kbroker.cli.pipeline_jobs import date_option
+from kbroker.cli.pipeline_session import FOLDER, LocalPath, progress, running, session, spark_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,17 +22,17 @@ if TYPE_CHECKING:
     from kbroker.spark.whatif.recommend import Headroom, Recommendation
     from kbroker.spark.whatif.replay_core import Windows
 
-FILE = click.Path(dir_okay=False, path_type=Path)
+FILE = LocalPath(dir_okay=False)
 
 
-table_options = options(click.argument("table", type=FOLDER), date_option)
-window_options = options(
+table_options = decorators(click.argument("table", type=FOLDER), date_option)
+window_options = decorators(
     click.option("--samples", type=click.IntRange(1), default=11, show_default=True, help="quota.window.num."),
     click.option(
         "--window-seconds", type=click.IntRange(1), default=1, show_default=True, help="quota.window.size.seconds."
     ),
 )
-recommend_options = options(
+recommend_options = decorators(
     click.option(
         "--throttled-below",
         type=click.FloatRange(0, 100, min_open=True),
@@ -173,7 +174,7 @@ def recommend(
 
 
 @click.command()
-@click.argument("table", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("table", type=FOLDER)
 @date_option
 @click.option("--output", "-o", type=FILE, required=True, metavar="FILE.html", help="The page.")
 @click.option("--quotas", "path", type=FILE, metavar="FILE.yaml", help="What to try; else what is recommended.")
@@ -257,11 +258,8 @@ def _spark(table: Path, common: dict[str, Any]) -> Iterator[SparkSession]:
     from kbroker.spark.tables.manifest import DELTA, Table
 
     common["delta"] = Table(table).info().table_format == DELTA
-    spark = session(common)
-    try:
+    with running(common, session) as spark:
         yield spark
-    finally:
-        spark.stop()
 
 
 def _check(

@@ -13,8 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.setup import jars
+from kbroker.spark.setup import gateway, jars
 from kbroker.spark.setup.java import require_java
+from kbroker.spark.setup.reachable import require_reachable
+from kbroker.spark.setup.remote import connect_session
+from kbroker.spark.setup.spark_settings import (
+    ALL_CORES,
+    DRIVER_MEMORY,
+    MASTER,
+    PYTHON,
+    REMOTE,
+    chosen_settings,
+    is_local,
+    spark_defaults,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,65 +70,75 @@ def build_session(
     name: str = "kbroker",
     *,
     master: str | None = None,
+    remote: str | None = None,
     connector: bool = False,
     delta: bool = False,
     more_jars: Sequence[Path] = (),
-    driver_memory: str = "1g",
+    driver_memory: str | None = None,
     log_level: str = "ERROR",
     settings: Mapping[str, str] | None = None,
+    listener: gateway.Listener = gateway.to_stderr,
 ) -> SparkSession:
     """Return a Spark session, a new one or the one that runs in this process already.
 
-    Args: `master`: as Spark's, by default all cores of this machine, or what spark-submit says; `connector`, `delta`:
-    with the jars of the Kafka connector, of Delta Lake; `more_jars`: further ones; `driver_memory`: as `-Xmx`;
-    `log_level`: of Spark's log on stderr; `settings`: any of Spark's, above all the others. Memory and jars only count
-    for the first session of a process: that one starts the JVM.
-    Raises: PipelineError: Java, a package or a jar is missing, or the JVM did not start.
+    Args: `master`: as Spark's; by default what `settings`, spark-submit or `spark-defaults.conf` say, else all cores of
+    this machine; `remote`: the URL of a Spark Connect server instead (default: the variable SPARK_REMOTE, unless a
+    master is given), where only `settings` count; `connector`, `delta`: with the jars of the Kafka connector, of Delta
+    Lake; `more_jars`: further ones; `driver_memory`: as `-Xmx`, 1g unless `spark-defaults.conf` says otherwise;
+    `log_level`: of Spark's log on stderr; `settings`: any of Spark's, above all the others; `listener`: called with
+    each line that the JVM writes to stderr. Memory and jars only count for the first session of a process: that one
+    starts the JVM.
+    Raises: PipelineError: Java, a package or a jar is missing, the JVM did not start, or no master or server answers.
     Threads: any, one at a time; the environment is changed while the JVM starts.
     """
+    given = dict(settings or {})
+    remote = remote or given.pop(REMOTE, None) or (None if master else os.environ.get("SPARK_REMOTE"))
+    if remote:
+        require_packages()
+        return connect_session(remote, given)
     require_spark()
     files = [*more_jars, *(jars.connector_jars() if connector else ()), *(jars.delta_jars() if delta else ())]
-    from pyspark.errors import PySparkRuntimeError
-    from pyspark.sql import SparkSession
-
     more: dict[str, str] = {}
     if delta:
         from kbroker.spark.tables.delta import SETTINGS
 
         more = SETTINGS
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    chosen = {
-        **({} if submitted and master is None else {"spark.master": master or "local[*]"}),
-        "spark.app.name": name,
-        "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": " ".join(
-            (
-                f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-                f"-Dkbroker.log.level={log_level}",
-                f"-Dkbroker.task.level={'OFF' if log_level == 'ERROR' else log_level}",
-            )
-        ),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 1)),  # Spark's 200 are tasks of nothing here
-        "spark.sql.streaming.pollingDelay": "100ms",  # of 10 ms an idle stream asks the broker 219 times a second
-        **({"spark.jars": ",".join(map(str, files))} if files else {}),
-        **more,
-        **(settings or {}),
-    }
-    builder = SparkSession.builder
-    for key, value in chosen.items():
-        builder = builder.config(key, value)
-    with _environment(), warnings.catch_warnings():
+    if driver_memory is not None:
+        given.setdefault(DRIVER_MEMORY, driver_memory)
+    defaults = _submitted() if "PYSPARK_GATEWAY_PORT" in os.environ else spark_defaults()
+    place = given.get(MASTER) or master or defaults.get(MASTER) or ALL_CORES
+    logging = (
+        f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        f"-Dkbroker.log.level={log_level}",
+        f"-Dkbroker.task.level={'OFF' if log_level == 'ERROR' else log_level}",
+    )
+    chosen = chosen_settings(
+        given,
+        defaults,
+        name=name,
+        master=place,
+        java_options=" ".join(logging),
+        jars=",".join(map(str, files)),
+        more=more,
+    )
+    require_reachable(place)
+    with _environment(place, chosen), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # from 3.12 on
-        try:
-            return builder.getOrCreate()
-        except PySparkRuntimeError as error:
-            raise PipelineError(
-                "Spark's JVM did not start; what it said is above (is there memory for "
-                f"spark.driver.memory={chosen['spark.driver.memory']}?)"
-            ) from error
+        gateway.start_jvm(chosen, listener)
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder
+        for key, value in chosen.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
+
+
+def _submitted() -> dict[str, str]:
+    """The settings of the JVM that spark-submit has started."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
 
 
 def stop_session(spark: SparkSession) -> None:
@@ -124,11 +146,11 @@ def stop_session(spark: SparkSession) -> None:
     from pyspark import SparkContext
 
     spark.stop()
-    gateway = SparkContext._gateway
-    if gateway is None:
+    running = SparkContext._gateway
+    if running is None:
         return
-    process = getattr(gateway, "proc", None)
-    gateway.shutdown()
+    process = getattr(running, "proc", None)
+    running.shutdown()
     SparkContext._gateway = SparkContext._jvm = None
     if process is not None:
         process.stdin.close()  # the JVM ends when this closes
@@ -136,13 +158,26 @@ def stop_session(spark: SparkSession) -> None:
 
 
 @contextlib.contextmanager
-def _environment() -> Iterator[None]:
-    """What the JVM and its Python workers shall find in their environment, unless the user has said otherwise."""
-    wanted = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-    missing = {key: value for key, value in wanted.items() if key not in os.environ}
-    os.environ.update(missing)
+def _environment(master: str, chosen: Mapping[str, str]) -> Iterator[None]:
+    """What the JVM and its Python workers shall find in their environment, unless the user has said otherwise.
+
+    The loopback address and this very interpreter are for executors on this machine. Those of a cluster have their own
+    Python; what the driver itself runs is found first on the PATH.
+    """
+    if is_local(master):
+        wanted = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": chosen.get(PYTHON, sys.executable)}
+    else:
+        folder = os.path.dirname(sys.executable)
+        wanted = {"PYSPARK_PYTHON": chosen[PYTHON]} if PYTHON in chosen else {}
+        wanted["PATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PATH"))))
+    changed = {key: value for key, value in wanted.items() if key == "PATH" or key not in os.environ}
+    before = {key: os.environ.get(key) for key in changed}
+    os.environ.update(changed)
     try:
         yield
     finally:
-        for key in missing:
-            del os.environ[key]
+        for key, value in before.items():
+            if value is None:
+                del os.environ[key]
+            else:
+                os.environ[key] = value

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.spark import formatting as jobs
 from kbroker.spark.errors import PipelineError
-from kbroker.spark.tables.log_reader import POSITION, RAW, REASON, SOURCE, LogSource, topic_options
+from kbroker.spark.tables.log_reader import POSITION, RAW, REASON, SOURCE, LogSource, see_internal, topic_options
 from kbroker.spark.tables.manifest import TOPIC, TableInfo
 from kbroker.spark.tables.table_layout import PhaseCallback
 
@@ -94,6 +94,7 @@ def archive(
     kept = schema or RecordSchema()
     wanted = TableInfo(TOPIC, source=str(source), schema=archive_schema(kept).jsonValue())
     job = TableStream(spark, path, options or StreamOptions(), wanted, clock or SystemClock(), progress, at)
+    see_internal(spark, source)
     given = topic_options(source)
     if job.options.max_per_batch:
         given["maxOffsetsPerTrigger"] = str(job.options.max_per_batch)

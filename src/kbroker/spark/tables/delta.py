@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.locations import spark_path
 from kbroker.spark.tables import log_schema
 from kbroker.spark.tables.manifest import Table, TableInfo
 from kbroker.spark.tables.table_layout import (
@@ -62,7 +63,7 @@ def write_delta(rows: DataFrame, table: Table, info: TableInfo, batch: int, at: 
         .option("txnVersion", str(batch))
         .option("mergeSchema", "true")  # columns are only ever added
         .partitionBy(*log_schema.PLACE)
-        .save(str(table.path))
+        .save(spark_path(table.path))
     )
     at("committed")
     return Written(int(found["rows"]), 0, (), found["to"], {})
@@ -79,7 +80,7 @@ def read_delta(spark: SparkSession, path: Path, info: TableInfo) -> DataFrame:
         return spark.createDataFrame([], table_schema(info)).selectExpr(
             "*", "cast(null as string) as date", "cast(null as int) as hour", "cast(null as int) as bucket"
         )
-    rows = spark.read.format("delta").load(str(path))
+    rows = spark.read.format("delta").load(spark_path(path))
     has = set(rows.columns)
     return rows.select(
         *(F.col(name) if name in has else F.lit(None).cast(kind).alias(name) for name, kind in wanted),
@@ -95,6 +96,6 @@ def optimize_delta(spark: SparkSession, path: Path) -> Compacted:
     require_delta(spark)
     if not (path / "_delta_log").exists():
         return Compacted()
-    named = str(path.absolute()).replace("`", "``")
+    named = spark_path(path).replace("`", "``")
     metrics = spark.sql(f"OPTIMIZE delta.`{named}`").collect()[0]["metrics"]
     return Compacted(files_before=int(metrics["numFilesRemoved"]), files_after=int(metrics["numFilesAdded"]))

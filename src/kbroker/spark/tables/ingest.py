@@ -43,4 +43,5 @@ def ingest(
         lambda: log_reader.stream_log(spark, source, job.options.max_per_batch),
         lambda batch: log_reader.parse(batch, source.format),
         stopping,
+        log_reader.some_files(source),
     )

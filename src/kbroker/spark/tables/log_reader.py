@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common.request_log import COLUMNS, LIST, TIMESTAMP_US
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.locations import local_path
 from kbroker.spark.tables import log_schema
 from kbroker.spark.tables.arrow_log import decode_messages, message_schema
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 AUTO, JSON, ARROW = "auto", "json", "arrow"
 FORMATS = (AUTO, JSON, ARROW)
 KBROKER, KAFKA = "kbroker", "kafka"  # Spark's names of the sources of topics
+INTERNAL_PREFIX = "__"
+_BY_CONSUMER = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 ARROW_HEADER = ("format", "arrow")
 
 #: What a row that is no record has instead: why, what it was, where it stood.
@@ -52,7 +55,7 @@ class LogSource:
     @classmethod
     def of_files(cls, *paths: str | os.PathLike[str], format: str = AUTO) -> LogSource:
         """Files, folders of files, or patterns of names."""
-        return cls(paths=tuple(os.path.abspath(path) for path in paths), format=format)
+        return cls(paths=tuple(os.path.abspath(local_path(path)) for path in paths), format=format)
 
     @classmethod
     def of_topic(
@@ -98,10 +101,27 @@ def _load(spark: SparkSession, source: LogSource, *, streaming: bool, max_per_ba
         if max_per_batch:
             options["maxBytesPerTrigger"] = str(max_per_batch)
         return reader.format(NAME).options(**options).load()
+    see_internal(spark, source)
     options = topic_options(source)
     if streaming and max_per_batch:
         options["maxOffsetsPerTrigger"] = str(max_per_batch)
     return reader.format(source.connector).options(**options).load()
+
+
+def see_internal(spark: SparkSession, source: LogSource) -> None:
+    """Let Spark's official source read a topic that its broker keeps for itself, such as `__request_log`.
+
+    As an administrator it passes over such topics without a word; as a member of a consumer group it reads them.
+    """
+    if source.connector == KAFKA and source.topic.startswith(INTERNAL_PREFIX):
+        spark.conf.set(_BY_CONSUMER, "true")
+
+
+def some_files(source: LogSource) -> list[str]:
+    """The files of a log that are there now."""
+    from kbroker.spark.tables.log_files import Files
+
+    return [] if source.topic else [str(file) for file in Files(json.dumps(source.paths)).found().values()]
 
 
 def topic_options(source: LogSource) -> dict[str, str]:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.locations import local_path
 
 MANIFEST, STAGING, REJECTED, LOCK = "_manifest", "_staging", "_rejected", "_lock"
 LAYOUT_VERSION = 1
@@ -142,6 +143,7 @@ class Table:
     manifests: Path = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "path", local_path(self.path))
         object.__setattr__(self, "manifests", self.path / MANIFEST)
 
     def exists(self) -> bool:

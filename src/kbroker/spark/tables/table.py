@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common import request_log
+from kbroker.spark.locations import local_path, spark_path
+from kbroker.spark.shared_folder import require_all_rows
 from kbroker.spark.tables import log_schema
 from kbroker.spark.tables.manifest import (
     DEFAULT_BUCKETS,
@@ -45,7 +47,7 @@ def read_table(
     Args: `columns`: of the record, or date, hour, bucket; None: all. `dates`: only these days, as "2026-01-02".
     Raises: TableError when the folder is no table.
     """
-    table = Table(Path(path))
+    table = Table(local_path(path))
     info = table.info()
     if info.table_format == DELTA:
         from kbroker.spark.tables.delta import read_delta
@@ -67,7 +69,7 @@ def read_files(spark: SparkSession, table: Table, info: TableInfo, files: Sequen
     if not files:
         return spark.createDataFrame([], schema)
     # the schema is said, never merged: merging opens the footer of every file
-    return spark.read.schema(schema).option("basePath", str(table.path.absolute())).parquet(*files)
+    return spark.read.schema(schema).option("basePath", spark_path(table.path)).parquet(*map(spark_path, files))
 
 
 def write_table(
@@ -86,7 +88,7 @@ def write_table(
     `at`: called with each phase that is done: staged, renamed, manifest.
     Raises: TableError for a table that belongs to a stream.
     """
-    table = Table(Path(path))
+    table = Table(local_path(path))
     info = open_table(table, TableInfo(buckets=buckets, schema_version=request_log.VERSION))
     if info.stream is not None:
         raise TableError(f"{path} belongs to a stream; write rows from elsewhere to another table")
@@ -168,6 +170,7 @@ def stage(
     split_rows: int = SPLIT_ROWS,
 ) -> Path:
     """Write rows (with their place) sorted into a staging folder that no other attempt shares, and return it."""
+    from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
     spark = rows.sparkSession
@@ -181,13 +184,23 @@ def stage(
         spread = F.pmod(F.xxhash64(*ORDER[info.kind]), F.coalesce(of_bucket[F.col("bucket")], F.lit(1)))
         keys.append(spread)
     sorted_rows = rows.repartition(tasks, *keys).sortWithinPartitions(*log_schema.PLACE, *ORDER[info.kind])
+    given = Observation()
+    counted = sorted_rows.observe(given, F.count(F.lit(1)).alias("rows"))
     before = spark.conf.get("spark.sql.parquet.outputTimestampType")
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # no option of the writer
     try:
-        sorted_rows.write.partitionBy(*log_schema.PLACE).option("compression", "zstd").parquet(str(folder))
+        counted.write.partitionBy(*log_schema.PLACE).option("compression", "zstd").parquet(spark_path(folder))
     finally:
         spark.conf.set("spark.sql.parquet.outputTimestampType", str(before))
+    # without rows Spark plans nothing and has counted nothing
+    require_all_rows(int(given.get.get("rows", 0)), lambda: _rows_in(folder), str(folder))
     return folder
+
+
+def _rows_in(folder: Path) -> int:
+    import pyarrow.parquet as pq
+
+    return sum(pq.read_metadata(file).num_rows for file in folder.glob("date=*/hour=*/bucket=*/*.parquet"))
 
 
 def split(rows_by_bucket: Mapping[int, int], buckets: int, tasks: int, split_rows: int) -> dict[int, int]:

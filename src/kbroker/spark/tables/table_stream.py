@@ -8,10 +8,9 @@ The stream keeps no state in Spark: what it must know are the offsets of its che
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,6 +22,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.spark import formatting as jobs
 from kbroker.spark.errors import NO_WORKER, PipelineError
+from kbroker.spark.failures import cause
+from kbroker.spark.locations import spark_path
+from kbroker.spark.shared_folder import require_all_rows, require_shared
 from kbroker.spark.tables import compaction
 from kbroker.spark.tables.log_reader import REASON, good, rejected
 from kbroker.spark.tables.manifest import (
@@ -113,10 +115,17 @@ class TableStream:
         """Where Spark keeps the offsets."""
         return self.options.checkpoint or self.table.path / CHECKPOINT
 
-    def run(self, load: Callable[[], DataFrame], parse: Parse, stopping: Callable[[], bool]) -> Ingested:
-        """Hold the lock, clean up after a killed run, stream, compact."""
+    def run(
+        self,
+        load: Callable[[], DataFrame],
+        parse: Parse,
+        stopping: Callable[[], bool],
+        files: Sequence[str] = (),
+    ) -> Ingested:
+        """Hold the lock, clean up after a killed run, stream, compact. Args: `files`: some of those that are read."""
         started = self.clock.now_ms()
         with lock_table(self.spark, self.table.path):
+            require_shared(self.spark, self.table.path, files)
             self._info = self._open()
             self._clean()
             query = self._start(load(), parse)
@@ -172,7 +181,7 @@ class TableStream:
                     raise PipelineError("the stream was stopped before this batch")
                 self.write(batch, number, parse)
 
-        writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(self.checkpoint))
+        writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", spark_path(self.checkpoint))
         if self.options.follow:
             writer = writer.trigger(processingTime=f"{self.options.interval_ms} milliseconds")
         else:
@@ -191,7 +200,7 @@ class TableStream:
                 self._starts_left -= 1
                 self.progress("a Python worker of Spark did not start in time; trying again")
                 return True
-            raise PipelineError(f"the stream ended: {_cause(str(error))}") from error
+            raise PipelineError(f"the stream ended: {cause(str(error))}") from error
 
     def write(self, batch: DataFrame, number: int, parse: Parse) -> None:
         """One micro-batch: rows into the table, the rest into `_rejected`; then what is due of compaction."""
@@ -251,7 +260,10 @@ class TableStream:
 
     def _keep_rejected(self, others: DataFrame, number: int) -> None:
         folder = self.table.path / STAGING / f"rejected-{number:08d}"
-        others.coalesce(1).write.mode("overwrite").json(str(folder))
+        given = Observation()
+        counted = others.coalesce(1).observe(given, F.count(F.lit(1)).alias("lines"))
+        counted.write.mode("overwrite").json(spark_path(folder))
+        require_all_rows(int(given.get.get("lines", 0)), lambda: _lines_in(folder), str(folder))
         (self.table.path / REJECTED).mkdir(exist_ok=True)
         for file in folder.glob("*.json"):
             file.replace(self.table.path / REJECTED / f"batch-{number:08d}.jsonl")
@@ -285,23 +297,16 @@ class TableStream:
             self.progress(f"compacted {done.hours} hours: {done.files_before} files into {done.files_after}")
 
 
+def _lines_in(folder: Path) -> int:
+    return sum(file.read_bytes().count(b"\n") for file in folder.glob("*.json"))
+
+
 def _stream_id(checkpoint: Path) -> str | None:
     """The id that Spark gave the stream of a checkpoint; None before its first start."""
     try:
         return str(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])
     except FileNotFoundError:
         return None
-
-
-def _cause(text: str) -> str:
-    """What ended a stream, without the tracebacks around it: the message of our own failure, else Spark's sentence."""
-    stated = re.search(r"terminated with exception: (.*?)(?= SQLSTATE|\n=== Streaming|\Z)", text, re.DOTALL)
-    inner = stated[1] if stated else text
-    ours = re.findall(r"^\s*kbroker\.[\w.]+(?:Error|Exception): (.+)$", inner, re.MULTILINE)
-    python = re.findall(r"^\s*((?:\w+\.)*\w+(?:Error|Exception): .+)$", inner, re.MULTILINE)
-    return str((ours or python or inner.strip().splitlines() or ["no reason was given"])[-1 if ours or python else 0])[
-        :500
-    ]
 
 
 def compact_table(

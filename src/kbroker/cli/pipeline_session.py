@@ -1,0 +1,131 @@
+"""The options with which the commands of the pipeline start Spark, and what becomes of Spark's failures."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kbroker.cli.options import decorators, json_option, key_values
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    _ParamType = click.ParamType[Path]
+else:
+    _ParamType = click.ParamType  # not generic before click 8.2
+
+#: Lines of Spark's JVM that a command shows without --verbose begin so: they are ours.
+OUR_LINES = "kbroker: "
+
+
+class LocalPath(_ParamType):
+    """A path, or a `file:` URI. A URI of another file system is wrong usage, and never a local folder of that name.
+
+    Args: `exists`: something must be there; `file_okay`, `dir_okay`: what may be.
+    """
+
+    name = "path"
+
+    def __init__(self, *, exists: bool = False, file_okay: bool = True, dir_okay: bool = True) -> None:
+        self._path = click.Path(exists=exists, file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises: BadParameter."""
+        from kbroker.spark.errors import PipelineError
+        from kbroker.spark.locations import local_path
+
+        try:
+            return self._path.convert(local_path(value), param, ctx)
+        except PipelineError as error:
+            self.fail(str(error), param, ctx)
+
+
+FOLDER = LocalPath(file_okay=False)
+
+progress_options = decorators(
+    click.option("--quiet", "-q", is_flag=True, help="Nothing on stderr but a failure."),
+    json_option,
+)
+spark_options = decorators(
+    click.option(
+        "--master",
+        metavar="URL",
+        help="Where Spark runs, as Spark's own.  [default: spark-defaults.conf's, or local[*]]",
+    ),
+    click.option("--remote", metavar="sc://HOST[:PORT]", help="A Spark Connect server instead of a master."),
+    click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's. Repeatable."),
+    click.option("--driver-memory", metavar="SIZE", help="Of Spark's JVM.  [default: spark-defaults.conf's, or 1g]"),
+    click.option("--verbose", "-v", is_flag=True, help="What Spark says, and the traces of its failures."),
+    progress_options,
+)
+
+
+def progress(common: dict[str, Any]) -> Callable[[str], object]:
+    """Where progress goes: stderr, or nowhere with --quiet."""
+    return (lambda line: None) if common["quiet"] else lambda line: click.echo(line, err=True)
+
+
+def session(common: dict[str, Any]) -> SparkSession:
+    """A Spark session as the options of a command say."""
+    from kbroker.spark.setup import gateway
+    from kbroker.spark.setup.session import build_session, require_packages
+
+    if common["master"] and common["remote"]:
+        raise click.UsageError("only one of --master and --remote")
+    settings = key_values(common["settings"], "--conf")
+    require_packages()
+
+    def listener(line: str) -> None:
+        if common["verbose"] or (line.startswith(OUR_LINES) and not common["quiet"]):
+            gateway.to_stderr(line)
+
+    progress(common)("starting Spark")
+    return build_session(
+        "kbroker pipeline",
+        master=common["master"],
+        remote=common["remote"],
+        driver_memory=common["driver_memory"],
+        connector=common.get("connector") == "kafka",
+        delta=common.get("table_format") == "delta" or common.get("delta", False),
+        log_level="WARN" if common["verbose"] else "ERROR",
+        settings=settings,
+        listener=listener,
+    )
+
+
+@contextmanager
+def running(common: dict[str, Any], start: Callable[[dict[str, Any]], SparkSession]) -> Iterator[SparkSession]:
+    """Spark as long as a command needs it.
+
+    Args: `start`: makes the session.
+    Raises: PipelineError, one sentence for whatever PySpark raises; its trace goes to stderr first with --verbose.
+    """
+    from kbroker.spark.failures import is_of_spark
+
+    try:
+        spark = start(common)
+        try:
+            yield spark
+        finally:
+            with suppress(Exception):  # of a driver that has lost its cluster; it would hide the reason
+                spark.stop()
+    except Exception as error:
+        origin = error if is_of_spark(error) else error.__cause__
+        if common["verbose"] and origin is not None and is_of_spark(origin):
+            click.echo("".join(traceback.format_exception(origin)), err=True)
+        if not is_of_spark(error):
+            raise
+        from kbroker.spark.errors import PipelineError
+        from kbroker.spark.failures import sentence
+        from kbroker.spark.tables.damaged_files import damaged_file
+
+        damaged = damaged_file(error)
+        if damaged is not None:
+            raise damaged from error
+        more = "" if common["verbose"] else " (--verbose shows the trace)"
+        raise PipelineError(sentence(error) + more) from error

@@ -1,0 +1,65 @@
+"""What a failed job of Spark has to say, in one sentence: Java's and Python's traces are for those who ask for them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+MAX_CHARACTERS = 500
+_OURS = re.compile(r"^\s*kbroker\.[\w.]+(?:Error|Exception): (.+)$", re.MULTILINE)
+_PYTHON = re.compile(r"^\s*((?:\w+\.)*\w+(?:Error|Exception): .+)$", re.MULTILINE)
+_CAUSED = re.compile(r"^Caused by: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
+_JAVA = re.compile(r"^: (?:[\w$]+\.)+([\w$]+(?:: .+)?)$", re.MULTILINE)
+_STREAM = re.compile(r"terminated with exception: (.*?)(?= SQLSTATE|\n=== Streaming|\Z)", re.DOTALL)
+#: What the machines of a cluster lack, by what Spark or Python say of it.
+_ON_EXECUTORS = (
+    (
+        re.compile(r"No module named '(kbroker|pyarrow|pandas|pyspark)[\w.]*'"),
+        'the Python of Spark\'s executors has no {0}: pip install "kbroker[spark]" there, or name another Python of '
+        "theirs with --conf spark.pyspark.python=PATH",
+    ),
+    (
+        re.compile(r'Cannot run program "([^"]+)"'),
+        "Spark's executors have no program {0}: name their Python with --conf spark.pyspark.python=PATH",
+    ),
+    (
+        re.compile(r"\[PYTHON_VERSION_MISMATCH\][^(]*\((\S+?)\)[^(]*\((\S+?)\)"),
+        "Spark's executors run Python {0} and this command {1}: name another Python of theirs with --conf "
+        "spark.pyspark.python=PATH",
+    ),
+)
+
+
+def sentence(error: BaseException) -> str:
+    """One sentence for an exception of PySpark or py4j."""
+    said = [str(error)]
+    origin: Any = error
+    while (origin := getattr(origin, "_cause", None)) is not None:  # as PySpark keeps what Java raised
+        said.append(str(origin))
+    text = "\n".join(said)
+    for pattern, known in _ON_EXECUTORS:
+        found = pattern.search(text)
+        if found is not None:
+            return known.format(*found.groups())
+    return cause(text if _OURS.search(text) else said[-1])
+
+
+def cause(text: str) -> str:
+    """Why a query ended: the last message of our own in its traces, else of Python, of Java, else its first line."""
+    stated = _STREAM.search(text)
+    inner = stated[1] if stated else text
+    for pattern in (_OURS, _PYTHON, _CAUSED, _JAVA):
+        found = pattern.findall(inner)
+        if found:
+            return _short(found[-1])
+    lines = inner.strip().splitlines()
+    return _short(lines[0]) if lines else "no reason was given"
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:MAX_CHARACTERS]
+
+
+def is_of_spark(error: BaseException) -> bool:
+    """Whether PySpark or its bridge to Java raised it."""
+    return type(error).__module__.startswith(("py4j.", "pyspark.", "grpc."))

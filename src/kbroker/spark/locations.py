@@ -1,0 +1,46 @@
+"""Where tables, logs and checkpoints lie: folders of a file system that driver and executors share.
+
+The one place that knows what a URI is: without it `hdfs://host/table` would be a local folder with the name `hdfs:`,
+and a local folder that Spark is given by its bare path would lie in whatever file system `fs.defaultFS` names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from kbroker.spark.errors import PipelineError
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # two characters at least: one is a drive of Windows
+_LOCAL = "file"
+
+
+def local_path(given: str | os.PathLike[str]) -> Path:
+    """What a user names as a folder or file: a path, or a `file:` URI (whose characters stand for themselves).
+
+    Args: `given`: also a `Path` that was made of a URI, in which two slashes have become one.
+    Raises: PipelineError for a URI of another file system or of another machine.
+    """
+    text = os.fspath(given)
+    found = _SCHEME.match(text)
+    if found is None:
+        return Path(text)
+    scheme = found[1].lower()
+    rest = text[found.end() - 1 :]
+    if scheme != _LOCAL:
+        raise PipelineError(
+            f"{text} is in {scheme}, and kbroker's pipeline reads and writes mounted file systems only: expected the "
+            "path of a folder that this machine and Spark's executors share"
+        )
+    if rest.startswith("//") and not rest.startswith("///"):
+        host, slash, path = rest[2:].partition("/")
+        if host.lower() != "localhost" or not slash:
+            raise PipelineError(f"{text} names the machine {host}: expected a path, or file:///PATH")
+        return Path("/" + path)
+    return Path("/" + rest.lstrip("/"))
+
+
+def spark_path(path: str | os.PathLike[str]) -> str:
+    """The same place as Spark must be given it, whatever its default file system is."""
+    return f"{_LOCAL}://{local_path(path).absolute()}"

@@ -1,0 +1,139 @@
+"""Whether Spark's executors see the driver's folders and files, found out by tasks that look.
+
+Executors on other machines write to a folder of that name on their own disks, and Spark calls that a success: a table
+would stay empty, while the stream's offsets move on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kbroker._core.clock import SystemClock
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.session_kind import parallelism, runs_elsewhere
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+SETTLE_SECONDS = 5.0  # a network file system may show a new file that much later
+_STEP_SECONDS = 0.1
+MAX_FILES = 16  # looked at
+BEGINNING_BYTES = 4096
+_SCHEMA = "task int, host string, missing string"
+
+
+def require_shared(spark: SparkSession, folder: Path, files: Sequence[str | os.PathLike[str]] = ()) -> None:
+    """Let tasks look for a file that is made in `folder`, make files there, and compare the beginnings of `files`.
+
+    Nothing is done where all runs on this machine. What a task cannot look at is found by other means only: there may
+    be more executors than run tasks now.
+
+    Raises: PipelineError that names the machine and what it does not see; OSError.
+    """
+    if not runs_elsewhere(spark):
+        return
+    probe = folder / f"_probe-{uuid.uuid4().hex}"
+    probe.mkdir(parents=True)
+    try:
+        (probe / "driver").write_bytes(b"")
+        known = {str(file): _beginning(file) for file in files[:MAX_FILES]}
+        tasks = 2 * parallelism(spark)
+        look = partial(_look, str(probe), known)
+        found = spark.range(0, tasks, numPartitions=tasks).mapInArrow(look, _SCHEMA).collect()
+        for row in found:
+            if row["missing"]:
+                raise PipelineError(_not_shared(row["host"], row["missing"]))
+        awaited = {str(row["task"]): row["host"] for row in found}
+        if not _settles(lambda: all((probe / task).exists() for task in awaited)):
+            host = next(host for task, host in awaited.items() if not (probe / task).exists())
+            raise PipelineError(_not_shared(host, str(folder)))
+    finally:
+        for file in probe.glob("*"):
+            with contextlib.suppress(OSError):
+                file.unlink()
+        with contextlib.suppress(OSError):
+            probe.rmdir()
+
+
+def _not_shared(host: str, place: str) -> str:
+    return (
+        f"an executor of Spark on {host} has another {place} than this machine: tables and logs must lie in folders "
+        "that all executors and this machine share, or run with --master 'local[*]'"
+    )
+
+
+def _look(probe: str, known: Mapping[str, str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: what of the driver's is missing here."""
+    import pyarrow as pa
+
+    host = socket.gethostname()
+    for batch in batches:
+        tasks: list[Any] = batch.column(0).to_pylist()
+        missing = _missing(probe, known, tasks)
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array(tasks, pa.int32()),
+                pa.array([host] * len(tasks), pa.string()),
+                pa.array([missing] * len(tasks), pa.string()),
+            ],
+            ["task", "host", "missing"],
+        )
+
+
+def _missing(probe: str, known: Mapping[str, str], tasks: Sequence[int]) -> str | None:
+    folder = os.path.dirname(probe)
+    if not _settles(lambda: os.path.exists(os.path.join(probe, "driver"))):
+        return folder
+    try:
+        for task in tasks:
+            with open(os.path.join(probe, str(task)), "xb"):
+                pass
+    except FileExistsError:
+        pass  # an earlier attempt at this task
+    except OSError as error:
+        return f"{folder} ({error.strerror})"
+    for name, beginning in known.items():
+        try:
+            if _beginning(name) != beginning:
+                return name
+        except OSError:
+            return name
+    return None
+
+
+def _beginning(file: str | os.PathLike[str]) -> str:
+    with open(file, "rb") as opened:
+        return hashlib.blake2b(opened.read(BEGINNING_BYTES), digest_size=12).hexdigest()
+
+
+def _settles(is_there: Callable[[], bool]) -> bool:
+    clock = SystemClock()
+    until_ms = clock.now_ms() + SETTLE_SECONDS * 1000
+    while not is_there():
+        if clock.now_ms() > until_ms:
+            return False
+        time.sleep(_STEP_SECONDS)
+    return True
+
+
+def require_all_rows(given: int, found: Callable[[], int], folder: str) -> None:
+    """Check what tasks say they wrote against what this process finds, which may come late.
+
+    Args: `given`: rows that tasks were given; `found`: counts those in the files that are there.
+    Raises: PipelineError when they differ.
+    """
+    if not _settles(lambda: found() == given):
+        raise PipelineError(
+            f"Spark wrote {given:,} rows into {folder}, of which {found():,} are found there; nothing was committed: "
+            "executors on other machines must share that folder with this one"
+        )

@@ -1,0 +1,116 @@
+"""A standalone cluster of Spark on this machine, whose workers may have another view of the disk than the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from kbroker.testing.waiting import wait_until
+from tests.spark.conftest import JVM
+from tests.support import need
+
+ROOT = Path(__file__).resolve().parents[2]
+START_S = 120
+_MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
+_REGISTERED = re.compile(r"Successfully registered with master")
+_HIDE = 'mount -t tmpfs none "$0" && exec "$@"'
+
+
+class Standalone:
+    """A master, and workers of one core; ended by `close`."""
+
+    def __init__(self, folder: Path) -> None:
+        from pyspark.find_spark_home import _find_spark_home
+
+        self._spark_class = os.path.join(_find_spark_home(), "bin", "spark-class")
+        self._folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        (folder / "conf").mkdir(parents=True)
+        listening = self._start("master", [], "org.apache.spark.deploy.master.Master", "--port", "0")
+        self.url = self._said(listening, _MASTER)[1]
+
+    def add_worker(self, hidden: Path | None = None) -> None:
+        """Start a worker; `hidden`: a folder in whose place it sees an empty one."""
+        before: list[str] = []
+        if hidden is not None:
+            if shutil.which("unshare") is None:
+                need.lack("needs unshare; on Debian: apt-get install util-linux")
+            user = [] if os.geteuid() == 0 else ["--map-root-user"]
+            before = ["unshare", "--mount", *user, "sh", "-c", _HIDE, str(hidden)]
+            if subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
+                need.lack("this machine allows no mount namespaces")
+        name = f"worker-{len(self._processes)}"
+        words = ("-c", "1", "-m", "600m", "-d", str(self._folder / name), self.url)
+        output = self._start(name, before, "org.apache.spark.deploy.worker.Worker", *words)
+        self._said(output, _REGISTERED)
+
+    def run(self, *words: str | Path, code: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a command of the pipeline with this cluster as its master, unless it names one. `code`: run before it."""
+        call = [sys.executable, "-c", f"{code or ''}\nfrom kbroker.cli import cli\ncli()", "pipeline"]
+        local = ("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1")
+        options = ("--master", self.url, *local, "--conf", "spark.executor.memory=512m")
+        return subprocess.run(
+            [*call, str(words[0]), *options, *map(str, words[1:])],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=ROOT,
+        )
+
+    def close(self) -> None:
+        """End all processes, workers first: they end their executors."""
+        for process in reversed(self._processes):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in self._processes:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _start(self, name: str, before: Sequence[str], *words: str) -> Path:
+        output = self._folder / f"{name}.log"
+        given = {
+            **environment(),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_CONF_DIR": str(self._folder / "conf"),
+            "SPARK_DAEMON_MEMORY": "128m",
+            "SPARK_DAEMON_JAVA_OPTS": " ".join(JVM),
+        }
+        name, *options = words
+        call = [*before, self._spark_class, name, "--host", "127.0.0.1", "--webui-port", "0", *options]
+        with output.open("wb") as file:
+            process = subprocess.Popen(call, env=given, stdout=file, stderr=file, start_new_session=True)
+        self._processes.append(process)
+        return output
+
+    def _said(self, output: Path, pattern: re.Pattern[str]) -> re.Match[str]:
+        process = self._processes[-1]
+
+        def found() -> re.Match[str] | None:
+            assert process.poll() is None, output.read_text()
+            return pattern.search(output.read_text())
+
+        wait_until(lambda: found() is not None, START_S)
+        said = found()
+        assert said is not None
+        return said
+
+
+def environment() -> dict[str, str]:
+    """For processes of Spark: this interpreter and these sources, also on executors."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        "SPARK_SUBMIT_OPTS": " ".join(JVM),
+        "PYSPARK_PYTHON": sys.executable,
+    }

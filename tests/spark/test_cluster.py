@@ -1,0 +1,92 @@
+"""The jobs on a standalone cluster, one worker of which has an empty disk where the driver has a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.setup.session import require_spark
+from tests.spark.day import make_day
+from tests.spark.standalone import Standalone
+from tests.support import need
+
+ROWS = 400
+UNPROBED = "import kbroker.spark.tables.table_stream as t; t.require_shared = lambda *_: None"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A folder that all machines share, with a log in it, and one in whose place a worker has its own disk."""
+    folder = tmp_path_factory.mktemp("places")
+    shared, private = folder / "shared", folder / "private"
+    shared.mkdir()
+    private.mkdir()
+    lines = list(make_day(ROWS).lines())
+    (shared / "requests-1.jsonl").write_text("\n".join([*lines[: ROWS // 2], "{bad", *lines[ROWS // 2 :]]) + "\n")
+    return shared, private
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, places: tuple[Path, Path]) -> Iterator[Standalone]:
+    try:
+        require_spark()
+    except PipelineError as error:
+        need.lack(str(error))
+    running = Standalone(tmp_path_factory.mktemp("cluster"))
+    try:
+        running.add_worker()
+        running.add_worker(hidden=places[1])
+        yield running
+    finally:
+        running.close()
+
+
+def test_a_shared_folder_is_filled(cluster: Standalone, places: tuple[Path, Path]) -> None:
+    """Workers in other processes write, the driver commits, and no line of Spark's own is shown."""
+    table = places[0] / "table"
+    done = cluster.run("ingest", table, places[0] / "requests-1.jsonl", "--buckets", "4", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["run"]["rows"], report["run"]["rejected"], report["table"]["rows"]) == (ROWS, 1, ROWS)
+    assert all(line.startswith(("starting Spark", "batch 0: ", "compacted ")) for line in done.stderr.splitlines())
+
+
+def test_a_folder_that_is_not_shared_is_refused_before_the_first_batch(
+    cluster: Standalone, places: tuple[Path, Path]
+) -> None:
+    """A task that looks finds another folder: one sentence, and nothing is begun."""
+    table = places[1] / "table"
+    done = cluster.run("ingest", table, places[0] / "requests-1.jsonl", "--quiet")
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("kbroker: an executor of Spark on ")
+    assert f"has another {table} than this machine" in line
+    assert not (table / "_checkpoint").exists()
+    assert not list(table.glob("_probe-*"))
+
+
+def test_rows_that_do_not_arrive_are_not_committed(cluster: Standalone, places: tuple[Path, Path]) -> None:
+    """Without the look: what an executor wrote to its own disk is missed, and the stream goes no further."""
+    table = places[1] / "unprobed"
+    done = cluster.run("ingest", table, places[0] / "requests-1.jsonl", "--buckets", "4", code=UNPROBED)
+    assert done.returncode == 1
+    assert "kbroker: the stream ended: Spark wrote 400 rows into " in done.stderr
+    assert "nothing was committed" in done.stderr
+    assert not list((table / "_checkpoint" / "commits").glob("[0-9]*"))
+    again = cluster.run("ingest", table, places[0] / "requests-1.jsonl", "--json", "--master", "local[2]")
+    assert json.loads(again.stdout)["table"]["rows"] == ROWS
+
+
+def test_another_file_of_the_same_name_is_not_read(cluster: Standalone, places: tuple[Path, Path]) -> None:
+    """A log on the driver's disk that an executor has not, or not this one, is named before anything is read."""
+    log = places[1] / "requests-1.jsonl"
+    log.write_bytes((places[0] / "requests-1.jsonl").read_bytes())
+    done = cluster.run("ingest", places[0] / "other", log)
+    assert done.returncode == 1
+    assert f"has another {log} than this machine" in done.stderr

@@ -1,0 +1,111 @@
+"""How a session starts: where its master comes from, what stands on stderr, and an address without a master."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.setup.session import require_spark
+from tests.spark.day import make_day
+from tests.spark.standalone import environment
+from tests.support import need
+
+pytestmark = pytest.mark.slow
+SHOW = """
+from kbroker.spark.setup.session import build_session
+spark = build_session()
+context = spark.sparkContext
+print(context.master, context.pythonExec, spark.conf.get("spark.sql.shuffle.partitions"))
+print(spark.range(10).count())
+"""
+
+
+@pytest.fixture(autouse=True)
+def _needs_spark() -> None:
+    try:
+        require_spark()
+    except PipelineError as error:
+        need.lack(str(error))
+
+
+def run(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a separate process, without the variables that name an interpreter or an address."""
+    given = {**environment(), **variables}
+    for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP"):
+        given.pop(name, None)
+    call = [sys.executable, *map(str, words)]
+    return subprocess.run(call, env=given, capture_output=True, text=True, check=False)
+
+
+def command(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the pipeline."""
+    return run("-m", "kbroker.cli", "pipeline", *words, **variables)
+
+
+def test_spark_defaults_are_respected(tmp_path: Path) -> None:
+    """The master and other settings of spark-defaults.conf; this interpreter for a local one; nothing on stderr."""
+    text = "spark.master local[1]\nspark.sql.shuffle.partitions 7\n"
+    (tmp_path / "spark-defaults.conf").write_text(text)
+    done = run("-c", SHOW, SPARK_CONF_DIR=str(tmp_path))
+    assert done.stdout.splitlines() == [f"local[1] {sys.executable} 7", "10"]
+    assert done.stderr == ""
+
+
+def test_quiet_is_quiet(tmp_path: Path) -> None:
+    """A log with a line that is not a record, a setting, a file system that is not there: stderr stays empty."""
+    log = tmp_path / "requests-1.jsonl"
+    log.write_text("\n".join([*make_day(50).lines(), "no record"]) + "\n")
+    elsewhere = "spark.hadoop.fs.defaultFS=nowhere://host"
+    options = ("--master", "local[1]", "--quiet", "--conf", elsewhere)
+    done = command("ingest", tmp_path / "table", log, "--buckets", "1", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "50" in done.stdout
+    done = command("usage", tmp_path / "table", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "User:team-0" in done.stdout
+
+
+def test_a_failure_is_one_line(tmp_path: Path) -> None:
+    """Spark's own sentence without its trace; with --verbose the trace as well."""
+    log = tmp_path / "requests-1.jsonl"
+    log.write_text("\n".join(make_day(50).lines()) + "\n")
+    broken = ("--conf", "spark.sql.shuffle.partitions=none")
+    done = command("usage", log, "--master", "local[1]", "--quiet", *broken)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("kbroker: ")
+    assert "shuffle.partitions" in line
+    assert line.endswith("(--verbose shows the trace)")
+    done = command("usage", log, "--master", "local[1]", "--verbose", *broken)
+    assert done.returncode == 1
+    assert "Traceback (most recent call last)" in done.stderr
+    assert "--verbose shows" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--master", "--remote"])
+def test_an_address_where_nothing_listens(tmp_path: Path, option: str) -> None:
+    """One sentence, before Java is started."""
+    log = tmp_path / "a.jsonl"
+    log.touch()
+    url = {"--master": "spark://127.0.0.1:1", "--remote": "sc://127.0.0.1:1"}[option]
+    began = time.monotonic()
+    done = command("usage", log, option, url, "--quiet")
+    assert time.monotonic() - began < 20
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("kbroker: no Spark ") or (option == "--remote" and "Spark Connect needs" in line)
+
+
+def test_wrong_words() -> None:
+    """Both a master and a server, a setting without a value."""
+    done = command("usage", "x", "--master", "local", "--remote", "sc://h")
+    assert (done.returncode, "only one of --master and --remote" in done.stderr) == (2, True)
+    done = command("usage", "x", "--conf", "spark.a")
+    assert (done.returncode, "expected NAME=VALUE, got 'spark.a'" in done.stderr) == (2, True)
+    assert "SPARK_REMOTE" not in os.environ

@@ -1,0 +1,54 @@
+"""One sentence out of what Spark, Java and Python say of a failure."""
+
+import pytest
+
+from kbroker.spark.failures import cause, is_of_spark, sentence
+
+STREAM = (
+    "[STREAM_FAILED] Query [id = a] terminated with exception: [FOREACH_BATCH] An error occurred: org.apache.spark.api."
+    'PythonException: Traceback (most recent call last):\n  File "x.py", line 1\nValueError: first\n\nkbroker.spark.'
+    "errors.PipelineError: the rows are not there\n SQLSTATE: XXKST\n=== Streaming Query ==="
+)
+JOB = (
+    "An error occurred while calling o65.collectToPython.\n: org.apache.spark.SparkException: Job aborted due to stage "
+    "failure: Task 0 failed 4 times, most recent failure: Lost task 0.3\nDriver stacktrace:\n\tat org.apache.spark.X\n"
+    "Caused by: java.io.IOException: No space left on device\n\t... 1 more\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (STREAM, "the rows are not there"),
+        (JOB, "No space left on device"),
+        (
+            "An error occurred while calling o1.x.\n: java.lang.IllegalStateException: Cannot call methods on a "
+            "stopped SparkContext.\n\tat a.b",
+            "IllegalStateException: Cannot call methods on a stopped SparkContext.",
+        ),
+        ("something plain\nand more", "something plain"),
+        ("", "no reason was given"),
+    ],
+)
+def test_the_cause_is_found(text: str, said: str) -> None:
+    assert cause(text) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x\nModuleNotFoundError: No module named 'kbroker'\n", "the Python of Spark's executors has no kbroker: pip"),
+        (
+            'Caused by: java.io.IOException: Cannot run program "/opt/python": error=2, No such file',
+            "Spark's executors have no program /opt/python: name their Python",
+        ),
+    ],
+)
+def test_what_executors_lack_is_named(text: str, said: str) -> None:
+    assert sentence(RuntimeError(text)).startswith(said)
+
+
+def test_a_sentence_is_short() -> None:
+    assert len(sentence(RuntimeError("x" * 10_000))) == 500
+    assert "\n" not in sentence(RuntimeError(JOB))
+    assert not is_of_spark(RuntimeError())

@@ -1,0 +1,89 @@
+"""What a user may name as a table, a log or a checkpoint, and what Spark is given for it."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kbroker.cli import cli
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.locations import local_path, spark_path
+from kbroker.spark.tables.log_reader import LogSource
+from kbroker.spark.tables.manifest import Table
+
+ELSEWHERE = ["hdfs://host:8020/t", "s3a://bucket/t", "S3://bucket/t", "gs://b", "abfss://c@a.host/t", "hdfs:/t"]
+
+
+@pytest.mark.parametrize("given", ["t", "/data/t", "a:b", "a b/%20", "C:/t", "x:y/z"])
+def test_a_path_is_itself(given: str) -> None:
+    """Also with a colon in it, which alone makes no URI."""
+    assert local_path(given) == local_path(Path(given)) == Path(given)
+
+
+@pytest.mark.parametrize("given", ["file:///data/t", "file:/data/t", "FILE:///data/t", "file://localhost/data/t"])
+def test_a_file_uri_is_its_path(given: str) -> None:
+    assert local_path(given) == Path("/data/t")
+
+
+def test_characters_stand_for_themselves() -> None:
+    """As in Hadoop's paths: nothing is decoded."""
+    assert local_path("file:///a%20b") == Path("/a%20b")
+    assert spark_path("/a%20b c") == "file:///a%20b c"
+
+
+def test_spark_is_given_a_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else `fs.defaultFS` would say where a local table lies."""
+    monkeypatch.chdir(tmp_path)
+    assert spark_path("t") == spark_path(Path("t")) == spark_path(tmp_path / "t") == f"file://{tmp_path}/t"
+
+
+@pytest.mark.parametrize("given", ELSEWHERE)
+def test_another_file_system_is_refused(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one sentence that names it, as text and as a Path; no folder is made."""
+    monkeypatch.chdir(tmp_path)
+    scheme = given.partition(":")[0].lower()
+    for refused in (
+        local_path,
+        lambda text: local_path(Path(text)),
+        lambda text: Table(Path(text)),
+        LogSource.of_files,
+    ):
+        with pytest.raises(
+            PipelineError, match=f"is in {scheme}, and kbroker's pipeline reads and writes mounted file"
+        ):
+            refused(given)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_machine_is_refused() -> None:
+    with pytest.raises(PipelineError, match="names the machine host: expected a path, or file:///PATH"):
+        local_path("file://host/t")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ingest", "hdfs://host/t", "a.log"],
+        ["ingest", "t", "s3a://bucket/a.log"],
+        ["ingest", "t", "a.log", "--checkpoint", "hdfs://host/c"],
+        ["archive", "s3a://bucket/t", "--topic", "t"],
+        ["compact", "hdfs://host/t"],
+        ["usage", "hdfs://host/t"],
+        ["throttles", "s3a://bucket/a.log"],
+        ["lag", "--checkpoint", "hdfs://host/c"],
+        ["replay", "hdfs://host/t", "--quotas", "q.yaml"],
+        ["recommend", "hdfs://host/t"],
+        ["report", "hdfs://host/t", "-o", "page.html"],
+        ["report", "t", "-o", "s3a://bucket/page.html"],
+    ],
+)
+def test_commands_refuse_it_before_spark_starts(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line, and leave no folder named after the scheme."""
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli, ["pipeline", *words])
+    assert "kbroker's pipeline reads and writes mounted file systems only" in " ".join(done.output.split())
+    assert done.output.count("\n") == 1
+    assert done.exit_code in (1, 2)
+    assert list(tmp_path.iterdir()) == []

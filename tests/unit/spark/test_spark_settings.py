@@ -1,0 +1,140 @@
+"""With which settings a session starts, and in which environment: this machine, a cluster, what the user has said."""
+
+import os
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.setup import spark_settings
+from kbroker.spark.setup.reachable import require_reachable
+from kbroker.spark.setup.session import _environment
+from kbroker.spark.setup.spark_settings import chosen_settings, is_local
+
+
+def chosen(
+    given: dict[str, str] | None = None,
+    defaults: dict[str, str] | None = None,
+    master: str = "local[*]",
+    jars: str = "",
+) -> dict[str, str]:
+    return chosen_settings(
+        given or {}, defaults or {}, name="n", master=master, java_options="-Dx=1", jars=jars, more={}
+    )
+
+
+def test_what_the_user_says_comes_first() -> None:
+    """Before spark-defaults.conf, that before what we prefer; what jobs need stands above spark-defaults.conf alone."""
+    defaults = {"spark.driver.memory": "3g", "spark.ui.enabled": "true", "spark.sql.session.timeZone": "CET"}
+    found = chosen({"spark.ui.enabled": "maybe"}, defaults)
+    assert (found["spark.ui.enabled"], found["spark.driver.memory"]) == ("maybe", "3g")
+    assert found["spark.sql.session.timeZone"] == "UTC"
+    assert chosen()["spark.driver.memory"] == "1g"
+    assert chosen({"spark.sql.session.timeZone": "CET"})["spark.sql.session.timeZone"] == "CET"
+
+
+def test_lists_are_added_to() -> None:
+    """Options of Java and jars of spark-defaults.conf stay beside ours."""
+    defaults = {"spark.driver.extraJavaOptions": "-Da=b", "spark.jars": "a.jar"}
+    found = chosen(defaults=defaults, jars="b.jar,c.jar")
+    assert (found["spark.driver.extraJavaOptions"], found["spark.jars"]) == ("-Da=b -Dx=1", "a.jar,b.jar,c.jar")
+    assert chosen(defaults=defaults)["spark.jars"] == "a.jar"
+
+
+@pytest.mark.parametrize(
+    ("master", "local"),
+    [("local", True), ("local[*]", True), ("local-cluster[2,1,1024]", True), ("spark://h:1", False), ("yarn", False)],
+)
+def test_what_suits_one_machine_is_for_one_machine(master: str, local: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few shuffle partitions, the loopback address and this interpreter are no use to a cluster."""
+    for name in ("SPARK_LOCAL_IP", "PYSPARK_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", "/bin")
+    assert is_local(master) is local
+    found = chosen(master=master)
+    assert ("spark.sql.shuffle.partitions" in found) is local
+    with _environment(master, found):
+        assert os.environ.get("SPARK_LOCAL_IP") == ("127.0.0.1" if local else None)
+        assert os.environ.get("PYSPARK_PYTHON") == (sys.executable if local else None)
+        assert os.environ["PATH"] == ("/bin" if local else f"{os.path.dirname(sys.executable)}:/bin")
+    assert os.environ["PATH"] == "/bin"
+    assert "PYSPARK_PYTHON" not in os.environ
+
+
+@pytest.mark.parametrize("master", ["local[2]", "spark://h:1"])
+def test_a_python_that_was_named_is_taken(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the setting, and before it by the variable."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    given = chosen({"spark.pyspark.python": "/opt/python"}, master=master)
+    with _environment(master, given):
+        assert os.environ["PYSPARK_PYTHON"] == "/opt/python"
+    monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3")
+    with _environment(master, given):
+        assert os.environ["PYSPARK_PYTHON"] == "/usr/bin/python3"
+    assert os.environ["PYSPARK_PYTHON"] == "/usr/bin/python3"
+
+
+def test_spark_defaults_are_read_as_spark_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Properties of Java, of which Spark takes its own; options of spark-submit come after them."""
+    pytest.importorskip("pyspark")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    assert spark_settings.spark_defaults() == {}
+    text = "# ours\nspark.master   spark://h:7077\nspark.driver.memory=2g\nother.name 1\n"
+    (tmp_path / "spark-defaults.conf").write_text(text)
+    assert spark_settings.spark_defaults() == {"spark.master": "spark://h:7077", "spark.driver.memory": "2g"}
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[3] --conf spark.a=b=c pyspark-shell")
+    found = spark_settings.spark_defaults()
+    assert (found["spark.master"], found["spark.a"]) == ("local[3]", "b=c")
+
+
+@pytest.mark.parametrize("url", ["spark://{}", "spark://127.0.0.1:1,{}", "sc://{}/;user_id=a"])
+def test_an_address_that_answers(url: str) -> None:
+    """One of several is enough; of a master any answer, of a server of Spark Connect the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def refuse() -> None:
+            with server.accept()[0] as connection:
+                connection.recv(100)
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        require_reachable(url.format(f"127.0.0.1:{server.getsockname()[1]}"))
+        thread.join()
+
+
+def test_a_master_that_says_nothing() -> None:
+    """It takes connections and answers none: a sentence, where Spark itself waits a minute and prints its traces."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(PipelineError, match=r"connected, and nothing was said within 0\.05 s"),
+    ):
+        require_reachable(f"spark://127.0.0.1:{server.getsockname()[1]}", answer_seconds=0.05)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("spark://127.0.0.1:1", "no Spark master answers at spark://127.0.0.1:1 (127.0.0.1:1: connection refused)"),
+        ("sc://127.0.0.1:1", "no Spark Connect server answers at sc://127.0.0.1:1 ("),
+        ("spark://127.0.0.1", "expected spark://HOST:PORT, got spark://127.0.0.1"),
+        ("spark://127.0.0.1:x", "expected spark://HOST:PORT, got spark://127.0.0.1:x"),
+        ("sc://", "expected sc://HOST:PORT, got sc://"),
+    ],
+)
+def test_an_address_that_does_not(url: str, said: str) -> None:
+    """A sentence at once, where Spark takes a minute."""
+    began = time.monotonic()
+    with pytest.raises(PipelineError) as caught:
+        require_reachable(url)
+    assert said in str(caught.value)
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("url", ["local[*]", "yarn", "k8s://https://127.0.0.1:1", "local-cluster[1,1,512]"])
+def test_other_masters_are_not_asked(url: str) -> None:
+    require_reachable(url)
