@@ -4,9 +4,8 @@ order.
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
-from kbroker._core.codec.bytes cimport load_i32, store_16, store_32, store_64
+from kbroker._core.codec.bytes cimport load_i32
 from kbroker._core.clock cimport Clock, clock_now_ns
-from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.common._errors cimport (
     CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNKNOWN_SERVER_ERROR,
     UNSUPPORTED_COMPRESSION_TYPE,
@@ -15,11 +14,13 @@ from kbroker.log._config cimport LogConfig
 from kbroker.log.producers._producer_state cimport BatchFacts
 from kbroker.log.producers._verification cimport NOT_VERIFIED
 from kbroker.protocol._batch_format cimport (
-    ATTRIBUTES_AT, BATCH_HEADER_BYTES, CODEC_MASK, CONTROL_BIT, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT,
+    ATTRIBUTES_AT, BATCH_HEADER_BYTES, CODEC_MASK, CONTROL_BIT, LENGTH_AT, LENGTH_FROM, LOG_APPEND_TIME_BIT, MAGIC_AT,
+    TRANSACTIONAL_BIT,
 )
 from kbroker.protocol._compression_type cimport ZSTD
 from kbroker.protocol._records cimport (
-    BatchHeader, RecordView, batch_crc_ok, batch_decompress, batch_parse, batch_recompress, record_next,
+    BatchHeader, RecordView, batch_crc_ok, batch_decompress, batch_parse, batch_put_header, batch_recompress,
+    record_next,
 )
 
 cdef enum:
@@ -32,14 +33,14 @@ cdef int64_t whole_batch_bytes(const char *data, int64_t size_bytes) noexcept no
     cdef int64_t length
     if size_bytes < 12:
         return 0
-    length = load_i32(data + 8)
+    length = load_i32(data + LENGTH_AT)
     if length < LEGACY_OVERHEAD:
         return -1
     if size_bytes < UP_TO_MAGIC:
         return 0
-    if data[16] < 0 or data[16] > 2:
+    if data[MAGIC_AT] < 0 or data[MAGIC_AT] > 2:
         return -1
-    return length + 12 if length + 12 <= size_bytes else 0
+    return length + LENGTH_FROM if length + LENGTH_FROM <= size_bytes else 0
 
 
 cdef inline void refuse(BatchCheck *out, int16_t error, const char *message) noexcept nogil:
@@ -49,7 +50,7 @@ cdef inline void refuse(BatchCheck *out, int16_t error, const char *message) noe
 
 cdef void batch_facts(const char *data, const BatchHeader *header, bint from_client, BatchFacts *out) noexcept nogil:
     cdef RecordView record
-    cdef int64_t position = 0
+    cdef int64_t position = 0, records_bytes = <int64_t>header.batch_length + LENGTH_FROM - BATCH_HEADER_BYTES
     out.base_offset = header.base_offset
     out.last_offset = header.base_offset + header.last_offset_delta
     out.last_offset_delta = header.last_offset_delta
@@ -70,10 +71,8 @@ cdef void batch_facts(const char *data, const BatchHeader *header, bint from_cli
     out.from_client = from_client
     out.guard = NOT_VERIFIED
     out.transaction_version = 0
-    if out.is_control and header.attributes & CODEC_MASK == 0 and header.batch_length + 12 > BATCH_HEADER_BYTES:
-        if record_next(data + BATCH_HEADER_BYTES, <int64_t>header.batch_length + 12 - BATCH_HEADER_BYTES, &position,
-                       header,
-                       &record) == 0:
+    if out.is_control and header.attributes & CODEC_MASK == 0:
+        if record_next(data + BATCH_HEADER_BYTES, records_bytes, &position, header, &record) == 0:
             if record.key_bytes >= 4:
                 out.control_type = <int16_t>((<unsigned char>record.key[2] << 8) | <unsigned char>record.key[3])
             if record.value_bytes >= 6:
@@ -153,8 +152,8 @@ cdef void recompress(const char *data, const char *unpacked, int64_t unpacked_by
     cdef int64_t records_bytes = unpacked_bytes, started_ns = clock_now_ns(clock)
     if unpacked is NULL:
         records = data + BATCH_HEADER_BYTES
-        records_bytes = <int64_t>header.batch_length + 12 - BATCH_HEADER_BYTES
-    if batch_recompress(data, records, records_bytes, config.target_codec, config.compression_level, &out.rebuilt,
+        records_bytes = <int64_t>header.batch_length + LENGTH_FROM - BATCH_HEADER_BYTES
+    if batch_recompress(header, records, records_bytes, config.target_codec, config.compression_level, &out.rebuilt,
                         &out.size_bytes) != 0:
         refuse(out, UNKNOWN_SERVER_ERROR, b"The records cannot be compressed as compression.type says")
     elif out.size_bytes > config.max_message_bytes:
@@ -188,11 +187,9 @@ cdef void make_storable(char *data, BatchHeader *header, const char *unpacked, i
         attributes |= LOG_APPEND_TIME_BIT
         max_timestamp = now_ms
     if attributes != header.attributes or max_timestamp != header.max_timestamp_ms:
-        store_16(data + ATTRIBUTES_AT, attributes)
-        store_64(data + 35, max_timestamp)
         header.attributes = attributes
         header.max_timestamp_ms = max_timestamp
-        store_32(data + 17, <int32_t>crc32c(0, data + 21, out.size_bytes - 21))
+        batch_put_header(data, out.size_bytes, header)
     out.max_timestamp_ms = max_timestamp
     batch_facts(data, header, is_client, &out.facts)
 
@@ -214,7 +211,7 @@ cdef void validate_batch(char *data, int64_t size_bytes, Clock *clock, int64_t n
     if total == 0:
         refuse(out, INVALID_RECORD, b"Produce requests must have at least one record batch per partition")
         return
-    if data[16] != 2:
+    if data[MAGIC_AT] != 2:
         refuse(out, INVALID_RECORD, b"Produce requests must only contain record batches with magic version 2")
         return
     out.taken_bytes = out.size_bytes = total

@@ -66,7 +66,7 @@ cdef bint clear_bit(Vector *v, int64_t index) noexcept nogil:
 
 
 cdef inline bint put_string(Strings *s, int64_t row, const char *data, int32_t size) noexcept nogil:
-    """Append; room for the bytes and for the end was made before."""
+    """Append; the bytes and the end were reserved before."""
     cdef int32_t end
     if size > 0:
         memcpy(s.data.data + s.data.size, data, size)
@@ -217,7 +217,7 @@ cdef class ArrowColumns:
             if status != 0:
                 return OVER_CAP if status == -2 else BAD_CODEC
             records = owned
-        # room is made once for a batch; what it claims to hold is bounded by its bytes
+        # memory is taken once for a batch; what it claims to hold is bounded by its bytes
         if rows < 0 or rows > size // SMALLEST_RECORD_BYTES:
             result = BAD_RECORD
         elif self.keys.data.size + size > INT32_MAX or self.values.data.size + size > INT32_MAX:

@@ -8,17 +8,14 @@ from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
-from kbroker._core.codec.bytes cimport put_varlong, store_16, store_32, store_64, varlong_bytes
-from kbroker._core.codec.crc32c cimport crc32c
+from kbroker._core.codec.bytes cimport put_varlong, varlong_bytes
 from kbroker.protocol._batch_format cimport (
-    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_HEADER_BYTES, CODEC_MASK, CONTROL_BIT, CRC_AT,
-    CRC_FROM, LAST_OFFSET_DELTA_AT, LENGTH_AT, LENGTH_FROM, LOG_APPEND_TIME_BIT, MAGIC_AT, MAX_TIMESTAMP_AT,
-    PARTITION_LEADER_EPOCH_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORD_COUNT_AT, TRANSACTIONAL_BIT,
+    BATCH_HEADER_BYTES, CODEC_MASK, CONTROL_BIT, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT,
 )
 from kbroker.protocol._columns cimport Vector, vector_reserve
 from kbroker.protocol._compression cimport CODEC_LEVEL, compress
 from kbroker.protocol._compression_type cimport ZSTD
-from kbroker.protocol._records cimport BatchHeader
+from kbroker.protocol._records cimport BatchHeader, batch_put_header
 
 
 # ---------------------------------------------------------------- records, encoded
@@ -206,21 +203,11 @@ cdef class RecordBatchBuilder:
         if size > INT32_MAX - BATCH_HEADER_BYTES:
             raise OverflowError("batch above 2 GiB")
         cdef bytes out = PyBytes_FromStringAndSize(NULL, BATCH_HEADER_BYTES + size)
-        cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(out)
+        cdef char *at = PyBytes_AS_STRING(out)
+        cdef BatchHeader header = self.draft.header
         memcpy(at + BATCH_HEADER_BYTES, PyBytes_AS_STRING(records), size)
-        store_64(at, self.draft.header.base_offset)
-        store_32(at + LENGTH_AT, (BATCH_HEADER_BYTES - LENGTH_FROM + size))
-        store_32(at + PARTITION_LEADER_EPOCH_AT, self.draft.header.leader_epoch)
-        at[MAGIC_AT] = 2
-        store_16(at + ATTRIBUTES_AT, self.draft.header.attributes)
-        store_32(at + LAST_OFFSET_DELTA_AT, last)
-        store_64(at + BASE_TIMESTAMP_AT, self.draft.header.base_timestamp_ms)
-        store_64(at + MAX_TIMESTAMP_AT, self.draft.header.max_timestamp_ms)
-        store_64(at + PRODUCER_ID_AT, self.draft.header.producer_id)
-        store_16(at + PRODUCER_EPOCH_AT, self.draft.header.producer_epoch)
-        store_32(at + BASE_SEQUENCE_AT, self.draft.header.base_sequence)
-        store_32(at + RECORD_COUNT_AT, self.draft.header.record_count)
-        store_32(at + CRC_AT, crc32c(0, <char *>at + CRC_FROM, BATCH_HEADER_BYTES - CRC_FROM + size))
+        header.last_offset_delta = last
+        batch_put_header(at, BATCH_HEADER_BYTES + size, &header)
         return out
 
 

@@ -13,7 +13,7 @@ from kbroker._core.codec.bytes cimport load_i32
 from kbroker.protocol._compression_type cimport GZIP, LZ4, NONE, SNAPPY, ZSTD
 
 cdef enum:
-    FIRST_STEP_BYTES = 1 << 16      # output room of the first try; each further step has four times the room
+    FIRST_STEP_BYTES = 1 << 16      # output of the first try; each further step may have four times as much
     XERIAL_HEADER_BYTES = 16
     INFLATE_IN_BYTES = 1 << 16      # zlib copies what it has not read yet at each step, so it sees little at once
     INFLATE_OUT_BYTES = 1 << 18
@@ -86,30 +86,30 @@ cdef object view_of(const char *data, int64_t size):
 
 
 cdef int32_t in_steps(decoder, const char *data, int64_t size, int64_t cap, char **out, int64_t *out_bytes) except? -9:
-    cdef int64_t room = FIRST_STEP_BYTES
+    cdef int64_t capacity = FIRST_STEP_BYTES
     source = view_of(data, size)
-    while room < size * 4:
-        room *= 4
+    while capacity < size * 4:
+        capacity *= 4
     while True:
-        room = min(room, cap)
+        capacity = min(capacity, cap)
         free(out[0])
         out[0] = NULL
-        reserve(out, room)
+        reserve(out, capacity)
         try:
-            out_bytes[0] = decoder(source, PyMemoryView_FromMemory(out[0], room, PyBUF_WRITE))
+            out_bytes[0] = decoder(source, PyMemoryView_FromMemory(out[0], capacity, PyBUF_WRITE))
             return 0
         except Exception as e:  # only the words of the error say whether the output is full or the input bad
             if "write whole buffer" not in str(e):
                 return -1
-        if room >= cap:
+        if capacity >= cap:
             return -2
-        room *= 4
+        capacity *= 4
 
 
 cdef int32_t inflate(const char *data, int64_t size, int64_t cap, char **out, int64_t *out_bytes) except? -9:
     """Gzip members, one behind the other, in bounded steps; cramjam 2.11 inflates all of it before it gives up."""
     import zlib
-    cdef int64_t at = 0, room = 0, got
+    cdef int64_t at = 0, capacity = 0, got
     cdef bytes piece
     if size == 0:
         return -1
@@ -125,9 +125,9 @@ cdef int32_t inflate(const char *data, int64_t size, int64_t cap, char **out, in
                 return -1                   # cut
             if got > cap - out_bytes[0]:
                 return -2
-            if got > room - out_bytes[0]:
-                room = min(max(room * 2, max(out_bytes[0] + got, <int64_t>FIRST_STEP_BYTES)), cap)
-                reserve(out, room)
+            if got > capacity - out_bytes[0]:
+                capacity = min(max(capacity * 2, max(out_bytes[0] + got, <int64_t>FIRST_STEP_BYTES)), cap)
+                reserve(out, capacity)
             memcpy(out[0] + out_bytes[0], PyBytes_AS_STRING(piece), got)
             out_bytes[0] += got
     return 0
@@ -180,8 +180,8 @@ cdef int32_t snappy_block(decoder, const char *data, int64_t size, int64_t cap, 
     if claimed == 0:
         return 0 if i + 1 == size else -1
     try:
-        room = PyMemoryView_FromMemory(out[0] + out_bytes[0], claimed, PyBUF_WRITE)
-        out_bytes[0] += decoder(view_of(data, size), room)
+        target = PyMemoryView_FromMemory(out[0] + out_bytes[0], claimed, PyBUF_WRITE)
+        out_bytes[0] += decoder(view_of(data, size), target)
     except Exception:
         return -1
     return 0

@@ -73,13 +73,13 @@ cdef int grow(Writer *w, int64_t size) except -1:
     if capacity < w.size + size:
         capacity = w.size + size + 64
     if capacity > INT32_MAX:
-        raise ProtocolError(f"a message has {INT32_MAX} bytes at most, and this one needs room for {capacity}")
+        raise ProtocolError(f"a message has {INT32_MAX} bytes at most, and this one needs {capacity}")
     _PyBytes_Resize(&w.buffer, capacity)
     w.data, w.capacity = <uint8_t *>PyBytes_AS_STRING(<bytes>w.buffer), capacity
     return 0
 
 
-cdef inline uint8_t *room(Writer *w, int64_t size) except NULL:
+cdef inline uint8_t *reserve(Writer *w, int64_t size) except NULL:
     """Place for `size` more bytes, already counted as written."""
     cdef uint8_t *at
     if size > w.capacity - w.size:
@@ -90,7 +90,7 @@ cdef inline uint8_t *room(Writer *w, int64_t size) except NULL:
 
 
 cdef inline int write_varint(Writer *w, uint64_t value) except -1:
-    put_uvarint(room(w, uvarint_bytes(value)), value)
+    put_uvarint(reserve(w, uvarint_bytes(value)), value)
     return 0
 
 
@@ -222,9 +222,9 @@ cdef int write_length(Writer *w, Field *f, int64_t length, int prefix_bytes) exc
     if f.compact:
         return write_varint(w, length + 1)
     if prefix_bytes == 2:
-        store_16(room(w, 2), <uint64_t>length)
+        store_16(reserve(w, 2), <uint64_t>length)
     else:
-        store_32(room(w, 4), <uint64_t>length)
+        store_32(reserve(w, 4), <uint64_t>length)
     return 0
 
 
@@ -250,7 +250,7 @@ cdef int64_t integer(Field *f, object value, int64_t low, int64_t high) except? 
 
 cdef int write_integer(Writer *w, Field *f, object value, int size, int64_t low, int64_t high) except -1:
     cdef int64_t number = integer(f, value, low, high)
-    cdef uint8_t *at = room(w, size)
+    cdef uint8_t *at = reserve(w, size)
     if size == 4:
         store_32(at, <uint64_t>number)
     elif size == 8:
@@ -266,15 +266,15 @@ cdef int write_uuid(Writer *w, Field *f, object value) except -1:
     cdef uint8_t *at
     cdef object number
     if value is ZERO_UUID:
-        memset(room(w, 16), 0, 16)
+        memset(reserve(w, 16), 0, 16)
         return 0
     if PyBytes_CheckExact(value) and PyBytes_GET_SIZE(value) == 16:
-        memcpy(room(w, 16), PyBytes_AS_STRING(value), 16)
+        memcpy(reserve(w, 16), PyBytes_AS_STRING(value), 16)
         return 0
     if not isinstance(value, UUID_TYPE):
         wrong_type(f, value, "uuid.UUID or 16 bytes")
     number = value.int
-    at = room(w, 16)
+    at = reserve(w, 16)
     store_64(at, <uint64_t>(number >> 64))
     store_64(at + 8, <uint64_t>(number & 0xffffffffffffffff))
     return 0
@@ -295,7 +295,7 @@ cdef int write_string(Writer *w, Field *f, object value) except -1:
             raise ProtocolError(f"{<object>f.name}: {e}") from None
         text, size = PyBytes_AS_STRING(escaped), PyBytes_GET_SIZE(escaped)
     write_length(w, f, size, 2)
-    memcpy(room(w, size), text, size)
+    memcpy(reserve(w, size), text, size)
     return 0
 
 
@@ -303,7 +303,7 @@ cdef int write_bytes(Writer *w, Field *f, object value) except -1:
     cdef Py_buffer buffer
     if PyBytes_CheckExact(value):
         write_length(w, f, PyBytes_GET_SIZE(value), 4)
-        memcpy(room(w, PyBytes_GET_SIZE(value)), PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+        memcpy(reserve(w, PyBytes_GET_SIZE(value)), PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
         return 0
     try:
         PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
@@ -311,7 +311,7 @@ cdef int write_bytes(Writer *w, Field *f, object value) except -1:
         wrong_type(f, value, "bytes")
     try:
         write_length(w, f, buffer.len, 4)
-        memcpy(room(w, buffer.len), buffer.buf, buffer.len)
+        memcpy(reserve(w, buffer.len), buffer.buf, buffer.len)
     finally:
         PyBuffer_Release(&buffer)
     return 0
@@ -321,13 +321,13 @@ cdef int write_null(Writer *w, Field *f, bint nullable) except -1:
     if not nullable:
         raise ProtocolError(f"{<object>f.name}: None is not allowed in this version")
     if f.kind == STRUCT and not f.is_array:
-        room(w, 1)[0] = 0xff
+        reserve(w, 1)[0] = 0xff
     elif f.compact:
-        room(w, 1)[0] = 0
+        reserve(w, 1)[0] = 0
     elif f.kind == STRING and not f.is_array:
-        memset(room(w, 2), 0xff, 2)
+        memset(reserve(w, 2), 0xff, 2)
     elif f.is_array or f.kind == BYTES or f.kind == RECORDS:
-        memset(room(w, 4), 0xff, 4)
+        memset(reserve(w, 4), 0xff, 4)
     else:
         raise ProtocolError(f"{<object>f.name}: None is not allowed in this version")
     return 0
@@ -345,7 +345,7 @@ cdef int write_value(Writer *w, Field *f, object value, bint nullable) except -1
         return write_string(w, f, value)
     if kind == STRUCT:
         if nullable and not f.is_array:
-            room(w, 1)[0] = 1
+            reserve(w, 1)[0] = 1
         return write_struct(w, <Plan>f.child, value)
     if kind == INT16:
         return write_integer(w, f, value, 2, -0x8000, 0x7fff)
@@ -365,7 +365,7 @@ cdef int write_value(Writer *w, Field *f, object value, bint nullable) except -1
         except (TypeError, OverflowError):
             wrong_type(f, value, "float")
         memcpy(&bits, &number, 8)
-        store_64(room(w, 8), bits)
+        store_64(reserve(w, 8), bits)
         return 0
     return write_bytes(w, f, value)
 
@@ -432,7 +432,7 @@ cdef int write_tagged(Writer *w, Plan plan, dict body, Py_ssize_t *hits) except 
     cdef PyObject *value
     cdef Field *f
     count_at = w.size
-    room(w, 1)[0] = 0
+    reserve(w, 1)[0] = 0
     for i in range(plan.count - plan.tagged_count, plan.count):
         f = &plan.fields[i]
         value = PyDict_GetItemWithError(body, <object>f.name)
@@ -446,7 +446,7 @@ cdef int write_tagged(Writer *w, Plan plan, dict body, Py_ssize_t *hits) except 
         write_field(w, f, <object>value)
         length = w.size - value_at
         prefix = uvarint_bytes(length)
-        room(w, prefix)
+        reserve(w, prefix)
         memmove(w.data + value_at + prefix, w.data + value_at, length)
         put_uvarint(w.data + value_at, length)
         w.data[count_at] += 1
@@ -472,7 +472,7 @@ cdef int write_struct(Writer *w, Plan plan, object body) except -1:
             size = PyBytes_GET_SIZE(<object>f.encoded_default)
             if size == 0:
                 raise ProtocolError(f"{plan.name}.{<object>f.name} is missing, and None is not allowed in this version")
-            memcpy(room(w, size), PyBytes_AS_STRING(<object>f.encoded_default), size)
+            memcpy(reserve(w, size), PyBytes_AS_STRING(<object>f.encoded_default), size)
     if plan.flexible:
         write_tagged(w, plan, body, &hits)
     if hits != len(<dict>body):
@@ -496,9 +496,9 @@ def encode(Plan plan not None, dict body not None, bytes prefix not None=b"", bi
     start_writer(&w, 256 + prefix_bytes)
     try:
         if framed:
-            room(&w, 4)
+            reserve(&w, 4)
         if prefix_bytes:
-            memcpy(room(&w, prefix_bytes), PyBytes_AS_STRING(prefix), prefix_bytes)
+            memcpy(reserve(&w, prefix_bytes), PyBytes_AS_STRING(prefix), prefix_bytes)
         write_struct(&w, plan, body)
         if framed:
             store_32(w.data, <uint64_t>(w.size - 4))

@@ -35,6 +35,9 @@ cdef struct HeaderView:         # pointers into the records section
 
 # False when fewer than 61 bytes are there (nothing else is judged).
 cdef bint batch_parse(const char *data, int64_t size_bytes, BatchHeader *out) noexcept nogil
+# Writes the header of a batch of size_bytes whose records are behind it: its length, magic 2 and its checksum are
+# computed, what the header has of them is not looked at.
+cdef void batch_put_header(char *batch, int64_t size_bytes, const BatchHeader *header) noexcept nogil
 # All batch_length + 12 bytes must be there.
 cdef bint batch_crc_ok(const char *data, const BatchHeader *header) noexcept nogil
 # One record at *position (relative to records); advances it. 0 ok; -1 malformed or past the end.
@@ -47,11 +50,11 @@ cdef const char *header_next(const char *at, const char *end, HeaderView *out) n
 # Takes the GIL for a library's call. 0 ok; -1 undecodable or unknown codec; -2 over the cap.
 cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64_t cap_bytes, char **out,
                               int64_t *out_bytes) noexcept nogil
-# The batch that begins at data with its records (given uncompressed) packed by another codec, in a malloc'ed buffer:
-# length, codec bits and checksum are set. Takes the GIL for a library's call.
+# The batch of this header with its records (given uncompressed) packed by another codec, in a malloc'ed buffer. Takes
+# the GIL for a library's call.
 # 0 ok; -1 no such codec, or the library failed; -2 out of memory.
-cdef int32_t batch_recompress(const char *data, const char *records, int64_t records_bytes, int codec, int32_t level,
-                              char **out, int64_t *out_bytes) noexcept nogil
+cdef int32_t batch_recompress(const BatchHeader *header, const char *records, int64_t records_bytes, int codec,
+                              int32_t level, char **out, int64_t *out_bytes) noexcept nogil
 
 cdef class RecordBatch:         # Python's view of one batch; immutable
     cdef:

@@ -5,11 +5,11 @@ Source: ``DefaultRecordBatch.java``, ``DefaultRecord.java``. Every length is che
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int8_t, int32_t, int64_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
-from libc.string cimport memcpy
 
-from kbroker._core.codec.bytes cimport get_varint, get_varlong, load_i16, load_i32, load_i64, load_u32, store_32
+from kbroker._core.codec.bytes cimport get_varint, get_varlong, load_i16, load_i32, load_i64, load_u32
+from kbroker._core.codec.bytes cimport store_16, store_32, store_64
 from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.protocol._batch_format cimport (
     ATTRIBUTES_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_HEADER_BYTES, CODEC_MASK, CONTROL_BIT, CRC_AT,
@@ -43,6 +43,22 @@ cdef bint batch_parse(const char *data, int64_t size_bytes, BatchHeader *out) no
     out.base_sequence = load_i32(data + BASE_SEQUENCE_AT)
     out.record_count = load_i32(data + RECORD_COUNT_AT)
     return True
+
+
+cdef void batch_put_header(char *batch, int64_t size_bytes, const BatchHeader *header) noexcept nogil:
+    store_64(batch, header.base_offset)
+    store_32(batch + LENGTH_AT, <int32_t>(size_bytes - LENGTH_FROM))
+    store_32(batch + PARTITION_LEADER_EPOCH_AT, header.leader_epoch)
+    batch[MAGIC_AT] = 2
+    store_16(batch + ATTRIBUTES_AT, header.attributes)
+    store_32(batch + LAST_OFFSET_DELTA_AT, header.last_offset_delta)
+    store_64(batch + BASE_TIMESTAMP_AT, header.base_timestamp_ms)
+    store_64(batch + MAX_TIMESTAMP_AT, header.max_timestamp_ms)
+    store_64(batch + PRODUCER_ID_AT, header.producer_id)
+    store_16(batch + PRODUCER_EPOCH_AT, header.producer_epoch)
+    store_32(batch + BASE_SEQUENCE_AT, header.base_sequence)
+    store_32(batch + RECORD_COUNT_AT, header.record_count)
+    store_32(batch + CRC_AT, <int32_t>crc32c(0, batch + CRC_FROM, size_bytes - CRC_FROM))
 
 
 cdef bint batch_crc_ok(const char *data, const BatchHeader *header) noexcept nogil:
@@ -136,19 +152,17 @@ cdef int32_t batch_decompress(const char *data, const BatchHeader *header, int64
     return records_decompress(codec, data + BATCH_HEADER_BYTES, size, cap_bytes, out, out_bytes)
 
 
-cdef int32_t batch_recompress(const char *data, const char *records, int64_t records_bytes, int codec, int32_t level,
-                              char **out, int64_t *out_bytes) noexcept nogil:
+cdef int32_t batch_recompress(const BatchHeader *header, const char *records, int64_t records_bytes, int codec,
+                              int32_t level, char **out, int64_t *out_bytes) noexcept nogil:
     cdef int64_t size = 0
+    cdef BatchHeader packed = header[0]
     cdef int32_t status = records_compress(codec, level, records, records_bytes, BATCH_HEADER_BYTES, out, &size)
     out_bytes[0] = 0
     if status != 0:
         return status
-    memcpy(out[0], data, BATCH_HEADER_BYTES)
-    size += BATCH_HEADER_BYTES
-    store_32(out[0] + LENGTH_AT, size - LENGTH_FROM)
-    out[0][ATTRIBUTES_AT + 1] = <char>((data[ATTRIBUTES_AT + 1] & ~CODEC_MASK) | codec)
-    store_32(out[0] + CRC_AT, crc32c(0, out[0] + CRC_FROM, size - CRC_FROM))
-    out_bytes[0] = size
+    packed.attributes = <int16_t>((packed.attributes & ~CODEC_MASK) | codec)
+    out_bytes[0] = size + BATCH_HEADER_BYTES
+    batch_put_header(out[0], out_bytes[0], &packed)
     return 0
 
 

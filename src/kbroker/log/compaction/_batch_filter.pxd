@@ -50,7 +50,7 @@ cdef int32_t unpack_records(const char *data, const BatchHeader *header, char **
                             int64_t *size_bytes) noexcept nogil
 cdef int32_t control_type_of(const char *data, const BatchHeader *header) noexcept nogil      # -1: none
 
-# All aborted transactions that touch [start, end). 0, -ENOMEM or -EIO
+# All aborted transactions that touch [start, end). 0 or -errno
 cdef int32_t tracker_load(TxnTracker *tracker, SegmentList *view, int64_t start, int64_t end) noexcept nogil
 cdef void tracker_free(TxnTracker *tracker) noexcept nogil
 # 1: the batch's transaction was aborted; 0; -ENOMEM

@@ -3,28 +3,27 @@
 Source: ``MemoryRecords.filterTo``, ``Cleaner.shouldRetainRecord``, ``CleanedTransactionMetadata``, KIP-534 (delete
 horizon).
 """
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, qsort, realloc
 from libc.string cimport memcpy, memset
-from kbroker._core.codec.bytes cimport VARLONG_MAX_BYTES, put_varlong, store_16, store_32, store_64
-from kbroker._core.codec.crc32c cimport crc32c
+from kbroker._core.codec.bytes cimport VARLONG_MAX_BYTES, put_varlong
 from kbroker.log.compaction._cleaned_segment cimport (
     Bytes, CleanedSegment, bytes_free, bytes_reserve, cleaned_add_aborted, cleaned_append,
 )
 from kbroker.log.compaction._offset_map cimport offset_map_get
-from kbroker.log._posix cimport EIO, ENOMEM
+from kbroker.log._posix cimport ENOMEM
 from kbroker.log.producers._producer_state cimport AbortedTxn, BatchFacts, ProducerFacts
 from kbroker.log._validate cimport batch_facts
 from kbroker.log.segment._segment cimport SegmentList, segment_list_floor
 from kbroker.log.segment._txn_index cimport txn_index_collect
 from kbroker.protocol._batch_format cimport (
-    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_HEADER_BYTES, CODEC_MASK, CONTROL_BIT, CRC_AT,
-    CRC_FROM, DELETE_HORIZON_BIT, LAST_OFFSET_DELTA_AT, LENGTH_AT, LENGTH_FROM, LOG_APPEND_TIME_BIT, MAGIC_AT,
-    MAX_TIMESTAMP_AT, PARTITION_LEADER_EPOCH_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORD_COUNT_AT,
+    BATCH_HEADER_BYTES, CODEC_MASK, CONTROL_BIT, DELETE_HORIZON_BIT, LENGTH_FROM, LOG_APPEND_TIME_BIT,
     TRANSACTIONAL_BIT,
 )
 from kbroker.protocol._compression cimport CODEC_LEVEL
-from kbroker.protocol._records cimport BatchHeader, RecordView, batch_decompress, batch_recompress, record_next
+from kbroker.protocol._records cimport (
+    BatchHeader, RecordView, batch_decompress, batch_put_header, batch_recompress, record_next,
+)
 
 cdef enum:
     ABORT = 0                   # control types
@@ -46,7 +45,7 @@ cdef int32_t tracker_load(TxnTracker *tracker, SegmentList *view, int64_t start,
     while slot < view.count:
         rc = txn_index_collect(&view.segments[slot].aborted, start, end, &tracker.known, &tracker.known_count)
         if rc < 0:
-            return -EIO
+            return rc
         if rc == 1:
             break
         slot += 1
@@ -81,7 +80,7 @@ cdef int32_t find_committed(const TxnTracker *tracker, int64_t producer_id) noex
 cdef int32_t begin_up_to(TxnTracker *tracker, int64_t offset) noexcept nogil:
     """Aborted transactions that began at or before offset are under way; one at a time for each producer."""
     cdef OpenAborted *grown
-    cdef int32_t room
+    cdef int32_t capacity
     cdef AbortedTxn *txn
     while tracker.next_known < tracker.known_count and tracker.known[tracker.next_known].first_offset <= offset:
         txn = &tracker.known[tracker.next_known]
@@ -89,12 +88,12 @@ cdef int32_t begin_up_to(TxnTracker *tracker, int64_t offset) noexcept nogil:
         if find_aborted(tracker, txn.producer_id) >= 0:
             continue
         if tracker.aborted_count == tracker.aborted_capacity:
-            room = 8 if tracker.aborted_capacity == 0 else tracker.aborted_capacity * 2
-            grown = <OpenAborted *>realloc(tracker.aborted, room * sizeof(OpenAborted))
+            capacity = 8 if tracker.aborted_capacity == 0 else tracker.aborted_capacity * 2
+            grown = <OpenAborted *>realloc(tracker.aborted, capacity * sizeof(OpenAborted))
             if grown is NULL:
                 return -ENOMEM
             tracker.aborted = grown
-            tracker.aborted_capacity = room
+            tracker.aborted_capacity = capacity
         tracker.aborted[tracker.aborted_count].txn = txn[0]
         tracker.aborted[tracker.aborted_count].has_data = False
         tracker.aborted_count += 1
@@ -102,7 +101,7 @@ cdef int32_t begin_up_to(TxnTracker *tracker, int64_t offset) noexcept nogil:
 
 
 cdef int32_t tracker_read_data(TxnTracker *tracker, const BatchHeader *header) noexcept nogil:
-    cdef int32_t slot, room
+    cdef int32_t slot, capacity
     cdef int64_t *grown
     if begin_up_to(tracker, header.base_offset + header.last_offset_delta) != 0:
         return -ENOMEM
@@ -115,12 +114,12 @@ cdef int32_t tracker_read_data(TxnTracker *tracker, const BatchHeader *header) n
     if find_committed(tracker, header.producer_id) >= 0:
         return 0
     if tracker.committed_count == tracker.committed_capacity:
-        room = 8 if tracker.committed_capacity == 0 else tracker.committed_capacity * 2
-        grown = <int64_t *>realloc(tracker.committed, room * sizeof(int64_t))
+        capacity = 8 if tracker.committed_capacity == 0 else tracker.committed_capacity * 2
+        grown = <int64_t *>realloc(tracker.committed, capacity * sizeof(int64_t))
         if grown is NULL:
             return -ENOMEM
         tracker.committed = grown
-        tracker.committed_capacity = room
+        tracker.committed_capacity = capacity
     tracker.committed[tracker.committed_count] = header.producer_id
     tracker.committed_count += 1
     return 0
@@ -262,36 +261,26 @@ cdef int32_t put_record(Bytes *out, const char *record, const char *end, int64_t
 cdef int32_t write_batch(BatchFilter *filter, const BatchHeader *header, int32_t attributes, int64_t base_timestamp_ms,
                          int64_t max_timestamp_ms, int32_t count, CleanedSegment *cleaned) noexcept nogil:
     """A batch of filter.records under the old one's offsets, producer and epoch."""
+    cdef BatchHeader made = header[0]
     cdef Bytes *out = &filter.batch
     cdef int32_t rc
-    cdef char *at
     cdef char *packed = NULL
     cdef int64_t size_bytes = BATCH_HEADER_BYTES + filter.records.size_bytes, packed_bytes = 0
     if size_bytes > UNPACK_CAP_BYTES:
         return -ENOMEM
-    out.size_bytes = 0
-    if not bytes_reserve(out, size_bytes):
-        return -ENOMEM
-    out.size_bytes = size_bytes
-    at = out.data
-    if filter.records.size_bytes > 0:
-        memcpy(at + BATCH_HEADER_BYTES, filter.records.data, filter.records.size_bytes)
-    store_64(at, header.base_offset)
-    store_32(at + LENGTH_AT, <int32_t>(out.size_bytes - LENGTH_FROM))
-    store_32(at + PARTITION_LEADER_EPOCH_AT, header.leader_epoch)
-    at[MAGIC_AT] = 2
-    store_16(at + ATTRIBUTES_AT, attributes & ~CODEC_MASK)
-    store_32(at + LAST_OFFSET_DELTA_AT, header.last_offset_delta)
-    store_64(at + BASE_TIMESTAMP_AT, base_timestamp_ms)
-    store_64(at + MAX_TIMESTAMP_AT, max_timestamp_ms)
-    store_64(at + PRODUCER_ID_AT, header.producer_id)
-    store_16(at + PRODUCER_EPOCH_AT, header.producer_epoch)
-    store_32(at + BASE_SEQUENCE_AT, header.base_sequence)
-    store_32(at + RECORD_COUNT_AT, count)
+    made.attributes = <int16_t>(attributes & ~CODEC_MASK)
+    made.base_timestamp_ms = base_timestamp_ms
+    made.max_timestamp_ms = max_timestamp_ms
+    made.record_count = count
     if attributes & CODEC_MASK == 0 or count == 0:
-        store_32(at + CRC_AT, <int32_t>crc32c(0, at + CRC_FROM, size_bytes - CRC_FROM))
-        return cleaned_append(cleaned, at, size_bytes)
-    rc = batch_recompress(at, at + BATCH_HEADER_BYTES, filter.records.size_bytes, attributes & CODEC_MASK, CODEC_LEVEL,
+        out.size_bytes = 0
+        if not bytes_reserve(out, size_bytes):
+            return -ENOMEM
+        if filter.records.size_bytes > 0:
+            memcpy(out.data + BATCH_HEADER_BYTES, filter.records.data, filter.records.size_bytes)
+        batch_put_header(out.data, size_bytes, &made)
+        return cleaned_append(cleaned, out.data, size_bytes)
+    rc = batch_recompress(&made, filter.records.data, filter.records.size_bytes, attributes & CODEC_MASK, CODEC_LEVEL,
                           &packed, &packed_bytes)
     if rc != 0:
         return -ENOMEM                          # of a known codec the library asks nothing else

@@ -159,9 +159,10 @@ cdef int32_t write_pending(CleanedSegment *cleaned) noexcept nogil:
 
 cdef bint add_time_entry(CleanedSegment *cleaned, bint is_closing) noexcept nogil:
     """False: out of memory. The last place is kept for the closing entry."""
-    cdef int64_t room = cleaned.index_bytes // TIME_ENTRY_BYTES - (0 if is_closing else 1)
+    cdef int64_t max_entries = cleaned.index_bytes // TIME_ENTRY_BYTES - (0 if is_closing else 1)
     cdef char *at
-    if cleaned.max_timestamp_ms <= cleaned.last_time_entry_ms or cleaned.times.size_bytes // TIME_ENTRY_BYTES >= room:
+    if (cleaned.max_timestamp_ms <= cleaned.last_time_entry_ms
+            or cleaned.times.size_bytes // TIME_ENTRY_BYTES >= max_entries):
         return True
     if not bytes_reserve(&cleaned.times, TIME_ENTRY_BYTES):
         return False

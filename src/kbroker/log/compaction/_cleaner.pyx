@@ -66,7 +66,7 @@ cdef struct Reader:             # batches of one sealed segment, one after the o
     int64_t at
     int64_t limit
     char *buffer                # owned
-    int64_t room
+    int64_t capacity
     int64_t start               # of the buffer in the file
     int64_t filled
     const char *batch
@@ -116,13 +116,13 @@ cdef int32_t reader_fill(Reader *reader, int64_t size_bytes) noexcept nogil:
         return 0
     if reader.at + size_bytes > reader.limit:
         return CLEAN_CORRUPT
-    if size_bytes > reader.room:
+    if size_bytes > reader.capacity:
         want = size_bytes if size_bytes > BUFFER_BYTES else BUFFER_BYTES
         grown = <char *>realloc(reader.buffer, want)
         if grown is NULL:
             return -ENOMEM
         reader.buffer = grown
-        reader.room = want
+        reader.capacity = want
     if reader.start <= reader.at < reader.start + reader.filled:
         memmove(reader.buffer, reader.buffer + (reader.at - reader.start), reader.start + reader.filled - reader.at)
         reader.filled = reader.start + reader.filled - reader.at
@@ -130,8 +130,8 @@ cdef int32_t reader_fill(Reader *reader, int64_t size_bytes) noexcept nogil:
         reader.filled = 0
     reader.start = reader.at
     want = reader.limit - (reader.start + reader.filled)
-    if want > reader.room - reader.filled:
-        want = reader.room - reader.filled
+    if want > reader.capacity - reader.filled:
+        want = reader.capacity - reader.filled
     got = io_read(reader.file.fd, reader.buffer + reader.filled, want, reader.start + reader.filled)
     if got < 0:
         return <int32_t>got
@@ -201,7 +201,7 @@ cdef int32_t map_batch(Round *round_, Reader *reader, TxnTracker *transactions) 
 
 
 cdef int32_t build_map(Round *round_, int64_t *end_offset) noexcept nogil:
-    """The map of the dirty part, as far as it has room: all below *end_offset is in it."""
+    """The map of the dirty part, as far as it fits: all below *end_offset is in it."""
     cdef TxnTracker transactions
     cdef Reader reader
     cdef SegmentList *view = round_.view

@@ -3,15 +3,12 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from kbroker._core.codec.bytes cimport load_i32, put_varlong, store_32, store_64
-from kbroker._core.codec.crc32c cimport crc32c
+from kbroker._core.codec.bytes cimport load_i32, put_varlong
 from kbroker.log._append cimport partition_append_built
 from kbroker.log._partition cimport AppendResult, Partition, call_hook, partition_release, partition_retain
 from kbroker.log._partition_log cimport PartitionLog
-from kbroker.protocol._batch_format cimport (
-    BASE_TIMESTAMP_AT, BATCH_HEADER_BYTES, CRC_AT, CRC_FROM, LAST_OFFSET_DELTA_AT, LENGTH_AT, LENGTH_FROM, MAGIC_AT,
-    MAX_TIMESTAMP_AT, PARTITION_LEADER_EPOCH_AT, PRODUCER_ID_AT, RECORD_COUNT_AT,
-)
+from kbroker.protocol._batch_format cimport BATCH_HEADER_BYTES, LENGTH_AT, LENGTH_FROM, RECORD_COUNT_AT
+from kbroker.protocol._records cimport BatchHeader, batch_put_header
 from kbroker.server.request_log._json_format cimport buffer_free, buffer_reserve, put_raw
 
 cdef enum:
@@ -36,20 +33,17 @@ cdef void batches_destroy(TopicBatches *batches) noexcept nogil:
 
 cdef void end_batch(PartitionBatch *batch) noexcept nogil:
     """Fill in the header of the last batch; the next one begins behind it."""
-    cdef char *at = batch.data.data + batch.begin
-    cdef int64_t size = batch.data.size_bytes - batch.begin
+    cdef BatchHeader header
     if batch.count == 0:
         return
-    memset(at, 0, BATCH_HEADER_BYTES)
-    store_32(at + LENGTH_AT, (size - LENGTH_FROM))
-    store_32(at + PARTITION_LEADER_EPOCH_AT, -1)
-    at[MAGIC_AT] = 2
-    store_32(at + LAST_OFFSET_DELTA_AT, (batch.count - 1))
-    store_64(at + BASE_TIMESTAMP_AT, batch.first_ms)
-    store_64(at + MAX_TIMESTAMP_AT, batch.largest_ms)
-    memset(at + PRODUCER_ID_AT, 0xFF, 14)           # neither a producer's id, nor its epoch, nor a sequence
-    store_32(at + RECORD_COUNT_AT, batch.count)
-    store_32(at + CRC_AT, crc32c(0, at + CRC_FROM, size - CRC_FROM))
+    memset(&header, 0, sizeof(BatchHeader))
+    header.leader_epoch = -1
+    header.last_offset_delta = batch.count - 1
+    header.base_timestamp_ms = batch.first_ms
+    header.max_timestamp_ms = batch.largest_ms
+    header.producer_id = header.producer_epoch = header.base_sequence = -1      # not a producer's
+    header.record_count = batch.count
+    batch_put_header(batch.data.data + batch.begin, batch.data.size_bytes - batch.begin, &header)
     batch.begin = batch.data.size_bytes
     batch.count = 0
 
@@ -111,7 +105,7 @@ cdef void append_batches(PartitionBatch *batch, Partition *partition, Appended *
     end_batch(batch)
     while place < batch.data.size_bytes:
         at = batch.data.data + place
-        size = <int64_t>load_i32(at + 8) + 12
+        size = <int64_t>load_i32(at + LENGTH_AT) + LENGTH_FROM
         values = load_i32(at + RECORD_COUNT_AT)
         place += size
         if partition == NULL:
