@@ -4,7 +4,8 @@ from kbroker.log._partition cimport AppendResult, Partition
 
 # ``batch`` is the record data of one partition of a Produce request: patched in place (offset, epoch, maybe timestamp
 # and CRC). ``api_version`` decides zstd (7+) and the one-batch rule; is_client = 0 skips client-only checks (internal
-# writers). ``guard`` of a transactional batch: what its verification gave, or NO_GUARD or NOT_VERIFIED.
+# writers) and allows several batches, none of them a control batch. ``guard`` of a transactional batch: what its
+# verification gave, or NO_GUARD or NOT_VERIFIED.
 cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes, int16_t acks, int16_t api_version,
                            bint is_client, int64_t guard, AppendResult *out) noexcept nogil
 # The control batch that ends a producer's transaction here, as the transaction coordinator writes it: 47, 52, 56 ...

@@ -4,12 +4,11 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 from kbroker._core.codec.bytes cimport store_16, store_32, store_64
 from kbroker._core.clock cimport clock_wall_ms
-from kbroker._core.codec.crc32c cimport crc32c
 from kbroker._core.requests.request cimport OpenFile, open_file_release
 from kbroker._core.sync cimport atomic_load, atomic_store, mutex_lock, mutex_unlock
 from kbroker.common._errors cimport (
-    CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, UNKNOWN_SERVER_ERROR,
-    UNKNOWN_TOPIC_OR_PARTITION,
+    CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
+    UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kbroker.log._config cimport LogConfig
 from kbroker.log._failures cimport FAILED_APPEND, count_failure
@@ -28,9 +27,9 @@ from kbroker.log.segment._txn_index cimport txn_index_append
 from kbroker.log._validate cimport BatchCheck, accept_prevalidated_batch, validate_batch, whole_batch_bytes
 from kbroker.log._watermarks cimport advance_watermarks
 from kbroker.protocol._batch_format cimport (
-    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BASE_TIMESTAMP_AT, BATCH_HEADER_BYTES, CONTROL_BIT, CRC_AT, CRC_FROM, LENGTH_AT,
-    LENGTH_FROM, MAGIC_AT, MAX_TIMESTAMP_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORD_COUNT_AT, TRANSACTIONAL_BIT,
+    BATCH_HEADER_BYTES, CONTROL_BIT, PARTITION_LEADER_EPOCH_AT, TRANSACTIONAL_BIT,
 )
+from kbroker.protocol._records cimport BatchHeader, batch_put_header
 
 cdef enum:
     MAX_BATCHES = 1024          # of one internal append
@@ -48,14 +47,14 @@ cdef int32_t write_batches(Partition *partition, LogSegment *segment, const char
                            int64_t position) noexcept nogil:
     """All bytes at position, or none: what a failed write left behind is cut off again."""
     cdef int32_t error = 0
-    cdef int64_t rc, room = size_bytes
+    cdef int64_t rc, wanted = size_bytes
     cdef OpenFile *file = segment_open(segment, &error)
     if file is NULL:
         return error
     if atomic_load(&partition.write_fault) != 0:
-        room = size_bytes // 2
-    rc = io_write(file.fd, data, room, position)
-    if rc >= 0 and room != size_bytes:
+        wanted = size_bytes // 2
+    rc = io_write(file.fd, data, wanted, position)
+    if rc >= 0 and wanted != size_bytes:
         rc = -atomic_load(&partition.write_fault)
     if rc < 0:
         io_truncate(file.fd, position)
@@ -86,7 +85,6 @@ cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, B
     cdef int64_t first, offset, position, largest = -1, offset_of_max = -1, flushed
     cdef int64_t at = 0
     cdef int32_t slot, rc, epoch = <int32_t>atomic_load(&partition.leader_epoch)
-    cdef bint is_indexed = False
     cdef BatchFacts *facts
     cdef Duplicate duplicate
     cdef AbortedTxn aborted
@@ -110,7 +108,7 @@ cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, B
         facts.base_offset = offset
         facts.last_offset = offset + facts.last_offset_delta
         store_64(data + at, offset)
-        store_32(data + at + 12, epoch)
+        store_32(data + at + PARTITION_LEADER_EPOCH_AT, epoch)
         at += checks[slot].size_bytes
         offset = facts.last_offset + 1
         if checks[slot].max_timestamp_ms > largest:
@@ -154,7 +152,6 @@ cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, B
     rc = write_batches(partition, segment, data, size_bytes, position)
     if rc == 0 and count == 1 and producer_state_aborts(partition.producers, &checks[0].facts, &aborted):
         rc = index_aborted(partition, segment, &aborted, position)
-        is_indexed = True
     if rc != 0:
         count_failure(partition, FAILED_APPEND, -rc)
         refuse(out, KAFKA_STORAGE_ERROR, b"The log cannot be written")
@@ -176,11 +173,7 @@ cdef void append_checked(Partition *partition, char *data, int64_t size_bytes, B
     for slot in range(count):
         if checks[slot].facts.producer_id < 0:
             continue
-        if producer_state_apply(partition.producers, &checks[slot].facts, &aborted) and not is_indexed:
-            rc = txn_index_append(&segment.aborted, &aborted)
-            if rc != 0:         # of several batches at once, which no coordinator writes: a restart rebuilds the index
-                count_failure(partition, FAILED_APPEND, -rc)
-                atomic_store(&partition.is_failed, 1)
+        producer_state_apply(partition.producers, &checks[slot].facts, &aborted)
     out.base_offset = first
     out.last_offset = offset - 1
     flushed = atomic_load(&partition.flushed)
@@ -194,6 +187,15 @@ cdef inline void hide_log_start(AppendResult *out, bint before_log) noexcept nog
     if before_log or out.error in (CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE,
                                    RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR):
         out.log_start_offset = -1
+
+
+cdef bint has_control_batch(const BatchCheck *checks, int32_t count) noexcept nogil:
+    """What a marker aborts is indexed before readers see it, which is known for the marker of one append only."""
+    cdef int32_t slot
+    for slot in range(count):
+        if checks[slot].facts.is_control:
+            return True
+    return False
 
 
 cdef void release_checks(BatchCheck *checks, int32_t count, BatchCheck *grown) noexcept nogil:
@@ -315,7 +317,10 @@ cdef void partition_append(Partition *partition, char *batch, int64_t size_bytes
             refuse(out, MESSAGE_TOO_LARGE, b"Too many batches in one append")
             release_checks(checks, count, grown)
             return
-    append_good(partition, batch, checks, count, now_ms, &config, out)
+    if count > 1 and has_control_batch(checks, count):
+        refuse(out, INVALID_RECORD, b"A control batch is appended alone")
+    else:
+        append_good(partition, batch, checks, count, now_ms, &config, out)
     release_checks(checks, count, grown)
 
 
@@ -335,22 +340,21 @@ cdef void partition_append_built(Partition *partition, char *batch, int64_t size
 cdef void build_end_marker(char *batch, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch,
                            bint is_commit, int64_t now_ms) noexcept nogil:
     cdef char *record = batch + BATCH_HEADER_BYTES
+    cdef BatchHeader header
     memset(batch, 0, END_MARKER_BYTES)
-    store_32(batch + LENGTH_AT, END_MARKER_BYTES - LENGTH_FROM)
-    batch[MAGIC_AT] = 2
-    store_16(batch + ATTRIBUTES_AT, TRANSACTIONAL_BIT | CONTROL_BIT)
-    store_64(batch + BASE_TIMESTAMP_AT, now_ms)
-    store_64(batch + MAX_TIMESTAMP_AT, now_ms)
-    store_64(batch + PRODUCER_ID_AT, producer_id)
-    store_16(batch + PRODUCER_EPOCH_AT, producer_epoch)
-    store_32(batch + BASE_SEQUENCE_AT, -1)                    # no sequence
-    store_32(batch + RECORD_COUNT_AT, 1)
+    memset(&header, 0, sizeof(BatchHeader))
+    header.attributes = TRANSACTIONAL_BIT | CONTROL_BIT
+    header.base_timestamp_ms = header.max_timestamp_ms = now_ms
+    header.producer_id = producer_id
+    header.producer_epoch = producer_epoch
+    header.base_sequence = -1                                 # no sequence
+    header.record_count = 1
     record[0] = 32                              # varints: 16 bytes follow, 4 of key, 6 of value
     record[4] = 8
     store_16(record + 7, 1 if is_commit else 0)
     record[9] = 12
     store_32(record + 12, coordinator_epoch)
-    store_32(batch + CRC_AT, crc32c(0, batch + CRC_FROM, END_MARKER_BYTES - CRC_FROM))
+    batch_put_header(batch, END_MARKER_BYTES, &header)
 
 
 cdef void partition_append_end_marker(Partition *partition, int64_t producer_id, int16_t producer_epoch,

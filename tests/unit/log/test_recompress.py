@@ -114,15 +114,16 @@ def test_wrong_inner_offsets_are_refused_where_the_batch_is_packed(tmp_path: Pat
 
 
 def test_internal_appends_of_several_batches(tmp_path: Path) -> None:
-    """Batches appended together end up in one piece: those of another codec packed, control records as they are."""
+    """Batches appended together are one piece, those of another codec packed; control records stay as they are."""
     log = of_type(tmp_path / "t-0", "gzip")
-    control = with_field(batch(b"c", producer_id=1, producer_epoch=0), 21, 2, 32)
-    together = batch(b"a", b"b") + control + batch(b"d", compression=CompressionType.GZIP) + batch(b"e" * 4000)
+    together = batch(b"a", b"b") + batch(b"d", compression=CompressionType.GZIP) + batch(b"e" * 4000)
     result = log.append(together, is_client=False)
-    assert (result.error, result.base_offset, result.last_offset) == (0, 0, 4)
+    assert (result.error, result.base_offset, result.last_offset) == (0, 0, 3)
+    control = with_field(batch(b"c", producer_id=1, producer_epoch=0), 21, 2, 32)
+    assert log.append(control, is_client=False).base_offset == 4
     found = [next(iter_batches(data)) for data in read_all(log)]
     assert [(one.base_offset, one.compression, one.is_control) for one in found] == [
-        (0, 1, False), (2, 0, True), (3, 1, False), (4, 1, False)
+        (0, 1, False), (2, 1, False), (3, 1, False), (4, 0, True)
     ]  # fmt: skip
     assert all(one.is_crc_valid for one in found)
     bad = log.append(batch(b"a") + with_field(batch(b"x"), 17, 4, 1, fix_crc=False), is_client=False)

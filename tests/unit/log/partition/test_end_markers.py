@@ -9,6 +9,7 @@ from kbroker._core.clock import VirtualClock
 from kbroker.log._partition_log import PartitionLog, active_producers
 from kbroker.log.log_types import AbortedTransaction
 from kbroker.protocol.records import iter_batches
+from tests.support.compaction import marker
 from tests.support.log_files import NOW_MS, batch, crc_ok, open_log, read_all, split
 
 PID = 7
@@ -195,6 +196,18 @@ def test_truncation_opens_a_transaction_again(tmp_path: Path) -> None:
     log.append_end_marker(PID, 0, 0, True)
     assert log.last_stable_offset == 3
     assert log.read(0, isolation=1).aborted == []
+
+
+def test_marker_is_appended_alone(tmp_path: Path) -> None:
+    """Internal appends may have several batches; what a marker among them aborts could not be indexed in time."""
+    log = open_log(tmp_path / "t-0")
+    write(log)
+    together = batch(b"b") + marker(PID, commit=False)
+    info = log.append(together, is_client=False)
+    assert (info.error, info.message) == (87, "A control batch is appended alone")
+    assert (log.log_end_offset, log.last_stable_offset, log.is_failed) == (1, 0, False)
+    assert log.append(marker(PID, commit=False), is_client=False).error == 0
+    assert log.read(0, isolation=1).aborted == [AbortedTransaction(PID, 0, 1, 2)]
 
 
 def test_abort_that_cannot_be_indexed(tmp_path: Path) -> None:
