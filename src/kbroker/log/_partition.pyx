@@ -108,17 +108,17 @@ cdef void view_publish(Partition *partition, SegmentList *segments) noexcept nog
 cdef int32_t write_leader_epochs(Partition *partition) noexcept nogil:
     cdef char path[PATH_BYTES]
     cdef char *text
-    cdef int64_t room, used
+    cdef int64_t capacity, used
     cdef int32_t slot, rc
     if partition.directory is NULL:
         return 0
-    room = 64 + 40 * <int64_t>partition.epoch_count
-    text = <char *>malloc(room)
+    capacity = 64 + 40 * <int64_t>partition.epoch_count
+    text = <char *>malloc(capacity)
     if text is NULL:
         return -ENOMEM
-    used = snprintf(text, room, b"0\n%d\n", partition.epoch_count)
+    used = snprintf(text, capacity, b"0\n%d\n", partition.epoch_count)
     for slot in range(partition.epoch_count):
-        used += snprintf(text + used, room - used, b"%d %lld\n", partition.epochs[slot],
+        used += snprintf(text + used, capacity - used, b"%d %lld\n", partition.epochs[slot],
                          <long long>partition.epoch_starts[slot])
     snprintf(path, PATH_BYTES, b"%s/leader-epoch-checkpoint", partition.directory.path)
     rc = io_write_file(path, text, used)

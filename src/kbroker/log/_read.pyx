@@ -214,10 +214,15 @@ cdef void partition_read(Partition *partition, int64_t offset, int64_t max_bytes
             open_file_release(place.file)
         segment_release(place.segment)
     segment_list_release(view)
+    if out.error == 0 and atomic_load(&partition.closed):       # meanwhile: its names may be another log's by now
+        out.error = UNKNOWN_TOPIC_OR_PARTITION
     if out.error != 0 and out.file is not NULL:
         open_file_release(out.file)
         out.file = NULL
         out.size_bytes = 0
+        free(out.aborted)
+        out.aborted = NULL
+        out.aborted_count = 0
 
 
 cdef void partition_probe(Partition *partition, int64_t offset, int64_t max_bytes, int8_t isolation,

@@ -52,15 +52,15 @@ cdef void set_damage(Partition *partition, int64_t offset, LogSegment *segment, 
 
 cdef void note_cut(Partition *partition, const char *text) noexcept nogil:
     """Add to the report of what opening cut or skipped."""
-    cdef size_t room
+    cdef size_t capacity
     cdef char *joined
     if partition.cut_text is NULL:
         partition.cut_text = strdup(text)
         return
-    room = strlen(partition.cut_text) + strlen(text) + 3
-    joined = <char *>malloc(room)
+    capacity = strlen(partition.cut_text) + strlen(text) + 3
+    joined = <char *>malloc(capacity)
     if joined is not NULL:
-        snprintf(joined, room, b"%s; %s", partition.cut_text, text)
+        snprintf(joined, capacity, b"%s; %s", partition.cut_text, text)
         free(partition.cut_text)
         partition.cut_text = joined
 
@@ -384,7 +384,9 @@ cdef int cut_partition(Partition *partition, str directory, int64_t offset) exce
         open_file_release(file)
         if rc != 0:
             fail(rc, directory, segment.base_offset)
-        txn_index_truncate(&segment.aborted, offset)
+        rc = txn_index_truncate(&segment.aborted, offset)
+        if rc != 0:
+            fail(rc, directory, segment.base_offset)
         for suffix in (".index", ".timeindex"):     # readers keep their mapping of the old file; loading makes new ones
             remove_if_there(os.path.join(directory, f"{segment.base_offset:020d}{suffix}"))
         break

@@ -96,10 +96,11 @@ cdef int32_t sync_files(Partition *partition, int64_t from_offset, int64_t up_to
             break
         rc = io_sync(file.fd)
         open_file_release(file)
-        if rc == 0:
-            rc = txn_index_sync(&view.segments[slot].aborted)
         if rc != 0:
             rc = -EIO                           # whatever the error: a failed sync must not be tried again
+            break
+        rc = txn_index_sync(&view.segments[slot].aborted)
+        if rc != 0:
             break
     segment_list_release(view)
     if rc == 0:

@@ -158,8 +158,8 @@ cdef int32_t index_seal(Index *index) noexcept nogil:
 
 
 cdef bint index_is_full(Index *index) noexcept nogil:
-    cdef int64_t room = index.max_entries - (1 if index.entry_bytes == TIME_ENTRY_BYTES else 0)
-    return atomic_load(&index.entries) >= room
+    cdef int64_t usable = index.max_entries - (1 if index.entry_bytes == TIME_ENTRY_BYTES else 0)
+    return atomic_load(&index.entries) >= usable
 
 
 cdef int32_t index_reserve(Index *index, int64_t end_bytes) noexcept nogil:

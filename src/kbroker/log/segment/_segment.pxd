@@ -31,7 +31,7 @@ cdef struct LogSegment:
     AtomicI64 size_bytes        # readable bytes
     AtomicI64 max_timestamp_ms  # -1: none
     AtomicI64 offset_of_max     # last offset of the batch that holds it
-    AtomicI64 is_deleted        # the file is named .deleted, or gone
+    AtomicI64 is_deleted        # the file is named .deleted, or soon will be, or is removed
     int64_t first_timestamp_ms  # largest of the first append, -1: none (roll by time); append lock
     int64_t bytes_since_index   # append lock
     bint needs_sync             # append lock
@@ -71,7 +71,7 @@ cdef int32_t segment_pin(LogSegment *segment) noexcept nogil
 # out: PATH_BYTES bytes
 cdef void segment_path(const LogSegment *segment, const char *suffix, char *out) noexcept nogil
 cdef int32_t segment_create_file(LogSegment *segment) noexcept nogil     # an empty .log; 0 or -errno
-# Room on the disk for the whole .log (preallocate); 0 or -errno. And what is left of it given back.
+# Disk space for the whole .log (preallocate); 0 or -errno. And what is left of it given back.
 cdef int32_t segment_reserve(LogSegment *segment, int64_t size_bytes) noexcept nogil
 cdef void segment_give_back(LogSegment *segment) noexcept nogil
 # Bookkeeping of an append at ``position`` that ends before the published size: indexes, largest time stamp.
@@ -89,7 +89,7 @@ cdef int32_t segment_find(LogSegment *segment, OpenFile *file, int64_t offset, i
 cdef int32_t segment_find_indexed(LogSegment *segment, OpenFile *file, int64_t offset, int64_t limit, int64_t *position,
                                   BatchHeader *header) noexcept nogil
 
-cdef SegmentList *segment_list_new(int32_t count) noexcept nogil         # room for count, each slot NULL
+cdef SegmentList *segment_list_new(int32_t count) noexcept nogil         # of count slots, each NULL
 cdef SegmentList *segment_list_retain(SegmentList *segments) noexcept nogil
 cdef void segment_list_release(SegmentList *segments) noexcept nogil
 cdef int32_t segment_list_floor(const SegmentList *segments, int64_t offset) noexcept nogil   # -1: below the first

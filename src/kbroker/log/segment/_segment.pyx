@@ -165,9 +165,9 @@ cdef OpenFile *segment_open(LogSegment *segment, int32_t *error) noexcept nogil:
         mutex_unlock(&segment.lock)
         return file
     mutex_unlock(&segment.lock)
-    segment_path(segment, b".log.deleted" if atomic_load(&segment.is_deleted) else b".log", path)
+    segment_path(segment, b".log", path)
     fd = io_open(path, False)
-    if fd == -ENOENT and atomic_load(&segment.is_deleted):      # renamed between the two
+    if fd == -ENOENT and atomic_load(&segment.is_deleted):      # the flag is set before the file is renamed
         segment_path(segment, b".log.deleted", path)
         fd = io_open(path, False)
     if fd < 0:
@@ -241,7 +241,7 @@ cdef int32_t segment_pin(LogSegment *segment) noexcept nogil:
         return -EIO
     if atomic_load(&segment.times.entries) > 0 and atomic_load(&segment.times.map) == 0:
         return -EIO
-    return -EIO if txn_index_collect(&segment.aborted, INT64_MAX, 0, &none, &count) < 0 else 0
+    return min(txn_index_collect(&segment.aborted, INT64_MAX, 0, &none, &count), 0)
 
 
 # ----------------------------------------------------------------------------------------------------------- segment
@@ -362,8 +362,9 @@ cdef int32_t segment_remove(LogSegment *segment, bint at_once) noexcept nogil:
     suffixes[0], suffixes[1], suffixes[2], suffixes[3] = b".log", b".index", b".timeindex", b".txnindex"
     deleted[0], deleted[1], deleted[2], deleted[3] = (
         b".log.deleted", b".index.deleted", b".timeindex.deleted", b".txnindex.deleted")
+    # First: a thread that misses the file by its old name must see why.
+    atomic_store(&segment.is_deleted, 1)
     if segment.directory is NULL:
-        atomic_store(&segment.is_deleted, 1)
         return 0
     for slot in range(4):
         segment_path(segment, suffixes[slot], path)
@@ -375,7 +376,6 @@ cdef int32_t segment_remove(LogSegment *segment, bint at_once) noexcept nogil:
             rc = io_rename(path, renamed)
         if rc != 0 and rc != -ENOENT and result == 0:
             result = rc
-    atomic_store(&segment.is_deleted, 1)
     if at_once:
         segment_close_file(segment)
     return result

@@ -40,8 +40,8 @@ cdef const char *judge(LogSegment *segment, const BatchHeader *header, int64_t l
 
 cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file, int64_t from_position,
                        int64_t from_offset, int64_t file_bytes, int32_t what, Scan *out) noexcept nogil:
-    cdef int64_t at = from_position, start = from_position, filled = 0, room = BUFFER_BYTES, total, want, got
-    cdef char *buffer = <char *>malloc(room)
+    cdef int64_t at = from_position, start = from_position, filled = 0, capacity = BUFFER_BYTES, total, want, got
+    cdef char *buffer = <char *>malloc(capacity)
     cdef char *grown
     cdef char *batch = NULL
     cdef BatchHeader header
@@ -75,20 +75,20 @@ cdef void scan_segment(Partition *partition, LogSegment *segment, OpenFile *file
                 out.rc = 1
                 out.reason = b"the last batch is cut off"
                 break
-            if total > room:
+            if total > capacity:
                 grown = <char *>realloc(buffer, total)
                 if grown is NULL:
                     out.rc = -ENOMEM
                     break
                 buffer = grown
-                room = total
+                capacity = total
             if at >= start + filled:
                 filled = 0
             else:
                 memmove(buffer, buffer + (at - start), start + filled - at)
                 filled = start + filled - at
             start = at
-            want = room - filled
+            want = capacity - filled
             if want > file_bytes - (start + filled):
                 want = file_bytes - (start + filled)
             got = io_read(file.fd, buffer + filled, want, start + filled)

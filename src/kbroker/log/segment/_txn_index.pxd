@@ -20,13 +20,14 @@ cdef struct TxnIndex:
 cdef void txn_index_init(TxnIndex *index, const char *directory, int64_t base_offset, Mutex *lock) noexcept nogil
 cdef void txn_index_destroy(TxnIndex *index) noexcept nogil
 cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept nogil
-# What was appended is on disk after it: 0 or -EIO. A power cut would else bring aborted records to light.
+# What was appended is on disk after it: 0, -EIO, or -errno where no sync was tried. A power cut would else bring
+# aborted records to light.
 cdef int32_t txn_index_sync(TxnIndex *index) noexcept nogil
 cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil
 # Recovery: append all entries between the two. The file is written only from where it differs: a full disk keeps no
 # sound index from being used.
 cdef int32_t txn_index_begin_rebuild(TxnIndex *index) noexcept nogil
 cdef int32_t txn_index_end_rebuild(TxnIndex *index) noexcept nogil
-# Adds to *out (realloc'ed) what overlaps [fetch_offset, upper_bound). True: no later segment can add more; -1: an error
+# Adds to *out (realloc'ed) what overlaps [fetch_offset, upper_bound). 1: no later segment can add more; 0; or -errno
 cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t upper_bound, AbortedTxn **out,
                                int32_t *count) noexcept nogil

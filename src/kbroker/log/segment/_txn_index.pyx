@@ -29,7 +29,8 @@ cdef void txn_index_destroy(TxnIndex *index) noexcept nogil:
     index.entries = NULL
 
 
-cdef bint txn_push(TxnIndex *index, const AbortedTxn *entry) noexcept nogil:
+cdef bint txn_reserve(TxnIndex *index) noexcept nogil:
+    """Memory for one more entry."""
     cdef AbortedTxn *grown
     cdef int32_t capacity
     if index.count == index.capacity:
@@ -39,8 +40,6 @@ cdef bint txn_push(TxnIndex *index, const AbortedTxn *entry) noexcept nogil:
             return False
         index.entries = grown
         index.capacity = capacity
-    index.entries[index.count] = entry[0]
-    index.count += 1
     return True
 
 
@@ -54,6 +53,7 @@ cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
     cdef int fd
     if index.is_loaded:
         return 0
+    index.count = 0
     log_path(path, PATH_BYTES, index.directory, index.base_offset, b".txnindex")
     fd = io_open(path, False)
     if fd == -ENOENT:
@@ -77,9 +77,11 @@ cdef int32_t txn_load(TxnIndex *index) noexcept nogil:
         if at[0] != 0 or at[1] != 0 or entry.last_offset < index.base_offset or (
                 index.count > 0 and entry.last_offset <= index.entries[index.count - 1].last_offset):
             break
-        if not txn_push(index, &entry):
+        if not txn_reserve(index):
             free(data)
             return -ENOMEM
+        index.entries[index.count] = entry
+        index.count += 1
     free(data)
     index.is_loaded = True
     return 0
@@ -100,6 +102,8 @@ cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept
         mutex_unlock(index.lock)
         return 0
     index.rebuilt_count = 0
+    if rc == 0 and not txn_reserve(index):      # before the file has it
+        rc = -ENOMEM
     if rc == 0 and index.directory is not NULL:
         store_16(data, 0)
         store_64(data + 2, entry.producer_id)
@@ -114,10 +118,10 @@ cdef int32_t txn_index_append(TxnIndex *index, const AbortedTxn *entry) noexcept
             io_close(fd)
             if rc > 0:
                 rc = 0
-    if rc == 0 and not txn_push(index, entry):
-        rc = -ENOMEM
-    if rc == 0 and index.directory is not NULL:
-        index.is_unsynced = True
+    if rc == 0:
+        index.entries[index.count] = entry[0]
+        index.count += 1
+        index.is_unsynced = index.directory is not NULL
     mutex_unlock(index.lock)
     return <int32_t>rc
 
@@ -137,10 +141,13 @@ cdef int32_t txn_index_sync(TxnIndex *index) noexcept nogil:
     fd = io_open(path, False)
     if fd == -ENOENT:
         return 0                    # retention, or a truncation, has removed it meanwhile
-    rc = -EIO
-    if fd >= 0:
-        rc = 0 if io_sync(fd) == 0 else -EIO
-        io_close(fd)
+    if fd < 0:
+        mutex_lock(index.lock)
+        index.is_unsynced = True
+        mutex_unlock(index.lock)
+        return fd
+    rc = 0 if io_sync(fd) == 0 else -EIO
+    io_close(fd)
     return rc
 
 
@@ -167,10 +174,12 @@ cdef int32_t txn_index_truncate(TxnIndex *index, int64_t offset) noexcept nogil:
     cdef int32_t rc
     mutex_lock(index.lock)
     rc = txn_load(index)
+    if rc != 0:                     # which entries would be cut is not known
+        mutex_unlock(index.lock)
+        return rc
     while index.count > 0 and index.entries[index.count - 1].last_offset >= offset:
         index.count -= 1
-    if rc == 0:
-        rc = cut_file(index)
+    rc = cut_file(index)
     mutex_unlock(index.lock)
     return rc
 
@@ -195,24 +204,38 @@ cdef int32_t txn_index_end_rebuild(TxnIndex *index) noexcept nogil:
     return rc
 
 
+cdef int32_t first_ending_at(const TxnIndex *index, int64_t offset) noexcept nogil:
+    """The first entry whose transaction ends at or after offset: entries are in the order of their ends."""
+    cdef int32_t low = 0, high = index.count, middle
+    while low < high:
+        middle = low + (high - low) // 2
+        if index.entries[middle].last_offset >= offset:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
 cdef int32_t txn_index_collect(TxnIndex *index, int64_t fetch_offset, int64_t upper_bound, AbortedTxn **out,
                                int32_t *count) noexcept nogil:
-    cdef int32_t slot, complete = 0
+    cdef int32_t slot, rc, complete = 0
     cdef AbortedTxn *entry
     cdef AbortedTxn *grown
     mutex_lock(index.lock)
-    if txn_load(index) != 0:
+    rc = txn_load(index)
+    if rc != 0:
         mutex_unlock(index.lock)
-        return -1
-    for slot in range(index.count):
+        return rc
+    # What ended before fetch_offset has a last stable offset at or below it, so it cannot complete the search either.
+    for slot in range(first_ending_at(index, fetch_offset), index.count):
         entry = &index.entries[slot]
-        if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound:
-            if count[0] & (count[0] - 1) == 0:          # room doubles at each power of two
+        if entry.first_offset < upper_bound:
+            if count[0] & (count[0] - 1) == 0:          # capacity doubles at each power of two
                 grown = <AbortedTxn *>realloc(out[0],
                                               <size_t>(count[0] * 2 if count[0] > 0 else 1) * sizeof(AbortedTxn))
                 if grown is NULL:
                     mutex_unlock(index.lock)
-                    return -1
+                    return -ENOMEM
                 out[0] = grown
             out[0][count[0]] = entry[0]
             count[0] += 1
@@ -259,7 +282,8 @@ cdef class TransactionIndex:
         cdef int32_t count = 0, complete, slot
         complete = txn_index_collect(&self.index, fetch_offset, upper_bound, &found, &count)
         if complete < 0:
-            raise OSError(EIO, "transaction index")
+            free(found)
+            raise OSError(-complete, "transaction index")
         result = [(found[slot].producer_id, found[slot].first_offset, found[slot].last_offset,
                    found[slot].last_stable_offset) for slot in range(count)]
         free(found)

@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 
+from kbroker._core.clock import VirtualClock
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.segment._segment import OpenFileCache
 from tests.support.log_files import NOW_MS, base_of, batch, crc_ok, open_log, split
@@ -70,3 +71,30 @@ def one_read(log: PartitionLog, offset: int, failures: list[str]) -> int:
             failures.append(f"batch {base} at {offset}, high watermark {got.high_watermark}")
         offset = base + 2
     return offset
+
+
+def test_flush_while_retention_renames_a_segment(tmp_path: Path) -> None:
+    """A flush that misses the file of a segment because retention renames it at that moment is no failed sync."""
+    files = OpenFileCache(1)  # another log's file is the open one: the flush has to open the segment's
+    clock = VirtualClock(NOW_MS)
+    log = open_log(tmp_path / "t-0", clock, config={"retention.ms": 1000}, files=files)
+    other = open_log(tmp_path / "u-0", clock, files=files)
+    for _ in range(100):
+        log.append(batch(b"a"))
+        log.roll()
+        log.append(batch(b"b", timestamp_ms=NOW_MS + 5000))
+        other.append(batch(b"x"))
+        start = threading.Barrier(2)
+
+        def flush(start: threading.Barrier = start) -> None:
+            start.wait()
+            log.flush()
+
+        flushing = threading.Thread(target=flush)
+        flushing.start()
+        start.wait()
+        log.apply_retention(NOW_MS + 5000)
+        flushing.join()
+        assert not log.is_failed
+        log.apply_retention(NOW_MS + 10_000)
+        log.purge_deleted(NOW_MS + 1_000_000)

@@ -1,0 +1,68 @@
+"""The transaction index when its file cannot be read or written: no entry is lost."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from kbroker.log._partition_log import PartitionLog
+from kbroker.log.segment._txn_index import TransactionIndex
+from tests.support.limits import no_descriptors, no_file_growth
+from tests.support.log_files import batch, open_log
+
+PID = 7
+
+
+def abort(log: PartitionLog, producer_id: int = PID) -> int:
+    """A transaction of one record, aborted; the offset of the record."""
+    guard = log.start_verification(producer_id, 0, 0)[1]
+    data = batch(b"v", producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+    info = log.append(data, verification_guard=guard)
+    assert info.error == 0
+    assert log.append_end_marker(producer_id, 0, 0, False).error == 0
+    return info.base_offset
+
+
+def test_truncation_of_an_index_that_cannot_be_read(tmp_path: Path) -> None:
+    """Without a descriptor nothing is known of the entries: none of them may go."""
+    TransactionIndex(tmp_path, 0).append(1, 0, 10, 11)
+    index = TransactionIndex(tmp_path, 0)
+    with no_descriptors(), pytest.raises(OSError, match=f"Errno {errno.EMFILE}"):
+        index.truncate(100)
+    assert index.collect(0, 100)[0] == TransactionIndex(tmp_path, 0).collect(0, 100)[0] == [(1, 0, 10, 11)]
+
+
+def test_entry_that_cannot_be_written(tmp_path: Path) -> None:
+    """It is neither in the file nor in memory, and the next one is in its place."""
+    index = TransactionIndex(tmp_path, 0)
+    with no_file_growth(), pytest.raises(OSError, match=f"Errno {errno.EFBIG}"):
+        index.append(1, 0, 10, 11)
+    assert index.collect(0, 100)[0] == []
+    index.append(2, 0, 10, 11)
+    assert index.collect(0, 100)[0] == TransactionIndex(tmp_path, 0).collect(0, 100)[0] == [(2, 0, 10, 11)]
+
+
+def test_collect_of_many(tmp_path: Path) -> None:
+    """The entries of a read are found wherever in the index they are."""
+    index = TransactionIndex(tmp_path, 0)
+    rows = [(i, 10 * i, 10 * i + 9, 10 * i + 10) for i in range(1000)]
+    for row in rows:
+        index.append(*row)
+    for first in (0, 1, 499, 500, 998, 999):
+        for offset in (10 * first, 10 * first + 9):
+            assert index.collect(offset, 10 * first + 25) == (rows[first : first + 3], first < 998)
+    assert index.collect(9999, 20000) == (rows[999:], False)
+    assert index.collect(10000, 20000) == ([], False)
+    assert TransactionIndex(tmp_path, 5).collect(0, 10) == ([], False)
+
+
+def test_flush_without_a_descriptor_can_be_tried_again(tmp_path: Path) -> None:
+    """No sync of the index was tried: the partition goes on, and the next flush brings the entries to the disk."""
+    log = open_log(tmp_path / "t-0")
+    abort(log)
+    with no_descriptors(), pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+        log.flush()
+    assert not log.is_failed
+    assert log.flush() == 2
+    assert log.append(batch(b"b")).error == 0
