@@ -50,7 +50,7 @@ cdef inline int32_t first_sequence(const RememberedBatch *batch) noexcept nogil:
     """Counted back over the wrap: the sequence before 0 is max int32."""
     if batch.last_sequence >= batch.offset_delta:
         return batch.last_sequence - batch.offset_delta
-    return <int32_t>(<int64_t>INT32_MAX - (batch.offset_delta - batch.last_sequence) + 1)
+    return <int32_t>(<int64_t>INT32_MAX - batch.offset_delta + batch.last_sequence + 1)
 
 
 cdef inline bint in_sequence(int32_t last, int32_t first) noexcept nogil:

@@ -41,23 +41,29 @@ cdef struct ProducerState:
     Entry **slots
     int64_t capacity                # power of two
     int64_t count
+    uint64_t seed                   # secret: clients may send any producer id
     Chain ongoing                   # of Txn, sorted by first_offset; so is the next
     Chain unreplicated
     Entry *spare_entry              # made by a check, used by the apply that follows
     Txn *spare_txn
     HashTable verifications     # of Verification
 
-cdef inline int64_t find_slot(Entry **slots, int64_t capacity, int64_t producer_id) noexcept nogil:
+cdef inline uint64_t producer_hash(const ProducerState *state, int64_t producer_id) noexcept nogil:
+    return mix_hash(state.seed ^ <uint64_t>producer_id)
+
+
+cdef inline int64_t find_slot(const ProducerState *state, Entry **slots, int64_t capacity,
+                              int64_t producer_id) noexcept nogil:
     """The slot that holds the producer, or the free one where it belongs."""
     cdef int64_t mask = capacity - 1
-    cdef int64_t i = <int64_t>(mix_hash(<uint64_t>producer_id) & <uint64_t>mask)
+    cdef int64_t i = <int64_t>(producer_hash(state, producer_id) & <uint64_t>mask)
     while slots[i] != NULL and slots[i].producer_id != producer_id:
         i = (i + 1) & mask
     return i
 
 
 cdef inline Entry *find(ProducerState *state, int64_t producer_id) noexcept nogil:
-    return state.slots[find_slot(state.slots, state.capacity, producer_id)]
+    return state.slots[find_slot(state, state.slots, state.capacity, producer_id)]
 
 
 cdef inline bint is_expired(bint has_txn, int64_t last_timestamp_ms, int64_t now_ms,

@@ -2,6 +2,8 @@
 
 Source of the snapshot: ``ProducerStateManager``.
 """
+import os
+
 from libc.errno cimport EACCES, EINTR, EIO, ENOMEM, EPERM, errno
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
@@ -9,7 +11,6 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memmove, memset, strlen
 from kbroker._core.codec.crc32c cimport crc32c
 from kbroker._core.containers.linked_list cimport Chain, ChainNode, chain_insert, chain_remove
-from kbroker._core.containers.hashing cimport mix_hash
 
 cdef extern from *:
     """
@@ -69,6 +70,8 @@ cdef enum:
     SNAPSHOT_HEADER_BYTES = 10      # version 2, crc 4, count 4
     SNAPSHOT_ENTRY_BYTES = 46
 
+cdef uint64_t process_seed = int.from_bytes(os.urandom(8), "little")
+
 cdef int64_t MAX_SNAPSHOT_BYTES = 1 << 31   # Kafka's own limit: the file is one Java array
 
 
@@ -79,7 +82,7 @@ cdef bint rehash(ProducerState *state, int64_t capacity) noexcept nogil:
         return False
     for i in range(state.capacity):
         if state.slots[i] != NULL:
-            slots[find_slot(slots, capacity, state.slots[i].producer_id)] = state.slots[i]
+            slots[find_slot(state, slots, capacity, state.slots[i].producer_id)] = state.slots[i]
     free(state.slots)
     state.slots = slots
     state.capacity = capacity
@@ -104,7 +107,7 @@ cdef Entry *add_entry(ProducerState *state, int64_t producer_id) noexcept nogil:
     entry.epoch = -1
     entry.coordinator_epoch = -1
     entry.last_timestamp_ms = -1
-    state.slots[find_slot(state.slots, state.capacity, producer_id)] = entry
+    state.slots[find_slot(state, state.slots, state.capacity, producer_id)] = entry
     state.count += 1
     return entry
 
@@ -122,7 +125,7 @@ cdef void remove_slot(ProducerState *state, int64_t hole) noexcept nogil:
         i = (i + 1) & mask
         if state.slots[i] == NULL:
             break
-        home = <int64_t>(mix_hash(<uint64_t>state.slots[i].producer_id) & <uint64_t>mask)
+        home = <int64_t>(producer_hash(state, state.slots[i].producer_id) & <uint64_t>mask)
         if ((i - home) & mask) >= ((i - hole) & mask):
             state.slots[hole] = state.slots[i]
             hole = i
@@ -176,6 +179,7 @@ cdef ProducerState *table_new() noexcept nogil:
     if state == NULL:
         return NULL
     state.capacity = FIRST_CAPACITY
+    state.seed = process_seed
     state.slots = <Entry **>calloc(<size_t>state.capacity, sizeof(Entry *))
     if state.slots == NULL:
         free(state)
@@ -301,13 +305,13 @@ cdef int32_t write_all(int fd, const char *data, int64_t size_bytes) noexcept no
 
 
 cdef int32_t producer_state_store_snapshot(const char *path, const char *data, int64_t size_bytes) noexcept nogil:
-    cdef size_t room = strlen(path) + 5
-    cdef char *temporary = <char *>malloc(room)
+    cdef size_t path_bytes = strlen(path) + 5
+    cdef char *temporary = <char *>malloc(path_bytes)
     cdef int32_t result
     cdef int fd
     if temporary == NULL:
         return -ENOMEM
-    snprintf(temporary, room, "%s.tmp", path)
+    snprintf(temporary, path_bytes, "%s.tmp", path)
     fd = file_open(temporary, OPEN_WRITE)
     if fd < 0:
         result = failure()
@@ -369,7 +373,7 @@ cdef bint load_entry(ProducerState *state, const char *p, int64_t now_ms, int64_
         return False
     entry = find(state, producer_id)
     if entry != NULL:               # twice in one file: the later one counts
-        remove_slot(state, find_slot(state.slots, state.capacity, producer_id))
+        remove_slot(state, find_slot(state, state.slots, state.capacity, producer_id))
     entry = add_entry(state, producer_id)
     entry.epoch = get16(p + 8)
     entry.last_timestamp_ms = timestamp_ms

@@ -1,18 +1,17 @@
 """Verifications under way, by producer id. See _verification.pxd. Source: ``VerificationStateEntry``, KIP-890."""
-from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from kbroker._core.containers.hash_table cimport (
     HashNode, hash_add, hash_after, hash_clear, hash_first, hash_next, hash_remove, hash_reserve,
 )
-from kbroker._core.containers.hashing cimport mix_hash
 from kbroker._core.sync cimport AtomicI64, atomic_add_fetch
-from kbroker.log.producers._producer_table cimport is_expired
+from kbroker.log.producers._producer_table cimport is_expired, producer_hash
 
 cdef AtomicI64 guards_given     # of all partitions: a guard outlives the partition's state, and must fit no other
 
 
 cdef Verification *verification_find(ProducerState *state, int64_t producer_id) noexcept nogil:
-    cdef HashNode *node = hash_first(&state.verifications, mix_hash(<uint64_t>producer_id))
+    cdef HashNode *node = hash_first(&state.verifications, producer_hash(state, producer_id))
     while node != NULL and (<Verification *>node).producer_id != producer_id:
         node = hash_next(node)
     return <Verification *>node
@@ -32,7 +31,7 @@ cdef Verification *verification_begin(ProducerState *state, int64_t producer_id,
         verification.lowest_sequence = sequence
         verification.epoch = epoch
         verification.bumps_epochs = bumps_epochs
-        hash_add(&state.verifications, &verification.node, mix_hash(<uint64_t>producer_id))
+        hash_add(&state.verifications, &verification.node, producer_hash(state, producer_id))
     elif epoch == verification.epoch and sequence < verification.lowest_sequence:
         verification.lowest_sequence = sequence
     elif epoch > verification.epoch:

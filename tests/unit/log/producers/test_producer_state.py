@@ -7,6 +7,7 @@ import pytest
 
 from kbroker._core.codec.crc32c import crc32c
 from kbroker.log.producers._producer_state import ProducerStateManager
+from tests.native.producer_slots import producer_slots
 
 INT32_MAX = 2**31 - 1
 OUT_OF_ORDER, BAD_EPOCH, BAD_TXN_STATE, COORDINATOR_FENCED = 45, 47, 48, 52
@@ -304,3 +305,19 @@ def test_many_producers_grow_and_shrink(state: ProducerStateManager, tmp_path: P
     again = ProducerStateManager()
     again.load_snapshot(tmp_path / "x.snapshot")
     assert [r | {"batch_count": 1} for r in state.describe()] == again.describe()
+
+
+def test_producer_ids_made_to_collide() -> None:
+    """Clients may send any producer id: ids that one fixed hash would put into one slot are spread by a secret one."""
+    ids = [one for one in (unmixed(i << 40) for i in range(4096)) if one < 1 << 63][:1024]
+    assert len(set(producer_slots(ids, 1024))) > 512  # of a fixed hash: 1
+
+
+def unmixed(value: int) -> int:
+    """The number whose splitmix64 finish is value."""
+    word = (1 << 64) - 1
+    value ^= value >> 31 ^ value >> 62
+    value = value * pow(0x94D049BB133111EB, -1, 1 << 64) & word
+    value ^= value >> 27 ^ value >> 54
+    value = value * pow(0xBF58476D1CE4E5B9, -1, 1 << 64) & word
+    return value ^ value >> 30 ^ value >> 60

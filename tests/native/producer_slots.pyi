@@ -1,0 +1,3 @@
+from collections.abc import Iterable
+
+def producer_slots(ids: Iterable[int], capacity: int) -> list[int]: ...
