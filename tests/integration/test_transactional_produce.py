@@ -199,6 +199,26 @@ def test_marker_between_response_and_append(broker: VirtualBroker, connection: C
     assert log.last_stable_offset == log.log_end_offset == 1
 
 
+def test_partition_that_is_made_meanwhile(broker: VirtualBroker, connection: Connection) -> None:
+    """While the coordinator is asked about some partitions another one of the request comes to be: about it nothing was
+    asked, so nothing is written to it without a transaction that is known to be open."""
+    coordinator = use(broker, Coordinator(Errors.NONE))
+
+    def create() -> None:
+        with Connection(broker.bootstrap_servers) as admin:
+            admin.ask(create_topic("late", 1))
+
+    coordinator.before = create
+    rows = {name: [{"Index": 0, "Records": of_transaction()}] for name in ("t", "late")}
+    data = [{"Name": name, "PartitionData": partitions} for name, partitions in rows.items()]
+    body: dict[str, Any] = {"TransactionalId": "tx", "Acks": -1, "TimeoutMs": 1000, "TopicData": data}
+    response = connection.ask(codec.encode_request_frame(PRODUCE, 12, 1, "me", body)[4:])
+    topics = codec.decode_response_frame(PRODUCE, 12, response)[1]["Responses"]
+    assert {topic["Name"]: topic["PartitionResponses"][0]["ErrorCode"] for topic in topics} == {"t": 0, "late": 48}
+    assert coordinator.asked[0][1][3] == (("t", 0),)
+    assert broker.context.topics.partition("late", 0).log_end_offset == 0
+
+
 def test_who_may_write_what(broker: VirtualBroker, connection: Connection) -> None:
     """Transactional records need a transactional id, and all are of one producer; a plain batch is none of them."""
     coordinator = use(broker, Coordinator(Errors.NONE))

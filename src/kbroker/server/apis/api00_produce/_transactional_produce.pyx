@@ -99,8 +99,12 @@ cdef int16_t note_producer(Verdicts *verdicts, const char *batch) noexcept nogil
         INVALID_PRODUCER_ID_MAPPING)
 
 
-cdef int16_t find_producer(ProduceRequest *parsed, Handler *handler, Verdicts *verdicts) noexcept nogil:
-    """Fills in the parts whose partitions are there and have a transactional batch."""
+cdef int16_t find_producer(ProduceRequest *parsed, Handler *handler, Verdicts *verdicts,
+                           int64_t guard) noexcept nogil:
+    """Fills in the parts whose partitions are there and have a transactional batch.
+
+    ``guard``: of those about which nothing is asked, their partitions might be there when the request comes back.
+    """
     cdef ProduceTopic *data
     cdef ProducePart *part
     cdef VerifiedPart *verified
@@ -115,7 +119,7 @@ cdef int16_t find_producer(ProduceRequest *parsed, Handler *handler, Verdicts *v
             part = &parsed.parts[at]
             verified = &verdicts.parts[at]
             at += 1
-            verified.guard = NOT_VERIFIED
+            verified.guard = guard
             if part.is_superseded or topic == NULL or part.index < 0 or part.index >= topic.partition_count:
                 continue
             if topic.partitions[part.index] == NULL or partition_is_closed(topic.partitions[part.index]):
@@ -153,6 +157,7 @@ cdef Verification verify_produce(Handler *handler, Request *request, ProduceRequ
                                  int16_t *error) noexcept nogil:
     cdef int64_t mode = atomic_load(&handler.native_apis.transactions)
     cdef Verdicts *fresh
+    cdef bint verifies
     if request.state != NULL:           # it comes back from Python
         verdicts[0] = <Verdicts *>request.state
         return VERIFY_DONE
@@ -170,11 +175,12 @@ cdef Verification verify_produce(Handler *handler, Request *request, ProduceRequ
     fresh.transactional_id_at = parsed.transactional_id - request.payload
     fresh.transactional_id_bytes = parsed.transactional_id_bytes
     fresh.topics = topic_table_retain(handler.topics)
-    error[0] = find_producer(parsed, handler, fresh)
+    verifies = mode == TRANSACTIONS_VERIFIED or fresh.version >= FIRST_ADDING_VERSION
+    error[0] = find_producer(parsed, handler, fresh, NO_GUARD if verifies else NOT_VERIFIED)
     if error[0] != NONE:
         free_verdicts(fresh)
         return VERIFY_REFUSED
-    if mode == TRANSACTIONS_VERIFIED or fresh.version >= FIRST_ADDING_VERSION:
+    if verifies:
         start_all(fresh, True)
     if fresh.asked_count == 0:
         verdicts[0] = fresh
