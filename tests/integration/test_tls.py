@@ -208,6 +208,27 @@ def test_request_in_the_packet_that_ends_the_handshake(secured: SecuredBroker) -
                 incoming.write(connection.socket.recv(1 << 16))
 
 
+def test_refusals_are_logged_once_a_minute(certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
+    """Where TLS cannot begin each connection is closed, and a line a minute says so: clients try again and again."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise MemoryError("no buffers")
+
+    clock = VirtualClock()
+    with SecuredBroker(certificates, clock=clock) as secured:
+        protection = secured.broker._running().server._security["TLS"]
+        assert protection.tls is not None
+        protection.tls.context.wrap_bio = refuse  # type: ignore[method-assign]
+        with caplog.at_level(logging.ERROR):
+            for advance_ms in (0, 0, 0, 60_000):
+                if advance_ms:
+                    clock.advance_ms(advance_ms)
+                assert is_closed(secured.connect("TLS"))
+            line = "listener TLS: connections are closed, TLS cannot begin: no buffers"
+            wait_for("the line", lambda: len(caplog.messages) == 2)
+            assert caplog.messages == [line, f"{line} (3 times since the last such line)"]
+
+
 @pytest.mark.parametrize(
     "data",
     [b"GET / HTTP/1.1\r\n\r\n", struct.pack(">i", 11) + header(18, 0), bytes(50), b"\x16\x03\x01\xff\xff" + bytes(9)],

@@ -8,3 +8,4 @@ cdef class TlsServer:
     cdef readonly object context
     cdef object principal_of
     cdef object on_failure
+    cdef object on_refusal

@@ -45,9 +45,11 @@ cdef class TlsServer:
         principal_of: names the client of a connection by its certificate (DER; None when it sent none); None leaves
             the listener's principal, as where SASL follows. An exception refuses the connection.
         on_failure: called for a handshake that failed: host and port of the client, and why.
+        on_refusal: called for a connection with which TLS cannot begin, the fault of this side: why. Each of them
+            calls it: it limits its own lines.
     Raises: TypeError for anything but a context.
     """
-    def __cinit__(self, context, principal_of=None, on_failure=None):
+    def __cinit__(self, context, principal_of=None, on_failure=None, on_refusal=None):
         global ssl
         import ssl as loaded
         ssl = loaded
@@ -56,6 +58,7 @@ cdef class TlsServer:
         self.context = context
         self.principal_of = principal_of
         self.on_failure = on_failure
+        self.on_refusal = on_refusal
 
 
 cdef struct TlsState:
@@ -96,8 +99,8 @@ cdef bint tls_open(Channel *channel, void *server) noexcept nogil:
             incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
             connection = (<TlsServer>server).context.wrap_bio(incoming, outgoing, server_side=True)
         except BaseException as error:
-            logger.error("cannot begin TLS: %s", error)
             free(state)
+            report_refusal(<TlsServer>server, error)
             return False
         state.connection = hold(connection)
         state.incoming = hold(incoming)
@@ -106,6 +109,11 @@ cdef bint tls_open(Channel *channel, void *server) noexcept nogil:
     channel.transport = &TLS
     channel.transport_state = state
     return True
+
+
+cdef void report_refusal(TlsServer server, object error) noexcept:
+    if server.on_refusal is not None:
+        server.on_refusal(error)
 
 
 cdef void collect(TlsState *state) except *:

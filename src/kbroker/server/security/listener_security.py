@@ -13,6 +13,7 @@ from kbroker.common.configs.config_def import ConfigError, ConfigValue
 from kbroker.common.listeners import Listener
 from kbroker.common.loggers import get_logger
 from kbroker.common.rate_limited_logger import RateLimitedLogger
+from kbroker.common.repeated_failures import RepeatedFailures, how_often
 from kbroker.common.security import scram
 from kbroker.common.security.jaas import PLAIN_MODULE, parse_jaas
 from kbroker.common.security.pem import normal_pem, pem_file
@@ -39,8 +40,9 @@ def listener_security(
     """
     found = {}
     log = RateLimitedLogger(logger, clock)
+    failures = RepeatedFailures(clock)
     for listener in config.listeners:
-        tls = _tls(config, listener, log) if listener.has_tls else None
+        tls = _tls(config, listener, log, failures) if listener.has_tls else None
         sasl = _sasl(config, listener, apis, credentials, clock) if listener.has_sasl else None
         if tls is not None or sasl is not None:
             found[listener.name] = ListenerSecurity(tls, sasl)
@@ -109,7 +111,7 @@ def _whole(value: ConfigValue) -> int:
 # ---- TLS
 
 
-def _tls(config: BrokerConfig, listener: Listener, log: RateLimitedLogger) -> TlsServer:
+def _tls(config: BrokerConfig, listener: Listener, log: RateLimitedLogger, failures: RepeatedFailures) -> TlsServer:
     def text(name: str) -> str:
         value = config.listener_value(listener.name, name)
         return value if isinstance(value, str) else ""
@@ -120,6 +122,14 @@ def _tls(config: BrokerConfig, listener: Listener, log: RateLimitedLogger) -> Tl
 
     def on_failure(host: str, port: int, error: BaseException) -> None:
         log.info("failed authentication with %s:%d (SSL handshake failed: %s)", host, port, error)
+
+    def on_refusal(error: BaseException) -> None:
+        failures.note(
+            listener.name,
+            lambda times: logger.error(
+                "listener %s: connections are closed, TLS cannot begin: %s%s", listener.name, error, how_often(times)
+            ),
+        )
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -138,14 +148,14 @@ def _tls(config: BrokerConfig, listener: Listener, log: RateLimitedLogger) -> Tl
     if context.verify_mode != ssl.CERT_NONE:
         _load_trust(context, text)
     if listener.has_sasl:
-        return TlsServer(context, None, on_failure)
+        return TlsServer(context, None, on_failure, on_refusal)
     rules = text("ssl.principal.mapping.rules")
     try:
         mapper = PrincipalMapper(rules)
     except ValueError as error:
         allowed = "DEFAULT, RULE:pattern/replacement/[LU], with commas between"
         raise ConfigError("ssl.principal.mapping.rules", rules, str(error), allowed) from None
-    return TlsServer(context, mapper.principal_of, on_failure)
+    return TlsServer(context, mapper.principal_of, on_failure, on_refusal)
 
 
 def _load_keys(context: ssl.SSLContext, listener: str, text: Callable[[str], str]) -> None:
