@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import threading
 from collections.abc import Callable
@@ -9,12 +10,16 @@ from typing import Any
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.errors import KafkaError
+from kbroker.protocol.records import Record
 from kbroker.testing.embedded import EmbeddedBroker, Snapshot
 from kbroker.testing.faults import Fault
+from kbroker.testing.transactions import HeldMarkers
 
 Body = dict[str, Any]
 LONGEST_WAIT_S = 300.0
 LONGEST_STEP_MS = 366 * 86_400_000
+MOST_RECORDS = 10_000
+NAMED = ("topics", "faults", "snapshots", "held-markers")  # below these a path has a name
 _MISSING = object()
 
 
@@ -49,12 +54,21 @@ class Routes:
         self._state_lock = threading.Lock()
         self._snapshots: dict[int, Snapshot] = {}
         self._numbers = itertools.count(1)
+        self._held: dict[int, tuple[str | None, HeldMarkers]] = {}
+        self._held_numbers = itertools.count(1)
         #: (method, path with * for a name) to what does it
         self.table: dict[tuple[str, str], Callable[..., Body]] = {
             ("GET", ""): self._describe,
             ("GET", "topics"): self._topics,
             ("POST", "topics"): self._create_topic,
             ("DELETE", "topics/*"): self._delete_topic,
+            ("GET", "topics/*/records"): self._records,
+            ("GET", "topics/*/committed-records"): self._committed_records,
+            ("GET", "transactions"): self._transactions,
+            ("GET", "held-markers"): self._list_held_markers,
+            ("POST", "held-markers"): self._hold_markers,
+            ("DELETE", "held-markers"): self._release_all_markers,
+            ("DELETE", "held-markers/*"): self._release_markers,
             ("GET", "faults"): self._faults,
             ("POST", "faults"): self._add_faults,
             ("DELETE", "faults"): self._clear_faults,
@@ -70,7 +84,7 @@ class Routes:
 
     def serve(self, method: str, parts: list[str], body: Body) -> Body:
         """Do what a request asks for. Raises: ControlError."""
-        names = parts[1:2] if len(parts) > 1 and parts[0] in ("topics", "faults", "snapshots") else []
+        names = parts[1:2] if len(parts) > 1 and parts[0] in NAMED else []
         path = "/".join([parts[0], "*", *parts[2:]] if names else parts)
         action = self.table.get((method, path))
         if action is None:
@@ -124,6 +138,59 @@ class Routes:
     def _delete_topic(self, name: str, body: Body) -> Body:
         self._broker.delete_topic(name)
         return {}
+
+    def _records(self, name: str, body: Body) -> Body:
+        return self._shown(name, self._broker.records)
+
+    def _committed_records(self, name: str, body: Body) -> Body:
+        return self._shown(name, self._broker.committed_records)
+
+    def _shown(self, name: str, read: Callable[[str, int], list[Record]]) -> Body:
+        partitions = self._broker.topics.get(name)
+        if partitions is None:
+            raise ControlError(404, f"topic {name} does not exist")
+        shown: list[Body] = []
+        for partition in range(partitions):
+            shown += [_shown_record(partition, record) for record in read(name, partition)]
+            if len(shown) > MOST_RECORDS:
+                raise ControlError(409, f"{name} has more than {MOST_RECORDS} records: read them with a consumer")
+        return {"records": shown}
+
+    # ------------------------------------------------------------ transactions
+
+    def _transactions(self, body: Body) -> Body:
+        states = sorted(self._broker.transactions.items())
+        return {"transactions": [{"transactional_id": name, "state": state} for name, state in states]}
+
+    def _list_held_markers(self, body: Body) -> Body:
+        with self._state_lock:
+            return {"held_markers": [_shown_markers(number, *held) for number, held in sorted(self._held.items())]}
+
+    def _hold_markers(self, body: Body) -> Body:
+        topic = _take(body, "topic", str, None)
+        _end(body)
+        with self._state_lock:
+            number = next(self._held_numbers)
+            self._held[number] = (topic, self._broker.hold_markers(topic))
+        return {"id": number}
+
+    def _release_all_markers(self, body: Body) -> Body:
+        with self._state_lock:
+            return {"removed": self._forget_markers(list(self._held))}
+
+    def _release_markers(self, name: str, body: Body) -> Body:
+        with self._state_lock:
+            number = int(name) if name.isascii() and name.isdigit() else 0
+            if number not in self._held:
+                raise ControlError(404, f"there are no held markers {name}")
+            return {"removed": self._forget_markers([number])}
+
+    def _forget_markers(self, numbers: list[int]) -> int:
+        """Release them; the caller holds the lock."""
+        for number in numbers:
+            _, held = self._held.pop(number)
+            held.release()
+        return len(numbers)
 
     # ------------------------------------------------------------ faults
 
@@ -209,11 +276,13 @@ class Routes:
         with self._state_lock:
             number = next(self._numbers)
             self._snapshots[number] = self._broker.snapshot()
+            self._forget_markers(list(self._held))  # the broker has been started again
         return {"id": number}
 
     def _restore(self, name: str, body: Body) -> Body:
         with self._state_lock:
             self._broker.restore(self._found(name))
+            self._forget_markers(list(self._held))  # the broker that starts holds none
         return {"bootstrap_servers": self._broker.bootstrap_servers}
 
     def _discard(self, name: str, body: Body) -> Body:
@@ -233,6 +302,28 @@ def _notified(fault: Fault) -> Body:
     shown: Body = {"id": fault.id, "hits": fault.hits, "left": fault.left, "action": fault.action}
     shown["keys"] = sorted(fault.keys)
     return {**shown, "topic": fault.topic, "client_id": fault.client_id}
+
+
+def _shown_markers(number: int, topic: str | None, held: HeldMarkers) -> Body:
+    places = [{"topic": name, "partition": partition} for name, partition in sorted(held.partitions)]
+    return {"id": number, "topic": topic, "active": held.is_active, "partitions": places}
+
+
+def _shown_record(partition: int, record: Record) -> Body:
+    """Bytes in base64: a topic may hold anything."""
+    headers = [{"key": key, "value": _base64(value)} for key, value in record.headers]
+    return {
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "key": _base64(record.key),
+        "value": _base64(record.value),
+        "headers": headers,
+    }
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
 
 
 def _take(body: Body, name: str, kind: type | tuple[type, ...], default: Any = _MISSING) -> Any:

@@ -36,6 +36,11 @@ class HeldMarkers:
         self.release()
 
     @property
+    def is_active(self) -> bool:
+        """Whether markers are delayed by it now: it was not released, and no later one took its place."""
+        return self._markers.is_held is self._is_held
+
+    @property
     def partitions(self) -> set[tuple[str, int]]:
         """The partitions, as topic and index, whose markers were delayed so far."""
         with self._lock:
@@ -43,7 +48,7 @@ class HeldMarkers:
 
     def release(self) -> None:
         """Let the markers be written: at the broker's next try, 0.1 to 5 s later by its clock. Idempotent."""
-        if self._markers.is_held is self._is_held:
+        if self.is_active:
             self._markers.is_held = None
 
     def _hold(self, place: tuple[str, int]) -> bool:

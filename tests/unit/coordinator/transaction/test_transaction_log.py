@@ -116,12 +116,12 @@ def test_an_order_that_comes_while_a_partition_is_read(served: bool) -> None:
     original, seen = topic.partition, []
 
     def moves(index: int) -> object:
-        topic.partition = original
+        topic.partition = original  # type: ignore[method-assign]
         log.unload(0, 3)
         seen.append((refused(log.find, "x"), log.is_loading))
         return original(index)
 
-    topic.partition = moves
+    topic.partition = moves  # type: ignore[method-assign]
     log.load(0, 2)
     assert seen == [(Errors.NOT_COORDINATOR, False)]
     assert refused(log.find, "x") is Errors.NOT_COORDINATOR
