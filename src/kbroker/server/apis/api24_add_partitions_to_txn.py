@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.transaction.transaction_metadata import TV_0, TV_2, Place
 from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.topic_rules import INTERNAL_TOPICS
 
 FIRST_OF_BROKERS = 4
 FIRST_WITH_PRODUCER_FENCED = 2
@@ -48,11 +49,9 @@ def _places(transaction: Body) -> list[Place]:
 
 def _added(ctx: ApiContext, transaction: Body, request: RequestContext) -> Mapping[Place, Errors]:
     places = _places(transaction)
-    unknown = [place for place in places if not _exists(ctx, place)]
-    if unknown:
-        refused = dict.fromkeys(places, Errors.OPERATION_NOT_ATTEMPTED)
-        refused.update(dict.fromkeys(unknown, Errors.UNKNOWN_TOPIC_OR_PARTITION))
-        return refused
+    errors = {place: _refusal(ctx, place, request) for place in places}
+    if any(error is not Errors.NONE for error in errors.values()):
+        return {place: error or Errors.OPERATION_NOT_ATTEMPTED for place, error in errors.items()}
     who = transaction["TransactionalId"], transaction["ProducerId"], transaction["ProducerEpoch"]
     try:
         if transaction["VerifyOnly"]:
@@ -66,10 +65,14 @@ def _added(ctx: ApiContext, transaction: Body, request: RequestContext) -> Mappi
     return added
 
 
-def _exists(ctx: ApiContext, place: Place) -> bool:
+def _refusal(ctx: ApiContext, place: Place, request: RequestContext) -> Errors:
+    """Why a partition cannot join any transaction, or NONE. Internal topics are not for producers."""
     topic, index = place
+    if topic in INTERNAL_TOPICS and request.api_version < FIRST_OF_BROKERS:
+        return Errors.TOPIC_AUTHORIZATION_FAILED
     view = ctx.topics.get(topic)
-    return view is not None and 0 <= index < len(view.partitions)
+    is_there = view is not None and 0 <= index < len(view.partitions)
+    return Errors.NONE if is_there else Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _results(transaction: Body, errors: Mapping[Place, Errors]) -> list[Body]:

@@ -29,6 +29,11 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 
 def _write(ctx: ApiContext, marker: Body, topic: str, index: int) -> Errors:
+    error = _impossible(marker)
+    if error is not Errors.NONE:
+        view = ctx.topics.get(topic)
+        is_there = view is not None and 0 <= index < len(view.partitions)
+        return error if is_there else Errors.UNKNOWN_TOPIC_OR_PARTITION
     return ctx.markers.write(
         (topic, index),
         marker["ProducerId"],
@@ -37,6 +42,15 @@ def _write(ctx: ApiContext, marker: Body, topic: str, index: int) -> Errors:
         marker["TransactionResult"],
         marker.get("TransactionVersion", 0),
     )
+
+
+def _impossible(marker: Body) -> Errors:
+    """Kafka's error for numbers that no producer and no coordinator has, or NONE. None of them is tried again."""
+    if marker["ProducerId"] < 0 or marker["ProducerEpoch"] == -1 or marker.get("TransactionVersion", 0) < 0:
+        return Errors.UNKNOWN_SERVER_ERROR
+    if marker["ProducerEpoch"] < 0:
+        return Errors.INVALID_PRODUCER_EPOCH
+    return Errors.TRANSACTION_COORDINATOR_FENCED if marker["CoordinatorEpoch"] < -1 else Errors.NONE
 
 
 def _response(rows: dict[int, dict[str, dict[int, Errors]]]) -> Body:

@@ -12,7 +12,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.protocol import codec
 from kbroker.server.context import Body, RequestContext
 from kbroker.server.kafka_apis import KafkaApis
-from kbroker.server.topic_rules import OFFSETS_TOPIC
+from kbroker.server.topic_rules import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.server.transaction_service import PartitionMarkers
 from tests.support.groups import Groups
 from tests.support.server import Bench, make_bench
@@ -144,6 +144,8 @@ def test_partitions_of_producers(ask: Asked, version: int) -> None:
 
     assert add(who(), 0, 7) == {0: Errors.OPERATION_NOT_ATTEMPTED, 7: Errors.UNKNOWN_TOPIC_OR_PARTITION}
     assert add(who(), 0, topic="absent") == {0: Errors.UNKNOWN_TOPIC_OR_PARTITION}
+    for internal in (OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC):  # whether it exists or not
+        assert add(who(), 0, topic=internal) == {0: Errors.TOPIC_AUTHORIZATION_FAILED}
     assert add(who(epoch=1), 0) == {0: 90 if version >= 2 else 47}
     assert add(who(name=""), 0) == {0: Errors.INVALID_REQUEST}
     assert ask.service.transactions.state() == "Empty"
@@ -205,6 +207,27 @@ def test_markers(ask: Asked, version: int) -> None:
     assert found == {("t", 0): 0, ("t", 1): 47, ("u", 0): 0}
     assert ask.service.markers.written[0] == (("t", 0), 7, 2, 3, False, 2 if version == 2 else 0)
     assert ask("WriteTxnMarkers", version, {"Markers": []}) == {"Markers": []}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"ProducerId": -1}, Errors.UNKNOWN_SERVER_ERROR),
+        ({"ProducerEpoch": -1}, Errors.UNKNOWN_SERVER_ERROR),
+        ({"ProducerEpoch": -5}, Errors.INVALID_PRODUCER_EPOCH),
+        ({"CoordinatorEpoch": -5}, Errors.TRANSACTION_COORDINATOR_FENCED),
+        ({"TransactionVersion": -1}, Errors.UNKNOWN_SERVER_ERROR),
+        ({"CoordinatorEpoch": -1}, Errors.NONE),
+    ],
+)
+def test_markers_with_impossible_numbers(ask: Asked, wrong: Body, error: Errors) -> None:
+    """They are refused for good, by Kafka's codes, and the markers beside them are written."""
+    marker = {"ProducerId": 7, "ProducerEpoch": 2, "TransactionResult": False, "CoordinatorEpoch": 3}
+    good = {**marker, "ProducerId": 8, "Topics": [{"Name": "t", "PartitionIndexes": [0]}]}
+    bad = {**marker, **wrong, "Topics": [{"Name": "t", "PartitionIndexes": [0, 2]}]}
+    rows = ask("WriteTxnMarkers", 2, {"Markers": [bad, good]})["Markers"]
+    found = [[one["ErrorCode"] for one in row["Topics"][0]["Partitions"]] for row in rows]
+    assert found == ([[0, 0], [0]] if error is Errors.NONE else [[error, Errors.UNKNOWN_TOPIC_OR_PARTITION], [0]])
 
 
 def test_descriptions(ask: Asked) -> None:
