@@ -104,19 +104,21 @@ def run_over_kills(
 ) -> None:
     """Start the worker, and kill it ("worker") or the broker ("broker") each time a further share of the work is done.
 
-    Returns when the expected number of records is committed. Raises: AssertionError if that takes longer than `seconds`
-    from one step to the next, or a kill comes after the work.
+    A worker that ends by itself is started again, as a supervisor does. Returns when the expected number of records is
+    committed. Raises: AssertionError if that takes longer than `seconds` from one step to the next, or a kill comes
+    after the work.
 
     Args: ``tend`` is called as long as one waits.
     """
 
     def has(count: int) -> bool:
+        if not worker.is_alive():
+            assert worker.lives <= 2 * len(deaths) + 2, "the worker ends by itself again and again"
+            worker.start()
         tend()
         return output.count() >= count
 
     try:
-        if not worker.is_alive():
-            worker.start()
         for number, death in enumerate(deaths, 1):
             share = expected * number // (len(deaths) + 1)
             wait_for(f"{share} of {expected} records", lambda share=share: has(share), seconds, every=0)  # type: ignore[misc]

@@ -19,6 +19,7 @@ from tests.support.kafka import POM, compiled, java_command
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build" / "clients"
 FRAMEWORKS = HERE / "java" / "kafka-frameworks.xml"
+FLINK, SPRING = HERE / "java" / "flink.xml", HERE / "java" / "spring.xml"
 
 
 def node_folder(scratch: Path) -> Path:

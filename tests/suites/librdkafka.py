@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
 from tests.support.broker import BrokerProcess  # noqa: E402
-from tests.support.kafka import java_command  # noqa: E402
+from tests.support.kafka import classpath, java_command, program  # noqa: E402
 
 PACKAGE = "@confluentinc/kafka-javascript@1.10.1"
 SHARE_GROUPS = "0155"  # from here on: KIP-932
@@ -38,15 +38,10 @@ ONE_REPLICA = [
 ]
 # For --parts: the calls taken out of a file, so that what is behind them is seen.
 PARTS = {
-    "0055-producer_latency.c": [
-        (r"; latconf->name; latconf\+\+", '; latconf->name && strncmp(latconf->name, "transactions", 12); latconf++'),
-    ],
-    "0061-consumer_lag.cpp": [(r"if \(test_broker_version >= TEST_BRKVER\(0, 11, 0, 0\)\)", "if (0)")],
     "0081-admin.c": [
         (r"\n( +)(do_test_(Create|Describe|Delete)Acls\()", r"\n\1if (0) \2"),
     ],
     "0109-auto_create_topics.cpp": [(r"\n  do_test_consumer\((\w+), (\w+), true\);", "")],
-    "0137-barrier_batch_consume.c": [(r"\n( +)(do_test_consume_batch_control_msgs\(\);)", r"\n\1if (0) \2")],
 }
 TOOLS = {"kafka-topics": "org.apache.kafka.tools.TopicCommand", "kafka-configs": "kafka.admin.ConfigCommand"}
 Place = tuple[str, str]  # number and scenario
@@ -133,14 +128,19 @@ def one(place: Place, tests: Path, broker: BrokerProcess, logs: Path, seconds: i
     return results
 
 
-def tools(folder: Path) -> None:
-    """Kafka's scripts that three of the tests call, over Kafka's jars from Maven."""
+def tools(folder: Path, tests: Path) -> None:
+    """Kafka's scripts that some of the tests call, over Kafka's jars from Maven, and their own programs in Java."""
     binaries = folder / "kafka" / "bin"
     binaries.mkdir(parents=True, exist_ok=True)
-    for script, name in TOOLS.items():
+    commands = {name: shlex.join(java_command(main)) for name, main in TOOLS.items()}
+    jars = classpath()
+    commands["kafka-run-class"] = f'{program("java")} -cp "$CLASSPATH:{jars}"'
+    for script, command in commands.items():
         file = binaries / f"{script}.sh"
-        file.write_text(f'#!/bin/sh\nexec {shlex.join(java_command(name))} "$@"\n')
+        file.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         file.chmod(0o755)
+    java = tests / "java"
+    run([program("javac"), "-nowarn", "-cp", jars, *(source.name for source in java.glob("*.java"))], java)
 
 
 def left_out() -> dict[str, str]:
@@ -157,7 +157,7 @@ def main() -> int:
     chosen = parser.parse_args()
     folder: Path = chosen.folder.resolve()
     tests = built(folder, chosen.parts)
-    tools(folder)
+    tools(folder, tests)
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
     rows = table(tests)

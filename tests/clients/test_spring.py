@@ -1,0 +1,32 @@
+"""Spring for Apache Kafka with its KafkaTransactionManager, unmodified: a copy is exact over rollbacks and kill -9."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.clients.exactly_once import PARTITIONS, Worker, fill, run_over_kills, started
+from tests.clients.programs import SPRING, java_program
+from tests.support.broker import BrokerProcess
+from tests.support.topic_reader import Reader, read_to_end
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def test_copy(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
+    """The output is the input, in order: every seventh batch was rolled back first, program and broker are killed."""
+    command = java_program("SpringCopy", SPRING)
+    count = 100_000 if soak else 8_000
+    broker = started(start_broker, "in", "out")
+    fill(broker.bootstrap, "in", ((number % PARTITIONS, "", str(number)) for number in range(count)))
+    worker = Worker([*command, broker.bootstrap], tmp_path)
+    output = Reader(broker.bootstrap, "out", PARTITIONS)
+    try:
+        run_over_kills(broker, worker, output, count, ("worker", "broker") * (5 if soak else 1))
+        assert output.rows == read_to_end(broker.bootstrap, "in", PARTITIONS)
+        assert read_to_end(broker.bootstrap, "out", PARTITIONS) == output.rows
+        written = read_to_end(broker.bootstrap, "out", PARTITIONS, "read_uncommitted")
+        assert sum(map(len, written.values())) > count, "no transaction was aborted"
+    finally:
+        worker.discard()
+        output.close()

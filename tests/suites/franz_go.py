@@ -1,0 +1,138 @@
+"""franz-go's own tests, and the tests of Kafka that its kfake carries, against our broker.
+
+    python tests/suites/franz_go.py FOLDER [--run PATTERN] [--records 50000] [--kgo] [--kafka]
+
+The first part is the client's package kgo: those of its tests that talk to a broker share one of ours. The second are
+tests of Kafka's own clients, which franz-go has in Go for kfake: the package `kfake` beside this file takes kfake's
+place and starts a broker of ours for each. What may fail is in FAILS, with its reason; exit status 1 if anything else
+does. Both are fetched by `go mod download` and run in a folder outside the repository; KBROKER_TEST_BOOTSTRAP=host:port
+runs them against any broker.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.support.broker import SERVE, BrokerProcess  # noqa: E402
+
+PACKAGE = "github.com/twmb/franz-go"
+VERSION = "v1.22.2"
+# Their broker in CI is Kafka with its defaults; the tests count records, not rebalances.
+SETTINGS = {"node.id": "1", "group.initial.rebalance.delay.ms": "0"}
+FAILS = {
+    "TestCreateTopicsReplicaAssignment": "three brokers",
+    "TestDescribeProducersAfterCommit": "a producer is listed until its id expires, by Apache Kafka 4.3.1 too",
+    "TestFenceBeforeProducerCommit": "InitProducerId answers CONCURRENT_TRANSACTIONS first, as in Kafka",
+    "TestGroupMaxSize848": "KIP-848",
+    "TestStaticMember848FencedInstanceID": "KIP-848",
+}
+# What does not run: groups of KIP-848, and what looks at requests inside kfake.
+LEFT_OUT_FILES = ("consumer_group_848_test.go",)
+LEFT_OUT = "^(TestAssignConsumeFromEnd|TestFetchOutOfRangeResetLatest)$"
+
+
+def fetched(module: str, folder: Path) -> Path:
+    """A copy of a module that can be written to; it is fetched once."""
+    if not folder.exists():
+        command = ["go", "mod", "download", "-json", module]
+        done = subprocess.run(command, cwd=folder.parent, check=True, capture_output=True, text=True)
+        shutil.copytree(json.loads(done.stdout)["Dir"], folder)
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(path.stat().st_mode | 0o200)
+    return folder
+
+
+def run(folder: Path, package: str, log: Path, pattern: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Run the tests of a package; return "pass", "fail" or "skip" by name of test."""
+    command = ["go", "test", "-json", "-count=1", "-timeout=30m", "-parallel=4"]
+    command += [f"-run={pattern}", f"-skip={LEFT_OUT}", package]
+    results: dict[str, str] = {}
+    with log.open("w", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off", **environment},
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            event = json.loads(line) if line.startswith("{") else {"Output": line}
+            output.write(event.get("Output", ""))
+            if "Test" in event and event["Action"] in ("pass", "fail", "skip"):
+                results[event["Test"]] = event["Action"]
+                print(f"  {event['Action']} {event['Test']} {event.get('Elapsed', 0):.1f} s", flush=True)
+            elif event.get("Action") == "fail" and "Test" not in event and "fail" not in results.values():
+                results[package] = "fail"  # it does not compile, or has ended itself
+        process.wait()
+    return results
+
+
+def kgo(folder: Path, pattern: str, records: int) -> dict[str, str]:
+    """The tests of the client against one broker."""
+    source = fetched(f"{PACKAGE}@{VERSION}", folder / "franz-go")
+    settings = {"KGO_TEST_RF": "1", "KGO_TEST_RECORDS": str(records), "KGO_LOG_LEVEL": "none"}
+    if foreign := os.environ.get("KBROKER_TEST_BOOTSTRAP"):
+        return run(source, "./pkg/kgo", folder / "kgo.log", pattern, {**settings, "KGO_SEEDS": foreign})
+    data = folder / "data" / f"{time.time_ns():x}"
+    broker = BrokerProcess(data, SETTINGS)
+    broker.start()
+    try:
+        return run(source, "./pkg/kgo", folder / "kgo.log", pattern, {**settings, "KGO_SEEDS": broker.bootstrap})
+    finally:
+        print("broker ended with", broker.stop() if broker.is_alive() else "a crash")
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def kafka(folder: Path, pattern: str) -> dict[str, str]:
+    """Kafka's tests in Go, each against a broker of its own."""
+    pin = re.search(r"franz-go/pkg/kfake (\S+)", (ROOT / "bench" / "loads" / "kfake" / "go.mod").read_text())
+    assert pin is not None
+    source = fetched(f"{PACKAGE}/pkg/kfake@{pin.group(1)}", folder / "kfake")
+    place = folder / "kafka"
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(HERE / "kfake", place)
+    shutil.copytree(source / "kafka_tests", place / "kafka_tests")
+    for name in LEFT_OUT_FILES:
+        (place / "kafka_tests" / name).unlink()
+    serve = "\n".join((sys.executable, *SERVE))
+    return run(place, "./kafka_tests", folder / "kafka.log", pattern, {"KBROKER_SERVE": serve})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--run", default=".", help="which tests, as `go test -run` takes it")
+    parser.add_argument("--records", type=int, default=50_000, help="of each chain of groups (theirs: 500,000)")
+    parser.add_argument("--kgo", action="store_true", help="only the client's tests")
+    parser.add_argument("--kafka", action="store_true", help="only Kafka's tests")
+    chosen = parser.parse_args()
+    folder: Path = chosen.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    results: dict[str, str] = {}
+    if not chosen.kafka:
+        results.update(kgo(folder, chosen.run, chosen.records))
+    if not chosen.kgo:
+        results.update(kafka(folder, chosen.run))
+    failed = sorted(name for name, result in results.items() if result == "fail")
+    print({kind: sum(result == kind for result in results.values()) for kind in ("pass", "fail", "skip")})
+    print("skipped:", sorted(name for name, result in results.items() if result == "skip"))
+    for name in failed:
+        print(f"{name}: {FAILS.get(name, 'UNEXPECTED')}")
+    return int(not results or any(name not in FAILS for name in failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
