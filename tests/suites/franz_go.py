@@ -97,7 +97,7 @@ def kgo(folder: Path, pattern: str, records: int) -> dict[str, str]:
 
 
 def kafka(folder: Path, pattern: str) -> dict[str, str]:
-    """Kafka's tests in Go, each against a broker of its own."""
+    """Kafka's tests in Go, each against its own broker."""
     pin = re.search(r"franz-go/pkg/kfake (\S+)", (ROOT / "bench" / "loads" / "kfake" / "go.mod").read_text())
     assert pin is not None
     source = fetched(f"{PACKAGE}/pkg/kfake@{pin.group(1)}", folder / "kfake")
