@@ -56,13 +56,40 @@ HEADER_NAME = re.compile(r'["/]([\w.]+\.h)"')
 if sys.platform == "win32":
     COMPILE_ARGS = ["/std:c++17", "/O2"]
     LINK_ARGS: list[str] = []
+    SMALLER = ["/O1"]
 else:
     COMPILE_ARGS = ["-std=c++17", "-O2", "-g1", "-fno-exceptions", "-ffp-contract=off", "-fvisibility=hidden"]
     COMPILE_ARGS += ["-Wno-unused-function"]
     LINK_ARGS = []
+    SMALLER = ["-Os"] if not SANITIZE else []
     if SANITIZE:
         COMPILE_ARGS = ["-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", f"-fsanitize={SANITIZE}"]
         LINK_ARGS = [f"-fsanitize={SANITIZE}"]
+
+# Compiled small rather than fast: what a broker runs at its start, for a new connection or for Python alone.
+SMALL = {
+    f"kbroker/{name}"
+    for name in (
+        "_core/metrics/metric_config",
+        "_core/metrics/sensor_registry",
+        "log/_config",
+        "log/_failures",
+        "log/_flusher",
+        "log/_partition_log",
+        "log/_recovery",
+        "log/_retention",
+        "log/_roll",
+        "log/segment/_segment_files",
+        "network/_acceptor",
+        "network/connections/_connection_quotas",
+        "network/transport/_authentication",
+        "protocol/_message_tables",
+        "server/native/_native_apis",
+        "server/quota/_client_quota_manager",
+        "server/quota/_client_quotas",
+        "server/quota/_counter_metrics",
+    )
+}
 
 DIRECTIVES = {
     "language_level": "3",
@@ -247,12 +274,13 @@ def interned(value: object) -> object:
 
 
 def extension(source: Path) -> Extension:
+    options = [*COMPILE_ARGS, *SMALLER] if module_path(source).as_posix() in SMALL else COMPILE_ARGS
     return Extension(
         ".".join(module_path(source).parts),
         [source.as_posix()],
         include_dirs=["src", "src/_core", TABLES.as_posix()],
         language="c++",
-        extra_compile_args=COMPILE_ARGS,
+        extra_compile_args=options,
         extra_link_args=LINK_ARGS,
         define_macros=[("CYTHON_TRACE_NOGIL", "1")] * TRACE,
         depends=[path.as_posix() for path in (*PXDS, *HEADERS)],  # a wheel has not all of them, an sdist has
