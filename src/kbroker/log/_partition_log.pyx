@@ -30,7 +30,6 @@ from kbroker.log.segment._segment cimport (
 )
 from kbroker.log._watermarks cimport advance_watermarks, flush_log, partition_flush, partition_flush_target
 
-import base64
 import os
 import uuid
 from pathlib import Path
@@ -46,6 +45,8 @@ def topic_id_bytes(topic_id) -> bytes:
     if isinstance(topic_id, uuid.UUID):
         return topic_id.bytes
     if isinstance(topic_id, str):
+        import base64       # not at the start of a broker
+
         try:
             topic_id = base64.urlsafe_b64decode(topic_id + "=" * (-len(topic_id) % 4))
         except ValueError:

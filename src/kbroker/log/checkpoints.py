@@ -7,7 +7,6 @@ Source: ``CheckpointFile``, ``OffsetCheckpointFile``, ``PartitionMetadataFile``,
 
 from __future__ import annotations
 
-import base64
 import binascii
 import contextlib
 import os
@@ -225,7 +224,8 @@ def take_clean_shutdown(folder: Path) -> bool:
 
 def uuid_to_text(value: uuid.UUID) -> str:
     """Kafka's text form of an id: base64 of its 16 bytes, URL alphabet, no padding."""
-    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+    text = binascii.b2a_base64(value.bytes, newline=False).decode()
+    return text.rstrip("=").replace("+", "-").replace("/", "_")
 
 
 def uuid_from_text(text: str) -> uuid.UUID:
@@ -233,7 +233,7 @@ def uuid_from_text(text: str) -> uuid.UUID:
     if not re.fullmatch(r"[A-Za-z0-9_-]{22}", text):
         raise ValueError(f"not an id of 22 base64 characters: {text[:40]!r}")
     try:
-        return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+        return uuid.UUID(bytes=binascii.a2b_base64(text.replace("-", "+").replace("_", "/") + "=="))
     except binascii.Error as e:
         raise ValueError(str(e)) from None
 

@@ -6,9 +6,9 @@ note and not in the metadata; a topic that the metadata still has was not delete
 Source: none, Kafka's controller keeps a deleted topic in its metadata log.
 """
 
+import binascii
 import os
 import uuid
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -66,7 +66,7 @@ class DeletionNote:
 
 
 def _check(text: str) -> str:
-    return f"version: 0 crc32: {zlib.crc32(text.encode('ascii')):08x}"
+    return f"version: 0 crc32: {binascii.crc32(text.encode('ascii')):08x}"
 
 
 def _content(ids: Iterable[uuid.UUID]) -> bytes:

@@ -6,7 +6,6 @@ binding is not supported, extensions are carried and ignored. Nothing of OpenSSL
 
 from __future__ import annotations
 
-import base64
 import binascii
 import re
 
@@ -240,10 +239,12 @@ def unescape_name(name: str) -> str:
 
 
 def _encode(data: bytes) -> str:
-    return base64.b64encode(data).decode()
+    return binascii.b2a_base64(data, newline=False).decode()
 
 
 def _decode(text: str) -> bytes:
+    import base64  # not at the start of a broker
+
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:

@@ -7,13 +7,13 @@ that a copy of the first one alone would lack. And a journal that stays has its 
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import os
 import sqlite3
 import struct
 import threading
 import weakref
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,7 +75,7 @@ def row_checksum(table: str, row: Sequence[Value]) -> int:
             tag, data = b"i", b"%d" % value
         parts.append(b"%s%d:" % (tag, len(data)))
         parts.append(data)
-    return zlib.crc32(b"".join(parts))
+    return binascii.crc32(b"".join(parts))
 
 
 class MetadataFile:

@@ -5,7 +5,6 @@ Once a method has returned, its change survives a power cut if the disk keeps it
 
 from __future__ import annotations
 
-import base64
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from types import MappingProxyType
 from kbroker.common.errors import KafkaError
 from kbroker.common.light_typing import NamedTuple, cast
 from kbroker.common.security.scram import Credential
+from kbroker.log.checkpoints import uuid_to_text
 from kbroker.log.log_dir import partition_folders
 from kbroker.server.metadata.metadata_file import UNREADABLE, MetadataError, MetadataFile, way_out
 from kbroker.server.metadata.metadata_schema import SCHEMA_VERSION
@@ -216,6 +216,6 @@ def _check_no_partitions(folder: Path, state: str) -> None:
 def new_cluster_id() -> str:
     """A random cluster id as Kafka writes it: 22 characters, the first not a dash (it would look like an option)."""
     while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        text = uuid_to_text(uuid.uuid4())
         if not text.startswith("-"):
             return text
