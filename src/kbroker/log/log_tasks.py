@@ -69,7 +69,8 @@ class LogTasks:
             self._every("recovery-point-checkpoint", self.write_recovery_points, every)
             every = integer("log.flush.start.offset.checkpoint.interval.ms")
             self._every("log-start-checkpoint", self.write_log_starts, every)
-            self._every("high-watermark-checkpoint", self.write_high_watermarks, HIGH_WATERMARK_PERIOD_MS)
+            every = HIGH_WATERMARK_PERIOD_MS  # from the start on: what a kill loses before the first one is not noticed
+            self._every("high-watermark-checkpoint", self.write_high_watermarks, every, every)
 
     def schedule_flusher(self) -> None:
         """Flush by time as the configuration says now."""
@@ -179,7 +180,24 @@ class LogTasks:
         return found
 
     def write_high_watermarks(self) -> None:
-        self._write("high watermarks", lambda d, o: d.write_high_watermarks(o), lambda log: log.high_watermark)
+        """What the next start must find at least; see ``LogManager._report_lost``."""
+        with self._checkpoints_lock:
+            self._write(
+                "high watermarks",
+                lambda d, o: d.write_high_watermarks(o),
+                lambda log: log.high_watermark,
+                lambda d: d.high_watermarks,
+            )
+
+    def forget_high_watermark(self, key: TopicPartition) -> None:
+        """Before a partition is made: what the checkpoint says of a deleted one of its name would look lost."""
+        with self._checkpoints_lock:
+            for log_dir in self._dirs:
+                try:
+                    if not log_dir.is_offline:
+                        log_dir.forget_high_watermark(key)
+                except OSError as e:
+                    self._hosted.note_failure(log_dir, "writing high watermarks without that of a deleted partition", e)
 
     def _write(
         self,

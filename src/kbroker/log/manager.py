@@ -56,6 +56,7 @@ class StartReport:
         self.failures: dict[TopicPartition, str] = {}  # offline partitions, with the reason
         self.damaged: dict[TopicPartition, str] = {}  # serve what lies before the damage only
         self.cut: dict[TopicPartition, str] = {}  # what an unclean stop left was cut, or is missing
+        self.lost_offsets = 0  # of all partitions, that a checkpoint knew and the log has no more
 
 
 class StartCancelled(RuntimeError):
@@ -93,6 +94,7 @@ class LogManager:
         self._dirs: list[LogDir] = []
         self._is_starting = self._is_started = False
         self._all_sound = False
+        self.lost_offsets = 0  # as the latest start found
         self._noted: frozenset[uuid.UUID] = frozenset()  # topics that are being deleted
         self._undeleted: set[uuid.UUID] = set()  # deleted topics that have a folder which could not be renamed
         #: Asked before each partition is opened; True ends the start. Any thread of the start asks.
@@ -166,8 +168,7 @@ class LogManager:
                 command = repair_command(hosted.log_dir)
                 logger.error("partition %s-%d is damaged and takes no appends: %s; %s", *key, damage, command)
             self._report_lost(key, hosted, report)
-        for log_dir in self._dirs:
-            log_dir.high_watermarks = {}  # reported; new topics of the same names start over
+        self.lost_offsets = report.lost_offsets
         for key in self.tasks.forget_missing():
             self.cleaner.forget(key)
         # a clean stop must not cover what this start could not read: the next start checks again
@@ -288,13 +289,22 @@ class LogManager:
 
     @staticmethod
     def _report_lost(key: TopicPartition, hosted: PartitionEntry, report: StartReport) -> None:
-        """Report what an unclean stop lost: cut bytes, and offsets that were readable before."""
+        """Report what an unclean stop lost: cut bytes, and offsets that were readable before.
+
+        A high watermark is checkpointed after its records were written, so a kill never leaves the checkpoint ahead of
+        the log; a power cut may, where records are not flushed before they are acknowledged.
+        """
         log, log_dir = hosted.log, hosted.log_dir
         lost = [] if log.cut is None else [log.cut]
         end = log.log_end_offset
         known = -1 if log_dir is None else log_dir.high_watermarks.get(key, -1)
         if end < known:
-            lost.append(f"offsets {end} to {known - 1}, which were there at the last checkpoint, are lost")
+            report.lost_offsets += known - end
+            lost.append(
+                f"the log ends at offset {end}, and the last checkpoint knew it up to {known}: offsets {end} to "
+                f"{known - 1} are lost, and may have been acknowledged. A power cut loses what was not flushed; "
+                "after any other stop a segment was removed, emptied or cut"
+            )
         if lost:
             report.cut[key] = "; ".join(lost)
             logger.warning("partition %s-%d: %s", *key, report.cut[key])
@@ -401,6 +411,7 @@ class LogManager:
         log_dir = self._dir_of((topic, partition))
         if log_dir is not None and not checkpoints.belongs_to(log_dir.partition_path(topic, partition), topic_id):
             self.tasks.forget_offsets([(topic, partition)])  # of a deleted one of this name: the disk was full
+            self.tasks.forget_high_watermark((topic, partition))
         with self._hosted.lock:
             found = self._hosted.find((topic, partition))
             if found is not None:

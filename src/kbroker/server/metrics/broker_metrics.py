@@ -446,6 +446,10 @@ def _logs(parts: MetricSources) -> Iterable[Family]:
         lambda: sum(log.damage_offset is not None for _, _, log in open_logs()),
     )  # fmt: skip
     yield _gauge(
+        "kbroker:logs", "lost-offsets", "offsets that a checkpoint knew and this start did not find",
+        lambda: parts.logs.lost_offsets,
+    )  # fmt: skip
+    yield _gauge(
         "kbroker:logs", "failed-partitions", "partitions that take no appends before a restart",
         lambda: sum(log.is_failed for _, _, log in open_logs()),
     )  # fmt: skip

@@ -1,0 +1,171 @@
+"""A start compares each log's end with what the checkpoint of high watermarks says, and what is missing is reported."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.configs.config import BrokerConfig
+from kbroker.log import checkpoints
+from kbroker.log.manager import LogManager, StartReport, TopicLogs
+from tests.support.log_manager import NOW_MS, Brokers, append, pass_time
+
+KEY = ("orders", 0)
+CONFIG = BrokerConfig().topic_configs({})
+CHECKPOINTED_MS = 5_010
+
+
+def known(folder: Path) -> int | None:
+    return checkpoints.offset_checkpoint(folder / checkpoints.HIGH_WATERMARK_CHECKPOINT).read().get(KEY)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+
+
+@pytest.fixture
+def manager(brokers: Brokers, clock: VirtualClock) -> LogManager:
+    """Two segments: offsets 0 to 2, and 3 to 5; the checkpoint knows all of them five seconds after the start."""
+    manager, _ = brokers.start(topics=(("orders", 1),), segment_ms=1000)
+    append(manager, count=3)
+    append(manager, count=3, time=NOW_MS + 60_000)
+    pass_time(manager, clock, CHECKPOINTED_MS)
+    assert known(brokers.folder) == 6
+    return manager
+
+
+def segments(folder: Path) -> list[Path]:
+    return sorted((folder / "orders-0").glob("*.log"))
+
+
+def empty_last(folder: Path) -> None:
+    segments(folder)[-1].write_bytes(b"")
+
+
+def remove_last(folder: Path) -> None:
+    segments(folder)[-1].unlink()
+
+
+def remove_folder(folder: Path) -> None:
+    shutil.rmtree(folder / "orders-0")
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+@pytest.mark.parametrize(("damage", "end"), [(empty_last, 3), (remove_last, 3), (remove_folder, 0)])
+def test_what_is_missing_at_the_end_is_reported(
+    brokers: Brokers,
+    manager: LogManager,
+    caplog: pytest.LogCaptureFixture,
+    is_clean: bool,
+    damage: object,
+    end: int,
+) -> None:
+    """Whatever the stop was like: one line with the partition, both offsets and what it means; and a count."""
+    manager.close() if is_clean else brokers.kill(manager)
+    damage(brokers.folder)  # type: ignore[operator]
+    again, report = brokers.start(topics=(("orders", 1),))
+    (line,) = warnings(caplog)
+    assert line.startswith(
+        f"partition orders-0: the log ends at offset {end}, and the last checkpoint knew it up to 6: "
+        f"offsets {end} to 5 are lost"
+    )
+    assert "power cut" in line
+    assert (report.lost_offsets, again.lost_offsets) == (6 - end, 6 - end)
+    assert append(again).base_offset == end
+
+
+def test_a_kill_alone_loses_nothing(
+    brokers: Brokers, clock: VirtualClock, manager: LogManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What comes after the checkpoint is found and not missed; deleted records are not lost ones."""
+    append(manager, count=4)
+    log = manager.partition(*KEY)
+    assert log is not None
+    log.delete_records(8)
+    brokers.kill(manager)
+    again, report = brokers.start(topics=(("orders", 1),))
+    assert (report.lost_offsets, warnings(caplog)) == (0, [])
+    assert append(again).base_offset == 10
+    pass_time(again, clock, CHECKPOINTED_MS)
+    assert known(brokers.folder) == 11
+
+
+def test_a_loss_is_reported_until_the_next_checkpoint(
+    brokers: Brokers, clock: VirtualClock, manager: LogManager
+) -> None:
+    """Then the shorter log is what there is."""
+    brokers.kill(manager)
+    empty_last(brokers.folder)
+    again, report = brokers.start(topics=(("orders", 1),))
+    pass_time(again, clock, CHECKPOINTED_MS)
+    brokers.kill(again)
+    _, later = brokers.start(topics=(("orders", 1),))
+    assert (report.lost_offsets, later.lost_offsets) == (3, 0)
+
+
+def restart(brokers: Brokers, topic_id: uuid.UUID) -> StartReport:
+    brokers.kill(brokers.open[-1])
+    manager = LogManager([brokers.folder], brokers.clock, BrokerConfig({}))
+    brokers.open.append(manager)
+    return manager.start([TopicLogs("orders", topic_id, 1, CONFIG)], run_threads=False)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_topic_made_again_has_lost_nothing(brokers: Brokers, manager: LogManager, is_restarted: bool) -> None:
+    """The checkpoint is of the deleted one of its name, also if that one was checkpointed by an earlier life."""
+    if is_restarted:
+        brokers.kill(manager)
+        manager, _ = brokers.start(topics=(("orders", 1),))
+    manager.delete_partition(*KEY)
+    fresh = uuid.UUID(int=5)
+    manager.create_partition(*KEY, fresh, CONFIG)
+    append(manager)
+    report = restart(brokers, fresh)
+    assert (report.lost_offsets, report.cut) == (0, {})
+
+
+def test_a_topic_that_is_new_costs_no_write(brokers: Brokers, manager: LogManager) -> None:
+    """Only a name that the checkpoint knows is taken out of it."""
+    path = brokers.folder / checkpoints.HIGH_WATERMARK_CHECKPOINT
+    before = path.stat().st_mtime_ns
+    manager.create_partition("payments", 0, uuid.UUID(int=6), CONFIG)
+    assert path.stat().st_mtime_ns == before
+
+
+def test_a_full_disk_does_not_stop_a_topic_from_being_made(
+    brokers: Brokers, manager: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A false alarm at the next start is the lesser evil."""
+    manager.delete_partition(*KEY)
+    with monkeypatch.context() as patch:
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "full")
+
+        patch.setattr(checkpoints.CheckpointFile, "write", full)
+        manager.create_partition(*KEY, uuid.UUID(int=5), CONFIG)
+    assert append(manager).base_offset == 0
+
+
+def test_a_partition_that_could_not_be_opened_keeps_its_entry(
+    brokers: Brokers, clock: VirtualClock, manager: LogManager
+) -> None:
+    """The start that opens it again compares; meanwhile the checkpoint is written many times."""
+    brokers.kill(manager)
+    path = brokers.folder / "orders-0" / checkpoints.PARTITION_METADATA
+    kept = path.read_bytes()
+    path.write_bytes(b"rubbish")
+    offline, report = brokers.start(topics=(("orders", 1),))
+    assert list(report.failures) == [KEY]
+    pass_time(offline, clock, CHECKPOINTED_MS)
+    assert known(brokers.folder) == 6
+    brokers.kill(offline)
+    path.write_bytes(kept)
+    empty_last(brokers.folder)
+    _, report = brokers.start(topics=(("orders", 1),))
+    assert report.lost_offsets == 3
