@@ -5,6 +5,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from kbroker._core.codec.bytes cimport load_i32
 from kbroker._core.clock cimport borrow_clock, clock_now_ns
 from kbroker._core.codec.bytes cimport store_32
 from kbroker._core.codec.framing cimport (
@@ -77,6 +78,8 @@ cdef void after_feed(EventLoop *loop, Channel *channel, int result) noexcept nog
             starve(loop, channel)
     elif result == FEED_INVALID:                    # what came before it is still served
         count(&loop.counters.invalid_frames, 1)
+        channel.has_invalid_frame = True
+        channel.invalid_size_bytes = load_i32(channel.reader.head)
         drop_left(channel)
         end_stream(loop, channel)
     elif result == FEED_NO_MEMORY:

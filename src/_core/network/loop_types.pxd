@@ -71,6 +71,8 @@ cdef struct Channel:
     AtomicI64 is_closed         # the same for other threads: 1 once closed
     bint explicit_mute          # Selector.mute
     bint may_be_readable        # an event came while it was not read: read without asking the poller
+    bint has_invalid_frame      # it was sent a frame that cannot be, and reads no more
+    int32_t invalid_size_bytes  # what the frame's length prefix says then
     bint end_of_stream          # the peer has ended its direction; complete frames are still delivered
     bint close_when_sent
     bint wants_write            # the kernel buffer is full

@@ -19,6 +19,7 @@ from kbroker.common.loggers import get_logger
 from kbroker.network._acceptor import Acceptor
 from kbroker.network._request_metrics import RequestMetrics, RequestRecorder
 from kbroker.network.connections._connection_quotas import UNLIMITED, ConnectionQuotas
+from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.network.processor._processor import Processor
 from kbroker.network.transport.authentication import ListenerSecurity
 
@@ -154,6 +155,7 @@ class SocketServer:
                 raise ValueError(f"security names {name!r}, the listeners are {', '.join(names)}")
             if not isinstance(protection, ListenerSecurity):
                 raise TypeError(f"security of {name} must be a ListenerSecurity, not {type(protection).__name__}")
+        self.refused_requests = RefusedRequests()
         self.connection_quotas = ConnectionQuotas(
             self.options.max_connections,
             self.options.max_connections_per_ip,
@@ -375,6 +377,7 @@ class SocketServer:
             authentication=security.authentication,
             metrics=tables.metrics,
             recorder=tables.recorder,
+            refused=self.refused_requests if options.serves_kafka else None,
             kafka_requests=options.serves_kafka,
             backend=self._make_backend(),
         )

@@ -24,7 +24,7 @@ from kbroker.common.loggers import get_logger
 from kbroker.log.manager import LogManager
 from kbroker.network.request_channel import RequestChannel
 from kbroker.network.socket_server import SocketServer
-from kbroker.server import memory_keeper
+from kbroker.server import memory_keeper, refusal_watch
 from kbroker.server.apis import api18_api_versions
 from kbroker.server.apis.api00_produce.transaction_verifier import TransactionVerifier
 from kbroker.server.configs.connection_limits import ConnectionLimits
@@ -38,6 +38,7 @@ from kbroker.server.metadata.metadata_store import BROKER, MetadataStore
 from kbroker.server.metrics.metrics_service import MetricsService, memory_pool
 from kbroker.server.native._native_apis import NativeApis
 from kbroker.server.quota.service import QuotaService
+from kbroker.server.refusal_watch import RefusalWatch
 from kbroker.server.request_handler import RequestHandlerPool
 from kbroker.server.request_log.service import RequestLog
 from kbroker.server.security.credentials import ScramCredentials
@@ -184,6 +185,12 @@ class BrokerRuntime:
         self.ctx.on_broker_change(lambda changed: server.resize(network_threads(config)))
         logs.scheduler.schedule("descriptor-watch", DescriptorWatch(server).look, period_ms=LOOK_EVERY_MS)
         logs.scheduler.schedule("memory-keeper", MemoryKeeper().look, period_ms=memory_keeper.LOOK_EVERY_MS)
+        versions = {e.key: (e.min_served_version, e.max_version) for e in self.apis.entries.values()}
+        refusals = RefusalWatch(
+            server.refused_requests, versions, self._api_names(), socket_options(config).max_request_bytes
+        )
+        logs.scheduler.schedule("refusal-watch", refusals.look, period_ms=refusal_watch.LOOK_EVERY_MS)
+        self._on_stop("refusal watch", refusals.look)
         self._start_metrics(pool)
 
     def _security(self, credentials: ScramCredentials) -> dict[str, ListenerSecurity]:
@@ -195,8 +202,10 @@ class BrokerRuntime:
         return listener_security(self.config, self.apis, credentials, self.clock)
 
     def _request_log(self) -> RequestLog:
-        names = {entry.key: entry.name for entry in self.apis.entries.values()}
-        return RequestLog(self.config, self.clock, names, sum(network_threads(self.config).values()))
+        return RequestLog(self.config, self.clock, self._api_names(), sum(network_threads(self.config).values()))
+
+    def _api_names(self) -> dict[int, str]:
+        return {entry.key: entry.name for entry in self.apis.entries.values()}
 
     def _start_native_apis(self, requests: Queue, python_requests: Queue) -> NativeApis:
         config = self.config
@@ -210,6 +219,7 @@ class BrokerRuntime:
             fetch_purge_interval=config.integer("fetch.purgatory.purge.interval.requests"),
             produce_purge_interval=config.integer("producer.purgatory.purge.interval.requests"),
             quotas=self._quotas.managers,
+            refused=self.server.refused_requests,
         )
         for entry in self.apis.entries.values():
             native_apis.set_api(entry.key, entry.min_served_version, entry.max_version, entry.first_flexible)
@@ -296,7 +306,12 @@ class BrokerRuntime:
         self._set_transactions(native_apis)
         self.ctx.on_broker_change(lambda changed: self._set_transactions(native_apis))
         pool = RequestHandlerPool(
-            self.ctx, self.apis, channel.receive, config.integer("kbroker.python.threads"), self._intercept
+            self.ctx,
+            self.apis,
+            channel.receive,
+            config.integer("kbroker.python.threads"),
+            self._intercept,
+            self.server.refused_requests,
         )
         handlers = self._handlers = HandlerThreads(native_apis.run_handler, native_apis.stop_handlers)
 

@@ -13,6 +13,7 @@ from kbroker._core import process_memory
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.light_typing import Any, Generic, Protocol, TypeVar
 from kbroker.common.loggers import get_logger
+from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.network.processor._inbound import InboundRequest as OpenRequest
 from kbroker.protocol import codec
 from kbroker.server.context import ApiContext, Body, RequestContext
@@ -157,7 +158,8 @@ class RequestHandlerPool(Generic[Inbound]):
     """Threads that take requests and respond to them.
 
     Args: ``receive`` waits up to a number of seconds and gives a request, or None at the time-out or once closed;
-    ``count`` of threads; ``intercept`` is asked first and returns True for a request it has taken over.
+    ``count`` of threads; ``intercept`` is asked first and returns True for a request it has taken over; ``refused``
+    takes note of malformed requests.
     Threads: start and stop from one thread.
     """
 
@@ -168,11 +170,13 @@ class RequestHandlerPool(Generic[Inbound]):
         receive: Callable[[float], Inbound | None],
         count: int,
         intercept: Callable[[Inbound], bool] | None = None,
+        refused: RefusedRequests | None = None,
     ) -> None:
         self._ctx = ctx
         self._apis = apis
         self._receive = receive
         self._intercept = intercept
+        self._refused = refused
         self._log_topic = ctx.config.text("kbroker.request.log.topic")
         self._is_logged = bool(self._log_topic or ctx.config.text("kbroker.request.log.dir"))
         self._stopping = threading.Event()
@@ -205,11 +209,18 @@ class RequestHandlerPool(Generic[Inbound]):
         """Respond to one request, or close its connection if no response is possible. Never raises."""
         try:
             if not self._serve(request):
-                request.close()
+                self._refuse(request)
         except Exception:  # our bug: one request's, not the thread's
             logger.exception("cannot serve api key %s version %s", request.api_key, request.api_version)
             with contextlib.suppress(Exception):
                 request.close()
+
+    def _refuse(self, request: InboundRequest) -> None:
+        """Close the connection; the log and the metrics say why."""
+        if isinstance(request, OpenRequest) and self._refused is not None:
+            request.refuse(self._refused)
+        else:
+            request.close()
 
     def _serve(self, request: InboundRequest) -> bool:
         """Respond, or let the handler respond later. Returns: False if the connection is to be closed."""
@@ -233,9 +244,7 @@ class RequestHandlerPool(Generic[Inbound]):
         try:
             body = codec.decode_request(key, version, request.body, max_elements=MAX_REQUEST_ELEMENTS)
         except ProtocolError as error:
-            logger.info(
-                "closing a connection of client %r: malformed %s: %s", request_context.client_id, entry.name, error
-            )
+            logger.info("client %r: malformed %s: %s", request_context.client_id, entry.name, error)
             return False
         if self._is_logged and isinstance(request, OpenRequest):
             self._note_for_log(request, body)

@@ -17,6 +17,7 @@ from kbroker.network._kafka_request cimport (
     RECORD_SKIP, KafkaRequest, is_kafka_request, kafka_clear_response, kafka_copy_texts, kafka_mark_error,
     kafka_note_transactional_id, kafka_request,
 )
+from kbroker.network.connections._refused_requests cimport REFUSED_MALFORMED_BODY, RefusedRequests, refused_request
 from kbroker.network.processor._suppressed_responses cimport SuppressedResponses, suppress_response
 
 
@@ -191,6 +192,15 @@ cdef class InboundRequest:
     def close(self):
         """Close the connection, after the answers to its earlier requests."""
         self.check_open()
+        self.finish(ACTION_CLOSE)
+
+    def refuse(self, RefusedRequests noted not None):
+        """Close the connection, as `close`: the body is not what its header says. ``noted`` takes note of it.
+
+        Raises: ValueError when it was answered.
+        """
+        self.check_open()
+        refused_request(noted.table, REFUSED_MALFORMED_BODY, self.request)
         self.finish(ACTION_CLOSE)
 
     @property

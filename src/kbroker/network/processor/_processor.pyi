@@ -5,6 +5,7 @@ from kbroker._core.requests.memory_pool import MemoryPool
 from kbroker._core.requests.request_queue import Queue
 from kbroker.network._request_metrics import RequestMetrics, RequestRecorder
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
+from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.network.transport._tls import TlsServer
 from kbroker.network.transport.authentication import Authentication
 
@@ -32,6 +33,7 @@ class Processor:
         authentication: Authentication | None = None,
         metrics: RequestMetrics | None = None,
         recorder: RequestRecorder | None = None,
+        refused: RefusedRequests | None = None,
         send_files: bool = True,
         kafka_requests: bool | None = None,
         backend: object = "auto",

@@ -37,6 +37,7 @@ from kbroker.network.processor._processor_responses cimport (
 from kbroker.network.connections._quota_core cimport ListenerQuota, quotas_retain
 from kbroker.network._kafka_request cimport kafka_context_type
 from kbroker.network._request_metrics cimport RequestMetrics, RequestRecorder, metrics_retain
+from kbroker.network.connections._refused_requests cimport RefusedRequests, refused_retain
 from kbroker.network.transport._tls cimport TlsServer
 
 cdef enum:
@@ -137,6 +138,7 @@ cdef class Processor:
             every client is ``principal``.
         metrics: records where the time of each request went; no other processor may have the same. None: not recorded.
         recorder: records each finished request; no other processor may have the same. None: not recorded.
+        refused: takes note of requests whose connection is closed instead of a response. None: none does.
         send_files: False copies file regions through memory, as transports without sendfile must.
         kafka_requests: each request carries what Kafka's handlers, metrics and quotas keep in it; None: with
             length-prefix framing. ``authentication``, ``metrics`` and ``recorder`` need it.
@@ -151,8 +153,8 @@ cdef class Processor:
             clock=None, framing="length-prefix", max_size_bytes=None, delimiter=None, idle_ms=600000,
             frame_timeout_ms=30000, request_batch_max=16, str principal not None="User:ANONYMOUS", listener_id=0,
             max_connections=INT32_MAX, ConnectionQuotas quotas=None, TlsServer tls=None, authentication=None,
-            RequestMetrics metrics=None, RequestRecorder recorder=None, bint send_files=True, kafka_requests=None,
-            backend="auto"):
+            RequestMetrics metrics=None, RequestRecorder recorder=None, RefusedRequests refused=None,
+            bint send_files=True, kafka_requests=None, backend="auto"):
         cdef ProcessorCore *core
         cdef Poller *poller
         cdef Framing parsed
@@ -225,6 +227,8 @@ cdef class Processor:
         if recorder is not None and recorder.recorder is not NULL:
             recorder.recorder.retain(recorder.recorder)
             core.recorder = recorder.recorder
+        if refused is not None:
+            core.refused = refused_retain(refused.table)
         core.loop.frame_limit = <int32_t>batch
         core.loop.idle_ns = ms_to_ns(idle) if idle >= 0 else -1
         core.loop.frame_timeout_ns = ms_to_ns(frame_timeout)

@@ -12,6 +12,7 @@ from kbroker._core.sync cimport AtomicI64, Cond, Mutex
 from kbroker.network._request_metrics cimport MetricsTable, Recorder
 from kbroker.network.connections._quota_core cimport AddressEntry, ListenerQuota, QuotaCore
 from kbroker.network.connections._client_information cimport ClientInformationTable
+from kbroker.network.connections._refused_requests cimport RefusedTable
 
 cdef enum:
     NEW_CONNECTIONS = 20        # Processor.ConnectionQueueSize
@@ -52,6 +53,7 @@ cdef struct ProcessorCore:
     ClientInformationTable software      # open connections by their clients' software
     MetricsTable *metrics       # counted; written by this thread only; NULL: none are kept
     Recorder *recorder          # counted; NULL: finished requests are not recorded
+    RefusedTable *refused       # counted; NULL: none are noted
     Link zombies                # closed channels with requests still out
     Link failed_auth                # channels whose refusal is sent, before they close, when it is due
     int64_t refusal_delay_ns

@@ -20,6 +20,7 @@ from kbroker.network.connections._quota_core cimport AddressEntry, quotas_exceed
 from kbroker.network.connections._client_information cimport (
     software_destroy, software_enter, software_leave, software_settle,
 )
+from kbroker.network.connections._refused_requests cimport refused_receive, refused_release
 from kbroker.network.transport._authentication cimport authentication_end, authentication_open
 from kbroker.network.transport._tls cimport tls_open
 
@@ -41,6 +42,7 @@ cdef void core_release(ProcessorCore *core) noexcept nogil:
     session_release(core.session)
     quotas_release(core.quotas)
     metrics_release(core.metrics)
+    refused_release(core.refused)
     if core.recorder is not NULL:
         core.recorder.release(core.recorder)
     cond_destroy(&core.offer_capacity)
@@ -164,6 +166,8 @@ cdef void process_disconnected(ProcessorCore *core) noexcept nogil:
     while not list_empty(&core.loop.disconnected):
         channel = core.loop.disconnected.next.channel
         list_remove(&channel.disconnected)
+        if channel.has_invalid_frame:
+            refused_receive(core.refused, channel, core.responder.processor_id)
         quotas_leave(core.quotas, core.listener_quota, <AddressEntry *>channel.owner)
         channel.owner = NULL
         authentication_end(channel)

@@ -329,6 +329,9 @@ def _connections(parts: MetricSources) -> Iterable[Family]:
     def counter(key: str) -> Series:
         return [((p.listener_name, str(p.processor_id)), p.counters()[key]) for p in server.processors]
 
+    def refused() -> Series:
+        return [((reason,), number) for reason, number in server.refused_requests.counts().items()]
+
     def accept_rates() -> Series:
         for name in quotas.listeners:
             yield (name, ""), quotas.rate(name)
@@ -339,6 +342,10 @@ def _connections(parts: MetricSources) -> Iterable[Family]:
     yield Family(
         SOCKETS, "connections", "gauge", ("clientSoftwareName", "clientSoftwareVersion", *by_processor),
         "open connections by what the clients say they are; unknown until they do", by_software,
+    )  # fmt: skip
+    yield Family(
+        "kbroker:network", "refused-requests-total", "counter", ("reason",),
+        "connections closed instead of a response to a request: an unknown API or version, a damaged one", refused,
     )  # fmt: skip
     for group, rows in ((SOCKETS, _OF_PROCESSORS), ("kbroker:network", _OWN_OF_PROCESSORS)):
         for name, kind, key, text in rows:

@@ -5,6 +5,7 @@ from uuid import UUID
 from kbroker._core.clock import BaseClock
 from kbroker._core.requests.request_queue import Queue
 from kbroker.log._partition_log import PartitionLog
+from kbroker.network.connections._refused_requests import RefusedRequests
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
 
 _Body = tuple[bytes, int | None]
@@ -35,6 +36,7 @@ class NativeApis:
         max_request_partitions: int = 100000,
         session_seed: int = 0,
         quotas: ClientQuotaManagers | None = None,
+        refused: RefusedRequests | None = None,
     ) -> NativeApis: ...
     def set_api(self, key: int, min_version: int, max_version: int, first_flexible: int) -> None: ...
     def set_api_versions(

@@ -33,6 +33,7 @@ from kbroker.server.apis.api00_produce._transactional_produce cimport (
     TRANSACTIONS_ABSENT, TRANSACTIONS_TRUSTED, TRANSACTIONS_VERIFIED,
 )
 from kbroker.server.native._topics cimport TopicTable, topic_table_build, topic_table_release
+from kbroker.network.connections._refused_requests cimport RefusedRequests, refused_release, refused_retain
 from kbroker.server.quota._client_quotas cimport ClientQuotaManagers
 from kbroker.server.quota._client_sensors cimport quotas_release, quotas_retain
 
@@ -87,6 +88,7 @@ cdef class NativeApis:
         fetch_max_bytes: the broker's fetch.max.bytes.
         max_request_partitions: a Produce or Fetch of more topics or partitions closes its connection.
         quotas: the ClientQuotaManagers that judge what is served; None: nothing is limited.
+        refused: takes note of requests whose connection is closed instead of a response; None: none does.
         fetch_purge_interval, produce_purge_interval: completed operations that start a purge.
     Threads: the ``run_*`` methods are thread bodies and release the GIL; the others may be called from any thread,
         before ``close``.
@@ -100,7 +102,7 @@ cdef class NativeApis:
                   int32_t max_fetch_sessions=1000, int64_t fetch_max_bytes=57671680,
                   int64_t fetch_purge_interval=1000, int64_t produce_purge_interval=1000,
                   int32_t max_request_partitions=100000, int64_t session_seed=0,
-                  ClientQuotaManagers quotas=None):
+                  ClientQuotaManagers quotas=None, RefusedRequests refused=None):
         cdef NativeApisCore *native_apis = <NativeApisCore *>calloc(1, sizeof(NativeApisCore))
         if native_apis == NULL:
             raise MemoryError
@@ -114,6 +116,8 @@ cdef class NativeApis:
         self._queues = (requests, python_requests)
         if quotas is not None:
             native_apis.quotas = quotas_retain(quotas.quotas)
+        if refused is not None:
+            native_apis.refused = refused_retain(refused.table)
         native_apis.requests = request_queue_retain(requests.queue)
         native_apis.python_requests = request_queue_retain(python_requests.queue)
         native_apis.node_id = node_id
@@ -154,6 +158,7 @@ cdef class NativeApis:
             free(native_apis.invalid_versions[i].data)
         free(native_apis.unsupported_versions.data)
         quotas_release(native_apis.quotas)
+        refused_release(native_apis.refused)
         if native_apis.clock != NULL:
             clock_release(native_apis.clock)
         mutex_destroy(&native_apis.topics_lock)

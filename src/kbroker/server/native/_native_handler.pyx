@@ -14,6 +14,9 @@ from kbroker._core.sync cimport atomic_add_fetch, atomic_cas, atomic_load, mutex
 from kbroker._core.thread_setup cimport kb_block_signals
 from kbroker._core.codec.wire cimport Reader, read_bytes, read_i16, read_i32, read_length, reader_init, skip_tags
 from kbroker.network._kafka_request cimport KafkaRequest, is_kafka_request, kafka_release_payload, kafka_request
+from kbroker.network.connections._refused_requests cimport (
+    REFUSED_MALFORMED_BODY, REFUSED_MALFORMED_HEADER, REFUSED_UNKNOWN_API, REFUSED_UNSUPPORTED_VERSION, refused_request,
+)
 from kbroker.server.apis.api01_fetch._delayed_fetch cimport run_deferred
 from kbroker.server.native._native_types cimport (
     API_SLOTS, API_VERSIONS, Api, Handler, NativeApisCore, Outcome, OUTCOME_RESPONDED, OUTCOME_DECLINED,
@@ -40,13 +43,16 @@ cdef Api *parse_header(NativeApisCore *native_apis, Request *request) noexcept n
     kafka.api_key = read_i16(&r)
     kafka.api_version = read_i16(&r)
     kafka.correlation_id = read_i32(&r)
-    if r.bad or kafka.api_key < 0 or kafka.api_key >= API_SLOTS:
+    if r.bad:
+        refused_request(native_apis.refused, REFUSED_MALFORMED_HEADER, request)
+        return NULL
+    if kafka.api_key < 0 or kafka.api_key >= API_SLOTS or not native_apis.apis[kafka.api_key].is_enabled:
+        refused_request(native_apis.refused, REFUSED_UNKNOWN_API, request)
         return NULL
     api = &native_apis.apis[kafka.api_key]
-    if not api.is_enabled:
-        return NULL
     if kafka.api_version < api.min_version or kafka.api_version > api.max_version:
         if kafka.api_key != API_VERSIONS:
+            refused_request(native_apis.refused, REFUSED_UNSUPPORTED_VERSION, request)
             return NULL
         n = read_length(&r, False, False)       # every header has its client id here; what follows is not known
         if n > 0:
@@ -61,6 +67,7 @@ cdef Api *parse_header(NativeApisCore *native_apis, Request *request) noexcept n
     if kafka.api_version >= api.first_flexible:
         skip_tags(&r)
     if r.bad:
+        refused_request(native_apis.refused, REFUSED_MALFORMED_HEADER, request)
         return NULL
     kafka.header_bytes = <int32_t>(r.at - request.payload)
     return api
@@ -101,6 +108,13 @@ cdef Outcome dispatch(Handler *handler, Request *request) noexcept nogil:
     return api.handle(handler, request)
 
 
+cdef inline bint is_malformed(Request *request) noexcept nogil:
+    """Whether a native handler closed the connection because it could not read the request's body."""
+    cdef KafkaRequest *kafka = kafka_request(request)
+    return (request.action == ACTION_CLOSE and kafka.header_bytes > 0 and kafka.error_kinds == 0
+            and request.segment_count == 0)
+
+
 cdef void close_batch(Request *head) noexcept nogil:
     """Close the connection of a batch that is not Kafka's: its server was given the queue of a broker."""
     cdef Request *request = head
@@ -138,6 +152,8 @@ cdef void execute_request(Handler *handler, Request *head) noexcept nogil:
         request.dequeue_ns = clock_now_ns(native_apis.clock)
         outcome = dispatch(handler, request)
         if outcome == OUTCOME_RESPONDED:
+            if is_malformed(request):
+                refused_request(native_apis.refused, REFUSED_MALFORMED_BODY, request)
             request.response_ready_ns = kafka_request(request).local_done_ns
             kafka_release_payload(request)    # its bytes go back to the pool before the response is sent
             completed += 1

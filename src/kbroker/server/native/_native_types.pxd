@@ -12,6 +12,7 @@ from kbroker._core.requests.request_queue cimport RequestQueue
 from kbroker._core.sync cimport AtomicI64, Mutex
 from kbroker._core.timer.timing_wheel cimport Timer
 from kbroker.log._partition cimport Partition
+from kbroker.network.connections._refused_requests cimport RefusedTable
 from kbroker.server.native._topics cimport TopicTable
 from kbroker.server.quota._quota_enforcement cimport ClientCache
 from kbroker.server.quota._client_sensors cimport ClientQuotas
@@ -50,6 +51,7 @@ cdef struct Body:               # a response body that never changes
 cdef struct NativeApisCore:
     Clock *clock
     ClientQuotas *quotas        # counted; NULL: nothing is limited
+    RefusedTable *refused       # counted; NULL: none are noted
     RequestQueue *requests
     RequestQueue *python_requests
     int32_t node_id

@@ -1,0 +1,50 @@
+"""Requests that get no response but the end of their connection, for the log, the metrics.
+
+Written without the GIL by network threads and handlers; read by one thread now and then. Lock: ``lock``, a leaf.
+"""
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+from kbroker._core.requests.request cimport Request
+from kbroker._core.sync cimport AtomicI64, Mutex
+
+cdef enum RefusalReason:
+    REFUSED_UNKNOWN_API = 0
+    REFUSED_UNSUPPORTED_VERSION = 1
+    REFUSED_MALFORMED_HEADER = 2
+    REFUSED_MALFORMED_BODY = 3
+    REFUSED_INVALID_RECEIVE = 4     # a size that no request has
+    REFUSAL_REASONS = 5
+
+cdef enum:
+    KEPT_REFUSALS = 10          # the first since the last look; more are counted only
+    LISTENER_BYTES = 64
+
+cdef struct RefusalEntry:
+    int reason
+    int16_t api_key             # the best guess; -1: there were not enough bytes for it
+    int16_t api_version
+    int32_t size_bytes          # of the request; as it was declared for REFUSED_INVALID_RECEIVE
+    int32_t local_port
+    int32_t remote_port
+    int32_t processor_id        # the last two parts of the connection id
+    int32_t index
+    char local_host[64]
+    char remote_host[64]
+    char listener_name[LISTENER_BYTES]
+
+cdef struct RefusedTable:
+    AtomicI64 refs
+    AtomicI64 counts[REFUSAL_REASONS]
+    Mutex lock
+    int32_t kept                # guarded by lock, as the next two
+    int64_t left_out
+    RefusalEntry refusals[KEPT_REFUSALS]
+
+cdef RefusedTable *refused_retain(RefusedTable *table) noexcept nogil
+cdef void refused_release(RefusedTable *table) noexcept nogil
+# Any thread; the request's channel lives while the request is out. NULL: nothing is noted.
+cdef void refused_request(RefusedTable *table, int reason, Request *request) noexcept nogil
+cdef void refused_receive(RefusedTable *table, const void *channel, int processor_id) noexcept nogil    # a Channel
+
+cdef class RefusedRequests:
+    cdef RefusedTable *table    # owned count

@@ -1,0 +1,21 @@
+"""One request that got no response but the end of its connection."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Refusal(NamedTuple):
+    """What is known of it.
+
+    ``reason`` is one of ``_refused_requests.REASONS``. ``api_key`` is the best guess, -1 without bytes for it, as
+    ``api_version``. ``size_bytes`` is the request's, for "invalid-receive" the declared one. ``connection_id`` is as
+    Kafka writes it: both addresses, and a number.
+    """
+
+    reason: str
+    api_key: int
+    api_version: int
+    size_bytes: int
+    connection_id: str
+    listener: str

@@ -1,0 +1,92 @@
+"""A connection that is closed instead of being sent a response: a line in the log, a number in the metrics."""
+
+import socket
+import struct
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.broker import BrokerProcess, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    settings = {"kbroker.metrics.listener": "127.0.0.1:0"}
+    process = BrokerProcess(tmp_path_factory.mktemp("refused") / "data", settings)
+    process.start()
+    yield process
+    assert process.stop() == 0, process.tail()
+
+
+def header(api_key: int, version: int) -> bytes:
+    return struct.pack(">hhih", api_key, version, 7, 3) + b"abc"
+
+
+def closed_for(broker: BrokerProcess, sent: bytes) -> str:
+    """Send bytes, see the connection end without a response; return what the log says of it."""
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=20) as one:
+        one.sendall(sent)
+        port = one.getsockname()[1]
+        assert one.recv(100) == b""
+    found: list[str] = []
+
+    def is_logged() -> bool:
+        found[:] = [line for line in broker.output if f":{port}-" in line]
+        return bool(found)
+
+    wait_for("the line of the log", is_logged, 20)
+    (line,) = found
+    before, _, error = line.strip().partition(" because of error: ")
+    assert before.startswith(f"Closing socket for 127.0.0.1:{broker.port}-127.0.0.1:{port}-"), line
+    return error
+
+
+def frame(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason", "expected"),
+    [
+        (frame(header(999, 0)), "unknown-api", "Our best guess of the apiKeyId is: 999"),
+        (frame(header(4, 0)), "unknown-api", "Our best guess of the apiKeyId is: 4"),
+        (frame(header(3, 99)), "unsupported-version", "Unsupported api with key 3 (Metadata) and version 99"),
+        (frame(b"\0"), "malformed-header", "Our best guess of the apiKeyId is: -1"),
+        (frame(header(3, 1)[:-1]), "malformed-header", "Our best guess of the apiKeyId is: 3 (Metadata)"),
+        (frame(header(3, 1) + struct.pack(">i", 1000)), "malformed-body", "Error getting request for apiKey: Metadata"),
+        (frame(header(0, 3) + b"\xff"), "malformed-body", "Error getting request for apiKey: Produce, apiVersion: 3"),
+        (b"GET / HTTP/1.1\r\n\r\n", "invalid-receive", "the bytes are an HTTP request's ('GET ')"),
+        (b"\x16\x03\x01\x02\x00\x01", "invalid-receive", "the bytes are a TLS handshake's"),
+        (struct.pack(">i", -5), "invalid-receive", "Invalid receive (size = -5)"),
+    ],
+)
+def test_the_log_and_the_metrics_say_why(broker: BrokerProcess, sent: bytes, reason: str, expected: str) -> None:
+    """The client sees the end of its connection; whoever runs the broker sees the client and the reason."""
+    before = refused(broker)[reason]
+    assert expected in closed_for(broker, sent)
+    assert refused(broker)[reason] == before + 1
+
+
+def test_a_flood_leaves_few_lines(broker: BrokerProcess) -> None:
+    """Ten a second at most, and the number of the others."""
+    lines = len(broker.output)
+    before = sum(refused(broker).values())
+    for _ in range(300):
+        with socket.create_connection(("127.0.0.1", broker.port), timeout=20) as one:
+            one.sendall(frame(header(999, 0)))
+            assert one.recv(10) == b""
+    wait_for("the count", lambda: sum(refused(broker).values()) == before + 300)
+    wait_for("the rest of them", lambda: any("more sockets were closed" in line for line in broker.output[lines:]), 20)
+    assert len(broker.output) - lines < 150
+
+
+def refused(broker: BrokerProcess) -> dict[str, float]:
+    """Refused requests by reason, as the metrics have them."""
+    (url,) = {word.rstrip(",") for line in broker.output for word in line.split() if word.endswith("/metrics")}
+    with urllib.request.urlopen(url, timeout=20) as response:
+        text = response.read().decode()
+    rows = [line for line in text.splitlines() if line.startswith("kbroker_network_refused_requests_total{")]
+    return {row.split('"')[1]: float(row.rpartition(" ")[2]) for row in rows}

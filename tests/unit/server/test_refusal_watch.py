@@ -1,0 +1,75 @@
+"""What the log says of connections that are closed instead of being sent a response."""
+
+import logging
+
+import pytest
+
+from kbroker.network.connections.refusal import Refusal
+from kbroker.server.refusal_watch import RefusalWatch
+
+CONNECTION = "127.0.0.1:9092-127.0.0.1:52134-0-1"
+HEADER = "Error parsing request header. Our best guess of the apiKeyId is:"
+PREFIX = f"Closing socket for {CONNECTION} because of error: "
+
+
+class Refused:
+    """As RefusedRequests: what was kept since the last look."""
+
+    def __init__(self, *kept: Refusal, left_out: int = 0) -> None:
+        self.now = list(kept), left_out
+
+    def take(self) -> tuple[list[Refusal], int]:
+        taken, self.now = self.now, ([], 0)
+        return taken
+
+
+def lines(caplog: pytest.LogCaptureFixture, refused: Refused) -> list[str]:
+    caplog.clear()
+    watch = RefusalWatch(refused, {3: (0, 13)}, {3: "Metadata"}, 104857600)
+    with caplog.at_level(logging.WARNING):
+        watch.look()
+        watch.look()  # nothing is said twice
+    return [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "expected"),
+    [
+        (("unknown-api", 999, 0, 14), f"{HEADER} 999 (not served)"),
+        (("unknown-api", -1, 0, 14), f"{HEADER} -1"),
+        (("malformed-header", 3, 1, 14), f"{HEADER} 3 (Metadata)"),
+        (("malformed-header", -1, -1, 1), f"{HEADER} -1"),
+        (("unsupported-version", 3, 99, 14),
+         "Unsupported api with key 3 (Metadata) and version 99; versions 0 to 13 are served"),
+        (
+            ("malformed-body", 3, 1, 17),
+            f"Error getting request for apiKey: Metadata, apiVersion: 1, connectionId: {CONNECTION}, "
+            "listenerName: PLAINTEXT; its 17 bytes are no such request",
+        ),
+        (("invalid-receive", -1, -1, -5), "Invalid receive (size = -5)"),
+        (("invalid-receive", -1, -1, 200000000), "Invalid receive (size = 200000000 larger than 104857600)"),
+        (
+            ("invalid-receive", -1, -1, 0x47455420),
+            "Invalid receive (size = 1195725856 larger than 104857600); the bytes are an HTTP request's ('GET ')",
+        ),
+        (
+            ("invalid-receive", -1, -1, 0x16030102),
+            "Invalid receive (size = 369295618 larger than 104857600); the bytes are a TLS handshake's: is "
+            "security.protocol=SSL used with a plaintext listener?",
+        ),
+    ],
+)  # fmt: skip
+def test_each_reason_in_kafkas_words(
+    caplog: pytest.LogCaptureFixture, refusal: tuple[str, int, int, int], expected: str
+) -> None:
+    """One line with the connection, what was wrong, and what it may have been."""
+    assert lines(caplog, Refused(Refusal(*refusal, CONNECTION, "PLAINTEXT"))) == [PREFIX + expected]
+
+
+def test_what_is_left_out_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """Behind those that are written."""
+    kept = Refusal("invalid-receive", -1, -1, -5, CONNECTION, "PLAINTEXT")
+    assert lines(caplog, Refused(kept, left_out=3)) == [
+        f"{PREFIX}Invalid receive (size = -5)",
+        "3 more sockets were closed for requests like the last ones",
+    ]
