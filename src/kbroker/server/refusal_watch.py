@@ -6,8 +6,8 @@ Source: ``Processor.parseRequestHeader`` and ``processChannelException``, whose 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
+from kbroker.common.light_typing import Protocol
 from kbroker.common.loggers import get_logger
 from kbroker.network.connections.refusal import Refusal
 

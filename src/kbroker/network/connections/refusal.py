@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from kbroker.common.light_typing import NamedTuple
 
 
 class Refusal(NamedTuple):
