@@ -90,6 +90,11 @@ def include_folders(target: str) -> list[Path]:
     return [folder, ours]
 
 
+def is_current(generated: Path) -> bool:
+    """Whether a file was made of a source that is still there."""
+    return (ROOT / generated.relative_to(GENERATED)).with_suffix(".pyx").exists()
+
+
 def compiled(zig: list[str], name: str, source: Path, headers: Path | None = None) -> str:
     """Compile one file; return what the compiler objects to."""
     target = TARGETS[name]
@@ -97,7 +102,12 @@ def compiled(zig: list[str], name: str, source: Path, headers: Path | None = Non
     result.parent.mkdir(parents=True, exist_ok=True)
     language = ["cc"] if source.suffix == ".c" else ["c++", "-std=c++17"]
     command = [*zig, *language, "-target", target, "-O0", "-w", "-ferror-limit=5"]
-    folders = [ROOT / "src" / "_core", *([headers] if headers else include_folders(target))]
+    folders = [
+        ROOT / "src",
+        ROOT / "src" / "_core",
+        ROOT / "build" / "tables",
+        *([headers] if headers else include_folders(target)),
+    ]
     command += [*(f"-I{folder}" for folder in folders), "-c", str(source), "-o", str(result)]
     environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(OUT / "zig"), "ZIG_LOCAL_CACHE_DIR": str(OUT / "zig")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -112,7 +122,8 @@ def main() -> int:
     parser.add_argument("--headers", type=Path, help="the headers of a Python for the target, instead of ours adapted")
     parser.add_argument("--only", default="", help="only sources with this in their path")
     options = parser.parse_args()
-    sources = sorted(p for p in GENERATED.rglob("*.c*") if p.suffix in (".c", ".cpp") and options.only in str(p))
+    found = [p for p in GENERATED.rglob("*.c*") if p.suffix in (".c", ".cpp") and options.only in str(p)]
+    sources = sorted(p for p in found if p.suffix == ".c" or is_current(p))
     if not sources:
         print(f"cross_compile: no generated sources in {GENERATED}: run `make build` first", file=sys.stderr)
         return 1
