@@ -206,12 +206,10 @@ class LogDir:
 
         Raises: OSError, and they are still in.
         """
-        starts = {key: offset for key, offset in self.log_starts.items() if key not in keys}
-        if len(starts) < len(self.log_starts):
-            self.write_log_starts(starts)
-        points = {key: offset for key, offset in self.recovery_points.items() if key not in keys}
-        if len(points) < len(self.recovery_points):
-            self.write_recovery_points(points)
+        if any(key in self.log_starts for key in keys):
+            self.write_log_starts(_without(self.log_starts, keys))
+        if any(key in self.recovery_points for key in keys):
+            self.write_recovery_points(_without(self.recovery_points, keys))
 
     def write_high_watermarks(self, offsets: dict[TopicPartition, int]) -> None:
         self._high_watermarks.write(offsets)
@@ -316,6 +314,13 @@ class LogDir:
     def _other_name(self, topic: str, partition: int, suffix: str) -> Path:
         unique = f"-{partition}.{uuid.uuid4().hex}{suffix}"
         return self.path / (topic[: MAX_NAME_BYTES - len(unique)] + unique)
+
+
+def _without(offsets: dict[TopicPartition, int], keys: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    left = dict(offsets)
+    for key in keys:
+        left.pop(key, None)
+    return left
 
 
 def remove_folder(path: Path) -> None:
