@@ -22,7 +22,7 @@ from kbroker.coordinator.transaction.transaction_metadata import (
     TransactionMetadata,
     TransactionState,
 )
-from kbroker.log.scheduler import Scheduler
+from kbroker.log.scheduler import ScheduledTask, Scheduler
 
 logger = get_logger(__name__)
 
@@ -99,7 +99,8 @@ class MarkerSender:
         self._scheduler = scheduler
         self._lock = threading.Lock()
         self._waiting: list[Completion] = []
-        self._is_scheduled = False
+        self._task: ScheduledTask | None = None
+        self._due_ms = 0  # of the task
         self._backoff_ms = RETRY_BACKOFF_MS
         self._failures = RepeatedFailures(clock)
 
@@ -116,7 +117,7 @@ class MarkerSender:
             return True
         with self._lock:
             self._waiting.append(completion)
-            self._schedule()
+            self._schedule(RETRY_BACKOFF_MS)  # whatever others wait for: what failed may pass by itself
         return False
 
     def resume(self, partition: StatePartition) -> int:
@@ -131,13 +132,15 @@ class MarkerSender:
         if found:
             with self._lock:
                 self._waiting += found
-                self._schedule(delay_ms=0)
+                self._schedule(0)
         return len(found)
 
     def retry(self) -> None:
         """Try again what waits; later again what is left."""
         with self._lock:
-            self._is_scheduled = False
+            if self._task is not None:  # this one, or one that came while it waited for the lock
+                self._task.cancel()
+                self._task = None
             waiting, self._waiting = self._waiting, []
         left = [one for one in waiting if not self._try(one)]
         self._failures.write_late()
@@ -146,19 +149,20 @@ class MarkerSender:
             self._waiting += left
             self._backoff_ms = RETRY_BACKOFF_MS if is_progress else min(2 * self._backoff_ms, RETRY_BACKOFF_MAX_MS)
             if self._waiting:
-                self._schedule()
+                self._schedule(self._backoff_ms)
 
-    def _schedule(self, delay_ms: int | None = None) -> None:
-        """The caller holds the lock."""
-        if self._is_scheduled:
-            return
+    def _schedule(self, delay_ms: int) -> None:
+        """Try again in so many milliseconds, unless that is done before; the caller holds the lock."""
+        due_ms = self._clock.now_ms() + delay_ms
+        if self._task is not None:
+            if self._due_ms <= due_ms:
+                return
+            self._task.cancel()
         try:
-            self._scheduler.schedule(
-                "txn-markers", self.retry, delay_ms=self._backoff_ms if delay_ms is None else delay_ms
-            )
+            self._task = self._scheduler.schedule("txn-markers", self.retry, delay_ms=delay_ms)
         except RuntimeError:
             return  # the broker stops; the next start completes what is prepared
-        self._is_scheduled = True
+        self._due_ms = due_ms
 
     def _try(self, completion: Completion) -> bool:
         """True once there is nothing left to do. Never raises: what is lost here keeps its transactional id busy."""

@@ -116,6 +116,26 @@ def test_one_that_waits_does_not_hold_up_others(tx: Transactions) -> None:
     assert (tx.state("x"), tx.state("y")) == ("PrepareCommit", "CompleteCommit")
 
 
+def test_one_that_waits_long_does_not_slow_down_others(tx: Transactions) -> None:
+    """A partition may be offline for days; what fails for a moment is tried again after 100 ms all the same."""
+    tx.markers.errors[T1] = Errors.KAFKA_STORAGE_ERROR
+    mine = tx.init()
+    tx.add(mine, T1)
+    tx.end(mine)
+    tx.after(60_000)
+    tx.markers.errors[T0] = Errors.NOT_LEADER_OR_FOLLOWER
+    other = tx.init("y")
+    tx.add(other, T0, name="y")
+    tx.end(other, name="y")
+    del tx.markers.errors[T0]
+    tx.after(RETRY_BACKOFF_MS)
+    assert (tx.state("x"), tx.state("y")) == ("PrepareCommit", "CompleteCommit")
+    assert tx.scheduler.task_names.count("txn-markers") == 1
+    tries = count_tries(tx)
+    tx.after(2 * RETRY_BACKOFF_MAX_MS)
+    assert len(tries) <= 8
+
+
 def test_a_partition_that_is_dropped_takes_its_markers_along(tx: Transactions) -> None:
     """Who serves it next writes them: here we do, loading it again."""
     tx.markers.errors[T0] = Errors.KAFKA_STORAGE_ERROR
