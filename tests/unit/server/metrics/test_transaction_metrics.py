@@ -145,7 +145,9 @@ def test_producer_ids_are_counted_by_partition() -> None:
         SimpleNamespace(name="t", partitions=[logs[0], None, logs[1]]),
         SimpleNamespace(name="u", partitions=logs[2:]),
     ]
-    parts: Any = SimpleNamespace(topics=SimpleNamespace(all=lambda: views))
+    parts: Any = SimpleNamespace(topics=SimpleNamespace(all=lambda: views), logs=SimpleNamespace(lost_offsets=3))
     families = {family.kafka_name: family for family in _logs(parts)}
     ((_, value),) = families["kafka.server:type=ReplicaManager,name=ProducerIdCount"].collect()
     assert value == 7
+    (lost,) = [family for family in _logs(parts) if family.prometheus_name == "kbroker_logs_lost_offsets"]
+    assert list(lost.collect()) == [((), 3)]

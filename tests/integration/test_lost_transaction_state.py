@@ -1,0 +1,52 @@
+"""A segment of __transaction_state is emptied while the broker is down: the next start says so, and producers go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+
+from kbroker.log import checkpoints
+from tests.support.broker import BrokerProcess, wait_for
+from tests.support.kill import create_topic
+
+TOPIC, NAME = "ledger", "transfers"
+TIMEOUT_S = 30.0
+
+
+def transact(broker: BrokerProcess, value: bytes) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": NAME})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(TOPIC, value, partition=0)
+    producer.commit_transaction(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_start_reports_what_is_missing(start_broker: Callable[..., BrokerProcess], is_killed: bool) -> None:
+    """One line with the partition and both offsets; a kill by itself is no loss."""
+    broker = start_broker()
+    create_topic(broker.bootstrap, TOPIC, 1)
+    transact(broker, b"first")
+    path = next(broker.folder.glob("**/replication-offset-checkpoint"), broker.folder / "replication-offset-checkpoint")
+
+    def known() -> dict[tuple[str, int], int]:
+        offsets = checkpoints.offset_checkpoint(path).read()
+        return {key: offset for key, offset in offsets.items() if key[0] == "__transaction_state" and offset > 0}
+
+    wait_for("a checkpoint that knows the transactions", known)
+    broker.kill()
+    broker.start()
+    assert "are lost" not in broker.tail(1000)
+    transact(broker, b"second")
+    broker.kill() if is_killed else broker.stop()
+    ((key, end),) = known().items()
+    (segment,) = (one for one in path.parent.glob(f"{key[0]}-{key[1]}/*.log") if one.stat().st_size)
+    segment.write_bytes(b"")
+    broker.start()
+    (line,) = (one for one in broker.tail(1000).splitlines() if "are lost" in one)
+    assert (
+        f"__transaction_state-{key[1]}: the log ends at offset 0, and the last checkpoint knew it up to {end}" in line
+    )
+    transact(broker, b"third")
