@@ -218,7 +218,7 @@ def test_refusals_are_logged_once_a_minute(certificates: Certificates, caplog: p
     with SecuredBroker(certificates, clock=clock) as secured:
         protection = secured.broker._running().server._security["TLS"]
         assert protection.tls is not None
-        protection.tls.context.wrap_bio = refuse  # type: ignore[method-assign]
+        protection.tls.context.wrap_bio = refuse  # type: ignore[method-assign, assignment]
         with caplog.at_level(logging.ERROR):
             for advance_ms in (0, 0, 0, 60_000):
                 if advance_ms:
