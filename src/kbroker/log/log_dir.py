@@ -215,13 +215,6 @@ class LogDir:
         self._high_watermarks.write(offsets)
         self.high_watermarks = offsets
 
-    def forget_high_watermark(self, key: TopicPartition) -> None:
-        """Take a partition out of the checkpoint; nothing is written if it is not above 0 there. Raises: OSError."""
-        if self.high_watermarks.get(key, 0) > 0:
-            self.write_high_watermarks(
-                {other: offset for other, offset in self.high_watermarks.items() if other != key}
-            )
-
     def write_cleaner_offsets(self, offsets: dict[TopicPartition, int]) -> None:
         self._cleaner_offsets.write(offsets)
 

@@ -190,12 +190,18 @@ class LogTasks:
             )
 
     def forget_high_watermark(self, key: TopicPartition) -> None:
-        """Before a partition is made: what the checkpoint says of a deleted one of its name would look lost."""
+        """Before a partition is made: what the checkpoint says of a deleted one of its name would look lost.
+
+        The others of its topic go with it, so that making them again costs one write.
+        """
         with self._checkpoints_lock:
             for log_dir in self._dirs:
+                known = log_dir.high_watermarks
+                if log_dir.is_offline or known.get(key, 0) <= 0:
+                    continue
+                left = {other: offset for other, offset in known.items() if other[0] != key[0] or other in self._hosted}
                 try:
-                    if not log_dir.is_offline:
-                        log_dir.forget_high_watermark(key)
+                    log_dir.write_high_watermarks(left)
                 except OSError as e:
                     self._hosted.note_failure(log_dir, "writing high watermarks without that of a deleted partition", e)
 

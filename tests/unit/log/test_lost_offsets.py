@@ -12,6 +12,7 @@ import pytest
 from kbroker._core.clock import VirtualClock
 from kbroker.common.configs.config import BrokerConfig
 from kbroker.log import checkpoints
+from kbroker.log.log_dir import LogDir
 from kbroker.log.manager import LogManager, StartReport, TopicLogs
 from tests.support.log_manager import NOW_MS, Brokers, append, pass_time
 
@@ -135,6 +136,31 @@ def test_a_topic_that_is_new_costs_no_write(brokers: Brokers, manager: LogManage
     before = path.stat().st_mtime_ns
     manager.create_partition("payments", 0, uuid.UUID(int=6), CONFIG)
     assert path.stat().st_mtime_ns == before
+
+
+def test_a_topic_made_again_costs_one_write(
+    brokers: Brokers, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many partitions it had; those of other topics stay."""
+    manager, _ = brokers.start(topics=(("orders", 5), ("payments", 1)))
+    for partition in range(5):
+        append(manager, partition)
+    pass_time(manager, clock, CHECKPOINTED_MS)
+    for partition in range(5):
+        manager.delete_partition("orders", partition)
+    writes = []
+    original = LogDir.write_high_watermarks
+
+    def write(log_dir: LogDir, offsets: dict[tuple[str, int], int]) -> None:
+        writes.append(offsets)
+        original(log_dir, offsets)
+
+    monkeypatch.setattr(LogDir, "write_high_watermarks", write)
+    for partition in range(5):
+        manager.create_partition("orders", partition, uuid.UUID(int=5), CONFIG)
+    assert len(writes) == 1
+    left = checkpoints.offset_checkpoint(brokers.folder / checkpoints.HIGH_WATERMARK_CHECKPOINT).read()
+    assert left == {("payments", 0): 0}
 
 
 def test_a_full_disk_does_not_stop_a_topic_from_being_made(
