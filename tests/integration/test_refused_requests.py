@@ -64,7 +64,7 @@ def frame(payload: bytes) -> bytes:
     ],
 )
 def test_the_log_and_the_metrics_say_why(broker: BrokerProcess, sent: bytes, reason: str, expected: str) -> None:
-    """The client sees the end of its connection; whichever client runs the broker sees the client and the reason."""
+    """The client sees the end of its connection; the log names the client and the reason."""
     before = refused(broker)[reason]
     assert expected in closed_for(broker, sent)
     assert refused(broker)[reason] == before + 1
