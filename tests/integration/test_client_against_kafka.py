@@ -18,10 +18,12 @@ from kbroker.client.admin import (
 )
 from kbroker.client.cluster import Cluster
 from kbroker.client.consumer import Consumer, Record
+from kbroker.client.partition_reader import PartitionReader
 from kbroker.client.producer import CODECS, Delivery, Producer
 from kbroker.client.quotas import Quotas
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.quotas import QuotaEntity
+from kbroker.protocol.records import iter_records
 from tests.support import need
 from tests.support.broker import wait_for
 from tests.support.kafka import ApacheKafka
@@ -185,6 +187,24 @@ def test_read_committed_against_a_real_transaction(cluster: Cluster, topic: str,
         (other.commit_transaction if commit else other.abort_transaction)(30)
     assert {b"committed"} == {r.value for r in drain(cluster, topic, read_committed=True)}
     assert {b"aborted", b"committed"} == {r.value for r in drain(cluster, topic)}
+
+
+def test_a_consumer_quota_slows_a_partition_reader(cluster: Cluster, topic: str, kafka: str) -> None:
+    """Over the quota Kafka answers a Fetch without the partition: no data for a while, and no failure."""
+    with Producer(cluster) as producer:
+        for number in range(30):
+            producer.send(topic, b"%d" % number + bytes(1_000), partition=0)
+            producer.flush()
+    slow = QuotaEntity.of({"client-id": topic})
+    Quotas(cluster).alter({slow: {"consumer_byte_rate": 1_500.0}})
+    wait_for("the quota is known", lambda: Quotas(cluster).of(slow))
+    throttles: list[float] = []
+    with Cluster(kafka, client_id=topic, retry_timeout_s=0.1) as throttled:
+        topic_id = throttled.topic(topic).topic_id
+        reader = PartitionReader(throttled, topic, 0, 0, 30, topic_id, on_throttle=throttles.append)
+        found = [record.offset for part in reader for record in iter_records(part.data)]
+    assert found == list(range(30))
+    assert max(throttles) > 0.1
 
 
 def test_cluster_is_described(cluster: Cluster, kafka: str) -> None:

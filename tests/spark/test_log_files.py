@@ -133,6 +133,22 @@ def test_a_deleted_file_with_unread_records_is_no_silent_loss(tmp_path: Path) ->
     assert found.pieces(end, end) == []
 
 
+@pytest.mark.timeout(30)
+def test_a_file_that_is_shorter_than_planned_is_an_error(tmp_path: Path) -> None:
+    """Cut short, or another machine's file of that name: no endless loop, and no batch that lacks rows."""
+    lines, arrow = tmp_path / "requests-1.jsonl", tmp_path / "requests-1.arrows"
+    lines.write_text("a\nb\n")
+    with pytest.raises(PipelineError, match=r"requests-1.jsonl ends at byte 4 on .*, expected byte 6 as the driver"):
+        list(read_piece(Piece(str(lines), 0, 6)))
+    lines.write_text("")
+    with pytest.raises(PipelineError, match="ends at byte 2"):
+        list(read_piece(Piece(str(lines), 2, 4)))
+    with arrow.open("wb") as sink, pa.ipc.new_stream(sink, pa.schema([("sequence", pa.int64())])) as writer:
+        writer.write_batch(pa.record_batch({"sequence": [1]}))
+    with pytest.raises(PipelineError, match=r"requests-1.arrows ends at batch 1 on .*, expected batch 3"):
+        list(read_piece(Piece(str(arrow), 1, 3)))
+
+
 def test_hidden_and_empty_files_are_left_alone(tmp_path: Path) -> None:
     for name in (".hidden.jsonl", "_checkpoint", "empty.log", "empty.arrows"):
         (tmp_path / name).touch()

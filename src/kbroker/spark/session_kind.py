@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 REMOTE_PARALLELISM = 8  # where the number of cores cannot be asked for
 
@@ -25,3 +26,10 @@ def parallelism(spark: SparkSession) -> int:
     if is_connect(spark):
         return int(spark.conf.get("spark.default.parallelism", str(REMOTE_PARALLELISM)) or REMOTE_PARALLELISM)
     return spark.sparkContext.defaultParallelism
+
+
+def in_tasks(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: str) -> DataFrame:
+    """A few rows, each for a separate task."""
+    if is_connect(spark):
+        return spark.createDataFrame(list(rows), schema).repartition(len(rows))
+    return spark.createDataFrame(spark.sparkContext.parallelize(rows, len(rows)), schema)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,7 +249,10 @@ def read_piece(piece: Piece) -> Iterator[pa.RecordBatch]:
         file.seek(piece.begin)
         at, rest = piece.begin, b""
         while at < piece.end:
-            chunk = rest + file.read(min(CHUNK_BYTES, piece.end - at - len(rest)))
+            more = file.read(min(CHUNK_BYTES, piece.end - at - len(rest)))
+            if not more:
+                raise _too_short(path, f"byte {at + len(rest)}", f"byte {piece.end}")
+            chunk = rest + more
             whole = chunk.rfind(b"\n") + 1 if at + len(chunk) < piece.end else len(chunk)
             if whole == 0 and at + len(chunk) < piece.end:
                 rest = chunk
@@ -274,15 +278,26 @@ def _lines(block: bytes, offsets: Any, name: str, at: int) -> pa.RecordBatch:
 def _read_arrow(path: Path, piece: Piece) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
+    found = 0
     for number, batch in enumerate(_open_batches(path)):
         if number >= piece.end:
             return
+        found = number + 1
         if number >= piece.begin:
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, batch.schema) as writer:
                 writer.write_batch(batch)
             value = pa.array([sink.getvalue().to_pybytes()], pa.binary())
             yield _batch(value, pa.array([True]), pa.array([path.name]), pa.array([number]))
+    if found < piece.end:
+        raise _too_short(path, f"batch {found}", f"batch {piece.end}")
+
+
+def _too_short(path: Path, found: str, wanted: str) -> PipelineError:
+    return PipelineError(
+        f"{path} ends at {found} on {socket.gethostname()}, expected {wanted} as the driver has found it: was it cut "
+        "short, or has this machine another file of that name?"
+    )
 
 
 def _batch(value: Any, arrow: Any, source: Any, position: Any) -> pa.RecordBatch:

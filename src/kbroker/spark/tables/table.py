@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.common import request_log
 from kbroker.spark.locations import local_path, spark_path
+from kbroker.spark.session_kind import parallelism
 from kbroker.spark.shared_folder import require_all_rows
 from kbroker.spark.tables import log_schema
 from kbroker.spark.tables.manifest import (
@@ -175,7 +176,7 @@ def stage(
 
     spark = rows.sparkSession
     folder = table.path / STAGING / f"{name}-{uuid.uuid4().hex[:8]}"
-    tasks = max(2, min(info.buckets, 2 * spark.sparkContext.defaultParallelism))
+    tasks = max(2, min(info.buckets, 2 * parallelism(spark)))
     parts = split(hot or {}, info.buckets, tasks, split_rows)
     keys: list[Any] = list(log_schema.PLACE)
     if parts:

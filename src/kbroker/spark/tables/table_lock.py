@@ -1,7 +1,7 @@
 """One writer per table: a lock on a file, held by Spark's JVM.
 
 The JVM holds it and not Python, because the JVM outlives a killed driver by seconds and may still be writing: the lock
-ends with the last process that could.
+ends with the last process that could. Over Spark Connect this process takes each batch itself and holds the lock.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kbroker.spark.session_kind import is_connect
 from kbroker.spark.tables.manifest import LOCK, TableError
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def lock_table(
 
 def _try_lock(spark: SparkSession, file: Path) -> Any:
     """The locked channel, or None when someone else has it: another process, or another query of this JVM."""
+    if is_connect(spark):
+        return _try_lock_here(file)
     from py4j.protocol import Py4JJavaError
 
     jvm = spark._jvm
@@ -66,6 +69,19 @@ def _try_lock(spark: SparkSession, file: Path) -> Any:
             raise
     channel.close()
     return None
+
+
+def _try_lock_here(file: Path) -> Any:
+    import fcntl
+
+    opened = file.open("a")
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # also between two jobs of this process
+        fcntl.lockf(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # what a JVM asks for
+    except OSError:
+        opened.close()
+        return None
+    return opened
 
 
 def _owner(file: Path) -> str:

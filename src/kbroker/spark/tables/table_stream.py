@@ -24,6 +24,7 @@ from kbroker.spark import formatting as jobs
 from kbroker.spark.errors import NO_WORKER, PipelineError
 from kbroker.spark.failures import cause
 from kbroker.spark.locations import spark_path
+from kbroker.spark.micro_batches import MicroBatches
 from kbroker.spark.shared_folder import require_all_rows, require_shared
 from kbroker.spark.tables import compaction
 from kbroker.spark.tables.log_reader import REASON, good, rejected
@@ -128,14 +129,16 @@ class TableStream:
             require_shared(self.spark, self.table.path, files)
             self._info = self._open()
             self._clean()
-            query = self._start(load(), parse)
+            batches = MicroBatches(self.spark, lambda batch, number: self._take_turn(batch, number, parse))
+            query = self._start(load(), batches)
             try:
                 while self._await(query, stopping):
-                    query = self._start(load(), parse)
+                    query = self._start(load(), batches)
             finally:
                 with self._writing:
                     self._stopped = True
                 query.stop()
+                batches.close()
             if self._is_parquet:
                 self._compact(self.spark)
         self.done.elapsed_ms = self.clock.now_ms() - started
@@ -174,19 +177,20 @@ class TableStream:
         self._max_time_us = self.table.max_time_us()
         self._unsettled = {hour.key for hour in self.table.hours()}
 
-    def _start(self, stream: DataFrame, parse: Parse) -> StreamingQuery:
-        def write(batch: DataFrame, number: int) -> None:
-            with self._writing:
-                if self._stopped:
-                    raise PipelineError("the stream was stopped before this batch")
-                self.write(batch, number, parse)
+    def _take_turn(self, batch: DataFrame, number: int, parse: Parse) -> None:
+        with self._writing:
+            if self._stopped:
+                raise PipelineError("the stream was stopped before this batch")
+            self.write(batch, number, parse)
 
-        writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", spark_path(self.checkpoint))
+    def _start(self, stream: DataFrame, batches: MicroBatches) -> StreamingQuery:
+        writer = stream.writeStream.option("checkpointLocation", spark_path(self.checkpoint))
         if self.options.follow:
             writer = writer.trigger(processingTime=f"{self.options.interval_ms} milliseconds")
         else:
             writer = writer.trigger(availableNow=True)
-        return writer.start()
+        query: StreamingQuery = batches.start(writer)
+        return query
 
     def _await(self, query: StreamingQuery, stopping: Callable[[], bool]) -> bool:
         """Wait for the end; whether to start again from the checkpoint."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kbroker.spark.session_kind import in_tasks, parallelism
 from kbroker.spark.tables.damaged_files import DAMAGED, MISSING, DamagedFileError
 from kbroker.spark.whatif.replay_events import COLUMNS, numbered
 
@@ -51,9 +52,7 @@ def work_on_table(
         buckets.setdefault(bucket, []).extend(str(file.absolute()) for file in files)
     if not buckets:
         return _empty(spark, schema)
-    tasks = spark.createDataFrame(
-        spark.sparkContext.parallelize(sorted(buckets.items()), len(buckets)), "bucket int, files array<string>"
-    )
+    tasks = in_tasks(spark, sorted(buckets.items()), "bucket int, files array<string>")
     found = tasks.mapInArrow(_clients, "bucket int, principal string, client_id string").toArrow()
     spread = spread_clients(
         zip(*(found.column(name).to_pylist() for name in ("bucket", "principal", "client_id")), strict=True), shared
@@ -218,7 +217,7 @@ def _grouped(rows: DataFrame, work: Work, schema: pa.Schema) -> DataFrame:
     """Work on units that were numbered; several of them come at once."""
     from pyspark.sql import functions as F
 
-    groups = 4 * rows.sparkSession.sparkContext.defaultParallelism
+    groups = 4 * parallelism(rows.sparkSession)
     return rows.groupBy(F.pmod(F.xxhash64(SLOT), F.lit(groups))).applyInArrow(work, _ddl(schema))
 
 

@@ -9,6 +9,7 @@ import os
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from kbroker.spark.session_kind import parallelism
 from kbroker.spark.whatif.counter_groups import Shared, Work, work_on_rows, work_on_table
 from kbroker.spark.whatif.quota_set import QuotaSet
 from kbroker.spark.whatif.replay_core import Replay, Windows, seconds_schema, verdict_schema
@@ -110,7 +111,7 @@ def replay_exact(
     """
     from pyspark.sql import functions as F
 
-    groups = 4 * rows.sparkSession.sparkContext.defaultParallelism
+    groups = 4 * parallelism(rows.sparkSession)
     plain = ("time", "broker", "sequence", "api_key", "api_version", "send_time_us", "response_queue_time_us")
     # Values and verdicts of one reading: of two the second would see more of a log that grows, and take for missing
     # what the first has not seen.
