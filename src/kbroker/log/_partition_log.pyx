@@ -14,7 +14,7 @@ from kbroker.log._config cimport LogConfig, parse_config
 from kbroker.log._partition cimport (
     NEW_FILE, NEW_FOLDER, AppendResult, Partition, ReadProbe, ReadResult, call_hook, partition_release, view_acquire,
 )
-from kbroker.log._posix cimport io_read
+from kbroker.log._posix cimport ENOENT, io_read
 from kbroker.log.producers._producer_state cimport (
     ProducerFacts, producer_state_count, producer_state_expire, producer_state_has_late_transaction,
     producer_state_list, producer_state_new,
@@ -224,6 +224,8 @@ cdef class PartitionLog:
         cdef int32_t rc
         with nogil:
             rc = partition_flush(state, up_to)
+        if rc == -ENOENT:
+            open_state(self)        # deleted meanwhile: no disk has failed
         if rc != 0:
             raise OSError(-rc, os.strerror(-rc), self.directory)
         return atomic_load(&state.flushed)

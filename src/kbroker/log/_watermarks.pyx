@@ -110,6 +110,11 @@ cdef int32_t sync_files(Partition *partition, int64_t from_offset, int64_t up_to
     return rc
 
 
+cdef inline bint was_deleted(Partition *partition, int32_t rc) noexcept nogil:
+    """Its folder was renamed or removed meanwhile: no disk has failed."""
+    return rc == -ENOENT and atomic_load(&partition.closed) != 0
+
+
 cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil:
     cdef int64_t target, flushed
     cdef int32_t rc = 0
@@ -132,7 +137,7 @@ cdef int32_t flush_log(Partition *partition, int64_t up_to) noexcept nogil:
         break
     if partition.directory is not NULL:
         rc = sync_files(partition, flushed, target)
-    if rc != 0:
+    if rc != 0 and not was_deleted(partition, rc):
         count_failure(partition, FAILED_SYNC, -rc)
     if rc == 0:
         mutex_lock(&partition.append_lock)

@@ -25,7 +25,7 @@ from kbroker.log.compaction._offset_map cimport (
 )
 from kbroker.log._partition cimport Partition, view_acquire
 from kbroker.log._partition_log cimport PartitionLog
-from kbroker.log._posix cimport ENOMEM, io_read
+from kbroker.log._posix cimport ENOENT, ENOMEM, io_read
 from kbroker.log.producers._producer_state cimport ProducerFacts, producer_state_count, producer_state_list
 from kbroker.log.segment._segment cimport (
     LogSegment, SegmentList, segment_find_indexed, segment_list_floor, segment_list_release, segment_open,
@@ -344,6 +344,15 @@ cdef int32_t clean(Round *round_) noexcept nogil:
     return rc
 
 
+cdef bint has_deleted(const SegmentList *view) noexcept nogil:
+    """Whether retention has deleted a segment of the view: its file may be missing."""
+    cdef int32_t slot
+    for slot in range(view.count):
+        if atomic_load(&view.segments[slot].is_deleted):
+            return True
+    return False
+
+
 @cython.final
 cdef class Cleaner:
     """A cleaner thread's memory and its switch. See _cleaner.pyi."""
@@ -405,6 +414,8 @@ cdef class Cleaner:
                 rc = REPLACE_STALE
             else:
                 rc = clean(&round_)
+                if rc == -ENOENT and has_deleted(round_.view):
+                    rc = REPLACE_STALE
             segment_list_release(round_.view)
             filter_free(&round_.filter)
             offset_map_destroy(&self.map)

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor, TimeoutError
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +11,9 @@ from kbroker.log._partition_log import PartitionLog
 from kbroker.log.compaction._cleaner import Cleaner
 from kbroker.log.compaction._throttle import ByteThrottle
 from kbroker.log.log_types import CleanResult
-from tests.support.compaction import keyed, records
-from tests.support.log_files import NOW_MS
+from kbroker.log.segment._segment import OpenFileCache
+from tests.support.compaction import CONFIG, keyed, records
+from tests.support.log_files import NOW_MS, open_log
 
 
 def test_rate_is_kept_by_the_clock(log: PartitionLog) -> None:
@@ -75,3 +77,22 @@ def test_no_rate_is_no_wait(log: PartitionLog, rate: float) -> None:
             round_.result(0.2)
         throttle.set_rate(rate)
         assert round_.result(20) is not None
+
+
+def test_segment_that_is_deleted_under_a_round(tmp_path: Path) -> None:
+    """A round that misses the file of a segment, deleted meanwhile, changes nothing; no disk has failed."""
+    log = open_log(tmp_path / "t-0", config=CONFIG, files=OpenFileCache(1))
+    for i in range(3):
+        assert log.append(keyed((b"k%d" % i, b"v" * 1000))).error == 0
+        log.roll()
+    throttle = ByteThrottle(VirtualClock(NOW_MS), 1)
+    with ThreadPoolExecutor(1) as pool:
+        round_ = pool.submit(Cleaner(1 << 20, throttle=throttle).clean, log, 1, 3, now_ms=NOW_MS)
+        with pytest.raises(TimeoutError):
+            round_.result(0.2)  # it reads the dirty part, and has not come to the first segment
+        assert log.delete_records(1) == 1
+        assert log.apply_retention(NOW_MS) == 1
+        assert log.purge_deleted(NOW_MS + 1_000_000) == 1
+        throttle.set_rate(0)
+        assert round_.result(20) is None
+    assert [offset for offset, _, _ in records(log)] == [1, 2]

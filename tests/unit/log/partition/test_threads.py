@@ -1,9 +1,11 @@
 """Readers, appenders, retention and flush at once: what is read is always whole, in order and below the end."""
 
+import contextlib
 import threading
 from pathlib import Path
 
 from kbroker._core.clock import VirtualClock
+from kbroker.log._failures import take_failures
 from kbroker.log._partition_log import PartitionLog
 from kbroker.log.segment._segment import OpenFileCache
 from tests.support.log_files import NOW_MS, base_of, batch, crc_ok, open_log, split
@@ -98,3 +100,30 @@ def test_flush_while_retention_renames_a_segment(tmp_path: Path) -> None:
         assert not log.is_failed
         log.apply_retention(NOW_MS + 10_000)
         log.purge_deleted(NOW_MS + 1_000_000)
+
+
+def test_flush_of_a_log_that_is_deleted(tmp_path: Path) -> None:
+    """A flush that misses the files of a log because it is deleted at that moment is no failure of the disk: that would
+    take the folder offline, with all its partitions."""
+    files = OpenFileCache(1)
+    clock = VirtualClock(NOW_MS)
+    other = open_log(tmp_path / "u-0", clock, files=files)
+    for _ in range(150):
+        log = open_log(tmp_path / "t-0", clock, files=files)
+        for _ in range(4):
+            log.append(batch(b"a"))
+            log.roll()
+        other.append(batch(b"x"))
+        start = threading.Barrier(2)
+
+        def flush(log: PartitionLog = log, start: threading.Barrier = start) -> None:
+            start.wait()
+            with contextlib.suppress(ValueError):  # it is closed
+                log.flush()
+
+        flushing = threading.Thread(target=flush)
+        flushing.start()
+        start.wait()
+        log.delete()
+        flushing.join()
+        assert take_failures(str(tmp_path)) == []
