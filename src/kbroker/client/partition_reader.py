@@ -79,7 +79,7 @@ class PartitionReader:
     topic_id: UUID | None = None
     settings: FetchSettings = field(default_factory=FetchSettings)
     on_throttle: Callable[[float], object] = _unreported
-    _waiting_since_s: float = field(default=0.0, init=False)  # moved on by each throttle
+    _waiting_since_s: float = field(default=0.0, init=False)  # the end of a throttle at the earliest
 
     def __iter__(self) -> Iterator[FetchedPartition]:
         under_way: _UnderWay | None = None
@@ -166,7 +166,7 @@ class PartitionReader:
         check(response.get("ErrorCode", 0), self.where)
         if not response["Responses"] and response.get("ThrottleTimeMs", 0) > 0:  # as KIP-219 says
             seconds = response["ThrottleTimeMs"] / 1000
-            self._waiting_since_s += seconds
+            self._waiting_since_s = self.cluster.clock() + seconds
             self.on_throttle(seconds)
             return None
         try:

@@ -169,9 +169,10 @@ def throttled(broker: FakeLogBroker, time: FakeTime, milliseconds: int, times: i
 
     def fetch(version: int, body: Body) -> Body:
         before = next(number)
+        if 0 < before <= times:  # sent at once, read when the throttle is over, and late
+            time.advance(milliseconds / 1000 + 4.9)
         if before < times:
             return {"ThrottleTimeMs": milliseconds, "Responses": []}
-        time.advance(times * milliseconds / 1000 if before == times else 0)
         return real(version, body)
 
     broker.handlers[FETCH] = fetch
