@@ -88,9 +88,16 @@ class Session:
         assert server.stdout is not None
         return [server.stdout.readline().rstrip("\n") for _ in range(lines)]
 
-    def run(self, command: str) -> list[str]:
+    def run(self, command: str, folder: Path = ROOT) -> list[str]:
         done = subprocess.run(
-            command, shell=True, capture_output=True, text=True, cwd=ROOT, env=self.environment, timeout=60, check=False
+            command,
+            shell=True,
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env=self.environment,
+            timeout=60,
+            check=False,
         )
         return done.stdout.replace("\r\n", "\n").splitlines()
 
@@ -146,6 +153,36 @@ def test_the_control_port(session: Session) -> None:
 
     table = Routes(None, lambda: None).table  # type: ignore[arg-type]
     assert set(table) - routes == set()
+
+
+# Sessions of the command line that need a client that lives meanwhile, a quota that is used up, or a shell
+PREPARED = ("kbroker completion", "kbroker groups", "kbroker transactions", "create more", "recover-metadata")
+COLUMNS = ((re.compile(r"\bid \S{22}"), "id I"), (re.compile(r" +"), " "))
+
+
+def test_the_command_line(session: Session, tmp_path: Path) -> None:
+    """One broker, the page from top to bottom: every command prints what the page shows, errors too."""
+
+    def shown(lines: list[str]) -> list[str]:
+        for pattern, word in COLUMNS:
+            lines = [pattern.sub(word, line).strip() for line in lines]
+        return plain(lines)
+
+    (quotas,) = blocks("cli.md", "yaml")
+    (tmp_path / "quotas.yaml").write_text(quotas)
+    (tmp_path / "alice.txt").write_text("secret")
+    sessions = [one for one in blocks("cli.md", "console") if not any(words in one for words in PREPARED)]
+    assert len(sessions) >= 10
+    with EmbeddedBroker({"num.partitions": 1}) as broker:
+        session.environment["KBROKER_BOOTSTRAP"] = broker.bootstrap_servers
+        for one in sessions[:-1]:
+            if "kbroker produce" in one:  # its offsets begin at 0
+                broker.delete_topic("greetings")
+                broker.create_topic("greetings", 3)
+            for command, printed in steps(one):
+                assert shown(session.run(f"{command} 2>&1", tmp_path)) == shown(printed), command
+    for command, printed in steps(sessions[-1]):  # no broker any more
+        assert shown(session.run(f"{command} 2>&1", tmp_path)) == shown(printed), command
 
 
 def test_snippets() -> None:
