@@ -122,13 +122,12 @@ def run_over_kills(
         for number, death in enumerate(deaths, 1):
             share = expected * number // (len(deaths) + 1)
             wait_for(f"{share} of {expected} records", lambda share=share: has(share), seconds, every=0)  # type: ignore[misc]
-            if death == "worker":
-                worker.kill()
-                worker.start()
-            else:
-                broker.kill()
-                broker.start()
+            victim: Worker | BrokerProcess = worker if death == "worker" else broker
+            victim.kill()
+            if victim is worker:
+                wait_for("the end of what the dead worker wrote", output.is_at_end, every=0)
             assert output.count() < expected, "the work was done before the kill: it needs more input"
+            victim.start()
         wait_for(f"all {expected} records", lambda: has(expected), seconds, every=0)
     except AssertionError as error:
         raise AssertionError(f"{error}; {output.count()} records so far\n{worker.shown()}\n{broker.tail()}") from error

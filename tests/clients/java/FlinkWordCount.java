@@ -129,6 +129,7 @@ public final class FlinkWordCount {
             .build();
         environment.fromSource(source, WatermarkStrategy.noWatermarks(), "lines").uid("lines")
             .flatMap((String line, Collector<String> out) -> {
+                Thread.sleep(1); // so that a kill finds work in hand
                 for (String word : line.split(" ")) {
                     out.collect(word);
                 }

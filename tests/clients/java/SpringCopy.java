@@ -26,8 +26,8 @@ public final class SpringCopy {
     public static void main(String[] arguments) throws InterruptedException {
         String bootstrap = arguments[0];
         var producers = new DefaultKafkaProducerFactory<String, String>(
-            Map.of("bootstrap.servers", bootstrap), new StringSerializer(), new StringSerializer());
-        producers.setTransactionIdPrefix("spring-");
+            Map.of("bootstrap.servers", bootstrap, "transaction.timeout.ms", 3000), new StringSerializer(), new StringSerializer());
+        producers.setTransactionIdPrefix("spring-"); // a life that needs fewer ids at a time leaves the others to their time-out
         var template = new KafkaTemplate<>(producers);
         var consumers = new DefaultKafkaConsumerFactory<String, String>(
             Map.of(
@@ -44,6 +44,7 @@ public final class SpringCopy {
             boolean fails = batches.incrementAndGet() % 7 == 0;
             for (int at = 0; at < records.size(); at++) {
                 if (fails && at >= records.size() / 2) {
+                    template.flush();
                     throw new IllegalStateException("this batch is rolled back");
                 }
                 var record = records.get(at);
