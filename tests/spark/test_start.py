@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kbroker.client.cluster import Cluster
+from kbroker.client.producer import Producer
+from kbroker.client.quotas import Quotas
+from kbroker.common.quotas import QuotaEntity
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.session import require_spark
 from tests.spark.day import make_day
+from tests.spark.source_support import create
 from tests.spark.standalone import environment
 from tests.support import need
+from tests.support.broker import BrokerProcess
 
 pytestmark = pytest.mark.slow
 SHOW = """
@@ -86,6 +94,23 @@ def test_a_failure_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "Traceback (most recent call last)" in done.stderr
     assert "--verbose shows" not in done.stderr
+
+
+def test_a_throttle_is_reported(tmp_path: Path, start_broker: Callable[..., BrokerProcess]) -> None:
+    """What a task says of a quota reaches the user through Python worker and JVM; the archive is whole."""
+    slow = start_broker(quota__window__num="2", quota__window__size__seconds="1")
+    with Cluster(slow.bootstrap) as cluster:
+        create(cluster, "t")
+        with Producer(cluster) as producer:
+            for number in range(40):
+                producer.send("t", b"%d" % number + bytes(1_000), partition=0)
+                producer.flush()
+        Quotas(cluster).alter({QuotaEntity.of({"client-id": "slow"}): {"consumer_byte_rate": 15_000.0}})
+    words = ("--topic", "t", "-b", slow.bootstrap, "--option", "kafka.client.id=slow", "--master", "local[1]", "--json")
+    done = command("archive", tmp_path / "table", *words)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["run"]["rows"] == 40
+    assert "kbroker: partition t-0: a quota of the broker throttles client slow, for " in done.stderr
 
 
 @pytest.mark.parametrize("option", ["--master", "--remote"])
