@@ -1,6 +1,7 @@
 """One run of a librdkafka client in its own process; prints one JSON object.
 
 python bench/loads/rdkafka.py produce BOOTSTRAP|mock TOPIC RECORDS SIZE_BYTES
+python bench/loads/rdkafka.py transact BOOTSTRAP TOPIC RECORDS SIZE_BYTES RECORDS_EACH ABORT_EVERY   (0: none)
 python bench/loads/rdkafka.py consume BOOTSTRAP TOPIC RECORDS
 python bench/loads/rdkafka.py idle PORT CONNECTIONS        (holds them until standard input closes)
 """
@@ -45,6 +46,53 @@ def produce(bootstrap: str, topic: str, records: int, size: int) -> dict[str, An
     return {"mb_per_s": records * size / taken / 1e6, "acknowledged": records - left - len(failures)}
 
 
+def transact(
+    bootstrap: str, topic: str, records: int, size: int, records_each: int, abort_every: int
+) -> dict[str, Any]:
+    """Transactions of ``records_each`` records, one after the other; each ``abort_every``th is aborted."""
+    from confluent_kafka import Producer
+
+    failures: list[str] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": "load",
+            "linger.ms": 5,
+            "delivery.report.only.error": True,
+            "on_delivery": lambda error, message: failures.append(str(error)),
+            "log_level": 0,
+        }
+    )
+    producer.init_transactions(60)
+    value = b"x" * size
+    ends: list[float] = []
+    committed = 0
+    begun = before = time.perf_counter()
+    for n in range(records // records_each):
+        producer.begin_transaction()
+        for _ in range(records_each):
+            producer.produce(topic, value, partition=0)
+        if abort_every and n % abort_every == abort_every - 1:
+            producer.flush(60)  # else what was not sent yet would not be in the log
+            producer.abort_transaction(60)
+        else:
+            producer.commit_transaction(60)
+            committed += records_each
+        now = time.perf_counter()
+        ends.append(now - before)
+        before = now
+    taken = before - begun
+    if failures:
+        raise RuntimeError(f"{len(failures)} records failed: {failures[0]}")
+    ends.sort()
+    return {
+        "mb_per_s": len(ends) * records_each * size / taken / 1e6,
+        "records_per_s": len(ends) * records_each / taken,
+        "transaction_ms": ends[len(ends) // 2] * 1000,
+        "committed": committed,
+    }
+
+
 def consume(bootstrap: str, topic: str, records: int) -> dict[str, Any]:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
@@ -56,6 +104,7 @@ def consume(bootstrap: str, topic: str, records: int) -> dict[str, Any]:
             "queued.max.messages.kbytes": 65_536,
             # its default is a second without a Fetch whenever the queue is full: that would be what is measured
             "fetch.queue.backoff.ms": 1,
+            "isolation.level": "read_committed",  # librdkafka's default
             "log_level": 0,
         }
     )
@@ -88,6 +137,8 @@ def main() -> None:
         idle(int(arguments[0]), int(arguments[1]))
     elif kind == "produce":
         print(json.dumps(produce(arguments[0], arguments[1], int(arguments[2]), int(arguments[3]))))
+    elif kind == "transact":
+        print(json.dumps(transact(arguments[0], arguments[1], *map(int, arguments[2:]))))
     else:
         print(json.dumps(consume(arguments[0], arguments[1], int(arguments[2]))))
 

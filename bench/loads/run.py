@@ -43,10 +43,18 @@ class Plan:
     kafka_warm_seconds: float = 30.0
     megabytes: int = 400
     idle_connections: int = 10_000
+    transactions: int = 2_000  # of 100 records; of 1,000 records a fifth as many
 
     @staticmethod
     def quick() -> "Plan":
-        return Plan(seconds=1.5, warm_seconds=0.5, kafka_warm_seconds=5.0, megabytes=50, idle_connections=2_000)
+        return Plan(
+            seconds=1.5,
+            warm_seconds=0.5,
+            kafka_warm_seconds=5.0,
+            megabytes=50,
+            idle_connections=2_000,
+            transactions=200,
+        )
 
 
 class Loads:
@@ -108,8 +116,17 @@ class Loads:
             raise RuntimeError(f"{bootstrap}: {records} records acknowledged, the log ends at {end}")
         return float(result["mb_per_s"])
 
-    def drain(self, bootstrap: str, topic: str) -> float:
-        records = self.plan.megabytes * 1000
+    def transact(self, bootstrap: str, topic: str, records: int, records_each: int, abort_every: int = 0) -> float:
+        """Transactions of records of 1 kB; return MB/s."""
+        before = wire.end_offset(bootstrap, topic)
+        result = self.librdkafka("transact", bootstrap, topic, records, 1000, records_each, abort_every)
+        grown, expected = wire.end_offset(bootstrap, topic) - before, records + records // records_each
+        if grown != expected:
+            raise RuntimeError(f"{bootstrap}: {expected} records and markers written, the log grew by {grown}")
+        return float(result["mb_per_s"])
+
+    def drain(self, bootstrap: str, topic: str, records: int = 0) -> float:
+        records = records or self.plan.megabytes * 1000
         result = self.librdkafka("consume", bootstrap, topic, records)
         if result["read"] != records:
             raise RuntimeError(f"{bootstrap}: read {result['read']} of {records} records")
@@ -229,6 +246,36 @@ def producer(loads: Loads) -> list[Row]:
     return [row]
 
 
+def transactions(loads: Loads) -> list[Row]:
+    """Transactional records of librdkafka beside Kafka's, and a read_committed consumer of what they left."""
+    writes = {each: Row(f"librdkafka transactions of {each:,} records of 1 kB", "MB/s") for each in (100, 1000)}
+    reads = {
+        every: Row(f"librdkafka consumer, read_committed, 1 kB, {share} aborted", "MB/s")
+        for every, share in ((0, "0 %"), (10, "10 %"))
+    }
+    rows = [*writes.values(), *reads.values()]
+    records = loads.plan.transactions * 100
+    filled = loads.plan.megabytes * 1000
+    with peers.kbroker() as ours, peers.kafka() as kafka:
+        for server in (ours, kafka):
+            for topic in ("written", *(f"aborted-{every}" for every in reads)):
+                peers.make_topic(server, topic)
+            for every in reads:  # it warms Kafka up, too
+                loads.transact(server.bootstrap, f"aborted-{every}", filled, 100, every)
+        for row in rows:
+            row.peer_name = kafka.name
+        for _ in range(loads.plan.rounds):
+            for each, row in writes.items():
+                count = records if each == 100 else records * 2
+                row.ours.append(loads.transact(ours.bootstrap, "written", count, each))
+                row.peer.append(loads.transact(kafka.bootstrap, "written", count, each))
+            for every, row in reads.items():
+                committed = filled if every == 0 else filled // every * (every - 1)
+                row.ours.append(loads.drain(ours.bootstrap, f"aborted-{every}", committed))
+                row.peer.append(loads.drain(kafka.bootstrap, f"aborted-{every}", committed))
+    return rows
+
+
 def start(loads: Loads) -> list[Row]:
     taken = Row("start to first Metadata response", "ms", "<= 200 ms", is_reached=at_most(200))
     memory = Row("idle memory (RSS)", "MiB", "<= 50 MiB", is_reached=at_most(50))
@@ -272,6 +319,7 @@ MEASURES: dict[str, Callable[[Loads], list[Row]]] = {
     "kfake": small_rival(peers.kfake),
     "noida": small_rival(peers.noida),
     "producer": producer,
+    "transactions": transactions,
     "start": start,
     "idle": idle_connections,
 }
