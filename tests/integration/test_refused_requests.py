@@ -58,6 +58,11 @@ def frame(payload: bytes) -> bytes:
         (frame(header(3, 1)[:-1]), "malformed-header", "Our best guess of the apiKeyId is: 3 (Metadata)"),
         (frame(header(3, 1) + struct.pack(">i", 1000)), "malformed-body", "Error getting request for apiKey: Metadata"),
         (frame(header(0, 3) + b"\xff"), "malformed-body", "Error getting request for apiKey: Produce, apiVersion: 3"),
+        (
+            frame(header(0, 7) + struct.pack(">hhiih4sii", -1, 0, 1000, 1, 4, b"none", 1, 0) + struct.pack(">i", -1)),
+            "failed-produce",
+            "error during produce request with correlation id 7 with ack=0: ",
+        ),
         (b"GET / HTTP/1.1\r\n\r\n", "invalid-receive", "the bytes are an HTTP request's ('GET ')"),
         (b"\x16\x03\x01\x02\x00\x01", "invalid-receive", "the bytes are a TLS handshake's"),
         (struct.pack(">i", -5), "invalid-receive", "Invalid receive (size = -5)"),

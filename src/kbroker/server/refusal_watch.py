@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kbroker.common.errors import Errors
 from kbroker.common.light_typing import Protocol
 from kbroker.common.loggers import get_logger
 from kbroker.network.connections.refusal import Refusal
@@ -68,6 +69,11 @@ class RefusalWatch:
                 f"Error getting request for apiKey: {name}, apiVersion: {version}, "
                 f"connectionId: {refusal.connection_id}, listenerName: {refusal.listener}; "
                 f"its {refusal.size_bytes} bytes are no such request"
+            )
+        if refusal.reason == "failed-produce":
+            return (
+                f"error during produce request with correlation id {refusal.correlation_id} with ack=0: "
+                f"{Errors.of(refusal.error_code).name}"
             )
         if refusal.reason == "invalid-receive":
             return self._invalid_receive(refusal.size_bytes)

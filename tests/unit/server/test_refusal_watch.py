@@ -23,6 +23,10 @@ class Refused:
         return taken
 
 
+def made(reason: str, api_key: int, api_version: int, size_bytes: int, error_code: int = 0) -> Refusal:
+    return Refusal(reason, api_key, api_version, 7, error_code, size_bytes, CONNECTION, "PLAINTEXT")
+
+
 def lines(caplog: pytest.LogCaptureFixture, refused: Refused) -> list[str]:
     caplog.clear()
     watch = RefusalWatch(refused, {3: (0, 13)}, {3: "Metadata"}, 104857600)
@@ -46,6 +50,10 @@ def lines(caplog: pytest.LogCaptureFixture, refused: Refused) -> list[str]:
             f"Error getting request for apiKey: Metadata, apiVersion: 1, connectionId: {CONNECTION}, "
             "listenerName: PLAINTEXT; its 17 bytes are no such request",
         ),
+        (
+            ("failed-produce", 0, 7, 90, 3),
+            "error during produce request with correlation id 7 with ack=0: UNKNOWN_TOPIC_OR_PARTITION",
+        ),
         (("invalid-receive", -1, -1, -5), "Invalid receive (size = -5)"),
         (("invalid-receive", -1, -1, 200000000), "Invalid receive (size = 200000000 larger than 104857600)"),
         (
@@ -60,15 +68,15 @@ def lines(caplog: pytest.LogCaptureFixture, refused: Refused) -> list[str]:
     ],
 )  # fmt: skip
 def test_each_reason_in_kafkas_words(
-    caplog: pytest.LogCaptureFixture, refusal: tuple[str, int, int, int], expected: str
+    caplog: pytest.LogCaptureFixture, refusal: tuple[str, int, int, int] | tuple[str, int, int, int, int], expected: str
 ) -> None:
     """One line with the connection, what was wrong, and what it may have been."""
-    assert lines(caplog, Refused(Refusal(*refusal, CONNECTION, "PLAINTEXT"))) == [PREFIX + expected]
+    assert lines(caplog, Refused(made(*refusal))) == [PREFIX + expected]
 
 
 def test_what_is_left_out_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     """Behind those that are written."""
-    kept = Refusal("invalid-receive", -1, -1, -5, CONNECTION, "PLAINTEXT")
+    kept = made("invalid-receive", -1, -1, -5)
     assert lines(caplog, Refused(kept, left_out=3)) == [
         f"{PREFIX}Invalid receive (size = -5)",
         "3 more sockets were closed for requests like the last ones",

@@ -13,7 +13,8 @@ cdef enum RefusalReason:
     REFUSED_MALFORMED_HEADER = 2
     REFUSED_MALFORMED_BODY = 3
     REFUSED_INVALID_RECEIVE = 4     # a size that no request has
-    REFUSAL_REASONS = 5
+    REFUSED_FAILED_PRODUCE = 5      # one without acks, whose client can learn of an error in no other way
+    REFUSAL_REASONS = 6
 
 cdef enum:
     KEPT_REFUSALS = 10          # the first since the last look; more are counted only
@@ -23,6 +24,8 @@ cdef struct RefusalEntry:
     int reason
     int16_t api_key             # the best guess; -1: there were not enough bytes for it
     int16_t api_version
+    int32_t correlation_id
+    int32_t error_code          # the first of REFUSED_FAILED_PRODUCE
     int32_t size_bytes          # of the request; as it was declared for REFUSED_INVALID_RECEIVE
     int32_t local_port
     int32_t remote_port

@@ -13,7 +13,8 @@ from kbroker.network._kafka_request cimport is_kafka_request, kafka_request
 
 from kbroker.network.connections.refusal import Refusal
 
-REASONS = ("unknown-api", "unsupported-version", "malformed-header", "malformed-body", "invalid-receive")
+REASONS = ("unknown-api", "unsupported-version", "malformed-header", "malformed-body", "invalid-receive",
+           "failed-produce")
 
 
 cdef RefusedTable *refused_retain(RefusedTable *table) noexcept nogil:
@@ -67,6 +68,9 @@ cdef void refused_request(RefusedTable *table, int reason, Request *request) noe
             refusal.api_key = kafka_request(request).api_key
         if request.size_bytes >= 4:
             refusal.api_version = kafka_request(request).api_version
+        refusal.correlation_id = kafka_request(request).correlation_id
+        if kafka_request(request).error_kinds > 0:
+            refusal.error_code = kafka_request(request).errors[0].code
         if request.responder is not NULL:
             refusal.processor_id = request.responder.processor_id
         if request.channel is not NULL:
@@ -129,6 +133,8 @@ cdef class RefusedRequests:
                 REASONS[kept[i].reason],
                 kept[i].api_key,
                 kept[i].api_version,
+                kept[i].correlation_id,
+                kept[i].error_code,
                 kept[i].size_bytes,
                 f"{text(kept[i].local_host)}:{kept[i].local_port}-"
                 f"{text(kept[i].remote_host)}:{kept[i].remote_port}-"

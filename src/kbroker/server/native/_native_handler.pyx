@@ -15,7 +15,8 @@ from kbroker._core.thread_setup cimport kb_block_signals
 from kbroker._core.codec.wire cimport Reader, read_bytes, read_i16, read_i32, read_length, reader_init, skip_tags
 from kbroker.network._kafka_request cimport KafkaRequest, is_kafka_request, kafka_release_payload, kafka_request
 from kbroker.network.connections._refused_requests cimport (
-    REFUSED_MALFORMED_BODY, REFUSED_MALFORMED_HEADER, REFUSED_UNKNOWN_API, REFUSED_UNSUPPORTED_VERSION, refused_request,
+    REFUSED_FAILED_PRODUCE, REFUSED_MALFORMED_BODY, REFUSED_MALFORMED_HEADER, REFUSED_UNKNOWN_API,
+    REFUSED_UNSUPPORTED_VERSION, refused_request,
 )
 from kbroker.server.apis.api01_fetch._delayed_fetch cimport run_deferred
 from kbroker.server.native._native_types cimport (
@@ -108,10 +109,10 @@ cdef Outcome dispatch(Handler *handler, Request *request) noexcept nogil:
     return api.handle(handler, request)
 
 
-cdef inline bint is_malformed(Request *request) noexcept nogil:
-    """Whether a native handler closed the connection because it could not read the request's body."""
-    cdef KafkaRequest *kafka = kafka_request(request)
-    return (request.action == ACTION_CLOSE and kafka.header_bytes > 0 and kafka.error_kinds == 0
+cdef inline bint is_refused(Request *request) noexcept nogil:
+    """Whether a native handler closed the connection instead of a response: for a body that it could not read, or an
+    error of a Produce without acks."""
+    return (request.action == ACTION_CLOSE and kafka_request(request).header_bytes > 0
             and request.segment_count == 0)
 
 
@@ -152,8 +153,11 @@ cdef void execute_request(Handler *handler, Request *head) noexcept nogil:
         request.dequeue_ns = clock_now_ns(native_apis.clock)
         outcome = dispatch(handler, request)
         if outcome == OUTCOME_RESPONDED:
-            if is_malformed(request):
-                refused_request(native_apis.refused, REFUSED_MALFORMED_BODY, request)
+            if is_refused(request):
+                refused_request(
+                    native_apis.refused,
+                    REFUSED_FAILED_PRODUCE if kafka_request(request).error_kinds > 0 else REFUSED_MALFORMED_BODY,
+                    request)
             request.response_ready_ns = kafka_request(request).local_done_ns
             kafka_release_payload(request)    # its bytes go back to the pool before the response is sent
             completed += 1
