@@ -200,7 +200,8 @@ cdef class InboundRequest:
         Raises: ValueError when it was answered.
         """
         self.check_open()
-        refused_request(noted.table, REFUSED_MALFORMED_BODY, self.request)
+        with nogil:             # network threads take its lock
+            refused_request(noted.table, REFUSED_MALFORMED_BODY, self.request)
         self.finish(ACTION_CLOSE)
 
     @property
