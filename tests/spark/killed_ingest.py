@@ -1,6 +1,6 @@
 """A program for the tests: ingest a folder of logs, and kill this process (-9) when a phase is reached.
 
-python -m tests.spark.killed_ingest LOGS TABLE BUDGET [PHASE [FORMAT]]
+python -m tests.spark.killed_ingest LOGS TABLE BUDGET [PHASE]
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ from kbroker._core.clock import VirtualClock
 from kbroker.spark.setup.session import build_session
 from kbroker.spark.tables.ingest import ingest
 from kbroker.spark.tables.log_reader import LogSource
-from kbroker.spark.tables.manifest import DELTA, PARQUET
 from kbroker.spark.tables.table_stream import StreamOptions
 from tests.spark.conftest import SETTINGS
 from tests.spark.day import START_US
 
 
-def main(logs: str, table: str, budget: str, phase: str = "", table_format: str = PARQUET) -> None:
+def main(logs: str, table: str, budget: str, phase: str = "") -> None:
     """Run once; without a phase to the end."""
 
     def die(reached: str) -> None:
         if reached == phase:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    spark = build_session("killed", master="local[2]", delta=table_format == DELTA, settings=SETTINGS)
-    options = StreamOptions(buckets=2, max_per_batch=int(budget), table_format=table_format)
+    spark = build_session("killed", master="local[2]", settings=SETTINGS)
+    options = StreamOptions(buckets=2, max_per_batch=int(budget))
     clock = VirtualClock(START_US // 1000 + 48 * 3_600_000)
     done = ingest(spark, LogSource.of_files(logs, format="json"), Path(table), options, clock=clock, at=die)
     spark.stop()

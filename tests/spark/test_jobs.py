@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import fcntl
+import json
+from collections import Counter
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F
 
 from kbroker._core.clock import VirtualClock
 from kbroker.common.request_log import VERSION
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.tables.compaction import compact_table
+from kbroker.spark.tables.delta_table import Table, TableError, TableInfo, bucket_of, describe_table
+from kbroker.spark.tables.file_writer import PREFIX
 from kbroker.spark.tables.ingest import ingest
 from kbroker.spark.tables.log_reader import LogSource, good, read_log, rejected
-from kbroker.spark.tables.log_schema import arrow_schema
-from kbroker.spark.tables.manifest import DataFile, Table, TableError, TableInfo, bucket_of, describe_table, live_files
-from kbroker.spark.tables.table import read_table, split, write_table
-from kbroker.spark.tables.table_lock import lock_table
-from kbroker.spark.tables.table_stream import StreamOptions, compact_table
+from kbroker.spark.tables.log_schema import arrow_schema, spark_schema
+from kbroker.spark.tables.table import read_table, split, write_rows, write_table
+from kbroker.spark.tables.table_place import AsOf, TablePlace
+from kbroker.spark.tables.table_stream import StreamOptions
 from kbroker.spark.usage_views.throttles import by_quota, throttles
 from kbroker.spark.usage_views.usage import MEASURES, top, usage, usage_per_day, usage_per_second
 from tests.spark.day import DATE, START_US, Day, make_day
@@ -72,7 +78,7 @@ def in_order(rows: pa.Table) -> pa.Table:
 
 def of_table(path: Path) -> pa.Table:
     """The live rows, read without Spark."""
-    files = [file for found in live_files(path).values() for file in found]
+    files = [path / one.path for one in Table(path).files()]
     return pa.concat_tables([pq.ParquetFile(file).read() for file in files]).cast(arrow_schema())
 
 
@@ -84,14 +90,18 @@ def test_the_table_holds_the_day(table: Path, day: Day) -> None:
 
 def test_rows_lie_where_they_belong(table: Path) -> None:
     """By date, hour and entity; within a file sorted as replay reads them."""
-    for (date, hour, bucket), files in live_files(table).items():
-        for file in files:
-            assert file.parent == table / f"date={date}/hour={hour:02d}/bucket={bucket:02d}"
-            rows = pq.ParquetFile(file).read(["time", "principal", "client_id", "sequence"]).to_pylist()
-            assert {(r["time"].date().isoformat(), r["time"].hour) for r in rows} == {(date, hour)}
-            assert {bucket_of(r["principal"], r["client_id"], 2) for r in rows} == {bucket}
-            keys = [(r["principal"] or "", r["client_id"] or "", r["sequence"] or 0) for r in rows]
-            assert keys == sorted(keys)
+    for one in Table(table).files():
+        assert one.path.startswith(f"date={one.date}/hour={one.hour}/bucket={one.bucket}/{PREFIX}0000000")
+        rows = pq.ParquetFile(table / one.path).read(["time", "principal", "client_id", "sequence"]).to_pylist()
+        assert len(rows) == one.rows
+        assert {(r["time"].date().isoformat(), r["time"].hour) for r in rows} == {(one.date, one.hour)}
+        assert {bucket_of(r["principal"], r["client_id"], 2) for r in rows} == {one.bucket}
+        keys = [(r["principal"] or "", r["client_id"] or "", r["sequence"] or 0) for r in rows]
+        assert keys == sorted(keys)
+        assert one.min_time_us is not None
+        assert one.max_time_us is not None
+        times = [int(r["time"].timestamp()) for r in rows]
+        assert [one.min_time_us // 1_000_000, one.max_time_us // 1_000_000] == [min(times), max(times)]
 
 
 def test_what_is_no_record_is_kept_aside(table: Path, spark: SparkSession, logs: Path) -> None:
@@ -180,63 +190,79 @@ def test_arrow_files_hold_the_same(spark: SparkSession, day: Day, tmp_path: Path
 def test_a_hot_entity_is_written_by_several_tasks(table: Path) -> None:
     """With 60 % of the rows one entity would keep one task busy: after the first batch its bucket is split."""
     hot = bucket_of("User:team-0", "app-00", 2)
-    files = [file for (_, _, bucket), found in live_files(table).items() if bucket == hot for file in found]
-    assert {file.name for file in files} >= {"batch-00000001-g0.parquet", "batch-00000001-g0-1.parquet"}
+    second = [one for one in Table(table).files() if f"{PREFIX}00000001-" in one.path]
+    assert max(Counter((one.hour, one.bucket) for one in second if one.bucket == hot).values()) > 1
+    assert max(Counter((one.hour, one.bucket) for one in second if one.bucket != hot).values()) == 1
     assert split({0: 900, 1: 50, 2: 25, 3: 25}, buckets=4, tasks=4, split_rows=100) == {0: 4}
     assert split({0: 900, 1: 50, 2: 25, 3: 25}, buckets=4, tasks=4, split_rows=500) == {}
     assert split({0: 30, 1: 30, 2: 30, 3: 30}, buckets=4, tasks=4, split_rows=1) == {}
 
 
-def test_late_rows_open_a_new_generation_and_old_files_go_after_the_grace_time(
-    spark: SparkSession, day: Day, tmp_path: Path
-) -> None:
-    """Hours are closed by the watermark and compacted; what comes later is added; nothing is lost on the way."""
+def test_hours_are_compacted_when_they_are_closed(spark: SparkSession, day: Day, tmp_path: Path) -> None:
+    """By the watermark; what comes later is added; nothing is lost, and files that are not needed any more go."""
     timed = [(t.hour, line) for line, t in zip(day.lines(), day.columns["time"], strict=True) if t.hour < 3]
     late = [line for hour, line in timed if hour == 0][-10:]
     rest = [line for _, line in timed if line not in late]
     lines = [*rest[::2], *rest[1::2], *late]  # two batches over the same hours, then what comes late
     log, path, clock = tmp_path / "requests-1.jsonl", tmp_path / "table", VirtualClock(LATER_MS)
-    options = replace(SMALL, max_per_batch=sum(map(len, rest[::2])), grace_ms=60_000)
 
-    def run() -> int:
+    def run(retention_ms: int) -> int:
+        options = replace(SMALL, max_per_batch=sum(map(len, rest[::2])), retention_ms=retention_ms)
         return ingest(spark, LogSource.of_files(log, format="json"), path, options, clock=clock).compacted.hours
 
+    def names() -> set[str]:
+        return {one.relative_to(path).as_posix() for one in path.glob("date=*/*/*/*.parquet")}
+
     log.write_text("\n".join(lines[:-10]) + "\n")
-    assert run() > 0
-    before = describe_table(path)
-    assert (before["rows"], before["compacted_hours"] > 0) == (len(lines) - 10, True)
-    retired = [old.path for hour in Table(path).hours() for old in hour.retired]
-    assert all((path / old).exists() for old in retired)
+    assert run(3_600_000) > 0
+    assert describe_table(path)["rows"] == len(lines) - 10
+    live = {one.path for one in Table(path).files()}
+    assert live < names()  # those that were replaced are kept
+    compacted = [one for one in Table(path).files() if PREFIX not in one.path]
+    assert {one.hour for one in compacted} == {0, 1}
+    assert len({(one.hour, one.bucket) for one in compacted}) == len(compacted)
 
     with log.open("a") as opened:
         opened.write("\n".join(lines[-10:]) + "\n")
-    clock.advance_ms(60_000)
-    run()
-    assert not any((path / old).exists() for old in retired)
+    assert run(0) == 0  # a few late rows are no reason
     assert describe_table(path)["rows"] == len(lines)
-    assert any("-g2" in file.name for found in live_files(path).values() for file in found)
+    assert names() == {one.path for one in Table(path).files()}
 
-    done = compact_table(spark, path, grace_ms=0, clock=clock)
+    done = compact_table(path, retention_ms=0)
     assert done.hours > 0
-    assert all(len(found) == 1 for found in live_files(path).values())
+    files = Table(path).files()
+    assert len({(one.hour, one.bucket) for one in files}) == len(files)
+    assert compact_table(path, retention_ms=0).hours == 0
     assert of_table(path).num_rows == read_table(spark, path).count() == len(lines)
 
 
 def test_columns_that_older_files_lack_are_null(spark: SparkSession, day: Day, tmp_path: Path) -> None:
-    """A table that an older version wrote is read, and written on, with the columns of this one."""
-    table = Table(tmp_path)
-    table.store_info(TableInfo(buckets=2, schema_version=0))
-    old = day.rows.slice(0, 5).drop_columns(["network_time_us", "sampling", "updates", "transactional_id"])
-    name = f"date={DATE}/hour=00/bucket=00/batch-00000000-g0.parquet"
-    (tmp_path / name).parent.mkdir(parents=True)
-    pq.write_table(old, tmp_path / name)
-    table.store(table.hour(DATE, 0).with_batch(0, [DataFile(name, 0, 0, 0, 5, 1)]))
-    write_table(spark.createDataFrame(day.rows.slice(5, 5)), tmp_path)
-    found = read_table(spark, tmp_path, ["sequence", "sampling", "updates", "date", "hour"]).orderBy("time").collect()
+    """A table that an older version made is read, and written on, with the columns of this one, at any depth."""
+    old = json.loads(spark_schema().json())
+    old["fields"] = [
+        one for one in old["fields"] if one["name"] not in ("network_time_us", "transactional_id", "sampling")
+    ]
+    for one in old["fields"]:
+        if one["name"] == "updates":
+            fields = one["type"]["elementType"]["fields"]
+            one["type"]["elementType"]["fields"] = [f for f in fields if f["name"] != "checked"]
+    table = Table(tmp_path / "t")
+    info = table.open(TableInfo(buckets=2, schema_version=0, columns=old))
+    rows = spark.createDataFrame(day.rows.slice(0, 5)).select(*(one["name"] for one in old["fields"]))
+    without = rows.withColumn("updates", F.transform("updates", lambda one: one.dropFields("checked")))
+    table.commit(write_rows(without, table.place, info, "old"))
+    write_table(spark.createDataFrame(day.rows.slice(5, 5)), tmp_path / "t")
+    found = read_table(spark, tmp_path / "t", ["sequence", "sampling", "updates", "date", "hour"]).toArrow().to_pylist()
+    known = {row["sequence"]: row for row in day.rows.slice(0, 10).to_pylist()}
     assert len(found) == 10
-    assert [row["sampling"] is None and row["updates"] is None for row in found[:5]] == [True] * 5
+    for row in found:
+        is_old = row["sequence"] in [one["sequence"] for one in day.rows.slice(0, 5).to_pylist()]
+        wanted = known[row["sequence"]]
+        assert row["sampling"] == (None if is_old else wanted["sampling"])
+        updates = [{**one, "checked": None} for one in wanted["updates"] or ()] if is_old else wanted["updates"]
+        assert (row["updates"] or []) == (updates or [])
     assert {row["date"] for row in found} == {DATE}
-    assert table.info().schema_version == VERSION
+    assert Table(tmp_path / "t").info().schema_version == VERSION
 
 
 ADDED = '{"transactionalId":"added","producerId":1,"producerEpoch":0,"verifyOnly":false,"topics":[]}'
@@ -268,35 +294,76 @@ def test_a_transactional_id_is_found_in_kafkas_lines(
     assert (row["transactional_id"], row["_reason"], row["api_name"]) == (transactional_id, None, "PRODUCE")
 
 
-def test_a_batch_written_again_replaces_itself(spark: SparkSession, day: Day, tmp_path: Path) -> None:
+def test_a_newer_table_is_written_and_read(spark: SparkSession, day: Day, tmp_path: Path) -> None:
+    """One with columns that this version does not know keeps them; rows of this version have null there."""
+    newer = json.loads(spark_schema().json())
+    newer["fields"].append({"name": "later", "type": "long", "nullable": True, "metadata": {}})
+    Table(tmp_path / "t").open(TableInfo(buckets=2, schema_version=VERSION + 1, columns=newer))
+    write_table(spark.createDataFrame(day.rows.slice(0, 5)), tmp_path / "t")
+    assert read_table(spark, tmp_path / "t").drop("date", "hour", "bucket").columns == spark_schema().names
+    assert (describe_table(tmp_path / "t")["rows"], Table(tmp_path / "t").info().schema_version) == (5, VERSION + 1)
+
+
+def test_a_transaction_is_written_once(spark: SparkSession, day: Day, tmp_path: Path) -> None:
     rows = spark.createDataFrame(day.rows.slice(0, 50))
-    for _ in range(2):
-        assert write_table(rows, tmp_path, batch=7, buckets=2).rows == 50
-    write_table(rows, tmp_path)
-    assert (describe_table(tmp_path)["rows"], Table(tmp_path).next_batch()) == (100, 9)
+    assert [write_table(rows, tmp_path, transaction=("day", 7), buckets=2).rows for _ in range(2)] == [50, 0]
+    assert write_table(rows, tmp_path, transaction=("day", 6)).rows == 0
+    assert write_table(rows, tmp_path, transaction=("day", 8)).rows == 50
+    assert write_table(rows, tmp_path, transaction=("night", 7)).rows == 50
+    assert describe_table(tmp_path)["rows"] == 150
 
 
-def test_a_second_writer_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """In the same process and from another one; when the first has ended the table is free."""
-    with (
-        lock_table(spark, tmp_path),
-        pytest.raises(TableError, match=r"is being written by process \d+ on \S+; a table has one writer at a time"),
-        lock_table(spark, tmp_path, wait_ms=0),
-    ):
-        pass
-    with (tmp_path / "_lock").open("w") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)  # this test is another process than Spark's JVM
-        with pytest.raises(TableError, match="is being written"), lock_table(spark, tmp_path, wait_ms=0):
-            pass
-    with lock_table(spark, tmp_path, wait_ms=0):
-        pass
+def test_a_table_as_it_was(spark: SparkSession, day: Day, tmp_path: Path) -> None:
+    """By version and by time, also after a compaction; never to be changed."""
+    for start in (0, 50):
+        write_table(spark.createDataFrame(day.rows.take(list(range(start, start + 50)))), tmp_path, buckets=2)
+    compact_table(tmp_path)
+    written = [(tmp_path / "_delta_log" / f"{number:020}.json").stat().st_mtime for number in (1, 2)]
+    asked: list[AsOf | None] = [0, "1", "2", datetime.fromtimestamp(sum(written) / 2, timezone.utc), None]
+    places = [TablePlace.of(tmp_path, as_of=one) for one in asked]
+    assert [read_table(spark, place).count() for place in places] == [0, 50, 100, 50, 100]
+    assert [describe_table(place)["rows"] for place in places] == [0, 50, 100, 50, 100]
+    with pytest.raises(TableError, match="has no version 99: there are versions up to"):
+        read_table(spark, TablePlace.of(tmp_path, as_of=99))
+    with pytest.raises(TableError, match="an earlier version cannot be changed"):
+        write_table(spark.createDataFrame(day.rows.slice(0, 1)), places[1])
 
 
-def test_a_table_belongs_to_one_stream(spark: SparkSession, table: Path, logs: Path, tmp_path: Path) -> None:
-    """Another checkpoint would start again and double every record; another source is another table."""
-    with pytest.raises(TableError, match="was filled with another checkpoint"):
+def test_files_that_the_driver_does_not_see_are_not_committed(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+    """An executor that writes to its own disk: the batch fails with the file's name, and comes again."""
+    table = tmp_path / "table"
+
+    def lose(reached: str) -> None:
+        if reached == "written":
+            next(table.glob("date=*/*/*/*.parquet")).unlink()
+
+    source = LogSource.of_files(logs)
+    with pytest.raises(PipelineError, match=r"is not in the table as it wrote it .*must reach the same storage"):
+        ingest(spark, source, table, SMALL, clock=VirtualClock(LATER_MS), at=lose)
+    assert describe_table(table)["rows"] == 0
+    assert ingest(spark, source, table, SMALL, clock=VirtualClock(LATER_MS)).rows == ROWS
+    assert describe_table(table)["rows"] == ROWS
+
+
+def test_another_checkpoint_does_not_double_a_log(spark: SparkSession, table: Path, logs: Path, tmp_path: Path) -> None:
+    """Another checkpoint would start again; another source is another stream."""
+    with pytest.raises(TableError, match="was filled from files with another checkpoint"):
         ingest(spark, LogSource.of_files(logs), table, replace(SMALL, checkpoint=tmp_path / "other"))
+    part = LogSource.of_files(logs / "requests-1.jsonl")
+    with pytest.raises(TableError, match="was filled from files with another checkpoint"):
+        ingest(spark, part, table, replace(SMALL, checkpoint=tmp_path / "other"))
     with pytest.raises(TableError, match="is filled from files, not from topic t"):
         ingest(spark, LogSource.of_topic("127.0.0.1:1", "t"), table, SMALL)
-    with pytest.raises(TableError, match="belongs to a stream"):
-        write_table(read_table(spark, table).limit(1), table)
+
+
+def test_a_table_of_something_else_is_named(spark: SparkSession, day: Day, tmp_path: Path) -> None:
+    import deltalake
+
+    with pytest.raises(TableError, match="is no table: it has no _delta_log"):
+        read_table(spark, tmp_path / "nothing")
+    deltalake.write_deltalake(tmp_path / "other", pa.table({"a": [1]}))
+    with pytest.raises(TableError, match="is a Delta table that kbroker has not made"):
+        read_table(spark, tmp_path / "other")
+    Table(tmp_path / "topic").open(TableInfo("topic", columns={"type": "struct", "fields": []}))
+    with pytest.raises(TableError, match="is a table of kind topic, not request log"):
+        write_table(spark.createDataFrame(day.rows.slice(0, 1)), tmp_path / "topic")

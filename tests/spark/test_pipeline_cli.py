@@ -59,7 +59,7 @@ def test_ingest_and_look(tmp_path: Path, command: Callable[..., Result]) -> None
         (["ingest", "T"], "name either LOGs or a --topic"),
         (["ingest", "T", "a.log", "--topic", "t"], "name either LOGs or a --topic"),
         (["ingest", "T", "--topic", "t", "--option", "x"], "expected NAME=VALUE, got 'x'"),
-        (["compact", "T"], "T is no table: it has no _manifest/table.json"),
+        (["compact", "T"], "T is no table: it has no _delta_log"),
         (["archive", "T"], "Missing option '--topic'"),
         (["archive", "T", "--topic", "t", "--value", "json"], "a value that is JSON needs its columns"),
         (["archive", "T", "--topic", "t", "--key-columns", "a int"], "columns were given for the key"),

@@ -79,7 +79,7 @@ def test_a_java_that_is_none(no_java: Path, text: str, said: str) -> None:
         java.require_java()
 
 
-@pytest.mark.parametrize("missing", ["pyspark", "pyarrow", "pandas"])
+@pytest.mark.parametrize("missing", ["pyspark", "pyarrow", "pandas", "deltalake"])
 def test_a_missing_package(missing: str, tmp_path: Path) -> None:
     """Without the extra, a session is refused with the command that installs it; nothing of Spark is loaded."""
     text = (

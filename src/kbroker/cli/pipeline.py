@@ -7,7 +7,7 @@ import click
 from kbroker.cli.command_group import CommandGroup
 from kbroker.cli.options import json_option
 from kbroker.cli.output import print_json
-from kbroker.cli.pipeline_jobs import archive, compact, ingest
+from kbroker.cli.pipeline_jobs import archive, compact, convert, ingest
 from kbroker.cli.pipeline_views import lag, throttles, usage
 from kbroker.cli.pipeline_whatif import recommend, replay, report
 
@@ -41,5 +41,5 @@ def jars(into: Path | None, delta: bool, as_json: bool) -> None:
         click.echo(",".join(files))
 
 
-for command in (ingest, usage, throttles, lag, archive, compact, replay, recommend, report):
+for command in (ingest, usage, throttles, lag, archive, compact, convert, replay, recommend, report):
     pipeline.add_command(command)

@@ -1,4 +1,4 @@
-"""`kbroker pipeline ingest, archive, compact`: jobs that write tables. Progress goes to stderr, results to stdout."""
+"""`kbroker pipeline ingest, archive, compact, convert`: jobs that write tables. Progress: stderr, results: stdout."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import click
 
 from kbroker.cli.options import Finite, bootstrap_option, client_properties, decorators, key_values
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.pipeline_session import FOLDER, progress, running, session, spark_options
+from kbroker.cli.pipeline_session import FOLDER, progress, progress_options, running, session, spark_options
+from kbroker.cli.pipeline_table import place_of, retention_option, storage_option, table_argument
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kbroker.spark.tables.log_reader import LogSource
+    from kbroker.spark.tables.table_place import TablePlace
     from kbroker.spark.tables.table_stream import Ingested, StreamOptions
 
 date_option = click.option(
@@ -51,20 +53,16 @@ stream_options = decorators(
         show_default=True,
         help="Minutes after its end until an hour is closed, by the time of the rows.",
     ),
+    retention_option,
+    storage_option,
     click.option(
-        "--grace",
-        type=Finite(0),
-        default=60,
-        show_default=True,
-        help="Minutes until files that a compaction replaced are deleted.",
+        "--checkpoint", type=FOLDER, metavar="DIR", help="Where Spark keeps offsets; else inside a local TABLE."
     ),
-    click.option("--checkpoint", type=FOLDER, metavar="DIR", help="Where Spark keeps offsets; else inside the table."),
-    click.option("--table-format", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True),
 )
 
 
 @click.command()
-@click.argument("table", type=FOLDER)
+@table_argument
 @click.argument("logs", nargs=-1, metavar="[LOG]...")
 @click.option("--topic", metavar="NAME", help="Read this topic, such as __request_log, instead of files.")
 @click.option(
@@ -78,27 +76,30 @@ stream_options = decorators(
 @click.option("--buckets", type=click.IntRange(1, 99), default=8, show_default=True, help="Of a new table.")
 @stream_options
 @spark_options
-def ingest(table: Path, logs: tuple[str, ...], topic: str | None, log_format: str, buckets: int, **common: Any) -> None:
-    """Read a request log into TABLE, a folder of Parquet files.
+def ingest(table: str, logs: tuple[str, ...], topic: str | None, log_format: str, buckets: int, **common: Any) -> None:
+    """Read a request log into a Delta Lake table.
+
+    TABLE is a folder, or a URI such as s3://BUCKET/NAME.
 
     LOGs are files, folders of files, or patterns; those of a real Kafka too. Run it again to go on: each record is
     taken once, also after a kill. What is no record is kept in TABLE/_rejected.
     """
     if bool(logs) == bool(topic):
         raise click.UsageError("name either LOGs or a --topic")
+    place = place_of(table, common)
     source = _source(topic, logs, log_format, common)
     chosen = _stream(common, buckets)
 
     def run(spark: SparkSession, **more: Any) -> Ingested:
         from kbroker.spark.tables.ingest import ingest as run_ingest
 
-        return run_ingest(spark, source(), table, chosen(), **more)
+        return run_ingest(spark, source(), place, chosen(), **more)
 
-    _run_stream(run, table, common)
+    _run_stream(run, place, common)
 
 
 @click.command()
-@click.argument("table", type=FOLDER)
+@table_argument
 @click.option("--topic", required=True, metavar="NAME", help="What to keep.")
 @click.option("--key", type=click.Choice(["binary", "string", "json"]), default="binary", show_default=True)
 @click.option("--value", type=click.Choice(["binary", "string", "json"]), default="binary", show_default=True)
@@ -108,50 +109,66 @@ def ingest(table: Path, logs: tuple[str, ...], topic: str | None, log_format: st
 @stream_options
 @spark_options
 def archive(
-    table: Path, topic: str, key: str, value: str, key_columns: str, value_columns: str, buckets: int, **common: Any
+    table: str, topic: str, key: str, value: str, key_columns: str, value_columns: str, buckets: int, **common: Any
 ) -> None:
-    """Keep a topic as Parquet in TABLE.
+    """Keep a topic as a Delta Lake table.
+
+    TABLE is a folder, or a URI such as s3://BUCKET/NAME.
 
     Run it again to go on. Records that do not fit the columns are kept in TABLE/_rejected; columns can be added later.
     """
     from kbroker.spark.tables.archive import RecordSchema
     from kbroker.spark.tables.archive import archive as run_archive
 
+    place = place_of(table, common)
     source = _source(topic, (), "auto", common)
     chosen = _stream(common, buckets)
     schema = RecordSchema(key, value, key_columns, value_columns)
     schema.check()
 
     def run(spark: SparkSession, **more: Any) -> Ingested:
-        return run_archive(spark, source(), table, schema, chosen(), **more)
+        return run_archive(spark, source(), place, schema, chosen(), **more)
 
-    _run_stream(run, table, common)
+    _run_stream(run, place, common)
 
 
 @click.command()
-@click.argument("table", type=FOLDER)
-@click.option("--grace", type=Finite(0), default=60, show_default=True, help="Minutes to keep replaced files.")
-@spark_options
-def compact(table: Path, grace: float, **common: Any) -> None:
-    """Rewrite TABLE to one file per hour and bucket.
+@table_argument
+@retention_option
+@storage_option
+@progress_options
+def compact(table: str, retention: float, **common: Any) -> None:
+    """Rewrite TABLE to one sorted file per hour and bucket.
 
-    Deletes the files it replaces; not while a job writes the table.
+    Deletes what it and others have replaced longer ago than --retention. Jobs may write and read TABLE meanwhile.
     """
-    from kbroker.spark.tables.manifest import DELTA, Table
+    place = place_of(table, common)
+    from kbroker.spark.tables.compaction import compact_table
 
-    common["delta"] = Table(table).info().table_format == DELTA
-    with running(common, session) as spark:
-        from kbroker.spark.tables.table_stream import compact_table
-
-        done = compact_table(spark, table, grace_ms=int(grace * 60_000), progress=progress(common))
+    done = compact_table(place, retention_ms=int(retention * 3_600_000), progress=progress(common))
     rows = {
         "hours": done.hours,
         "files_before": done.files_before,
         "files_after": done.files_after,
-        "rows": done.rows,
         "deleted": done.deleted,
     }
-    _summary({"compacted": rows, **_described(table)}, common)
+    _summary({"compacted": rows, "table": _described(place)}, common)
+
+
+@click.command()
+@click.argument("table", type=FOLDER)
+@click.option("--checkpoint", type=FOLDER, metavar="DIR", help="Of the stream that filled it; else inside the table.")
+@progress_options
+def convert(table: Path, checkpoint: Path | None, **common: Any) -> None:
+    """Make an old TABLE a Delta Lake table.
+
+    For tables of a kbroker that kept them by itself, in a folder _manifest. Files stay as they are, and the next
+    `ingest` goes on where the last one ended.
+    """
+    from kbroker.spark.tables.convert import convert_table
+
+    done = convert_table(table, checkpoint, progress=progress(common))
+    _summary({"converted": done, "table": _described(table)}, common)
 
 
 def check_dates(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -202,15 +219,14 @@ def _stream(common: dict[str, Any], buckets: int) -> Callable[[], StreamOptions]
             interval_ms=int(common["interval"] * 1000),
             max_per_batch=common["max_per_batch"],
             watermark_ms=int(common["watermark"] * 60_000),
-            grace_ms=int(common["grace"] * 60_000),
+            retention_ms=int(common["retention"] * 3_600_000),
             checkpoint=common["checkpoint"],
-            table_format=common["table_format"],
         )
 
     return chosen
 
 
-def _run_stream(run: Callable[..., Ingested], table: Path, common: dict[str, Any]) -> None:
+def _run_stream(run: Callable[..., Ingested], place: TablePlace, common: dict[str, Any]) -> None:
     """Run a stream until it ends, or until a signal asks it to: then after the batch at hand."""
     stopping = False
 
@@ -234,14 +250,13 @@ def _run_stream(run: Callable[..., Ingested], table: Path, common: dict[str, Any
         "compacted_hours": done.compacted.hours,
         "elapsed_ms": done.elapsed_ms,
     }
-    _summary({"run": rows, **_described(table)}, common)
+    _summary({"run": rows, "table": _described(place)}, common)
 
 
-def _described(table: Path) -> dict[str, dict[str, Any]]:
-    """What is in a table, as far as it is known without Spark: nothing of one that Delta keeps."""
-    from kbroker.spark.tables.manifest import DELTA, Table, describe_table
+def _described(table: TablePlace | Path) -> dict[str, Any]:
+    from kbroker.spark.tables.delta_table import describe_table
 
-    return {} if Table(table).info().table_format == DELTA else {"table": describe_table(table)}
+    return describe_table(table)
 
 
 def _summary(found: dict[str, dict[str, Any]], common: dict[str, Any]) -> None:

@@ -91,7 +91,6 @@ def session(common: dict[str, Any]) -> SparkSession:
         remote=common["remote"],
         driver_memory=common["driver_memory"],
         connector=common.get("connector") == "kafka",
-        delta=common.get("table_format") == "delta" or common.get("delta", False),
         log_level="WARN" if common["verbose"] else "ERROR",
         settings=settings,
         listener=listener,

@@ -13,6 +13,7 @@ from kbroker.cli.options import bootstrap_option, connect, decorators, json_opti
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.pipeline_jobs import date_option
 from kbroker.cli.pipeline_session import LocalPath, progress, running, session, spark_options
+from kbroker.cli.pipeline_table import as_of_option, place_of, storage_option
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 log_options = decorators(
     click.argument("logs", nargs=-1, required=True, metavar="TABLE|LOG..."),
     date_option,
+    as_of_option,
+    storage_option,
     click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="How many rows to show."),
 )
 
@@ -203,27 +206,28 @@ def _by_topic(found: Sequence[Lag]) -> list[list[object]]:
 def _rows(logs: tuple[str, ...], dates: tuple[str, ...], common: dict[str, Any]) -> Iterator[DataFrame]:
     """The rows of a table, or of logs as they are; Spark runs as long as they are used."""
     from kbroker.spark import formatting as jobs
-    from kbroker.spark.locations import local_path
-    from kbroker.spark.tables.manifest import Table, TableError, describe_table
+    from kbroker.spark.tables.delta_table import REQUEST_LOG, Table, TableError, describe_table
+    from kbroker.spark.tables.log_reader import LogSource
 
-    tables = [place for place in map(local_path, logs) if Table(place).exists()]
+    tables = [place for place in (place_of(log, common) for log in logs) if Table(place).exists()]
     if tables and len(logs) > 1:
         raise click.UsageError("name one TABLE, or LOGs only")
     say = progress(common)
-    if tables and Table(tables[0]).info().kind != "request_log":
+    if tables and Table(tables[0]).info().kind != REQUEST_LOG:
         raise TableError(f"{tables[0]} is an archive of a topic, not a request log")
-    common["delta"] = bool(tables) and Table(tables[0]).info().table_format == "delta"
+    if not tables and common["as_of"] is not None:
+        raise click.UsageError("--as-of is for a TABLE: logs have no versions")
+    source = None if tables else LogSource.of_files(*logs)
     with running(common, session) as spark:
-        from kbroker.spark.tables.log_reader import REASON, LogSource, good, read_log
+        from kbroker.spark.tables.log_reader import REASON, good, read_log
         from kbroker.spark.tables.table import read_table
 
-        if tables:
-            if not common["delta"]:
-                known = describe_table(tables[0], dates or None)
-                say(f"reading {jobs.count(known['rows'])} rows of {known['hours']} hours in {known['files']} files")
+        if source is None:
+            known = describe_table(tables[0], dates or None)
+            say(f"reading {jobs.count(known['rows'])} rows of {known['hours']} hours in {known['files']} files")
             yield read_table(spark, tables[0], dates=dates or None)
         else:
-            parsed = read_log(spark, LogSource.of_files(*logs)).cache()
+            parsed = read_log(spark, source).cache()
             others = parsed.where(f"{REASON} is not null").count()
             say(f"read {jobs.count(parsed.count() - others)} records; {jobs.count(others)} lines are none")
             rows = good(parsed)

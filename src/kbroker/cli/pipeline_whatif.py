@@ -13,19 +13,21 @@ import click
 from kbroker.cli.options import command_config_option, connect, decorators
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.pipeline_jobs import date_option
-from kbroker.cli.pipeline_session import FOLDER, LocalPath, progress, running, session, spark_options
+from kbroker.cli.pipeline_session import LocalPath, progress, running, session, spark_options
+from kbroker.cli.pipeline_table import as_of_option, place_of, storage_option, table_argument
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kbroker.common.quotas import QuotaEntity
+    from kbroker.spark.tables.table_place import TablePlace
     from kbroker.spark.whatif.recommend import Headroom, Recommendation
     from kbroker.spark.whatif.replay_core import Windows
 
 FILE = LocalPath(dir_okay=False)
 
 
-table_options = decorators(click.argument("table", type=FOLDER), date_option)
+table_options = decorators(table_argument, date_option, as_of_option, storage_option)
 window_options = decorators(
     click.option("--samples", type=click.IntRange(1), default=11, show_default=True, help="quota.window.num."),
     click.option(
@@ -69,7 +71,7 @@ recommend_options = decorators(
 @window_options
 @spark_options
 def replay(
-    table: Path,
+    table: str,
     dates: tuple[str, ...],
     path: Path,
     top: int,
@@ -84,8 +86,9 @@ def replay(
     an open loop: clients do not
     react, as real ones would.
     """
+    place_of(table, common)  # what is no table is refused first
     wanted = _read(path)
-    with _spark(table, common) as spark:
+    with _spark(table, common) as (spark, place):
         from kbroker.spark import formatting as jobs
         from kbroker.spark.whatif.quota_set import QuotaSet
         from kbroker.spark.whatif.replay import by_client, replay_table
@@ -93,10 +96,10 @@ def replay(
 
         quotas, windows = QuotaSet(wanted), _windows(samples, window_seconds)
         if check:
-            _check(spark, table, dates, quotas, windows, common)
+            _check(spark, place, dates, quotas, windows, common)
             return
         progress(common)(f"replaying under {len(quotas.quotas)} entities of {path}")
-        found = by_client(replay_table(spark, table, quotas, dates=dates or None, windows=windows))
+        found = by_client(replay_table(spark, place, quotas, dates=dates or None, windows=windows))
         rows = [row.asDict() for row in found.collect()]
     sums: dict[str, int] = {
         name: sum(row[name] for row in rows) for name in ("requests", "logged_delay_ms", "delayed", "delay_ms")
@@ -149,7 +152,7 @@ def replay(
 @window_options
 @spark_options
 def recommend(
-    table: Path, dates: tuple[str, ...], output: Path | None, samples: int, window_seconds: int, **common: Any
+    table: str, dates: tuple[str, ...], output: Path | None, samples: int, window_seconds: int, **common: Any
 ) -> None:
     """Recommend quotas, as a file for `kbroker quotas apply`.
 
@@ -157,10 +160,10 @@ def recommend(
     that would have throttled less than a share of its seconds, found through the sensors
     of the broker and stated with that cost.
     """
-    with _spark(table, common) as spark:
+    with _spark(table, common) as (spark, place):
         from kbroker.spark.whatif.recommend import yaml_text
 
-        found = _recommended(spark, table, dates, _windows(samples, window_seconds), common)
+        found = _recommended(spark, place, dates, _windows(samples, window_seconds), common)
     text = yaml_text(found)
     if output is not None:
         output.write_text(text, encoding="utf-8")
@@ -174,8 +177,7 @@ def recommend(
 
 
 @click.command()
-@click.argument("table", type=FOLDER)
-@date_option
+@table_options
 @click.option("--output", "-o", type=FILE, required=True, metavar="FILE.html", help="The page.")
 @click.option("--quotas", "path", type=FILE, metavar="FILE.yaml", help="What to try; else what is recommended.")
 @click.option("--current", type=FILE, metavar="FILE.yaml", help="The quotas in force, to stand beside it.")
@@ -185,7 +187,7 @@ def recommend(
 @window_options
 @spark_options
 def report(
-    table: Path,
+    table: str,
     dates: tuple[str, ...],
     output: Path,
     path: Path | None,
@@ -201,15 +203,15 @@ def report(
     """
     in_force = _in_force(current, bootstrap_server)
     wanted = _read(path) if path is not None else None
-    with _spark(table, common) as spark:
+    with _spark(table, common) as (spark, place):
         from kbroker.spark.report.write import write_report
 
         windows = _windows(samples, window_seconds)
-        found = _recommended(spark, table, dates, windows, common)
+        found = _recommended(spark, place, dates, windows, common)
         progress(common)("replaying")
         done = write_report(
             spark,
-            table,
+            place,
             output,
             wanted or found.quotas(),
             datetime.now(timezone.utc),
@@ -254,16 +256,23 @@ def _windows(samples: int, window_seconds: int) -> Windows:
 
 
 @contextmanager
-def _spark(table: Path, common: dict[str, Any]) -> Iterator[SparkSession]:
-    from kbroker.spark.tables.manifest import DELTA, Table
+def _spark(table: str, common: dict[str, Any]) -> Iterator[tuple[SparkSession, TablePlace]]:
+    """A session, and where the table lies, which is there."""
+    from kbroker.spark.tables.delta_table import Table
 
-    common["delta"] = Table(table).info().table_format == DELTA
+    place = place_of(table, common)
+    Table(place).info()
     with running(common, session) as spark:
-        yield spark
+        yield spark, place
 
 
 def _check(
-    spark: SparkSession, table: Path, dates: tuple[str, ...], quotas: Any, windows: Windows, common: dict[str, Any]
+    spark: SparkSession,
+    table: TablePlace,
+    dates: tuple[str, ...],
+    quotas: Any,
+    windows: Windows,
+    common: dict[str, Any],
 ) -> None:
     from kbroker.spark.tables.table import read_table
     from kbroker.spark.whatif.replay import check, replay_exact
@@ -282,7 +291,7 @@ def _check(
 
 
 def _recommended(
-    spark: SparkSession, table: Path, dates: tuple[str, ...], windows: Windows, common: dict[str, Any]
+    spark: SparkSession, table: TablePlace, dates: tuple[str, ...], windows: Windows, common: dict[str, Any]
 ) -> Recommendation:
     from dataclasses import replace
 

@@ -54,7 +54,7 @@ def require_shared(spark: SparkSession, folder: Path, files: Sequence[str | os.P
             if row["missing"]:
                 raise PipelineError(_not_shared(row["host"], row["missing"]))
         awaited = {str(row["task"]): row["host"] for row in found}
-        if not _settles(lambda: all((probe / task).exists() for task in awaited)):
+        if not settles(lambda: all((probe / task).exists() for task in awaited)):
             host = next(host for task, host in awaited.items() if not (probe / task).exists())
             raise PipelineError(_not_shared(host, str(folder)))
     finally:
@@ -92,7 +92,7 @@ def _look(probe: str, known: Mapping[str, str], batches: Iterable[pa.RecordBatch
 
 def _missing(probe: str, known: Mapping[str, str], tasks: Sequence[int]) -> str | None:
     folder = os.path.dirname(probe)
-    if not _settles(lambda: os.path.exists(os.path.join(probe, "driver"))):
+    if not settles(lambda: os.path.exists(os.path.join(probe, "driver"))):
         return folder
     try:
         for task in tasks:
@@ -116,7 +116,8 @@ def _beginning(file: str | os.PathLike[str]) -> str:
         return hashlib.blake2b(opened.read(BEGINNING_BYTES), digest_size=12).hexdigest()
 
 
-def _settles(is_there: Callable[[], bool]) -> bool:
+def settles(is_there: Callable[[], bool]) -> bool:
+    """Whether something is there, or comes to be within SETTLE_SECONDS."""
     clock = SystemClock()
     until_ms = clock.now_ms() + SETTLE_SECONDS * 1000
     while not is_there():
@@ -124,16 +125,3 @@ def _settles(is_there: Callable[[], bool]) -> bool:
             return False
         time.sleep(_STEP_SECONDS)
     return True
-
-
-def require_all_rows(given: int, found: Callable[[], int], folder: str) -> None:
-    """Check what tasks say they wrote against what this process finds, which may come late.
-
-    Args: `given`: rows that tasks were given; `found`: counts those in the files that are there.
-    Raises: PipelineError when they differ.
-    """
-    if not _settles(lambda: found() == given):
-        raise PipelineError(
-            f"Spark wrote {given:,} rows into {folder}, of which {found():,} are found there; nothing was committed: "
-            "executors on other machines must share that folder with this one"
-        )

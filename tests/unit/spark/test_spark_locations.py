@@ -9,7 +9,6 @@ from kbroker.cli import cli
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.locations import local_path, spark_path
 from kbroker.spark.tables.log_reader import LogSource
-from kbroker.spark.tables.manifest import Table
 
 ELSEWHERE = ["hdfs://host:8020/t", "s3a://bucket/t", "S3://bucket/t", "gs://b", "abfss://c@a.host/t", "hdfs:/t"]
 
@@ -45,7 +44,6 @@ def test_another_file_system_is_refused(given: str, tmp_path: Path, monkeypatch:
     for refused in (
         local_path,
         lambda text: local_path(Path(text)),
-        lambda text: Table(Path(text)),
         LogSource.of_files,
     ):
         with pytest.raises(
@@ -63,17 +61,17 @@ def test_another_machine_is_refused() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["ingest", "hdfs://host/t", "a.log"],
+        ["ingest", "ftp://host/t", "a.log"],
         ["ingest", "t", "s3a://bucket/a.log"],
         ["ingest", "t", "a.log", "--checkpoint", "hdfs://host/c"],
-        ["archive", "s3a://bucket/t", "--topic", "t"],
-        ["compact", "hdfs://host/t"],
-        ["usage", "hdfs://host/t"],
-        ["throttles", "s3a://bucket/a.log"],
+        ["archive", "ftp://host/t", "--topic", "t"],
+        ["compact", "dbfs:/t"],
+        ["convert", "s3://bucket/t"],
+        ["usage", "ftp://host/t"],
         ["lag", "--checkpoint", "hdfs://host/c"],
-        ["replay", "hdfs://host/t", "--quotas", "q.yaml"],
-        ["recommend", "hdfs://host/t"],
-        ["report", "hdfs://host/t", "-o", "page.html"],
+        ["replay", "ftp://host/t", "--quotas", "q.yaml"],
+        ["recommend", "ftp://host/t"],
+        ["report", "ftp://host/t", "-o", "page.html"],
         ["report", "t", "-o", "s3a://bucket/page.html"],
     ],
 )

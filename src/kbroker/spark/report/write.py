@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.report.data import Quotas, gather
 from kbroker.spark.report.page import render
+from kbroker.spark.tables.table_place import TableName
 from kbroker.spark.whatif.quota_set import QuotaSet
 from kbroker.spark.whatif.replay import replay_table
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 def write_report(
     spark: SparkSession,
-    table: str | os.PathLike[str],
+    table: TableName,
     output: str | os.PathLike[str],
     proposed: Quotas,
     made_at: datetime,

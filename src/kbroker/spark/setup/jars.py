@@ -79,6 +79,12 @@ DELTA = (
         "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
     ),
 )
+#: What a session needs beside Delta's jars; `build_session(delta=True)` sets it.
+DELTA_SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "4",  # of its 50 nearly all are tasks of nothing here
+}
 
 
 def default_folder() -> Path:

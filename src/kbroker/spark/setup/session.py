@@ -33,12 +33,8 @@ if TYPE_CHECKING:
 
 OLDEST_PYSPARK, FIRST_TOO_NEW_PYSPARK = (4, 2), (4, 4)
 _INSTALL = 'pip install "kbroker[spark]"'
-_MODULES = (
-    "pyspark",
-    "pyarrow",
-    "pandas",
-    "jinja2",
-)  # pandas: Spark asks for it before it runs a function over Arrow batches
+# pandas: Spark asks for it before it runs a function over Arrow batches
+_MODULES = ("pyspark", "pyarrow", "pandas", "jinja2", "deltalake")
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -100,9 +96,7 @@ def build_session(
     files = [*more_jars, *(jars.connector_jars() if connector else ()), *(jars.delta_jars() if delta else ())]
     more: dict[str, str] = {}
     if delta:
-        from kbroker.spark.tables.delta import SETTINGS
-
-        more = SETTINGS
+        more = jars.DELTA_SETTINGS
     if driver_memory is not None:
         given.setdefault(DRIVER_MEMORY, driver_memory)
     defaults = _submitted() if "PYSPARK_GATEWAY_PORT" in os.environ else spark_defaults()

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.spark import formatting as jobs
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.tables.delta_table import TOPIC, TableInfo
 from kbroker.spark.tables.log_reader import POSITION, RAW, REASON, SOURCE, LogSource, see_internal, topic_options
-from kbroker.spark.tables.manifest import TOPIC, TableInfo
 from kbroker.spark.tables.table_layout import PhaseCallback
+from kbroker.spark.tables.table_place import TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -76,7 +76,7 @@ def _type(form: str, columns: str) -> DataType:
 def archive(
     spark: SparkSession,
     source: LogSource,
-    path: Path,
+    table: TableName,
     schema: RecordSchema | None = None,
     options: StreamOptions | None = None,
     *,
@@ -85,15 +85,16 @@ def archive(
     stopping: Callable[[], bool] = lambda: False,
     at: PhaseCallback | None = None,
 ) -> Ingested:
-    """Copy a topic into the table at `path` until all is read, or until `stopping` says so; goes on where it ended.
+    """Copy a topic into `table` until all is read, or until `stopping` says so; goes on where it ended.
 
     Args and raises: as `kbroker.spark.tables.ingest.ingest`, and TableError for a schema that would lose columns.
     """
     from kbroker.spark.tables.table_stream import StreamOptions, TableStream
 
     kept = schema or RecordSchema()
-    wanted = TableInfo(TOPIC, source=str(source), schema=archive_schema(kept).jsonValue())
-    job = TableStream(spark, path, options or StreamOptions(), wanted, clock or SystemClock(), progress, at)
+    chosen = options or StreamOptions()
+    wanted = TableInfo(TOPIC, chosen.buckets, columns=archive_schema(kept).jsonValue())
+    job = TableStream(spark, table, chosen, wanted, source.stream(), clock or SystemClock(), progress, at)
     see_internal(spark, source)
     given = topic_options(source)
     if job.options.max_per_batch:

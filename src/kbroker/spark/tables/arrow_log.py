@@ -106,10 +106,11 @@ def conform(batch: pa.RecordBatch) -> list[Any]:
     found = {name: batch.column(name) for name in batch.schema.names}
     if not found.keys() & set(log_schema.names()):
         raise pa.ArrowInvalid("none of its columns is one of a request log")
-    return [_fit(found.get(field.name), field.type, batch.num_rows) for field in log_schema.arrow_schema()]
+    return [fit(found.get(field.name), field.type, batch.num_rows) for field in log_schema.arrow_schema()]
 
 
-def _fit(values: Any, wanted: Any, count: int) -> Any:
+def fit(values: Any, wanted: Any, count: int) -> Any:
+    """A column as one of another type: missing fields are null, unknown ones left out; None is all null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -125,11 +126,10 @@ def _fit(values: Any, wanted: Any, count: int) -> Any:
         lengths = pc.fill_null(pc.list_value_length(values), 0)
         offsets = pa.concat_arrays([offsets, pc.cumulative_sum(lengths).cast(pa.int32())])
         mask = values.is_null() if values.null_count else None
-        return pa.ListArray.from_arrays(offsets, _fit(items, wanted.value_type, len(items)), mask=mask)
+        return pa.ListArray.from_arrays(offsets, fit(items, wanted.value_type, len(items)), mask=mask)
     if pa.types.is_struct(wanted) and pa.types.is_struct(values.type):
         names = {field.name for field in values.type}
-        parts = [
-            _fit(pc.struct_field(values, f.name) if f.name in names else None, f.type, len(values)) for f in wanted
-        ]
-        return pa.StructArray.from_arrays(parts, fields=list(wanted))
+        parts = [fit(pc.struct_field(values, f.name) if f.name in names else None, f.type, len(values)) for f in wanted]
+        missing = values.is_null() if values.null_count else None
+        return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=missing)
     return values.cast(wanted)

@@ -1,106 +1,126 @@
-"""Keep a table's files few: an hour that is closed, or has too many files, is rewritten to one sorted file per bucket.
+"""Keep a table's files few: buckets of an hour that is closed, or has too many files, become one file.
 
-A new generation is staged, renamed, and then named by the hour's manifest; the files it replaces stay for a grace time,
-because a reader may have them open. Only under the table's lock.
+Rows are sorted by their entity again, so that what replay reads one after the other lies together. Other writers go on
+meanwhile: a compaction changes no row, and of two that rewrite the same files one gives up. Replaced files stay, for
+readers that have them open and for earlier versions, until they are vacuumed.
+
+delta-rs' own optimize is not used: of two at once on the same files (1.6.6) both commit, and every row is there twice.
 """
 
 from __future__ import annotations
 
-import shutil
-import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from kbroker.spark.tables.manifest import DataFile, Hour, Retired, Table, TableInfo
-from kbroker.spark.tables.table import publish, read_files, stage
-from kbroker.spark.tables.table_layout import Compacted, PhaseCallback
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from kbroker._core.clock import SystemClock
+from kbroker.spark.formatting import Progress, silent
+from kbroker.spark.tables.delta_table import DataFile, Table
+from kbroker.spark.tables.file_reader import read_columns
+from kbroker.spark.tables.file_writer import PREFIX, write_table_file
+from kbroker.spark.tables.table_layout import ORDER, Compacted
+from kbroker.spark.tables.table_place import TableName, TablePlace
 
 MAX_FILES = 64  # of a bucket in an open hour
 LATE_FILES = 4  # of a bucket in an hour that was compacted before: late records come a few at a time
-HOURS_AT_ONCE = 24
+HOUR_MS = 3_600_000
+RETENTION_MS = 7 * 24 * HOUR_MS
+MAX_ROWS = 1_000_000  # that are rewritten together, in memory: some 300 bytes each
+REWRITES_AT_ONCE = 2
+
+Place = tuple[str, int, int]  # date, hour, bucket
 
 
-def compact(
-    spark: SparkSession,
-    table: Table,
-    info: TableInfo,
-    *,
-    closed_before_us: int,
-    now_ms: int,
-    grace_ms: int,
-    hours: Iterable[tuple[str, int]] | None = None,
-    everything: bool = False,
-    at: PhaseCallback | None = None,
-) -> Compacted:
-    """Rewrite what needs it, and delete what was replaced longer than `grace_ms` ago.
+def due_places(files: Sequence[DataFile], closed_before_us: int, *, everything: bool = False) -> set[Place]:
+    """The buckets of hours whose files shall become one.
 
-    Args: `closed_before_us`: hours that end by then (microseconds since 1970) get no more rows but late ones; `now_ms`:
-    since 1970; `hours`: look at these only; `everything`: rewrite each bucket with more than one file; `at`: called
-    with the phases compact staged, compact renamed, compact manifest.
+    Args: `closed_before_us`: hours that end by then (microseconds since 1970) get no more rows but late ones;
+    `everything`: each bucket with more than one file.
     """
-    reached = at or (lambda phase: None)
-    found = [table.hour(*key) for key in sorted(set(hours))] if hours is not None else list(table.hours())
+    new: Counter[Place] = Counter()
+    old: Counter[Place] = Counter()
+    ends: dict[Place, int] = {}
+    for one in files:
+        place = (one.date, one.hour, one.bucket)
+        (new if one.path.rpartition("/")[2].startswith(PREFIX) else old)[place] += 1
+        ends[place] = one.end_us
+    due = set()
+    for place, count in new.items():
+        limit = MAX_FILES
+        if everything:
+            limit = 0 if old[place] else 1
+        elif ends[place] <= closed_before_us:
+            limit = LATE_FILES if old[place] else 1
+        if count > limit:
+            due.add(place)
+    return due
+
+
+def compact(table: Table, closed_before_us: int, now_ms: int, *, everything: bool = False) -> Compacted:
+    """Rewrite what needs it. Args: `now_ms`: by the system's clock, as delta-rs knows no other; else as `due_places`.
+
+    An hour is one version of the table. What another compaction has rewritten meanwhile is left to it.
+    """
+    table.refresh()
+    kind = table.info().kind
+    files: dict[Place, list[DataFile]] = {}
+    for one in table.files():
+        files.setdefault((one.date, one.hour, one.bucket), []).append(one)
+    due: dict[tuple[str, int], list[list[DataFile]]] = {}
+    known = [one for some in files.values() for one in some]
+    for place in sorted(due_places(known, closed_before_us, everything=everything)):
+        due.setdefault(place[:2], []).extend(_groups(files[place]))
     done = Compacted()
-    due = [(hour, due_buckets(hour, closed_before_us, everything=everything)) for hour in found]
-    wanted = [(hour, buckets) for hour, buckets in due if buckets]
-    for start in range(0, len(wanted), HOURS_AT_ONCE):
-        done += _rewrite(spark, table, info, wanted[start : start + HOURS_AT_ONCE], now_ms, reached)
-    for key in [hour.key for hour in found]:
-        hour = table.hour(*key)
-        left = table.drop_retired(hour, now_ms, grace_ms)
-        done += Compacted(deleted=len(hour.retired) - len(left.retired))
+    with ThreadPoolExecutor(REWRITES_AT_ONCE) as pool:
+        for groups in due.values():
+            new = list(pool.map(lambda group: rewrite(table.place, kind, group, now_ms), groups))
+            old = [one for group in groups for one in group]
+            if sum(one.rows for one in new) != sum(one.rows for one in old):
+                raise RuntimeError(f"a compaction of {table} would change the number of its rows")
+            if groups and table.commit(new, replaced=old, now_ms=now_ms):
+                done += Compacted(1, len(old), len(new))
     return done
 
 
-def due_buckets(hour: Hour, closed_before_us: int, *, everything: bool = False) -> set[int]:
-    """The buckets of an hour whose files shall become one."""
-    limit = MAX_FILES
-    if everything:
-        limit = 1
-    elif hour.end_us <= closed_before_us:
-        limit = LATE_FILES if hour.compacted_through >= 0 else 1
-    return {bucket for bucket, files in Counter(file.bucket for file in hour.files).items() if files > limit}
+def _groups(files: Sequence[DataFile]) -> list[list[DataFile]]:
+    """Files that become one: all of a place, or as many as fit into memory."""
+    groups: list[list[DataFile]] = [[]]
+    rows = 0
+    for one in files:
+        if groups[-1] and rows + one.rows > MAX_ROWS:
+            groups.append([])
+            rows = 0
+        groups[-1].append(one)
+        rows += one.rows
+    return [group for group in groups if len(group) > 1]
 
 
-def _rewrite(
-    spark: SparkSession,
-    table: Table,
-    info: TableInfo,
-    wanted: Sequence[tuple[Hour, set[int]]],
-    now_ms: int,
-    reached: PhaseCallback,
-) -> Compacted:
-    old: dict[tuple[str, int], list[DataFile]] = {
-        hour.key: [file for file in hour.files if file.bucket in buckets] for hour, buckets in wanted
-    }
-    files = [str(table.path / file.path) for found in old.values() for file in found]
-    staged = stage(read_files(spark, table, info, files), table, info, f"compact-{uuid.uuid4().hex[:8]}")
-    reached("compact staged")
-    done = Compacted()
-    for hour, buckets in wanted:
-        through = max(file.batch for file in hour.files)
-        generation = hour.generation + 1
-        folder = staged / f"date={hour.date}" / f"hour={hour.hour}"
-        new = publish(table, staged, max(through, hour.compacted_through), generation, only=folder)[hour.key]
-        reached("compact renamed")
-        if sum(file.rows for file in new) != sum(file.rows for file in old[hour.key]):
-            raise RuntimeError(f"compaction of {hour.date} {hour.hour:02d} would change the number of its rows")
-        retired = [Retired(file.path, now_ms) for file in old[hour.key]]
-        table.store(
-            replace(
-                hour,
-                generation=generation,
-                compacted_through=max(through, hour.compacted_through),
-                files=(*(file for file in hour.files if file.bucket not in buckets), *new),
-                retired=(*hour.retired, *retired),
-            )
-        )
-        reached("compact manifest")
-        done += Compacted(1, len(old[hour.key]), len(new), sum(file.rows for file in new))
-    shutil.rmtree(staged)
-    return done
+def rewrite(place: TablePlace, kind: str, files: Sequence[DataFile], now_ms: int) -> DataFile:
+    """One file with the rows of some of the same hour and bucket, in order; not yet part of the table."""
+    rows = read_columns(place, [one.path for one in files], None)
+    in_order = rows.sort_by([(name, "ascending") for name in ORDER[kind] if name in rows.column_names])
+    return write_table_file(place, kind, files[0], in_order, now_ms)
+
+
+def vacuum(table: Table, retention_ms: int, *, everything: bool = False) -> int:
+    """Delete files that no version of the last `retention_ms` has; how many.
+
+    Args: `everything`: files that no version ever had too, as a killed writer leaves them. It takes a listing of the
+    whole table, and a writer must not take longer than `retention_ms` from its first file to its commit.
+    """
+    hours = -(-retention_ms // HOUR_MS)
+    deleted = table.delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=everything)
+    table.refresh()
+    return len(deleted)
+
+
+def compact_table(table: TableName, *, retention_ms: int = RETENTION_MS, progress: Progress = silent) -> Compacted:
+    """Rewrite each hour of a table to one file per bucket, open or not, and delete what is older than `retention_ms`.
+
+    Others may write the table meanwhile. Needs no Spark. Raises: TableError when the place is no table.
+    """
+    found = Table(table)
+    found.info()
+    done = compact(found, 0, SystemClock().wall_ms(), everything=True)
+    progress(f"compacted {done.hours} hours: {done.files_before} files into {done.files_after}")
+    return done + Compacted(deleted=vacuum(found, retention_ms, everything=True))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.common import request_log
 from kbroker.spark import formatting as jobs
-from kbroker.spark.tables import log_reader
+from kbroker.spark.tables import log_reader, log_schema
+from kbroker.spark.tables.delta_table import REQUEST_LOG, TableInfo
 from kbroker.spark.tables.log_reader import LogSource
-from kbroker.spark.tables.manifest import REQUEST_LOG, TableInfo
 from kbroker.spark.tables.table_layout import PhaseCallback
+from kbroker.spark.tables.table_place import TableName
 from kbroker.spark.tables.table_stream import Ingested, StreamOptions, TableStream
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def ingest(
     spark: SparkSession,
     source: LogSource,
-    path: Path,
+    table: TableName,
     options: StreamOptions | None = None,
     *,
     clock: BaseClock | None = None,
@@ -30,15 +30,16 @@ def ingest(
     stopping: Callable[[], bool] = lambda: False,
     at: PhaseCallback | None = None,
 ) -> Ingested:
-    """Read a request log into the table at `path` until all is read, or until `stopping` says so.
+    """Read a request log into `table` until all is read, or until `stopping` says so.
 
-    Args: `clock`: of the grace time, and the watermark's upper bound; `progress`: called with a line per batch; `at`:
-    with each phase that is done (staged, renamed, manifest, committed, compact staged ...), for tests that end there.
-    Raises: TableError when the table is another stream's, is being written, or holds something else; PipelineError for
-    what ended the stream.
+    Args: `clock`: the watermark's upper bound; `progress`: called with a line per batch; `at`:
+    with each phase that is done (written, rejected, committed, compacted, done), for tests that end there.
+    Raises: TableError when the table is filled from this log by another stream, or holds something else; PipelineError
+    for what ended the stream.
     """
-    wanted = TableInfo(REQUEST_LOG, schema_version=request_log.VERSION, source=str(source))
-    job = TableStream(spark, path, options or StreamOptions(), wanted, clock or SystemClock(), progress, at)
+    chosen = options or StreamOptions()
+    wanted = TableInfo(REQUEST_LOG, chosen.buckets, request_log.VERSION, log_schema.spark_schema().jsonValue())
+    job = TableStream(spark, table, chosen, wanted, source.stream(), clock or SystemClock(), progress, at)
     return job.run(
         lambda: log_reader.stream_log(spark, source, job.options.max_per_batch),
         lambda batch: log_reader.parse(batch, source.format),

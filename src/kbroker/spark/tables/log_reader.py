@@ -18,6 +18,7 @@ from kbroker.spark.errors import PipelineError
 from kbroker.spark.locations import local_path
 from kbroker.spark.tables import log_schema
 from kbroker.spark.tables.arrow_log import decode_messages, message_schema
+from kbroker.spark.tables.delta_table import Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -70,9 +71,9 @@ class LogSource:
         """A topic."""
         return cls((), bootstrap_servers, topic, connector, format, options or {})
 
-    def __str__(self) -> str:
-        # files are known to a stream one by one, wherever they are
-        return f"topic {self.topic}" if self.topic else "files"
+    def stream(self) -> Stream:
+        """What a table remembers of it."""
+        return Stream(self.topic, self.bootstrap_servers, self.paths)
 
 
 def read_log(spark: SparkSession, source: LogSource) -> DataFrame:

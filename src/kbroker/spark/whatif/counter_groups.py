@@ -8,13 +8,14 @@ units of a DataFrame that comes from elsewhere.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kbroker.spark.session_kind import in_tasks, parallelism
-from kbroker.spark.tables.damaged_files import DAMAGED, MISSING, DamagedFileError
+from kbroker.spark.tables.delta_table import Table
+from kbroker.spark.tables.file_reader import read_columns
+from kbroker.spark.tables.table_place import TableName, TablePlace
 from kbroker.spark.whatif.replay_events import COLUMNS, numbered
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ ROWS_AT_ONCE = 65_536
 
 def work_on_table(
     spark: SparkSession,
-    path: str | os.PathLike[str],
+    table: TableName,
     shared: Shared,
     work: Work,
     schema: pa.Schema,
@@ -39,28 +40,26 @@ def work_on_table(
     """`work` on the rows of each unit of a request log's table; several units may come in one call.
 
     Args: `shared`: what a client shares with others; those that have one thing in common are a unit. `work`: gets
-        COLUMNS, in no order, and returns rows of `schema`. It runs in the executors, which must see the files.
-    Raises: TableError when the folder is no table.
+        COLUMNS, in no order, and returns rows of `schema`. It runs in the executors, which read the files by
+        pyarrow.
+    Raises: TableError when the place is no table.
     """
-    from kbroker.spark.tables.manifest import DELTA, Table, live_files
-    from kbroker.spark.tables.table import read_table
-
-    if Table(Path(path)).info().table_format == DELTA:  # its files are Delta's own: which are live it alone knows
-        return work_on_rows(read_table(spark, path, dates=dates), shared, work, schema)
+    found = Table(table)
     buckets: dict[int, list[str]] = {}
-    for (_, _, bucket), files in live_files(path, dates).items():
-        buckets.setdefault(bucket, []).extend(str(file.absolute()) for file in files)
+    for one in found.files(dates):
+        buckets.setdefault(one.bucket, []).append(one.path)
+    place = found.place
     if not buckets:
         return _empty(spark, schema)
     tasks = in_tasks(spark, sorted(buckets.items()), "bucket int, files array<string>")
-    found = tasks.mapInArrow(_clients, "bucket int, principal string, client_id string").toArrow()
+    clients = tasks.mapInArrow(partial(_clients, place), "bucket int, principal string, client_id string").toArrow()
     spread = spread_clients(
-        zip(*(found.column(name).to_pylist() for name in ("bucket", "principal", "client_id")), strict=True), shared
+        zip(*(clients.column(name).to_pylist() for name in ("bucket", "principal", "client_id")), strict=True), shared
     )
-    alone = tasks.mapInArrow(_alone(work, spread), _ddl(schema))
+    alone = tasks.mapInArrow(_alone(place, work, spread), _ddl(schema))
     if not spread:
         return alone
-    rows = tasks.mapInArrow(_spread(spread), _row_schema())
+    rows = tasks.mapInArrow(_spread(place, spread), _row_schema())
     return alone.unionByName(_grouped(rows, work, schema))
 
 
@@ -118,33 +117,12 @@ def spread_clients(places: Iterable[tuple[int, str | None, str | None]], shared:
 # ---------------------------------------------------------------- in the executors
 
 
-def read_columns(files: Sequence[str], columns: Sequence[str] = COLUMNS) -> pa.Table:
-    """Some columns of a table's files; what an older file lacks is left out, or null if another file has it.
-
-    Raises: DamagedFileError.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    parts = []
-    for name in files:
-        try:
-            with pq.ParquetFile(name) as file:
-                has = set(file.schema_arrow.names)
-                parts.append(file.read(columns=[column for column in columns if column in has]))
-        except FileNotFoundError:
-            raise DamagedFileError(str(name), MISSING) from None
-        except (pa.ArrowException, OSError) as error:
-            raise DamagedFileError(str(name), DAMAGED) from error
-    return pa.concat_tables(parts, promote_options="permissive")
-
-
-def _clients(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _clients(place: TablePlace, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     for batch in batches:
         for task in batch.to_pylist():
-            table = read_columns(task["files"], ("principal", "client_id"))
+            table = read_columns(place, task["files"], ("principal", "client_id"))
             _, clients = numbered([table.column("principal"), table.column("client_id")])
             yield pa.record_batch(
                 {
@@ -155,13 +133,15 @@ def _clients(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             )
 
 
-def _alone(work: Work, spread: Mapping[Client, int]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _alone(
+    place: TablePlace, work: Work, spread: Mapping[Client, int]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Work on the rows of one bucket."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for task in batch.to_pylist():
-                table = read_columns(task["files"])
+                table = read_columns(place, task["files"], COLUMNS)
                 if spread:
                     table = _chosen(table, spread, False)
                 yield from work(table).to_batches(max_chunksize=ROWS_AT_ONCE)
@@ -169,13 +149,15 @@ def _alone(work: Work, spread: Mapping[Client, int]) -> Callable[[Iterable[pa.Re
     return run
 
 
-def _spread(spread: Mapping[Client, int]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _spread(
+    place: TablePlace, spread: Mapping[Client, int]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The rows that do not lie in one bucket."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for task in batch.to_pylist():
-                table = _chosen(read_columns(task["files"]), spread, True)
+                table = _chosen(read_columns(place, task["files"], COLUMNS), spread, True)
                 yield from _with_slots(table, spread).to_batches(max_chunksize=ROWS_AT_ONCE)
 
     return run

@@ -8,13 +8,13 @@ that of the seconds in which it sent anything, so one that is busy for a minute 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.tables.table_place import TableName
 from kbroker.spark.whatif._replay import GIVEN_BACK, JUDGED, STRICT, Counters
 from kbroker.spark.whatif.counter_groups import Shared, Work, work_on_rows, work_on_table
 from kbroker.spark.whatif.quota_set import KEY_OF, user_of
@@ -104,7 +104,7 @@ def capacity_percent(io_threads: int, network_threads: int, listeners: int = 1) 
 
 def needs_of_table(
     spark: SparkSession,
-    path: str | os.PathLike[str],
+    table: TableName,
     *,
     share: float = 0.01,
     by: str = BY[0],
@@ -116,7 +116,7 @@ def needs_of_table(
     Raises: TableError, PipelineError for arguments that cannot be.
     """
     _check(share, by)
-    return _collected(work_on_table(spark, path, _shared(by), _work(share, by, windows), need_schema(), dates))
+    return _collected(work_on_table(spark, table, _shared(by), _work(share, by, windows), need_schema(), dates))
 
 
 def needs_of_rows(
@@ -308,7 +308,7 @@ def _number(value: float) -> str:
 
 def headroom_of(
     spark: SparkSession,
-    path: str | os.PathLike[str],
+    table: TableName,
     found: Recommendation,
     capacity: float,
     dates: Sequence[str] | None = None,
@@ -322,7 +322,7 @@ def headroom_of(
     from kbroker.spark.tables.table import read_table
     from kbroker.spark.usage_views.usage import COLUMNS, usage_per_second
 
-    seconds = usage_per_second(read_table(spark, path, COLUMNS, dates))
+    seconds = usage_per_second(read_table(spark, table, COLUMNS, dates))
     used = seconds.groupBy("second").agg(F.sum("request_time_us").alias("us"))
     row = used.agg(F.sum("us"), F.max("us"), F.min("second"), F.max("second")).collect()[0]
     if row[0] is None:

@@ -5,11 +5,11 @@ Functions on a request log's table, or on any DataFrame with its columns. It is 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from kbroker.spark.session_kind import parallelism
+from kbroker.spark.tables.table_place import TableName
 from kbroker.spark.whatif.counter_groups import Shared, Work, work_on_rows, work_on_table
 from kbroker.spark.whatif.quota_set import QuotaSet
 from kbroker.spark.whatif.replay_core import Replay, Windows, seconds_schema, verdict_schema
@@ -24,7 +24,7 @@ COUNTS = (*("requests", "request_bytes", "response_bytes", "logged_delayed", "lo
 
 def replay_table(
     spark: SparkSession,
-    path: str | os.PathLike[str],
+    table: TableName,
     quotas: QuotaSet,
     *,
     dates: Sequence[str] | None = None,
@@ -32,10 +32,10 @@ def replay_table(
 ) -> DataFrame:
     """By client and second what the log says and what `quotas` would have done: the columns of `seconds_schema`.
 
-    Raises: TableError when the folder is no table.
+    Raises: TableError when the place is no table.
     """
     work = _work(quotas, windows, "seconds")
-    return _added_up(work_on_table(spark, path, _shared(quotas), work, seconds_schema(), dates))
+    return _added_up(work_on_table(spark, table, _shared(quotas), work, seconds_schema(), dates))
 
 
 def replay_rows(rows: DataFrame, quotas: QuotaSet, *, windows: Windows | None = None) -> DataFrame:
@@ -46,14 +46,14 @@ def replay_rows(rows: DataFrame, quotas: QuotaSet, *, windows: Windows | None = 
 
 def verdicts_of_table(
     spark: SparkSession,
-    path: str | os.PathLike[str],
+    table: TableName,
     quotas: QuotaSet,
     *,
     dates: Sequence[str] | None = None,
     windows: Windows | None = None,
 ) -> DataFrame:
     """A row for every delay that `quotas` would have put on a request: the columns of `verdict_schema`."""
-    return work_on_table(spark, path, _shared(quotas), _work(quotas, windows, "verdicts"), verdict_schema(), dates)
+    return work_on_table(spark, table, _shared(quotas), _work(quotas, windows, "verdicts"), verdict_schema(), dates)
 
 
 def verdicts_of_rows(rows: DataFrame, quotas: QuotaSet, *, windows: Windows | None = None) -> DataFrame:

@@ -1,0 +1,444 @@
+"""The table that `ingest` and `archive` write: a Delta Lake table, kept by delta-rs, without Spark and its jars.
+
+    <table>/date=2026-01-02/hour=5/bucket=3/batch-00000017-4f0c2d.parquet
+    <table>/_delta_log/00000000000000000017.json        which files are live, one entry per version
+    <table>/_streams/<id>.json                          what each stream into the table reads
+    <table>/_checkpoint/ _rejected/                     where Spark keeps offsets, what could not be read
+
+Only a file that the log names is part of the table. A batch is one entry of the log that carries the stream's id and
+the batch's number as an application transaction: one that is repeated after a crash finds its number and is left out.
+The entry of a version is written only if there is none yet, on every store, so no lock is needed: any number of
+streams, compactions and readers work at the same time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.shared_folder import settles
+from kbroker.spark.tables.schema_change import first_loss
+from kbroker.spark.tables.table_place import AsOf, TableName, TablePlace, missing_files
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+LOG, STREAMS, REJECTED, CHECKPOINT = "_delta_log", "_streams", "_rejected", "_checkpoint"
+OLD_MANIFEST = "_manifest/table.json"  # of the layout before Delta
+PLACE = ("date", "hour", "bucket")
+DEFAULT_BUCKETS = 8
+HOUR_US = 3_600_000_000
+REQUEST_LOG, TOPIC = "request_log", "topic"
+TIME = {REQUEST_LOG: "time", TOPIC: "timestamp"}
+COMMIT_TRIES = 200  # each lost to another writer that has committed
+_KIND, _BUCKETS, _VERSION = "kbroker.kind", "kbroker.buckets", "kbroker.schemaVersion"
+_READABLE = {"timestampNtz"}  # what else a reader must know changes which rows of a file count
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class TableError(PipelineError):
+    """A place that is no table, or one that is not what was asked for; the text is for users."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One Parquet file. `path` is relative to the table; times are UTC microseconds; None where nothing is known."""
+
+    path: str
+    date: str
+    hour: int
+    bucket: int
+    rows: int
+    size_bytes: int
+    min_time_us: int | None = None
+    max_time_us: int | None = None
+    stats: str | None = None  # as Delta writes them, of a file that is still to be committed
+    modified_ms: int = 0
+
+    @property
+    def end_us(self) -> int:
+        """Where its hour ends, microseconds since 1970."""
+        start = datetime.fromisoformat(self.date).replace(tzinfo=timezone.utc)
+        return int(start.timestamp()) * 1_000_000 + (self.hour + 1) * HOUR_US
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """What holds for a whole table. `columns`: of its rows, as Spark writes its own schemas, without their place."""
+
+    kind: str = REQUEST_LOG
+    buckets: int = DEFAULT_BUCKETS
+    schema_version: int = 1
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What a stream into a table reads: a topic of some brokers, or log files."""
+
+    topic: str = ""
+    bootstrap_servers: str = ""
+    paths: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"topic {self.topic}" if self.topic else "files"
+
+    def overlaps(self, other: Stream) -> bool:
+        """Whether both may read the same records: one topic of a common broker, or one file or folder."""
+        if self.topic or other.topic:
+            mine, others = (set(filter(None, one.bootstrap_servers.split(","))) for one in (self, other))
+            return self.topic == other.topic and bool(not mine or not others or mine & others)
+        pairs = [(Path(a), Path(b)) for a in self.paths for b in other.paths]
+        return not pairs or any(a == b or a in b.parents or b in a.parents for a, b in pairs)
+
+
+class Table:
+    """A table at one of its versions: the newest when it was opened, or the one that its place names.
+
+    Threads: one at a time; any number of objects and processes at once.
+    """
+
+    def __init__(self, table: TableName) -> None:
+        """Name a table. Raises: PipelineError where delta-rs is not installed."""
+        if importlib.util.find_spec("deltalake") is None:
+            raise PipelineError('tables need deltalake, which is not installed: pip install "kbroker[spark]"')
+        self.place = TablePlace.of(table)
+        self._delta: DeltaTable | None = None
+
+    def __str__(self) -> str:
+        return str(self.place)
+
+    def exists(self) -> bool:
+        """Whether there is a table, of this layout or of the one before."""
+        from deltalake import DeltaTable
+
+        if self.place.is_local and not (Path(self.place.uri) / LOG).is_dir():
+            return self.is_old()
+        return self._delta is not None or DeltaTable.is_deltatable(self.place.uri, self.place.storage_options)
+
+    def is_old(self) -> bool:
+        """Whether it has the layout of kbroker before Delta, which `kbroker pipeline convert` reads."""
+        return self.place.is_local and (Path(self.place.uri) / OLD_MANIFEST).exists()
+
+    @property
+    def delta(self) -> DeltaTable:
+        """The table as delta-rs knows it.
+
+        Raises: TableError when the place is no table, or names a version that it does not have.
+        """
+        if self._delta is None:
+            if self.is_old():
+                raise TableError(f"{self} is a table of an older kbroker: run `kbroker pipeline convert {self}` once")
+            self._delta = _open(self.place)
+        return self._delta
+
+    @property
+    def version(self) -> int:
+        """Which version of the table this is."""
+        return int(self.delta.version())
+
+    def refresh(self) -> None:
+        """Go on to the newest version.
+
+        Raises: TableError when the place names an earlier one: what changes a table starts from the newest.
+        """
+        if self.place.as_of is not None:
+            raise TableError(f"{self} is asked for as of {self.place.as_of}: an earlier version cannot be changed")
+        self.delta.update_incremental()
+
+    def info(self) -> TableInfo:
+        """What holds for the whole table.
+
+        Raises: TableError when kbroker has not made it, or has files that are not to be read as they are.
+        """
+        found = self.delta.metadata().configuration
+        if _KIND not in found:
+            raise TableError(f"{self} is a Delta table that kbroker has not made")
+        protocol = self.delta.protocol()
+        strange = set(protocol.reader_features or ()) - _READABLE
+        if strange:
+            raise TableError(f"{self} has {', '.join(sorted(strange))}, which another engine has turned on")
+        columns = json.loads(self.delta.schema().to_json())
+        columns["fields"] = [one for one in columns["fields"] if one["name"] not in PLACE]
+        return TableInfo(found[_KIND], int(found[_BUCKETS]), int(found.get(_VERSION, 1)), columns)
+
+    def open(self, wanted: TableInfo) -> TableInfo:
+        """The description of the table, which is made if there is none, and gets the columns that it lacks.
+
+        Raises: TableError when it is of another kind, or a topic's would lose columns.
+        """
+        for _ in range(COMMIT_TRIES):
+            if not self.exists():
+                self.make(wanted)
+            info = self.info()
+            if info.kind != wanted.kind:
+                is_, asked = (one.kind.replace("_", " ") for one in (info, wanted))
+                raise TableError(f"{self} is a table of kind {is_}, not {asked}")
+            new = self._new_columns(info, wanted)
+            if not new and info.schema_version >= wanted.schema_version:
+                return info
+            self._try(lambda new=new: self._widen(new, wanted))  # type: ignore[misc]
+        raise TableError(f"{self} changes too often to be opened")
+
+    def make(self, wanted: TableInfo) -> None:
+        """Make an empty table, unless another stream was faster."""
+        from deltalake import DeltaTable, Schema
+        from deltalake.exceptions import DeltaError
+
+        place = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in
+                 zip(PLACE, ("string", "integer", "integer"), strict=True)]  # fmt: skip
+        columns = {"type": "struct", "fields": [*wanted.columns["fields"], *place]}
+        if self.place.is_local:
+            Path(self.place.uri).mkdir(parents=True, exist_ok=True)
+        try:
+            DeltaTable.create(
+                self.place.uri,
+                Schema.from_json(json.dumps(columns)),
+                partition_by=list(PLACE),
+                configuration=properties_of(wanted),
+                storage_options=self.place.storage_options,
+                raise_if_key_not_exists=False,
+            )
+        except DeltaError:
+            if not DeltaTable.is_deltatable(self.place.uri, self.place.storage_options):
+                raise
+        self._delta = _open(self.place)
+        self._sync_log(-1)
+
+    def _new_columns(self, info: TableInfo, wanted: TableInfo) -> list[Mapping[str, Any]]:
+        """Fields that the table lacks, in whole or in part."""
+        has = {one["name"]: one for one in info.columns["fields"]}
+        fields = wanted.columns["fields"]
+        both = {"type": "struct", "fields": [one for one in fields if one["name"] in has]}
+        known = {"type": "struct", "fields": [has[one["name"]] for one in both["fields"]]}
+        # a log's table may have the columns of a newer kbroker: then rows of this one have null there
+        loss = first_loss(known if wanted.kind == REQUEST_LOG else info.columns, both)
+        if loss is not None:
+            raise TableError(f"{self}: columns can only be added, and {loss}")
+        return [one for one in fields if one["name"] not in has or first_loss(one["type"], has[one["name"]]["type"])]
+
+    def _widen(self, new: Sequence[Mapping[str, Any]], wanted: TableInfo) -> None:
+        from deltalake.schema import Field
+
+        if new:
+            self.delta.alter.add_columns([Field.from_json(json.dumps(one)) for one in new])
+        self.delta.alter.set_table_properties({_VERSION: str(wanted.schema_version)}, raise_if_not_exists=False)
+
+    def _try(self, change: Callable[[], object]) -> bool:
+        """Whether a change was committed; False: another one came in between, which is read."""
+        from deltalake.exceptions import CommitFailedError
+
+        before = self.version
+        try:
+            change()
+        except CommitFailedError:
+            self.refresh()
+            return False
+        self.refresh()
+        self._sync_log(before)
+        return True
+
+    def committed(self, app: str) -> int:
+        """The highest number that an application's transactions have; -1 before the first."""
+        found = self.delta.transaction_version(app)
+        return -1 if found is None else int(found)
+
+    def commit(
+        self,
+        files: Sequence[DataFile],
+        transaction: tuple[str, int] | None = None,
+        *,
+        replaced: Sequence[DataFile] = (),
+        now_ms: int = 0,
+    ) -> bool:
+        """Make files part of the table, all at once.
+
+        Args: `transaction`: an application's name and a number, which only grows: one that is there already changes
+        nothing. `replaced`: live files with the same rows, which are no part of the table from then on, since `now_ms`
+        by the system's clock.
+        Returns: False when the transaction was there already, or not all of `replaced` are live any more.
+        Raises: PipelineError when a file is not in the table's store.
+        """
+        from deltalake import CommitProperties, Transaction
+        from deltalake.transaction import AddAction, RemoveAction
+
+        self.require((one.path, one.size_bytes) for one in files)
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(
+                one.path, one.size_bytes, _partition(one), one.modified_ms, not replaced,
+                one.stats or json.dumps({"numRecords": one.rows}),
+            )
+            for one in files
+        ]  # fmt: skip
+        actions += [RemoveAction(one.path, False, now_ms, one.size_bytes, _partition(one)) for one in replaced]
+        # Without a retry delta-rs writes the version after the one looked at here, or none: what it compares
+        # when it tries again does not see that two compactions remove the same file (1.6.6).
+        properties = CommitProperties(
+            max_commit_retries=0, app_transactions=[Transaction(*transaction)] if transaction else None
+        )
+        for _ in range(COMMIT_TRIES):
+            self.refresh()
+            if transaction is not None and transaction[1] <= self.committed(transaction[0]):
+                return False
+            if replaced and not {one.path for one in replaced} <= self._paths():
+                return False
+            if self._try(
+                lambda: self.delta.create_write_transaction(
+                    actions, "append", self.delta.schema(), list(PLACE), commit_properties=properties
+                )
+            ):
+                return True
+        raise PipelineError(f"{self} is changed by too many others at once: the batch was not committed")
+
+    def _paths(self) -> set[str]:
+        import pyarrow as pa
+
+        return set(pa.table(self.delta.get_add_actions(flatten=True))["path"].to_pylist())
+
+    def require(self, files: Iterable[tuple[str, int]]) -> None:
+        """Check that files of executors are in the table's store, which may show them late.
+
+        Args: `files`: their paths and sizes in bytes.
+        Raises: PipelineError that names one that is missing, or has another size.
+        """
+        wanted = list(files)
+        missing: list[str] = []
+
+        def all_there() -> bool:
+            missing[:] = missing_files(self.place, wanted)
+            return not missing
+
+        if not settles(all_there):
+            self._refuse(missing)
+
+    def _refuse(self, missing: Sequence[str]) -> None:
+        raise PipelineError(
+            f"{self.place.file(missing[0])} was written by an executor and is not in the table as it wrote it "
+            f"({len(missing)} of the batch's files); nothing was committed: the driver and all executors must reach "
+            "the same storage"
+        )
+
+    def _sync_log(self, before: int) -> None:
+        """Put the versions after `before` onto the disk."""
+        for version in range(before + 1, self.version + 1):
+            self.place.sync(f"{LOG}/{version:020}.json")
+
+    def files(self, dates: Sequence[str] | None = None) -> list[DataFile]:
+        """The live files by date, hour, bucket and name. Args: `dates`: only these days, as "2026-01-02"."""
+        import pyarrow as pa
+
+        kind = self.info().kind
+        found = pa.table(self.delta.get_add_actions(flatten=True))
+        names = ("path", *(f"partition.{name}" for name in PLACE), "num_records", "size_bytes")
+        times = (f"{end}.{TIME[kind]}" for end in ("min", "max"))
+        columns = [found[n].to_pylist() if n in found.column_names else [None] * len(found) for n in (*names, *times)]
+        files = [
+            DataFile(
+                path, str(date), int(hour), int(bucket), self._rows(path) if rows is None else int(rows), int(size),
+                _micros(low), _micros(high),
+            )
+            for path, date, hour, bucket, rows, size, low, high in zip(*columns, strict=True)
+            if dates is None or str(date) in dates
+        ]  # fmt: skip
+        return sorted(files, key=lambda one: (one.date, one.hour, one.bucket, one.path))
+
+    def _rows(self, path: str) -> int:
+        """Of a file whose writer did not count them."""
+        import pyarrow.parquet as pq
+
+        with self.place.filesystem().open_input_file(path) as file:
+            return int(pq.ParquetFile(file).metadata.num_rows)
+
+    def streams(self) -> dict[str, Stream]:
+        """The streams into the table by their ids."""
+        found = {}
+        for path, _ in self.place.listed(STREAMS):
+            known = json.loads(self.place.read(path))
+            known["paths"] = tuple(known["paths"])
+            found[Path(path).stem] = Stream(**known)
+        return found
+
+    def add_stream(self, name: str, stream: Stream) -> None:
+        """Remember what a stream reads; `name` is its id."""
+        self.place.write(f"{STREAMS}/{name}.json", json.dumps(asdict(stream)).encode())
+
+
+def bucket_of(principal: str | None, client_id: str | None, buckets: int) -> int:
+    """Where an entity's rows lie: the same number that Spark computes when it writes."""
+    return zlib.crc32(f"{principal or ''}\0{client_id or ''}".encode()) % buckets
+
+
+def describe_table(table: TableName, dates: Sequence[str] | None = None) -> dict[str, Any]:
+    """What is in a table: rows, hours, files, size_bytes, times of the oldest and the youngest row, version.
+
+    Raises: TableError when the place is no table.
+    """
+    found = Table(table)
+    files = found.files(dates)
+    return {
+        "rows": sum(one.rows for one in files),
+        "hours": len({(one.date, one.hour) for one in files}),
+        "files": len(files),
+        "size_bytes": sum(one.size_bytes for one in files),
+        "oldest": _utc(min((one.min_time_us for one in files if one.min_time_us is not None), default=None)),
+        "youngest": _utc(max((one.max_time_us for one in files if one.max_time_us is not None), default=None)),
+        "version": found.version,
+    }
+
+
+def _partition(file: DataFile) -> dict[str, str | None]:
+    return {"date": file.date, "hour": str(file.hour), "bucket": str(file.bucket)}
+
+
+def properties_of(info: TableInfo) -> dict[str, str]:
+    """What Delta keeps of a description beside the columns."""
+    return {_KIND: info.kind, _BUCKETS: str(info.buckets), _VERSION: str(info.schema_version)}
+
+
+def _open(place: TablePlace) -> DeltaTable:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        found = DeltaTable(place.uri, storage_options=place.storage_options)
+    except TableNotFoundError:
+        raise TableError(f"{place} is no table: it has no {LOG}") from None
+    except (DeltaError, OSError) as error:
+        raise TableError(f"{place} cannot be read: {' '.join(str(error).split())[:300]}") from error
+    if place.as_of is None:
+        return found
+    newest = found.version()
+    try:
+        found.load_as_version(_version_or_time(place.as_of))
+    except (DeltaError, ValueError, OSError):
+        raise TableError(f"{place} has no version {place.as_of}: there are versions up to {newest}") from None
+    return found
+
+
+def _version_or_time(as_of: AsOf) -> int | datetime:
+    if isinstance(as_of, int):
+        return as_of
+    if isinstance(as_of, str):
+        if as_of.isdecimal():
+            return int(as_of)
+        as_of = datetime.fromisoformat(as_of.replace("Z", "+00:00"))
+    return as_of if as_of.tzinfo is not None else as_of.replace(tzinfo=timezone.utc)
+
+
+def _micros(time: datetime | None) -> int | None:
+    if time is None:
+        return None
+    return ((time if time.tzinfo else time.replace(tzinfo=timezone.utc)) - _EPOCH) // timedelta(microseconds=1)
+
+
+def _utc(time_us: int | None) -> str | None:
+    if time_us is None:
+        return None
+    return (_EPOCH + timedelta(microseconds=time_us)).isoformat(sep=" ", timespec="milliseconds")[:-6]

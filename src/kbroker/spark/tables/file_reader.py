@@ -1,0 +1,79 @@
+"""Files of a table as Arrow, read by pyarrow in the executors: no jar, whatever store they lie on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kbroker.spark.tables.arrow_log import fit
+from kbroker.spark.tables.damaged_files import DAMAGED, MISSING, DamagedFileError
+from kbroker.spark.tables.table_place import TablePlace
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+ROWS_AT_ONCE = 65_536
+
+
+def read_columns(place: TablePlace, files: Sequence[str], columns: Sequence[str] | None) -> pa.Table:
+    """Some columns of a table's files, or all; what an older file lacks is left out, or null if another file has it.
+
+    Raises: DamagedFileError.
+    """
+    import pyarrow as pa
+
+    parts = [pa.Table.from_batches(list(batches), schema) for schema, batches in _opened(place, files, columns)]
+    return pa.concat_tables(parts, promote_options="permissive")
+
+
+def read_rows(place: TablePlace, schema: StructType, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of files as Spark wants them. Args: `tasks`: path, date, hour and bucket of each file."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    for batch in tasks:
+        for task in batch.to_pylist():
+            names = [name for name in wanted.names if name not in task]
+            for _, batches in _opened(place, [task["path"]], names or ["time", "timestamp"]):
+                for rows in batches:
+                    columns = [_column(rows, one, task) for one in wanted]
+                    yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _column(rows: pa.RecordBatch, field: pa.Field, task: dict[str, Any]) -> Any:
+    import pyarrow as pa
+
+    if field.name in task:
+        return pa.array([task[field.name]] * rows.num_rows, field.type)
+    has = field.name in rows.schema.names
+    return fit(rows.column(field.name) if has else None, field.type, rows.num_rows)
+
+
+def _opened(
+    place: TablePlace, files: Sequence[str], columns: Sequence[str] | None
+) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+    """Of each file the schema and the batches of those columns that it has."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for name in files:
+        try:
+            with _source(place, name) as source, pq.ParquetFile(source) as file:
+                has = file.schema_arrow.names
+                known = has if columns is None else [column for column in columns if column in has]
+                rows = file.read(columns=known)
+        except FileNotFoundError:
+            raise DamagedFileError(place.file(name), MISSING) from None
+        except (pa.ArrowException, OSError) as error:
+            raise DamagedFileError(place.file(name), DAMAGED) from error
+        yield rows.schema, iter(rows.to_batches(max_chunksize=ROWS_AT_ONCE))
+
+
+def _source(place: TablePlace, name: str) -> Any:
+    import pyarrow as pa
+
+    if place.is_local:
+        return pa.OSFile(place.file(name))
+    return place.filesystem().open_input_file(name)

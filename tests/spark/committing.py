@@ -1,0 +1,62 @@
+"""A program for the tests: what a stream does with a table at each batch, without Spark, and what a compaction does.
+
+python -m tests.spark.committing TABLE write APP BATCHES | python -m tests.spark.committing TABLE compact TIMES
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from kbroker._core.clock import SystemClock
+from kbroker.spark.tables.compaction import compact
+from kbroker.spark.tables.delta_table import HOUR_US, REQUEST_LOG, Table, bucket_of
+from kbroker.spark.tables.file_writer import BUCKET, EPOCH_HOUR, data_file, write_files
+from kbroker.spark.tables.table_place import TablePlace
+from tests.spark.day import Day, make_day
+
+ROWS = 1_000
+BUCKETS = 2
+
+
+def day_of_batches() -> Day:
+    """The rows of one batch: each batch writes all of them again, under another sequence."""
+    return make_day(ROWS)
+
+
+def placed(rows: pa.Table) -> pa.RecordBatch:
+    """Rows as executors get them: sorted by hour and bucket, which stand beside them."""
+    hours = [int(time) // HOUR_US for time in rows["time"].cast(pa.int64()).to_pylist()]
+    names = zip(rows["principal"].to_pylist(), rows["client_id"].to_pylist(), strict=True)
+    buckets = [bucket_of(principal, client_id, BUCKETS) for principal, client_id in names]
+    found = rows.append_column(EPOCH_HOUR, pa.array(hours, pa.int32())).append_column(
+        BUCKET, pa.array(buckets, pa.int32())
+    )
+    (batch,) = found.sort_by([(EPOCH_HOUR, "ascending"), (BUCKET, "ascending")]).combine_chunks().to_batches()
+    return batch
+
+
+def write(table: Table, app: str, number: int, rows: pa.RecordBatch) -> bool:
+    """A batch of a stream; whether it was committed here."""
+    found = write_files(table.place, REQUEST_LOG, f"{number:08d}", [rows])
+    files = [data_file(row, REQUEST_LOG, 0) for batch in found for row in batch.to_pylist()]
+    return table.commit(files, (app, number))
+
+
+def main(table: str, what: str, *words: str, options: Mapping[str, str] | None = None) -> None:
+    found = Table(TablePlace.of(table, options))
+    if what == "compact":
+        for _ in range(int(words[0])):
+            done = compact(found, 0, SystemClock().wall_ms(), everything=True)
+            print("rewrote", done.files_before, flush=True)
+        return
+    app, batches = words
+    rows = placed(day_of_batches().rows)
+    for number in range(int(batches)):
+        print("committed" if write(found, app, number, rows) else "left out", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,248 @@
+"""Writers, compactions and repeated batches at the same time, in separate processes: rows equal, none doubled."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kbroker.common.request_log import VERSION
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.tables.compaction import MAX_FILES, compact, due_places, vacuum
+from kbroker.spark.tables.delta_table import (
+    HOUR_US,
+    REQUEST_LOG,
+    DataFile,
+    Stream,
+    Table,
+    TableError,
+    TableInfo,
+    bucket_of,
+)
+from kbroker.spark.tables.file_writer import PREFIX, statistics
+from kbroker.spark.tables.log_schema import spark_schema
+from kbroker.spark.tables.table_place import TablePlace
+from tests.spark.committing import BUCKETS, ROWS, day_of_batches, placed, write
+
+ROOT = Path(__file__).resolve().parents[2]
+BATCHES = 8
+DATE = "2026-01-02"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    Table(tmp_path / "table").open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
+    return tmp_path / "table"
+
+
+def start(table: Path, *words: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.spark.committing", str(table), *map(str, words)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def said(process: subprocess.Popen[str]) -> list[str]:
+    out, error = process.communicate(timeout=600)
+    assert process.returncode == 0, error
+    return out.split("\n")[:-1]
+
+
+def sequences(table: Path) -> Counter[int | None]:
+    """How often each row is in the table."""
+    found: Counter[int | None] = Counter()
+    for one in Table(table).files():
+        rows = pq.ParquetFile(table / one.path).read(["correlation_id"])
+        assert rows.num_rows == one.rows
+        found.update(rows["correlation_id"].to_pylist())
+    return found
+
+
+def times(count: int) -> Counter[int | None]:
+    once = Counter(day_of_batches().rows["correlation_id"].to_pylist())
+    return Counter({key: number * count for key, number in once.items()})
+
+
+@pytest.mark.slow
+def test_two_writers_and_two_compactions_at_once(table: Path) -> None:
+    """Each batch of both is there once, whatever is rewritten meanwhile."""
+    running = [start(table, "write", app, BATCHES) for app in "ab"] + [start(table, "compact", 6) for _ in "cd"]
+    first, second, *_ = map(said, running)
+    assert first == second == ["committed"] * BATCHES
+    assert sequences(table) == times(2 * BATCHES)
+    said(start(table, "compact", 1))
+    assert sequences(table) == times(2 * BATCHES)
+    places = [(one.date, one.hour, one.bucket) for one in Table(table).files()]
+    assert len(places) == len(set(places))
+    assert [Table(table).committed(app) for app in "abc"] == [BATCHES - 1, BATCHES - 1, -1]
+
+
+@pytest.mark.slow
+def test_a_stream_that_runs_twice_adds_no_row_twice(table: Path) -> None:
+    """Two processes with the same batches, as after a restart whose first process was still alive."""
+    both = [said(one) for one in [start(table, "write", "a", BATCHES) for _ in range(2)]]
+    for number in range(BATCHES):
+        assert sorted([both[0][number], both[1][number]]) in (["committed", "left out"],)
+    assert sequences(table) == times(BATCHES)
+    found = Table(table)
+    found.delta.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert {one.path for one in found.files()} == {
+        one.relative_to(table).as_posix() for one in table.rglob("*.parquet")
+    }
+
+
+def test_of_two_compactions_of_the_same_files_one_gives_up(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both start from one version; what the first has done stays, and no row is there twice."""
+    rows = placed(day_of_batches().rows)
+    mine, other = Table(table), Table(table)
+    for number in range(2):
+        write(mine, "a", number, rows)
+    before = mine.files()
+    done = compact(mine, 0, 1, everything=True)
+    assert (done.hours, done.files_before) == (24, len(before))
+    monkeypatch.setattr(other, "files", lambda: before)  # it began before the first one committed
+    assert compact(other, 0, 1, everything=True).hours == 0
+    assert Table(table).version == mine.version
+    assert sequences(table) == times(2)
+
+
+def test_a_commit_starts_from_the_version_that_was_looked_at(table: Path) -> None:
+    """What comes between the look and the commit sends it back to look again."""
+    rows = placed(day_of_batches().rows)
+    mine, other = Table(table), Table(table)
+    looks = []
+
+    def look() -> None:
+        mine.delta.update_incremental()
+        looks.append(mine.version)
+        if len(looks) < 4:
+            write(other, "b", len(looks), rows)
+
+    mine.refresh = look  # type: ignore[method-assign]
+    assert write(mine, "a", 0, rows)
+    assert len(looks) > 4
+    assert sequences(table) == times(4)
+
+
+def test_files_of_another_size_are_not_committed(table: Path) -> None:
+    """Cut off, or of another file of that name: the batch is not in the table, and says which file it was."""
+    found = Table(table)
+    name = f"date={DATE}/hour=1/bucket=0/{PREFIX}x.parquet"
+    (table / name).parent.mkdir(parents=True)
+    (table / name).write_bytes(b"half of it")
+    for path, size in ((name, 11), (name.replace("x.", "y."), 10)):
+        one = DataFile(path, DATE, 1, 0, 5, size)
+        with pytest.raises(PipelineError, match=f"{path} was written by an executor and is not in the table"):
+            found.commit([one], ("a", 1))
+    assert (found.committed("a"), found.files()) == (-1, [])
+
+
+def test_what_is_never_part_of_the_table_is_deleted_in_time(table: Path) -> None:
+    """Of a killed writer: kept for the retention, in which its writer may still live; checkpoints are left alone."""
+    found = Table(table)
+    write(found, "a", 0, placed(day_of_batches().rows))
+    orphan = table / f"date={DATE}/hour=1/bucket=0/{PREFIX}orphan.parquet"
+    kept = [table / "_checkpoint/offsets/0", table / "_rejected/batch-0.jsonl", table / "_streams/a.json"]
+    for file in (orphan, *kept):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("{}")
+    assert vacuum(found, 3_600_000, everything=True) == 0
+    assert vacuum(found, 0, everything=True) == 1
+    assert [file.exists() for file in (orphan, *kept)] == [False, True, True, True]
+    assert sequences(table) == times(1)
+
+
+def test_a_damaged_table_is_named(table: Path) -> None:
+    write(Table(table), "a", 0, placed(day_of_batches().rows))
+    (table / "_delta_log" / f"{1:020}.json").write_text("{")
+    with pytest.raises(TableError, match=r"table cannot be read: "):
+        Table(table).files()
+    with pytest.raises(TableError, match="/nowhere is no table: it has no _delta_log"):
+        Table("/nowhere").info()
+
+
+def data_files(bucket: int, new: int, old: int = 0) -> list[DataFile]:
+    names = [f"{PREFIX}{number}.parquet" for number in range(new)] + [f"part-{number}.parquet" for number in range(old)]
+    return [DataFile(f"date={DATE}/hour=5/bucket={bucket}/{name}", DATE, 5, bucket, 1, 1) for name in names]
+
+
+END_US = data_files(0, 1)[0].end_us
+
+
+@pytest.mark.parametrize(
+    ("files", "closed_before", "due"),
+    [
+        ([*data_files(1, 2), *data_files(2, 1)], 0, set()),
+        ([*data_files(1, 2), *data_files(2, 1)], END_US, {1}),
+        ([*data_files(1, 2), *data_files(2, 1)], END_US - 1, set()),
+        (data_files(1, MAX_FILES + 1), 0, {1}),
+        (data_files(1, 4, 1), END_US, set()),
+        (data_files(1, 5, 1), END_US, {1}),
+        (data_files(1, 0, 3), END_US, set()),
+    ],
+    ids=["open", "closed", "closes at its end", "too many", "few late ones", "many late ones", "large, compacted"],
+)
+def test_what_is_due_to_be_compacted(files: list[DataFile], closed_before: int, due: set[int]) -> None:
+    assert {bucket for _, _, bucket in due_places(files, closed_before)} == due
+    assert END_US % HOUR_US == 0
+
+
+def test_buckets_are_stable() -> None:
+    """They are part of the layout: a change would put an entity's rows into two buckets."""
+    assert [bucket_of("User:team-0", "app-00", 8), bucket_of(None, None, 8), bucket_of("User:é", "ü", 8)] == [5, 5, 2]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        (Stream("t", "a:1,b:1"), Stream("t", "b:1"), True),
+        (Stream("t", "a:1"), Stream("t", "b:1"), False),
+        (Stream("t", "a:1"), Stream("t", ""), True),
+        (Stream("t", "a:1"), Stream("u", "a:1"), False),
+        (Stream("t", "a:1"), Stream(paths=("/a",)), False),
+        (Stream(paths=("/a",)), Stream(paths=("/a/b.log",)), True),
+        (Stream(paths=("/a",)), Stream(paths=("/ab",)), False),
+        (Stream(paths=("/a",)), Stream(), True),
+    ],
+)
+def test_streams_that_may_read_the_same(one: Stream, other: Stream, overlap: bool) -> None:
+    assert (one.overlaps(other), other.overlaps(one)) == (overlap, overlap)
+
+
+@pytest.mark.parametrize(
+    ("table", "uri"),
+    [
+        ("/a/b", "/a/b"),
+        ("/a/../b/", "/b"),
+        ("file:///a/b%20c", "/a/b%20c"),
+        ("s3://bucket/a/", "s3://bucket/a"),
+        ("s3a://bucket/a", "s3://bucket/a"),
+        ("gs://bucket/a", "gs://bucket/a"),
+        ("abfss://c@account.dfs.core.windows.net/a", "abfss://c@account.dfs.core.windows.net/a"),
+        ("hdfs://name:8020/a", "hdfs://name:8020/a"),
+    ],
+)
+def test_places_of_tables(table: str, uri: str) -> None:
+    place = TablePlace.of(table)
+    assert (place.uri, place.is_local) == (uri, uri.startswith("/"))
+    assert ("aws_conditional_put", "etag") in place.options or not uri.startswith("s3")
+    assert TablePlace.of(place) is place
+
+
+def test_statistics_of_files(tmp_path: Path) -> None:
+    """Rows, and the ends of what readers look for; what is too long or unknown is left out."""
+    schema = pa.schema([("time", pa.timestamp("us", "UTC")), ("principal", pa.string()), ("sequence", pa.int64())])
+    rows = pa.table([[1_500_000, 2_000_000, None], ["b", "a" * 500, None], [None, None, None]], schema=schema)
+    pq.write_table(rows, tmp_path / "f.parquet")
+    known = json.loads(statistics(pq.read_metadata(tmp_path / "f.parquet"), REQUEST_LOG))
+    assert known == {
+        "numRecords": 3,
+        "minValues": {"time": "1970-01-01T00:00:01.500000Z"},
+        "maxValues": {"time": "1970-01-01T00:00:02.000000Z"},
+        "nullCount": {"time": 1, "principal": 1, "sequence": 3},
+    }
+    assert day_of_batches().rows.num_rows == ROWS

@@ -1,0 +1,148 @@
+"""Tables on an object store: a server of S3's protocol on this machine, which knows conditional puts as S3 does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import Result
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.request_log import VERSION
+from kbroker.spark.errors import PipelineError
+from kbroker.spark.tables.compaction import compact_table
+from kbroker.spark.tables.damaged_files import damaged_file
+from kbroker.spark.tables.delta_table import REQUEST_LOG, Table, TableError, TableInfo, describe_table
+from kbroker.spark.tables.ingest import ingest
+from kbroker.spark.tables.log_reader import LogSource
+from kbroker.spark.tables.log_schema import spark_schema
+from kbroker.spark.tables.table import read_table
+from kbroker.spark.tables.table_place import TablePlace
+from kbroker.spark.tables.table_stream import StreamOptions
+from kbroker.spark.whatif.quota_set import QuotaSet
+from kbroker.spark.whatif.replay import by_client, replay_rows, replay_table
+from tests.spark.committing import BUCKETS, day_of_batches, placed, write
+from tests.spark.day import START_US, make_day
+from tests.spark.test_replay_core import SETS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = 1_000
+LATER_MS = START_US // 1000 + 48 * 3_600_000
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[dict[str, str]]:
+    """The options of a store that has the bucket `tables`."""
+    # a separate process: while delta-rs waits for it here, no other thread of Python runs
+    program = (
+        "import sys; from moto.server import ThreadedMotoServer as Server; s = Server('127.0.0.1', 0, verbose=False); "
+        "s.start(); print(s.get_host_and_port()[1], flush=True); sys.stdin.read(); s.stop()"
+    )
+    server = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/tables", method="PUT")).close()
+    yield {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+    }
+    server.communicate(timeout=60)  # it ends with its input
+
+
+@pytest.fixture
+def place(store: dict[str, str], tmp_path: Path) -> TablePlace:
+    return TablePlace.of(f"s3a://tables/{tmp_path.name}", store)
+
+
+def test_writers_at_once(place: TablePlace) -> None:
+    """Each version is written once, by a put that only succeeds where nothing lies: none is lost, none is doubled."""
+    Table(place).open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
+    program = (
+        "import sys, json; from tests.spark.committing import main; "
+        "main(sys.argv[1], 'write', sys.argv[2], '3', options=json.loads(sys.argv[3]))"
+    )
+    options = json.dumps(place.storage_options)
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, place.uri, app, options], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        for app in ("a", "b", "b")
+    ]
+    said = [one.communicate(timeout=300)[0].split("\n")[:-1] for one in running]
+    assert [one.returncode for one in running] == [0, 0, 0]
+    assert said[0] == ["committed"] * 3
+    assert all(sorted(pair) == ["committed", "left out"] for pair in zip(said[1], said[2], strict=True))
+    assert describe_table(place)["rows"] == 6 * day_of_batches().rows.num_rows
+    assert compact_table(place, retention_ms=0).hours == 24
+    found = Table(place)
+    assert sum(one.rows for one in found.files()) == 6 * day_of_batches().rows.num_rows
+    assert found.files() == [one for one in found.files() if "compacted-" in one.path]
+
+
+def test_ingest_read_replay(spark: SparkSession, place: TablePlace, tmp_path: Path) -> None:
+    """As with a folder: by two runs, with what is no record, and as it was before."""
+    day = make_day(ROWS)
+    lines = [*day.lines()]
+    log = tmp_path / "requests-1.jsonl"
+    log.write_text("\n".join([*lines[:600], "{no record"]) + "\n")
+    source = LogSource.of_files(log, format="json")
+    with pytest.raises(TableError, match="name one for Spark's offsets with --checkpoint DIR"):
+        ingest(spark, source, place)
+    options = StreamOptions(buckets=2, checkpoint=tmp_path / "checkpoint")
+    clock = VirtualClock(LATER_MS)
+    assert ingest(spark, source, place, options, clock=clock).rows == 600
+    first = describe_table(place)["version"]
+    with log.open("a") as opened:
+        opened.write("\n".join(lines[600:]) + "\n")
+    done = ingest(spark, source, place, options, clock=clock)
+    assert (done.rows, done.compacted.hours > 0) == (400, True)
+    (rejected,) = place.listed("_rejected")
+    assert b"no valid JSON" in place.read(rejected[0])
+
+    names = day.rows.column_names
+    rows = read_table(spark, place)
+    assert sorted(rows.select(*names).toArrow().to_pylist(), key=str) == sorted(day.rows.to_pylist(), key=str)
+    assert read_table(spark, place, ["hour", "bucket"], dates=["2026-01-02"]).distinct().count() == 48
+    assert read_table(spark, place, dates=["1999-12-31"]).count() == 0
+    before = TablePlace.of(place.uri, place.storage_options, as_of=first)
+    assert (read_table(spark, before).count(), describe_table(before)["rows"]) == (600, 600)
+    quotas = QuotaSet(SETS["mixed"])
+    replayed = by_client(replay_table(spark, place, quotas)).collect()
+    assert sum(row.requests for row in replayed) > ROWS / 2
+    assert replayed == by_client(replay_rows(rows, quotas)).collect()
+
+
+def test_the_commands(command: Callable[..., Result], place: TablePlace) -> None:
+    """TABLE is a URI, the store's options are given beside it."""
+    Table(place).open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
+    write(Table(place), "a", 0, placed(day_of_batches().rows))
+    more = [word for pair in place.options for word in ("--storage-option", "=".join(pair))]
+    used = command("pipeline", "usage", place.uri.replace("s3:", "s3a:"), "--top", "1", *more)
+    assert f"reading {day_of_batches().rows.num_rows:,} rows of 24 hours in 48 files" in used.stderr
+    assert used.stdout.splitlines()[1].split()[:2] == ["User:team-0", "app-00"]
+    assert "ROWS" not in command("pipeline", "compact", place.uri, "--retention", "0", *more).stdout
+
+
+def test_a_file_that_is_missing_is_named(spark: SparkSession, place: TablePlace) -> None:
+    Table(place).open(TableInfo(REQUEST_LOG, BUCKETS, VERSION, spark_schema().jsonValue()))
+    found = Table(place)
+    write(found, "a", 0, placed(day_of_batches().rows))
+    lost = found.files()[0]
+    place.delete(lost.path)
+    with pytest.raises(Exception, match="DamagedFileError") as failed:
+        read_table(spark, place).count()
+    assert f"cannot read {place.uri}/{lost.path}: it is not there" in str(damaged_file(failed.value))
+    with pytest.raises(PipelineError, match="is not in the table as it wrote it"):
+        found.commit([lost], ("b", 0))
