@@ -8,6 +8,7 @@ import itertools
 import os
 import random
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -108,14 +109,18 @@ def run_over_kills(
     committed. Raises: AssertionError if that takes longer than `seconds` from one step to the next, or a kill comes
     after the work.
 
-    Args: ``tend`` is called as long as one waits.
+    Args: ``tend`` is called once a second as long as one waits.
     """
+    due = 0.0
 
     def has(count: int) -> bool:
         if not worker.is_alive():
             assert worker.lives <= 2 * len(deaths) + 2, "the worker ends by itself again and again"
             worker.start()
-        tend()
+        nonlocal due
+        if time.monotonic() > due:
+            tend()
+            due = time.monotonic() + 1
         return output.count() >= count
 
     try:

@@ -95,7 +95,7 @@ def test_file_source(start_broker: Callable[..., BrokerProcess], tmp_path: Path,
         "file": str(source),
         "topic": "lines",
         "tasks.max": "1",
-        "batch.size": "100",
+        "batch.size": "20",  # lines of a transaction
         "exactly.once.support": "required",
         "transaction.boundary": "poll",
     }

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def test_copy(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
     """The output is the input, in order: every seventh batch was rolled back first, program and broker are killed."""
     command = java_program("SpringCopy", SPRING)
-    count = 100_000 if soak else 8_000
+    count = 100_000 if soak else 16_000
     broker = started(start_broker, "in", "out")
     fill(broker.bootstrap, "in", ((number % PARTITIONS, "", str(number)) for number in range(count)))
     worker = Worker([*command, broker.bootstrap], tmp_path)

@@ -16,7 +16,7 @@ def test_word_count(start_broker: Callable[..., BrokerProcess], tmp_path: Path, 
     """A repartition topic, a state store and its changelog: each word is counted one by one, over every kill."""
     command = java_program("WordCount", FRAMEWORKS)
     broker = started(start_broker, "lines", "counted")
-    text = lines(400_000 if soak else 40_000)
+    text = lines(400_000 if soak else 60_000)
     fill(broker.bootstrap, "lines", ((number % PARTITIONS, "", line) for number, line in enumerate(text)))
     worker = Worker([*command, broker.bootstrap, str(tmp_path / "state")], tmp_path)
     count_over_kills(broker, worker, text, ("worker", "broker") * (5 if soak else 1))
