@@ -15,7 +15,7 @@ from kbroker._core.timer.purgatory import Purgatory
 from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
-from kbroker.coordinator import group_records
+from kbroker.coordinator import group_records, internal_topic
 from kbroker.coordinator.classic_group import (
     ClassicGroup,
     GroupState,
@@ -217,18 +217,8 @@ class GroupCoordinator:
             logger.info("loaded %d groups and %d committed offsets", len(loaded.groups), offsets)
 
     def _fence(self, index: int, error: UnreadableError) -> None:
-        reason = f"{OFFSETS_TOPIC}-{index} cannot be read: {error}"
+        reason = internal_topic.report_unreadable(self._log.topic, OFFSETS_TOPIC, index, "groups", error)
         self._log.refuse(index, Unserved(Errors.NOT_COORDINATOR, reason, is_unreadable=True))
-        folder = self._log.topic.folder(index)
-        logger.error(
-            "%s-%d in %s cannot be read: %s. Its groups are not served (NOT_COORDINATOR) and nothing is written to it; "
-            "%s, then start it again",
-            OFFSETS_TOPIC,
-            index,
-            folder,
-            error,
-            error.way_out or f"stop the broker and run: kbroker log verify --repair {folder}",
-        )
 
     # ------------------------------------------------------------ membership
 

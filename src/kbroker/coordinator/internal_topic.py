@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from kbroker.common.errors import Errors, KafkaError, ProtocolError
 from kbroker.common.java.java_hash import string_hash
 from kbroker.common.light_typing import Any, NamedTuple, Protocol
+from kbroker.common.loggers import get_logger
 from kbroker.protocol.records import Record, build_batch, columns, iter_batches
+
+logger = get_logger(__name__)
 
 BATCH_BYTES = 512 * 1024  # below message.max.bytes; more goes into several batches of one append
 READ_BYTES = 4 * 1024 * 1024
@@ -83,6 +86,25 @@ class UnreadableError(Exception):
     def __init__(self, reason: str, way_out: str = "") -> None:
         super().__init__(reason)
         self.way_out = way_out
+
+
+def report_unreadable(topic: InternalTopic, name: str, index: int, what: str, error: UnreadableError) -> str:
+    """Log that a partition cannot be read, and what to do; return the reason for clients.
+
+    Args: ``name``: of the topic; ``what``: is not served, "groups".
+    """
+    folder = topic.folder(index)
+    logger.error(
+        "%s-%d in %s cannot be read: %s. Its %s are not served (NOT_COORDINATOR) and nothing is written to it; %s, "
+        "then start it again",
+        name,
+        index,
+        folder,
+        error,
+        what,
+        error.way_out or f"stop the broker and run: kbroker log verify --repair {folder}",
+    )
+    return f"{name}-{index} cannot be read: {error}"
 
 
 def partition_of(key: str, partition_count: int) -> int:

@@ -292,7 +292,9 @@ class TransactionLog:
                 del found[one.transactional_id]
             partition = StatePartition(index, log, leader_epoch, found)
         except UnreadableError as error:
-            reason = self._report(index, error)
+            reason = internal_topic.report_unreadable(
+                self._topic, TRANSACTION_STATE_TOPIC, index, "transactional ids", error
+            )
         finally:
             ended_ms = self._clock.now_ms()
             with self._lock:
@@ -315,19 +317,6 @@ class TransactionLog:
             if present is None or present.last_update_ms < metadata.last_update_ms:
                 home.transactions[metadata.transactional_id] = metadata
                 home.completed(metadata)
-
-    def _report(self, index: int, error: UnreadableError) -> str:
-        folder = self._topic.folder(index)
-        logger.error(
-            "%s-%d in %s cannot be read: %s. Its transactional ids are not served (NOT_COORDINATOR) and nothing is "
-            "written to it; %s, then start it again",
-            TRANSACTION_STATE_TOPIC,
-            index,
-            folder,
-            error,
-            error.way_out or f"stop the broker and run: kbroker log verify --repair {folder}",
-        )
-        return f"{TRANSACTION_STATE_TOPIC}-{index} cannot be read: {error}"
 
 
 def _leader_epoch(log: Any) -> int:

@@ -52,7 +52,14 @@ def test_a_value_that_cannot_be_decoded_fences_its_partition(caplog: pytest.LogC
     log = log_of(topic)
     log.load_all()
     assert list(log.unreadable) == [0]
-    assert "transactional id 'x'" in caplog.text
+    assert (
+        "__transaction_state-0 in memory/0 cannot be read: the state of transactional id 'x' is malformed: "
+        in caplog.text
+    )
+    way_out = "stop the broker, install the release that wrote this record, then start it again"
+    assert (
+        f"Its transactional ids are not served (NOT_COORDINATOR) and nothing is written to it; {way_out}" in caplog.text
+    )
 
 
 def test_keys_that_are_none_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
