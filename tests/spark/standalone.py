@@ -53,17 +53,15 @@ class Standalone:
 
     def run(self, *words: str | Path, code: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command of the pipeline with this cluster as its master, unless it names one. `code`: run before it."""
-        call = [sys.executable, "-c", f"{code or ''}\nfrom kbroker.cli import cli\ncli()", "pipeline"]
+        call = self.call(*words, code=code)
+        return subprocess.run(call, env=environment(), capture_output=True, text=True, check=False, cwd=ROOT)
+
+    def call(self, *words: str | Path, code: str | None = None) -> list[str]:
+        """The program and its arguments that `run` runs."""
+        python = [sys.executable, "-c", f"{code or ''}\nfrom kbroker.cli import cli\ncli()", "pipeline"]
         local = ("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1")
         options = ("--master", self.url, *local, "--conf", "spark.executor.memory=512m")
-        return subprocess.run(
-            [*call, str(words[0]), *options, *map(str, words[1:])],
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=ROOT,
-        )
+        return [*python, str(words[0]), *options, *map(str, words[1:])]
 
     def close(self) -> None:
         """End all processes, workers first: they end their executors."""

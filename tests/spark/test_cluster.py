@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.session import require_spark
 from tests.spark.day import make_day
-from tests.spark.standalone import Standalone
+from tests.spark.standalone import ROOT, Standalone, environment
 from tests.support import need
 
 ROWS = 400
@@ -90,3 +91,20 @@ def test_another_file_of_the_same_name_is_not_read(cluster: Standalone, places: 
     done = cluster.run("ingest", places[0] / "other", log)
     assert done.returncode == 1
     assert f"has another {log} than this machine" in done.stderr
+
+
+def test_a_cluster_without_workers_is_reported(tmp_path: Path, places: tuple[Path, Path]) -> None:
+    """Spark waits for an executor without end and says nothing: a line says so after a while."""
+    empty = Standalone(tmp_path / "empty")
+    try:
+        call = empty.call("usage", places[0] / "requests-1.jsonl")
+        with subprocess.Popen(call, env=environment(), stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
+            assert running.stderr is not None
+            try:
+                said = [next(running.stderr) for _ in range(2)]
+            finally:
+                running.kill()
+    finally:
+        empty.close()
+    assert said[0] == "starting Spark\n"
+    assert said[1].startswith(f"no executor of {empty.url} has come within 15 s: ")

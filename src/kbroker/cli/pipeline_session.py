@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ else:
 
 #: Lines of Spark's JVM that a command shows without --verbose begin so: they are ours.
 OUR_LINES = "kbroker: "
+EXECUTOR_SECONDS = 15.0  # until a cluster without executors is worth a line
 
 
 class LocalPath(_ParamType):
@@ -84,8 +86,9 @@ def session(common: dict[str, Any]) -> SparkSession:
         if common["verbose"] or (line.startswith(OUR_LINES) and not common["quiet"]):
             gateway.to_stderr(line)
 
-    progress(common)("starting Spark")
-    return build_session(
+    say = progress(common)
+    say("starting Spark")
+    spark = build_session(
         "kbroker pipeline",
         master=common["master"],
         remote=common["remote"],
@@ -95,6 +98,29 @@ def session(common: dict[str, Any]) -> SparkSession:
         settings=settings,
         listener=listener,
     )
+    _miss_executors(spark, say)
+    return spark
+
+
+def _miss_executors(spark: SparkSession, say: Callable[[str], object]) -> None:
+    """Tell the user after a while that a cluster has given no executor: Spark waits for one without end."""
+    from kbroker.spark.session_kind import is_connect, runs_elsewhere
+
+    if is_connect(spark) or not runs_elsewhere(spark):
+        return
+
+    def look() -> None:
+        with suppress(Exception):  # the session may have ended by now
+            scala = spark.sparkContext._jsc.sc()  # type: ignore[union-attr]
+            if scala.getExecutorMemoryStatus().size() <= 1:  # the driver is one of them
+                say(
+                    f"no executor of {scala.master()} has come within {EXECUTOR_SECONDS:g} s: has it workers with the "
+                    "free cores and memory that are asked for?"
+                )
+
+    timer = threading.Timer(EXECUTOR_SECONDS, look)
+    timer.daemon = True
+    timer.start()
 
 
 @contextmanager
