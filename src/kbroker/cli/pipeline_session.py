@@ -111,7 +111,7 @@ def _miss_executors(spark: SparkSession, say: Callable[[str], object]) -> None:
 
     def look() -> None:
         with suppress(Exception):  # the session may have ended by now
-            scala = spark.sparkContext._jsc.sc()  # type: ignore[union-attr]
+            scala = spark.sparkContext._jsc.sc()
             if scala.getExecutorMemoryStatus().size() <= 1:  # the driver is one of them
                 say(
                     f"no executor of {scala.master()} has come within {EXECUTOR_SECONDS:g} s: has it workers with the "
