@@ -10,10 +10,12 @@ runs them against any broker.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -65,6 +67,7 @@ def run(folder: Path, package: str, log: Path, pattern: str, environment: Mappin
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
             env={**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off", **environment},
         )
         assert process.stdout is not None
@@ -77,6 +80,8 @@ def run(folder: Path, package: str, log: Path, pattern: str, environment: Mappin
             elif event.get("Action") == "fail" and "Test" not in event and "fail" not in results.values():
                 results[package] = "fail"  # it does not compile, or has ended itself
         process.wait()
+    with contextlib.suppress(ProcessLookupError):  # a panic leaves brokers behind
+        os.killpg(process.pid, signal.SIGTERM)
     return results
 
 
