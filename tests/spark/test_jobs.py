@@ -25,7 +25,7 @@ from kbroker.spark.tables.log_reader import LogSource, good, read_log, rejected
 from kbroker.spark.tables.log_schema import arrow_schema, spark_schema
 from kbroker.spark.tables.table import read_table, split, write_rows, write_table
 from kbroker.spark.tables.table_place import AsOf, TablePlace
-from kbroker.spark.tables.table_stream import StreamOptions
+from kbroker.spark.tables.table_stream import StreamOptions, in_time
 from kbroker.spark.usage_views.throttles import by_quota, throttles
 from kbroker.spark.usage_views.usage import MEASURES, top, usage, usage_per_day, usage_per_second
 from tests.spark.day import DATE, START_US, Day, make_day
@@ -354,6 +354,31 @@ def test_another_checkpoint_does_not_double_a_log(spark: SparkSession, table: Pa
         ingest(spark, part, table, replace(SMALL, checkpoint=tmp_path / "other"))
     with pytest.raises(TableError, match="is filled from files, not from topic t"):
         ingest(spark, LogSource.of_topic("127.0.0.1:1", "t"), table, SMALL)
+
+
+def test_a_time_without_an_hour_is_rejected(spark: SparkSession) -> None:
+    """Of a client's clock that is wrong, or an Arrow batch without times: the record is kept aside."""
+    times = [
+        None,
+        -62_135_596_800_000_001,
+        -62_135_596_800_000_000,
+        0,
+        253_402_300_799_999_999,
+        253_402_300_800_000_000,
+    ]
+    rows = spark.createDataFrame(
+        [(number, time, None) for number, time in enumerate(times)], "n int, t long, _reason string"
+    )
+    found = in_time(rows.selectExpr("n", "timestamp_micros(t) time", "_reason"), "request_log").orderBy("n")
+    outside = "a time outside of the years 1 to 9999"
+    assert [row["_reason"] for row in found.select("_reason").collect()] == [
+        "no time",
+        outside,
+        None,
+        None,
+        None,
+        outside,
+    ]
 
 
 def test_a_table_of_something_else_is_named(spark: SparkSession, day: Day, tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def _plain(value: Any) -> Any:
     if not isinstance(value, datetime):
         return value
     stamp = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
-    return stamp.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return stamp.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def data_file(row: dict[str, Any], kind: str, modified_ms: int) -> DataFile:

@@ -34,6 +34,7 @@ from kbroker.spark.tables.delta_table import (
     CHECKPOINT,
     DEFAULT_BUCKETS,
     REJECTED,
+    TIME,
     DataFile,
     Stream,
     Table,
@@ -49,6 +50,7 @@ from kbroker.spark.tables.table_place import TableName
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 STOP_POLL_S = 1
+FIRST_US, END_US = -62_135_596_800_000_000, 253_402_300_800_000_000  # of the years 1 to 9999
 WORKER_STARTS = 5  # how often a stream is begun again for want of a Python worker; each time took ten seconds
 
 #: Takes a micro-batch apart, into the table's columns and REASON, RAW, SOURCE, POSITION.
@@ -219,7 +221,7 @@ class TableStream:
             self.progress(f"batch {number}: is in the table already")
             self._at("done")
             return
-        parsed = parse(batch)
+        parsed = in_time(parse(batch), self._info.kind)
         files, refused = self._write_files(parsed, f"{number:08d}")
         self._at("written")
         if refused:
@@ -305,6 +307,15 @@ class TableStream:
             self._vacuumed_ms = now_ms
             deleted = compaction.vacuum(self.table, self.options.retention_ms, everything=everything)
             self.done.compacted += Compacted(deleted=deleted)
+
+
+def in_time(parsed: DataFrame, kind: str) -> DataFrame:
+    """Reject records without an hour in which they could lie: without a time, or with one that is no date's."""
+    micros = F.unix_micros(TIME[kind])
+    wrong = F.when(micros.isNull(), F.lit("no time")).when(
+        (micros < FIRST_US) | (micros >= END_US), F.lit("a time outside of the years 1 to 9999")
+    )
+    return parsed.withColumn(REASON, F.coalesce(REASON, wrong))
 
 
 def stream_id(checkpoint: Path) -> str | None:
