@@ -40,7 +40,7 @@ class GroupConsumer:
         heartbeat_interval_s: seconds between heartbeats.
 
     Raises: KafkaError UNKNOWN_TOPIC_OR_PARTITION, INCONSISTENT_GROUP_PROTOCOL when the other members do not offer
-        "range", GROUP_AUTHORIZATION_FAILED ...
+        "range", UNSUPPORTED_VERSION for a broker before Kafka 2.5, GROUP_AUTHORIZATION_FAILED ...
 
     Threads: as its Cluster.
     """
@@ -113,8 +113,6 @@ class GroupConsumer:
         try:
             self._groups.commit(self.group_id, mine, generation_id=self._generation_id, member_id=self._member_id)
         except KafkaError as failure:
-            if failure.error is Errors.REBALANCE_IN_PROGRESS:  # committed all the same by Kafka 2.3 and later, or not
-                return False
             if failure.error not in REJOINS:
                 raise
             self._forget_membership(failure.error)
@@ -224,7 +222,8 @@ class GroupConsumer:
         if assignment:
             topics = codec.decode_versioned("ConsumerProtocolAssignment", assignment)[1]["AssignedPartitions"]
         mine = tuple((t["Topic"], p) for t in topics for p in t["Partitions"])
-        committed = self._groups.committed(self.group_id, mine) if mine else {}
+        # what a transaction of the group is about to commit is waited for: else its records would be read twice
+        committed = self._groups.committed(self.group_id, mine, require_stable=True) if mine else {}
         consumer = Consumer(
             self.cluster, {}, max_wait_ms=self.max_wait_ms, read_committed=self.read_committed, reset=self.start
         )
@@ -266,7 +265,7 @@ class GroupConsumer:
 
     def _counts(self, topics: set[str] | Mapping[str, int]) -> dict[str, int]:
         """Partitions of each topic; 0 of one that does not exist."""
-        found = self.cluster.fetch_metadata(sorted(topics)) if topics else []
+        found = self.cluster.retry(lambda: self.cluster.fetch_metadata(sorted(topics))) if topics else []
         return {t.name: len(t.partitions) if t.error is Errors.NONE else 0 for t in found}
 
     # ---- the wire
