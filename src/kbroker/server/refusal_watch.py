@@ -81,7 +81,11 @@ class RefusalWatch:
         return f"{guess} ({name})" if name else f"{guess} (not served)" if key >= 0 else guess
 
     def _invalid_receive(self, size_bytes: int) -> str:
-        why = f" larger than {self._max_request_bytes}" if size_bytes >= 0 else ""
+        why = ""
+        if size_bytes > self._max_request_bytes:
+            why = f" larger than {self._max_request_bytes}"
+        elif size_bytes >= 0:  # the only other limit
+            why = " larger than sasl.server.max.receive.size, which holds until the client is authenticated"
         first = (size_bytes & 0xFFFFFFFF).to_bytes(4, "big")
         hint = ""
         if first in _HTTP_METHODS:

@@ -57,6 +57,11 @@ def lines(caplog: pytest.LogCaptureFixture, refused: Refused) -> list[str]:
         (("invalid-receive", -1, -1, -5), "Invalid receive (size = -5)"),
         (("invalid-receive", -1, -1, 200000000), "Invalid receive (size = 200000000 larger than 104857600)"),
         (
+            ("invalid-receive", -1, -1, 600000),
+            "Invalid receive (size = 600000 larger than sasl.server.max.receive.size, which holds until the client is "
+            "authenticated)",
+        ),
+        (
             ("invalid-receive", -1, -1, 0x47455420),
             "Invalid receive (size = 1195725856 larger than 104857600); the bytes are an HTTP request's ('GET ')",
         ),
