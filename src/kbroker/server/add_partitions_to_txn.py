@@ -92,7 +92,13 @@ class AddPartitionsToTxnManager:
                 done(found)
 
         def ask_again() -> None:
-            attempt(question if again is None else again())
+            try:
+                asked = question if again is None else again()
+            except Exception:  # no memory, or a mistake of ours: the request is responded to all the same
+                logger.exception("cannot ask about the transaction of %r again", question.transactional_id)
+                done(dict.fromkeys(question.places, Errors.UNKNOWN_SERVER_ERROR))
+            else:
+                attempt(asked)
 
         attempt(question)
 

@@ -123,6 +123,18 @@ def test_a_question_may_be_another_one_the_next_time(bench: Bench) -> None:
     assert len(bench.coordinator.asked) == 2, "nothing is left to ask"
 
 
+def test_a_question_that_cannot_be_made_again_ends_the_wait(bench: Bench) -> None:
+    """The request gets its response: no client waits for one until its time-out."""
+
+    def no_memory() -> Question:
+        raise MemoryError
+
+    bench.coordinator.errors = [BUSY]
+    bench.add(no_memory)
+    bench.after(20)
+    assert bench.done == [dict.fromkeys(PLACES, Errors.UNKNOWN_SERVER_ERROR)]
+
+
 def test_a_stop_ends_the_wait(bench: Bench) -> None:
     """The response says that the transaction is busy; the client asks the next broker again."""
     bench.coordinator.errors = [BUSY]
