@@ -30,6 +30,8 @@ from kbroker.protocol import codec
 METADATA = 3
 FIRST_API_VERSIONS = 4  # what Java 4.3 starts with; v5 adds nothing that a client without a cluster id could say
 UNKNOWN_TOPIC_PATIENCE_S = 1.0  # a topic just created may not be known to every broker yet
+#: The body of every ApiVersions, ignorable below v3: a broker counts connections by what the latest one says.
+CLIENT_SOFTWARE: Body = {"ClientSoftwareName": "kbroker", "ClientSoftwareVersion": kbroker.__version__}
 UNSUPPORTED_VERSION_BYTES = b"\x00\x23"  # 35, at the place where every version has its error code
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.05, 1.0
 
@@ -394,12 +396,8 @@ def negotiate(connection: Connection, timeout_s: float) -> None:
     ask again with what it can (0 if it does not say). Source: KIP-35, KIP-511.
     """
     version = FIRST_API_VERSIONS
-    body: Body = {
-        "ClientSoftwareName": "kbroker",
-        "ClientSoftwareVersion": kbroker.__version__,
-    }  # both ignorable below v3
     while True:
-        frame = connection.exchange(API_VERSIONS, version, body, timeout_s=timeout_s)
+        frame = connection.exchange(API_VERSIONS, version, CLIENT_SOFTWARE, timeout_s=timeout_s)
         assert frame is not None
         if version == 0 or frame[4:6] != UNSUPPORTED_VERSION_BYTES:
             break

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kbroker.client.cluster import FIRST_API_VERSIONS, Cluster, Node, check
-from kbroker.client.connection import API_VERSIONS, Body
+from kbroker.client.cluster import CLIENT_SOFTWARE, FIRST_API_VERSIONS, Cluster, Node, check
+from kbroker.client.connection import API_VERSIONS
 
 FIRST_WITH_FEATURES = 3  # of ApiVersions
 
@@ -48,8 +48,7 @@ def describe_cluster(cluster: Cluster) -> ClusterDescription:
 def _features(cluster: Cluster) -> tuple[Feature, ...]:
     if cluster.version(cluster.connection_to(None), API_VERSIONS, FIRST_API_VERSIONS) < FIRST_WITH_FEATURES:
         return ()
-    body: Body = {"ClientSoftwareName": "kbroker", "ClientSoftwareVersion": "0"}
-    response = cluster.request(API_VERSIONS, body, max_version=FIRST_API_VERSIONS)
+    response = cluster.request(API_VERSIONS, CLIENT_SOFTWARE, max_version=FIRST_API_VERSIONS)
     check(response["ErrorCode"], "features")
     levels = {f["Name"]: f["MaxVersionLevel"] for f in response["FinalizedFeatures"]}
     found = [

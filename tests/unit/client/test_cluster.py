@@ -4,14 +4,23 @@ import socket
 
 import pytest
 
+import kbroker
 from kbroker.client.admin import Admin, ConfigChange, ConfigOperation, NewTopic, ResourceType
 from kbroker.client.cluster import Cluster
-from kbroker.client.connection import BrokerConnectionError, format_address
+from kbroker.client.cluster_description import describe_cluster
+from kbroker.client.connection import API_VERSIONS, BrokerConnectionError, format_address
 from kbroker.common.errors import Errors, KafkaError
 from tests.support.fake_broker import FakeBroker
 from tests.unit.client.conftest import FakeTime
 
 METADATA, CREATE_TOPICS = 3, 19
+
+
+def test_each_request_says_the_same_of_the_clients_software(broker: FakeBroker, cluster: Cluster) -> None:
+    """A broker counts connections by what the latest ApiVersions says, and a description asks for it once more."""
+    describe_cluster(cluster)
+    said = [(body["ClientSoftwareName"], body["ClientSoftwareVersion"]) for _, body in broker.asked(API_VERSIONS)]
+    assert said == [("kbroker", kbroker.__version__)] * 2
 
 
 def test_second_bootstrap_server_is_tried(broker: FakeBroker) -> None:
