@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -84,17 +85,18 @@ class _Client:
 
     def _take(self) -> None:
         taken = ""
-        while not self._closed.wait(POLL_SECONDS):
-            offered = self._spark.conf.get(f"{self._key}.offered", "") or ""
-            if offered == taken:
-                continue
-            taken = offered
-            try:
+        try:
+            while not self._closed.wait(POLL_SECONDS):
+                offered = self._spark.conf.get(f"{self._key}.offered", "") or ""
+                if offered == taken:
+                    continue
+                taken = offered
                 self._write(self._spark.table(f"{self._key}_{offered}"), int(offered))
-            except Exception as error:
+                self._spark.conf.set(f"{self._key}.done", offered)
+        except Exception as error:
+            self._closed.set()  # no sign of life from here on: a server that cannot be told the reason gives up too
+            with suppress(Exception):
                 self._spark.conf.set(f"{self._key}.failed", " ".join(str(error).split()) or type(error).__name__)
-                return
-            self._spark.conf.set(f"{self._key}.done", offered)
 
 
 def _offer(key: str, batch: DataFrame, number: int) -> None:

@@ -109,6 +109,28 @@ def test_a_client_that_is_silent_ends_the_query(monkeypatch: pytest.MonkeyPatch)
         query.run(FakeBatch(session, "late"), 0)
 
 
+def test_a_client_that_cannot_look_for_batches_ends_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its reason: signs of life from its other thread do not keep the server waiting for ever."""
+    monkeypatch.setattr(micro_batches, "BEAT_SECONDS", 0.001)
+
+    class Broken(FakeSession):
+        def get(self, key: str, default: str) -> str:
+            if threading.current_thread() is not server:
+                raise OSError("the channel is closed")
+            self.looks = getattr(self, "looks", 0) + 1
+            assert self.looks < 6000, "the server waits for ever"
+            return super().get(key, default)
+
+    Broken.__module__ = FakeSession.__module__
+    server = threading.current_thread()
+    session = Broken()
+    batches = MicroBatches(session, lambda batch, number: None)  # type: ignore[arg-type]
+    query = batches.start(FakeWriter())
+    with pytest.raises(PipelineError, match="the channel is closed"):
+        query.run(FakeBatch(session, "a batch"), 0)
+    batches.close()
+
+
 def test_without_connect_spark_calls_the_function_itself() -> None:
     """A session with a JVM: nothing in between."""
     writer = FakeWriter()
