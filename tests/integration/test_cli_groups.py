@@ -128,8 +128,11 @@ def test_a_member_goes_on_where_the_last_one_stopped(address: str, topic: str) -
     assert run(address, "consume", topic, "--group", group, "--timeout", "0.5") == ""
 
 
-def test_a_member_shares_with_librdkafka(address: str, topic: str, tmp_path: Path) -> None:
-    """Both get partitions, each record goes to one of them, and Ctrl-C gives the partitions back at once."""
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
+def test_a_member_shares_with_librdkafka(
+    address: str, topic: str, tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    """Both get partitions, each record goes to one of them, and a signal gives the partitions back at once."""
     group = f"g-{uuid.uuid4().hex[:8]}"
     printed = tmp_path / "printed"
     words = ["consume", topic, "--group", group, "--json", "-b", address]
@@ -152,16 +155,16 @@ def test_a_member_shares_with_librdkafka(address: str, topic: str, tmp_path: Pat
             other.subscribe([topic])
             wait_for("both to have partitions", lambda: sorted(members().values()) == [1, 2], 60)
             with Cluster(address) as cluster, Producer(cluster) as producer:
-                for number in range(30):
-                    producer.send(topic, b"new %d" % number, partition=number % 3)
+                for n in range(30):
+                    producer.send(topic, b"new %d" % n, partition=n % 3)
 
             def everything() -> bool:
                 read.extend((m.partition(), m.offset()) for m in other.consume(100, 0.2))  # type: ignore[misc]
                 return len(read) + len(printed.read_bytes().splitlines()) >= 30
 
             wait_for("every record", everything, 60)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 130
+            process.send_signal(number)
+            assert process.wait(20) == status
             assert process.stderr is not None
             assert process.stderr.read().strip() == b""
             wait_for("the other to have all", lambda: members() == {"other": 3}, 20)

@@ -1,8 +1,11 @@
 """`kbroker consume`: records of a topic to standard output, alone or as a member of a group."""
 
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -91,9 +94,10 @@ def consume(
         if group is not None:
             from kbroker.client.group_consumer import GroupConsumer
 
-            with GroupConsumer(
+            member = GroupConsumer(
                 cluster, group, topic, start=start, read_committed=read_committed, max_wait_ms=max_wait_ms
-            ) as member:
+            )
+            with _ended_by_sigterm(), member:
                 for batch in _batches(member, max_messages, timeout):
                     show(batch)
                     member.commit({(r.topic, r.partition): r.offset + 1 for r in batch})
@@ -107,6 +111,27 @@ def consume(
             consumer.seek_to_timestamp(timestamp_ms)
         for batch in _batches(consumer, max_messages, timeout):
             show(batch)
+
+
+@contextmanager
+def _ended_by_sigterm() -> "Iterator[None]":
+    """Let SIGTERM end the command as an exit does, so that a member leaves its group: else the others would wait for
+    its partitions until its session times out. Not where it is ignored, nor outside the main thread.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    if before in (None, signal.SIG_IGN) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second one does not wait
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _batches(
