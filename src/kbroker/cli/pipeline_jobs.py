@@ -140,7 +140,8 @@ def archive(
 def compact(table: str, retention: float, **common: Any) -> None:
     """Rewrite TABLE to one sorted file per hour and bucket.
 
-    Deletes what it and others have replaced longer ago than --retention. Jobs may write and read TABLE meanwhile.
+    Deletes what it and others have replaced longer ago than --retention. Jobs may read and write TABLE meanwhile, if
+    --retention is longer than a batch takes.
     """
     place = place_of(table, common)
     from kbroker.spark.tables.compaction import compact_table
