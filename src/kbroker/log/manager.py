@@ -298,7 +298,7 @@ class LogManager:
         lost = [] if log.cut is None else [log.cut]
         end = log.log_end_offset
         known = -1 if log_dir is None else log_dir.high_watermarks.get(key, -1)
-        if end < known:
+        if end < known and log.damage is None:  # what lies behind damage is not served, and is still there
             report.lost_offsets += known - end
             lost.append(
                 f"the log ends at offset {end}, and the last checkpoint knew it up to {known}: offsets {end} to "

@@ -96,6 +96,25 @@ def test_a_kill_alone_loses_nothing(
     assert known(brokers.folder) == 11
 
 
+def test_a_damaged_segment_is_not_a_lost_one(
+    brokers: Brokers, manager: LogManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its bytes are there, and may be restored: the line about the damage says all that is known."""
+    log = manager.partition(*KEY)
+    assert log is not None
+    log.flush()
+    manager.tasks.write_checkpoints()
+    brokers.kill(manager)
+    last = segments(brokers.folder)[-1]
+    content = bytearray(last.read_bytes())
+    content[-1] ^= 1
+    last.write_bytes(content)
+    _, report = brokers.start(topics=(("orders", 1),))
+    assert list(report.damaged) == [KEY]
+    assert "offsets from 3 on are refused" in report.damaged[KEY]
+    assert (report.lost_offsets, report.cut, warnings(caplog)) == (0, {}, [])
+
+
 def test_a_loss_is_reported_until_the_next_checkpoint(
     brokers: Brokers, clock: VirtualClock, manager: LogManager
 ) -> None:
