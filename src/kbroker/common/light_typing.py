@@ -29,7 +29,13 @@ else:
         def __new__(cls, name, bases, body):
             if not bases:
                 return super().__new__(cls, name, bases, body)
-            fields = list(body.get("__annotations__", ()))
+            if bases != (NamedTuple,):
+                found = ", ".join(base.__name__ for base in bases)
+                raise TypeError(f"{name} has the bases {found}; expected NamedTuple alone")
+            if "__annotations__" not in body:
+                expected = "fields, in a module with `from __future__ import annotations`"
+                raise TypeError(f"{name} has no annotations; expected {expected}")
+            fields = list(body["__annotations__"])
             defaults = [body[field] for field in fields if field in body]
             for field in fields[: len(fields) - len(defaults)]:
                 if field in body:

@@ -63,6 +63,21 @@ def test_a_field_without_default_comes_first() -> None:
         type(NamedTuple)("Wrong", (NamedTuple,), {"__annotations__": {"first": "int", "second": "int"}, "first": 1})  # type: ignore[misc]
 
 
+def test_what_a_named_tuple_cannot_have_is_refused() -> None:
+    """A second base, as `typing` does, which would be left out; and annotations that Python 3.14 keeps elsewhere."""
+
+    class Mixin:
+        pass
+
+    make: typing.Any = type(NamedTuple)
+    with pytest.raises(TypeError, match=r"Wrong has the bases NamedTuple, Mixin; expected NamedTuple alone"):
+        make("Wrong", (NamedTuple, Mixin), {"__annotations__": {"first": "int"}})
+    with pytest.raises(
+        TypeError, match=r"Wrong has no annotations; expected fields, in a module with `from __future__"
+    ):
+        make("Wrong", (NamedTuple,), {"__module__": "m"})
+
+
 def test_generic_classes_and_protocols_are_plain_classes() -> None:
     """Parameters say something to a type checker alone."""
 
