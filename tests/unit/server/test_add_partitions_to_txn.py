@@ -124,7 +124,7 @@ def test_a_question_may_be_another_one_the_next_time(bench: Bench) -> None:
 
 
 def test_a_question_that_cannot_be_made_again_ends_the_wait(bench: Bench) -> None:
-    """The request gets its response: no client waits for one until its time-out."""
+    """The request gets its response, where the end of its connection would be all that its client learns."""
 
     def no_memory() -> Question:
         raise MemoryError
