@@ -160,24 +160,30 @@ class LogTasks:
         """
         with self._checkpoints_lock:
             for log_dir in self._dirs:
-                try:
-                    if not log_dir.is_offline:
-                        log_dir.forget_offsets(keys)
-                except OSError as e:
-                    self._hosted.note_failure(log_dir, "writing the offsets without those of deleted partitions", e)
+                self._forget(log_dir, keys)
 
     def forget_missing(self) -> set[TopicPartition]:
-        """Forget the offsets of partitions that have no folder any more: a kill came between the two.
+        """Forget, of each folder, the offsets of partitions that it has no more: a kill came between the two.
 
-        Returns: these partitions, as far as any checkpoint names them.
+        Returns: the partitions that no folder has, as far as any checkpoint names them.
         """
         found: set[TopicPartition] = set()
-        for log_dir in self._dirs:
-            known = {*log_dir.recovery_points, *log_dir.log_starts, *log_dir.cleaner_offsets}
-            found.update(key for key in known if key not in self._hosted and not log_dir.holds(key))
-        if found:
-            self.forget_offsets(found)
-        return found
+        with self._checkpoints_lock:
+            for log_dir in self._dirs:
+                known = {*log_dir.recovery_points, *log_dir.log_starts, *log_dir.cleaner_offsets}
+                missing = {key for key in known if key not in self._hosted and not log_dir.holds(key)}
+                if missing:
+                    self._forget(log_dir, missing)
+                    found |= missing
+        return {key for key in found if not any(log_dir.holds(key) for log_dir in self._dirs)}
+
+    def _forget(self, log_dir: LogDir, keys: Collection[TopicPartition]) -> None:
+        """The caller holds the lock."""
+        try:
+            if not log_dir.is_offline:
+                log_dir.forget_offsets(keys)
+        except OSError as e:
+            self._hosted.note_failure(log_dir, "writing the offsets without those of deleted partitions", e)
 
     def write_high_watermarks(self) -> None:
         """What the next start must find at least; see ``LogManager._report_lost``."""

@@ -340,6 +340,28 @@ def test_a_partition_that_cannot_be_opened_keeps_its_log_start(brokers: Brokers,
     assert again.partition("orders", 0).log_start_offset == 2
 
 
+def test_a_folder_forgets_only_what_it_misses_itself(brokers: Brokers, tmp_path: Path) -> None:
+    """A partition that was moved here by hand, and cannot be opened: the other folder's checkpoint still has it."""
+    manager, _ = brokers.start(topics=(("orders", 1),))
+    append(manager, count=4)
+    log = manager.partition("orders", 0)
+    assert log is not None
+    log.delete_records(2)
+    manager.close()
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in (checkpoints.LOG_START_CHECKPOINT, checkpoints.RECOVERY_POINT_CHECKPOINT):
+        (other / name).write_bytes((tmp_path / name).read_bytes())
+    (tmp_path / "orders-0" / "partition.metadata").write_bytes(b"damaged")
+    config = BrokerConfig({})
+    again = LogManager([tmp_path, other], brokers.clock, config)
+    brokers.open.append(again)
+    report = again.start([TopicLogs("orders", ID, 1, config.topic_configs({}))], run_threads=False)
+    assert list(report.failures) == [("orders", 0)]
+    assert checkpoints.offset_checkpoint(tmp_path / checkpoints.LOG_START_CHECKPOINT).read() == {("orders", 0): 2}
+    assert checkpoints.offset_checkpoint(other / checkpoints.LOG_START_CHECKPOINT).read() == {}
+
+
 def test_an_unused_start_leaves_the_clean_mark(brokers: Brokers, tmp_path: Path) -> None:
     """A port that is taken costs no recovery at the next start."""
     manager, _ = brokers.start()
