@@ -98,6 +98,7 @@ def consume(
                 cluster, group, topic, start=start, read_committed=read_committed, max_wait_ms=max_wait_ms
             )
             with _ended_by_sigterm(), member:
+                member.join()  # the group may take longer than --timeout to be complete
                 for batch in _batches(member, max_messages, timeout):
                     show(batch)
                     member.commit({(r.topic, r.partition): r.offset + 1 for r in batch})

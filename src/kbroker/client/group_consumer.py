@@ -87,6 +87,11 @@ class GroupConsumer:
 
     # ---- reading
 
+    def join(self) -> None:
+        """Be a member: join the group unless this one is in it. `poll` does so too; this waits for nothing else."""
+        if not self._is_joined:
+            self._join()
+
     def poll(self) -> list[Record]:
         """Records of one fetch; joins the group before it where that is due. May be empty.
 
@@ -94,8 +99,7 @@ class GroupConsumer:
         """
         if self._is_joined and self.cluster.clock() >= self._heartbeat_at_s:
             self._beat()
-        if not self._is_joined:
-            self._join()
+        self.join()
         if not self.assignment:
             self.cluster.sleep(min(self.max_wait_ms / 1000, self.heartbeat_interval_s))
             return []
