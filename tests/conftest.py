@@ -1,6 +1,7 @@
 """Fixtures of all suites: a broker process, or the one that KBROKER_TEST_BOOTSTRAP names."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> parallel.Groups | None:
     return parallel.Groups(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
+@pytest.fixture
+def sigint_is_not_ignored() -> Iterator[None]:
+    """A program that is started in the background (``&`` in a script) ignores Ctrl-C, and so do its children."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from tests.support import need
 from tests.support.broker import BrokerProcess, wait_for
 from tests.support.kafka import ApacheKafka, java_command
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("sigint_is_not_ignored")]
 
 START_MS = 1_700_000_000_000
 RESET_RULES = {

@@ -204,6 +204,8 @@ def test_a_consumer_quota_slows_a_partition_reader(cluster: Cluster, topic: str,
         reader = PartitionReader(throttled, topic, 0, 0, 30, topic_id, on_throttle=throttles.append)
         batches = (batch for part in reader for batch in iter_batches(part.data, allow_truncated=True))
         found = [row[0] for batch in batches for row in batch.records()]
+    Quotas(cluster).alter({slow: {"consumer_byte_rate": None}})
+    wait_for("the quota is removed", lambda: not Quotas(cluster).of(slow))
     assert found == list(range(30))
     assert max(throttles) > 0.1
 
@@ -232,16 +234,16 @@ def test_quotas_of_kafka(cluster: Cluster, kafka: str, tmp_path: Path) -> None:
     run("set", "--ip", "10.1.2.3", "connection_creation_rate=7")
     wait_for("the quotas", lambda: run("list").count("\n") == 4)
     assert [line.split() for line in run("list").splitlines()[1:]] == [
-        ["-", "-", "10.1.2.3", "connection_creation_rate", "7"],
-        ["a", "b*", "<default>", "-", "controller_mutation_rate", "0.5"],
-        ["a", "b*", "<default>", "-", "producer_byte_rate", "1024"],
+        ["-", "-", "10.1.2.3", "connection_creation_rate", "7/s"],
+        ["a", "b*", "<default>", "-", "controller_mutation_rate", "0.5/s"],
+        ["a", "b*", "<default>", "-", "producer_byte_rate", "1", "KiB/s"],
     ]
     plan = tmp_path / "q.yaml"
     plan.write_text('- {entity: {user: "a b*", client-id: null}, quotas: {request_percentage: 12.5}}\n')
     changes = [
-        "- user a b*, client-id <default>: controller_mutation_rate 0.5",
-        "- user a b*, client-id <default>: producer_byte_rate 1024",
-        "+ user a b*, client-id <default>: request_percentage 12.5",
+        "- user a b*, client-id <default>: controller_mutation_rate 0.5/s",
+        "- user a b*, client-id <default>: producer_byte_rate 1 KiB/s",
+        "+ user a b*, client-id <default>: request_percentage 12.5 %",
     ]
     assert run("diff", str(plan)).splitlines() == changes
     assert run("apply", str(plan), "--dry-run").splitlines() == changes

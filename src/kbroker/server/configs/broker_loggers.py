@@ -23,6 +23,7 @@ _WORDS = {level: word for word, level in _LEVELS.items()}
 #: Loggers of modules that are imported when a client first needs them; their levels can be set before.
 _OF_COLD_MODULES = (
     "kbroker.coordinator.group_coordinator",
+    "kbroker.coordinator.internal_topic",
     "kbroker.coordinator.membership",
     "kbroker.coordinator.offset_metadata_manager",
     "kbroker.coordinator.offsets_loader",
