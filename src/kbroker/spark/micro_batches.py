@@ -94,7 +94,7 @@ class _Client:
                 self._write(self._spark.table(f"{self._key}_{offered}"), int(offered))
                 self._spark.conf.set(f"{self._key}.done", offered)
         except Exception as error:
-            self._closed.set()  # no sign of life from here on: a server that cannot be told the reason gives up too
+            self._closed.set()  # no sign of life from here on: a server that does not get the reason gives up too
             with suppress(Exception):
                 self._spark.conf.set(f"{self._key}.failed", " ".join(str(error).split()) or type(error).__name__)
 
