@@ -68,8 +68,8 @@ def run_battery(broker: BrokerProcess, ports: dict[int, ssl.SSLContext | None]) 
             with half_requests(port, size, tls):
                 highest = max(highest, rss_bytes(broker.pid))
     for frame in hostile.sizes() + hostile.headers():
-        with wire.Connection(broker.bootstrap) as client:
-            client.send_raw(frame.data)
+        with wire.Connection(broker.bootstrap) as client, contextlib.suppress(wire.Closed):
+            client.send_raw(frame.data)  # the broker may close at the size, before the rest is sent
     assert highest > before + 5 * KEPT_BYTES, "the battery made the broker hold nothing"
     # it looks every five seconds, and every minute where the memory is taken again at once
     wait_for("memory is given back", lambda: rss_bytes(broker.pid) <= before + KEPT_BYTES, 90, every=0.5)
