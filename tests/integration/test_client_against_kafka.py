@@ -192,21 +192,21 @@ def test_read_committed_against_a_real_transaction(cluster: Cluster, topic: str,
 def test_a_consumer_quota_slows_a_partition_reader(cluster: Cluster, topic: str, kafka: str) -> None:
     """Over the quota Kafka answers a Fetch without the partition: no data for a while, and no failure."""
     with Producer(cluster) as producer:
-        for number in range(30):
+        for number in range(18):
             producer.send(topic, b"%d" % number + bytes(1_000), partition=0)
             producer.flush()
     slow = QuotaEntity.of({"client-id": topic})
-    Quotas(cluster).alter({slow: {"consumer_byte_rate": 1_500.0}})
+    Quotas(cluster).alter({slow: {"consumer_byte_rate": 1_000.0}})
     wait_for("the quota is known", lambda: Quotas(cluster).of(slow))
     throttles: list[float] = []
     with Cluster(kafka, client_id=topic, retry_timeout_s=0.1) as throttled:
         topic_id = throttled.topic(topic).topic_id
-        reader = PartitionReader(throttled, topic, 0, 0, 30, topic_id, on_throttle=throttles.append)
+        reader = PartitionReader(throttled, topic, 0, 0, 18, topic_id, on_throttle=throttles.append)
         batches = (batch for part in reader for batch in iter_batches(part.data, allow_truncated=True))
         found = [row[0] for batch in batches for row in batch.records()]
     Quotas(cluster).alter({slow: {"consumer_byte_rate": None}})
     wait_for("the quota is removed", lambda: not Quotas(cluster).of(slow))
-    assert found == list(range(30))
+    assert found == list(range(18))
     assert max(throttles) > 0.1
 
 

@@ -19,7 +19,7 @@ from tests.support.kill import PARTITIONS, ROOT, AckLog, check_partition, create
 @pytest.mark.timeout(3600)
 def test_kill_9_loses_nothing(start_broker: Callable[..., BrokerProcess], tmp_path: Path, soak: bool) -> None:
     """After many kills with -9 every acknowledged record is there exactly once, in order, at its offset."""
-    kills = 200 if soak else 15
+    kills = 200 if soak else 8
     seed = int(os.environ.get("KBROKER_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
     print(f"KBROKER_SEED={seed}")
     rng = random.Random(seed)
