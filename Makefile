@@ -31,8 +31,12 @@ run: $(VENV)/.built ## build what is missing and serve a broker on 127.0.0.1:909
 build: $(VENV)/.built ## compile into .venv
 
 .PHONY: test
-test: $(VENV)/.built $(VENV)/.locked ## the whole suite: what any change can break
+test: $(VENV)/.built $(VENV)/.locked build/spark-classes.jsa ## the whole suite: what any change can break
 	$(BIN)/python -m pytest -m "not soak" --benchmark-disable $(PARALLEL) $(ARGS)
+
+# Half of each start of Spark; the tests do without it where there is no Java, and when it cannot be made
+build/spark-classes.jsa: $(LOCK) | $(VENV)/.built $(VENV)/.locked
+	-@if command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" > /dev/null; then $(BIN)/python -m tests.spark.class_archive $@; fi
 
 # The linters beside the tests, two at a time; each one's lines stay together
 .PHONY: check

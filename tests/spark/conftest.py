@@ -19,6 +19,7 @@ from kbroker.cli import cli, pipeline_views, pipeline_whatif
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.jars import CONNECTOR, DELTA, Jar, fetch_jars
 from kbroker.spark.setup.session import build_session, require_packages, require_spark, stop_session
+from tests.spark.class_archive import JVM
 from tests.spark.source_support import WORKER_STARTS
 from tests.support import need
 from tests.support.broker import BrokerProcess
@@ -35,8 +36,6 @@ SETTINGS = {
     "spark.sql.streaming.pollingDelay": "20ms",
 }
 TIMEOUT_S = 900
-# Less start-up, less memory: tests run short programs.
-JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class Sessions:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.session import require_spark
-from tests.spark.conftest import JVM
+from tests.spark.class_archive import JVM
 from tests.support import need
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kbroker.testing.waiting import wait_until
-from tests.spark.conftest import JVM
+from tests.spark.class_archive import JVM
 from tests.support import need
 
 ROOT = Path(__file__).resolve().parents[2]

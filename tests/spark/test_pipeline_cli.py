@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kbroker.cli import cli
-from tests.spark.conftest import JVM
+from tests.spark.class_archive import JVM
 from tests.spark.day import make_day
 
 

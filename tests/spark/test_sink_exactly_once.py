@@ -23,7 +23,7 @@ from kbroker.spark.datasource.options import WriteOptions, write_options
 from kbroker.spark.datasource.writer import send_batch
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.session import require_spark
-from tests.spark.conftest import JVM
+from tests.spark.class_archive import JVM
 from tests.spark.source_support import WORKER_STARTS, refusal, run_to_its_end
 from tests.support import need
 from tests.support.broker import BrokerProcess
