@@ -16,6 +16,7 @@ from kbroker.spark.report.data import MEASURES, Client, ReportData
 from kbroker.spark.report.document import render_page
 from kbroker.spark.report.page import render
 from kbroker.spark.report.plots import Line, Mark, Plot, byte_ticks, heat_map, paired_bars, ticks, time_ticks
+from kbroker.spark.report.throttled import NO_THROTTLES
 from kbroker.spark.report.write import write_report
 from kbroker.spark.tables.table import write_table
 from kbroker.spark.whatif.recommend import Need, Recommendation, needs_of_table, recommend
@@ -39,6 +40,7 @@ class Checker(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.add(tag)
         assert not {"src", "href", "srcset"} & {name for name, _ in attrs}
+        assert not [name for name, _ in attrs if name.startswith("on")]
         if tag != "meta":
             self.open.append(tag)
 
@@ -68,7 +70,7 @@ def test_the_page_stands_alone(spark: SparkSession, tmp_path: Path) -> None:
     assert "script" not in checker.seen
     assert not re.search(r"https?://|url\(|@import", text)
     assert "&lt;script&gt;" in text
-    for heading in ("Usage over time", "Who was throttled", "Recommended quotas", "What if", "Clients"):
+    for heading in ("Usage over time", "Who was throttled", "Recommended quotas", "What if", "Clients", "What to do"):
         assert heading in text
     assert text.count("<svg") >= 6
     assert "open loop" in text.lower()
@@ -130,10 +132,15 @@ def page_of(start_s: int, clients: list[Client], current: dict[QuotaEntity, dict
     sums = dict.fromkeys(MEASURES, 0)
     found = Recommendation("client-id", 0.01, {"Produce": 50.0}, [Need(None, "a", "Produce", 90.0, 9, 0, 80.0)], [])
     data = ReportData(
-        "s", start_s, start_s + 2, 1, clients, 0, {key: [9.0, 9.0] for key in MEASURES}, {**sums, "clients": 2}, found,
-        current, found.quotas(),
+        "s", start_s, start_s + 2, 1, clients, [], 0, {key: [9.0, 9.0] for key in MEASURES}, {**sums, "clients": 2},
+        NO_THROTTLES, [], found, current, found.quotas(),
     )  # fmt: skip
     return render(data, NOW)
+
+
+def cells_of(row: str) -> str:
+    """The texts of a table's row."""
+    return re.sub(r"\|+", "|", re.sub(r"<.*?>", "|", row)).strip("|")
 
 
 def client(name: str, received: float, sent: float) -> Client:
@@ -161,10 +168,10 @@ def test_who_has_a_quota_now_is_compared() -> None:
         QuotaEntity.of({"user": "u"}): {"producer_byte_rate": 2.0},
     }
     text = page_of(0, [], current)
-    rows = [re.sub(r"<.*?>", "|", row) for row in re.findall(r"<tr>(.*?)</tr>", text)]
-    assert "|client-id b||producer_byte_rate||30 B/s||50 B/s||||by the default|" in rows
-    assert "|client-id b||consumer_byte_rate||7 B/s||no quota||||by the default|" in rows
-    assert "|client-id a||producer_byte_rate||no quota||90 B/s||" in "".join(rows)
+    rows = [cells_of(row) for row in re.findall(r"<tr>(.*?)</tr>", text)]
+    assert "client-id b|producer_byte_rate|30 B/s|50 B/s|sent nothing|by the default" in rows
+    assert "client-id b|consumer_byte_rate|7 B/s|no quota|sent nothing|by the default" in rows
+    assert "client-id a|producer_byte_rate|no quota|90 B/s|" in "".join(rows)
     assert "user u" not in text
 
 
@@ -178,4 +185,5 @@ def test_phones_have_plots_of_their_own() -> None:
     """Each plot is there for a desk and for a phone, and the style shows one of them."""
     text = page_of(0, [client("first", 9, 1)], {})
     assert text.count('<svg class="wide"') == text.count('<svg class="narrow"') > 2
-    assert re.search(r"@media \(max-width: \d+px\) \{ \.wide \{ display: none \} \.narrow \{ display: block \}", text)
+    shown = r"\.wide \{ display: none \} \.narrow \{ display: block \}"
+    assert re.search(r"@media screen and \(max-width: \d+px\) \{ " + shown, text)

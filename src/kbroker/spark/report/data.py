@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbroker.common.quotas import QuotaEntity
+from kbroker.spark.report.names import client_name
+from kbroker.spark.report.throttled import Throttles
 from kbroker.spark.whatif.recommend import Recommendation
 from kbroker.spark.whatif.replay import by_client
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BINS = 180
+TOP = 12  # clients in the plots
+LISTED = 1000  # clients in the table
 MEASURES = ("requests", "request_bytes", "response_bytes", "logged_delay_ms", "delay_ms", "logged_delayed", "delayed")
 Quotas = Mapping[QuotaEntity, Mapping[str, float]]
 
@@ -29,19 +33,27 @@ class Client:
 
 @dataclass(frozen=True)
 class ReportData:
-    """All that a page shows. Times are seconds since 1970; `bin_s` is the length of a bin of time."""
+    """All that a page shows. Times are seconds since 1970; `bin_s` is the length of a bin of time.
+
+    `clients`: those with the most delay and traffic, in this order, `more_clients`: the sums of those behind them,
+    `others`: how many there are beyond. `held`: the delay over time of those that were throttled, by name.
+    `proposed`: None where nothing was replayed.
+    """
 
     source: str
     start_s: int
     end_s: int
     bin_s: int
-    clients: list[Client]  # those with the most delay and traffic, in this order
-    others: int  # clients that are only in `all_over_time`
+    clients: list[Client]
+    more_clients: list[tuple[str, dict[str, Any]]]
+    others: int
     all_over_time: dict[str, list[float]]
     totals: dict[str, int]
+    throttles: Throttles
+    held: list[tuple[str, list[float]]]
     recommendation: Recommendation | None
     current: Quotas | None
-    proposed: Quotas
+    proposed: Quotas | None
 
     @property
     def bin_starts(self) -> list[int]:
@@ -52,14 +64,16 @@ def gather(
     seconds: DataFrame,
     source: str,
     proposed: Quotas,
+    throttles: Throttles,
     *,
     recommendation: Recommendation | None = None,
     current: Quotas | None = None,
-    top: int = 12,
+    top: int = TOP,
 ) -> ReportData | None:
     """Bring a replay's seconds (`replay_table`) to the size of a page; None where there are none.
 
-    Args: `proposed`: the quotas that were replayed; `current`: those in force, if known; `top`: clients shown by name.
+    Args: `proposed`: the quotas that were replayed; `throttles`: of the same log; `current`: those in force, if known;
+    `top`: clients that are in the plots.
     """
     from pyspark.sql import functions as F
 
@@ -96,19 +110,16 @@ def gather(
         start + bins * bin_s,
         bin_s,
         clients,
-        len(summed) - len(shown),
+        [(client_name(row["principal"], row["client_id"]), row) for row in ranked[top:LISTED]],
+        max(0, len(summed) - max(top, LISTED)),
         _over_time(everything, bins),
         {**totals, "clients": len(summed)},
+        throttles,
+        [(one.name, one.over_time["logged_delay_ms"]) for one in clients if one.totals["logged_delay_ms"] > 0],
         recommendation,
         current,
         proposed,
     )
-
-
-def client_name(principal: str | None, client_id: str | None) -> str:
-    """How people see a client: its user, and its client id."""
-    user = (principal or "").removeprefix("User:")
-    return f"{user or '-'} / {client_id or '-'}"
 
 
 def _over_time(rows: Sequence[Any], bins: int) -> dict[str, list[float]]:

@@ -2,55 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kbroker.common.quotas import CLIENT_ID, USER, QuotaEntity
 from kbroker.spark import formatting as jobs
-from kbroker.spark.report.data import Client, ReportData
+from kbroker.spark.report.data import ReportData
 from kbroker.spark.report.document import LINES, render_page
+from kbroker.spark.report.names import entity_name
+from kbroker.spark.report.outliers import doubt_of, outliers
 from kbroker.spark.report.plots import Line, Plot, Text, byte_ticks, heat_map, line_plot, paired_bars
+from kbroker.spark.report.throttled import advice, lead, limit_text
 from kbroker.spark.whatif.quota_set import KEY_OF, TYPE_OF, QuotaSet
 from kbroker.spark.whatif.recommend import Need, Recommendation
 from kbroker.spark.whatif.replay_core import OPEN_LOOP
 
+MAX_BARS = 24  # entities in a plot of quotas; all are in the table
+OUTLIER = "outlier"
 
-def render(data: ReportData, made_at: datetime) -> str:
-    """The whole page. Args: `made_at`: the time that the page states."""
+
+class Badged(NamedTuple):
+    """A cell with a badge behind its text, and what the badge means."""
+
+    text: str
+    badge: str
+    why: str
+
+
+Cell = str | Badged
+
+
+def render(data: ReportData, made_at: datetime, *, again_s: int | None = None) -> str:
+    """The whole page.
+
+    Args: `made_at`: the time that the page states; `again_s`: seconds until a browser reads it again.
+    """
     start, end = (datetime.fromtimestamp(s, timezone.utc) for s in (data.start_s, data.end_s))
+    replayed = data.proposed is not None
+    doubtful = (
+        outliers(data.recommendation, partial(_limit_of, data), data.throttles.rows) if data.recommendation else {}
+    )
     return render_page(
         "report.html",
         title=f"Quotas and usage, {_span(start, end)} UTC",
         source=data.source,
         made_at=made_at,
+        again_s=again_s,
         cards=_cards(data),
+        lead=lead(data.throttles),
+        advice=advice(data.throttles, lambda row: doubt_of(row, doubtful)),
         usage=_usage(data),
         bin=_short(jobs.duration)(data.bin_s * 1000),
-        throttled=_delays(data, "logged_delay_ms", "Delay in the log, by client and time"),
-        highest=jobs.duration(_highest(data)),
+        throttled=_delays(data, data.held, "Delay in the log, by client and time"),
+        throttles=_throttles(data),
+        more_throttles=data.throttles.clients - len(data.throttles.rows),
         found=data.recommendation,
-        quotas=_quotas(data, data.recommendation) if data.recommendation else None,
+        quotas=_quotas(data, data.recommendation, doubtful) if data.recommendation else None,
         open_loop=f"{OPEN_LOOP[0].upper()}{OPEN_LOOP[1:]}",
-        delayed=_delayed_requests(data),
-        proposed=_delays(data, "delay_ms", "Delay under the proposed quotas, by client and time"),
-        delayed_seconds=_delayed_seconds(data),
-        clients=[_row(client) for client in data.clients],
+        replayed=replayed,
+        delayed=_delayed_requests(data) if replayed else None,
+        proposed=_delays(data, _over_time(data, "delay_ms"), "Delay under the proposed quotas, by client and time")
+        if replayed
+        else None,
+        delayed_seconds=_delayed_seconds(data) if replayed else None,
+        header=_REPLAYED if replayed else _FOLLOWED,
+        clients=[_row(client.name, client.totals) for client in data.clients],
+        more_clients=[_row(name, totals) for name, totals in data.more_clients],
         others=data.others,
     )
 
 
 def _cards(data: ReportData) -> list[tuple[str, str]]:
     total = data.totals
-    return [
+    cards = [
         (jobs.count(total["requests"]), "requests"),
         (jobs.count(total["clients"]), "clients"),
         (jobs.size(total["request_bytes"]), "received"),
         (jobs.size(total["response_bytes"]), "sent"),
-        (jobs.duration(total["logged_delay_ms"]), "of delay in the log"),
-        (jobs.duration(total["delay_ms"]), "of delay under the proposed quotas"),
+        (jobs.duration(data.throttles.delay_ms), "of delay in the log"),
     ]
+    if data.proposed is not None:
+        return [*cards, (jobs.duration(total["delay_ms"]), "of delay under the proposed quotas")]
+    return [*cards, (jobs.count(data.throttles.refused), "refused by quotas")]
 
 
 def _usage(data: ReportData) -> Iterable[Plot]:
@@ -77,35 +112,70 @@ def _usage(data: ReportData) -> Iterable[Plot]:
         yield line_plot(lines, data.start_s, data.end_s, per_second, what, byte_ticks)
 
 
-def _delays(data: ReportData, measure: str, title: str) -> Plot | None:
-    """The delay of those clients that had one, over time; None where no client had one."""
-    held = [client for client in data.clients if client.totals[measure] > 0]
-    names, rows = [client.name for client in held], [client.over_time[measure] for client in held]
+def _over_time(data: ReportData, measure: str) -> list[tuple[str, list[float]]]:
+    """A measure of those clients that had any of it, over time."""
+    return [(client.name, client.over_time[measure]) for client in data.clients if client.totals[measure] > 0]
+
+
+def _delays(data: ReportData, held: Sequence[tuple[str, list[float]]], title: str) -> Plot | None:
+    """Delays over time; None where there were none."""
+    names, rows = [name for name, _ in held], [values for _, values in held]
     return heat_map(names, rows, data.start_s, data.end_s, jobs.duration, title, _highest(data)) if held else None
 
 
+def _throttles(data: ReportData) -> list[list[Cell]]:
+    return [
+        [
+            row.who,
+            row.quota,
+            row.limit_text,
+            *(jobs.count(row.verdicts), jobs.count(row.refused)),
+            *(jobs.duration(row.delay_ms), jobs.duration(row.longest_ms), jobs.share(row.share)),
+        ]
+        for row in data.throttles.rows
+    ]
+
+
 class _Quotas(NamedTuple):
-    """The recommended quotas: a plot for each kind, and the rows of the table."""
+    """The recommended quotas: a plot for each kind, and the rows of the table.
+
+    `left_out`: how many entities are in the table only; `outliers`: what is said of those that have the badge.
+    """
 
     plots: list[tuple[str, Plot]]
-    rows: list[list[str]]
+    rows: list[list[Cell]]
+    left_out: int
+    outliers: list[str]
 
 
-def _quotas(data: ReportData, found: Recommendation) -> _Quotas:
+def _quotas(data: ReportData, found: Recommendation, doubtful: Mapping[tuple[QuotaEntity, str], str]) -> _Quotas:
     needs = {(need.entity, need.quota_type): need for need in found.needs}
-    rows = []
+    default = QuotaEntity.of(dict.fromkeys(found.by.split(",")))
+    rows: list[list[Cell]] = []
+    marked: list[str] = []
     bars: dict[str, list[tuple[str, float | None, float | None]]] = {}
     for entity, key, value, is_own in _compared(data, found):
-        name, need, had = str(entity), needs.get((entity, TYPE_OF[key])), _current(data, entity, key)
-        bars.setdefault(TYPE_OF[key], []).append((name, had, value))
-        rows.append([name, key, _limit(key, had), _limit(key, value), *_cost(need, key, is_own)])
+        name, need, had = entity_name(entity), needs.get((entity, TYPE_OF[key])), _current(data, entity, key)
+        if need is not None or entity == default:  # one that sent nothing has no need to compare
+            bars.setdefault(TYPE_OF[key], []).append((name, had, value))
+        recommended: Cell = limit_text(key, value)
+        why = doubtful.get((entity, TYPE_OF[key])) if is_own else None
+        if why is not None:
+            recommended = Badged(limit_text(key, value), OUTLIER, f"{name} {why}")
+            marked.append(f"{key} of {name}: it {why}.")
+        rows.append([name, key, limit_text(key, had), recommended, *_cost(need, key, is_own)])
     kinds = {TYPE_OF[key] for values in found.quotas().values() for key in values}
     plots = []
-    for kind in (kind for kind in KEY_OF if kind in kinds):
-        names, now, then = zip(*bars[kind], strict=True)
-        text = partial(_limit, KEY_OF[kind])
-        plots.append((kind, paired_bars(names, now, then, text, f"{kind}: current and recommended quota")))
-    return _Quotas(plots, rows)
+    left_out = 0
+    for kind in (kind for kind in KEY_OF if kind in kinds and kind in bars):
+        left_out = max(left_out, len(bars[kind]) - MAX_BARS)
+        names, now, then = zip(*bars[kind][:MAX_BARS], strict=True)
+        text = partial(limit_text, KEY_OF[kind])
+        plots.append((kind, paired_bars(names, now, then, text, f"{kind}: current and recommended quota", _QUOTA_BARS)))
+    return _Quotas(plots, rows, max(0, left_out), marked)
+
+
+_QUOTA_BARS = ("current", "recommended")
 
 
 def _compared(data: ReportData, found: Recommendation) -> Iterable[tuple[QuotaEntity, str, float | None, bool]]:
@@ -133,24 +203,41 @@ def _delayed_requests(data: ReportData) -> Plot:
         Line("under the proposed quotas", [v / data.bin_s for v in over["delayed"]], 1),
     ]
     title = "Requests delayed per second, before and after"
-    return line_plot(lines, data.start_s, data.end_s, lambda v: f"{v:,.10g}", title)
+    return line_plot(lines, data.start_s, data.end_s, lambda v: f"{v:,.10g}/s", title)
 
 
-def _delayed_seconds(data: ReportData) -> Plot:
+def _delayed_seconds(data: ReportData) -> Plot | None:
     measures = ("logged_delayed_seconds", "delayed_seconds")
     chosen = [client for client in data.clients if any(client.totals[measure] for measure in measures)]
+    if not chosen:
+        return None
     before, after = ([float(client.totals[measure]) for client in chosen] for measure in measures)
     title = "Seconds with a delay by client, before and after"
-    return paired_bars([client.name for client in chosen], before, after, lambda v: f"{v:,.0f} s", title)
+    legend = ("in the log", "under the proposed quotas")
+    return paired_bars([client.name for client in chosen], before, after, lambda v: f"{v:,.0f} s", title, legend)
 
 
-def _row(client: Client) -> list[str]:
-    t = client.totals
+_REPLAYED = (
+    "Client",
+    "Requests",
+    "In",
+    "Out",
+    "Delay, log",
+    "Delay, proposed",
+    "Delayed",
+    "Longest",
+    "Seconds delayed",
+)
+_FOLLOWED = ("Client", "Requests", "In", "Out", "Most in/s", "Most out/s", "Connections")
+
+
+def _row(name: str, t: Mapping[str, Any]) -> list[str]:
+    cells = [name, jobs.count(t["requests"]), jobs.size(t["request_bytes"]), jobs.size(t["response_bytes"])]
+    if "delay_ms" not in t:
+        peaks = (jobs.size(t["request_bytes_peak"]), jobs.size(t["response_bytes_peak"]))
+        return [*cells, *peaks, jobs.count(t["connections"])]
     return [
-        client.name,
-        jobs.count(t["requests"]),
-        jobs.size(t["request_bytes"]),
-        jobs.size(t["response_bytes"]),
+        *cells,
         jobs.duration(t["logged_delay_ms"]),
         jobs.duration(t["delay_ms"]),
         jobs.count(t["delayed"]),
@@ -178,8 +265,10 @@ def _by_bin(rows: Sequence[Sequence[float]], bins: int) -> list[tuple[float, ...
 
 def _highest(data: ReportData) -> float:
     """Of both heat maps, so that their colours mean the same."""
-    measures = ("logged_delay_ms", "delay_ms")
-    return max((max(c.over_time[m], default=0.0) for c in data.clients for m in measures), default=0.0)
+    rows = [values for _, values in data.held]
+    if data.proposed is not None:
+        rows += [client.over_time["delay_ms"] for client in data.clients]
+    return max((max(row, default=0.0) for row in rows), default=0.0)
 
 
 def _current(data: ReportData, entity: QuotaEntity, key: str) -> float | None:
@@ -191,17 +280,19 @@ def _current(data: ReportData, entity: QuotaEntity, key: str) -> float | None:
     return QuotaSet(current).judge(TYPE_OF[key], names.get(USER), names.get(CLIENT_ID)).limit
 
 
-def _limit(key: str, value: float | None) -> str:
-    if value is None:
-        return "no quota"
-    if key.endswith("byte_rate"):
-        return jobs.size(value) + "/s"
-    return f"{value:,.10g} %" if key == "request_percentage" else f"{value:,.10g}/s"
+def _limit_of(data: ReportData, entity: QuotaEntity, quota_type: str) -> float | None:
+    """The same by quota type; None also where the quotas in force are not known."""
+    return None if data.current is None else _current(data, entity, KEY_OF[quota_type])
 
 
 def _cost(need: Need | None, key: str, is_own: bool) -> list[str]:
     if not is_own:
-        return [_limit(key, round(need.peak, 2)) if need else "", "by the default"]
+        return [_peak(need, key) if need else "sent nothing", "by the default"]
     if need is None:
         return ["", "default: below the share for each"]
-    return [_limit(key, round(need.peak, 2)), f"{need.throttled_seconds:,} of {need.seconds:,} ({need.share:.2%})"]
+    return [_peak(need, key), f"{need.throttled_seconds:,} of {need.seconds:,} ({100 * need.share:.2f} %)"]
+
+
+def _peak(need: Need, key: str) -> str:
+    """The highest rate; a mutation quota has none: it is a bucket of tokens."""
+    return limit_text(key, round(need.peak, 2)) if need.peak else "-"

@@ -6,11 +6,12 @@ What is drawn is a `Plot`; the macro `plot` of templates/parts.html writes it.
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-WIDE, NARROW = 920, 440  # of a page on a desk, and on a phone
+WIDE, NARROW = 920, 400  # of a page on a desk, and on a phone
 LEFT, RIGHT, BOTTOM, TOP = 78, 12, 26, 10
 Text = Callable[[float], str]
 Scale = Callable[[float], list[float]]
@@ -44,12 +45,16 @@ class Drawing(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """The drawings of one title, for desks and for phones, with the lines of a legend and a note below."""
+    """The drawings of one title, for desks and for phones, with the lines of a legend above and a note below.
+
+    `shades`: of a heat map's legend, opacity and text of each.
+    """
 
     title: str
     drawings: Sequence[Drawing]
     lines: Sequence[Line] = ()
     note: str = ""
+    shades: Sequence[tuple[str, str]] = ()
 
 
 Draw = Callable[[int], tuple[list[Mark], int]]  # of a width: marks and height
@@ -83,10 +88,12 @@ def time_ticks(start: float, end: float, about: int = 7) -> list[int]:
 
 
 def clock_text(second: float, span_s: float) -> str:
-    """A time of the axis, with as much of it as the span needs."""
+    """A time of the axis, with as much of it as the span needs; at midnight the day that begins."""
     moment = datetime.fromtimestamp(second, timezone.utc)
-    if span_s > 2 * 86_400:
+    if span_s > 1_800 and second % 86_400 == 0:
         return f"{moment:%d %b}"
+    if span_s > 2 * 86_400:
+        return f"{moment:%d %b %H:%M}"
     return f"{moment:%H:%M}" if span_s > 1_800 else f"{moment:%H:%M:%S}"
 
 
@@ -95,12 +102,14 @@ def text_mark(text: str, x: float, y: float, anchor: str) -> Mark:
     return Mark("text", {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}, text)
 
 
-def _time_axis(start: float, end: float, height: int, left: int, width: int) -> list[Mark]:
-    inner = width - left - RIGHT
+def _time_axis(start: float, end: float, height: int, width: int) -> list[Mark]:
+    """Times below a plot, at the same places in each plot of a page."""
+    inner = width - LEFT - RIGHT
     marks = []
-    for tick in time_ticks(start, end, 7 if width == WIDE else 4):
-        x = left + inner * (tick - start) / (end - start)
-        anchor = "end" if x > width - RIGHT - 24 else "start" if x < left + 8 else "middle"
+    about = 7 if width == WIDE else 4 if end - start <= 2 * 86_400 else 3
+    for tick in time_ticks(start, end, about):
+        x = LEFT + inner * (tick - start) / (end - start)
+        anchor = "end" if x > width - RIGHT - 40 else "start" if x < LEFT + 8 else "middle"
         marks.append(text_mark(clock_text(tick, end - start), x, height - 8, anchor))
     return marks
 
@@ -130,14 +139,20 @@ def line_plot(
         inner = width - LEFT - RIGHT
         marks = value_axis([(place(tick), text(tick)) for tick in scale], width)
         for line in lines:
-            last = max(len(line.values) - 1, 1)
-            points = " ".join(f"{LEFT + inner * i / last:.1f},{place(v):.1f}" for i, v in enumerate(line.values))
+            points = " ".join(f"{x:.1f},{place(v):.1f}" for x, v in _centres(line.values, LEFT, inner))
             dash = "5 4" if line.dashed else None
             attributes = {"class": f"line c{line.colour}", "points": points, "stroke-dasharray": dash}
             marks.append(Mark("polyline", attributes, title=line.name))
-        return marks + _time_axis(start, end, height, LEFT, width), height
+        return marks + _time_axis(start, end, height, width), height
 
     return Plot(title, for_both_widths(draw), lines)
+
+
+def _centres(values: Sequence[float], left: float, inner: float) -> list[tuple[float, float]]:
+    """Where the middle of each bin is, and its value; a single bin is a line over all of its time."""
+    if len(values) == 1:
+        return [(left, values[0]), (left + inner, values[0])]
+    return [(left + inner * (i + 0.5) / len(values), value) for i, value in enumerate(values)]
 
 
 def heat_map(
@@ -149,38 +164,42 @@ def heat_map(
     Args: `highest`: what is darkest, by default the highest value; give it where two maps are compared.
     """
     high = highest if highest is not None else max((max(row, default=0) for row in rows), default=0)
-    cell = 20
+    cell, above = 18, 18  # a name is above its cells, so that these begin where the lines of other plots do
 
     def shade(value: float) -> str:
         return f"{0.15 + 0.85 * math.sqrt(min(value / high, 1)) if high > 0 else 0:.2f}"
 
     def draw(width: int) -> tuple[list[Mark], int]:
-        # where there is no room beside the cells, a name stands above its own
-        left, above = (190, 0) if width == WIDE else (RIGHT, 18)
         height = TOP + (cell + above) * len(names) + BOTTOM
-        inner = width - left - RIGHT
+        inner = width - LEFT - RIGHT
         marks = []
         for number, (name, row) in enumerate(zip(names, rows, strict=True)):
             y = TOP + (cell + above) * number
-            marks.append(_name(name, 27, 190 - 6, y + 14) if not above else _name(name, 48, left, y + 13, "start"))
+            marks.append(_name(name, 100 if width == WIDE else 40, LEFT, y + 13, "start"))
             band = {"y": y + above + 1, "height": cell - 2}
-            marks.append(Mark("rect", {"class": "empty", "x": left, "width": inner, **band}))
+            marks.append(Mark("rect", {"class": "empty", "x": LEFT, "width": inner, **band}))
             step = inner / max(len(row), 1)
             for i, value in enumerate(row):
                 if value > 0:
-                    when = clock_text(start + (end - start) * i / len(row), 0)
-                    place = {"x": f"{left + i * step:.1f}", "width": f"{step + 0.3:.1f}", **band}
+                    moment = datetime.fromtimestamp(start + (end - start) * i / len(row), timezone.utc)
+                    when = f"{moment:%d %b %H:%M:%S}" if end - start > 86_400 else f"{moment:%H:%M:%S}"
+                    place = {"x": f"{LEFT + i * step:.1f}", "width": f"{step + 0.3:.1f}", **band}
                     attributes = {"class": "heat", **place, "opacity": shade(value)}
                     marks.append(Mark("rect", attributes, title=f"{name}, {when}: {text(value)}"))
-        return marks + _time_axis(start, end, height, left, width), height
+        return marks + _time_axis(start, end, height, width), height
 
-    return Plot(title, for_both_widths(draw))
+    shades = [(shade(high * part), text(high * part)) for part in (0.01, 0.1, 0.5, 1)] if high > 0 else []
+    return Plot(title, for_both_widths(draw), shades=shades)
 
 
 def paired_bars(
-    names: Sequence[str], before: Sequence[float | None], after: Sequence[float | None], text: Text, title: str
-) -> Plot:
-    """Two bars per name, on a scale of powers of ten where the values differ a lot; None is said, not drawn."""
+    names: Sequence[str], before: Sequence[float | None], after: Sequence[float | None], text: Text, title: str,
+    legend: tuple[str, str] = ("before", "after"),
+) -> Plot:  # fmt: skip
+    """Two bars per name, on a scale of powers of ten where the values differ a lot; None is said, not drawn.
+
+    Args: `legend`: what the two are.
+    """
     known = [v for v in [*before, *after] if v]
     high, low = max(known, default=1.0), min(known, default=1.0)
     is_log = low > 0 and high / low > 100
@@ -207,12 +226,26 @@ def paired_bars(
         return marks, TOP + (row + above) * len(names) + 6
 
     # a bar must not look as half of another
-    return Plot(title, for_both_widths(draw), note="Lengths are logarithmic." if is_log else "")
+    lines = [Line(what, [], colour) for colour, what in enumerate(legend)]
+    return Plot(title, for_both_widths(draw), lines, "Lengths are logarithmic." if is_log else "")
 
 
 def _name(name: str, most: int, x: float, y: float, anchor: str = "end") -> Mark:
-    """A name that stands beside or above what belongs to it, cut to `most` characters."""
-    return text_mark(name if len(name) <= most else name[: most - 1] + "…", x, y, anchor)
+    """A name beside or above what belongs to it, cut to the width of `most` characters."""
+    return text_mark(_cut(name, most), x, y, anchor)
+
+
+def _cut(name: str, most: int) -> str:
+    """The beginning of a name that is not wider than `most` characters; those of East Asia are two wide."""
+    wide = [2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in name]
+    if sum(wide) <= most:
+        return name
+    taken = 0
+    for number, width in enumerate(wide):
+        taken += width
+        if taken > most - 1:
+            return f"{name[:number]}…"
+    return name
 
 
 def for_both_widths(draw: Draw) -> list[Drawing]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +13,10 @@ from typing import TYPE_CHECKING
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.report.data import Quotas, gather
 from kbroker.spark.report.page import render
+from kbroker.spark.report.throttled import gather_throttles
+from kbroker.spark.tables.table import read_table
 from kbroker.spark.tables.table_place import TableName
+from kbroker.spark.usage_views.throttles import COLUMNS, throttles
 from kbroker.spark.whatif.quota_set import QuotaSet
 from kbroker.spark.whatif.replay import replay_table
 
@@ -41,9 +46,31 @@ def write_report(
     Raises: PipelineError when the table has no requests (of those days).
     """
     seconds = replay_table(spark, table, QuotaSet(proposed), dates=dates, windows=windows)
-    data = gather(seconds, f"table {table}", proposed, recommendation=recommendation, current=current)
+    held = gather_throttles(throttles(read_table(spark, table, COLUMNS, dates)))
+    data = gather(seconds, f"table {table}", proposed, held, recommendation=recommendation, current=current)
     if data is None:
         raise PipelineError(f"{table} has no requests to report on")
-    page = render(data, made_at).encode()
-    Path(output).write_bytes(page)
+    return write_page(output, render(data, made_at))
+
+
+def write_page(output: str | os.PathLike[str], text: str) -> int:
+    """Put a page in its place as a whole: a browser never sees half of one. Returns: its size in bytes.
+
+    Raises: OSError; then the page before is still there.
+    """
+    page, place = text.encode(), Path(output)
+    if place.exists() and not place.is_file():
+        place.write_bytes(page)  # a pipe or a terminal has no place to be replaced in
+        return len(page)
+    place = place.resolve()
+    new = place.with_name(f".{place.name}.new")
+    try:
+        new.write_bytes(page)
+        if place.exists():
+            shutil.copymode(place, new)
+        os.replace(new, place)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise
     return len(page)

@@ -1,0 +1,44 @@
+"""Names of clients as a page shows them: whatever is in them, they look like nothing else and do not fill the page."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from kbroker.common import quotas
+
+LONGEST = 80  # characters; client ids may have 32,767
+_KEPT_CATEGORIES = ("L", "M", "N", "P", "S", "Zs")
+_RIGHT_TO_LEFT = ("R", "AL", "AN")
+_ISOLATE, _END = "\u2068", "\u2069"  # what is around such a name keeps its direction
+_MARKS_IN_A_ROW = 4  # accents over one letter, of which a name can pile up hundreds
+
+
+def shown_name(name: str) -> str:
+    """A name in one line: control characters and those that turn the direction of text as \\u202e, the middle of a long
+    one left out.
+    """
+    shown: list[str] = []
+    marks = 0
+    for character in name[: 4 * LONGEST] + name[-4 * LONGEST :] if len(name) > 8 * LONGEST else name:
+        category = unicodedata.category(character)
+        marks = marks + 1 if category[0] == "M" else 0
+        if marks > _MARKS_IN_A_ROW:
+            continue
+        is_plain = category.startswith(_KEPT_CATEGORIES)
+        shown.append(character if is_plain else f"\\u{ord(character):04x}")
+    text = "".join(shown)
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST - 21]}…{text[-20:]}"
+    turns = any(unicodedata.bidirectional(character) in _RIGHT_TO_LEFT for character in text)
+    return f"{_ISOLATE}{text}{_END}" if turns else text
+
+
+def client_name(principal: str | None, client_id: str | None) -> str:
+    """How people see a client: its user, and its client id."""
+    user = (principal or "").removeprefix("User:")
+    return f"{shown_name(user) or '-'} / {shown_name(client_id or '') or '-'}"
+
+
+def entity_name(entity: quotas.QuotaEntity) -> str:
+    """A quota's entity, as `kbroker quotas` names it."""
+    return ", ".join(f"{kind} {shown_name(quotas.shown_name(name))}" for kind, name in entity.parts)
