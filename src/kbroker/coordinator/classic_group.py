@@ -151,6 +151,15 @@ class ClassicGroup:
         return self.protocol_type == CONSUMER
 
     @property
+    def is_dead(self) -> bool:
+        """Whether it was forgotten, or another group took its place."""
+        return self.state is GroupState.DEAD
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is GroupState.EMPTY
+
+    @property
     def is_unused(self) -> bool:
         """Whether it can be dropped: a rejected request created it."""
         return (
@@ -207,6 +216,21 @@ class ClassicGroup:
                 self.static_members[one.group_instance_id] = one.member_id
             self._count(protocols, 1)
         self.state = GroupState.STABLE if self.members else GroupState.EMPTY
+        self.subscribed_topics = self._subscribed_topics()
+
+    def adopt(self, members: Iterable[Member], generation_id: int, protocol_type: str, now_ms: int) -> None:
+        """Begin as the stable group of these members."""
+        self.generation_id = generation_id
+        self.protocol_type = protocol_type
+        for member in members:
+            self.members[member.member_id] = member
+            if member.group_instance_id is not None:
+                self.static_members[member.group_instance_id] = member.member_id
+            self._count(member.protocols, 1)
+        self.leader_id = next(iter(self.members), None)
+        self.protocol_name = self.select_protocol()
+        self.state = GroupState.STABLE
+        self.state_timestamp_ms = now_ms
         self.subscribed_topics = self._subscribed_topics()
 
     def stored(self, assignments: Mapping[str, bytes] | None = None) -> StoredGroup:

@@ -1,4 +1,4 @@
-"""The coordinator of classic groups: their membership, their offsets, and the partitions they are loaded from.
+"""The coordinator of groups, classic and consumer ones: their offsets, and the partitions they are loaded from.
 
 Lock order: groups' locks, then ``GroupMap``'s; the log is appended to under the group's lock, so that its records are
 in the order of what happened, and no disk is waited for under it.
@@ -24,7 +24,12 @@ from kbroker.coordinator.classic_group import (
     SyncCallback,
     SyncResult,
 )
-from kbroker.coordinator.group_map import GroupMap
+from kbroker.coordinator.consumer_group.group import ConsumerGroup, ConsumerGroupState
+from kbroker.coordinator.consumer_group.membership import HeartbeatRequest, HeartbeatResult
+from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
+from kbroker.coordinator.consumer_group.topics_image import NoTopics, TopicsImage
+from kbroker.coordinator.consumer_groups import ConsumerGroups, DescribedConsumerGroup
+from kbroker.coordinator.group_map import Group, GroupMap
 from kbroker.coordinator.group_offsets import Place
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import InternalTopic, TransactionalProducer, UnreadableError
@@ -47,10 +52,14 @@ class GroupSettings(NamedTuple):
     initial_rebalance_delay_ms: int = 3000
     max_size: int = 2**31 - 1
     offsets_retention_ms: int = 7 * 24 * 3600 * 1000
+    consumer: ConsumerGroupSettings = ConsumerGroupSettings()
 
 
 class DescribedMember(NamedTuple):
-    """A member as administrators see it: its metadata in a stable group only, its latest assignment always."""
+    """A member of a classic group as administrators see it.
+
+    Its metadata is there in a stable group only, its latest assignment always.
+    """
 
     member_id: str
     group_instance_id: str | None
@@ -61,7 +70,7 @@ class DescribedMember(NamedTuple):
 
 
 class DescribedGroup(NamedTuple):
-    """A group as administrators see it."""
+    """A classic group as administrators see it."""
 
     group_id: str
     state: GroupState
@@ -75,17 +84,25 @@ class ListedGroup(NamedTuple):
 
     group_id: str
     protocol_type: str
-    state: GroupState
+    state: GroupState | ConsumerGroupState
+    group_type: str
 
 
 class GroupCoordinator:
-    """All classic groups of the broker.
+    """All groups of the broker.
 
-    Args: ``topic``: where records go; ``clock``: drives sessions, rebalances and expiry.
+    Args: ``topic``: where records go; ``clock``: drives sessions, rebalances and expiry; ``image``: the topics that
+    consumer groups are about.
     Threads: any. ``run_join_reaper`` and ``run_heartbeat_reaper`` each need a thread (or ``advance`` in tests).
     """
 
-    def __init__(self, clock: BaseClock, topic: InternalTopic, settings: GroupSettings | None = None) -> None:
+    def __init__(
+        self,
+        clock: BaseClock,
+        topic: InternalTopic,
+        settings: GroupSettings | None = None,
+        image: TopicsImage | None = None,
+    ) -> None:
         self._clock = clock
         self._settings = GroupSettings() if settings is None else settings
         self._log = OffsetsLog(topic, clock)
@@ -102,10 +119,31 @@ class GroupCoordinator:
             initial_delay_ms=self._settings.initial_rebalance_delay_ms,
             max_size=self._settings.max_size,
         )
-        self._groups = GroupMap(self._log, self._membership.dismiss)
-        self._offsets = OffsetMetadataManager(
-            clock, self._log, self._groups, self._membership.touch, self._settings.offsets_retention_ms
+        self._groups = GroupMap(self._log, self._dismiss)
+        self._consumer_groups = ConsumerGroups(
+            clock,
+            self._log,
+            self._groups,
+            self._heartbeats,
+            self._membership,
+            NoTopics() if image is None else image,
+            self._settings.consumer._replace(classic_max_size=self._settings.max_size),
         )
+        self._offsets = OffsetMetadataManager(
+            clock,
+            self._log,
+            self._groups,
+            self._membership.touch,
+            self._settings.offsets_retention_ms,
+            self._consumer_groups.image,
+            self._consumer_groups.tombstones,
+        )
+
+    def _dismiss(self, group: Group, error: Errors) -> None:
+        if isinstance(group, ConsumerGroup):
+            self._consumer_groups.membership.dismiss(group)
+        else:
+            self._membership.dismiss(group, error)
 
     # ------------------------------------------------------------ life
 
@@ -210,7 +248,11 @@ class GroupCoordinator:
                 self._log.serve(index)
         for group in loaded.groups.values():
             with group.lock:
-                if group.state is not GroupState.DEAD:
+                if group.is_dead:
+                    continue
+                if isinstance(group, ConsumerGroup):
+                    self._consumer_groups.membership.resume(group)
+                else:
                     self._membership.resume(group)
         if loaded.groups:
             offsets = sum(len(group.offsets.committed) for group in loaded.groups.values())
@@ -234,10 +276,21 @@ class GroupCoordinator:
             on_joined(JoinResult(error, request.member_id))
             return
         with self._groups.locked(request.group_id, create=not request.member_id) as group:
+            if isinstance(group, ConsumerGroup):
+                if not group.is_empty:
+                    on_joined(self._join_consumer_group(group, request))
+                    return
+                group = None if request.member_id else self._consumer_groups.to_classic(group)
             if group is None:
                 on_joined(JoinResult(Errors.UNKNOWN_MEMBER_ID, request.member_id))
             else:
                 self._membership.join(group, request, on_joined)
+
+    def _join_consumer_group(self, group: ConsumerGroup, request: JoinRequest) -> JoinResult:
+        try:
+            return self._consumer_groups.classic_members.join(group, request)
+        except KafkaError as error:
+            return JoinResult(error.error, "")
 
     def sync(self, request: SyncRequest, on_synced: SyncCallback) -> None:
         """Give a member its assignment; ``on_synced`` is called once, now or later, by any thread."""
@@ -245,10 +298,18 @@ class GroupCoordinator:
             on_synced(SyncResult(Errors.INVALID_GROUP_ID))
             return
         with self._groups.locked(request.group_id) as group:
-            if group is None:
+            if group is None or group.is_empty:
                 on_synced(SyncResult(Errors.UNKNOWN_MEMBER_ID))
+            elif isinstance(group, ConsumerGroup):
+                on_synced(self._sync_consumer_group(group, request))
             else:
                 self._membership.sync(group, request, on_synced)
+
+    def _sync_consumer_group(self, group: ConsumerGroup, request: SyncRequest) -> SyncResult:
+        try:
+            return self._consumer_groups.classic_members.sync(group, request)
+        except KafkaError as error:
+            return SyncResult(error.error)
 
     def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int) -> Errors:
         """Extend a session."""
@@ -257,6 +318,13 @@ class GroupCoordinator:
         with self._groups.locked(group_id) as group:
             if group is None:
                 return Errors.UNKNOWN_MEMBER_ID
+            if isinstance(group, ConsumerGroup):
+                try:
+                    return self._consumer_groups.classic_members.heartbeat(
+                        group, member_id, group_instance_id, generation_id
+                    )
+                except KafkaError as error:
+                    return error.error
             return self._membership.heartbeat(group, member_id, group_instance_id, generation_id)
 
     def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> list[Errors]:
@@ -266,7 +334,18 @@ class GroupCoordinator:
         with self._groups.locked(group_id) as group:
             if group is None:
                 return [Errors.UNKNOWN_MEMBER_ID] * len(leaving)
+            if isinstance(group, ConsumerGroup):
+                return self._consumer_groups.classic_members.leave(group, leaving)
             return self._membership.leave(group, leaving)
+
+    def consumer_group_heartbeat(self, request: HeartbeatRequest) -> HeartbeatResult:
+        """Let a member of a consumer group join, follow or leave: see ``ConsumerGroups.heartbeat``."""
+        return self._consumer_groups.heartbeat(request)
+
+    @property
+    def assignors(self) -> tuple[str, ...]:
+        """The names of the assignors that members of consumer groups can ask for."""
+        return self._settings.consumer.assignors
 
     # ------------------------------------------------------------ offsets
 
@@ -277,9 +356,10 @@ class GroupCoordinator:
         group_instance_id: str | None,
         generation_id: int,
         offsets: Mapping[Place, CommittedOffset],
+        api_version: int = 9,
     ) -> None:
         """Commit offsets: see ``OffsetMetadataManager.commit``."""
-        self._offsets.commit(group_id, member_id, group_instance_id, generation_id, offsets)
+        self._offsets.commit(group_id, member_id, group_instance_id, generation_id, offsets, api_version)
 
     def start_verification(
         self, group_id: str, producer_id: int, producer_epoch: int, bumps_epochs: bool
@@ -295,9 +375,12 @@ class GroupCoordinator:
         generation_id: int,
         producer: TransactionalProducer,
         offsets: Mapping[Place, CommittedOffset],
+        api_version: int = 5,
     ) -> None:
         """Commit offsets as a part of a transaction: see ``OffsetMetadataManager.commit_transactional``."""
-        self._offsets.commit_transactional(group_id, member_id, group_instance_id, generation_id, producer, offsets)
+        self._offsets.commit_transactional(
+            group_id, member_id, group_instance_id, generation_id, producer, offsets, api_version
+        )
 
     def complete_transaction(
         self,
@@ -321,9 +404,16 @@ class GroupCoordinator:
         """Committed offsets of these partitions, of all when None; those without one are left out."""
         return self._offsets.fetch(group_id, places, require_stable=False).committed
 
-    def fetch_offsets(self, group_id: str, places: Iterable[Place] | None, require_stable: bool) -> FetchedOffsets:
+    def fetch_offsets(
+        self,
+        group_id: str,
+        places: Iterable[Place] | None,
+        require_stable: bool,
+        member_id: str | None = None,
+        member_epoch: int = -1,
+    ) -> FetchedOffsets:
         """Committed offsets, and with ``require_stable`` the places whose offset a transaction is about to change."""
-        return self._offsets.fetch(group_id, places, require_stable)
+        return self._offsets.fetch(group_id, places, require_stable, member_id, member_epoch)
 
     def delete_offsets(self, group_id: str, places: Iterable[Place]) -> dict[Place, Errors]:
         """Delete committed and pending offsets, except of topics that a member is subscribed to.
@@ -354,10 +444,12 @@ class GroupCoordinator:
     # ------------------------------------------------------------ administration
 
     def describe(self, group_id: str) -> DescribedGroup | None:
-        """Describe a group; None if it does not exist."""
+        """Describe a classic group; None if there is none. Raises: KafkaError GROUP_ID_NOT_FOUND for another kind."""
         with self._groups.locked(group_id) as group:
             if group is None:
                 return None
+            if isinstance(group, ConsumerGroup):
+                raise KafkaError(Errors.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
             stable = group.state is GroupState.STABLE
             members = [
                 DescribedMember(
@@ -373,6 +465,10 @@ class GroupCoordinator:
             protocol_name = group.protocol_name or "" if stable else ""
             return DescribedGroup(group_id, group.state, group.protocol_type or "", protocol_name, members)
 
+    def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup:
+        """Describe a consumer group: see ``ConsumerGroups.describe``."""
+        return self._consumer_groups.describe(group_id)
+
     def list_groups(self) -> list[ListedGroup]:
         """All groups. Raises: KafkaError COORDINATOR_LOAD_IN_PROGRESS while some are not known yet."""
         self._log.check_loaded()
@@ -381,7 +477,8 @@ class GroupCoordinator:
             try:
                 with self._groups.locked(group_id) as group:
                     if group is not None:
-                        found.append(ListedGroup(group_id, group.protocol_type or "", group.state))
+                        kind = "consumer" if isinstance(group, ConsumerGroup) else "classic"
+                        found.append(ListedGroup(group_id, group.protocol_type or "", group.state, kind))
             except KafkaError as error:
                 if error.error is not Errors.NOT_COORDINATOR:  # another broker lists those
                     raise
@@ -392,7 +489,7 @@ class GroupCoordinator:
         with self._groups.locked(group_id) as group:
             if group is None:
                 raise KafkaError(Errors.GROUP_ID_NOT_FOUND)
-            if group.state is not GroupState.EMPTY:
+            if not group.is_empty:
                 raise KafkaError(Errors.NON_EMPTY_GROUP)
             self._offsets.bury(group)
 

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from kbroker.common.errors import Errors, KafkaError
-from kbroker.coordinator.classic_group import ClassicGroup, GroupState
+from kbroker.coordinator.classic_group import ClassicGroup
+from kbroker.coordinator.consumer_group.group import ConsumerGroup
 from kbroker.coordinator.offsets_log import OffsetsLog
 
-Dismiss = Callable[[ClassicGroup, Errors], None]
+Group = ClassicGroup | ConsumerGroup
+Dismiss = Callable[[Group, Errors], None]
 
 
 class GroupMap:
@@ -28,7 +30,7 @@ class GroupMap:
         self._log = log
         self._dismiss = dismiss
         self._lock = threading.Lock()
-        self._groups: dict[str, ClassicGroup] = {}
+        self._groups: dict[str, Group] = {}
         self._closed = False
 
     @property
@@ -42,9 +44,12 @@ class GroupMap:
             return list(self._groups)
 
     @contextmanager
-    def locked(self, group_id: str, create: bool = False) -> Iterator[ClassicGroup | None]:
+    def locked(
+        self, group_id: str, create: bool = False, make: Callable[[str], Group] = ClassicGroup
+    ) -> Iterator[Group | None]:
         """The group, alive, under its lock; None if there is none. One left without any content is forgotten.
 
+        Args: ``create``: make one with ``make`` if there is none.
         Raises: KafkaError COORDINATOR_NOT_AVAILABLE once closed; NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS if its
         partition of the offsets topic is not served.
         """
@@ -55,29 +60,35 @@ class GroupMap:
                     raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
                 group = self._groups.get(group_id)
                 if group is None and create:
-                    group = self._groups[group_id] = ClassicGroup(group_id)
+                    group = self._groups[group_id] = make(group_id)
             if group is None:
                 yield None
                 return
             with group.lock:
-                if group.state is GroupState.DEAD:
+                if group.is_dead:
                     continue  # another thread deleted it before this one had its lock: look again
                 try:
                     yield group
                 finally:
-                    if group.is_unused:
+                    if not group.is_dead and group.is_unused:
                         self.drop(group, Errors.UNKNOWN_MEMBER_ID)
                 return
 
-    def drop(self, group: ClassicGroup, error: Errors) -> None:
+    def replace(self, old: Group, new: Group) -> None:
+        """Let another group take a group's place; both have the lock that the caller holds. ``old`` is dead."""
+        with self._lock:
+            if self._groups.get(old.group_id) is old:
+                self._groups[old.group_id] = new
+
+    def drop(self, group: Group, error: Errors) -> None:
         """Forget a group whose lock the caller holds; its delayed requests get ``error``."""
-        if group.state is not GroupState.DEAD:
+        if not group.is_dead:
             self._dismiss(group, error)
         with self._lock:
             if self._groups.get(group.group_id) is group:
                 del self._groups[group.group_id]
 
-    def add(self, groups: Mapping[str, ClassicGroup]) -> None:
+    def add(self, groups: Mapping[str, Group]) -> None:
         """Add loaded groups, before their partitions are served."""
         with self._lock:
             self._groups.update(groups)
@@ -101,5 +112,5 @@ class GroupMap:
             groups = list(self._groups.values())
         for group in groups:
             with group.lock:
-                if group.state is not GroupState.DEAD:
+                if not group.is_dead:
                     self._dismiss(group, error)

@@ -222,6 +222,10 @@ class Membership:
         if group.can_rebalance:
             self._rebalance(group)
 
+    def start_rebalance(self, group: ClassicGroup) -> None:
+        """Let the members of a group join again."""
+        self._maybe_rebalance(group)
+
     def _rebalance(self, group: ClassicGroup) -> None:
         if group.state is GroupState.COMPLETING_REBALANCE:
             self._refuse_syncs(group, Errors.REBALANCE_IN_PROGRESS)

@@ -17,7 +17,10 @@ from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import ClassicGroup, GroupState
-from kbroker.coordinator.group_map import GroupMap
+from kbroker.coordinator.consumer_group.group import ConsumerGroup
+from kbroker.coordinator.consumer_group.offset_commits import check_commit, check_fetch
+from kbroker.coordinator.consumer_group.topics_image import TopicsImage
+from kbroker.coordinator.group_map import Group, GroupMap
 from kbroker.coordinator.group_offsets import Place
 from kbroker.coordinator.group_records import CommittedOffset
 from kbroker.coordinator.internal_topic import KeyValue, TransactionalProducer
@@ -42,7 +45,8 @@ class FetchedOffsets(NamedTuple):
 class OffsetMetadataManager:
     """The offsets of the groups in a map.
 
-    Args: ``touch`` extends the session of a member that commits, under its group's lock.
+    Args: ``touch`` extends the session of a member that commits, under its group's lock; ``tombstones``: of all records
+    of a consumer group but its offsets.
     Threads: any.
     """
 
@@ -53,8 +57,12 @@ class OffsetMetadataManager:
         groups: GroupMap,
         touch: Callable[[ClassicGroup, str], None],
         retention_ms: int,
+        image: TopicsImage,
+        tombstones: Callable[[ConsumerGroup], list[KeyValue]],
     ) -> None:
         self._clock = clock
+        self._image = image
+        self._tombstones = tombstones
         self._log = log
         self._groups = groups
         self._touch = touch
@@ -71,6 +79,7 @@ class OffsetMetadataManager:
         group_instance_id: str | None,
         generation_id: int,
         offsets: Mapping[Place, CommittedOffset],
+        api_version: int,
     ) -> None:
         """Commit offsets; when this returns they are in the log, and on disk if the topic's settings require it.
 
@@ -81,14 +90,14 @@ class OffsetMetadataManager:
         with self._groups.locked(group_id, create=generation_id < 0) as group:
             if group is None:
                 raise KafkaError(Errors.GROUP_ID_NOT_FOUND)
-            error = _commit_error(group, member_id, group_instance_id, generation_id)
-            if error is not Errors.NONE:
-                raise KafkaError(error)
+            self._check_commit(
+                group, member_id, group_instance_id, generation_id, offsets, api_version, is_transactional=False
+            )
             if offsets:
                 written = self._log.append(group_id, _records(group_id, offsets))
                 group.offsets.commit(offsets, written.base_offset)
-                group.is_known = True
-            if member_id:
+                _note_use(group)
+            if member_id and isinstance(group, ClassicGroup):
                 self._touch(group, member_id)
         if written is not None:
             written.await_disk()
@@ -101,6 +110,7 @@ class OffsetMetadataManager:
         generation_id: int,
         producer: TransactionalProducer,
         offsets: Mapping[Place, CommittedOffset],
+        api_version: int,
     ) -> None:
         """Write offsets that count when the producer's transaction commits.
 
@@ -116,9 +126,9 @@ class OffsetMetadataManager:
         with self._groups.locked(group_id, create=generation_id < 0) as group:
             if group is None:
                 raise KafkaError(Errors.ILLEGAL_GENERATION)
-            error = _transactional_commit_error(group, member_id, group_instance_id, generation_id)
-            if error is not Errors.NONE:
-                raise KafkaError(error)
+            self._check_commit(
+                group, member_id, group_instance_id, generation_id, offsets, api_version, is_transactional=True
+            )
             if not offsets:
                 return
             records = _records(group_id, offsets)
@@ -129,8 +139,37 @@ class OffsetMetadataManager:
                 written = self._log.append(group_id, records, producer)
                 transactions.add(producer.producer_id, group_id)
                 group.offsets.commit_pending(producer.producer_id, offsets, written.base_offset)
-            group.is_known = True
+            _note_use(group)
         written.await_disk()
+
+    def _check_commit(
+        self,
+        group: Group,
+        member_id: str,
+        group_instance_id: str | None,
+        generation_id: int,
+        places: Iterable[Place],
+        api_version: int,
+        *,
+        is_transactional: bool,
+    ) -> None:
+        """Refuse a commit that is not from a member, or from one of another time. Raises: KafkaError."""
+        if isinstance(group, ConsumerGroup):
+            check_commit(
+                group,
+                self._image,
+                member_id,
+                group_instance_id,
+                generation_id,
+                places,
+                api_version=api_version,
+                is_transactional=is_transactional,
+            )
+            return
+        judge = _transactional_commit_error if is_transactional else _commit_error
+        error = judge(group, member_id, group_instance_id, generation_id)
+        if error is not Errors.NONE:
+            raise KafkaError(error)
 
     def complete_transaction(
         self,
@@ -168,7 +207,7 @@ class OffsetMetadataManager:
         return Errors.NONE
 
     @contextmanager
-    def _all_locked(self, group_ids: Sequence[str]) -> Iterator[list[ClassicGroup]]:
+    def _all_locked(self, group_ids: Sequence[str]) -> Iterator[list[Group]]:
         """Those of the groups that exist, under their locks. Raises: KafkaError as ``GroupMap.locked``."""
         with ExitStack() as locks:
             found = [locks.enter_context(self._groups.locked(group_id)) for group_id in group_ids]
@@ -222,15 +261,25 @@ class OffsetMetadataManager:
 
     # ------------------------------------------------------------ fetch
 
-    def fetch(self, group_id: str, places: Iterable[Place] | None, require_stable: bool) -> FetchedOffsets:
+    def fetch(
+        self,
+        group_id: str,
+        places: Iterable[Place] | None,
+        require_stable: bool,
+        member_id: str | None = None,
+        member_epoch: int = -1,
+    ) -> FetchedOffsets:
         """Committed offsets of these partitions, of all when None; those without one are left out.
 
         Args: ``require_stable``: places with a pending offset are in ``unstable`` instead; for None only those that
-        have a committed one too.
+        have a committed one too. ``member_id``, ``member_epoch``: a member of a consumer group that asks for itself.
+        Raises: KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION.
         """
         with self._groups.locked(group_id) as group:
             if group is None:
                 return FetchedOffsets({}, frozenset())
+            if isinstance(group, ConsumerGroup):
+                check_fetch(group, member_id, member_epoch)
             offsets = group.offsets
             committed = offsets.committed
             wanted = list(committed) if places is None else list(places)
@@ -253,7 +302,7 @@ class OffsetMetadataManager:
         with self._groups.locked(group_id) as group:
             if group is None:
                 raise KafkaError(Errors.GROUP_ID_NOT_FOUND)
-            if group.state is not GroupState.EMPTY and not group.is_consumer_group:
+            if isinstance(group, ClassicGroup) and not group.is_empty and not group.is_consumer_group:
                 raise KafkaError(Errors.NON_EMPTY_GROUP)
             subscribed = Errors.GROUP_SUBSCRIBED_TO_TOPIC
             results = {place: subscribed if group.is_subscribed(place[0]) else Errors.NONE for place in places}
@@ -266,20 +315,22 @@ class OffsetMetadataManager:
             if group is not None:
                 self._forget(group, [place for place in group.offsets.places if place[0] == topic])
 
-    def _forget(self, group: ClassicGroup, places: Iterable[Place]) -> None:
+    def _forget(self, group: Group, places: Iterable[Place]) -> None:
         known = set(group.offsets.places)
         present = [place for place in places if place in known]
         if present:
             self._log.append(group.group_id, _tombstones(group.group_id, present))
             group.offsets.forget(present)
 
-    def bury(self, group: ClassicGroup) -> None:
+    def bury(self, group: Group) -> None:
         """Write tombstones for a group without members and its offsets, pending ones too, and forget it.
 
         Raises: KafkaError, and the group is as it was.
         """
         tombstones = _tombstones(group.group_id, group.offsets.places)
-        if group.is_stored:
+        if isinstance(group, ConsumerGroup):
+            tombstones += self._tombstones(group)
+        elif group.is_stored:
             tombstones.append((group_records.group_key(group.group_id), None))
         if tombstones:
             self._log.append(group.group_id, tombstones)
@@ -308,7 +359,8 @@ class OffsetMetadataManager:
                 return 0
             expired = _expired(group, self._clock.wall_ms(), self._retention_ms)
             self._forget(group, expired)
-            if group.state is GroupState.EMPTY and not group.offsets and not group.pending_joins:
+            awaits_join = isinstance(group, ClassicGroup) and group.pending_joins
+            if group.is_empty and not group.offsets and not awaits_join:
                 self.bury(group)
             return len(expired)
 
@@ -357,10 +409,15 @@ def _transactional_commit_error(
     return error
 
 
-def _expired(group: ClassicGroup, now_ms: int, retention_ms: int) -> list[Place]:
+def _note_use(group: Group) -> None:
+    if isinstance(group, ClassicGroup):
+        group.is_known = True
+
+
+def _expired(group: Group, now_ms: int, retention_ms: int) -> list[Place]:
     """Offsets whose time is over: of an empty group by when it became so, of topics no longer subscribed by commit."""
     base: Callable[[CommittedOffset], int]
-    if group.state is GroupState.EMPTY and group.protocol_type is None:
+    if isinstance(group, ConsumerGroup) or (group.state is GroupState.EMPTY and group.protocol_type is None):
         base = _commit_time
     elif group.state is GroupState.EMPTY:
         since_ms = group.state_timestamp_ms
@@ -371,7 +428,7 @@ def _expired(group: ClassicGroup, now_ms: int, retention_ms: int) -> list[Place]
         base = _commit_time
     else:
         return []
-    stable = group.state is GroupState.STABLE
+    stable = isinstance(group, ConsumerGroup) or group.state is GroupState.STABLE
     expired = []
     for place, value in group.offsets.committed.items():
         if (stable and group.is_subscribed(place[0])) or group.offsets.is_pending(place):

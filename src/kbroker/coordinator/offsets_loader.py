@@ -12,6 +12,10 @@ from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator import group_records
 from kbroker.coordinator.classic_group import ClassicGroup
+from kbroker.coordinator.consumer_group import records
+from kbroker.coordinator.consumer_group.group import ConsumerGroup
+from kbroker.coordinator.consumer_group.records import ConsumerGroupKey, GroupRecord
+from kbroker.coordinator.group_map import Group
 from kbroker.coordinator.group_records import CommittedOffset, GroupKey, OffsetKey, StoredGroup
 from kbroker.coordinator.internal_topic import InternalTopic, UnreadableError, partition_of
 from kbroker.coordinator.partition_replay import PartitionReplay
@@ -19,18 +23,23 @@ from kbroker.coordinator.partition_replay import PartitionReplay
 logger = get_logger(__name__)
 
 
-class Remembered(NamedTuple):
-    """The last record of an offset or a group. ``record_offset``: its place in the log."""
+Key = OffsetKey | GroupKey | ConsumerGroupKey
 
-    key: OffsetKey | GroupKey
-    value: CommittedOffset | StoredGroup
+
+class Remembered(NamedTuple):
+    """The last record of an offset, a group or a part of one. ``record_offset``: its place in the log."""
+
+    key: Key
+    value: CommittedOffset | StoredGroup | records.Value
     record_offset: int
 
     @property
     def timestamp_ms(self) -> int:
-        """When it was committed, or the group came into its state."""
+        """When it was committed, or the group came into its state; 0 for a part of a consumer group."""
         value = self.value
-        return value.state_timestamp_ms if isinstance(value, StoredGroup) else value.commit_timestamp_ms
+        if isinstance(value, StoredGroup):
+            return value.state_timestamp_ms
+        return value.commit_timestamp_ms if isinstance(value, CommittedOffset) else 0
 
 
 class Pending(NamedTuple):
@@ -48,7 +57,7 @@ class Loaded(NamedTuple):
     ``unreadable``: partitions that cannot be read to their end, with the reason; their groups are not in ``groups``.
     """
 
-    groups: dict[str, ClassicGroup]
+    groups: dict[str, Group]
     open_transactions: dict[int, dict[int, set[str]]]
     unreadable: dict[int, UnreadableError]
 
@@ -65,7 +74,8 @@ class OffsetsLoader:
         """Load the groups of some partitions."""
         count = self._topic.partition_count
         loaded = Loaded({}, {}, {})
-        moved: dict[OffsetKey | GroupKey, Remembered] = {}
+        moved: dict[Key, Remembered] = {}
+        of_groups: dict[str, list[Remembered]] = {}  # records of the groups themselves
         moved_pending: list[tuple[int, Pending]] = []
         sources = {source for index in indexes for source in self._sources.get(index, ())}
         for index in [*indexes, *sorted(sources.difference(indexes))]:
@@ -88,7 +98,7 @@ class OffsetsLoader:
                 home = homes[one.key.group_id]
                 if home == index:
                     if is_wanted:
-                        _restore(loaded, one)
+                        _restore(loaded, of_groups, one)
                     continue
                 self._sources.setdefault(home, set()).add(index)
                 if home in indexes:
@@ -96,7 +106,9 @@ class OffsetsLoader:
                     if present is None or present.timestamp_ms <= one.timestamp_ms:
                         moved[one.key] = one._replace(record_offset=-1)
         for one in self._not_written_again(loaded, moved, count):
-            _restore(loaded, one)
+            _restore(loaded, of_groups, one)
+        for group_id, parts in of_groups.items():
+            _restore_group(loaded, group_id, parts)
         for index, waiting in moved_pending:
             if partition_of(waiting.key.group_id, count) not in loaded.unreadable:
                 _restore_pending(loaded, index, waiting._replace(record_offset=-1))
@@ -121,9 +133,7 @@ class OffsetsLoader:
                     pending.append(Pending(producer_id, one[0], one[1], record_offset))
         return remembered, pending
 
-    def _not_written_again(
-        self, loaded: Loaded, moved: Mapping[OffsetKey | GroupKey, Remembered], count: int
-    ) -> Iterator[Remembered]:
+    def _not_written_again(self, loaded: Loaded, moved: Mapping[Key, Remembered], count: int) -> Iterator[Remembered]:
         """Yield records from when the topic had fewer partitions, unless their key was written again since."""
         homes = {key: partition_of(key.group_id, count) for key in moved}
         for index in sorted(set(homes.values()).difference(loaded.unreadable)):
@@ -135,12 +145,33 @@ class OffsetsLoader:
             yield from (one for key, one in moved.items() if homes[key] == index and _raw(key) not in since)
 
 
-def _restore(loaded: Loaded, one: Remembered) -> None:
-    group = loaded.groups.setdefault(one.key.group_id, ClassicGroup(one.key.group_id))
-    if isinstance(one.value, StoredGroup):
-        group.restore(one.value)
-    elif isinstance(one.key, OffsetKey):  # its value is one then
+def _restore(loaded: Loaded, of_groups: dict[str, list[Remembered]], one: Remembered) -> None:
+    """Take over an offset, or lay aside a record of a group itself."""
+    if isinstance(one.key, OffsetKey) and isinstance(one.value, CommittedOffset):
+        group = loaded.groups.setdefault(one.key.group_id, ClassicGroup(one.key.group_id))
         group.offsets.restore((one.key.topic, one.key.partition), one.value, one.record_offset)
+    else:
+        of_groups.setdefault(one.key.group_id, []).append(one)
+
+
+def _restore_group(loaded: Loaded, group_id: str, parts: list[Remembered]) -> None:
+    """Make a group of its records; of records of both kinds those of the later kind count."""
+    parts.sort(key=_place)
+    present = loaded.groups.get(group_id)
+    if isinstance(parts[-1].value, StoredGroup):
+        classic = present if isinstance(present, ClassicGroup) else ClassicGroup(group_id)
+        classic.restore(parts[-1].value)
+        loaded.groups[group_id] = classic
+        return
+    group = ConsumerGroup(group_id, offsets=None if present is None else present.offsets)
+    for one in parts:
+        if isinstance(one.key, ConsumerGroupKey) and not isinstance(one.value, (StoredGroup, CommittedOffset)):
+            group.replay(GroupRecord(one.key, one.value))
+    loaded.groups[group_id] = group
+
+
+def _place(one: Remembered) -> int:
+    return one.record_offset
 
 
 def _restore_pending(loaded: Loaded, index: int, one: Pending) -> None:
@@ -152,18 +183,20 @@ def _restore_pending(loaded: Loaded, index: int, one: Pending) -> None:
 
 def _decode(
     index: int, raw_key: bytes, raw_value: bytes
-) -> tuple[OffsetKey, CommittedOffset] | tuple[GroupKey, StoredGroup] | None:
+) -> tuple[Key, CommittedOffset | StoredGroup | records.Value] | None:
     """Decode a record; None for one that belongs to others. Raises: UnreadableError for a malformed offset.
 
     Its consumer would start elsewhere.
     """
-    key = None
+    key: Key | None = None
     try:
-        key = group_records.decode_key(raw_key)
+        key = group_records.decode_key(raw_key) or records.decode_key(raw_key)
         if isinstance(key, OffsetKey):
             return key, group_records.decode_offset(raw_value)
         if isinstance(key, GroupKey):
             return key, group_records.decode_group(raw_value)
+        if key is not None:
+            return key, records.decode_value(key, raw_value)
     except ProtocolError as error:
         if isinstance(key, OffsetKey):
             what = f"the offset of group {key.group_id} for {key.topic}-{key.partition} is malformed: {error}"
@@ -173,7 +206,9 @@ def _decode(
     return None
 
 
-def _raw(key: OffsetKey | GroupKey) -> bytes:
+def _raw(key: Key) -> bytes:
+    if isinstance(key, ConsumerGroupKey):
+        return records.encode_key(key)
     if isinstance(key, OffsetKey):
         return group_records.offset_key(key.group_id, key.topic, key.partition)
     return group_records.group_key(key.group_id)

@@ -65,6 +65,8 @@ _MODULES = {
     61: "api61_describe_producers",
     65: "api65_describe_transactions",
     66: "api66_list_transactions",
+    68: "api68_consumer_group_heartbeat",
+    69: "api69_consumer_group_describe",
     74: "api74_list_config_resources",
     75: "api75_describe_topic_partitions",
 }

@@ -105,6 +105,8 @@ class TopicRegistry:
         self._to_forget: set[str] = set()  # remembered, but never made: what should have forgotten them failed
         self._by_name: Mapping[str, TopicView] = {}
         self._by_id: Mapping[uuid.UUID, TopicView] = {}
+        self.version = 0  # rises with every change
+        self.creation_version = 0  # of the latest change that made a topic
 
     # ------------------------------------------------------------ reading
 
@@ -458,8 +460,12 @@ class TopicRegistry:
             logger.warning("cannot remove all logs of %s: %s", names[0] if len(names) == 1 else names, error)
 
     def _swap(self, by_name: Mapping[str, TopicView]) -> None:
+        has_new = any(view.topic_id not in self._by_id for view in by_name.values())
         self._by_id = {view.topic_id: view for view in by_name.values()}
         self._by_name = by_name
+        self.version += 1
+        if has_new:
+            self.creation_version = self.version
         self._publish(list(by_name.values()))
 
 

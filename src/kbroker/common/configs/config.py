@@ -16,14 +16,14 @@ from pathlib import Path
 from kbroker.common.configs.config_accepted import ACCEPTED_KEYS, GROUP_ASSIGNMENT_MAX_MS, RATE_KEYS
 from kbroker.common.configs.config_broker import BROKER_KEYS
 from kbroker.common.configs.config_def import INT64_MAX, ConfigError, ConfigKey, ConfigSource, ConfigValue
+from kbroker.common.configs.config_groups import GROUP_KEYS, check_groups
 from kbroker.common.configs.config_log import LOG_KEYS
 from kbroker.common.configs.config_security import LISTENER_PREFIX, SECURITY_KEYS, security_key
 from kbroker.common.configs.config_topic import TOPIC_KEYS
 from kbroker.common.listeners import Listener, advertised_listeners, parse_http_address, parse_listeners, parse_loopback
 
-BROKER_TABLE: Mapping[str, ConfigKey] = {
-    key.name: key for key in sorted(BROKER_KEYS + LOG_KEYS + SECURITY_KEYS + ACCEPTED_KEYS, key=lambda key: key.name)
-}
+_ALL_KEYS = BROKER_KEYS + GROUP_KEYS + LOG_KEYS + SECURITY_KEYS + ACCEPTED_KEYS
+BROKER_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(_ALL_KEYS, key=lambda key: key.name)}
 RATE_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in RATE_KEYS}
 TOPIC_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in sorted(TOPIC_KEYS, key=lambda key: key.name)}
 
@@ -315,7 +315,8 @@ class BrokerConfig:
                 "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
             )
             raise ConfigError("", 0, reason)
-        for kind in ("consumer", "share", "streams"):
+        check_groups(self.integer, self.words)
+        for kind in ("share", "streams"):
             name = f"group.{kind}.assignment.interval.ms"
             if self.integer(name) > GROUP_ASSIGNMENT_MAX_MS:
                 text = f"{name} must be less than or equal to group.{kind}.max.assignment.interval.ms"

@@ -29,7 +29,7 @@ BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = (
 )
 TIERED = "Accepted without effect; tiered storage is not supported."
 GROUPS = "Accepted without effect; groups of this kind are not supported."
-GROUP_ASSIGNMENT_MAX_MS = 15_000  # group.consumer.max.assignment.interval.ms, and those of the other kinds
+GROUP_ASSIGNMENT_MAX_MS = 15_000  # group.share.max.assignment.interval.ms, and that of streams groups
 ONE_BROKER = "Accepted without effect; there is one broker."
 
 
@@ -49,7 +49,6 @@ ACCEPTED_KEYS: tuple[ConfigKey, ...] = (
     _key("remote.log.manager.copy.max.bytes.per.second", LONG, INT64_MAX, between(1), TIERED),
     _key("remote.log.manager.fetch.max.bytes.per.second", LONG, INT64_MAX, between(1), TIERED),
     _key("remote.log.reader.threads", INT, 10, between(1), TIERED),
-    _key("group.consumer.assignment.interval.ms", INT, 1000, between(0), GROUPS),
     _key("group.share.assignment.interval.ms", INT, 1000, between(0), GROUPS),
     _key("group.streams.assignment.interval.ms", INT, 1000, between(0), GROUPS),
     _key("group.coordinator.cached.buffer.max.bytes", INT, 1_048_588, between(512 * 1024), "Accepted without effect."),
@@ -105,31 +104,25 @@ RATE_KEYS: tuple[ConfigKey, ...] = tuple(
 )
 
 _READ_AT_START = """
-    alter.config.policy.class.name
-    alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
-    authorizer.class.name auto.leader.rebalance.enable broker.heartbeat.interval.ms broker.session.timeout.ms
-    client.quota.callback.class controller.listener.names controller.quorum.append.linger.ms
-    controller.quorum.auto.join.enable controller.quorum.bootstrap.servers controller.quorum.election.backoff.max.ms
-    controller.quorum.election.timeout.ms controller.quorum.fetch.max.bytes
-    controller.quorum.fetch.snapshot.max.bytes controller.quorum.fetch.timeout.ms
-    controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms controller.quorum.voters
-    controller.socket.timeout.ms create.topic.policy.class.name delegation.token.expiry.check.interval.ms
-    delegation.token.expiry.time.ms delegation.token.max.lifetime.ms delegation.token.secret.key
-    delete.records.purgatory.purge.interval.requests early.start.listeners group.consumer.assignors
-    group.consumer.heartbeat.interval.ms group.consumer.max.assignment.interval.ms
-    group.consumer.max.heartbeat.interval.ms group.consumer.max.session.timeout.ms group.consumer.max.size
-    group.consumer.migration.policy group.consumer.min.assignment.interval.ms
-    group.consumer.min.heartbeat.interval.ms group.consumer.min.session.timeout.ms group.consumer.session.timeout.ms
-    group.coordinator.append.linger.ms group.coordinator.background.threads group.coordinator.rebalance.protocols
-    group.coordinator.threads group.share.assignors group.share.delivery.count.limit
-    group.share.heartbeat.interval.ms group.share.max.assignment.interval.ms group.share.max.delivery.count.limit
-    group.share.max.heartbeat.interval.ms group.share.max.partition.max.record.locks
-    group.share.max.record.lock.duration.ms group.share.max.session.timeout.ms group.share.max.share.sessions
-    group.share.max.size group.share.min.assignment.interval.ms group.share.min.delivery.count.limit
-    group.share.min.heartbeat.interval.ms group.share.min.partition.max.record.locks
-    group.share.min.record.lock.duration.ms group.share.min.session.timeout.ms
-    group.share.partition.max.record.locks group.share.record.lock.duration.ms group.share.session.timeout.ms
-    group.streams.heartbeat.interval.ms group.streams.initial.rebalance.delay.ms
+    alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
+    alter.log.dirs.replication.quota.window.size.seconds authorizer.class.name auto.leader.rebalance.enable
+    broker.heartbeat.interval.ms broker.session.timeout.ms client.quota.callback.class controller.listener.names
+    controller.quorum.append.linger.ms controller.quorum.auto.join.enable controller.quorum.bootstrap.servers
+    controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms controller.quorum.fetch.max.bytes
+    controller.quorum.fetch.snapshot.max.bytes controller.quorum.fetch.timeout.ms controller.quorum.request.timeout.ms
+    controller.quorum.retry.backoff.ms controller.quorum.voters controller.socket.timeout.ms
+    create.topic.policy.class.name delegation.token.expiry.check.interval.ms delegation.token.expiry.time.ms
+    delegation.token.max.lifetime.ms delegation.token.secret.key delete.records.purgatory.purge.interval.requests
+    early.start.listeners group.coordinator.append.linger.ms group.coordinator.background.threads
+    group.coordinator.rebalance.protocols group.coordinator.threads group.share.assignors
+    group.share.delivery.count.limit group.share.heartbeat.interval.ms group.share.max.assignment.interval.ms
+    group.share.max.delivery.count.limit group.share.max.heartbeat.interval.ms
+    group.share.max.partition.max.record.locks group.share.max.record.lock.duration.ms
+    group.share.max.session.timeout.ms group.share.max.share.sessions group.share.max.size
+    group.share.min.assignment.interval.ms group.share.min.delivery.count.limit group.share.min.heartbeat.interval.ms
+    group.share.min.partition.max.record.locks group.share.min.record.lock.duration.ms
+    group.share.min.session.timeout.ms group.share.partition.max.record.locks group.share.record.lock.duration.ms
+    group.share.session.timeout.ms group.streams.heartbeat.interval.ms group.streams.initial.rebalance.delay.ms
     group.streams.max.assignment.interval.ms group.streams.max.heartbeat.interval.ms
     group.streams.max.session.timeout.ms group.streams.max.size group.streams.max.standby.replicas
     group.streams.min.assignment.interval.ms group.streams.min.heartbeat.interval.ms
@@ -155,22 +148,22 @@ _READ_AT_START = """
     sasl.login.retry.backoff.ms sasl.mechanism.controller.protocol sasl.oauthbearer.assertion.algorithm
     sasl.oauthbearer.assertion.claim.aud sasl.oauthbearer.assertion.claim.exp.seconds
     sasl.oauthbearer.assertion.claim.iss sasl.oauthbearer.assertion.claim.jti.include
-    sasl.oauthbearer.assertion.claim.nbf.seconds sasl.oauthbearer.assertion.claim.sub
-    sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.private.key.file
-    sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.template.file
-    sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.client.credentials.client.secret
-    sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer
-    sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
-    sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
-    sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
-    sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
-    sasl.server.callback.handler.class security.providers share.coordinator.append.linger.ms
-    share.coordinator.load.buffer.size share.coordinator.snapshot.update.records.per.snapshot
-    share.coordinator.state.topic.compression.codec share.coordinator.state.topic.min.isr
-    share.coordinator.state.topic.num.partitions share.coordinator.state.topic.replication.factor
-    share.coordinator.state.topic.segment.bytes share.coordinator.threads share.coordinator.write.timeout.ms
-    share.fetch.purgatory.purge.interval.requests socket.connection.setup.timeout.max.ms
-    socket.connection.setup.timeout.ms ssl.allow.dn.changes ssl.allow.san.changes telemetry.max.bytes
+    sasl.oauthbearer.assertion.claim.nbf.seconds sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
+    sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
+    sasl.oauthbearer.assertion.template.file sasl.oauthbearer.client.credentials.client.id
+    sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.clock.skew.seconds
+    sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.refresh.ms
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
+    sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class
+    sasl.oauthbearer.scope sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name
+    sasl.oauthbearer.token.endpoint.url sasl.server.callback.handler.class security.providers
+    share.coordinator.append.linger.ms share.coordinator.load.buffer.size
+    share.coordinator.snapshot.update.records.per.snapshot share.coordinator.state.topic.compression.codec
+    share.coordinator.state.topic.min.isr share.coordinator.state.topic.num.partitions
+    share.coordinator.state.topic.replication.factor share.coordinator.state.topic.segment.bytes
+    share.coordinator.threads share.coordinator.write.timeout.ms share.fetch.purgatory.purge.interval.requests
+    socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms ssl.allow.dn.changes
+    ssl.allow.san.changes telemetry.max.bytes
 """
 
 _NOT_APPLIED = """

@@ -1,12 +1,12 @@
 """Configuration keys of groups and of client metrics subscriptions: stored and described as Kafka does.
 
-They have no effect: the new group protocols, share and streams groups and client telemetry are not supported yet.
+Those of consumer groups have an effect; share groups, streams groups and client telemetry are not supported yet.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from kbroker.common.configs.config_def import (
     ConfigError,
@@ -121,8 +121,12 @@ GROUP_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in _GROUP_KEYS}
 CLIENT_METRICS_TABLE: Mapping[str, ConfigKey] = {key.name: key for key in _METRICS_KEYS}
 
 
-def validate_group_configs(configs: Mapping[str, str]) -> None:
-    """Refuse what a group cannot have. Raises: ConfigError with Kafka's wording."""
+def validate_group_configs(configs: Mapping[str, str], setting_of: Callable[[str], int | None]) -> None:
+    """Refuse what a group cannot have.
+
+    Args: ``setting_of``: the broker's setting of a name, None for one that it does not have.
+    Raises: ConfigError with Kafka's wording.
+    """
     for name in configs:
         if name not in GROUP_TABLE:
             raise ConfigError("", name, f"Unknown group config name: {name}")
@@ -130,9 +134,10 @@ def validate_group_configs(configs: Mapping[str, str]) -> None:
     for name, value in values.items():
         if name in _GROUP_LIMITS and isinstance(value, int):
             setting, low, high = _GROUP_LIMITS[name]
-            if value < low:
+            own_low, own_high = setting_of(setting.format("min")), setting_of(setting.format("max"))
+            if value < (low if own_low is None else own_low):
                 raise ConfigError("", value, f"{name} must be greater than or equal to {setting.format('min')}")
-            if value > high:
+            if value > (high if own_high is None else own_high):
                 raise ConfigError("", value, f"{name} must be less than or equal to {setting.format('max')}")
 
 

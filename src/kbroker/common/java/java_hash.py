@@ -1,11 +1,16 @@
 """Java's hash of a text, and the order in which Java's hash maps hold texts: Kafka decides by both.
 
-Source: ``java.lang.String.hashCode``, ``java.util.HashMap``.
+Source: ``java.lang.String.hashCode``, ``org.apache.kafka.common.Uuid``, ``java.util.HashMap``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from uuid import UUID
+
+from kbroker.common.light_typing import TypeVar
+
+Item = TypeVar("Item")
 
 SMALLEST_TABLE = 16
 LOAD_FACTOR = 0.75
@@ -24,14 +29,37 @@ def string_hash(text: str) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
 
 
-def hash_map_order(texts: Collection[str]) -> list[str]:
-    """Return texts, each once, in the order of a Java hash map they were put into one after the other."""
+def uuid_hash(value: UUID) -> int:
+    """Return the hash of Kafka's ``Uuid``, as an unsigned int of 32 bits."""
+    mixed = (value.int >> 64) ^ (value.int & 0xFFFFFFFFFFFFFFFF)
+    return (mixed >> 32) ^ (mixed & 0xFFFFFFFF)
+
+
+def int_hash(value: int) -> int:
+    """Return the hash of a number that is not negative."""
+    return value
+
+
+def hash_order(items: Collection[Item], hash_of: Callable[[Item], int], *, is_presized: bool = False) -> list[Item]:
+    """Return items, each once, in the order of a Java hash map they were put into one after the other.
+
+    Args: ``is_presized``: the table was made for all of them at once, as that of a copy.
+    """
+    count = len(items)
     slots = SMALLEST_TABLE
-    while len(texts) > slots * LOAD_FACTOR:
+    if is_presized:
+        while slots < int(count / LOAD_FACTOR) + 1:
+            slots *= 2
+    while count > slots * LOAD_FACTOR:
         slots *= 2
 
-    def slot(text: str) -> int:
-        value = string_hash(text) & 0xFFFFFFFF
+    def slot(item: Item) -> int:
+        value = hash_of(item) & 0xFFFFFFFF
         return (value ^ value >> 16) & (slots - 1)
 
-    return sorted(texts, key=slot)  # a stable sort: texts of one slot stay as they came
+    return sorted(items, key=slot)  # a stable sort: items of one slot stay as they came
+
+
+def hash_map_order(texts: Collection[str]) -> list[str]:
+    """Return texts, each once, in the order of a Java hash map they were put into one after the other."""
+    return hash_order(texts, string_hash)

@@ -29,3 +29,8 @@ def body_as_java_reads(value: Any) -> Any:
     if isinstance(value, list):
         return [body_as_java_reads(part) for part in value]
     return value
+
+
+def utf16_key(text: str) -> bytes:
+    """A key that sorts texts as Java compares them: by their UTF-16 units."""
+    return text.encode("utf-16-be", "surrogatepass")

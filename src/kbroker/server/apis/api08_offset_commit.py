@@ -59,7 +59,14 @@ def _commit(
 ) -> Errors:
     generation_id = body["GenerationIdOrMemberEpoch"]
     try:
-        ctx.groups.commit(body["GroupId"], body["MemberId"], body.get("GroupInstanceId"), generation_id, offsets)
+        ctx.groups.commit(
+            body["GroupId"],
+            body["MemberId"],
+            body.get("GroupInstanceId"),
+            generation_id,
+            offsets,
+            request.api_version,
+        )
     except KafkaError as error:
         if error.error is Errors.GROUP_ID_NOT_FOUND and request.api_version < FIRST_WITH_GROUP_NOT_FOUND:
             return Errors.ILLEGAL_GENERATION

@@ -42,23 +42,31 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 def _group(ctx: ApiContext, group: Body, require_stable: bool, by_id: bool) -> Body:
     try:
-        topics = _topics(ctx, group["GroupId"], group["Topics"], require_stable, by_id)
+        member = group.get("MemberId"), group.get("MemberEpoch", -1)
+        topics = _topics(ctx, group["GroupId"], group["Topics"], require_stable, by_id, *member)
     except KafkaError as error:  # of this group: the others have their responses
         return {"GroupId": group["GroupId"], "Topics": [], "ErrorCode": int(error.error)}
     return {"GroupId": group["GroupId"], "Topics": topics, "ErrorCode": 0}
 
 
 def _topics(
-    ctx: ApiContext, group_id: str, asked: Sequence[Body] | None, require_stable: bool, by_id: bool
+    ctx: ApiContext,
+    group_id: str,
+    asked: Sequence[Body] | None,
+    require_stable: bool,
+    by_id: bool,
+    member_id: str | None = None,
+    member_epoch: int = -1,
 ) -> list[Body]:
+    member = member_id, member_epoch
     if asked is None:
-        return _all(ctx, ctx.groups.fetch_offsets(group_id, None, require_stable), by_id)
+        return _all(ctx, ctx.groups.fetch_offsets(group_id, None, require_stable, *member), by_id)
     named: list[tuple[str | None, Body]] = []
     for topic in asked:
         view = ctx.topics.get_by_id(topic["TopicId"]) if by_id else None
         named.append((view.name if view is not None else None if by_id else topic["Name"], topic))
     places = [(name, index) for name, topic in named if name is not None for index in topic["PartitionIndexes"]]
-    found = ctx.groups.fetch_offsets(group_id, places, require_stable)
+    found = ctx.groups.fetch_offsets(group_id, places, require_stable, *member)
     topics = []
     for name, topic in named:
         if name is None:

@@ -21,16 +21,18 @@ def failure(body: Body, error: Errors, request: RequestContext) -> Body:
 
 def _describe(ctx: ApiContext, group_id: str, operations: int, request: RequestContext) -> Body:
     groups = ctx.groups
+    text = f"Group {group_id} not found."
     try:
         found = groups.describe(group_id)
     except KafkaError as error:  # of this group: the others are described
-        return _nothing(group_id, error.error, None, "")
+        if error.error is not Errors.GROUP_ID_NOT_FOUND:
+            return _nothing(group_id, error.error, None, "")
+        found, text = None, error.message or text
     if found is not None:
         return _group(found, operations)
     if request.api_version < 6:
         response = _nothing(group_id, Errors.NONE, None, GroupState.DEAD.value)
     else:
-        text = f"Group {group_id} not found."
         response = _nothing(group_id, Errors.GROUP_ID_NOT_FOUND, text, GroupState.DEAD.value)
     response["AuthorizedOperations"] = operations
     return response

@@ -5,14 +5,12 @@ from __future__ import annotations
 from kbroker.common.errors import Errors
 from kbroker.server.context import ApiContext, Body, RequestContext
 
-CLASSIC = "classic"
-
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """List groups; filters count from v4 (states) and v5 (types), in any case, and unknown names match nothing."""
     states = {state.lower() for state in body.get("StatesFilter") or ()}
     types = {kind.lower() for kind in body.get("TypesFilter") or ()}
-    groups = [] if types and CLASSIC not in types else ctx.groups.list_groups()
+    groups = ctx.groups.list_groups()
     return {
         "ErrorCode": 0,
         "Groups": [
@@ -20,10 +18,10 @@ def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
                 "GroupId": group.group_id,
                 "ProtocolType": group.protocol_type,
                 "GroupState": group.state.value,
-                "GroupType": CLASSIC,
+                "GroupType": group.group_type,
             }
             for group in groups
-            if not states or group.state.value.lower() in states
+            if (not states or group.state.value.lower() in states) and (not types or group.group_type in types)
         ],
     }
 

@@ -15,11 +15,11 @@ KEY = 18
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 #: Lowest and highest level of each feature of Kafka 4.3; the highest is in force. What is not built stays at 0, so that
-#: clients rely on nothing of it: neither the new groups (KIP-848, KIP-932, KIP-1071) nor eligible leader replicas
+#: clients rely on nothing of it: neither share and streams groups (KIP-932, KIP-1071) nor eligible leader replicas
 #: (KIP-966).
 FEATURES: Mapping[str, tuple[int, int]] = {
     "eligible.leader.replicas.version": (0, 0),
-    "group.version": (0, 0),
+    "group.version": (0, 1),
     "kraft.version": (0, 0),
     "metadata.version": (7, 30),  # 3.3-IV3 to 4.3-IV0
     "share.version": (0, 0),

@@ -164,6 +164,7 @@ class _Commit:
             body.get("GenerationIdOrMemberEpoch", -1),
             TransactionalProducer(body["ProducerId"], body["ProducerEpoch"], self._guard),
             {one.place: one.value for one in self.known if one.error is Errors.NONE},
+            self._request.api_version,
         )
         return Errors.NONE
 

@@ -147,7 +147,13 @@ class DynamicConfigs:
             change_levels([(change.name, change.operation, change.value) for change in changes], validate_only)
         elif kind == ResourceType.GROUP:
             self._alter_stored(
-                metadata_store.GROUP, GROUP_TABLE, validate_group_configs, name, changes, validate_only, replaces
+                metadata_store.GROUP,
+                GROUP_TABLE,
+                lambda configs: validate_group_configs(configs, self._setting),
+                name,
+                changes,
+                validate_only,
+                replaces,
             )
         elif kind == ResourceType.CLIENT_METRICS:
             self._alter_stored(
@@ -276,6 +282,9 @@ class DynamicConfigs:
             raise KafkaError(Errors.INVALID_CONFIG, str(error)) from error
         if not validate_only:
             self._store.replace_configs(kind, name, configs)
+
+    def _setting(self, name: str) -> int | None:
+        return self._config.integer(name) if name in BROKER_TABLE else None
 
     def _check_node(self, name: str) -> None:
         digits = name[1:] if name[:1] in ("-", "+") else name

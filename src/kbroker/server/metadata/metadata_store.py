@@ -66,6 +66,7 @@ class MetadataStore:
             file.close()
             raise
         self.node_id = node_id
+        self.config_changes = 0  # rises with every change of a resource's configs
 
     def _check_owner(self, node_id: int, cluster_id: str | None) -> None:
         facts = {name: value for name, value in self._file.rows("SELECT name, value FROM facts")}  # noqa: C416
@@ -135,6 +136,7 @@ class MetadataStore:
         with self._file.transaction():
             self._file.delete("configs", "kind=? AND resource=?", [(kind, resource)])
             self._file.insert("configs", [(kind, resource, name, value) for name, value in configs.items()])
+        self.config_changes += 1
 
     def resources_with_configs(self, kind: str) -> list[str]:
         """Names of the resources of a kind that have configs."""

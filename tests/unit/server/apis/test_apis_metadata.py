@@ -154,7 +154,8 @@ FLOORS = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10)
           22: (0, 5), 23: (2, 4), 24: (0, 5), 25: (0, 4), 26: (0, 5), 27: (1, 2), 28: (0, 5), 32: (1, 4), 33: (0, 2),
           34: (1, 2), 35: (1, 5), 36: (0, 2), 37: (0, 3),
           42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0), 47: (0, 0), 48: (0, 1), 49: (0, 1), 50: (0, 0),
-          51: (0, 0), 55: (0, 2), 60: (0, 2), 61: (0, 0), 65: (0, 0), 66: (0, 2), 74: (0, 1), 75: (0, 0)}  # fmt: skip
+          51: (0, 0), 55: (0, 2), 60: (0, 2), 61: (0, 0), 65: (0, 0), 66: (0, 2), 68: (0, 1),
+          69: (0, 1), 74: (0, 1), 75: (0, 0)}  # fmt: skip
 
 
 def test_advertised_versions_are_the_table() -> None:
@@ -174,7 +175,7 @@ def test_api_versions_bodies(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(5))
 def test_features_are_what_is_built(version: int) -> None:
-    """Metadata and transactions as of Kafka 4.3 are in force, and nothing of new groups (quirk 4).
+    """Metadata, groups and transactions as of Kafka 4.3 are in force, but no share or streams groups (quirk 4).
 
     Clients of version 3 read no range that begins at 0 (quirk 3); before there were no features.
     """
@@ -185,12 +186,13 @@ def test_features_are_what_is_built(version: int) -> None:
     if version < 3:
         assert (supported, in_force) == ({}, [])
         return
-    expected = [("metadata.version", 30, 30), ("transaction.version", 2, 2)]
+    expected = [("group.version", 1, 1), ("metadata.version", 30, 30), ("transaction.version", 2, 2)]
     assert (in_force, response["FinalizedFeaturesEpoch"]) == (expected, 0)
     metadata = {"metadata.version": (7, 30)}
-    not_built = ("group", "share", "streams", "kraft", "eligible.leader.replicas")
-    zeros = {f"{name}.version": (0, 0) for name in not_built} | {"transaction.version": (0, 2)}
-    assert supported == (metadata if version == 3 else metadata | zeros)
+    not_built = ("share", "streams", "kraft", "eligible.leader.replicas")
+    zeros = {f"{name}.version": (0, 0) for name in not_built}
+    built = {"group.version": (0, 1), "transaction.version": (0, 2)}
+    assert supported == (metadata if version == 3 else metadata | zeros | built)
 
 
 def software(name: str, version: str) -> dict[str, str]:

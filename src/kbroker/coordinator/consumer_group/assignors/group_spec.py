@@ -1,0 +1,37 @@
+"""What an assignor is given, and what it gives.
+
+Source: ``GroupSpecImpl``, ``MemberSubscriptionAndAssignmentImpl``, ``SubscribedTopicDescriberImpl``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from uuid import UUID
+
+from kbroker.common.java.java_hash import hash_map_order
+from kbroker.common.light_typing import NamedTuple
+from kbroker.coordinator.consumer_group.member import Target
+
+
+class MemberSpec(NamedTuple):
+    """A member. ``topics``: ids of the topics that exist, among those it is subscribed to."""
+
+    instance_id: str | None
+    topics: frozenset[UUID]
+    target: Target  # its present one
+
+
+class GroupSpec(NamedTuple):
+    """A group. ``owned``: partitions in anybody's present target, by topic; ``partition_counts``: of every topic."""
+
+    members: Mapping[str, MemberSpec]
+    is_homogeneous: bool
+    owned: Mapping[UUID, frozenset[int] | set[int]]
+    partition_counts: Mapping[UUID, int]
+
+    def member_ids(self) -> list[str]:
+        """Member ids in the order in which Kafka's assignors meet them."""
+        return hash_map_order(self.members)
+
+
+Assignor = Callable[[GroupSpec], Mapping[str, Target]]

@@ -1,0 +1,378 @@
+"""A consumer group: its members, its epochs, the target assignment, and what follows from them.
+
+The state changes in one way only, by ``replay`` of a record that has been written, or that was read at the start.
+Threads: everything of a group is guarded by ``ConsumerGroup.lock``, which the caller holds.
+Source: ``ConsumerGroup``, ``ModernGroup``, ``GroupMetadataManager.replay``.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from kbroker._core.timer.purgatory import DelayedOperation
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.java.java_hash import hash_map_order
+from kbroker.common.light_typing import TYPE_CHECKING, NamedTuple
+from kbroker.common.loggers import get_logger
+from kbroker.coordinator.consumer_group import records
+from kbroker.coordinator.consumer_group.member import NO_TARGET, ConsumerGroupMember, Owned, Target
+from kbroker.coordinator.consumer_group.records import (
+    CurrentAssignment,
+    GroupEpoch,
+    GroupRecord,
+    ResolvedRegex,
+    TargetEpoch,
+)
+from kbroker.coordinator.group_offsets import GroupOffsets
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.classic_group import ClassicGroup
+
+logger = get_logger(__name__)
+
+CONSUMER = "consumer"
+FIRST_EPOCH = 1
+NOT_OWNED = -1
+
+
+class ConsumerGroupState(enum.Enum):
+    """States of a consumer group, by the names clients see."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Subscribers(NamedTuple):
+    """How many members subscribe to a topic by its name, and how many regular expressions match it."""
+
+    by_name: int = 0
+    by_regex: int = 0
+
+
+class ConsumerGroup:
+    """A group and its offsets.
+
+    Args: ``lock``, ``offsets``: of the group that it takes the place of.
+    """
+
+    def __init__(self, group_id: str, lock: threading.RLock | None = None, offsets: GroupOffsets | None = None) -> None:
+        self.group_id = group_id
+        self.lock = threading.RLock() if lock is None else lock
+        self.offsets = GroupOffsets() if offsets is None else offsets
+        self.is_dead = False
+        self.predecessor: ClassicGroup | None = None  # whose place it takes with its first records
+        self.is_stored = False  # the log has a record of the group itself
+        self.epoch = FIRST_EPOCH
+        self.metadata_hash = 0
+        self.target_epoch = FIRST_EPOCH
+        self.target_timestamp_ms = 0
+        self.members: dict[str, ConsumerGroupMember] = {}
+        self.targets: dict[str, Target] = {}
+        self.static_members: dict[str, str] = {}
+        self.resolved: dict[str, ResolvedRegex] = {}
+        self.subscribers: dict[str, Subscribers] = {}  # by topic name
+        self.regex_subscribers: dict[str, int] = {}
+        self.assignors: dict[str, int] = {}  # how many members prefer each
+        self.classic_protocols: dict[str, int] = {}  # how many members of the classic protocol know each
+        self.classic_member_count = 0
+        self.has_partition_metadata = False  # a record of before 4.1 that is still to be deleted
+        self.refresh_deadline_ms = 0  # when the topics are looked at again, whether they changed or not
+        self.refresh_epoch = 0
+        self.refresh_version = -1  # of the topics when they were looked at
+        self.is_resolving = False  # regular expressions are being matched
+        self.timers: dict[tuple[str, str], DelayedOperation] = {}  # by kind and member id
+        self._partition_epochs: dict[UUID, dict[int, int]] = {}
+
+    # ------------------------------------------------------------ what it is
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether it can be dropped: a rejected request created it."""
+        return not self.is_dead and not self.members and not self.is_stored and not self.offsets
+
+    @property
+    def protocol_type(self) -> str:
+        return CONSUMER
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        """The state that administrators see."""
+        if self.is_dead:
+            return ConsumerGroupState.DEAD
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.target_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if any(not member.is_reconciled_to(self.target_epoch) for member in self.members.values()):
+            return ConsumerGroupState.RECONCILING
+        return ConsumerGroupState.STABLE
+
+    def member(self, member_id: str) -> ConsumerGroupMember:
+        """Raises: KafkaError UNKNOWN_MEMBER_ID."""
+        found = self.members.get(member_id)
+        if found is None:
+            raise KafkaError(Errors.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}.")
+        return found
+
+    def static_member(self, instance_id: str | None) -> ConsumerGroupMember | None:
+        """The member of an instance id, if there is one."""
+        member_id = None if instance_id is None else self.static_members.get(instance_id)
+        return None if member_id is None else self.members.get(member_id)
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether a member wants this topic."""
+        return topic in self.subscribers
+
+    def target(self, member: ConsumerGroupMember) -> Target:
+        """The target assignment of a member; a static one that comes back has that of its instance id."""
+        member_id: str | None = member.member_id
+        if member.instance_id is not None:
+            member_id = self.static_members.get(member.instance_id)
+        return NO_TARGET if member_id is None else self.targets.get(member_id, NO_TARGET)
+
+    def partition_epoch(self, topic_id: UUID, partition: int) -> int:
+        """The epoch of the member that has a partition, or is giving it up; NOT_OWNED if there is none."""
+        return self._partition_epochs.get(topic_id, {}).get(partition, NOT_OWNED)
+
+    def is_waiting_for_partitions(self, member: ConsumerGroupMember) -> bool:
+        """Whether another member still has a partition of its target assignment."""
+        return any(
+            partition not in member.assigned.get(topic_id, {})
+            and self.partition_epoch(topic_id, partition) != NOT_OWNED
+            for topic_id, partitions in self.targets.get(member.member_id, NO_TARGET).items()
+            for partition in partitions
+        )
+
+    def supports_classic_protocols(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Whether somebody with these protocols can be a member beside those of the classic protocol."""
+        if protocol_type != CONSUMER:
+            return False
+        if not self.members:
+            return any(True for _ in names)
+        return any(self.classic_protocols.get(name, 0) == self.classic_member_count for name in names)
+
+    def are_others_classic(self, leaving: Iterable[ConsumerGroupMember]) -> bool:
+        """Whether all members but these speak the classic protocol."""
+        gone = list(leaving)
+        classic = sum(member.uses_classic_protocol for member in gone)
+        return self.classic_member_count - classic == len(self.members) - len(gone)
+
+    # ------------------------------------------------------------ what a change would make of it
+
+    def subscribers_with(
+        self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None
+    ) -> dict[str, Subscribers]:
+        """Subscribers by topic, if a member were changed."""
+        found = dict(self.subscribers)
+        _count_names(found, old, new)
+        regex = _regex(old)
+        if regex and regex != _regex(new) and self.regex_subscribers.get(regex) == 1:
+            count_regex(found, self.resolved.get(regex), None)
+        return found
+
+    def subscribers_without(
+        self, members: Iterable[ConsumerGroupMember], regexes: Iterable[str]
+    ) -> dict[str, Subscribers]:
+        """Subscribers by topic, if members left and these regular expressions with them."""
+        found = dict(self.subscribers)
+        for member in members:
+            _count_names(found, member, None)
+        for regex in regexes:
+            count_regex(found, self.resolved.get(regex), None)
+        return found
+
+    def regex_subscribers_with(
+        self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None
+    ) -> dict[str, int]:
+        """Members by regular expression, if a member were changed."""
+        found = dict(self.regex_subscribers)
+        _count(found, _regex(old), _regex(new))
+        return found
+
+    def preferred_assignor(
+        self, old: ConsumerGroupMember | None = None, new: ConsumerGroupMember | None = None
+    ) -> str | None:
+        """The assignor most members ask for, if a member were changed; at a tie the first in Kafka's hash map."""
+        counts = dict(self.assignors)
+        _count(counts, old and old.server_assignor, new and new.server_assignor)
+        return max(hash_map_order(counts), key=counts.__getitem__, default=None)
+
+    # ------------------------------------------------------------ changes
+
+    def replay(self, record: GroupRecord) -> None:
+        """Take over a record that was written."""
+        (kind, _, name), value = record
+        if kind == records.METADATA:
+            if isinstance(value, GroupEpoch):
+                self.epoch, self.metadata_hash = value
+                self.is_stored = True
+            else:
+                self.is_stored = False
+        elif kind == records.TARGET_METADATA:
+            self.target_epoch, self.target_timestamp_ms = value if isinstance(value, TargetEpoch) else (-1, 0)
+        elif kind == records.TARGET_MEMBER:
+            if isinstance(value, dict):
+                self.targets[name] = value
+            else:
+                self.targets.pop(name, None)
+        elif kind == records.MEMBER:
+            self._replay_member(name, value if isinstance(value, ConsumerGroupMember) else None)
+        elif kind == records.CURRENT_ASSIGNMENT:
+            self._replay_assignment(name, value if isinstance(value, CurrentAssignment) else None)
+        elif kind == records.REGULAR_EXPRESSION:
+            resolved = value if isinstance(value, ResolvedRegex) else None
+            count_regex(self.subscribers, self.resolved.pop(name, None), resolved)
+            if resolved is not None:
+                self.resolved[name] = resolved
+        elif kind == records.PARTITION_METADATA:
+            self.has_partition_metadata = value is not None
+
+    def _replay_member(self, member_id: str, asked: ConsumerGroupMember | None) -> None:
+        old = self.members.get(member_id)
+        if asked is None:
+            if old is not None:
+                self._set_member(member_id, old, None)
+            return
+        has = ConsumerGroupMember(member_id) if old is None else old
+        new = asked._replace(
+            member_epoch=has.member_epoch,
+            previous_member_epoch=has.previous_member_epoch,
+            state=has.state,
+            assigned=has.assigned,
+            pending_revocation=has.pending_revocation,
+        )
+        self._set_member(member_id, old, new)
+
+    def _replay_assignment(self, member_id: str, has: CurrentAssignment | None) -> None:
+        old = self.members.get(member_id)
+        if has is None:
+            if old is not None:
+                left = old._replace(member_epoch=-1, previous_member_epoch=-1, assigned={}, pending_revocation={})
+                self._set_member(member_id, old, left)
+            return
+        asked = ConsumerGroupMember(member_id) if old is None else old
+        epoch, previous, state, assigned, pending = has
+        new = asked._replace(
+            member_epoch=epoch,
+            previous_member_epoch=previous,
+            state=state,
+            assigned=assigned,
+            pending_revocation=pending,
+        )
+        self._set_member(member_id, old, new)
+
+    def _set_member(self, member_id: str, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None) -> None:
+        if new is None:
+            del self.members[member_id]
+        else:
+            self.members[member_id] = new
+        _count_names(self.subscribers, old, new)
+        _count(self.regex_subscribers, _regex(old), _regex(new))
+        _count(self.assignors, old and old.server_assignor, new and new.server_assignor)
+        if old is not None:
+            for owned in (old.assigned, old.pending_revocation):
+                self._release(owned, old.member_epoch)
+            if old.classic is not None:
+                self.classic_member_count -= 1
+                for one in old.classic.protocols:
+                    _count(self.classic_protocols, one.name, None)
+            if new is None and old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
+                del self.static_members[old.instance_id]
+        if new is not None:
+            for owned in (new.assigned, new.pending_revocation):
+                self._own(owned, new.member_epoch)
+            if new.classic is not None:
+                self.classic_member_count += 1
+                for one in new.classic.protocols:
+                    _count(self.classic_protocols, None, one.name)
+            if new.instance_id is not None:
+                self.static_members[new.instance_id] = member_id
+
+    def _release(self, owned: Owned, epoch: int) -> None:
+        for topic_id, partitions in owned.items():
+            epochs = self._partition_epochs.get(topic_id, {})
+            for partition in partitions:
+                if epochs.get(partition) == epoch:
+                    del epochs[partition]
+            if not epochs:
+                self._partition_epochs.pop(topic_id, None)
+
+    def _own(self, owned: Owned, epoch: int) -> None:
+        for topic_id, partitions in owned.items():
+            epochs = self._partition_epochs.setdefault(topic_id, {})
+            for partition in partitions:
+                present = epochs.get(partition)
+                if present is None or present < epoch:
+                    epochs[partition] = epoch
+                else:
+                    logger.error(
+                        "group %s: %s-%d is owned at epoch %d by two members",
+                        self.group_id,
+                        topic_id,
+                        partition,
+                        present,
+                    )
+
+
+def is_homogeneous(
+    regex_subscribers: Mapping[str, int], subscribers: Mapping[str, Subscribers], member_count: int
+) -> bool:
+    """Whether all members are subscribed to the same topics, by their names or by one regular expression."""
+    if not regex_subscribers:
+        return all(one.by_name == member_count for one in subscribers.values())
+    if next(iter(regex_subscribers.values())) != member_count:
+        return False
+    return all(one.by_regex == 1 and not one.by_name for one in subscribers.values())
+
+
+def _regex(member: ConsumerGroupMember | None) -> str | None:
+    return (member.topic_regex or None) if member is not None else None
+
+
+def _count(counts: dict[str, int], old: str | None, new: str | None) -> None:
+    if old is not None and old in counts:
+        if counts[old] == 1:
+            del counts[old]
+        else:
+            counts[old] -= 1
+    if new is not None:
+        counts[new] = counts.get(new, 0) + 1
+
+
+def _count_names(
+    counts: dict[str, Subscribers], old: ConsumerGroupMember | None, new: ConsumerGroupMember | None
+) -> None:
+    before = frozenset() if old is None else old.topic_names
+    after = frozenset() if new is None else new.topic_names
+    if before is after or before == after:
+        return
+    for name in before - after:
+        _add(counts, name, -1, 0)
+    for name in after - before:
+        _add(counts, name, 1, 0)
+
+
+def count_regex(counts: dict[str, Subscribers], old: ResolvedRegex | None, new: ResolvedRegex | None) -> None:
+    """Change subscribers by topic as another result of a regular expression does."""
+    for resolved, step in ((old, -1), (new, 1)):
+        for name in () if resolved is None else resolved.topics:
+            _add(counts, name, 0, step)
+
+
+def _add(counts: dict[str, Subscribers], name: str, by_name: int, by_regex: int) -> None:
+    present = counts.get(name, Subscribers())
+    changed = Subscribers(max(0, present.by_name + by_name), max(0, present.by_regex + by_regex))
+    if any(changed):
+        counts[name] = changed
+    else:
+        counts.pop(name, None)

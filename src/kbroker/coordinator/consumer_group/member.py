@@ -1,0 +1,110 @@
+"""A member of a consumer group: what it asked for, what it owns, and how far it has followed the target assignment.
+
+Members are never changed: a change makes another one, which takes the old one's place when its record is written.
+Source: ``ConsumerGroupMember``, ``MemberState``; KIP-848, KIP-1251.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from uuid import UUID
+
+from kbroker.common.light_typing import NamedTuple
+
+JOIN_EPOCH = 0  # in a heartbeat: the member joins, or joins again with nothing
+LEAVE_EPOCH = -1  # in a heartbeat: the member leaves
+STATIC_LEAVE_EPOCH = -2  # in a heartbeat: a static member leaves and will come back
+
+Owned = Mapping[UUID, Mapping[int, int]]  # by topic id and partition: the epoch at which it was assigned
+NOTHING_OWNED: Owned = MappingProxyType({})
+
+Target = Mapping[UUID, frozenset[int]]  # by topic id: partitions
+NO_TARGET: Target = MappingProxyType({})
+
+
+class MemberState(enum.IntEnum):
+    """How far a member has followed the target assignment, by Kafka's numbers."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1  # the member must give partitions up first
+    UNRELEASED_PARTITIONS = 2  # others must give partitions up first
+    UNKNOWN = 127
+
+    @classmethod
+    def of(cls, number: int) -> MemberState:
+        """The state of a number; UNKNOWN for one of a later release."""
+        return cls(number) if number in (0, 1, 2) else cls.UNKNOWN
+
+
+class ClassicProtocol(NamedTuple):
+    """A protocol that a member of the classic protocol knows, with its subscription."""
+
+    name: str
+    metadata: bytes
+
+
+class ClassicMetadata(NamedTuple):
+    """What is known of a member that speaks the classic protocol. ``protocols``: the preferred first."""
+
+    session_timeout_ms: int
+    protocols: tuple[ClassicProtocol, ...]
+
+
+class ConsumerGroupMember(NamedTuple):
+    """A member. ``classic``: None for one of the consumer protocol; ``assigned``: what it may use;
+    ``pending_revocation``: what it still has to give up.
+    """
+
+    member_id: str
+    member_epoch: int = 0
+    previous_member_epoch: int = -1
+    state: MemberState = MemberState.STABLE
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    client_id: str = ""
+    client_host: str = ""
+    topic_names: frozenset[str] = frozenset()
+    topic_regex: str | None = ""
+    server_assignor: str | None = None
+    assigned: Owned = NOTHING_OWNED
+    pending_revocation: Owned = NOTHING_OWNED
+    classic: ClassicMetadata | None = None
+
+    @property
+    def uses_classic_protocol(self) -> bool:
+        return self.classic is not None
+
+    def is_reconciled_to(self, target_epoch: int) -> bool:
+        """Whether it has all of this target assignment and nothing else."""
+        return self.state is MemberState.STABLE and self.member_epoch == target_epoch
+
+    def assignment_epoch(self, topic_id: UUID, partition: int) -> int | None:
+        """The epoch at which it got a partition that it has or is giving up; None for any other."""
+        for owned in (self.assigned, self.pending_revocation):
+            epoch = owned.get(topic_id, {}).get(partition)
+            if epoch is not None:
+                return epoch
+        return None
+
+    def at(self, member_epoch: int) -> ConsumerGroupMember:
+        """The member at another epoch; the present one becomes the previous one."""
+        return self._replace(member_epoch=member_epoch, previous_member_epoch=self.member_epoch)
+
+
+def owned_at(epoch: int, partitions: Mapping[UUID, Iterable[int]]) -> Owned:
+    """Partitions that were all assigned at one epoch."""
+    return {topic_id: dict.fromkeys(indexes, epoch) for topic_id, indexes in partitions.items()}
+
+
+def is_subset(owned: Mapping[UUID, Iterable[int]] | None, assigned: Owned) -> bool:
+    """Whether a member reported partitions and all of them are assigned to it."""
+    if owned is None:
+        return False
+    for topic_id, indexes in owned.items():
+        present = assigned.get(topic_id)
+        if present is None or any(index not in present for index in indexes):
+            return False
+    return True

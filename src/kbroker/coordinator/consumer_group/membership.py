@@ -1,0 +1,471 @@
+"""The members of consumer groups: heartbeats, by which they join, follow the target assignment and leave; fencing.
+
+What a request changes is first a list of records. When they are written, the group replays them, and only then timers
+follow and the member gets its response: what could not be written has not happened.
+Lock order: a group's lock, then the purgatory's own. Callers hold the lock of a group that is not dead.
+Source: ``GroupMetadataManager`` (consumer groups).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Sequence
+
+from kbroker._core.clock import BaseClock
+from kbroker._core.timer.purgatory import Purgatory
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.light_typing import NamedTuple, Protocol
+from kbroker.common.loggers import get_logger
+from kbroker.coordinator.consumer_group import records, target_assignment, timers
+from kbroker.coordinator.consumer_group.group import ConsumerGroup, is_homogeneous
+from kbroker.coordinator.consumer_group.member import (
+    JOIN_EPOCH,
+    NO_TARGET,
+    STATIC_LEAVE_EPOCH,
+    ConsumerGroupMember,
+    MemberState,
+    Owned,
+    is_subset,
+)
+from kbroker.coordinator.consumer_group.reconciliation import Reconciliation, Reported, reconcile
+from kbroker.coordinator.consumer_group.records import GroupRecord
+from kbroker.coordinator.consumer_group.regexes import Regexes, RegexStatus
+from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
+from kbroker.coordinator.consumer_group.target_assignment import TargetAssignment
+from kbroker.coordinator.consumer_group.timers import MemberTimers
+from kbroker.coordinator.consumer_group.topics_image import TopicHashes, TopicsImage
+
+logger = get_logger(__name__)
+
+TOPICS_REFRESH_MS = 3_600_000  # the topics are looked at again, even if nothing has changed
+
+
+class ConsumerGroupStore(Protocol):
+    """Where members' changes go."""
+
+    def write(self, group: ConsumerGroup, changes: Sequence[GroupRecord]) -> None:
+        """Append the records to __consumer_offsets; the group replays them. Raises: KafkaError, nothing has changed."""
+
+    def downgrade(
+        self, group: ConsumerGroup, leaving: Collection[ConsumerGroupMember], changes: Sequence[GroupRecord] = ()
+    ) -> None:
+        """Write ``changes``, and make a classic group of one whose other members all speak the classic protocol."""
+
+
+class HeartbeatRequest(NamedTuple):
+    """A heartbeat. What is None, or -1 for the time-out, is as it was; ``owned``: by topic id, partitions."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topic_names: Sequence[str] | None = None
+    topic_regex: str | None = None
+    server_assignor: str | None = None
+    owned: Reported | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it says everything: then the response has the assignment."""
+        has_topics = self.topic_names is not None or self.topic_regex is not None
+        return self.rebalance_timeout_ms != -1 and has_topics and self.owned is not None
+
+
+class HeartbeatResult(NamedTuple):
+    """The response. ``assigned``: None when it is as the member knows it."""
+
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int = 0
+    assigned: Owned | None = None
+
+
+class ConsumerGroupMembership:
+    """Changes the membership of consumer groups.
+
+    Threads: any; the group's lock guards everything of a group.
+    """
+
+    def __init__(
+        self,
+        clock: BaseClock,
+        store: ConsumerGroupStore,
+        purgatory: Purgatory,
+        image: TopicsImage,
+        settings: ConsumerGroupSettings,
+    ) -> None:
+        self.clock = clock
+        self.store = store
+        self.image = image
+        self.settings = settings
+        self.timers = MemberTimers(purgatory)
+        self.hashes = TopicHashes(image)
+        self.regexes = Regexes(clock, store.write, self.timers, image, self.hashes, settings.regex_refresh_interval_ms)
+
+    # ------------------------------------------------------------ heartbeat
+
+    def heartbeat(
+        self, group: ConsumerGroup, request: HeartbeatRequest, conversion: Sequence[GroupRecord] = ()
+    ) -> HeartbeatResult:
+        """Let a member join or follow.
+
+        Args: ``conversion``: records that the group has replayed and that are still to be written, with the others.
+        Raises: KafkaError, and nothing has changed.
+        """
+        changes = list(conversion)
+        joins = request.member_epoch == JOIN_EPOCH
+        self.check_room(group, request.member_id)
+        member_id = request.member_id or str(uuid.uuid4())
+        if request.instance_id is None:
+            member = self._dynamic_member(group, member_id, request)
+        else:
+            member = self.static_member(group, member_id, request.instance_id, joins, changes, False)
+            if not joins:
+                check_epoch(member, request.member_epoch, request.owned)
+        updated = _updated(member, request)
+        updated, reconciled = self.follow(group, member, updated, request.owned, changes)
+        self.store.write(group, changes)
+        self.watch_reconciliation(group, reconciled, updated)
+        self.await_heartbeat(group, member_id)
+        self.regexes.after_heartbeat(group)
+        shows = joins or request.is_full or member.assigned != updated.assigned
+        interval_ms = self.settings.heartbeat_interval_ms(group.group_id)
+        return HeartbeatResult(member_id, updated.member_epoch, interval_ms, updated.assigned if shows else None)
+
+    def follow(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
+        reported: Reported | None,
+        changes: list[GroupRecord],
+    ) -> tuple[ConsumerGroupMember, ConsumerGroupMember]:
+        """Take over what a member asks for, make a target assignment if one is due, and reconcile the member with it.
+
+        Returns: the member as it is then, and as it was before it was reconciled; ``changes`` gets the records.
+        """
+        epoch, homogeneous, has_changed = self.subscribe(group, member, updated, changes)
+        target = self._target(group, epoch, member, updated, homogeneous, changes)
+        return self.reconcile(group, updated, target, has_changed, reported, changes), updated
+
+    def subscribe(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
+        changes: list[GroupRecord],
+    ) -> tuple[int, bool, bool]:
+        """Take over what a member asks for.
+
+        Returns: the group epoch, whether all members want the same, and whether the member wants something else now.
+        """
+        group_id = group.group_id
+        names_changed = False
+        if updated != member:
+            changes.append(records.member_record(group_id, updated))
+            names_changed = updated.topic_names != member.topic_names
+        status = self.regexes.update(group, member, updated, changes)
+        bumps = names_changed or status is RegexStatus.UPDATED_AND_RESOLVED
+        if updated.uses_classic_protocol:
+            bumps = names_changed or status is not RegexStatus.UNCHANGED
+        epoch = group.epoch
+        homogeneous = is_homogeneous(group.regex_subscribers, group.subscribers, len(group.members))
+        if bumps or self._is_refresh_due(group):
+            epoch, homogeneous = self._refresh(group, bumps, member, updated, changes)
+        return epoch, homogeneous, names_changed or status is not RegexStatus.UNCHANGED
+
+    def _is_refresh_due(self, group: ConsumerGroup) -> bool:
+        return (
+            self.clock.wall_ms() >= group.refresh_deadline_ms
+            or group.epoch < group.refresh_epoch
+            or group.refresh_version != self.image.version
+        )
+
+    def _refresh(
+        self,
+        group: ConsumerGroup,
+        bumps: bool,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
+        changes: list[GroupRecord],
+    ) -> tuple[int, bool]:
+        """Look at the topics again, and bump the group epoch if they, or what members want, have changed."""
+        version = self.image.version
+        subscribers = group.subscribers_with(member, updated)
+        value = self.hashes.group_hash(subscribers)
+        count = len(group.members)
+        if updated.member_id not in group.members and group.static_member(updated.instance_id) is None:
+            count += 1
+        homogeneous = is_homogeneous(group.regex_subscribers_with(member, updated), subscribers, count)
+        epoch = group.epoch
+        if bumps or value != group.metadata_hash:
+            epoch += 1
+            changes.append(records.epoch_record(group.group_id, epoch, value))
+            logger.info("group %s: epoch %d", group.group_id, epoch)
+        group.refresh_deadline_ms = self.clock.wall_ms() + TOPICS_REFRESH_MS
+        group.refresh_epoch, group.refresh_version = epoch, version
+        if group.has_partition_metadata:
+            changes.append(records.tombstone(records.PARTITION_METADATA, group.group_id))
+        return epoch, homogeneous
+
+    def _target(
+        self,
+        group: ConsumerGroup,
+        epoch: int,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
+        homogeneous: bool,
+        changes: list[GroupRecord],
+    ) -> TargetAssignment:
+        now_ms = self.clock.wall_ms()
+        interval_ms = self.settings.assignment_interval_ms(group.group_id)
+        if group.target_epoch >= epoch or not target_assignment.may_assign(group, interval_ms, now_ms):
+            return TargetAssignment(group.target_epoch, group.target(updated))
+        preferred = group.preferred_assignor(member, updated)
+        if preferred not in self.settings.assignors:  # none, or one that was removed from the configuration
+            preferred = self.settings.assignors[0]
+        target, rows = target_assignment.assign(
+            group,
+            epoch,
+            updated,
+            assignor=preferred,
+            is_homogeneous=homogeneous,
+            image=self.image,
+            now_ms=now_ms,
+        )
+        changes += rows
+        return target
+
+    def reconcile(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        target: TargetAssignment,
+        has_subscription_changed: bool,
+        reported: Reported | None,
+        changes: list[GroupRecord],
+    ) -> ConsumerGroupMember:
+        """Let a member follow a target assignment as far as it can now."""
+        if not has_subscription_changed and member.is_reconciled_to(target.epoch):
+            return member
+        given = Reconciliation(group, self.image, target.epoch, target.target, has_subscription_changed, reported)
+        following = reconcile(member, given)
+        if following != member:
+            changes.append(records.current_record(group.group_id, following))
+        return following
+
+    # ------------------------------------------------------------ who it is
+
+    def check_room(self, group: ConsumerGroup, member_id: str) -> None:
+        """Raises: KafkaError GROUP_MAX_SIZE_REACHED, but not for a member."""
+        if len(group.members) >= self.settings.max_size and member_id not in group.members:
+            text = f"The consumer group has reached its maximum capacity of {self.settings.max_size} members."
+            raise KafkaError(Errors.GROUP_MAX_SIZE_REACHED, text)
+
+    def _dynamic_member(self, group: ConsumerGroup, member_id: str, request: HeartbeatRequest) -> ConsumerGroupMember:
+        if request.member_epoch != JOIN_EPOCH:
+            member = group.member(member_id)
+        else:
+            member = group.members.get(member_id) or ConsumerGroupMember(member_id)
+        check_epoch(member, request.member_epoch, request.owned)
+        return member
+
+    def static_member(
+        self,
+        group: ConsumerGroup,
+        member_id: str,
+        instance_id: str,
+        joins: bool,
+        changes: list[GroupRecord],
+        is_classic: bool,
+    ) -> ConsumerGroupMember:
+        """The member of an instance id; one that joins takes the place of another whose instance id is free.
+
+        Raises: KafkaError UNRELEASED_INSTANCE_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
+        """
+        present = group.static_member(instance_id)
+        if not joins:
+            return check_instance(present, member_id, instance_id)
+        if present is None:
+            return group.members.get(member_id) or ConsumerGroupMember(member_id)
+        if not is_classic and not present.uses_classic_protocol and present.member_epoch != STATIC_LEAVE_EPOCH:
+            text = (
+                f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance "
+                f"id is owned by {present.member_id} member."
+            )
+            raise KafkaError(Errors.UNRELEASED_INSTANCE_ID, text)
+        group_id = group.group_id
+        member = present._replace(member_id=member_id, member_epoch=0, previous_member_epoch=0)
+        changes += records.member_tombstones(group_id, present.member_id)
+        changes.append(records.member_record(group_id, member))
+        changes.append(records.target_record(group_id, member_id, group.targets.get(present.member_id, NO_TARGET)))
+        changes.append(records.current_record(group_id, member))
+        logger.info("group %s: %s takes the place of %s", group_id, member_id, present.member_id)
+        return member
+
+    # ------------------------------------------------------------ leave
+
+    def leave(self, group: ConsumerGroup, request: HeartbeatRequest) -> HeartbeatResult:
+        """Remove a member, or note that a static one is away. Raises: KafkaError."""
+        if request.instance_id is None:
+            self.fence(group, [group.member(request.member_id)], "it left")
+            return HeartbeatResult(request.member_id, request.member_epoch)
+        member = check_instance(group.static_member(request.instance_id), request.member_id, request.instance_id)
+        if request.member_epoch != STATIC_LEAVE_EPOCH:
+            self.fence(group, [member], "it left")
+            return HeartbeatResult(request.member_id, request.member_epoch)
+        assigned = {one: dict.fromkeys(partitions, 0) for one, partitions in member.assigned.items()}
+        away = member._replace(member_epoch=STATIC_LEAVE_EPOCH, pending_revocation={}, assigned=assigned)
+        self.store.write(group, [records.current_record(group.group_id, away)])
+        logger.info("group %s: static member %s is away", group.group_id, member.member_id)
+        return HeartbeatResult(member.member_id, STATIC_LEAVE_EPOCH)
+
+    def fence(self, group: ConsumerGroup, members: Collection[ConsumerGroupMember], reason: str) -> None:
+        """Remove members; a group that is left with members of the classic protocol only may become a classic one.
+
+        Raises: KafkaError, and nothing has changed.
+        """
+        if not members:
+            return
+        for member in members:
+            logger.info("group %s: %s is removed: %s", group.group_id, member.member_id, reason)
+        if self.may_downgrade(group, members):
+            self.store.downgrade(group, members)
+            return
+        group_id = group.group_id
+        changes = [row for member in members for row in records.member_tombstones(group_id, member.member_id)]
+        left: dict[str, int] = {}
+        for member in members:
+            if member.topic_regex:
+                left[member.topic_regex] = left.get(member.topic_regex, 0) + 1
+        unused = [regex for regex, count in left.items() if group.regex_subscribers.get(regex, 0) == count]
+        changes += [records.tombstone(records.REGULAR_EXPRESSION, group_id, regex) for regex in unused]
+        value = self.hashes.group_hash(group.subscribers_without(members, unused))
+        changes.append(records.epoch_record(group_id, group.epoch + 1, value))
+        self.store.write(group, changes)
+        for member in members:
+            self.timers.cancel_member(group, member.member_id)
+
+    def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerGroupMember]) -> bool:
+        """Whether a group becomes a classic one when these leave."""
+        staying = len(group.members) - len(leaving)
+        if not group.are_others_classic(leaving) or staying <= 0:
+            return False
+        if not self.settings.allows_downgrades or staying > self.settings.classic_max_size:
+            logger.info("group %s: stays a consumer group: the configuration allows no downgrade", group.group_id)
+            return False
+        return True
+
+    # ------------------------------------------------------------ time
+
+    def await_heartbeat(self, group: ConsumerGroup, member_id: str, timeout_ms: int | None = None) -> None:
+        """Begin the session of a member anew; by default it takes as long as the group's configuration says."""
+        if timeout_ms is None:
+            timeout_ms = self.settings.session_timeout_ms(group.group_id)
+        self.timers.set(
+            group, timers.SESSION, member_id, timeout_ms, lambda: self._expire(group, member_id, "its session expired")
+        )
+
+    def watch_reconciliation(
+        self, group: ConsumerGroup, before: ConsumerGroupMember, after: ConsumerGroupMember
+    ) -> None:
+        """Give a member that must give up partitions its rebalance time-out; it is over when the member has."""
+        if after == before or after.uses_classic_protocol:
+            return
+        if after.state is MemberState.UNREVOKED_PARTITIONS:
+            self.await_revocation(group, after)
+        else:
+            self.timers.cancel(group, timers.REBALANCE, after.member_id)
+
+    def await_revocation(self, group: ConsumerGroup, member: ConsumerGroupMember) -> None:
+        """Remove a member unless it has given its partitions up within its rebalance time-out."""
+        member_id, epoch = member.member_id, member.member_epoch
+
+        def fire() -> None:
+            present = group.members.get(member_id)
+            if present is not None and present.member_epoch == epoch:
+                self._expire(group, member_id, f"it kept partitions of epoch {epoch}")
+
+        self.timers.set(group, timers.REBALANCE, member_id, member.rebalance_timeout_ms, fire)
+
+    def expire_later(
+        self, group: ConsumerGroup, kind: str, member_id: str, timeout_ms: int, reason: str, if_absent: bool
+    ) -> None:
+        """Remove a member when a time-out is over."""
+        begin = self.timers.set_if_absent if if_absent else self.timers.set
+        begin(group, kind, member_id, timeout_ms, lambda: self._expire(group, member_id, reason))
+
+    def _expire(self, group: ConsumerGroup, member_id: str, reason: str) -> None:
+        member = group.members.get(member_id)
+        if member is None:
+            return
+        try:
+            self.fence(group, [member], reason)
+        except KafkaError as error:  # the log takes nothing now: the member is looked at again later
+            logger.warning("group %s: cannot remove %s: %s", group.group_id, member_id, error)
+            self.await_heartbeat(group, member_id)
+
+    def resume(self, group: ConsumerGroup) -> None:
+        """Begin the time-outs of a loaded group."""
+        for member in group.members.values():
+            self.await_heartbeat(group, member.member_id)
+            if member.state is MemberState.UNREVOKED_PARTITIONS:
+                self.await_revocation(group, member)
+
+    def dismiss(self, group: ConsumerGroup) -> None:
+        """A group is not served any more, or deleted."""
+        group.is_dead = True
+        self.timers.cancel_all(group)
+
+
+def check_epoch(member: ConsumerGroupMember, epoch: int, reported: Reported | None) -> None:
+    """Raises: KafkaError FENCED_MEMBER_EPOCH.
+
+    The epoch before the present one is accepted from a member that has nothing it should not have: the response with
+    the present one may be lost.
+    """
+    if epoch in (JOIN_EPOCH, member.member_epoch):
+        return
+    is_previous = epoch < member.member_epoch and epoch == member.previous_member_epoch
+    if is_previous and is_subset(reported, member.assigned):
+        return
+    which = "greater" if epoch > member.member_epoch else "smaller"
+    text = (
+        f"The consumer group member has a {which} member epoch ({epoch}) than the one known by the group coordinator "
+        f"({member.member_epoch}). The member must abandon all its partitions and rejoin."
+    )
+    raise KafkaError(Errors.FENCED_MEMBER_EPOCH, text)
+
+
+def check_instance(present: ConsumerGroupMember | None, member_id: str, instance_id: str) -> ConsumerGroupMember:
+    """Raises: KafkaError UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    if present is None:
+        raise KafkaError(Errors.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+    if present.member_id != member_id:
+        text = f"Static member {member_id} with instance id {instance_id} was fenced by member {present.member_id}."
+        raise KafkaError(Errors.FENCED_INSTANCE_ID, text)
+    return present
+
+
+def _updated(member: ConsumerGroupMember, request: HeartbeatRequest) -> ConsumerGroupMember:
+    """The member as a heartbeat describes it."""
+    names, timeout_ms = request.topic_names, request.rebalance_timeout_ms
+    return member._replace(
+        instance_id=_given(request.instance_id, member.instance_id),
+        rack_id=_given(request.rack_id, member.rack_id),
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        server_assignor=_given(request.server_assignor, member.server_assignor),
+        topic_names=member.topic_names if names is None else frozenset(names),
+        topic_regex=_given(request.topic_regex, member.topic_regex),
+        client_id=request.client_id,
+        client_host=request.client_host,
+        classic=None,
+    )
+
+
+def _given(value: str | None, otherwise: str | None) -> str | None:
+    return otherwise if value is None else value

@@ -1,0 +1,131 @@
+"""What a member has next: what it keeps, what it must give up first, and what others must release first.
+
+A member gives up all that is not its own any more before its epoch rises; partitions that are free are added at once,
+the others when they become free.
+Source: ``CurrentAssignmentBuilder``; KIP-848.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.light_typing import NamedTuple
+from kbroker.coordinator.consumer_group.group import NOT_OWNED, ConsumerGroup
+from kbroker.coordinator.consumer_group.member import ConsumerGroupMember, MemberState, Owned, Target
+from kbroker.coordinator.consumer_group.records import ResolvedRegex
+from kbroker.coordinator.consumer_group.topics_image import TopicsImage
+
+Reported = Mapping[UUID, Iterable[int]]  # partitions that a member says it has
+
+IN_UNKNOWN_STATE = (
+    "The consumer group member is in a unknown state. The member must abandon all its partitions and rejoin."
+)
+
+
+class Reconciliation(NamedTuple):
+    """What a reconciliation goes by. ``reported``: None where the member said nothing."""
+
+    group: ConsumerGroup
+    image: TopicsImage
+    target_epoch: int
+    target: Target
+    has_subscription_changed: bool
+    reported: Reported | None
+
+
+def reconcile(member: ConsumerGroupMember, given: Reconciliation) -> ConsumerGroupMember:
+    """The member as it is next; the same one when nothing changes.
+
+    Raises: KafkaError FENCED_MEMBER_EPOCH for a member in a state of a later release.
+    """
+    if member.state is MemberState.STABLE:
+        if member.member_epoch != given.target_epoch:
+            return _next_assignment(member, member.member_epoch, given)
+        return _without_unsubscribed(member, given) if given.has_subscription_changed else member
+    if member.state is MemberState.UNREVOKED_PARTITIONS:
+        if _owns(member.pending_revocation, given.reported):
+            return _without_unsubscribed(member, given) if given.has_subscription_changed else member
+        return _next_assignment(member, member.member_epoch, given)
+    if member.state is MemberState.UNRELEASED_PARTITIONS:
+        return _next_assignment(member, member.member_epoch, given)
+    if given.reported is None or given.reported:
+        raise KafkaError(Errors.FENCED_MEMBER_EPOCH, IN_UNKNOWN_STATE)
+    return _next_assignment(member, given.target_epoch, given)
+
+
+def subscribed_topics(member: ConsumerGroupMember, resolved: Mapping[str, ResolvedRegex]) -> frozenset[str]:
+    """The topics of a member: by name, and those of its regular expression as far as they are known."""
+    found = resolved.get(member.topic_regex or "") if member.topic_regex else None
+    return member.topic_names if found is None else member.topic_names | found.topics
+
+
+def _owns(owned: Owned, reported: Reported | None) -> bool:
+    """Whether the member says, or may be thought to say, that it still has one of these."""
+    if reported is None:
+        return True
+    return any(partition in owned.get(topic_id, ()) for topic_id, some in reported.items() for partition in some)
+
+
+def _is_subscribed(names: frozenset[str], image: TopicsImage, topic_id: UUID) -> bool:
+    topic = image.get_by_id(topic_id)
+    return topic is not None and topic.name in names
+
+
+def _without_unsubscribed(member: ConsumerGroupMember, given: Reconciliation) -> ConsumerGroupMember:
+    """The member gives up the topics it does not want any more, and nothing else happens."""
+    names = subscribed_topics(member, given.group.resolved)
+    lost = [one for one in member.assigned if not _is_subscribed(names, given.image, one)]
+    if not lost:
+        return member
+    assigned = {one: owned for one, owned in member.assigned.items() if one not in lost}
+    pending = dict(member.pending_revocation)
+    for topic_id in lost:
+        pending[topic_id] = {**pending.get(topic_id, {}), **member.assigned[topic_id]}
+    following = member.at(member.member_epoch)._replace(assigned=assigned)
+    if _owns(pending, given.reported):
+        return following._replace(state=MemberState.UNREVOKED_PARTITIONS, pending_revocation=pending)
+    return following
+
+
+def _next_assignment(member: ConsumerGroupMember, member_epoch: int, given: Reconciliation) -> ConsumerGroupMember:
+    names = subscribed_topics(member, given.group.resolved)
+    assigned: dict[UUID, dict[int, int]] = {}
+    pending: dict[UUID, dict[int, int]] = {}
+    added: dict[UUID, list[int]] = {}
+    has_unreleased = False
+    for topic_id in dict.fromkeys([*given.target, *member.assigned]):
+        present = member.assigned.get(topic_id, {})
+        wanted = given.target.get(topic_id, frozenset())
+        if wanted and not _is_subscribed(names, given.image, topic_id):
+            wanted = frozenset()
+        kept = {partition: epoch for partition, epoch in present.items() if partition in wanted}
+        revoked = {partition: epoch for partition, epoch in present.items() if partition not in wanted}
+        own = member.pending_revocation.get(topic_id, {})
+        free = []
+        for partition in sorted(wanted):
+            if partition in kept:
+                continue
+            if partition in own or given.group.partition_epoch(topic_id, partition) == NOT_OWNED:
+                free.append(partition)
+            else:
+                has_unreleased = True
+        if kept:
+            assigned[topic_id] = kept
+        if revoked:
+            pending[topic_id] = revoked
+        if free:
+            added[topic_id] = free
+    if pending and _owns(pending, given.reported):
+        return member.at(member_epoch)._replace(
+            state=MemberState.UNREVOKED_PARTITIONS, assigned=assigned, pending_revocation=pending
+        )
+    for topic_id, partitions in added.items():
+        assigned.setdefault(topic_id, {}).update(dict.fromkeys(partitions, given.target_epoch))
+    state = MemberState.UNRELEASED_PARTITIONS if has_unreleased else MemberState.STABLE
+    return (
+        member._replace(member_epoch=member_epoch)
+        .at(given.target_epoch)
+        ._replace(state=state, assigned=assigned, pending_revocation={})
+    )

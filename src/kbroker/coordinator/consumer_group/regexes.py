@@ -1,0 +1,145 @@
+"""Regular expressions of members, and the topics that match them.
+
+Matching takes a while, so it happens on the thread of the timers, not in a member's heartbeat: a group's members learn
+of the topics with their next heartbeats.
+Source: ``GroupMetadataManager.maybeUpdateRegularExpressions``, ``TopicRegexResolver``; KIP-848, KIP-1138.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+
+from kbroker._core.clock import BaseClock
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.loggers import get_logger
+from kbroker.coordinator.consumer_group import records, timers
+from kbroker.coordinator.consumer_group.group import ConsumerGroup, count_regex
+from kbroker.coordinator.consumer_group.member import ConsumerGroupMember
+from kbroker.coordinator.consumer_group.records import GroupRecord, ResolvedRegex
+from kbroker.coordinator.consumer_group.timers import MemberTimers
+from kbroker.coordinator.consumer_group.topics_image import TopicHashes, TopicsImage
+
+logger = get_logger(__name__)
+
+LEAST_INTERVAL_MS = 10_000  # between two times that a group's expressions are matched
+SOON_MS = 1
+
+
+class RegexStatus(enum.Enum):
+    """What a member's heartbeat does to its regular expression."""
+
+    UNCHANGED = 0
+    UPDATED = 1  # the topics of the new one are not known yet
+    UPDATED_AND_RESOLVED = 2
+
+
+class Regexes:
+    """Keeps the topics of regular expressions up to date. Callers hold the group's lock."""
+
+    def __init__(
+        self,
+        clock: BaseClock,
+        write: Callable[[ConsumerGroup, Sequence[GroupRecord]], None],
+        member_timers: MemberTimers,
+        image: TopicsImage,
+        hashes: TopicHashes,
+        refresh_interval_ms: int,
+    ) -> None:
+        self._clock = clock
+        self._write = write
+        self._timers = member_timers
+        self._image = image
+        self._hashes = hashes
+        self._refresh_interval_ms = refresh_interval_ms
+
+    def update(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
+        changes: list[GroupRecord],
+    ) -> RegexStatus:
+        """See what becomes of a member's expression. Raises: KafkaError INVALID_REGULAR_EXPRESSION."""
+        old, new = member.topic_regex, updated.topic_regex
+        if old == new:
+            return RegexStatus.UNCHANGED
+        if old and group.regex_subscribers.get(old) == 1:
+            changes.append(records.tombstone(records.REGULAR_EXPRESSION, group.group_id, old))
+        if not new:
+            return RegexStatus.UPDATED_AND_RESOLVED if old else RegexStatus.UPDATED
+        if group.regex_subscribers.get(new, 0):
+            return RegexStatus.UPDATED_AND_RESOLVED if new in group.resolved else RegexStatus.UPDATED
+        compile_regex(new)
+        return RegexStatus.UPDATED
+
+    def after_heartbeat(self, group: ConsumerGroup) -> None:
+        """Have a group's expressions matched if that is due: one is new, topics are, or the last time is long ago."""
+        wanted = group.regex_subscribers
+        if not wanted or group.is_resolving:
+            return
+        last = next(iter(group.resolved.values()), None)
+        if last is not None:
+            now_ms = self._clock.wall_ms()
+            if now_ms <= last.timestamp_ms + LEAST_INTERVAL_MS:
+                return
+            is_complete = len(wanted) == len(group.resolved)
+            is_recent = now_ms <= last.timestamp_ms + self._refresh_interval_ms
+            if is_complete and is_recent and last.version >= self._image.creation_version:
+                return
+        group.is_resolving = True
+        self._timers.set(group, timers.REGEX, "", SOON_MS, lambda: self._resolve(group))
+
+    def _resolve(self, group: ConsumerGroup) -> None:
+        """Match the expressions of a group and write down what they match now."""
+        try:
+            found = resolve(list(group.regex_subscribers), self._image, self._clock.wall_ms())
+            self._take(group, found)
+        except KafkaError as error:  # the log takes nothing now: the next heartbeat tries again
+            logger.warning("group %s: cannot store the topics of regular expressions: %s", group.group_id, error)
+        finally:
+            group.is_resolving = False
+
+    def _take(self, group: ConsumerGroup, found: dict[str, ResolvedRegex]) -> None:
+        changes: list[GroupRecord] = []
+        subscribers = dict(group.subscribers)
+        bumps = False
+        for regex, resolved in found.items():
+            old = group.resolved.get(regex)
+            if (frozenset() if old is None else old.topics) != resolved.topics:
+                bumps = True
+                count_regex(subscribers, old, resolved)
+            changes.append(records.regex_record(group.group_id, regex, resolved))
+        value = self._hashes.group_hash(subscribers)
+        if bumps or value != group.metadata_hash:
+            changes.append(records.epoch_record(group.group_id, group.epoch + 1, value))
+            logger.info("group %s: epoch %d: other topics match", group.group_id, group.epoch + 1)
+        self._write(group, changes)
+
+
+def compile_regex(regex: str) -> Callable[[str], bool]:
+    """What tells whether a whole text matches. Raises: KafkaError INVALID_REGULAR_EXPRESSION."""
+    from kbroker.common.java.linear_pattern import LinearPattern, PatternError
+
+    try:
+        return LinearPattern(regex).matches
+    except PatternError as error:
+        text = f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}."
+        raise KafkaError(Errors.INVALID_REGULAR_EXPRESSION, text) from error
+
+
+def resolve(regexes: Iterable[str], image: TopicsImage, now_ms: int) -> dict[str, ResolvedRegex]:
+    """The topics that match each expression; one that cannot be matched has none."""
+    from kbroker.common.java.linear_pattern import PatternError
+
+    version = image.version
+    found: dict[str, ResolvedRegex] = {}
+    for regex in regexes:
+        topics: frozenset[str] = frozenset()
+        try:
+            matches = compile_regex(regex)
+            topics = frozenset(name for name in image.names() if matches(name))
+        except (KafkaError, PatternError) as error:
+            logger.error("the regular expression %r cannot be matched: %s", regex, error)
+        found[regex] = ResolvedRegex(topics, version, now_ms)
+    return found

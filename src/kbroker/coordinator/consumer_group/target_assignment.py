@@ -1,0 +1,105 @@
+"""Makes the target assignment of a group: what every member should have in the end.
+
+Source: ``TargetAssignmentBuilder``, ``GroupMetadataManager.maybeUpdateTargetAssignment``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.light_typing import NamedTuple
+from kbroker.common.loggers import get_logger
+from kbroker.coordinator.consumer_group import records
+from kbroker.coordinator.consumer_group.assignors import range_assignor, uniform_assignor
+from kbroker.coordinator.consumer_group.assignors.group_spec import Assignor, GroupSpec, MemberSpec
+from kbroker.coordinator.consumer_group.group import ConsumerGroup
+from kbroker.coordinator.consumer_group.member import NO_TARGET, ConsumerGroupMember, Target
+from kbroker.coordinator.consumer_group.reconciliation import subscribed_topics
+from kbroker.coordinator.consumer_group.records import GroupRecord
+from kbroker.coordinator.consumer_group.topics_image import TopicsImage
+
+logger = get_logger(__name__)
+
+ASSIGNORS: Mapping[str, Assignor] = {
+    uniform_assignor.NAME: uniform_assignor.assign,
+    range_assignor.NAME: range_assignor.assign,
+}
+
+
+class TargetAssignment(NamedTuple):
+    """A target assignment, as far as a member is concerned."""
+
+    epoch: int
+    target: Target
+
+
+def may_assign(group: ConsumerGroup, interval_ms: int, now_ms: int) -> bool:
+    """Whether enough time has passed since the target assignment was made."""
+    if not group.target_timestamp_ms or not interval_ms:
+        return True
+    return now_ms >= group.target_timestamp_ms + interval_ms
+
+
+def assign(
+    group: ConsumerGroup,
+    epoch: int,
+    updated: ConsumerGroupMember,
+    *,
+    assignor: str,
+    is_homogeneous: bool,
+    image: TopicsImage,
+    now_ms: int,
+) -> tuple[TargetAssignment, list[GroupRecord]]:
+    """Make the target assignment for a group epoch in which one member is as ``updated`` says.
+
+    Returns: it, and the records of what changes. Raises: KafkaError UNKNOWN_SERVER_ERROR.
+    """
+    members = dict(group.members)
+    if updated.instance_id is not None:
+        previous_id = group.static_members.get(updated.instance_id)
+        if previous_id is not None and previous_id != updated.member_id:
+            members.pop(previous_id, None)
+    members[updated.member_id] = updated
+    spec = _spec(group, members, updated, is_homogeneous, image)
+    try:
+        targets = ASSIGNORS[assignor](spec)
+    except Exception as error:
+        logger.exception("group %s: the assignor %s failed", group.group_id, assignor)
+        text = f"Failed to compute a new target assignment for epoch {epoch}: {error}"
+        raise KafkaError(Errors.UNKNOWN_SERVER_ERROR, text) from error
+    logger.info("group %s: %s made a target assignment for epoch %d", group.group_id, assignor, epoch)
+    changes = []
+    for member_id in spec.members:
+        target = targets.get(member_id, NO_TARGET)
+        if group.targets.get(member_id) != target:
+            changes.append(records.target_record(group.group_id, member_id, target))
+    changes.append(records.target_epoch_record(group.group_id, epoch, now_ms))
+    return TargetAssignment(epoch, targets.get(updated.member_id, NO_TARGET)), changes
+
+
+def _spec(
+    group: ConsumerGroup,
+    members: Mapping[str, ConsumerGroupMember],
+    updated: ConsumerGroupMember,
+    is_homogeneous: bool,
+    image: TopicsImage,
+) -> GroupSpec:
+    counts: dict[UUID, int] = {}
+    known: dict[frozenset[str], frozenset[UUID]] = {}  # of each set of names: many members want the same
+    specs: dict[str, MemberSpec] = {}
+    for member_id, member in members.items():
+        names = subscribed_topics(member, group.resolved)
+        topics = known.get(names)
+        if topics is None:
+            found = [topic for name in names if (topic := image.get(name)) is not None]
+            counts.update((topic.topic_id, topic.partition_count) for topic in found)
+            topics = known[names] = frozenset(topic.topic_id for topic in found)
+        target = group.target(member) if member is updated else group.targets.get(member_id, NO_TARGET)
+        specs[member_id] = MemberSpec(member.instance_id, topics, target)
+    owned: dict[UUID, set[int]] = {}
+    for target in group.targets.values():
+        for topic_id, partitions in target.items():
+            owned.setdefault(topic_id, set()).update(partitions)
+    return GroupSpec(specs, is_homogeneous, owned, counts)

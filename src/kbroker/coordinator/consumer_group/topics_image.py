@@ -1,0 +1,108 @@
+"""The topics as consumer groups see them: ids, partitions, and a hash that changes with them.
+
+Source: ``CoordinatorMetadataImage``, ``Utils.computeTopicHash``, ``Utils.computeGroupHash``, ``TopicIds``; KIP-1101.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from uuid import UUID
+
+from kbroker.common.light_typing import NamedTuple, Protocol
+from kbroker.coordinator.consumer_group.xxh3 import xxh3_64
+
+HASH_FORMAT = 0
+MOST_HASHES = 10_000  # kept; they are made again when they are needed
+
+
+class TopicMetadata(NamedTuple):
+    """A topic."""
+
+    name: str
+    topic_id: UUID
+    partition_count: int
+
+
+class TopicsImage(Protocol):
+    """What a coordinator knows of the topics; the server implements it. Threads: any."""
+
+    @property
+    def version(self) -> int:
+        """Rises with every change of the topics, also over restarts."""
+
+    @property
+    def creation_version(self) -> int:
+        """The version with the latest topic in it."""
+
+    @property
+    def rack(self) -> str | None:
+        """The rack of the broker that all partitions are on."""
+
+    def get(self, name: str) -> TopicMetadata | None:
+        """The topic of a name."""
+
+    def get_by_id(self, topic_id: UUID) -> TopicMetadata | None:
+        """The topic of an id."""
+
+    def names(self) -> Iterable[str]:
+        """The names of all topics."""
+
+
+class NoTopics:
+    """An image without topics."""
+
+    version = creation_version = 0
+    rack: str | None = None
+
+    def get(self, name: str) -> TopicMetadata | None:
+        return None
+
+    def get_by_id(self, topic_id: UUID) -> TopicMetadata | None:
+        return None
+
+    def names(self) -> Iterable[str]:
+        return ()
+
+
+class TopicHashes:
+    """Hashes of topics, each made once for a topic as it is. Threads: any; a hash may be made twice."""
+
+    def __init__(self, image: TopicsImage) -> None:
+        self._image = image
+        self._known: dict[str, tuple[TopicMetadata, int]] = {}
+
+    def group_hash(self, names: Iterable[str]) -> int:
+        """The hash of those of the topics that exist, 0 for none, as a signed number of 64 bits."""
+        hashes = [self._topic_hash(topic) for name in sorted(names) if (topic := self._image.get(name)) is not None]
+        return _signed(xxh3_64(b"".join(struct.pack("<Q", one) for one in hashes))) if hashes else 0
+
+    def _topic_hash(self, topic: TopicMetadata) -> int:
+        known = self._known.get(topic.name)
+        if known is not None and known[0] == topic:
+            return known[1]
+        if len(self._known) >= MOST_HASHES:
+            self._known = {}
+        value = xxh3_64(_hashed_bytes(topic, self._image.rack))
+        self._known[topic.name] = topic, value
+        return value
+
+
+def _hashed_bytes(topic: TopicMetadata, rack: str | None) -> bytes:
+    """What is hashed of a topic. Texts are their UTF-16 units and their number of these."""
+    high, low = topic.topic_id.int >> 64, topic.topic_id.int & 0xFFFFFFFFFFFFFFFF
+    racks = b""
+    if rack is not None:
+        racks = struct.pack("<i", len(rack.encode("utf-16-le")) // 2) + _text(rack)
+    parts = [struct.pack("<bQQ", HASH_FORMAT, high, low), _text(topic.name), struct.pack("<i", topic.partition_count)]
+    parts += [struct.pack("<i", index) + racks for index in range(topic.partition_count)]
+    return b"".join(parts)
+
+
+def _text(text: str) -> bytes:
+    units = text.encode("utf-16-le", "surrogatepass")
+    return units + struct.pack("<i", len(units) // 2)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value

@@ -1,0 +1,98 @@
+"""ConsumerGroupHeartbeat: a member of a consumer group joins, says what it wants and has, and leaves (KIP-848)."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.consumer_group.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
+from kbroker.coordinator.consumer_group.membership import HeartbeatRequest
+from kbroker.server.context import ApiContext, Body, RequestContext
+
+FIRST_WITH_CLIENTS_MEMBER_ID = 1
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Check the request, then let the coordinator of groups act on it. Errors come with a text."""
+    try:
+        _check(ctx, body, request.api_version)
+        partitions = body["TopicPartitions"]
+        result = ctx.groups.consumer_group_heartbeat(
+            HeartbeatRequest(
+                body["GroupId"],
+                body["MemberId"],
+                body["MemberEpoch"],
+                body["InstanceId"],
+                body["RackId"],
+                body["RebalanceTimeoutMs"],
+                body["SubscribedTopicNames"],
+                body.get("SubscribedTopicRegex"),
+                body["ServerAssignor"],
+                None if partitions is None else {row["TopicId"]: row["Partitions"] for row in partitions},
+                request.client_id,
+                f"/{request.client_host}",
+            )
+        )
+    except KafkaError as error:
+        return _failure(error.error, error.message)
+    assignment = None
+    if result.assigned is not None:
+        rows = [{"TopicId": topic_id, "Partitions": list(epochs)} for topic_id, epochs in result.assigned.items()]
+        assignment = {"TopicPartitions": rows}
+    return {
+        "ErrorCode": 0,
+        "ErrorMessage": None,
+        "MemberId": result.member_id,
+        "MemberEpoch": result.member_epoch,
+        "HeartbeatIntervalMs": result.heartbeat_interval_ms,
+        "Assignment": assignment,
+    }
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """The code and its text."""
+    return _failure(error, error.message)
+
+
+def _failure(error: Errors, text: str | None) -> Body:
+    return {
+        "ErrorCode": int(error),
+        "ErrorMessage": text or error.message,
+        "MemberId": None,
+        "MemberEpoch": 0,
+        "HeartbeatIntervalMs": 0,
+        "Assignment": None,
+    }
+
+
+def _check(ctx: ApiContext, body: Body, version: int) -> None:
+    """Raises: KafkaError INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, in Kafka's order and words."""
+    epoch = body["MemberEpoch"]
+    needs_member_id = version >= FIRST_WITH_CLIENTS_MEMBER_ID or epoch > 0 or epoch == LEAVE_EPOCH
+    if needs_member_id:
+        _check_text("MemberId", body["MemberId"])
+    for name in ("GroupId", "InstanceId", "RackId"):
+        _check_text(name, body[name])
+    if epoch == JOIN_EPOCH:
+        if body["RebalanceTimeoutMs"] == -1:
+            raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+        if body["TopicPartitions"] is None or body["TopicPartitions"]:
+            raise _invalid("TopicPartitions must be empty when (re-)joining.")
+        if body["SubscribedTopicNames"] is None and body.get("SubscribedTopicRegex") is None:
+            raise _invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
+    elif epoch == STATIC_LEAVE_EPOCH:
+        if body["InstanceId"] is None:
+            raise _invalid("InstanceId can't be null.")
+    elif epoch < STATIC_LEAVE_EPOCH:
+        raise _invalid("MemberEpoch is invalid.")
+    assignor, known = body["ServerAssignor"], ctx.groups.assignors
+    if assignor is not None and assignor not in known:
+        text = f"ServerAssignor {assignor} is not supported. Supported assignors: {', '.join(known)}."
+        raise KafkaError(Errors.UNSUPPORTED_ASSIGNOR, text)
+
+
+def _check_text(name: str, text: str | None) -> None:
+    if text is not None and not text.strip():
+        raise _invalid(f"{name} can't be empty.")
+
+
+def _invalid(text: str) -> KafkaError:
+    return KafkaError(Errors.INVALID_REQUEST, text)

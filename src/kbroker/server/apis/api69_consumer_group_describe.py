@@ -1,0 +1,86 @@
+"""ConsumerGroupDescribe: epochs, state and members of consumer groups (KIP-848)."""
+
+from __future__ import annotations
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.consumer_group.member import Target
+from kbroker.coordinator.consumer_groups import DescribedConsumerGroup, DescribedConsumerMember
+from kbroker.server.context import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
+
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+
+
+def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
+    """Describe each group on its own; GROUP_ID_NOT_FOUND for one that is no consumer group."""
+    operations = GROUP_OPERATIONS if body["IncludeAuthorizedOperations"] else OPERATIONS_NOT_ASKED
+    return {"Groups": [_describe(ctx, group_id, operations) for group_id in body["GroupIds"]]}
+
+
+def failure(body: Body, error: Errors, request: RequestContext) -> Body:
+    """Every group with the same error."""
+    return {"Groups": [_nothing(group_id, error, error.message) for group_id in body["GroupIds"]]}
+
+
+def _describe(ctx: ApiContext, group_id: str, operations: int) -> Body:
+    if not group_id:
+        return _nothing(group_id, Errors.INVALID_GROUP_ID, None)
+    try:
+        found = ctx.groups.describe_consumer_group(group_id)
+    except KafkaError as error:  # of this group: the others are described
+        return _nothing(group_id, error.error, error.message)
+    return _group(ctx, found, operations)
+
+
+def _group(ctx: ApiContext, group: DescribedConsumerGroup, operations: int) -> Body:
+    return {
+        "ErrorCode": 0,
+        "ErrorMessage": None,
+        "GroupId": group.group_id,
+        "GroupState": group.state.value,
+        "GroupEpoch": group.epoch,
+        "AssignmentEpoch": group.target_epoch,
+        "AssignorName": group.assignor,
+        "Members": [_member(ctx, one) for one in group.members],
+        "AuthorizedOperations": operations,
+    }
+
+
+def _member(ctx: ApiContext, described: DescribedConsumerMember) -> Body:
+    member = described.member
+    return {
+        "MemberId": member.member_id,
+        "InstanceId": member.instance_id,
+        "RackId": member.rack_id,
+        "MemberEpoch": member.member_epoch,
+        "ClientId": member.client_id,
+        "ClientHost": member.client_host,
+        "SubscribedTopicNames": sorted(member.topic_names),
+        "SubscribedTopicRegex": member.topic_regex,
+        "Assignment": _assignment(ctx, described.owned),
+        "TargetAssignment": _assignment(ctx, described.target),
+        "MemberType": CLASSIC_MEMBER if member.uses_classic_protocol else CONSUMER_MEMBER,
+    }
+
+
+def _assignment(ctx: ApiContext, partitions: Target) -> Body:
+    """Partitions of the topics that still exist."""
+    rows = []
+    for topic_id, indexes in partitions.items():
+        view = ctx.topics.get_by_id(topic_id)
+        if view is not None:
+            rows.append({"TopicId": topic_id, "TopicName": view.name, "Partitions": sorted(indexes)})
+    return {"TopicPartitions": rows}
+
+
+def _nothing(group_id: str, error: Errors, text: str | None) -> Body:
+    return {
+        "ErrorCode": int(error),
+        "ErrorMessage": text,
+        "GroupId": group_id,
+        "GroupState": "",
+        "GroupEpoch": 0,
+        "AssignmentEpoch": 0,
+        "AssignorName": "",
+        "Members": [],
+        "AuthorizedOperations": OPERATIONS_NOT_ASKED,
+    }

@@ -1,0 +1,142 @@
+"""Groups of the consumer protocol (KIP-848) with librdkafka: rebalances, regular expressions, migration, kill -9."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.broker import BrokerProcess, wait_for
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+confluent_admin = pytest.importorskip("confluent_kafka.admin")
+
+pytestmark = pytest.mark.timeout(120)
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "num.partitions": "4",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "3000",
+    "group.consumer.assignment.interval.ms": "0",
+}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    running = BrokerProcess(tmp_path_factory.mktemp("consumer-groups") / "data", SETTINGS)
+    running.start()
+    yield running
+    assert running.stop() == 0, running.tail()
+
+
+class Member:
+    """A consumer that polls on a thread of its own, and remembers what it has and what it read."""
+
+    def __init__(self, bootstrap: str, group: str, topics: list[str], **settings: Any) -> None:
+        self.assigned: set[tuple[str, int]] = set()
+        self.read: list[bytes] = []
+        self.errors: list[Any] = []
+        self._stop = threading.Event()
+        known = {"group.protocol": "consumer"}
+        if settings.get("group.protocol") == "classic":
+            known = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 200}  # type: ignore[dict-item]
+            known["partition.assignment.strategy"] = settings.pop("strategy", "cooperative-sticky")
+        self.consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 100,
+                "topic.metadata.refresh.interval.ms": 500,
+                **known,
+                **settings,
+            }
+        )
+        self.consumer.subscribe(topics)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            message = self.consumer.poll(0.05)
+            self.assigned = {(one.topic, one.partition) for one in self.consumer.assignment()}
+            if message is None:
+                continue
+            if message.error() is not None:
+                self.errors.append(message.error())
+            else:
+                self.read.append(message.value())
+                self.consumer.commit(message=message, asynchronous=True)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._stop.set()
+        self._thread.join(30)
+        self.consumer.close()
+
+
+@pytest.fixture
+def join(broker: BrokerProcess) -> Iterator[Callable[..., Member]]:
+    members: list[Member] = []
+
+    def make(group: str, topics: list[str], **settings: Any) -> Member:
+        members.append(Member(broker.bootstrap, group, topics, **settings))
+        return members[-1]
+
+    yield make
+    for member in members:
+        member.close()
+
+
+def fill(bootstrap: str, topic: str, count: int = 40) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    for number in range(count):
+        producer.produce(topic, f"{topic} {number}", partition=number % 4)
+    assert producer.flush(30) == 0
+
+
+def names() -> tuple[str, str]:
+    suffix = uuid.uuid4().hex[:8]
+    return f"topic-{suffix}", f"group-{suffix}"
+
+
+def is_shared(topic: str, *members: Member, count: int = 4) -> bool:
+    """Whether these members have all partitions, each once, and about as many each."""
+    sizes = [len(member.assigned) for member in members]
+    whole = {(topic, partition) for partition in range(count)}
+    return set().union(*(member.assigned for member in members)) == whole and sum(sizes) == count and min(sizes) > 0
+
+
+def described(broker: BrokerProcess, group: str) -> Any:
+    admin = confluent_admin.AdminClient({"bootstrap.servers": broker.bootstrap})
+    return admin.describe_consumer_groups([group])[group].result(30)
+
+
+def group_type(broker: BrokerProcess, group: str) -> str:
+    admin = confluent_admin.AdminClient({"bootstrap.servers": broker.bootstrap})
+    listed = admin.list_consumer_groups().result(30).valid
+    return str(next(one.type.name for one in listed if one.group_id == group))
+
+
+def test_members_come_and_go_and_nothing_is_read_twice(broker: BrokerProcess, join: Callable[..., Member]) -> None:
+    topic, group = names()
+    fill(broker.bootstrap, topic)
+    one = join(group, [topic])
+    wait_for("one member reads all", lambda: len(one.read) == 40)
+    assert group_type(broker, group) == "CONSUMER"
+    two = join(group, [topic])
+    wait_for("two members share the topic", lambda: is_shared(topic, one, two))
+    fill(broker.bootstrap, topic)
+    wait_for("both read", lambda: len(one.read) + len(two.read) == 80)
+    one.close()
+    wait_for("the other has all", lambda: is_shared(topic, two))
+    assert not one.errors
+    assert not two.errors
+    assert described(broker, group).state.name == "STABLE"

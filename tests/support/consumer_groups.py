@@ -1,0 +1,166 @@
+"""Consumer groups on a virtual clock over logs in memory, and topics that a test makes and changes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbroker._core.clock import VirtualClock
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.consumer_group.member import Owned
+from kbroker.coordinator.consumer_group.membership import HeartbeatRequest, HeartbeatResult
+from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, Limits
+from kbroker.coordinator.consumer_group.topics_image import TopicMetadata
+from kbroker.coordinator.consumer_groups import DescribedConsumerGroup
+from kbroker.coordinator.group_coordinator import GroupCoordinator, GroupSettings
+from tests.support.groups import Groups, MemoryTopic
+
+Partitions = Mapping[str, Iterable[int]]
+AT_ONCE = ConsumerGroupSettings(assignment_interval=Limits(0, 0, 15_000))
+
+
+class FakeImage:
+    """Topics with ids 1, 2, 3 ... in the order in which they are made."""
+
+    def __init__(self, **counts: int) -> None:
+        self.version = self.creation_version = 1
+        self.rack: str | None = None
+        self._topics: dict[str, TopicMetadata] = {}
+        self._made = 0
+        for name, count in counts.items():
+            self.create(name, count)
+
+    def create(self, name: str, count: int) -> None:
+        self._made += 1
+        self._topics[name] = TopicMetadata(name, uuid.UUID(int=self._made), count)
+        self.version += 1
+        self.creation_version = self.version
+
+    def grow(self, name: str, count: int) -> None:
+        self._topics[name] = self._topics[name]._replace(partition_count=count)
+        self.version += 1
+
+    def delete(self, name: str) -> None:
+        del self._topics[name]
+        self.version += 1
+
+    def get(self, name: str) -> TopicMetadata | None:
+        return self._topics.get(name)
+
+    def get_by_id(self, topic_id: uuid.UUID) -> TopicMetadata | None:
+        return next((one for one in self._topics.values() if one.topic_id == topic_id), None)
+
+    def names(self) -> list[str]:
+        return list(self._topics)
+
+    def id(self, name: str) -> uuid.UUID:
+        return self._topics[name].topic_id
+
+    def by_name(self, owned: Owned | None) -> dict[str, list[int]] | None:
+        """Partitions by the names of the topics that there are."""
+        if owned is None:
+            return None
+        names = {one.topic_id: one.name for one in self._topics.values()}
+        return {names[topic_id]: sorted(partitions) for topic_id, partitions in owned.items() if topic_id in names}
+
+
+@dataclass
+class Beat:
+    """What a member hears. ``has``: its assignment by topic name, None when it is as it was."""
+
+    member_id: str
+    epoch: int
+    has: dict[str, list[int]] | None
+
+
+@dataclass
+class ConsumerGroupBench:
+    """A coordinator, and short forms of what members do."""
+
+    image: FakeImage = field(default_factory=lambda: FakeImage(t=4))
+    settings: ConsumerGroupSettings = AT_ONCE
+    classic_max_size: int = 2**31 - 1
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    topic: MemoryTopic | None = None
+
+    def __post_init__(self) -> None:
+        known = GroupSettings(initial_rebalance_delay_ms=0, max_size=self.classic_max_size, consumer=self.settings)
+        self.groups = Groups(known, self.clock, self.topic)
+        self.topic = self.groups.topic
+        assert self.topic is not None
+        self.coordinator = GroupCoordinator(self.clock, self.topic, known, self.image)
+        self.coordinator.start()
+        self.groups.coordinator = self.coordinator
+
+    def restart(self) -> ConsumerGroupBench:
+        """Another coordinator over the same log, as after a kill."""
+        return ConsumerGroupBench(self.image, self.settings, self.classic_max_size, self.clock, self.topic)
+
+    def after(self, ms: int) -> None:
+        self.groups.after(ms)
+
+    def join(
+        self,
+        member_id: str = "",
+        topics: list[str] | None = None,
+        *,
+        group: str = "g",
+        regex: str | None = None,
+        timeout_ms: int = 60_000,
+        **how: Any,
+    ) -> Beat:
+        """A first heartbeat: of epoch 0, with everything and nothing owned."""
+        names = topics if topics is not None or regex is not None else ["t"]
+        return self.beat(member_id, 0, has={}, topics=names, regex=regex, timeout_ms=timeout_ms, group=group, **how)
+
+    def beat(
+        self,
+        member_id: str,
+        epoch: int,
+        *,
+        has: Partitions | None = None,
+        topics: list[str] | None = None,
+        regex: str | None = None,
+        timeout_ms: int = -1,
+        group: str = "g",
+        instance: str | None = None,
+        rack: str | None = None,
+        assignor: str | None = None,
+    ) -> Beat:
+        owned = None if has is None else {self.image.id(name): list(some) for name, some in has.items()}
+        result: HeartbeatResult = self.coordinator.consumer_group_heartbeat(
+            HeartbeatRequest(
+                group, member_id, epoch, instance, rack, timeout_ms, topics, regex, assignor, owned, "client", "/host"
+            )
+        )
+        self.coordinator.advance()
+        return Beat(result.member_id, result.member_epoch, self.image.by_name(result.assigned))
+
+    def refused(self, *args: Any, **how: Any) -> Errors:
+        """The error code of a heartbeat."""
+        try:
+            self.beat(*args, **how)
+        except KafkaError as error:
+            return error.error
+        return Errors.NONE
+
+    def described(self, group: str = "g") -> DescribedConsumerGroup:
+        return self.coordinator.describe_consumer_group(group)
+
+    def epochs(self, group: str = "g") -> tuple[int, int]:
+        """Group epoch and that of the target assignment."""
+        found = self.described(group)
+        return found.epoch, found.target_epoch
+
+    def targets(self, group: str = "g") -> dict[str, dict[str, list[int]]]:
+        members = self.described(group).members
+        found = {}
+        for one in members:
+            whole = {topic_id: dict.fromkeys(partitions, 0) for topic_id, partitions in one.target.items()}
+            found[one.member.member_id] = self.image.by_name(whole) or {}
+        return found
+
+    def kind(self, group: str = "g") -> str:
+        return next((one.group_type for one in self.coordinator.list_groups() if one.group_id == group), "none")

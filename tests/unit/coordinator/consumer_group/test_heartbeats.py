@@ -1,0 +1,332 @@
+"""Members of consumer groups on the virtual clock: epochs, reconciliation, fencing, static members, time-outs."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings, Limits
+from kbroker.coordinator.group_coordinator import GroupSettings
+from tests.support.consumer_groups import AT_ONCE, Beat, ConsumerGroupBench, FakeImage
+
+
+def stable_pair(bench: ConsumerGroupBench) -> tuple[int, int]:
+    """Members a and b with two partitions each; return their epochs."""
+    bench.join("a")
+    bench.join("b")
+    bench.beat("a", 2)
+    bench.beat("a", 2, has={"t": [0, 1]})
+    assert bench.beat("b", 3, has={}).has == {"t": [2, 3]}
+    assert bench.described().state.value == "Stable"
+    return 3, 3
+
+
+def test_the_first_member_has_everything_at_epoch_2() -> None:
+    bench = ConsumerGroupBench()
+    assert bench.join("a") == Beat("a", 2, {"t": [0, 1, 2, 3]})
+    assert bench.epochs() == (2, 2)
+    assert bench.beat("a", 2) == Beat("a", 2, None)
+
+
+def test_a_member_id_is_made_for_a_client_without_one() -> None:
+    bench = ConsumerGroupBench()
+    beat = bench.join("")
+    assert len(beat.member_id) == 36
+
+
+def test_a_partition_moves_only_when_its_owner_has_given_it_up() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("a")
+    assert bench.join("b") == Beat("b", 3, {})  # waits for partitions 2 and 3
+    assert bench.beat("b", 3) == Beat("b", 3, None)
+    assert bench.beat("a", 2) == Beat("a", 2, {"t": [0, 1]})
+    assert bench.described().state.value == "Reconciling"
+    assert bench.beat("a", 2, has={"t": [0, 1, 2]}) == Beat("a", 2, None)  # 2 is not given up yet
+    assert bench.beat("a", 2, has={"t": [0, 1]}) == Beat("a", 3, None)
+    assert bench.beat("b", 3) == Beat("b", 3, {"t": [2, 3]})
+    assert bench.described().state.value == "Stable"
+
+
+def test_what_a_leaving_member_had_goes_to_the_other() -> None:
+    bench = ConsumerGroupBench()
+    stable_pair(bench)
+    assert bench.beat("a", -1) == Beat("a", -1, None)
+    assert bench.epochs() == (4, 3)
+    assert bench.described().state.value == "Assigning"
+    assert bench.beat("b", 3) == Beat("b", 4, {"t": [0, 1, 2, 3]})
+
+
+def test_the_assignment_interval_delays_the_target_and_not_the_member() -> None:
+    bench = ConsumerGroupBench(settings=ConsumerGroupSettings())
+    bench.join("a")
+    assert bench.join("b") == Beat("b", 2, {})
+    assert bench.epochs() == (3, 2)
+    bench.after(999)
+    bench.beat("a", 2)
+    assert bench.epochs() == (3, 2)
+    bench.after(1)
+    assert bench.beat("a", 2) == Beat("a", 2, {"t": [0, 1]})
+    assert bench.epochs() == (3, 3)
+
+
+def test_epochs_that_do_not_fit_are_fenced() -> None:
+    bench = ConsumerGroupBench()
+    stable_pair(bench)
+    assert bench.refused("a", 4) is Errors.FENCED_MEMBER_EPOCH
+    assert bench.refused("a", 1) is Errors.FENCED_MEMBER_EPOCH
+    assert bench.refused("a", 2) is Errors.FENCED_MEMBER_EPOCH  # the previous one, but it does not say what it has
+    assert bench.refused("a", 2, has={"t": [0, 3]}) is Errors.FENCED_MEMBER_EPOCH
+    assert bench.beat("a", 2, has={"t": [0]}) == Beat("a", 3, None)  # the response was lost
+    assert bench.refused("x", 3) is Errors.UNKNOWN_MEMBER_ID
+    assert bench.refused("a", 3, group="other") is Errors.GROUP_ID_NOT_FOUND
+
+
+def test_a_fenced_member_joins_again_and_keeps_its_place() -> None:
+    bench = ConsumerGroupBench()
+    stable_pair(bench)
+    assert bench.join("a") == Beat("a", 3, {"t": [0, 1]})
+    assert bench.epochs() == (3, 3)
+
+
+def test_a_session_ends_after_its_time_and_not_before() -> None:
+    bench = ConsumerGroupBench()
+    stable_pair(bench)
+    bench.after(30_000)
+    bench.beat("b", 3)
+    bench.after(14_900)
+    assert len(bench.described().members) == 2
+    bench.after(100)
+    assert [one.member.member_id for one in bench.described().members] == ["b"]
+    assert bench.refused("a", 3) is Errors.UNKNOWN_MEMBER_ID
+    assert bench.beat("b", 3) == Beat("b", 4, {"t": [0, 1, 2, 3]})
+
+
+def test_the_last_session_leaves_an_empty_group_that_expires() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("a")
+    bench.after(44_900)
+    assert bench.described().members
+    bench.after(100)
+    assert bench.described().state.value == "Empty"
+    assert bench.epochs() == (3, 2)
+    bench.coordinator.expire_offsets()
+    with pytest.raises(KafkaError, match="not found"):
+        bench.described()
+    with pytest.raises(KafkaError, match="not found"):
+        bench.restart().described()
+
+
+def test_a_member_that_keeps_what_it_should_give_up_is_removed() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("a", timeout_ms=10_000)
+    bench.join("b")
+    bench.beat("a", 2, has={"t": [0, 1, 2, 3]})
+    bench.after(9900)
+    assert bench.refused("a", 2, has={"t": [0, 1, 2, 3]}) is Errors.NONE
+    bench.after(100)
+    assert bench.refused("a", 2) is Errors.UNKNOWN_MEMBER_ID
+    assert bench.beat("b", 3) == Beat("b", 4, {"t": [0, 1, 2, 3]})
+
+
+def test_giving_up_in_time_ends_the_rebalance_time_out() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("a", timeout_ms=10_000)
+    bench.join("b")
+    bench.beat("a", 2, has={"t": [0, 1, 2, 3]})
+    bench.after(5000)
+    assert bench.beat("a", 2, has={"t": [0, 1]}) == Beat("a", 3, None)
+    bench.after(20_000)
+    assert bench.refused("a", 3) is Errors.NONE
+
+
+def test_a_group_has_room_for_its_members_only() -> None:
+    bench = ConsumerGroupBench(settings=AT_ONCE._replace(max_size=1))
+    bench.join("a")
+    with pytest.raises(KafkaError, match="maximum capacity of 1 members"):
+        bench.join("b")
+    assert bench.join("a").epoch == 2
+
+
+def test_a_refused_join_leaves_no_group() -> None:
+    bench = ConsumerGroupBench()
+    with pytest.raises(KafkaError):
+        bench.join("a", regex="(")
+    assert bench.coordinator.list_groups() == []
+
+
+# ------------------------------------------------------------ subscriptions and topics
+
+
+def test_another_subscription_takes_partitions_away_at_once() -> None:
+    bench = ConsumerGroupBench(FakeImage(t=2, u=2))
+    bench.join("a", ["t", "u"])
+    assert bench.beat("a", 2, topics=["u"], has={"t": [0, 1], "u": [0, 1]}) == Beat("a", 2, {"u": [0, 1]})
+    assert bench.beat("a", 2, has={"u": [0, 1]}) == Beat("a", 3, None)
+
+
+def test_an_unsubscribed_topic_is_given_up_before_the_target_follows() -> None:
+    """Its partitions go at once, also while the assignment interval keeps the target as it was."""
+    bench = ConsumerGroupBench(FakeImage(t=2, u=2), ConsumerGroupSettings())
+    bench.join("a", ["t", "u"])
+    beat = bench.beat("a", 2, topics=["u"], has={"t": [0, 1], "u": [0, 1]})
+    assert (beat.epoch, beat.has) == (2, {"u": [0, 1]})
+    assert bench.epochs() == (3, 2)
+
+
+def test_a_topic_that_grows_is_assigned_with_the_next_heartbeat() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("a")
+    bench.image.grow("t", 6)
+    assert bench.beat("a", 2) == Beat("a", 3, {"t": [0, 1, 2, 3, 4, 5]})
+
+
+def test_a_topic_that_is_created_later_is_assigned() -> None:
+    bench = ConsumerGroupBench(FakeImage())
+    assert bench.join("a", ["later"]) == Beat("a", 2, {})
+    bench.image.create("other", 1)
+    assert bench.beat("a", 2) == Beat("a", 2, None)  # a topic that nobody wants
+    bench.image.create("later", 2)
+    assert bench.beat("a", 2) == Beat("a", 3, {"later": [0, 1]})
+
+
+def test_a_deleted_topic_leaves_the_assignment() -> None:
+    bench = ConsumerGroupBench(FakeImage(t=1, u=1))
+    bench.join("a", ["t", "u"])
+    bench.image.delete("t")
+    beat = bench.beat("a", 2, has={"u": [0]})
+    assert (beat.epoch, beat.has) == (3, {"u": [0]})
+
+
+def test_a_topic_made_again_is_another_topic() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("a")
+    bench.image.delete("t")
+    bench.image.create("t", 1)
+    bench.beat("a", 2, has={})
+    found = bench.described().members[0].owned
+    assert {topic_id: sorted(some) for topic_id, some in found.items()} == {bench.image.id("t"): [0]}
+
+
+# ------------------------------------------------------------ static members
+
+
+def test_a_static_member_comes_back_and_has_what_it_had() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("a", instance="i")
+    assert bench.beat("a", -2, instance="i") == Beat("a", -2, None)
+    assert bench.epochs() == (2, 2)
+    assert bench.join("b", instance="i") == Beat("b", 2, {"t": [0, 1, 2, 3]})
+    assert bench.epochs() == (2, 2)
+    assert [one.member.member_id for one in bench.described().members] == ["b"]
+
+
+def test_an_instance_id_in_use_is_refused() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("a", instance="i")
+    with pytest.raises(KafkaError) as refused:
+        bench.join("b", instance="i")
+    assert refused.value.error is Errors.UNRELEASED_INSTANCE_ID
+    assert bench.refused("b", 2, instance="i") is Errors.FENCED_INSTANCE_ID
+    assert bench.refused("a", 2, instance="j") is Errors.UNKNOWN_MEMBER_ID
+
+
+def test_a_static_member_that_stays_away_is_removed() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("a", instance="i")
+    bench.join("b")
+    bench.beat("a", -2, instance="i")
+    bench.after(30_000)
+    bench.beat("b", 3)
+    bench.after(15_000)
+    assert [one.member.member_id for one in bench.described().members] == ["b"]
+    assert bench.beat("b", 3).epoch == 4
+
+
+def test_a_static_member_that_leaves_for_good_is_removed_at_once() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("a", instance="i")
+    bench.beat("a", -1, instance="i")
+    assert bench.described().state.value == "Empty"
+
+
+# ------------------------------------------------------------ restarts, partitions
+
+
+def test_everything_is_there_after_a_restart() -> None:
+    bench = ConsumerGroupBench(FakeImage(t=4, u=2))
+    bench.join("a", ["t", "u"], rack="r", assignor="range")
+    bench.join("b", instance="i")
+    bench.beat("a", 2, has={"t": [0, 1, 2, 3], "u": [0, 1]})
+    again = bench.restart()
+    assert again.described() == bench.described()
+    assert again.beat("a", 2, has={"t": [0, 1], "u": [0, 1]}) == bench.beat("a", 2, has={"t": [0, 1], "u": [0, 1]})
+
+
+def test_loaded_members_have_a_session_and_a_rebalance_time_out() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("a", timeout_ms=10_000)
+    bench.join("b")
+    bench.beat("a", 2, has={"t": [0, 1, 2, 3]})
+    again = bench.restart()
+    again.after(10_000)
+    assert again.refused("a", 2) is Errors.UNKNOWN_MEMBER_ID
+    again.after(35_000)
+    assert again.described().state.value == "Empty"
+
+
+def test_an_unloaded_partition_has_no_groups_until_it_is_loaded() -> None:
+    bench = ConsumerGroupBench()
+    stable_pair(bench)
+    before = bench.described()
+    index = bench.coordinator.partition_for("g")
+    bench.coordinator.unload_partition(index, 5)
+    assert bench.refused("a", 3) is Errors.NOT_COORDINATOR
+    bench.after(60_000)
+    bench.coordinator.load_partition(index, 6)
+    assert bench.described() == before
+    assert bench.beat("a", 3) == Beat("a", 3, None)
+
+
+def test_a_heartbeat_that_cannot_be_written_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = ConsumerGroupBench()
+    stable_pair(bench)
+    before = bench.described()
+    log = bench.coordinator._log
+
+    def fail(*args: object) -> None:
+        raise KafkaError(Errors.COORDINATOR_NOT_AVAILABLE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "append", fail)
+        assert bench.refused("c", 0, has={}, topics=["t"], timeout_ms=1000) is Errors.COORDINATOR_NOT_AVAILABLE
+        assert bench.refused("a", -1) is Errors.COORDINATOR_NOT_AVAILABLE
+        assert bench.described() == before
+    assert bench.beat("a", 3) == Beat("a", 3, None)
+
+
+def test_groups_settings_of_their_own_count_within_the_bounds() -> None:
+    configs = {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "99999"}
+    settings = ConsumerGroupSettings(
+        assignment_interval=Limits(0, 0, 15_000), group_configs=lambda group_id: configs if group_id == "g" else {}
+    )
+    bench = ConsumerGroupBench(settings=settings)
+    assert settings.heartbeat_interval_ms("g") == 15_000
+    bench.join("a")
+    bench.join("a", group="h")
+    bench.after(49_900)
+    assert bench.described("h").state.value == "Empty"
+    assert bench.described("g").state.value == "Stable"
+    bench.after(100)
+    assert bench.described("g").state.value == "Empty"
+
+
+def test_defaults_are_kafkas() -> None:
+    consumer = GroupSettings().consumer
+    assert consumer == ConsumerGroupSettings(
+        session_timeout=Limits(45_000, 45_000, 60_000),
+        heartbeat_interval=Limits(5000, 5000, 15_000),
+        assignment_interval=Limits(1000, 0, 15_000),
+        assignors=("uniform", "range"),
+        migration_policy="bidirectional",
+        regex_refresh_interval_ms=600_000,
+    )
