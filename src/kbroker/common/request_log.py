@@ -1,6 +1,7 @@
 """The request log's schema: the columns of a record, their types, and its names in JSON.
 
-One record stands for one completed request, or for a verdict without one (a connection that had to wait). Version 2.
+One record stands for one completed request, for a verdict without one (a connection that had to wait), or for a request
+that was refused: its connection was closed instead of a response. Version 3.
 JSON uses the names of Kafka's request log (KIP-673, ``RequestConvertToJson``); Arrow and Parquet have one column each.
 Columns are only ever added; ``VERSION`` says which set a record has. Source: spec of the network layer, 10 and 11.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from kbroker.common.light_typing import NamedTuple
 
-VERSION = 2
+VERSION = 3
 
 #: Key of the Arrow schema's metadata that holds the version, and of the JSON object.
 VERSION_KEY = "version"
@@ -66,7 +67,7 @@ COLUMNS = (
     Column("time", TIMESTAMP_US, "time"),  # when the response was away
     Column("broker", INT32, "broker"),
     Column("sequence", INT64, "sequence"),  # of the records of a broker's life, also of those left out: gaps show
-    Column("api_key", INT16, "requestHeader.requestApiKey"),  # null: a verdict without a request
+    Column("api_key", INT16, "requestHeader.requestApiKey"),  # null: a verdict without a request, or a refusal
     Column("api_version", INT16, "requestHeader.requestApiVersion"),
     Column("api_name", STRING, "requestHeader.requestApiKeyName"),  # PRODUCE, FETCH, API_VERSIONS ...
     Column("correlation_id", INT32, "requestHeader.correlationId"),
@@ -91,9 +92,15 @@ COLUMNS = (
     Column("error_code", INT16, "errorCode"),  # the first one other than 0; 0 without an error
     Column("error_count", INT32, "errorCount"),  # how often it is in the response
     Column("sampling", FLOAT64, "sampling"),  # the share of requests that is recorded
-    Column("repeated", INT32, "repeated"),  # requests this record stands for: idle polls of a second are one
+    Column("repeated", INT32, "repeated"),  # requests this record stands for: idle polls of a second are one, as are
+    # refusals beyond the first ten of a second
     Column("verdicts", LIST, "quota.verdicts", VERDICT),
     Column("updates", LIST, "quota.updates", UPDATE),
     # since version 2; null: the request has none. Its first 1024 bytes of UTF-8
     Column("transactional_id", STRING, "request.transactionalId"),
+    # since version 3; null: no refusal. A refusal has these, time, broker, sequence, connection, address, listener,
+    # sampling and repeated; key and version are guesses, null where there is none
+    Column("refusal", STRING, "refusal.reason"),  # unknown-api, unsupported-version, malformed-header ...
+    Column("refused_api_key", INT16, "refusal.requestApiKey"),
+    Column("refused_api_version", INT16, "refusal.requestApiVersion"),
 )

@@ -187,7 +187,11 @@ class BrokerRuntime:
         logs.scheduler.schedule("memory-keeper", MemoryKeeper().look, period_ms=memory_keeper.LOOK_EVERY_MS)
         versions = {e.key: (e.min_served_version, e.max_version) for e in self.apis.entries.values()}
         refusals = RefusalWatch(
-            server.refused_requests, versions, self._api_names(), socket_options(config).max_request_bytes
+            server.refused_requests,
+            versions,
+            self._api_names(),
+            socket_options(config).max_request_bytes,
+            request_log.note_refusals if request_log.settings.is_on else None,
         )
         logs.scheduler.schedule("refusal-watch", refusals.look, period_ms=refusal_watch.LOOK_EVERY_MS)
         self._on_stop("refusal watch", refusals.look)

@@ -5,7 +5,7 @@ Source: ``Processor.parseRequestHeader`` and ``processChannelException``, whose 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from kbroker.common.errors import Errors
 from kbroker.common.light_typing import Protocol
@@ -27,13 +27,22 @@ class KeptRefusals(Protocol):
 
     def take(self) -> tuple[list[Refusal], int]:
         """Those since the last call, and how many more there were."""
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """How many there were since the start, by reason."""
+        ...
+
+
+NoteRefusals = Callable[[Sequence[tuple[Refusal, int]]], None]
 
 
 class RefusalWatch:
-    """Logs what ``refused`` has kept.
+    """Logs what ``refused`` has kept, and gives it to the request log.
 
     Args: ``versions``: the served ones, from and to, by API key. ``names``: by API key. ``max_request_bytes``: of the
-        listeners. Threads: ``look`` on one at a time.
+        listeners. ``note``: takes refusals, each with the number that it stands for.
+    Threads: ``look`` on one at a time.
     """
 
     def __init__(
@@ -42,19 +51,37 @@ class RefusalWatch:
         versions: Mapping[int, tuple[int, int]],
         names: Mapping[int, str],
         max_request_bytes: int,
+        note: NoteRefusals | None = None,
     ) -> None:
         self._refused = refused
         self._versions = versions
         self._names = names
         self._max_request_bytes = max_request_bytes
+        self._note = note
+        self._noted: dict[str, int] = {}  # by reason
 
     def look(self) -> None:
         """Write a line for each refusal since the last look."""
+        counts = self._refused.counts() if self._note is not None else {}
         kept, left_out = self._refused.take()
         for refusal in kept:
             logger.warning("Closing socket for %s because of error: %s", refusal.connection_id, self._error(refusal))
         if left_out:
             logger.warning("%d more sockets were closed for requests like the last ones", left_out)
+        if self._note is not None:
+            self._note(self._records(kept, counts))
+
+    def _records(self, kept: Sequence[Refusal], counts: Mapping[str, int]) -> list[tuple[Refusal, int]]:
+        """One for each that was kept, and for each reason one that stands for the others."""
+        found = [(refusal, 1) for refusal in kept]
+        for refusal in kept:
+            self._noted[refusal.reason] = self._noted.get(refusal.reason, 0) + 1
+        for reason, count in counts.items():
+            others = count - self._noted.get(reason, 0)
+            if others > 0:  # below: it was counted after ``counts``, and is of the next look then
+                found.append((Refusal(reason, -1, -1, -1, 0, -1, "", ""), others))
+                self._noted[reason] = count
+        return found
 
     def _error(self, refusal: Refusal) -> str:
         key, version = refusal.api_key, refusal.api_version

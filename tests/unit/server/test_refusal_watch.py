@@ -18,6 +18,9 @@ class Refused:
     def __init__(self, *kept: Refusal, left_out: int = 0) -> None:
         self.now = list(kept), left_out
 
+    def counts(self) -> dict[str, int]:
+        return {}
+
     def take(self) -> tuple[list[Refusal], int]:
         taken, self.now = self.now, ([], 0)
         return taken
@@ -86,3 +89,49 @@ def test_what_is_left_out_is_counted(caplog: pytest.LogCaptureFixture) -> None:
         f"{PREFIX}Invalid receive (size = -5)",
         "3 more sockets were closed for requests like the last ones",
     ]
+
+
+class Counted(Refused):
+    """The first two are kept, all are counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: dict[str, int] = {}
+
+    def refuse(self, reason: str) -> None:
+        kept, left_out = self.now
+        self.now = ([*kept, made(reason, 999, 0, 14)], left_out) if len(kept) < 2 else (kept, left_out + 1)
+        self.all[reason] = self.all.get(reason, 0) + 1
+
+    def counts(self) -> dict[str, int]:
+        return dict(self.all)
+
+
+def test_the_request_log_gets_every_refusal_once() -> None:
+    """The kept ones as they are, the others as a number for each reason, also of what comes in the middle of a look."""
+    refused = Counted()
+    noted: list[tuple[Refusal, int]] = []
+    watch = RefusalWatch(refused, {}, {}, 100, noted.extend)
+    watch.look()
+    assert noted == []
+    for reason in ("unknown-api", "malformed-header", "unknown-api", "unknown-api", "malformed-body"):
+        refused.refuse(reason)
+    watch.look()
+    kept = [(made("unknown-api", 999, 0, 14), 1), (made("malformed-header", 999, 0, 14), 1)]
+    others = [
+        (Refusal(reason, -1, -1, -1, 0, -1, "", ""), n) for reason, n in (("unknown-api", 2), ("malformed-body", 1))
+    ]
+    assert noted == kept + others
+    take = refused.take
+
+    def late_take() -> tuple[list[Refusal], int]:
+        refused.refuse("unknown-api")  # counted after the look has counted
+        return take()
+
+    refused.take = late_take  # type: ignore[method-assign]
+    watch.look()
+    refused.take = take  # type: ignore[method-assign]
+    watch.look()
+    assert noted[4:] == [(made("unknown-api", 999, 0, 14), 1)]
+    watch.look()
+    assert sum(number for _, number in noted) == sum(refused.all.values())

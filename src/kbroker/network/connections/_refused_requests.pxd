@@ -43,6 +43,8 @@ cdef struct RefusedTable:
     int64_t left_out
     RefusalEntry refusals[KEPT_REFUSALS]
 
+cdef const char *refusal_reason(int reason) noexcept nogil      # its name
+
 cdef RefusedTable *refused_retain(RefusedTable *table) noexcept nogil
 cdef void refused_release(RefusedTable *table) noexcept nogil
 # Any thread; the request's channel lives while the request is out. NULL: nothing is noted.

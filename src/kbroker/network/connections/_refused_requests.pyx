@@ -13,8 +13,26 @@ from kbroker.network._kafka_request cimport is_kafka_request, kafka_request
 
 from kbroker.network.connections.refusal import Refusal
 
-REASONS = ("unknown-api", "unsupported-version", "malformed-header", "malformed-body", "invalid-receive",
-           "failed-produce")
+
+cdef str text(const char *chars):
+    return chars.decode("utf-8", "replace")
+
+
+cdef const char *refusal_reason(int reason) noexcept nogil:
+    if reason == REFUSED_UNKNOWN_API:
+        return b"unknown-api"
+    if reason == REFUSED_UNSUPPORTED_VERSION:
+        return b"unsupported-version"
+    if reason == REFUSED_MALFORMED_HEADER:
+        return b"malformed-header"
+    if reason == REFUSED_MALFORMED_BODY:
+        return b"malformed-body"
+    if reason == REFUSED_INVALID_RECEIVE:
+        return b"invalid-receive"
+    return b"failed-produce"
+
+
+REASONS = tuple([text(refusal_reason(number)) for number in range(REFUSAL_REASONS)])
 
 
 cdef RefusedTable *refused_retain(RefusedTable *table) noexcept nogil:
@@ -93,10 +111,6 @@ cdef void refused_receive(RefusedTable *table, const void *channel, int processo
     mutex_unlock(&table.lock)
 
 
-cdef str text(const char *chars):
-    return chars.decode("utf-8", "replace")
-
-
 @cython.final
 cdef class RefusedRequests:
     """Counts refused requests by reason, and keeps the first few since the last ``take``.
@@ -140,6 +154,7 @@ cdef class RefusedRequests:
                 f"{text(kept[i].remote_host)}:{kept[i].remote_port}-"
                 f"{kept[i].processor_id}-{kept[i].index}",
                 text(kept[i].listener_name),
+                text(kept[i].remote_host),
             ))
         return taken, left_out
 

@@ -11,6 +11,7 @@ class Refusal(NamedTuple):
     ``reason`` is one of ``_refused_requests.REASONS``. ``api_key`` is the best guess, -1 without bytes for it, as
     ``api_version``. ``error_code`` is the first one of "failed-produce". ``size_bytes`` is the request's, for
     "invalid-receive" the declared one. ``connection_id`` is as Kafka writes it: both addresses, and two numbers.
+    ``address`` is the client's alone.
     """
 
     reason: str
@@ -21,3 +22,4 @@ class Refusal(NamedTuple):
     size_bytes: int
     connection_id: str
     listener: str
+    address: str = ""

@@ -9,12 +9,14 @@ from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.common.request_log import (
     BOOL, COLUMNS, FLOAT64, INT16, INT32, INT64, LIST, STRING, TIMESTAMP_US, UPDATE, VERDICT,
 )
+from kbroker.network.connections._refused_requests cimport refusal_reason
 from kbroker.server.quota._quota_events cimport (
     EVENT_UPDATE, EVENT_VERDICT, QUOTA_CONNECTION_RATE, QuotaEvent, VerdictEvent, quota_event_texts,
 )
 from kbroker.server.request_log._record_ring cimport (
     FACTS_ADDRESS, FACTS_CONNECTION, FACTS_LISTENER, FACTS_PRINCIPAL, FACTS_PROTOCOL, FACTS_SOFTWARE_NAME,
-    FACTS_SOFTWARE_VERSION, Record, record_client_id, record_notes, record_transactional_id,
+    FACTS_SOFTWARE_VERSION, RECORD_REFUSAL, RECORD_REQUEST, Record, record_client_id, record_notes,
+    record_transactional_id,
 )
 from kbroker.server.request_log._json_format cimport buffer_free, buffer_reserve, put_utf8, quota_type_name
 
@@ -25,7 +27,7 @@ FILLED = (
     "address", "principal", "listener", "security_protocol", "software_name", "software_version", "request_bytes",
     "response_bytes", "request_queue_time_us", "local_time_us", "remote_time_us", "response_queue_time_us",
     "send_time_us", "total_time_us", "network_time_us", "throttle_time_ms", "error_code", "error_count", "sampling",
-    "repeated", "verdicts", "updates", "transactional_id",
+    "repeated", "verdicts", "updates", "transactional_id", "refusal", "refused_api_key", "refused_api_version",
 )
 FILLED_VERDICT = (
     "quota_type", "user", "client_id", "ip", "level", "observed", "limit", "window_ms", "delay_asked_ms",
@@ -124,8 +126,8 @@ cdef inline void put_text(Cursor *at, const char *data, int64_t size_bytes, bint
     at.column += 1
 
 
-cdef inline void put_fact(Cursor *at, const Record *record, int which) noexcept nogil:
-    if record.facts == NULL:
+cdef inline void put_fact(Cursor *at, const Record *record, int which, bint is_known=True) noexcept nogil:
+    if record.facts == NULL or not is_known:
         put_text(at, NULL, 0, False)
     else:
         put_text(at, record.facts.texts + record.facts.starts[which],
@@ -192,14 +194,16 @@ cdef void put_notes(RowSet *rows, const Record *record) noexcept nogil:
 
 
 cdef void put_row(ArrowCore *core, RowSet *rows, const Record *record, int64_t sequence) noexcept nogil:
-    cdef bint is_request = record.api_key >= 0
+    cdef bint is_request = record.kind == RECORD_REQUEST
+    cdef bint is_refusal = record.kind == RECORD_REFUSAL
+    cdef const char *reason = refusal_reason(record.refusal)
     cdef const QuotaEvent *note = <const QuotaEvent *>record_notes(record)
     cdef const char *name = NULL
     cdef Cursor at
     put_notes(rows, record)
     at.rows = rows
     at.column = &rows.columns[0]
-    if is_request and record.api_key < KNOWN_APIS:
+    if is_request and 0 <= record.api_key < KNOWN_APIS:
         name = core.api_names[record.api_key]
     put_whole(&at, record.time_us, True)
     put_whole(&at, core.broker, True)
@@ -210,15 +214,15 @@ cdef void put_row(ArrowCore *core, RowSet *rows, const Record *record, int64_t s
     put_whole(&at, record.correlation_id, is_request)
     put_text(&at, record_client_id(record), record.client_id_bytes, is_request)
     put_fact(&at, record, FACTS_CONNECTION)
-    if is_request:
+    if is_request or is_refusal:
         put_fact(&at, record, FACTS_ADDRESS)
     else:
         put_text(&at, quota_event_texts(note), note.user_bytes, note.user_bytes > 0)
-    put_fact(&at, record, FACTS_PRINCIPAL)
+    put_fact(&at, record, FACTS_PRINCIPAL, is_request)
     put_fact(&at, record, FACTS_LISTENER)
-    put_fact(&at, record, FACTS_PROTOCOL)
-    put_fact(&at, record, FACTS_SOFTWARE_NAME)
-    put_fact(&at, record, FACTS_SOFTWARE_VERSION)
+    put_fact(&at, record, FACTS_PROTOCOL, is_request)
+    put_fact(&at, record, FACTS_SOFTWARE_NAME, is_request)
+    put_fact(&at, record, FACTS_SOFTWARE_VERSION, is_request)
     put_whole(&at, record.request_bytes, is_request)
     put_whole(&at, record.response_bytes, is_request)
     put_whole(&at, record.queue_us, is_request)
@@ -236,6 +240,9 @@ cdef void put_row(ArrowCore *core, RowSet *rows, const Record *record, int64_t s
     put_list(&at, rows.verdict_count)
     put_list(&at, rows.update_count)
     put_text(&at, record_transactional_id(record), record.transactional_id_bytes, record.transactional_id_bytes > 0)
+    put_text(&at, reason, <int64_t>strlen(reason), is_refusal)
+    put_whole(&at, record.api_key, is_refusal and record.api_key >= 0)
+    put_whole(&at, record.api_version, is_refusal and record.api_version >= 0)
     rows.row_count += 1
     rows.last_time_us = record.time_us
 

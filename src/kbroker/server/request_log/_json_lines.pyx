@@ -6,17 +6,19 @@ cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MIN, int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, strlen
 
 from kbroker._core.codec.crc32c cimport crc32c
 from kbroker.common.request_log import QUOTA_TYPES, VERSION
+from kbroker.network.connections._refused_requests cimport refusal_reason
 from kbroker.server.quota._quota_events cimport (
     EVENT_UPDATE, EVENT_VERDICT, QUOTA_CONNECTION_RATE, QuotaEvent, VerdictEvent, quota_event_texts,
 )
 from kbroker.server.request_log._record_batches cimport batches_add, batches_append, batches_destroy, batches_init
 from kbroker.server.request_log._record_ring cimport (
     FACTS_ADDRESS, FACTS_CONNECTION, FACTS_LISTENER, FACTS_PRINCIPAL, FACTS_PROTOCOL, FACTS_SOFTWARE_NAME,
-    FACTS_SOFTWARE_VERSION, FACTS_TEXTS, Facts, Record, record_client_id, record_notes, record_transactional_id,
+    FACTS_SOFTWARE_VERSION, FACTS_TEXTS, RECORD_REFUSAL, RECORD_REQUEST, Facts, Record, record_client_id, record_notes,
+    record_transactional_id,
 )
 from kbroker.server.request_log._json_format cimport (
     buffer_free, buffer_reserve, put, put_double, put_int, put_json, put_ms, put_raw, put_three, put_utc,
@@ -171,6 +173,22 @@ cdef char *put_request(char *to, JsonCore *core, const Record *record) noexcept 
     return put_number(to, b',"errorCount":', record.error_count)
 
 
+cdef char *put_refusal(char *to, const Record *record) noexcept nogil:
+    """Why a request was refused, and of which connection; nothing else is known of it."""
+    cdef const char *reason = refusal_reason(record.refusal)
+    to = put_json(put(to, b',"refusal":{"reason":'), reason, <int64_t>strlen(reason))
+    if record.api_key >= 0:
+        to = put_number(to, b',"requestApiKey":', record.api_key)
+    if record.api_version >= 0:
+        to = put_number(to, b',"requestApiVersion":', record.api_version)
+    to = put(to, b"}")
+    if record.facts != NULL:
+        to = put_fact(to, b',"connection":', record.facts, FACTS_CONNECTION)
+        to = put_fact(to, b',"address":', record.facts, FACTS_ADDRESS)
+        to = put_fact(to, b',"listener":', record.facts, FACTS_LISTENER)
+    return to
+
+
 cdef inline char *put_begin(JsonCore *core, char *to, int64_t time_us) noexcept nogil:
     """An object up to the last digit of its time. All but that is the same for a second."""
     cdef int64_t second = time_us // 1000000
@@ -195,8 +213,10 @@ cdef bint write_object(JsonCore *core, const Record *record, int64_t sequence) n
     if to == NULL:
         return False
     to = put_int(put_words(put_begin(core, to, record.time_us), &core.numbered), sequence)
-    if record.api_key >= 0:
+    if record.kind == RECORD_REQUEST:
         to = put_request(to, core, record)
+    elif record.kind == RECORD_REFUSAL:
+        to = put_refusal(to, record)
     else:
         note = <const QuotaEvent *>record_notes(record)
         if note.user_bytes > 0:

@@ -24,9 +24,12 @@ from kbroker.server.quota._client_sensors cimport THROTTLE_SERVED
 from kbroker.server.quota._quota_events cimport EVENT_VERDICT, QuotaEvents, VerdictEvent
 from kbroker.server.request_log._record_ring cimport (
     FACTS_ADDRESS, FACTS_CONNECTION, FACTS_LISTENER, FACTS_PRINCIPAL, FACTS_PROTOCOL, FACTS_SOFTWARE_NAME,
-    FACTS_SOFTWARE_VERSION, FACTS_TEXTS, RECORD_REQUEST, RECORD_VERDICT, Facts, Record, RecordRing, facts_new,
-    facts_release, facts_retain, padded, ring_commit, ring_destroy, ring_first, ring_init, ring_reserve, ring_used,
+    FACTS_SOFTWARE_VERSION, FACTS_TEXTS, RECORD_REFUSAL, RECORD_REQUEST, RECORD_VERDICT, Facts, Record, RecordRing,
+    facts_new, facts_release, facts_retain, padded, ring_commit, ring_destroy, ring_first, ring_init, ring_reserve,
+    ring_used,
 )
+
+from kbroker.network.connections._refused_requests import REASONS
 
 cdef enum:
     API_VERSIONS = 18
@@ -224,6 +227,7 @@ cdef void write_record(ThreadRecorder *self, RecordRing *ring, Request *request,
         return
     record.size_bytes = <int32_t>size
     record.kind = RECORD_REQUEST
+    record.refusal = 0
     record.client_id_bytes = client_bytes
     record.transactional_id_bytes = transactional_bytes
     record.notes_bytes = notes_bytes
@@ -293,6 +297,29 @@ cdef void log_connection(LogCore *log, const VerdictEvent *verdict, const char *
         if address_bytes > 0:
             memcpy(<char *>note + sizeof(VerdictEvent), address, address_bytes)
         ring_commit(&log.late, size)
+    mutex_unlock(&log.late_lock)
+
+
+cdef void log_refusal(LogCore *log, Facts *facts, int reason, int api_key, int api_version,
+                      int32_t repeated) noexcept nogil:
+    """Takes the count on ``facts``, which may be NULL."""
+    cdef Record *record
+    mutex_lock(&log.late_lock)
+    record = <Record *>ring_reserve(&log.late, sizeof(Record))
+    if record != NULL:
+        memset(record, 0, sizeof(Record))
+        record.size_bytes = sizeof(Record)
+        record.kind = RECORD_REFUSAL
+        record.api_key = <int16_t>api_key
+        record.api_version = <int16_t>api_version
+        record.refusal = reason
+        record.repeated = repeated
+        record.sampling = 1.0
+        record.facts = facts
+        record.time_us = (clock_now_ns(log.clock) + log.clock.epoch_offset_ns) // 1000
+        ring_commit(&log.late, sizeof(Record))
+    else:
+        facts_release(facts, 1)
     mutex_unlock(&log.late_lock)
 
 
@@ -402,6 +429,39 @@ cdef class RequestLogCore:
         quotas.note_updates(True)
         log_retain(self.log)
         observe_verdicts(connections, quotas.quotas, &self.log.listener)
+
+    def note_refusal(self, refusal, int32_t repeated=1) -> None:
+        """Record a request whose connection was closed instead of a response.
+
+        Args: ``refusal``: a ``Refusal``; without a connection id it stands for several, ``repeated`` says how many.
+        Raises: ValueError for an unknown reason, MemoryError.
+        """
+        cdef LogCore *log = self.log
+        cdef const char *texts[FACTS_TEXTS]
+        cdef int32_t sizes[FACTS_TEXTS]
+        cdef Facts *facts = NULL
+        cdef int reason = REASONS.index(refusal.reason)
+        cdef int api_key = refusal.api_key
+        cdef int api_version = refusal.api_version
+        cdef bytes connection = refusal.connection_id.encode("utf-8", "replace")
+        cdef bytes address = refusal.address.encode("utf-8", "replace")
+        cdef bytes listener = refusal.listener.encode("utf-8", "replace")
+        cdef int i
+        if connection:
+            for i in range(FACTS_TEXTS):
+                texts[i] = b""
+                sizes[i] = 0
+            texts[FACTS_CONNECTION] = connection
+            sizes[FACTS_CONNECTION] = <int32_t>len(connection)
+            texts[FACTS_ADDRESS] = address
+            sizes[FACTS_ADDRESS] = <int32_t>len(address)
+            texts[FACTS_LISTENER] = listener
+            sizes[FACTS_LISTENER] = <int32_t>len(listener)
+            facts = facts_new(NULL, texts, sizes)
+            if facts == NULL:
+                raise MemoryError
+        with nogil:
+            log_refusal(log, facts, reason, api_key, api_version, repeated)
 
     def wait(self, int64_t timeout_ms) -> None:
         """Sleep until so much time has passed on the clock, a ring is a quarter full, or ``wake``."""

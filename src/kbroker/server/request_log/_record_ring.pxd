@@ -10,6 +10,7 @@ cdef enum:                      # kinds of record
     RECORD_PADDING = 0          # up to the ring's end
     RECORD_REQUEST = 1
     RECORD_VERDICT = 2          # a verdict without a request
+    RECORD_REFUSAL = 3          # a request whose connection was closed instead of a response
 
 cdef enum:                      # texts of a connection
     FACTS_CONNECTION = 0
@@ -37,6 +38,7 @@ cdef struct Record:             # its client id, transactional id and notes foll
     int32_t throttle_ms
     int32_t may_fold            # an empty poll without error, throttle or verdict
     int32_t repeated
+    int32_t refusal             # RefusalReason, of RECORD_REFUSAL; its api_key and api_version are guesses, -1: none
     Facts *facts                # one count; NULL: no connection
     int64_t time_us             # since 1970
     int64_t request_bytes

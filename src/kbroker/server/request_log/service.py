@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what writes the log is imported where there is one: most br
     from kbroker.common.configs.config import BrokerConfig
     from kbroker.common.listeners import Listener
     from kbroker.network.connections._connection_quotas import ConnectionQuotas
+    from kbroker.network.connections.refusal import Refusal
     from kbroker.server.quota._client_quotas import ClientQuotaManagers
     from kbroker.server.request_log._drain import RecordFormat
     from kbroker.server.request_log._log_core import RequestLogCore, RequestLogRecorder
@@ -101,6 +102,12 @@ class RequestLog:
         )
         self._thread = threading.Thread(target=self._writer.run, name="request-log-writer", daemon=True)
         self._thread.start()
+
+    def note_refusals(self, refusals: Sequence[tuple[Refusal, int]]) -> None:
+        """Record requests whose connections were closed instead of a response, each with the number it stands for."""
+        if self._core is not None:
+            for refusal, repeated in refusals:
+                self._core.note_refusal(refusal, repeated)
 
     def flush(self) -> None:
         """Write now all that has been recorded, idle polls of the current second too."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kbroker.common.request_log import COLUMNS, QUOTA_TYPES, UPDATE, VERDICT, Column
+from kbroker.network.connections.refusal import Refusal
 from kbroker.server.request_log.service import kafka_api_name
 from tests.native.request_log_samples import SampleConnection
 from tests.support.request_log import START_MS, Bench
@@ -43,7 +44,7 @@ def test_every_field_of_a_record_is_what_happened() -> None:
     )  # fmt: skip
     (record,) = bench.lines()
     assert record == {
-        "version": 2,
+        "version": 3,
         "time": "2026-01-02T03:04:05.127000Z",
         "broker": 7,
         "sequence": 1,
@@ -84,7 +85,8 @@ def test_every_field_of_a_record_is_what_happened() -> None:
             }],
         },
     }  # fmt: skip
-    assert names_in(record) - {"version"} == json_names(COLUMNS)
+    of_refusals = {"refusal.reason", "refusal.requestApiKey", "refusal.requestApiVersion"}
+    assert names_in(record) - {"version"} == json_names(COLUMNS) - of_refusals
     assert names_in(record["quota"]["updates"][0]) == json_names(UPDATE)
     assert names_in(record["quota"]["verdicts"][0]) == json_names(VERDICT) - {"ip"}
 
@@ -405,3 +407,35 @@ def test_a_share_is_between_none_and_all(sampling: float) -> None:
     """Anything else is refused."""
     with pytest.raises(ValueError, match="sampling"):
         Bench(sampling=sampling)
+
+
+def test_a_refusal_has_its_own_kind_of_record() -> None:
+    """No request: no api key, no principal, no times; what is guessed of the request has its own columns."""
+    bench = Bench()
+    bench.connect().record()
+    bench.core.note_refusal(Refusal("unknown-api", 999, 7, 1, 0, 14, "a:1-b:2-0-3", "PLAINTEXT", "b"))
+    bench.core.note_refusal(Refusal("malformed-header", -1, -1, -1, 0, -1, "", ""), 290)
+    lines = bench.lines()
+    assert sorted(line["sequence"] for line in lines) == [1, 2, 3]
+    one, others = (line for line in lines if "refusal" in line)
+    shared = {"version": 3, "time": "2026-01-02T03:04:05.123000Z", "broker": 7, "sampling": 1.0}
+    quota: dict[str, list[object]] = {"verdicts": [], "updates": []}
+    assert one == {
+        **shared,
+        "sequence": one["sequence"],
+        "refusal": {"reason": "unknown-api", "requestApiKey": 999, "requestApiVersion": 7},
+        "connection": "a:1-b:2-0-3",
+        "address": "b",
+        "listener": "PLAINTEXT",
+        "repeated": 1,
+        "quota": quota,
+    }
+    assert others == {
+        **shared,
+        "sequence": others["sequence"],
+        "refusal": {"reason": "malformed-header"},
+        "repeated": 290,
+        "quota": quota,
+    }
+    with pytest.raises(ValueError, match="not in tuple"):
+        bench.core.note_refusal(Refusal("no-reason", 0, 0, 0, 0, 0, "", ""))

@@ -13,6 +13,7 @@ from kbroker.common.configs.config import BrokerConfig
 from kbroker.common.configs.config_def import ConfigError
 from kbroker.common.request_log_names import ARROW_END
 from kbroker.log._partition_log import PartitionLog
+from kbroker.network.connections.refusal import Refusal
 from kbroker.protocol.records import iter_batches
 from kbroker.server.request_log._drain import RecordDrain
 from kbroker.server.request_log._json_lines import JsonLines
@@ -43,6 +44,8 @@ def fill(bench: Bench) -> None:
     other.record(count=3, verdicts=[(1, b"", b"", 0, 1, float("nan"), float("inf"), 1, 1, 1, False)])
     other.record(count=4, api_key=1, brought_nothing=True, response_sent_ns=at)
     other.record(is_late=True)
+    bench.core.note_refusal(Refusal("unknown-api", 999, 7, 1, 0, 14, "a:1-b:2-0-3", "PLAINTEXT", "b"))
+    bench.core.note_refusal(Refusal("invalid-receive", -1, -1, -1, 0, -1, "", ""), 290)
 
 
 def tables(data: bytes) -> Any:
@@ -60,17 +63,17 @@ def test_arrow_equals_json_row_for_row(compression: str) -> None:
         if arrow:
             form = ArrowForm(7, NAMES, partitions=0, compression=compression, wants_lines=True)
             assert drain.drain(form.columns, 1 << 20, True)
-            assert form.line_count == 8
+            assert form.line_count == 10
             table = tables(form.begin + form.take_lines() + ARROW_END)
             table.validate(full=True)
             rows.append([as_row(row) for row in table.to_pylist()])
-            assert table.schema.metadata == {b"version": b"2"}
+            assert table.schema.metadata == {b"version": b"3"}
             assert form.line_count == 0
         else:
             lines = JsonLines(7, NAMES)
             drain.drain(lines, 1 << 20, True)
             rows.append([as_columns(json.loads(line)) for line in lines.take_lines().splitlines()])
-    assert len(rows[0]) == 8
+    assert len(rows[0]) == 10
     for in_json, in_arrow in zip(*rows, strict=True):
         assert in_json == in_arrow
 
