@@ -46,6 +46,7 @@ cdef struct Segment:            # a piece of a response, in order
 cdef struct Session:            # identity of a connection; immutable after publication, counted
     AtomicI64 refs
     char *principal             # owned, NUL terminated ("User:ANONYMOUS")
+    int32_t kind                # how the client was identified, in its maker's numbers; 0 unless that sets another
 
 cdef Session *session_new(const char *principal) noexcept nogil
 cdef Session *session_retain(Session *session) noexcept nogil

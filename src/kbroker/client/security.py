@@ -24,11 +24,12 @@ RENEW_AFTER = 0.85  # of a session's lifetime, as Java clients do at the earlies
 
 @dataclass(frozen=True)
 class Sasl:
-    """Who logs in, and how."""
+    """Who logs in, and how. ``is_token``: user and password are a delegation token's id and secret."""
 
     mechanism: str
     user: str
     password: str = field(repr=False)
+    is_token: bool = False
 
     def authenticate(self, connection: Connection) -> None:
         """Log in on a new connection, or renew a session.
@@ -47,7 +48,7 @@ class Sasl:
         if self.mechanism == "PLAIN":
             self._send(connection, f"\0{self.user}\0{self.password}".encode())
             return
-        client = scram.ScramClient(scram.MECHANISMS[self.mechanism], self.user, self.password)
+        client = scram.ScramClient(scram.MECHANISMS[self.mechanism], self.user, self.password, is_token=self.is_token)
         try:
             challenge = self._send(connection, client.first())
             client.check(self._send(connection, client.final(challenge)))
@@ -101,15 +102,19 @@ def _sasl(properties: Mapping[str, str]) -> Sasl:
         raise ValueError(f"sasl.mechanism must be one of {', '.join(MECHANISMS)}, got {mechanism!r}")
     user, password = properties.get("sasl.username"), properties.get("sasl.password")
     line = properties.get("sasl.jaas.config")
+    is_token = False
     if line:
         try:
             options = parse_jaas(line).options
         except ValueError as error:
             raise ValueError(f"sasl.jaas.config: {error}") from None
         user, password = options.get("username"), options.get("password")
+        is_token = options.get(scram.TOKEN_AUTH, "").lower() == "true"
     if not user or password is None:
         raise ValueError("expected username and password in sasl.jaas.config, or sasl.username and sasl.password")
-    return Sasl(mechanism, user, password)
+    if is_token and mechanism == "PLAIN":
+        raise ValueError(f"sasl.mechanism must be one of {', '.join(scram.MECHANISMS)} with tokenauth, got PLAIN")
+    return Sasl(mechanism, user, password, is_token)
 
 
 def _context(properties: Mapping[str, str]) -> ssl.SSLContext:

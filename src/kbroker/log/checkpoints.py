@@ -228,6 +228,14 @@ def uuid_to_text(value: uuid.UUID) -> str:
     return text.rstrip("=").replace("+", "-").replace("/", "_")
 
 
+def random_uuid_text() -> str:
+    """A random id in that form, as Kafka makes them: its first character is not a dash, which starts an option."""
+    while True:
+        text = uuid_to_text(uuid.uuid4())
+        if not text.startswith("-"):
+            return text
+
+
 def uuid_from_text(text: str) -> uuid.UUID:
     """Raises: ValueError."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{22}", text):

@@ -136,7 +136,7 @@ class LogDir:
     def _claim(self, cluster_id: str | None, node_id: int) -> MetaProperties:
         owner = checkpoints.read_meta_properties(self.path)
         if owner is None:
-            new_cluster = cluster_id or checkpoints.uuid_to_text(uuid.uuid4())
+            new_cluster = cluster_id or checkpoints.random_uuid_text()
             owner = MetaProperties(new_cluster, node_id, uuid.uuid4())
             checkpoints.write_meta_properties(self.path, owner)
         owner.check(cluster_id, node_id, self.path)

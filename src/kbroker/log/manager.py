@@ -110,7 +110,7 @@ class LogManager:
                 log_dir.close(clean=False)
             raise
         if self.cluster_id is None:
-            self.cluster_id = checkpoints.uuid_to_text(uuid.uuid4())
+            self.cluster_id = checkpoints.random_uuid_text()
         self.scheduler = Scheduler(clock, "log-scheduler")
         self.flusher = FlusherPool(1)
         self._hosted = PartitionRegistry(self.flusher)

@@ -31,6 +31,7 @@ from kbroker.server.configs.connection_limits import ConnectionLimits
 from kbroker.server.configs.socket_options import endpoints_of, network_threads, socket_options
 from kbroker.server.context import ApiContext
 from kbroker.server.descriptor_watch import LOOK_EVERY_MS, DescriptorWatch
+from kbroker.server.features import Features
 from kbroker.server.handler_threads import HandlerThreads
 from kbroker.server.kafka_apis import KafkaApis
 from kbroker.server.memory_keeper import MemoryKeeper
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from kbroker.network.transport.authentication import ListenerSecurity
     from kbroker.server.group_service import GroupService
     from kbroker.server.metrics.broker_metrics import MetricSources
+    from kbroker.server.security.delegation_tokens import DelegationTokens
     from kbroker.server.transaction_service import TransactionService
 
 logger = get_logger(__name__)
@@ -123,6 +125,8 @@ class BrokerRuntime:
         python_requests = Queue(INT32_MAX, self.clock)
         self._requests, self._python_requests = requests, python_requests
         credentials = ScramCredentials(store)
+        tokens = self._delegation_tokens(store)
+        features = self._features = Features(store)
         quotas = self._quotas = QuotaService(config, self.clock)
         self.metrics = MetricsService(config, quotas.metrics)
         pool = memory_pool(config, self.clock, quotas.metrics)
@@ -134,7 +138,7 @@ class BrokerRuntime:
             socket_options(config),
             pool=pool,
             clock=self.clock,
-            security=self._security(credentials),
+            security=self._security(credentials, tokens, features),
             record=request_log.recorder,
         )
         request_log.observe(quotas.managers, server.connection_quotas)
@@ -159,7 +163,10 @@ class BrokerRuntime:
             connection_quotas=server.connection_quotas,
             quotas=quotas.managers,
             credentials=credentials,
+            delegation_tokens=tokens,
+            features=features,
         )
+        features.on_change(lambda: self._set_api_versions(native_apis))
         if any(set(configs) - {"min.insync.replicas"} for configs in stored):  # each new store has that one
             self.ctx.dynamic  # noqa: B018  it forgets secrets that earlier versions stored
         self.ctx.on_broker_change(logs.reconfigure)
@@ -197,13 +204,34 @@ class BrokerRuntime:
         self._on_stop("refusal watch", refusals.look)
         self._start_metrics(pool)
 
-    def _security(self, credentials: ScramCredentials) -> dict[str, ListenerSecurity]:
+    def _delegation_tokens(self, store: MetadataStore) -> DelegationTokens | None:
+        """The delegation tokens; None without a key for their secrets."""
+        config = self.config
+        secret_key = config.text("delegation.token.secret.key")
+        if not secret_key:
+            return None
+        from kbroker.server.security.delegation_tokens import DelegationTokens
+
+        tokens = DelegationTokens(
+            store,
+            self.clock,
+            secret_key,
+            max_lifetime_ms=config.integer("delegation.token.max.lifetime.ms"),
+            expiry_time_ms=config.integer("delegation.token.expiry.time.ms"),
+        )
+        period_ms = config.integer("delegation.token.expiry.check.interval.ms")
+        self._logs.scheduler.schedule("delete-expired-tokens", tokens.sweep, delay_ms=period_ms, period_ms=period_ms)
+        return tokens
+
+    def _security(
+        self, credentials: ScramCredentials, tokens: DelegationTokens | None, features: Features
+    ) -> dict[str, ListenerSecurity]:
         """What protects the listeners; Python's ssl and hashlib are not loaded where nothing does."""
         if not any(listener.has_tls or listener.has_sasl for listener in self.config.listeners):
             return {}
         from kbroker.server.security.listener_security import listener_security
 
-        return listener_security(self.config, self.apis, credentials, self.clock)
+        return listener_security(self.config, self.apis, credentials, self.clock, tokens, features)
 
     def _request_log(self) -> RequestLog:
         return RequestLog(self.config, self.clock, self._api_names(), sum(network_threads(self.config).values()))
@@ -227,8 +255,7 @@ class BrokerRuntime:
         )
         for entry in self.apis.entries.values():
             native_apis.set_api(entry.key, entry.min_served_version, entry.max_version, entry.first_flexible)
-        ranges = self.apis.ranges()
-        native_apis.set_api_versions(*api18_api_versions.encode_bodies(ranges), api18_api_versions.unsupported(ranges))
+        self._set_api_versions(native_apis)
         reapers = [
             _thread("executor-Fetch-reaper", native_apis.run_fetch_reaper),
             _thread("executor-Produce-reaper", native_apis.run_produce_reaper),
@@ -238,6 +265,11 @@ class BrokerRuntime:
         for thread in reapers:
             thread.start()
         return native_apis
+
+    def _set_api_versions(self, native_apis: NativeApis) -> None:
+        ranges, finalized = self.apis.ranges(), self._features.finalized
+        bodies = api18_api_versions.encode_bodies(ranges, finalized)
+        native_apis.set_api_versions(*bodies, api18_api_versions.unsupported(ranges))
 
     def _start_groups(self) -> GroupCoordinator:
         """Start the coordinator: with the broker where groups have left something, else for the first who asks."""

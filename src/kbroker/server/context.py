@@ -11,6 +11,7 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.common.light_typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from kbroker.metrics.registry import Metrics
 from kbroker.network.connections._connection_quotas import ConnectionQuotas
+from kbroker.server.features import Features
 from kbroker.server.quota._client_quotas import ClientQuotaManagers
 from kbroker.server.quota.entity_store import QuotaEntityStore
 from kbroker.server.security.credentials import ScramCredentials
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # imported at the first request that needs them
     from kbroker.server.configs.dynamic_configs import DynamicConfigs
     from kbroker.server.metadata.metadata_store import MetadataStore
     from kbroker.server.quota.mutation_quota import MutationQuota
+    from kbroker.server.security.delegation_tokens import DelegationTokens
     from kbroker.server.topics import TopicRegistry
     from kbroker.server.transaction_service import TransactionService
 
@@ -54,7 +56,7 @@ class ApiContext:
     ``endpoints``: by listener name, filled once the ports are bound. ``coordinators``: kinds of key FindCoordinator can
     be asked for, as far as this broker coordinates them. ``connection_quotas``: the limits that the acceptors keep.
     ``start_groups``: starts the coordinator of groups at the first request about one, ``start_transactions`` that of
-    transactions.
+    transactions. ``delegation_tokens``: None where the broker has no key for them.
     Threads: any; parts lock for themselves.
     """
 
@@ -70,6 +72,8 @@ class ApiContext:
         connection_quotas: ConnectionQuotas | None = None,
         quotas: ClientQuotaManagers | None = None,
         credentials: ScramCredentials | None = None,
+        delegation_tokens: DelegationTokens | None = None,
+        features: Features | None = None,
     ) -> None:
         self.config = config
         self.store = store
@@ -86,6 +90,8 @@ class ApiContext:
         self.quotas = ClientQuotaManagers(None, Metrics()) if quotas is None else quotas
         self.quota_entities = QuotaEntityStore(store)
         self.credentials = ScramCredentials(store) if credentials is None else credentials
+        self.delegation_tokens = delegation_tokens
+        self.features = Features(store) if features is None else features
         self._lock = threading.Lock()  # taken before no other
         self._dynamic: DynamicConfigs | None = None
         self._change_hooks: list[Callable[[frozenset[str]], None]] = []
@@ -182,6 +188,7 @@ class RequestContext(NamedTuple):
     client_host: str = ""
     completion: Completion | None = None
     inbound: object | None = None  # the request itself, open while its handler runs, for what quotas note on it
+    is_token_authenticated: bool = False  # the principal was proved by a delegation token
 
     @property
     def user(self) -> str:

@@ -240,6 +240,7 @@ class RequestHandlerPool(Generic[Inbound]):
             request.remote_host,
             response,
             request if isinstance(request, OpenRequest) else None,
+            isinstance(request, OpenRequest) and request.is_token_authenticated,
         )
         try:
             body = codec.decode_request(key, version, request.body, max_elements=MAX_REQUEST_ELEMENTS)

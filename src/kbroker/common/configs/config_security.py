@@ -73,6 +73,16 @@ LISTENER_KEYS: tuple[ConfigKey, ...] = (
 
 SECURITY_KEYS: tuple[ConfigKey, ...] = (
     *LISTENER_KEYS,
+    _key("delegation.token.secret.key", PASSWORD, None, None,
+         "Secret from which the broker makes those of delegation tokens. Unset or empty: there are none. With another "
+         "key the tokens that were made before do not count."),
+    _key("delegation.token.max.lifetime.ms", LONG, 604_800_000, between(1),
+         "Milliseconds after which a delegation token cannot be renewed any more."),
+    _key("delegation.token.expiry.time.ms", LONG, 86_400_000, between(1),
+         "Milliseconds that a delegation token counts, unless it is renewed."),
+    _key("delegation.token.expiry.check.interval.ms", LONG, 3_600_000, between(1),
+         "Milliseconds between two rounds that remove expired delegation tokens. Nobody can log in by an expired one, "
+         "removed or not.", LOW),
     _key("connection.failed.authentication.delay.ms", INT, 100, between(0),
          "Milliseconds by which the response to a failed authentication is delayed; less than "
          "connections.max.idle.ms.", LOW),

@@ -1,7 +1,8 @@
 """SCRAM's arithmetic and messages, for both ends: RFC 5802 and RFC 7677 with the limits of Apache Kafka.
 
 A server keeps salt, iterations, stored key and server key of a user, from which no password can be computed. Channel
-binding is not supported, extensions are carried and ignored. Nothing of OpenSSL is loaded before it is needed.
+binding is not supported; of the extensions only Kafka's ``tokenauth`` means something (KIP-48), the others are carried
+and ignored. Nothing of OpenSSL is loaded before it is needed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from kbroker.common.light_typing import NamedTuple
 
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
+TOKEN_AUTH = "tokenauth"  # the extension, and the option of a client's JAAS line
 MAX_CLIENT_ITERATIONS = 1 << 24  # a client computes for seconds at most, whatever a server asks
 
 _BASE64 = r"(?:[a-zA-Z0-9/+]{4})*(?:[a-zA-Z0-9/+]{3}=|[a-zA-Z0-9/+]{2}==)?"
@@ -20,7 +22,7 @@ _VALUE = r"[\x01-\x2b\x2d-\x7f]+"
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS = rf"(?:,[A-Za-z]+={_VALUE})*"
 # compiled when first used, then kept by re
-_CLIENT_FIRST = rf"(n,(?:a=({_NAME}))?,)((?:m={_VALUE},)?n=({_NAME}),r=({_PRINTABLE}){_EXTENSIONS})"
+_CLIENT_FIRST = rf"(n,(?:a=({_NAME}))?,)((?:m={_VALUE},)?n=({_NAME}),r=({_PRINTABLE})({_EXTENSIONS}))"
 _SERVER_FIRST = rf"(?:m={_VALUE},)?r=({_PRINTABLE}),s=({_BASE64}),i=([0-9]{{1,10}}){_EXTENSIONS}"
 _CLIENT_FINAL = rf"(c=({_BASE64}),r=({_PRINTABLE}){_EXTENSIONS}),p=({_BASE64})"
 
@@ -93,13 +95,17 @@ class Credential(NamedTuple):
 
 
 class ClientFirst(NamedTuple):
-    """The first message: ``header`` before the part that is signed, ``bare``."""
+    """The first message: ``header`` before the part that is signed, ``bare``.
+
+    ``is_token``: ``user`` is the id of a delegation token.
+    """
 
     header: str
     authorization_id: str
     bare: str
     user: str
     nonce: str
+    is_token: bool = False
 
     @classmethod
     def parse(cls, message: bytes) -> ClientFirst:
@@ -107,7 +113,9 @@ class ClientFirst(NamedTuple):
         found = re.fullmatch(_CLIENT_FIRST, message.decode("utf-8", "replace"), re.DOTALL)
         if found is None:
             raise ScramError("Invalid SCRAM client first message format")
-        return cls(found[1], found[2] or "", found[3], unescape_name(found[4]), found[5])
+        extensions = dict(one.split("=", 1) for one in found[6].split(",")[1:])
+        is_token = extensions.get(TOKEN_AUTH, "").lower() == "true"
+        return cls(found[1], found[2] or "", found[3], unescape_name(found[4]), found[5], is_token)
 
 
 class ServerFirst(NamedTuple):
@@ -168,15 +176,19 @@ def verify(mechanism: Mechanism, credential: Credential, signed: bytes, proof: b
 class ScramClient:
     """The client's side of one exchange.
 
-    Args: ``nonce``: made up when None.
+    Args: ``nonce``: made up when None; ``is_token``: user and password are a delegation token's id and secret, which
+    is in base64.
     Raises (all methods): ScramError.
     """
 
-    def __init__(self, mechanism: Mechanism, user: str, password: str, nonce: str | None = None) -> None:
+    def __init__(
+        self, mechanism: Mechanism, user: str, password: str, nonce: str | None = None, is_token: bool = False
+    ) -> None:
         self._mechanism = mechanism
         self._password = password
         self._nonce = make_nonce() if nonce is None else nonce
-        self._bare = f"n={escape_name(user)},r={self._nonce}"
+        extensions = f",{TOKEN_AUTH}=true" if is_token else ""
+        self._bare = f"n={escape_name(user)},r={self._nonce}{extensions}"
         self._expected = b""
 
     def first(self) -> bytes:

@@ -15,6 +15,7 @@ cdef class InboundRequest:
         readonly int correlation_id
         readonly object client_id       # str, or None
         readonly str principal
+        readonly bint is_token_authenticated    # the principal was proved by a delegation token
         readonly str listener_name
         readonly str connection_id
         readonly str local_host

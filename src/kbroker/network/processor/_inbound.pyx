@@ -19,6 +19,7 @@ from kbroker.network._kafka_request cimport (
 )
 from kbroker.network.connections._refused_requests cimport REFUSED_MALFORMED_BODY, RefusedRequests, refused_request
 from kbroker.network.processor._suppressed_responses cimport SuppressedResponses, suppress_response
+from kbroker.network.transport._authentication cimport SESSION_BY_TOKEN
 
 
 @cython.final
@@ -308,6 +309,7 @@ cdef InboundRequest wrap(Queue queue, Request *request):
         if kafka.client_id is not NULL:
             inbound.client_id = kafka.client_id[:kafka.client_id_bytes].decode("utf-8", "replace")
     inbound.principal = text(request.session.principal) if request.session is not NULL else ""
+    inbound.is_token_authenticated = request.session is not NULL and request.session.kind == SESSION_BY_TOKEN
     inbound.listener_name = text(channel.metadata.listener_name)
     inbound.local_host = text(channel.metadata.local_host)
     inbound.local_port = channel.metadata.local_port

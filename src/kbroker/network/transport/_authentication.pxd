@@ -3,6 +3,9 @@ from libc.stdint cimport int64_t
 from kbroker._core.network.loop_types cimport Channel
 from kbroker._core.requests.request cimport Request
 
+cdef enum SessionKind:              # ``Session.kind``
+    SESSION_BY_TOKEN = 1            # by a delegation token
+
 cdef enum AuthenticationOutcome:    # ``authentication.Outcome``
     AUTHENTICATION_CONTINUES = 0
     AUTHENTICATION_COMPLETE = 1

@@ -75,6 +75,8 @@ cdef AuthenticationOutcome judge(Channel *channel, Request *request, int64_t now
         session = session_new(principal)
         if session is NULL:
             raise MemoryError
+        if step.is_token_authenticated:
+            session.kind = SESSION_BY_TOKEN
         session_release(channel.session)
         channel.session = session
         channel.session_expires_ns = now_ns + ms_to_ns(lifetime_ms) if lifetime_ms > 0 else 0

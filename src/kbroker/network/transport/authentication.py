@@ -22,7 +22,7 @@ class Step(NamedTuple):
 
     ``answer``: without its length; None sends nothing. When COMPLETE: ``principal`` as ``User:name``, and how long it
     counts in ``session_lifetime_ms`` (0: as long as the connection). ``client_software``: name and version, where the
-    frame had them (KIP-511).
+    frame had them (KIP-511). ``is_token_authenticated``: who the client is was proved by a delegation token.
     """
 
     outcome: Outcome
@@ -30,6 +30,7 @@ class Step(NamedTuple):
     principal: str = ""
     session_lifetime_ms: int = 0
     client_software: tuple[str, str] | None = None
+    is_token_authenticated: bool = False
 
 
 class Authenticator(Protocol):

@@ -1,4 +1,4 @@
-"""Native ApiVersions: bodies encoded at start, and what the client says it is (KIP-511)."""
+"""Native ApiVersions: bodies encoded before, and what the client says it is (KIP-511)."""
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker._core.clock cimport clock_now_ns
@@ -6,6 +6,7 @@ from kbroker._core.requests.request cimport ACTION_CLOSE, ACTION_SEND, Request, 
 from kbroker._core.codec.wire cimport (
     Reader, Writer, read_bytes, read_length, reader_init, skip_tags, write_i32, write_raw, writer_free, writer_init,
 )
+from kbroker._core.sync cimport mutex_lock, mutex_unlock
 from kbroker.common._errors cimport INVALID_REQUEST, NONE, UNSUPPORTED_VERSION
 from kbroker.network._kafka_request cimport KafkaRequest, kafka_mark_error, kafka_request
 from kbroker.network.connections._client_information cimport client_information_announce
@@ -29,7 +30,7 @@ cdef bint is_software_name(const char *text, int64_t size_bytes) noexcept nogil:
 
 
 cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept nogil:
-    """Answers from bodies encoded at start; the response's header is version 0, whatever the version (KIP-511)."""
+    """Answers from bodies encoded before; the response's header is version 0, whatever the version (KIP-511)."""
     cdef KafkaRequest *kafka = kafka_request(request)
     cdef NativeApisCore *native_apis = handler.native_apis
     cdef Body *body = &native_apis.unsupported_versions
@@ -37,7 +38,7 @@ cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept no
     cdef Writer w
     cdef const char *name
     cdef const char *version
-    cdef int64_t name_bytes, version_bytes
+    cdef int64_t name_bytes, version_bytes, throttle_at
     cdef int32_t throttle_ms
     cdef int32_t error = UNSUPPORTED_VERSION
     if kafka.header_bytes > 0:
@@ -61,13 +62,16 @@ cdef Outcome handle_api_versions(Handler *handler, Request *request) noexcept no
     kafka_mark_error(request, error, 1)
     writer_init(&w, request.inline_out, sizeof(request.inline_out))
     write_i32(&w, kafka.correlation_id)
+    mutex_lock(&native_apis.bodies_lock)        # a feature may be given another level
     write_raw(&w, body.data, body.size_bytes)
+    throttle_at = body.throttle_at
+    mutex_unlock(&native_apis.bodies_lock)
     request.action = ACTION_SEND
     if w.failed or not request_add_memory(request, w.data, w.size_bytes, w.data if w.is_owned else NULL):
         writer_free(&w)
         request.action = ACTION_CLOSE
     kafka.local_done_ns = clock_now_ns(native_apis.clock)
     throttle_ms = gate_request(native_apis.quotas, handler.clients, request, kafka.local_done_ns)
-    if throttle_ms > 0 and body.throttle_at >= 0 and request.action == ACTION_SEND:
-        store_throttle(w.data + 4 + body.throttle_at, throttle_ms)
+    if throttle_ms > 0 and throttle_at >= 0 and request.action == ACTION_SEND:
+        store_throttle(w.data + 4 + throttle_at, throttle_ms)
     return OUTCOME_RESPONDED

@@ -30,6 +30,7 @@ from kbroker.server.metadata.metadata_schema import (
     TABLES,
     expected_schema,
     schema_of,
+    tables_of,
 )
 
 logger = get_logger(__name__)
@@ -191,8 +192,8 @@ class MetadataFile:
 
     def _add_checksums(self) -> None:
         db = self._db
-        for table, columns in TABLES.items():
-            names = ", ".join(columns)
+        for table in tables_of(CHECKED_FROM):
+            names = ", ".join(TABLES[table])
             rows = db.execute(f"SELECT {names} FROM {table}").fetchall()
             db.execute(f"DELETE FROM {table}")
             db.execute("INSERT INTO totals VALUES (?, 0, 0)", (table,))
@@ -228,7 +229,7 @@ class MetadataFile:
             names = sorted({str(one[1])[:SHOWN_CHARACTERS] for one in found ^ expected})
             raise self._damage(f"the definition of {', '.join(names)} is not what was written")
         totals = self._totals()
-        for table in TABLES:
+        for table in tables_of(version):
             count = checksums = 0
             for row, checksum in self._checked(table):
                 if row_checksum(table, row) != checksum:
@@ -250,9 +251,13 @@ class MetadataFile:
             totals = self._totals()
         except MetadataError:
             totals = {}
-        found = {}
+        found: dict[str, tuple[list[tuple[Value, ...]], bool]] = {}
+        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         for table in TABLES:
             rows: list[tuple[Value, ...]] = []
+            if version >= CHECKED_FROM and table not in tables_of(version):  # it came later: nothing of it is lost
+                found[table] = rows, True
+                continue
             checksums = 0
             with contextlib.suppress(MetadataError):
                 for row, checksum in self._checked(table):
@@ -416,8 +421,13 @@ def _one_line(what: object) -> str:
 
 def describe(table: str, row: Sequence[object]) -> str:
     """What people call a row; what it says may be damaged."""
-    keys = {"facts": 1, "topics": 1, "configs": 3, "quotas": 2, "scram_credentials": 2}.get(table, 0)
-    words = {"topics": "topic", "quotas": "quota", "scram_credentials": "user", "facts": "fact"}
+    keys = {
+        "facts": 1, "topics": 1, "configs": 3, "quotas": 2, "scram_credentials": 2, "delegation_tokens": 1,
+    }.get(table, 0)  # fmt: skip
+    words = {
+        "topics": "topic", "quotas": "quota", "scram_credentials": "user", "facts": "fact",
+        "delegation_tokens": "delegation token",
+    }  # fmt: skip
     if not keys:
         return "its row"
     shown = " ".join(repr(part)[:SHOWN_CHARACTERS] for part in row[:keys])

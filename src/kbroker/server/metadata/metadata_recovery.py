@@ -25,11 +25,14 @@ from kbroker.log.log_dir import parse_partition_folder, partition_folders
 from kbroker.server.metadata.metadata_file import MetadataError, MetadataFile, NewerMetadataError, Value
 from kbroker.server.metadata.metadata_store import (
     BROKER,
+    FEATURE_PREFIX,
+    FEATURES_EPOCH,
     FILE_NAME,
     PRODUCER_ID_BLOCK,
     TOPIC,
     MetadataStore,
     StoredTopic,
+    token_of_row,
 )
 from kbroker.server.topics import offsets_topic_configs
 
@@ -229,6 +232,7 @@ def _lost(salvage: _Salvage) -> list[str]:
         "configs": "configs of topics and brokers",
         "quotas": "client quotas",
         "scram_credentials": "SCRAM users",
+        "delegation_tokens": "delegation tokens",
     }
     return [word for table, word in words.items() if table not in salvage.whole]
 
@@ -282,6 +286,12 @@ def _build(folder: Path, node_id: int, cluster_id: str | None, found: Recovered,
         )
         users = {(str(row[0]), str(row[1])): Credential(*row[2:]) for row in salvage.of("scram_credentials")}  # type: ignore[arg-type]
         store.change_scram_credentials(users, [])
+        facts = {str(name): str(value) for name, value in salvage.of("facts")}
+        epoch = facts.get(FEATURES_EPOCH, "0")
+        levels = {name[len(FEATURE_PREFIX) :]: int(facts[name]) for name in facts if name.startswith(FEATURE_PREFIX)}
+        if levels:
+            store.set_features(levels, int(epoch))
+        store.put_delegation_tokens(token_of_row(row) for row in salvage.of("delegation_tokens"))
         known = salvage.of("producer_ids")
         blocks = range(FIRST_NEW_IDS // PRODUCER_ID_BLOCK, LAST_NEW_IDS // PRODUCER_ID_BLOCK)
         store.skip_producer_ids(cast(int, known[0][0]) if known else secrets.choice(blocks) * PRODUCER_ID_BLOCK)

@@ -37,6 +37,13 @@ ALTER TABLE scram_credentials ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
 CREATE TABLE totals (name TEXT PRIMARY KEY, row_count INTEGER NOT NULL, checksums INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE reserve (filler BLOB NOT NULL);
 """,
+    """
+CREATE TABLE delegation_tokens (token_id TEXT PRIMARY KEY, owner_type TEXT NOT NULL, owner_name TEXT NOT NULL,
+                                requester_type TEXT NOT NULL, requester_name TEXT NOT NULL, renewers TEXT NOT NULL,
+                                issue_ms INTEGER NOT NULL, max_ms INTEGER NOT NULL, expiry_ms INTEGER NOT NULL,
+                                checksum INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO totals VALUES ('delegation_tokens', 0, 0);
+""",
 )
 
 SCHEMA_VERSION = 1 + len(MIGRATIONS)
@@ -50,7 +57,18 @@ TABLES = {
     "producer_ids": ("next",),
     "quotas": ("entity", "key", "value"),
     "scram_credentials": ("user", "mechanism", "salt", "iterations", "stored_key", "server_key"),
-}
+    "delegation_tokens": (
+        "token_id", "owner_type", "owner_name", "requester_type", "requester_name", "renewers", "issue_ms", "max_ms",
+        "expiry_ms",
+    ),
+}  # fmt: skip
+
+_ADDED_IN = {"delegation_tokens": 5}  # the versions of tables that came after CHECKED_FROM
+
+
+def tables_of(version: int) -> list[str]:
+    """The checked tables of a file of this version, which is CHECKED_FROM or later."""
+    return [table for table in TABLES if _ADDED_IN.get(table, CHECKED_FROM) <= version]
 
 
 @functools.cache

@@ -7,23 +7,26 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 from kbroker.common.errors import KafkaError
 from kbroker.common.light_typing import NamedTuple, cast
+from kbroker.common.security.delegation_token import DelegationToken, Principal
 from kbroker.common.security.scram import Credential
-from kbroker.log.checkpoints import uuid_to_text
+from kbroker.log.checkpoints import random_uuid_text
 from kbroker.log.log_dir import partition_folders
-from kbroker.server.metadata.metadata_file import UNREADABLE, MetadataError, MetadataFile, way_out
-from kbroker.server.metadata.metadata_schema import SCHEMA_VERSION
+from kbroker.server.metadata.metadata_file import UNREADABLE, MetadataError, MetadataFile, Value, way_out
+from kbroker.server.metadata.metadata_schema import SCHEMA_VERSION, TABLES
 
 __all__ = ["FILE_NAME", "SCHEMA_VERSION", "MetadataError", "MetadataStore", "StoredTopic"]
 
 FILE_NAME = "kbroker-metadata.db"
 PRODUCER_ID_BLOCK = 1000
 
+TOKENS = "delegation_tokens"  # a table
+FEATURE_PREFIX, FEATURES_EPOCH = "feature.", "features.epoch"  # names of facts
 BROKER, TOPIC, GROUP, CLIENT_METRICS = "broker", "topic", "group", "client-metrics"
 
 
@@ -57,7 +60,7 @@ class MetadataStore:
         try:
             if folder is not None and file.is_new:
                 _check_no_partitions(folder, "is empty")
-            file.complete([("cluster.id", cluster_id or new_cluster_id()), ("node.id", str(node_id))])
+            file.complete([("cluster.id", cluster_id or random_uuid_text()), ("node.id", str(node_id))])
             self._check_owner(node_id, cluster_id)
         except (*UNREADABLE, KafkaError) as error:
             file.close()
@@ -176,6 +179,45 @@ class MetadataStore:
                 [(*key, bytes(c.salt), c.iterations, c.stored_key, c.server_key) for key, c in stored.items()],
             )
 
+    # ------------------------------------------------------------ features
+
+    def features(self) -> tuple[dict[str, int], int]:
+        """The levels of the features that were changed, and how often any was."""
+        query = "SELECT name, value FROM facts WHERE name LIKE 'feature.%' OR name=?"
+        found = {str(name): int(str(value)) for name, value in self._file.rows(query, (FEATURES_EPOCH,))}
+        epoch = found.pop(FEATURES_EPOCH, 0)
+        return {name.removeprefix(FEATURE_PREFIX): level for name, level in found.items()}, epoch
+
+    def set_features(self, levels: Mapping[str, int], epoch: int) -> None:
+        """Remember the levels of features that were changed."""
+        facts = {FEATURES_EPOCH: epoch, **{FEATURE_PREFIX + name: level for name, level in levels.items()}}
+        with self._file.transaction():
+            self._file.delete("facts", "name=?", [(name,) for name in facts])
+            self._file.insert("facts", [(name, str(value)) for name, value in facts.items()])
+
+    # ------------------------------------------------------------ delegation tokens
+
+    def delegation_tokens(self) -> list[DelegationToken]:
+        """Every delegation token, the oldest first."""
+        query = f"SELECT {', '.join(TABLES[TOKENS])} FROM {TOKENS} ORDER BY issue_ms, token_id"
+        return [token_of_row(row) for row in self._file.rows(query)]
+
+    def put_delegation_token(self, token: DelegationToken) -> None:
+        """Remember a token, also in place of what was known of it."""
+        self.put_delegation_tokens([token])
+
+    def put_delegation_tokens(self, tokens: Iterable[DelegationToken]) -> None:
+        """Remember tokens, all or none."""
+        rows = [_row_of_token(token) for token in tokens]
+        with self._file.transaction(grows=True):
+            self._file.delete(TOKENS, "token_id=?", [row[:1] for row in rows])
+            self._file.insert(TOKENS, rows)
+
+    def remove_delegation_tokens(self, token_ids: Iterable[str]) -> None:
+        """Forget tokens, all or none."""
+        with self._file.transaction():
+            self._file.delete(TOKENS, "token_id=?", [(token_id,) for token_id in token_ids])
+
     # ------------------------------------------------------------ producer ids
 
     def next_producer_id(self) -> int:
@@ -204,6 +246,27 @@ def _credential(*parts: object) -> Credential:
     return Credential(*parts)  # type: ignore[arg-type]
 
 
+def token_of_row(row: Sequence[Value]) -> DelegationToken:
+    """A delegation token of the values of its row."""
+    import json  # not at the start of a broker
+
+    token_id, owner_type, owner_name, requester_type, requester_name, renewers, *times = row
+    return DelegationToken(
+        str(token_id),
+        Principal(str(owner_type), str(owner_name)),
+        Principal(str(requester_type), str(requester_name)),
+        tuple(Principal(kind, name) for kind, name in json.loads(str(renewers))),
+        *(cast(int, time) for time in times),
+    )
+
+
+def _row_of_token(token: DelegationToken) -> tuple[Value, ...]:
+    import json
+
+    renewers = json.dumps(token.renewers)
+    return (token.token_id, *token.owner, *token.requester, renewers, token.issue_ms, token.max_ms, token.expiry_ms)
+
+
 def _check_no_partitions(folder: Path, state: str) -> None:
     """Raises: MetadataError, for an empty cluster would put the folders of a topic made again aside."""
     found = partition_folders(folder)
@@ -213,11 +276,3 @@ def _check_no_partitions(folder: Path, state: str) -> None:
             f"{folder / FILE_NAME} {state}, but {folder} has {count} ({found[0].name}"
             f"{', ...' if len(found) > 1 else ''}): {way_out(folder)}"
         )
-
-
-def new_cluster_id() -> str:
-    """A random cluster id as Kafka writes it: 22 characters, the first not a dash (it would look like an option)."""
-    while True:
-        text = uuid_to_text(uuid.uuid4())
-        if not text.startswith("-"):
-            return text

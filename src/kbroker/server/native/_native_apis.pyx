@@ -63,17 +63,22 @@ cdef void hook_partitions(NativeApisCore *native_apis, TopicTable *table, bint c
                 partition_set_high_watermark_hook(table.topics[i].partitions[k], hook, native_apis)
 
 
-cdef void set_body(Body *body, bytes data, object throttle_at) except *:
-    cdef char *copy = <char *>malloc(<size_t>(len(data) or 1))
-    if copy == NULL:
-        raise MemoryError
-    memcpy(copy, <const char *>data, <size_t>len(data))
-    free(body.data)
-    body.data = copy
-    body.size_bytes = len(data)
-    body.throttle_at = -1 if throttle_at is None else throttle_at
-    if body.throttle_at > body.size_bytes - 4:
+cdef void set_body(NativeApisCore *native_apis, Body *body, bytes data, object throttle_at) except *:
+    cdef Body made, before
+    made.size_bytes = len(data)
+    made.throttle_at = -1 if throttle_at is None else throttle_at
+    if made.throttle_at > made.size_bytes - 4:
         raise ValueError(f"throttle_at must be at most {len(data) - 4} for {len(data)} bytes, got {throttle_at}")
+    made.data = <char *>malloc(<size_t>(len(data) or 1))
+    if made.data == NULL:
+        raise MemoryError
+    memcpy(made.data, <const char *>data, <size_t>len(data))
+    with nogil:
+        mutex_lock(&native_apis.bodies_lock)
+        before = body[0]
+        body[0] = made
+        mutex_unlock(&native_apis.bodies_lock)
+    free(before.data)
 
 
 cdef class NativeApis:
@@ -108,6 +113,7 @@ cdef class NativeApis:
             raise MemoryError
         self.native_apis = native_apis
         mutex_init(&native_apis.topics_lock)
+        mutex_init(&native_apis.bodies_lock)
         mutex_init(&native_apis.delayed_lock)
         if requests.queue == NULL or python_requests.queue == NULL:
             raise ValueError("the queues are closed")
@@ -162,6 +168,7 @@ cdef class NativeApis:
         if native_apis.clock != NULL:
             clock_release(native_apis.clock)
         mutex_destroy(&native_apis.topics_lock)
+        mutex_destroy(&native_apis.bodies_lock)
         mutex_destroy(&native_apis.delayed_lock)
         free(native_apis)
 
@@ -195,7 +202,7 @@ cdef class NativeApis:
         api.is_enabled = True
 
     def set_api_versions(self, dict bodies, dict invalid, bytes unsupported not None):
-        """Sets the encoded ApiVersions responses (bodies without header).
+        """Sets the encoded ApiVersions responses (bodies without header); at any time before ``close``.
 
         Args:
             bodies: version to the normal body and the place of throttle_time_ms in it (None where it has none).
@@ -203,10 +210,10 @@ cdef class NativeApis:
             unsupported: version-0 body with error 35.
         """
         for version, (data, throttle_at) in bodies.items():
-            set_body(&self.native_apis.versions[self._version(version)], data, throttle_at)
+            set_body(self.native_apis, &self.native_apis.versions[self._version(version)], data, throttle_at)
         for version, (data, throttle_at) in invalid.items():
-            set_body(&self.native_apis.invalid_versions[self._version(version)], data, throttle_at)
-        set_body(&self.native_apis.unsupported_versions, unsupported, None)
+            set_body(self.native_apis, &self.native_apis.invalid_versions[self._version(version)], data, throttle_at)
+        set_body(self.native_apis, &self.native_apis.unsupported_versions, unsupported, None)
 
     cdef int _version(self, object version) except -1:
         cdef int number = version

@@ -1,8 +1,8 @@
 """What the native handlers share: the native handlers itself, the handler's context, the table of APIs. Structs only.
 
-Threads: ``NativeApisCore`` is read by all handlers; ``topics`` and ``generation`` change under ``topics_lock``;
-``intercepted``
-may change at any time; everything else is set before the first handler runs. ``Handler`` belongs to one thread.
+Threads: ``NativeApisCore`` is read by all handlers; ``topics`` and ``generation`` change under ``topics_lock``, the
+bodies of ApiVersions under ``bodies_lock``; ``intercepted`` may change at any time; everything else is set before the
+first handler runs. ``Handler`` belongs to one thread.
 """
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from kbroker._core.clock cimport Clock
@@ -43,7 +43,7 @@ cdef struct Api:
     int16_t first_flexible      # 32767: never
     native_handler handle       # NULL: Python
 
-cdef struct Body:               # a response body that never changes
+cdef struct Body:               # a response body that is the same for all clients
     char *data
     int64_t size_bytes
     int64_t throttle_at         # position of throttle_time_ms, -1: it has none
@@ -60,6 +60,7 @@ cdef struct NativeApisCore:
     uint64_t hash_seed          # secret: of tables that requests fill
     Api apis[API_SLOTS]
     AtomicI64 intercepted[API_WORDS]    # bit per API key: its requests are shown to Python first
+    Mutex bodies_lock           # a leaf: of the next three
     Body versions[MAX_VERSIONS]         # ApiVersions by version
     Body invalid_versions[MAX_VERSIONS]  # error 42
     Body unsupported_versions           # error 35, version 0

@@ -19,8 +19,10 @@ from kbroker.common.security.jaas import PLAIN_MODULE, parse_jaas
 from kbroker.common.security.pem import normal_pem, pem_file
 from kbroker.network.transport._tls import TlsServer
 from kbroker.network.transport.authentication import ListenerSecurity
+from kbroker.server.features import Features
 from kbroker.server.kafka_apis import KafkaApis
 from kbroker.server.security.credentials import ScramCredentials
+from kbroker.server.security.delegation_tokens import DelegationTokens
 from kbroker.server.security.mechanisms import PLAIN, SUPPORTED, MechanismFactory, PlainMechanism, ScramMechanism
 from kbroker.server.security.principal_mapper import PrincipalMapper
 from kbroker.server.security.sasl_authenticator import SaslListener, error_body
@@ -32,10 +34,16 @@ _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required
 
 
 def listener_security(
-    config: BrokerConfig, apis: KafkaApis, credentials: ScramCredentials, clock: BaseClock
+    config: BrokerConfig,
+    apis: KafkaApis,
+    credentials: ScramCredentials,
+    clock: BaseClock,
+    tokens: DelegationTokens | None,
+    features: Features,
 ) -> dict[str, ListenerSecurity]:
     """What protects each listener of a broker, by its name; plaintext ones are left out.
 
+    Args: ``tokens``: by which SCRAM clients may log in too.
     Raises: ConfigError for what is missing, contradicts itself or cannot be read.
     """
     found = {}
@@ -43,7 +51,7 @@ def listener_security(
     failures = RepeatedFailures(clock)
     for listener in config.listeners:
         tls = _tls(config, listener, log, failures) if listener.has_tls else None
-        sasl = _sasl(config, listener, apis, credentials, clock) if listener.has_sasl else None
+        sasl = _sasl(config, listener, apis, credentials, clock, tokens, features) if listener.has_sasl else None
         if tls is not None or sasl is not None:
             found[listener.name] = ListenerSecurity(tls, sasl)
     return found
@@ -53,8 +61,15 @@ def listener_security(
 
 
 def _sasl(
-    config: BrokerConfig, listener: Listener, apis: KafkaApis, credentials: ScramCredentials, clock: BaseClock
+    config: BrokerConfig,
+    listener: Listener,
+    apis: KafkaApis,
+    credentials: ScramCredentials,
+    clock: BaseClock,
+    tokens: DelegationTokens | None,
+    features: Features,
 ) -> SaslListener:
+    find_token = None if tokens is None else tokens.find
     names = config.listener_value(listener.name, "sasl.enabled.mechanisms")
     if not isinstance(names, tuple) or not names:
         reason = f"The listener {listener.name} needs a SASL mechanism"
@@ -65,13 +80,14 @@ def _sasl(
         if name == PLAIN:
             factories[name] = partial(PlainMechanism, _plain_users(config, listener.name))
         else:
-            factories[name] = partial(ScramMechanism, scram.MECHANISMS[name], credentials.find)
+            factories[name] = partial(ScramMechanism, scram.MECHANISMS[name], credentials.find, find_token=find_token)
         own = config.listener_value(listener.name, f"{name.lower()}.connections.max.reauth.ms")
         common = config.listener_value(listener.name, "connections.max.reauth.ms")
         max_reauth_ms[name] = _whole(common if own is None else own)
     return SaslListener(
         factories,
         api_versions=apis.ranges,
+        features=lambda: features.finalized,
         error_body=error_body(_failures(apis)),
         clock=clock,
         max_reauth_ms=max_reauth_ms,

@@ -19,6 +19,7 @@ from kbroker.network.transport.authentication import Outcome, Step
 from kbroker.protocol import codec
 from kbroker.server.apis import api17_sasl_handshake, api18_api_versions, api36_sasl_authenticate
 from kbroker.server.context import Body, RequestContext
+from kbroker.server.features import FinalizedFeatures
 from kbroker.server.security.mechanisms import Mechanism, MechanismFactory, SaslAuthenticationError, SaslError
 
 logger = get_logger(__name__)
@@ -46,7 +47,7 @@ class SaslListener:
 
     Args:
         mechanisms: makers of exchanges by the name of the mechanism, in the order that clients see.
-        api_versions: the response body of ApiVersions here.
+        api_versions: the versions that ApiVersions says are served; ``features``: the features.
         error_body: see ErrorBody.
         clock: the broker's.
         max_reauth_ms: by mechanism, how long an authentication counts; 0: as long as the connection.
@@ -60,6 +61,7 @@ class SaslListener:
         mechanisms: Mapping[str, MechanismFactory],
         *,
         api_versions: ApiVersions,
+        features: Callable[[], FinalizedFeatures],
         error_body: ErrorBody,
         clock: BaseClock,
         max_reauth_ms: Mapping[str, int] | None = None,
@@ -68,6 +70,7 @@ class SaslListener:
     ) -> None:
         self.mechanisms = dict(mechanisms)
         self.api_versions = api_versions
+        self.features = features
         self.error_body = error_body
         self.clock = clock
         self.max_reauth_ms = dict(max_reauth_ms or {})
@@ -91,6 +94,7 @@ class SaslAuthenticator:
         self._exchange: Mechanism | None = None
         self._previous: tuple[str, str] | None = None  # mechanism and principal of what is renewed
         self._principal = ""
+        self._is_token_authenticated = False
         self._lifetime_ms = 0
         self._renewed_ms: int | None = None
         self._refusal = ""
@@ -147,7 +151,8 @@ class SaslAuthenticator:
         header, at = codec.decode_request_header(frame)
         body_in = codec.decode_request(key, version, frame, at, max_elements=MAX_ELEMENTS)
         if key == api18_api_versions.KEY:
-            response = api18_api_versions.respond(self._listener.api_versions(), body_in, version)
+            listener = self._listener
+            response = api18_api_versions.respond(listener.api_versions(), listener.features(), body_in, version)
             software = None
             if response["ErrorCode"] == 0:
                 self._state = _State.HANDSHAKE
@@ -226,15 +231,27 @@ class SaslAuthenticator:
         return response, principal
 
     def _complete(self, principal: str) -> None:
+        assert self._exchange is not None
         self._state = _State.COMPLETE
         self._principal = principal
+        self._lifetime_ms = self._listener.max_reauth_ms.get(self._name, 0)
+        expiry_ms = self._exchange.token_expiry_ms
+        self._is_token_authenticated = expiry_ms is not None
+        if expiry_ms is not None:
+            left_ms = max(expiry_ms - self._listener.clock.wall_ms(), 1)  # 0 would be without an end
+            self._lifetime_ms = min(left_ms, self._lifetime_ms or left_ms)
         self._exchange = None
         self._previous = None
-        self._lifetime_ms = self._listener.max_reauth_ms.get(self._name, 0)
 
     def _continued(self, response: bytes, principal: str) -> Step:
         if principal:
-            return Step(Outcome.COMPLETE, response, principal, self._lifetime_ms)
+            return Step(
+                Outcome.COMPLETE,
+                response,
+                principal,
+                self._lifetime_ms,
+                is_token_authenticated=self._is_token_authenticated,
+            )
         return Step(Outcome.CONTINUE, response)
 
     # ------------------------------------------------------------ failures

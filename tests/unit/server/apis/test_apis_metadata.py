@@ -10,6 +10,7 @@ import pytest
 from kbroker.protocol import codec
 from kbroker.server.apis import api18_api_versions as api_versions
 from kbroker.server.context import Body, RequestContext
+from kbroker.server.features import SUPPORTED, FinalizedFeatures
 from kbroker.server.kafka_apis import KafkaApis, encode_response
 from tests.support.server import make_bench
 
@@ -152,10 +153,12 @@ def test_neither_name_nor_id() -> None:
 FLOORS = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4),
           13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 17: (0, 1), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2),
           22: (0, 5), 23: (2, 4), 24: (0, 5), 25: (0, 4), 26: (0, 5), 27: (1, 2), 28: (0, 5), 32: (1, 4), 33: (0, 2),
-          34: (1, 2), 35: (1, 5), 36: (0, 2), 37: (0, 3),
+          34: (1, 2), 35: (1, 5), 36: (0, 2), 37: (0, 3), 38: (1, 3), 39: (1, 2), 40: (1, 2), 41: (1, 3),
           42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0), 47: (0, 0), 48: (0, 1), 49: (0, 1), 50: (0, 0),
-          51: (0, 0), 55: (0, 2), 60: (0, 2), 61: (0, 0), 65: (0, 0), 66: (0, 2), 68: (0, 1),
-          69: (0, 1), 74: (0, 1), 75: (0, 0)}  # fmt: skip
+          51: (0, 0), 55: (0, 2), 57: (0, 2), 60: (0, 2), 61: (0, 0), 64: (0, 0), 65: (0, 0), 66: (0, 2), 68: (0, 1),
+          69: (0, 1), 74: (0, 1), 75: (0, 0), 80: (0, 1), 81: (0, 0)}  # fmt: skip
+
+FRESH = FinalizedFeatures({name: high for name, (_, high) in SUPPORTED.items()}, 0)
 
 
 def test_advertised_versions_are_the_table() -> None:
@@ -166,7 +169,7 @@ def test_advertised_versions_are_the_table() -> None:
 @pytest.mark.parametrize("version", range(5))
 def test_api_versions_bodies(version: int) -> None:
     """Every version carries the whole table (quirk 2)."""
-    bodies, _ = api_versions.encode_bodies(FLOORS)
+    bodies, _ = api_versions.encode_bodies(FLOORS, FRESH)
     response = codec.decode_response(18, version, bodies[version].data)
     assert {row["ApiKey"]: (row["MinVersion"], row["MaxVersion"]) for row in response["ApiKeys"]} == FLOORS
     assert response["ErrorCode"] == 0
@@ -179,7 +182,7 @@ def test_features_are_what_is_built(version: int) -> None:
 
     Clients of version 3 read no range that begins at 0 (quirk 3); before there were no features.
     """
-    bodies, _ = api_versions.encode_bodies(FLOORS)
+    bodies, _ = api_versions.encode_bodies(FLOORS, FRESH)
     response = codec.decode_response(18, version, bodies[version].data)
     supported = {row["Name"]: (row["MinVersion"], row["MaxVersion"]) for row in response["SupportedFeatures"]}
     in_force = [(row["Name"], row["MinVersionLevel"], row["MaxVersionLevel"]) for row in response["FinalizedFeatures"]]
@@ -218,7 +221,9 @@ def test_software_names(version: int, name: str, number: str, code: int) -> None
     response = bench.ask("ApiVersions", version, software(name, number))
     assert (response["ErrorCode"], bool(response["ApiKeys"])) == (code, code == 0)
     if code:
-        assert codec.decode_response(18, version, api_versions.encode_bodies(FLOORS)[1][version].data) == response
+        assert (
+            codec.decode_response(18, version, api_versions.encode_bodies(FLOORS, FRESH)[1][version].data) == response
+        )
 
 
 def test_unknown_version_of_api_versions() -> None:

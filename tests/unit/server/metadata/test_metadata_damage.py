@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.common.security.delegation_token import DelegationToken, Principal
 from kbroker.common.security.scram import Credential
 from kbroker.server.metadata.metadata_file import row_checksum
 from kbroker.server.metadata.metadata_schema import MIGRATIONS, NEW_FILE
@@ -32,7 +33,8 @@ def content(store: MetadataStore) -> tuple[object, ...]:
     groups = {name: store.configs(GROUP, name) for name in store.resources_with_configs(GROUP)}
     return (
         store.cluster_id, store.topics(), store.configs(BROKER, ""), store.configs(BROKER, "1"), groups, store.quotas(),
-        store.scram_credentials(), store._file.rows("SELECT next FROM producer_ids"),
+        store.scram_credentials(), store.delegation_tokens(), store.features(),
+        store._file.rows("SELECT next FROM producer_ids"),
     )  # fmt: skip
 
 
@@ -62,6 +64,12 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
         },
         [],
     )
+    owner, other = Principal("User", "alice"), Principal("User", "bob")
+    store.put_delegation_tokens(
+        DelegationToken(f"token-{number}", owner, other, (other, owner), number, 9000, 800 + number)
+        for number in range(60)
+    )
+    store.set_features({"transaction.version": 1}, 3)
     assert store.next_producer_id() == 0
     store.close()
     return folder
@@ -175,6 +183,25 @@ def test_a_file_without_checksums_is_brought_up_to_date(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(MetadataError, match="topic 't': its checksum is wrong"):
         MetadataStore(tmp_path, 1)
+
+
+def test_a_file_without_delegation_tokens_is_brought_up_to_date(tmp_path: Path) -> None:
+    """Schema version 4 had no table for them; its rows are checked before and stay."""
+    store = MetadataStore(tmp_path, 1)
+    store.alter_quotas([("{}", "producer_byte_rate", 5.0)])
+    store.close()
+    db = sqlite3.connect(tmp_path / FILE_NAME)
+    db.executescript("""DROP TABLE delegation_tokens; DELETE FROM totals WHERE name='delegation_tokens';
+                        PRAGMA user_version=4;""")
+    db.close()
+    store = MetadataStore(tmp_path, 1)
+    assert (store.quotas(), store.delegation_tokens()) == ([("{}", "producer_byte_rate", 5.0)], [])
+    owner = Principal("User", "alice")
+    store.put_delegation_token(DelegationToken("id", owner, owner, (), 1, 2, 3))
+    store.close()
+    store = MetadataStore(tmp_path, 1)
+    assert [one.token_id for one in store.delegation_tokens()] == ["id"]
+    store.close()
 
 
 @pytest.mark.parametrize("mode", ["delete", "wal"])

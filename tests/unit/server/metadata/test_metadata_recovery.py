@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from kbroker.cli import cli
+from kbroker.common.security.delegation_token import DelegationToken, Principal
 from kbroker.common.security.scram import Credential
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import uuid_to_text
@@ -31,6 +32,9 @@ from kbroker.server.metadata.metadata_store import (
 ORDERS, OFFSETS = uuid.UUID(int=0x1234), uuid.UUID(int=0x99)
 KEEPS_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 CREDENTIAL = Credential(b"s" * 16, 4096, b"k" * 32, b"v" * 32)
+TOKEN = DelegationToken(
+    "token-1", Principal("User", "alice"), Principal("User", "bob"), (Principal("User", "carol"),), 1, 30, 20
+)
 
 
 @pytest.fixture
@@ -48,6 +52,8 @@ def folder(tmp_path: Path) -> Path:
     store.replace_configs(BROKER, "", {"message.max.bytes": "7777"})
     store.alter_quotas([('{"user": "u"}', "producer_byte_rate", 5.0)])
     store.change_scram_credentials({("bob", "SCRAM-SHA-256"): CREDENTIAL}, [])
+    store.put_delegation_token(TOKEN)
+    store.set_features({"transaction.version": 1}, 4)
     assert store.next_producer_id() == 0
     store.close()
     for topic in topics:
@@ -105,7 +111,7 @@ def test_topics_come_back_from_their_folders(folder: Path) -> None:
     found = recover(folder)
     assert found.kept == {}
     assert found.set_aside is None
-    assert len(found.lost) == 4
+    assert len(found.lost) == 5
     store = MetadataStore(folder, 3, "some-cluster")
     offsets, orders = store.topics()
     assert (orders.name, orders.topic_id, orders.partitions) == ("orders", ORDERS, 3)
@@ -126,7 +132,9 @@ def test_what_a_damaged_file_still_has_is_kept(folder: Path) -> None:
     found = recover(folder)
     assert found.set_aside == folder / f"{FILE_NAME}.damaged"
     assert found.lost == ["configs of topics and brokers"]
-    assert found.kept == {"topics": 2, "configs": 4, "producer_ids": 1, "quotas": 1, "scram_credentials": 1}
+    assert found.kept == {
+        "topics": 2, "configs": 4, "producer_ids": 1, "quotas": 1, "scram_credentials": 1, "delegation_tokens": 1,
+    }  # fmt: skip
     store = MetadataStore(folder, 3, "some-cluster")
     assert [one.configs for one in store.topics() if one.name == "orders"] == [
         {"retention.bytes": "-1", "cleanup.policy": "compact", "retention.ms": "7"}
@@ -134,6 +142,8 @@ def test_what_a_damaged_file_still_has_is_kept(folder: Path) -> None:
     assert (store.configs(GROUP, "readers"), store.configs(BROKER, "")) == ({}, {"message.max.bytes": "7777"})
     assert store.quotas() == [('{"user": "u"}', "producer_byte_rate", 5.0)]
     assert store.scram_credentials() == {("bob", "SCRAM-SHA-256"): CREDENTIAL}
+    assert store.delegation_tokens() == [TOKEN]
+    assert store.features() == ({"transaction.version": 1}, 4)
     assert store.next_producer_id() == 1000
     store.close()
 

@@ -10,6 +10,7 @@ from kbroker.common.errors import Errors
 from kbroker.common.security import scram
 from kbroker.network.transport.authentication import Outcome, Step
 from kbroker.protocol import codec
+from kbroker.server.features import FinalizedFeatures
 from kbroker.server.kafka_apis import KafkaApis
 from kbroker.server.security.mechanisms import PlainMechanism, ScramMechanism
 from kbroker.server.security.sasl_authenticator import SaslAuthenticator, SaslListener, error_body
@@ -41,6 +42,7 @@ class Client:
                 "SCRAM-SHA-256": lambda: ScramMechanism(scram.SCRAM_SHA_256, credential),
             },
             api_versions=APIS.ranges,
+            features=lambda: FinalizedFeatures({}, 0),
             error_body=error_body(error_response_of),
             clock=self.clock,
             max_reauth_ms=dict.fromkeys(names, max_reauth_ms),

@@ -1,0 +1,48 @@
+"""A delegation token as the broker knows it (KIP-48, KIP-373). Its secret is computed, and never stored."""
+
+from __future__ import annotations
+
+from kbroker.common.light_typing import NamedTuple
+
+USER_TYPE = "User"
+
+
+class Principal(NamedTuple):
+    """Kafka's principal: a type, which is "User", and a name."""
+
+    type: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Principal:
+        """The principal of "User:alice"."""
+        kind, _, name = text.partition(":")
+        return cls(kind, name)
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.name}"
+
+
+class DelegationToken(NamedTuple):
+    """Times are milliseconds since 1970; the token can be renewed up to ``max_ms``, and counts until ``expiry_ms``."""
+
+    token_id: str
+    owner: Principal
+    requester: Principal
+    renewers: tuple[Principal, ...]
+    issue_ms: int
+    max_ms: int
+    expiry_ms: int
+
+    def is_expired(self, now_ms: int) -> bool:
+        """Whether it counts no more."""
+        return self.max_ms < now_ms or self.expiry_ms < now_ms
+
+    def may_be_renewed_by(self, principal: Principal) -> bool:
+        """Whether the principal is its owner or one of its renewers."""
+        return principal == self.owner or principal in self.renewers
+
+    @property
+    def principals(self) -> frozenset[Principal]:
+        """Who owns it, has requested it or may renew it."""
+        return frozenset((self.owner, self.requester, *self.renewers))

@@ -1,0 +1,132 @@
+"""Delegation tokens over real sockets: clients log in by them, and what was acknowledged outlives a killed broker."""
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbroker._core.clock import VirtualClock
+from kbroker.client.admin import Admin
+from kbroker.client.cluster import Cluster
+from kbroker.client.connection import BrokerConnectionError
+from kbroker.client.security import ClientSecurity
+from kbroker.common.errors import Errors, KafkaError
+from tests.support.broker import BrokerProcess
+from tests.support.certificates import Certificates
+from tests.support.client import Body, Client
+from tests.support.secured import PASSWORDS, SecuredBroker
+
+HANDSHAKE, API_VERSIONS, AUTHENTICATE = 17, 18, 36
+CREATE, RENEW, EXPIRE, DESCRIBE = 38, 39, 40, 41
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+SETTINGS = {"delegation.token.secret.key": "the-key", "connection.failed.authentication.delay.ms": 0}
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    certificates = Certificates(tmp_path_factory.mktemp("certificates"))
+    with SecuredBroker(certificates, SETTINGS, VirtualClock()) as broker:
+        yield broker
+
+
+def logged_in(address: str, user: str = "alice") -> Client:
+    client = Client(address)
+    assert client.call(HANDSHAKE, 1, {"Mechanism": "PLAIN"})["ErrorCode"] == 0
+    assert client.call(AUTHENTICATE, 2, {"AuthBytes": f"\0{user}\0{PASSWORDS[user]}".encode()})["ErrorCode"] == 0
+    return client
+
+
+def make_token(address: str, user: str = "alice", lifetime_ms: int = -1) -> Body:
+    with logged_in(address, user) as client:
+        token = client.call(CREATE, 3, {"Renewers": [], "MaxLifetimeMs": lifetime_ms})
+    assert token["ErrorCode"] == 0
+    return token
+
+
+def by_token(token: Body, mechanism: str = "SCRAM-SHA-256") -> dict[str, str]:
+    """Properties of a Java client, and of ours."""
+    secret = base64.b64encode(token["Hmac"]).decode()
+    line = f'{SCRAM} required username="{token["TokenId"]}" password="{secret}" tokenauth="true";'
+    return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.jaas.config": line}
+
+
+def cluster(address: str, token: Body, mechanism: str = "SCRAM-SHA-256") -> Cluster:
+    security = ClientSecurity(by_token(token, mechanism))
+    return Cluster(address, open_stream=security.open_stream, authenticate=security.authenticate)
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_who_logs_in_by_a_token_is_its_owner(secured: SecuredBroker, mechanism: str) -> None:
+    """And can make no token, which would never end."""
+    address = secured.address("SASL")
+    token = make_token(address, "bob")
+    seen = []
+    secured.broker.intercept(lambda request: bool(seen.append(request.principal)), [API_VERSIONS])  # type: ignore[func-returns-value]
+    try:
+        with cluster(address, token, mechanism) as client:
+            assert Admin(client).describe_cluster()
+            connection = client.connection_to(None)
+            for key, version, body in (
+                (CREATE, 3, {"Renewers": [], "MaxLifetimeMs": -1}),
+                (RENEW, 2, {"Hmac": token["Hmac"], "RenewPeriodMs": -1}),
+                (EXPIRE, 2, {"Hmac": token["Hmac"], "ExpiryTimePeriodMs": -1}),
+                (DESCRIBE, 3, {"Owners": None}),
+            ):
+                refused = connection.request(key, version, body)
+                assert refused["ErrorCode"] == Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+    finally:
+        secured.broker.intercept(None)
+    assert set(seen) == {"User:bob"}
+
+
+def test_a_session_ends_with_its_token(secured: SecuredBroker) -> None:
+    """The broker's clock ends both; then no client gets in by it, and a connection that has is closed."""
+    clock = secured.broker.clock
+    assert isinstance(clock, VirtualClock)
+    address = secured.address("SASL")
+    token = make_token(address, lifetime_ms=60_000)
+    with cluster(address, token) as client:
+        connection = client.connection_to(None)
+        clock.advance_ms(59_000)
+        assert connection.request(API_VERSIONS, 0, {})["ErrorCode"] == 0
+        clock.advance_ms(2_000)
+        with pytest.raises(BrokerConnectionError):
+            connection.request(API_VERSIONS, 0, {})
+    with pytest.raises(KafkaError, match="SASL_AUTHENTICATION_FAILED"):
+        cluster(address, token)
+
+
+def test_tokens_outlive_a_killed_broker(tmp_path: Path) -> None:
+    """What was acknowledged is in force after kill -9: a made one, a renewed one; an ended one stays ended."""
+    users = " ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items())
+    plain = f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
+    settings = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": plain,
+        "delegation.token.secret.key": "the-key",
+    }
+    broker = BrokerProcess(tmp_path / "data", settings)
+    try:
+        broker.start()
+        made, renewed, ended = (make_token(broker.bootstrap) for _ in range(3))
+        with logged_in(broker.bootstrap) as client:
+            renewal = client.call(RENEW, 2, {"Hmac": renewed["Hmac"], "RenewPeriodMs": 5_000_000})
+            assert client.call(EXPIRE, 2, {"Hmac": ended["Hmac"], "ExpiryTimePeriodMs": -1})["ErrorCode"] == 0
+        broker.kill()
+        broker.start()
+        with logged_in(broker.bootstrap, "bob") as client:
+            rows = client.call(DESCRIBE, 3, {"Owners": None})["Tokens"]
+        assert {row["TokenId"]: row["ExpiryTimestamp"] for row in rows} == {
+            made["TokenId"]: made["ExpiryTimestampMs"],
+            renewed["TokenId"]: renewal["ExpiryTimestampMs"],
+        }
+        with cluster(broker.bootstrap, made) as client:
+            assert Admin(client).describe_cluster()
+        with pytest.raises(KafkaError, match="SASL_AUTHENTICATION_FAILED"):
+            cluster(broker.bootstrap, ended)
+        assert "the-key" not in "".join(broker.output)
+        assert base64.b64encode(made["Hmac"]).decode() not in "".join(broker.output)
+    finally:
+        broker.discard()
