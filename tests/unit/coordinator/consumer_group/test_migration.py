@@ -1,0 +1,234 @@
+"""Groups that change between the classic and the consumer protocol while members are in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.classic_group import JoinResult
+from kbroker.coordinator.consumer_group.settings import ConsumerGroupSettings
+from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.protocol import codec
+from tests.support.consumer_groups import AT_ONCE, Beat, ConsumerGroupBench, FakeImage
+
+
+def protocols(
+    topics: Sequence[str] = ("t",), owned: Mapping[str, Sequence[int]] | None = None, version: int = 3
+) -> list[tuple[str, bytes]]:
+    rows = [{"Topic": name, "Partitions": list(some)} for name, some in (owned or {}).items()]
+    body = {"Topics": list(topics), "UserData": None, "OwnedPartitions": rows, "GenerationId": -1, "RackId": None}
+    return [("range", codec.encode_versioned("ConsumerProtocolSubscription", version, body))]
+
+
+def assignment(parts: Mapping[str, Sequence[int]], user_data: bytes | None = None) -> bytes:
+    rows = [{"Topic": name, "Partitions": list(some)} for name, some in parts.items()]
+    body = {"AssignedPartitions": rows, "UserData": user_data}
+    return codec.encode_versioned("ConsumerProtocolAssignment", 3, body)
+
+
+def parts(data: bytes) -> dict[str, list[int]]:
+    body = codec.decode_versioned("ConsumerProtocolAssignment", data)[1]
+    return {row["Topic"]: list(row["Partitions"]) for row in body["AssignedPartitions"]}
+
+
+def classic_pair(bench: ConsumerGroupBench, **how: Any) -> tuple[str, str]:
+    """A stable classic group of two, with two partitions each; return their ids."""
+    groups = bench.groups
+    first: JoinResult = groups.join(protocols=protocols(), **how).one
+    groups.sync(first.member_id, 1, {first.member_id: assignment({"t": [0, 1, 2, 3]})})
+    waiting = groups.join(protocols=protocols(), **how)
+    again = groups.join(first.member_id, protocols=protocols(), **how).one
+    two = waiting.one
+    given = {again.member_id: assignment({"t": [0, 1]}), two.member_id: assignment({"t": [2, 3]})}
+    groups.sync(two.member_id, 2)
+    groups.sync(again.member_id, 2, given)
+    assert groups.state() == "Stable"
+    return again.member_id, two.member_id
+
+
+def test_a_classic_group_becomes_a_consumer_group_with_its_members() -> None:
+    bench = ConsumerGroupBench()
+    one, two = classic_pair(bench)
+    assert bench.join("new") == Beat("new", 3, {})
+    assert bench.kind() == "consumer"
+    described = bench.described()
+    assert {row.member.member_id for row in described.members} == {one, two, "new"}
+    assert (described.epoch, described.target_epoch) == (3, 3)
+    assert bench.groups.beat(one, 2) is Errors.REBALANCE_IN_PROGRESS
+    # the members join again, give up what is not theirs, and join once more
+    target = bench.targets()
+    for member_id, has in ((one, [0, 1]), (two, [2, 3])):
+        joined = bench.groups.join(member_id, protocols=protocols(owned={"t": has})).one
+        kept = sorted(set(has) & set(target[member_id].get("t", [])))
+        assert parts(bench.groups.sync(member_id, joined.generation_id).one.assignment) == ({"t": kept} if kept else {})
+        joined = bench.groups.join(member_id, protocols=protocols(owned={"t": kept})).one
+        assert joined.generation_id == 3
+        assert parts(bench.groups.sync(member_id, 3).one.assignment) == target[member_id]
+        assert bench.groups.beat(member_id, 3) is Errors.NONE
+    assert bench.beat("new", 3) == Beat("new", 3, target["new"])
+    assert bench.described().state.value == "Stable"
+    again = bench.restart()
+    assert again.targets() == bench.targets()
+    assert again.groups.beat(one, 3) is Errors.NONE
+
+
+def test_the_last_consumer_that_leaves_takes_the_new_protocol_along() -> None:
+    bench = ConsumerGroupBench()
+    one, two = classic_pair(bench)
+    bench.join("new")
+    assert bench.beat("new", -1) == Beat("new", -1, None)
+    assert bench.kind() == "classic"
+    assert bench.groups.state() == "PreparingRebalance"
+    waiting = bench.groups.join(one, protocols=protocols())
+    assert bench.groups.join(two, protocols=protocols()).one.generation_id == 4
+    assert waiting.one.generation_id == 4
+    assert set(bench.groups.members()) == {one, two}
+    assert ConsumerGroupBench.kind(bench.restart()) == "classic"
+
+
+def test_a_session_that_ends_downgrades_too() -> None:
+    bench = ConsumerGroupBench()
+    one, two = classic_pair(bench, rebalance_ms=60_000)
+    bench.join("new")
+    for _ in range(9):
+        bench.after(5000)
+        bench.groups.beat(one, 2)
+        bench.groups.beat(two, 2)
+    assert bench.kind() == "classic"
+
+
+def test_offsets_stay_with_the_group() -> None:
+    bench = ConsumerGroupBench()
+    one, _ = classic_pair(bench)
+    bench.coordinator.commit("g", one, None, 2, {("t", 0): CommittedOffset(7, -1, "", 1)})
+    bench.join("new")
+    offsets = bench.coordinator.fetch_offsets("g", None, False, None, -1).committed
+    assert offsets[("t", 0)].offset == 7
+    bench.beat("new", -1)
+    assert bench.coordinator.committed("g")[("t", 0)].offset == 7
+    assert bench.restart().coordinator.committed("g")[("t", 0)].offset == 7
+
+
+@pytest.mark.parametrize("policy", ["disabled", "downgrade"])
+def test_no_upgrade_where_the_configuration_forbids_it(policy: str) -> None:
+    bench = ConsumerGroupBench(settings=AT_ONCE._replace(migration_policy=policy))
+    classic_pair(bench)
+    with pytest.raises(KafkaError, match="online upgrade is disabled") as refused:
+        bench.join("new")
+    assert refused.value.error is Errors.GROUP_ID_NOT_FOUND
+    assert bench.groups.state() == "Stable"
+
+
+@pytest.mark.parametrize("policy", ["disabled", "upgrade"])
+def test_no_downgrade_where_the_configuration_forbids_it(policy: str) -> None:
+    bench = ConsumerGroupBench(settings=AT_ONCE)
+    classic_pair(bench)
+    bench.join("new")
+    settings: ConsumerGroupSettings = AT_ONCE._replace(migration_policy=policy)
+    again = ConsumerGroupBench(bench.image, settings, clock=bench.clock, topic=bench.topic)
+    again.beat("new", -1)
+    assert again.kind() == "consumer"
+
+
+def test_an_empty_group_is_of_the_protocol_of_who_comes_next() -> None:
+    bench = ConsumerGroupBench(settings=AT_ONCE._replace(migration_policy="disabled"))
+    joined = bench.groups.join(protocols=protocols()).one
+    bench.groups.leave(joined.member_id)
+    assert bench.groups.state() == "Empty"
+    bench.join("new")
+    assert bench.kind() == "consumer"
+    assert bench.restart().kind() == "consumer"
+    bench.beat("new", -1)
+    assert bench.groups.join(protocols=protocols()).one.error is Errors.NONE
+    assert bench.kind() == "classic"
+
+
+def test_a_classic_member_joins_a_consumer_group() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("new")
+    required = bench.groups.join(protocols=protocols(), known=True).one
+    assert required.error is Errors.MEMBER_ID_REQUIRED
+    joined = bench.groups.join(required.member_id, protocols=protocols(), known=True).one
+    assert (joined.error, joined.generation_id, joined.protocol_name, joined.leader_id) == (Errors.NONE, 3, "range", "")
+    bench.beat("new", 2)
+    bench.beat("new", 2, has={"t": [0, 1]})
+    member_id = joined.member_id
+    assert parts(bench.groups.sync(member_id, 3, kind="consumer", name="range").one.assignment) == {}
+    assert bench.groups.beat(member_id, 3) is Errors.REBALANCE_IN_PROGRESS  # its partitions are free
+    joined = bench.groups.join(member_id, protocols=protocols(), known=True).one
+    assert parts(bench.groups.sync(member_id, joined.generation_id).one.assignment) == {"t": [2, 3]}
+    assert bench.groups.beat(member_id, 3) is Errors.NONE
+
+
+def test_what_a_classic_member_is_refused() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("new")
+    assert bench.groups.join(protocols=protocols(), kind="connect").one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
+    assert bench.groups.sync("new", 2).one.error is Errors.UNKNOWN_MEMBER_ID
+    assert bench.groups.beat("new", 2) is Errors.UNKNOWN_MEMBER_ID
+    joined = bench.groups.join(protocols=protocols()).one
+    assert bench.groups.sync(joined.member_id, 9).one.error is Errors.ILLEGAL_GENERATION
+    wrong = bench.groups.sync(joined.member_id, joined.generation_id, name="roundrobin")
+    assert wrong.one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
+    assert bench.groups.beat(joined.member_id, 9) is Errors.ILLEGAL_GENERATION
+    assert bench.groups.leave("nobody", joined.member_id) == [Errors.UNKNOWN_MEMBER_ID, Errors.NONE]
+    closed = ConsumerGroupBench(settings=AT_ONCE._replace(migration_policy="disabled"))
+    closed.join("new")
+    assert closed.groups.join(protocols=protocols()).one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_a_classic_member_that_does_not_sync_is_removed() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("new")
+    joined = bench.groups.join(protocols=protocols(), rebalance_ms=5000, session_ms=30_000).one
+    bench.after(5000)
+    assert bench.groups.beat(joined.member_id, joined.generation_id) is Errors.UNKNOWN_MEMBER_ID
+
+
+def test_a_classic_member_that_does_not_join_again_is_removed() -> None:
+    bench = ConsumerGroupBench()
+    one, _ = classic_pair(bench, session_ms=60_000, rebalance_ms=5000)
+    bench.join("new")
+    assert bench.groups.beat(one, 2) is Errors.REBALANCE_IN_PROGRESS
+    bench.after(20_000)
+    assert one not in {row.member.member_id for row in bench.described().members}
+
+
+def test_a_classic_static_member_takes_the_place_of_a_consumer() -> None:
+    """The last member of the consumer protocol is replaced: the group is a classic one again, without a rebalance."""
+    bench = ConsumerGroupBench()
+    bench.join("new", instance="i")
+    joined = bench.groups.join(instance="i", protocols=protocols()).one
+    assert joined.error is Errors.NONE
+    assert bench.kind() == "classic"
+    assert bench.groups.state() == "Stable"
+    synced = bench.groups.sync(joined.member_id, joined.generation_id, instance="i").one
+    assert parts(synced.assignment) == {"t": [0, 1, 2, 3]}
+    assert ConsumerGroupBench.kind(bench.restart()) == "classic"
+
+
+def test_data_of_a_custom_assignor_stops_an_upgrade() -> None:
+    bench = ConsumerGroupBench()
+    joined = bench.groups.join(protocols=protocols()).one
+    bench.groups.sync(joined.member_id, 1, {joined.member_id: assignment({"t": [0]}, b"own")})
+    with pytest.raises(KafkaError, match="unsupported custom assignor"):
+        bench.join("new")
+    malformed = ConsumerGroupBench(FakeImage(t=1))
+    joined = malformed.groups.join(protocols=[("range", b"\0")]).one
+    malformed.groups.sync(joined.member_id, 1, {joined.member_id: b""})
+    with pytest.raises(KafkaError, match="embedded consumer protocol is malformed"):
+        malformed.join("new")
+
+
+def test_an_upgrade_during_a_rebalance_sends_the_members_back() -> None:
+    bench = ConsumerGroupBench()
+    one, two = classic_pair(bench)
+    waiting = bench.groups.join(one, protocols=protocols())  # the leader joins again
+    assert bench.groups.state() == "PreparingRebalance"
+    assert not waiting
+    bench.join("new")
+    assert waiting.one.error is Errors.REBALANCE_IN_PROGRESS
+    assert bench.groups.join(two, protocols=protocols(owned={"t": [2, 3]})).one.error is Errors.NONE

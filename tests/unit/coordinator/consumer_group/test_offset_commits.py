@@ -1,0 +1,131 @@
+"""Offsets of consumer groups: who may commit and fetch them, with which epoch; deletion and expiry."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.group_records import CommittedOffset
+from kbroker.coordinator.internal_topic import TransactionalProducer
+from tests.support.consumer_groups import ConsumerGroupBench, FakeImage
+
+DAY_MS = 24 * 3600 * 1000
+
+
+def commit(
+    bench: ConsumerGroupBench, member_id: str, epoch: int, *partitions: int, version: int = 9, topic: str = "t"
+) -> Errors:
+    now_ms = bench.clock.wall_ms()
+    offsets = {(topic, one): CommittedOffset(1, -1, "", now_ms) for one in partitions}
+    try:
+        bench.coordinator.commit("g", member_id, None, epoch, offsets, version)
+    except KafkaError as error:
+        return error.error
+    return Errors.NONE
+
+
+def commit_transactional(bench: ConsumerGroupBench, member_id: str, epoch: int, partition: int) -> Errors:
+    producer = TransactionalProducer(1, 0)
+    offsets = {("t", partition): CommittedOffset(1, -1, "", bench.clock.wall_ms())}
+    try:
+        bench.coordinator.commit_transactional("g", member_id, None, epoch, producer, offsets)
+    except KafkaError as error:
+        return error.error
+    return Errors.NONE
+
+
+def fetch(bench: ConsumerGroupBench, member_id: str | None, epoch: int) -> Errors:
+    try:
+        bench.coordinator.fetch_offsets("g", None, True, member_id, epoch)
+    except KafkaError as error:
+        return error.error
+    return Errors.NONE
+
+
+def test_a_commit_needs_a_member_and_its_epoch() -> None:
+    bench = ConsumerGroupBench()
+    assert commit(bench, "", -1, 0) is Errors.NONE  # nobody is in the group
+    bench.join("a")
+    assert commit(bench, "a", 2, 0) is Errors.NONE
+    assert commit(bench, "a", 3, 0) is Errors.STALE_MEMBER_EPOCH
+    assert commit(bench, "x", 2, 0) is Errors.UNKNOWN_MEMBER_ID
+    assert commit(bench, "", -1, 0) is Errors.UNKNOWN_MEMBER_ID
+    assert commit(bench, "a", 2, 0, version=8) is Errors.UNSUPPORTED_VERSION
+
+
+def test_an_older_epoch_is_good_for_partitions_it_had_then() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("a")
+    bench.join("b")
+    bench.beat("a", 2)
+    bench.beat("a", 2, has={"t": [0, 1]})
+    bench.beat("b", 3)
+    assert commit(bench, "a", 2, 0, 1) is Errors.NONE  # it got them at epoch 2
+    assert commit(bench, "a", 1, 0) is Errors.STALE_MEMBER_EPOCH
+    assert commit(bench, "a", 2, 0, 2) is Errors.STALE_MEMBER_EPOCH  # 2 is not its own any more
+    assert commit(bench, "b", 2, 2) is Errors.STALE_MEMBER_EPOCH  # it got it at epoch 3
+    assert commit(bench, "b", 3, 2) is Errors.NONE
+
+
+def test_a_member_may_commit_what_it_is_giving_up() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("a")
+    bench.join("b")
+    bench.beat("a", 2)
+    assert commit(bench, "a", 2, 2, 3) is Errors.NONE
+
+
+def test_transactional_commits_have_codes_that_producers_know() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("a")
+    assert commit_transactional(bench, "a", 2, 0) is Errors.NONE
+    assert commit_transactional(bench, "", -1, 0) is Errors.NONE
+    assert commit_transactional(bench, "a", 3, 0) is Errors.ILLEGAL_GENERATION
+    assert commit_transactional(bench, "a", 1, 0) is Errors.ILLEGAL_GENERATION
+    assert commit_transactional(bench, "x", 2, 0) is Errors.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_fetches_with_its_epoch() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("a")
+    assert fetch(bench, "a", 2) is Errors.NONE
+    assert fetch(bench, None, -1) is Errors.NONE
+    assert fetch(bench, "a", 1) is Errors.STALE_MEMBER_EPOCH
+    assert fetch(bench, "x", 2) is Errors.UNKNOWN_MEMBER_ID
+
+
+def test_deleting_offsets_and_groups() -> None:
+    bench = ConsumerGroupBench(FakeImage(t=1, u=1))
+    bench.join("a", ["t"])
+    commit(bench, "a", 2, 0)
+    commit(bench, "a", 2, 0, topic="u")
+    found = bench.coordinator.delete_offsets("g", [("t", 0), ("u", 0)])
+    assert found == {("t", 0): Errors.GROUP_SUBSCRIBED_TO_TOPIC, ("u", 0): Errors.NONE}
+    with pytest.raises(KafkaError) as refused:
+        bench.coordinator.delete("g")
+    assert refused.value.error is Errors.NON_EMPTY_GROUP
+    bench.beat("a", -1)
+    bench.coordinator.delete("g")
+    assert bench.restart().coordinator.list_groups() == []
+
+
+def test_offsets_of_topics_that_nobody_wants_expire() -> None:
+    bench = ConsumerGroupBench(FakeImage(t=1, u=1))
+    bench.join("a", ["t"])
+    commit(bench, "a", 2, 0)
+    commit(bench, "a", 2, 0, topic="u")
+    bench.clock.advance_ms(7 * DAY_MS)
+    bench.beat("a", 2)
+    assert bench.coordinator.expire_offsets() == 1
+    assert list(bench.coordinator.fetch_offsets("g", None, False).committed) == [("t", 0)]
+
+
+def test_describing_a_consumer_group_as_a_classic_one() -> None:
+    bench = ConsumerGroupBench()
+    bench.join("a")
+    with pytest.raises(KafkaError, match="Group g is not a classic group"):
+        bench.coordinator.describe("g")
+    joined = bench.groups.join(group="classic").one
+    assert joined.error is Errors.NONE
+    with pytest.raises(KafkaError, match="Group classic is not a consumer group"):
+        bench.described("classic")

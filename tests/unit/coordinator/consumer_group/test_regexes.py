@@ -1,0 +1,114 @@
+"""Regular expressions of members: they are resolved by the broker, apart from heartbeats."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.common.errors import Errors, KafkaError
+from kbroker.coordinator.consumer_group.regexes import resolve
+from tests.support.consumer_groups import Beat, ConsumerGroupBench, FakeImage
+
+
+def test_topics_come_with_a_later_heartbeat() -> None:
+    bench = ConsumerGroupBench(FakeImage(foo1=1, foo2=2, bar=1))
+    assert bench.join("a", regex="foo.*") == Beat("a", 1, {})
+    assert bench.epochs() == (1, 1)
+    bench.after(100)
+    assert bench.epochs() == (2, 1)
+    assert bench.beat("a", 1) == Beat("a", 2, {"foo1": [0], "foo2": [0, 1]})
+
+
+def test_the_whole_name_must_match() -> None:
+    found = resolve(["foo", "o+", "f.o|bar"], FakeImage(foo=1, foot=1, bar=1), 7)
+    assert {regex: sorted(one.topics) for regex, one in found.items()} == {
+        "foo": ["foo"],
+        "o+": [],
+        "f.o|bar": ["bar", "foo"],
+    }
+
+
+@pytest.mark.parametrize("regex", ["(", "a{2,1}", "[b-a]", "a(?=b)", "(a)\\1"])
+def test_what_re2_does_not_know_is_refused(regex: str) -> None:
+    bench = ConsumerGroupBench()
+    with pytest.raises(KafkaError) as refused:
+        bench.join("a", regex=regex)
+    assert refused.value.error is Errors.INVALID_REGULAR_EXPRESSION
+    assert str(refused.value.message).startswith(f"SubscribedTopicRegex `{regex}` is not a valid regular expression: ")
+
+
+def test_a_known_expression_bumps_the_epoch_at_once() -> None:
+    bench = ConsumerGroupBench(FakeImage(foo=2))
+    bench.join("a", regex="f.*")
+    bench.after(100)
+    bench.beat("a", 1)
+    assert bench.join("b", regex="f.*") == Beat("b", 3, {})
+    assert bench.epochs() == (3, 3)
+
+
+def test_a_new_topic_is_found_after_ten_seconds() -> None:
+    bench = ConsumerGroupBench(FakeImage(foo=1))
+    bench.join("a", regex="f.*")
+    bench.after(100)
+    assert bench.beat("a", 1).has == {"foo": [0]}
+    bench.image.create("fox", 1)
+    bench.after(1000)
+    bench.beat("a", 2)
+    bench.after(100)
+    assert bench.epochs() == (2, 2)
+    bench.after(9000)
+    bench.beat("a", 2)
+    bench.after(100)
+    assert bench.beat("a", 2) == Beat("a", 3, {"foo": [0], "fox": [0]})
+
+
+def test_topics_are_looked_up_again_after_the_refresh_interval() -> None:
+    bench = ConsumerGroupBench(FakeImage(foo=1, fox=1))
+    bench.join("a", regex="f.*")
+    bench.after(100)
+    bench.beat("a", 1)
+    bench.image.delete("fox")
+    assert bench.beat("a", 2, has={"foo": [0]}) == Beat("a", 3, {"foo": [0]})
+    for _ in range(20):
+        bench.after(30_000)
+        bench.beat("a", 3)
+    assert bench.described().epoch == 3
+    bench.after(1000)
+    bench.beat("a", 3)
+    bench.after(100)
+    assert bench.described().epoch == 4  # the deleted topic does not match any more
+
+
+def test_the_last_member_of_an_expression_takes_it_along() -> None:
+    bench = ConsumerGroupBench(FakeImage(foo=2))
+    bench.join("a", regex="f.*")
+    bench.join("b", ["foo"])
+    bench.after(100)
+    bench.beat("a", 1)
+    bench.beat("a", -1)
+    again = bench.restart()
+    assert again.described() == bench.described()
+    assert again.coordinator.delete_offsets("g", [("foo", 0)]) == {("foo", 0): Errors.GROUP_SUBSCRIBED_TO_TOPIC}
+    bench.beat("b", -1)
+    assert bench.restart().coordinator.delete_offsets("g", [("foo", 0)]) == {("foo", 0): Errors.NONE}
+
+
+def test_names_take_the_place_of_an_expression() -> None:
+    bench = ConsumerGroupBench(FakeImage(foo=1, bar=1))
+    bench.join("a", regex="f.*")
+    bench.after(100)
+    bench.beat("a", 1)
+    beat = bench.beat("a", 2, topics=["bar"], regex="", has={"foo": [0]})
+    assert (beat.epoch, beat.has) == (2, {})
+    assert bench.beat("a", 2, has={}) == Beat("a", 3, {"bar": [0]})
+
+
+def test_expressions_are_there_after_a_restart() -> None:
+    bench = ConsumerGroupBench(FakeImage(foo=1))
+    bench.join("a", regex="f.*")
+    bench.after(100)
+    bench.beat("a", 1)
+    again = bench.restart()
+    assert again.described() == bench.described()
+    assert again.beat("a", 2) == Beat("a", 2, None)
+    again.after(100)
+    assert again.epochs() == (2, 2)
