@@ -16,12 +16,12 @@ from kbroker.server.metadata.metadata_store import MetadataStore
 
 logger = get_logger(__name__)
 
-METADATA_VERSION = "metadata.version"
+GROUP_VERSION, METADATA_VERSION = "group.version", "metadata.version"
 #: Lowest and highest level of each feature of Kafka 4.3. What is not built stays at 0, so that clients rely on nothing
 #: of it: neither share and streams groups (KIP-932, KIP-1071) nor eligible leader replicas (KIP-966).
 SUPPORTED: Mapping[str, tuple[int, int]] = {
     "eligible.leader.replicas.version": (0, 0),
-    "group.version": (0, 1),
+    GROUP_VERSION: (0, 1),
     "kraft.version": (0, 0),
     METADATA_VERSION: (7, 30),  # 3.3-IV3 to 4.3-IV0
     "share.version": (0, 0),

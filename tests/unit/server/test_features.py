@@ -79,6 +79,16 @@ def test_what_is_refused(row: tuple[str, int, int], text: str) -> None:
     assert in_force(bench) == before
 
 
+def test_consumer_groups_are_off_at_level_0() -> None:
+    """Their requests are announced all the same, as by Kafka."""
+    bench = make_bench()
+    assert update(bench, ("group.version", 0, 2)) == (0, None)
+    response = bench.ask("ConsumerGroupHeartbeat", 1, {"GroupId": "g", "MemberId": "m", "MemberEpoch": 0})
+    assert response["ErrorCode"] == Errors.UNSUPPORTED_VERSION
+    (group,) = bench.ask("ConsumerGroupDescribe", 0, {"GroupIds": ["g"]})["Groups"]
+    assert group["ErrorCode"] == Errors.UNSUPPORTED_VERSION
+
+
 def test_metadata_does_not_go_back() -> None:
     """Levels of metadata.version whose records an earlier one does not know stay."""
     bench = make_bench()

@@ -6,12 +6,15 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.consumer_group.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from kbroker.coordinator.consumer_group.membership import HeartbeatRequest
 from kbroker.server.context import ApiContext, Body, RequestContext
+from kbroker.server.features import GROUP_VERSION
 
 FIRST_WITH_CLIENTS_MEMBER_ID = 1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Check the request, then let the coordinator of groups act on it. Errors come with a text."""
+    if ctx.features.level(GROUP_VERSION) < 1:
+        return failure(body, Errors.UNSUPPORTED_VERSION, request)
     try:
         _check(ctx, body, request.api_version)
         partitions = body["TopicPartitions"]

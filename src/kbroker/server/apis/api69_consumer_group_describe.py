@@ -6,12 +6,15 @@ from kbroker.common.errors import Errors, KafkaError
 from kbroker.coordinator.consumer_group.member import Target
 from kbroker.coordinator.consumer_groups import DescribedConsumerGroup, DescribedConsumerMember
 from kbroker.server.context import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, ApiContext, Body, RequestContext
+from kbroker.server.features import GROUP_VERSION
 
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
 def handle(ctx: ApiContext, body: Body, request: RequestContext) -> Body:
     """Describe each group on its own; GROUP_ID_NOT_FOUND for one that is no consumer group."""
+    if ctx.features.level(GROUP_VERSION) < 1:
+        return failure(body, Errors.UNSUPPORTED_VERSION, request)
     operations = GROUP_OPERATIONS if body["IncludeAuthorizedOperations"] else OPERATIONS_NOT_ASKED
     return {"Groups": [_describe(ctx, group_id, operations) for group_id in body["GroupIds"]]}
 
