@@ -35,7 +35,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 class Member:
-    """A consumer that polls on a thread of its own, and remembers what it has and what it read."""
+    """A consumer that polls on its own thread, and remembers what it has and what it read."""
 
     def __init__(self, bootstrap: str, group: str, topics: list[str], **settings: Any) -> None:
         self.assigned: set[tuple[str, int]] = set()
@@ -140,3 +140,62 @@ def test_members_come_and_go_and_nothing_is_read_twice(broker: BrokerProcess, jo
     assert not one.errors
     assert not two.errors
     assert described(broker, group).state.name == "STABLE"
+
+
+def test_a_regular_expression_finds_topics_that_come_later(broker: BrokerProcess, join: Callable[..., Member]) -> None:
+    topic, group = names()
+    fill(broker.bootstrap, topic, 4)
+    one = join(group, [f"^{topic}.*"])
+    wait_for("the topic is found", lambda: len(one.read) == 4)
+    later = f"{topic}-later"
+    fill(broker.bootstrap, later, 4)
+    wait_for("the later topic is found", lambda: len(one.read) == 8, seconds=40)
+    assert {name for name, _ in one.assigned} == {topic, later}
+
+
+def test_a_group_changes_its_protocol_while_its_members_are_alive(
+    broker: BrokerProcess, join: Callable[..., Member]
+) -> None:
+    """Up with the first member of the consumer protocol, down when the last one leaves; each record is read."""
+    topic, group = names()
+    fill(broker.bootstrap, topic)
+    classic = {"group.protocol": "classic"}
+    one, two = join(group, [topic], **classic), join(group, [topic], **classic)
+    wait_for("classic members share the topic", lambda: is_shared(topic, one, two))
+    assert group_type(broker, group) == "CLASSIC"
+    new = join(group, [topic])
+    wait_for("three members share the topic", lambda: is_shared(topic, one, two, new), seconds=40)
+    assert group_type(broker, group) == "CONSUMER"
+    fill(broker.bootstrap, topic)
+    wait_for("all read on", lambda: {*one.read, *two.read, *new.read} == {f"{topic} {n}".encode() for n in range(40)})
+    new.close()
+    wait_for("classic members share the topic again", lambda: is_shared(topic, one, two), seconds=40)
+    assert group_type(broker, group) == "CLASSIC"
+
+
+def test_members_live_through_a_broker_that_is_killed_in_a_rebalance(tmp_path: Path) -> None:
+    """Members that were there go on; what was committed stays; the new member gets its share."""
+    broker = BrokerProcess(tmp_path / "data", SETTINGS)
+    broker.start()
+    members: list[Member] = []
+    try:
+        topic, group = names()
+        fill(broker.bootstrap, topic)
+        members.append(Member(broker.bootstrap, group, [topic]))
+        wait_for("one member reads all", lambda: len(members[0].read) == 40)
+        committed = described(broker, group)
+        assert committed.state.name == "STABLE"
+        for number in range(3):
+            members.append(Member(broker.bootstrap, group, [topic]))
+            if number:
+                wait_for("the member is known", lambda: len(described(broker, group).members) == len(members))
+            broker.kill()
+            broker.start()
+            wait_for("all share the topic", lambda: is_shared(topic, *members), seconds=40)
+        fill(broker.bootstrap, topic)
+        wait_for("all is read again", lambda: sum(len(one.read) for one in members) >= 80)
+        assert sum(len(one.read) for one in members) <= 84, "what was committed was read again"
+    finally:
+        for member in members:
+            member.close()
+        broker.discard()

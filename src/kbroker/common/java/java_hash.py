@@ -1,6 +1,7 @@
 """Java's hash of a text, and the order in which Java's hash maps hold texts: Kafka decides by both.
 
-Source: ``java.lang.String.hashCode``, ``org.apache.kafka.common.Uuid``, ``java.util.HashMap``.
+Source: ``java.lang.String.hashCode``, ``org.apache.kafka.common.Uuid``, ``java.util.HashMap``, Kafka's
+``BaseHashTable``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ Item = TypeVar("Item")
 
 SMALLEST_TABLE = 16
 LOAD_FACTOR = 0.75
+GOLDEN_RATIO = 0x9E3779B97F4A7C15  # by which Kafka's own hash tables multiply
 
 
 def string_hash(text: str) -> int:
@@ -63,3 +65,15 @@ def hash_order(items: Collection[Item], hash_of: Callable[[Item], int], *, is_pr
 def hash_map_order(texts: Collection[str]) -> list[str]:
     """Return texts, each once, in the order of a Java hash map they were put into one after the other."""
     return hash_order(texts, string_hash)
+
+
+def timeline_map_order(texts: Collection[str]) -> list[str]:
+    """Return texts, each once, in the order of a ``TimelineHashMap`` of Kafka that has never held more."""
+    slot_bits = 1
+    while len(texts) * LOAD_FACTOR > 1 << slot_bits:
+        slot_bits += 1
+
+    def slot(text: str) -> int:
+        return (string_hash(text) * GOLDEN_RATIO & 0xFFFFFFFFFFFFFFFF) >> (64 - slot_bits)
+
+    return sorted(texts, key=slot)

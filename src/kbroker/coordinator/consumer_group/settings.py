@@ -1,4 +1,4 @@
-"""What consumer groups go by: the broker's settings, and those that a group has of its own.
+"""What consumer groups go by: the broker's settings, and a group's own ones.
 
 Source: ``GroupCoordinatorConfig``, ``GroupConfig``, ``ConsumerGroupMigrationPolicy``.
 """
@@ -14,7 +14,7 @@ GroupConfigs = Callable[[str], Mapping[str, str]]
 
 
 def no_group_configs(group_id: str) -> Mapping[str, str]:
-    """No group has configs of its own."""
+    """No group has own configs."""
     return {}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from kbroker.common.errors import Errors, KafkaError
+from kbroker.common.java.java_hash import timeline_map_order
 from kbroker.common.light_typing import NamedTuple
 from kbroker.common.loggers import get_logger
 from kbroker.coordinator.consumer_group import records
@@ -56,7 +57,7 @@ def assign(
 
     Returns: it, and the records of what changes. Raises: KafkaError UNKNOWN_SERVER_ERROR.
     """
-    members = dict(group.members)
+    members = {member_id: group.members[member_id] for member_id in timeline_map_order(group.members)}
     if updated.instance_id is not None:
         previous_id = group.static_members.get(updated.instance_id)
         if previous_id is not None and previous_id != updated.member_id:

@@ -184,7 +184,7 @@ def test_a_topic_that_is_created_later_is_assigned() -> None:
     bench = ConsumerGroupBench(FakeImage())
     assert bench.join("a", ["later"]) == Beat("a", 2, {})
     bench.image.create("other", 1)
-    assert bench.beat("a", 2) == Beat("a", 2, None)  # a topic that nobody wants
+    assert bench.beat("a", 2) == Beat("a", 2, None)  # a topic that is not wanted
     bench.image.create("later", 2)
     assert bench.beat("a", 2) == Beat("a", 3, {"later": [0, 1]})
 
