@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from kbroker.common.light_typing import NamedTuple
 
-#: The configs of a group, those it has of its own only, as they are stored: texts.
+#: A group's own configs, as they are stored: texts.
 GroupConfigs = Callable[[str], Mapping[str, str]]
 
 

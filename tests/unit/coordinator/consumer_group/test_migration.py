@@ -174,7 +174,7 @@ def test_what_a_classic_member_is_refused() -> None:
     wrong = bench.groups.sync(joined.member_id, joined.generation_id, name="roundrobin")
     assert wrong.one.error is Errors.INCONSISTENT_GROUP_PROTOCOL
     assert bench.groups.beat(joined.member_id, 9) is Errors.ILLEGAL_GENERATION
-    assert bench.groups.leave("nobody", joined.member_id) == [Errors.UNKNOWN_MEMBER_ID, Errors.NONE]
+    assert bench.groups.leave("unknown", joined.member_id) == [Errors.UNKNOWN_MEMBER_ID, Errors.NONE]
     closed = ConsumerGroupBench(settings=AT_ONCE._replace(migration_policy="disabled"))
     closed.join("new")
     assert closed.groups.join(protocols=protocols()).one.error is Errors.INCONSISTENT_GROUP_PROTOCOL

@@ -44,7 +44,7 @@ def fetch(bench: ConsumerGroupBench, member_id: str | None, epoch: int) -> Error
 
 def test_a_commit_needs_a_member_and_its_epoch() -> None:
     bench = ConsumerGroupBench()
-    assert commit(bench, "", -1, 0) is Errors.NONE  # nobody is in the group
+    assert commit(bench, "", -1, 0) is Errors.NONE  # the group has no members
     bench.join("a")
     assert commit(bench, "a", 2, 0) is Errors.NONE
     assert commit(bench, "a", 3, 0) is Errors.STALE_MEMBER_EPOCH
