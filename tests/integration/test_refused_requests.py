@@ -1,10 +1,14 @@
 """A connection that is closed instead of being sent a response: a line in the log, a number in the metrics."""
 
+import json
 import socket
 import struct
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +18,13 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {"kbroker.metrics.listener": "127.0.0.1:0"}
+def log_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("request-log")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory, log_folder: Path) -> Iterator[BrokerProcess]:
+    settings = {"kbroker.metrics.listener": "127.0.0.1:0", "kbroker.request.log.dir": str(log_folder)}
     process = BrokerProcess(tmp_path_factory.mktemp("refused") / "data", settings)
     process.start()
     yield process
@@ -89,6 +98,29 @@ def test_a_flood_leaves_few_lines(broker: BrokerProcess) -> None:
     wait_for("the rest of them", lambda: any("more sockets were closed" in line for line in broker.output[lines:]), 20)
     seconds = time.monotonic() - begun
     assert len(broker.output) - lines <= 11 * (seconds + 2)
+
+
+def test_the_request_log_has_each_of_them(broker: BrokerProcess, log_folder: Path) -> None:
+    """One by one with the connection, or as a number: not as requests, and as many as the metrics count."""
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=20) as one:
+        one.sendall(frame(header(999, 5)))
+        port = one.getsockname()[1]
+        assert one.recv(10) == b""
+
+    def records() -> list[dict[str, Any]]:
+        (path,) = log_folder.glob("*.jsonl")
+        lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        return [line for line in lines if "refusal" in line]
+
+    wait_for("its record", lambda: any(f":{port}-" in line.get("connection", "") for line in records()), 20)
+    (record,) = [line for line in records() if f":{port}-" in line.get("connection", "")]
+    assert record["refusal"] == {"reason": "unknown-api", "requestApiKey": 999, "requestApiVersion": 5}
+    assert (record["address"], record["listener"], record["repeated"]) == ("127.0.0.1", "PLAINTEXT", 1)
+    assert "requestHeader" not in record
+    counted: Counter[str] = Counter()
+    for line in records():
+        counted[line["refusal"]["reason"]] += line["repeated"]
+    assert counted == Counter({reason: int(count) for reason, count in refused(broker).items() if count})
 
 
 def refused(broker: BrokerProcess) -> dict[str, float]:

@@ -25,13 +25,16 @@ from kbroker.spark.tables.log_schema import arrow_schema, is_milliseconds
 DATE = "2026-01-02"
 START_US = int(datetime(2026, 1, 2, tzinfo=timezone.utc).timestamp()) * 1_000_000
 HOUR_US, DAY_US = 3_600_000_000, 86_400_000_000
-OURS, OLD, KAFKA, CONNECTION = 0, 1, 2, 3  # what a row is: of this version, of version 0, of Kafka, a lone verdict
+# what a row is: of this version, of version 0, of Kafka, a lone verdict, a refusal
+OURS, OLD, KAFKA, CONNECTION, REFUSAL = 0, 1, 2, 3, 4
 APIS = ((0, "PRODUCE"), (1, "FETCH"), (3, "METADATA"), (19, "CREATE_TOPICS"))
 #: Version 0 had not these.
 NEWER = (
     *("network_time_us", "sampling", "repeated", "software_name", "software_version", "listener"),
     "transactional_id",
 )
+#: Of refusals alone.
+REFUSED = ("refusal", "refused_api_key", "refused_api_version")
 #: What a real Kafka does not log.
 NOT_KAFKA = (
     *("broker", "sequence", "address", "request_bytes", "response_bytes", "network_time_us", "error_code"),
@@ -141,7 +144,7 @@ def make_day(rows: int = 20_000, seed: int = 7, entities: int = 30, hot_share: f
     rng = np.random.default_rng(seed)
     who = np.where(rng.random(rows) < hot_share, 0, rng.integers(1, entities, rows))
     api = rng.choice(4, rows, p=[0.45, 0.4, 0.13, 0.02])
-    kind = rng.choice([OURS, OLD, KAFKA, CONNECTION], rows, p=[0.9, 0.04, 0.05, 0.01])
+    kind = rng.choice([OURS, OLD, KAFKA, CONNECTION, REFUSAL], rows, p=[0.89, 0.04, 0.05, 0.01, 0.01])
     time = START_US + rng.integers(0, DAY_US, rows)
     border = rng.random(rows) < 0.002  # the first and the last microsecond of an hour
     time = np.where(border, START_US + rng.integers(0, 24, rows) * HOUR_US + rng.choice([0, HOUR_US - 1], rows), time)
@@ -212,6 +215,7 @@ def _row(i: int, who: int, api: int, kind: int, time: int, chance: float, delay:
         "error_code": 89 if verdicts and verdicts[0]["refused"] else 0,
         "error_count": 1 if verdicts and verdicts[0]["refused"] else 0,
         "sampling": 1.0,
+        **dict.fromkeys(REFUSED),
         "verdicts": verdicts,
         "updates": [
             {
@@ -267,12 +271,18 @@ def _as(row: dict[str, Any], kind: int) -> dict[str, Any]:
     if kind == CONNECTION:
         kept = ("time", "broker", "sequence", "address", "listener", "sampling", "verdicts")
         return {name: row.get(name) if name in kept else None for name in row} | {"updates": []}
+    if kind == REFUSAL:
+        known = ("time", "broker", "sequence", "connection", "address", "listener", "sampling", "repeated")
+        refused = {"refusal": "unsupported-version", "refused_api_key": row["api_key"], "refused_api_version": 99}
+        return (
+            {name: row.get(name) if name in known else None for name in row} | {"verdicts": [], "updates": []} | refused
+        )
     return row
 
 
 def to_line(row: dict[str, Any], kind: int = OURS) -> str:
     """A row as the line of a file."""
-    record: dict[str, Any] = {} if kind == KAFKA else {"version": 0 if kind == OLD else 2}
+    record: dict[str, Any] = {} if kind == KAFKA else {"version": 0 if kind == OLD else 3}
     for column in COLUMNS:
         if row[column.name] is not None and not (kind == KAFKA and column.name == "time"):
             _put(record, column, row[column.name])
