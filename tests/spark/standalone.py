@@ -51,10 +51,15 @@ class Standalone:
         output = self._start(name, before, "org.apache.spark.deploy.worker.Worker", *words)
         self._said(output, _REGISTERED)
 
-    def run(self, *words: str | Path, code: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a command of the pipeline with this cluster as its master, unless it names one. `code`: run before it."""
-        call = self.call(*words, code=code)
-        return subprocess.run(call, env=environment(), capture_output=True, text=True, check=False, cwd=ROOT)
+    def run(
+        self, *words: str | Path, code: str | None = None, python: str | Path = sys.executable
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command of the pipeline with this cluster as its master, unless it names one.
+
+        Args: `code`: run before it; `python`: that of executors.
+        """
+        call, given = self.call(*words, code=code), {**environment(), "PYSPARK_PYTHON": str(python)}
+        return subprocess.run(call, env=given, capture_output=True, text=True, check=False, cwd=ROOT)
 
     def call(self, *words: str | Path, code: str | None = None) -> list[str]:
         """The program and its arguments that `run` runs."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
+import tarfile
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.find_spark_home import _find_spark_home
 
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.session import require_spark
@@ -46,6 +51,59 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, places: tuple[Path, Path])
         yield running
     finally:
         running.close()
+
+
+def python_without(folder: Path, *more: Path) -> Path:
+    """A Python with what Spark brings alone, and the modules of some folders."""
+    libraries = sorted(Path(_find_spark_home(), "python", "lib").glob("*.zip"))
+    path = os.pathsep.join(map(str, [*libraries, *more]))
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "python"
+    base = Path(sys.executable).resolve()
+    program.write_text(f'#!/bin/sh\nPYTHONPATH="{path}" exec "{base}" "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def packed(folder: Path) -> Path:
+    """What venv-pack makes: a folder with bin/python in it, packed."""
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(folder / "env")
+    bin_folder = folder / "env" / "bin"
+    (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
+    (packages / "here.pth").write_text("\n".join(filter(None, sys.path)) + "\n")
+    (bin_folder / "python").rename(bin_folder / "real")
+    libraries = os.pathsep.join(map(str, Path(_find_spark_home(), "python", "lib").glob("*.zip")))
+    # what a worker of these tests has on its path is left out
+    (bin_folder / "python").write_text(f'#!/bin/sh\nPYTHONPATH="{libraries}" exec "$(dirname "$0")/real" "$@"\n')
+    (bin_folder / "python").chmod(0o755)
+    archive = folder / "env.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder / "env", ".")
+    return archive
+
+
+def test_a_python_without_kbroker_is_named_before_the_job(
+    cluster: Standalone, places: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """It has neither kbroker nor pyarrow, and is no Python of the driver's machine: a task that looks says so."""
+    bare = python_without(tmp_path / "bare")
+    done = cluster.run("ingest", places[0] / "bare", places[0] / "requests-1.jsonl", "--quiet", python=bare)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("kbroker: the Python of Spark's executor on ")
+    assert "has no kbroker (ModuleNotFoundError: " in line
+    assert "send one with --py-env ARCHIVE" in line
+    assert not (places[0] / "bare").exists()
+
+
+def test_a_python_is_sent_to_executors(cluster: Standalone, places: tuple[Path, Path], tmp_path: Path) -> None:
+    """Tasks run the Python of the archive; the driver, on which no such path is, its own."""
+    table = places[0] / "sent"
+    done = cluster.run(
+        "ingest", table, places[0] / "requests-1.jsonl", "--buckets", "2", "--py-env", packed(tmp_path), "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["table"]["rows"] == ROWS
 
 
 def test_a_shared_folder_is_filled(cluster: Standalone, places: tuple[Path, Path]) -> None:

@@ -8,18 +8,24 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import Result
 
+from kbroker.client.cluster import Cluster
+from kbroker.client.producer import Producer
 from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup.remote import require_connect
 from kbroker.spark.setup.session import require_spark
 from kbroker.testing.waiting import wait_until
 from tests.spark.day import make_day
+from tests.spark.source_support import create
 from tests.spark.standalone import START_S, environment
 from tests.support import need
+from tests.support.broker import BrokerProcess
 
 pytestmark = pytest.mark.slow
 _LISTENS = re.compile(r"Spark Connect server started at: .*:(\d+)")
@@ -74,11 +80,14 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             server.wait()
 
 
-def command(*words: str | Path) -> subprocess.CompletedProcess[str]:
+def remotely(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a command of the pipeline where there is no Java."""
     call = [sys.executable, "-m", "kbroker.cli", "pipeline", *map(str, words)]
     given = {**environment(), "JAVA_HOME": "/nowhere"}
     return subprocess.run(call, env=given, capture_output=True, text=True, check=False)
+
+
+QUOTAS = "- entity: {user: null, client-id: null}\n  quotas: {producer_byte_rate: 3000, request_percentage: 1}\n"
 
 
 def test_ingest_and_usage(url: str, tmp_path: Path) -> None:
@@ -86,17 +95,84 @@ def test_ingest_and_usage(url: str, tmp_path: Path) -> None:
     lines = list(make_day(300).lines())
     log, table = tmp_path / "requests-1.jsonl", tmp_path / "table"
     log.write_text("\n".join([*lines[:200], "no record"]) + "\n")
-    done = command("ingest", table, log, "--remote", url, "--buckets", "1", "--json")
+    done = remotely("ingest", table, log, "--remote", url, "--buckets", "1", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["run"]["rows"], found["run"]["rejected"], found["table"]["rows"]) == (200, 1, 200)
     assert "batch 0: 200 rows" in done.stderr
     with log.open("a") as opened:
         opened.write("\n".join(lines[200:]) + "\n")
-    done = command("ingest", table, log, "--remote", url, "--quiet", "--json")
+    done = remotely("ingest", table, log, "--remote", url, "--quiet", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert (found["run"]["rows"], found["table"]["rows"]) == (100, 300)
-    done = command("usage", table, "--remote", url, "--quiet", "--json")
+    done = remotely("usage", table, "--remote", url, "--quiet", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)
+
+
+def numbers(text: str) -> Any:
+    """JSON, its numbers as exact as a sum is whose order is not."""
+    return json.loads(text, parse_float=lambda digits: round(float(digits), 9))
+
+
+def test_views_and_what_if(url: str, command: Callable[..., Result], tmp_path: Path) -> None:
+    """Each job gives over Spark Connect what it gives on this machine."""
+    log, table, quotas = tmp_path / "requests-1.jsonl", tmp_path / "table", tmp_path / "q.yaml"
+    log.write_text("\n".join(make_day(300).lines()) + "\n")
+    quotas.write_text(QUOTAS)
+    done = remotely("ingest", table, log, "--remote", url, "--buckets", "3", "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+    for name, more in (
+        ("throttles", ()),
+        ("replay", ("--quotas", quotas)),
+        ("replay", ("--quotas", quotas, "--check")),
+        ("recommend", ("--io-threads", "8", "--network-threads", "3")),
+    ):
+        words = (name, table, *more, "--json", "--quiet")
+        done = remotely(*words, "--remote", url)
+        assert (done.returncode, done.stderr) == (0, ""), name
+        assert numbers(done.stdout) == numbers(command("pipeline", *words).stdout), name
+    page = tmp_path / "page.html"
+    done = remotely("report", table, "-o", page, "--remote", url, "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "User" in page.read_text()
+
+
+def test_a_topic_is_archived(url: str, broker: BrokerProcess, tmp_path: Path) -> None:
+    """Its JSON becomes columns, in two runs; `lag` and `compact`, which need no Spark, go on from there."""
+    table = tmp_path / "table"
+    with Cluster(broker.bootstrap) as cluster:
+        create(cluster, "t", 2)
+        with Producer(cluster) as producer:
+            for number in range(200):
+                producer.send("t", b'{"id": %d}' % number, partition=number % 2, timestamp_ms=1_000_000)
+            producer.send("t", b"none", partition=0, timestamp_ms=1_000_000)
+    words = ("archive", table, "--topic", "t", "-b", broker.bootstrap, "--value", "json", "--value-columns", "id int")
+    for rows in (200, 0):
+        done = remotely(*words, "--remote", url, "--quiet", "--json", "--buckets", "1")
+        assert (done.returncode, done.stderr) == (0, "")
+        found = json.loads(done.stdout)
+        assert (found["run"]["rows"], found["table"]["rows"]) == (rows, 200)
+    done = remotely("lag", "--checkpoint", table, "-b", broker.bootstrap, "--json")
+    assert [one["lag"] for one in json.loads(done.stdout)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("compact", "x", "--remote", "sc://h"), 2, "compact runs in this very command and needs no Spark: leave --"),
+        (("convert", "x", "--remote", "sc://h"), 2, "convert runs in this very command and needs no Spark: leave --"),
+        (("lag", "--master", "local"), 2, "lag runs in this very command and needs no Spark: leave --master out"),
+        (("usage", "LOG", "--remote", "URL", "--driver-memory", "2g"), 1, "memory is set there"),
+        (("usage", "LOG", "--remote", "URL", "--conf", "spark.executor.memory=2g"), 1, "spark.executor.memory"),
+    ],
+)
+def test_what_cannot_be_is_refused(url: str, tmp_path: Path, words: tuple[str, ...], status: int, said: str) -> None:
+    """One sentence each."""
+    log = tmp_path / "a.jsonl"
+    log.touch()
+    done = remotely(*({"URL": url, "LOG": str(log)}.get(word, word) for word in words))
+    assert (done.returncode, done.stdout) == (status, "")
+    assert said in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr

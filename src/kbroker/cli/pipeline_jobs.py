@@ -12,7 +12,15 @@ import click
 
 from kbroker.cli.options import Finite, bootstrap_option, client_properties, decorators, key_values
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.pipeline_session import FOLDER, progress, progress_options, running, session, spark_options
+from kbroker.cli.pipeline_session import (
+    FOLDER,
+    no_spark_options,
+    progress,
+    progress_options,
+    running,
+    session,
+    spark_options,
+)
 from kbroker.cli.pipeline_table import place_of, retention_option, storage_option, table_argument
 
 if TYPE_CHECKING:
@@ -137,6 +145,7 @@ def archive(
 @retention_option
 @storage_option
 @progress_options
+@no_spark_options
 def compact(table: str, retention: float, **common: Any) -> None:
     """Rewrite TABLE to one sorted file per hour and bucket.
 
@@ -160,6 +169,7 @@ def compact(table: str, retention: float, **common: Any) -> None:
 @click.argument("table", type=FOLDER)
 @click.option("--checkpoint", type=FOLDER, metavar="DIR", help="Of the stream that filled it; else inside the table.")
 @progress_options
+@no_spark_options
 def convert(table: Path, checkpoint: Path | None, **common: Any) -> None:
     """Make an old TABLE a Delta Lake table.
 

@@ -61,9 +61,37 @@ spark_options = decorators(
     ),
     click.option("--remote", metavar="sc://HOST[:PORT]", help="A Spark Connect server instead of a master."),
     click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's. Repeatable."),
+    click.option(
+        "--properties-file",
+        type=LocalPath(exists=True, dir_okay=False),
+        metavar="FILE",
+        help="Settings of Spark's in place of spark-defaults.conf, as spark-submit takes them.",
+    ),
+    click.option(
+        "--py-env",
+        type=LocalPath(exists=True, dir_okay=False),
+        metavar="ARCHIVE",
+        help="The Python of Spark's executors, packed by venv-pack or conda-pack; it is sent to them.",
+    ),
     click.option("--driver-memory", metavar="SIZE", help="Of Spark's JVM.  [default: spark-defaults.conf's, or 1g]"),
     click.option("--verbose", "-v", is_flag=True, help="What Spark says, and the traces of its failures."),
     progress_options,
+)
+
+
+def _refuse(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError(
+            f"{context.info_name} runs in this very command and needs no Spark: leave {option.opts[0]} out"
+        )
+
+
+#: For commands that need no Spark: a place for it is wrong usage, and one sentence says why.
+no_spark_options = decorators(
+    *(
+        click.option(name, hidden=True, expose_value=False, callback=_refuse)
+        for name in ("--master", "--remote", "--py-env", "--properties-file")
+    )
 )
 
 
@@ -74,6 +102,7 @@ def progress(common: dict[str, Any]) -> Callable[[str], object]:
 
 def session(common: dict[str, Any]) -> SparkSession:
     """A Spark session as the options of a command say."""
+    from kbroker.spark.executors import require_executors
     from kbroker.spark.setup import gateway
     from kbroker.spark.setup.session import build_session, require_packages
 
@@ -96,20 +125,29 @@ def session(common: dict[str, Any]) -> SparkSession:
         connector=common.get("connector") == "kafka",
         log_level="WARN" if common["verbose"] else "ERROR",
         settings=settings,
+        properties_file=common["properties_file"],
+        py_env=common["py_env"],
         listener=listener,
     )
-    _miss_executors(spark, say)
+    timer = _miss_executors(spark, say)
+    try:
+        require_executors(spark)
+    except BaseException:
+        with suppress(Exception):
+            spark.stop()
+        raise
+    finally:
+        timer.cancel()
     return spark
 
 
-def _miss_executors(spark: SparkSession, say: Callable[[str], object]) -> None:
+def _miss_executors(spark: SparkSession, say: Callable[[str], object]) -> threading.Timer:
     """Tell the user after a while that a cluster has given no executor: Spark waits for one without end."""
     from kbroker.spark.session_kind import is_connect, runs_elsewhere
 
-    if is_connect(spark) or not runs_elsewhere(spark):
-        return
-
     def look() -> None:
+        if is_connect(spark) or not runs_elsewhere(spark):
+            return
         with suppress(Exception):  # the session may have ended by now
             scala = spark.sparkContext._jsc.sc()
             if scala.getExecutorMemoryStatus().size() <= 1:  # the driver is one of them
@@ -121,6 +159,7 @@ def _miss_executors(spark: SparkSession, say: Callable[[str], object]) -> None:
     timer = threading.Timer(EXECUTOR_SECONDS, look)
     timer.daemon = True
     timer.start()
+    return timer
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import click
 from kbroker.cli.options import bootstrap_option, connect, decorators, json_option
 from kbroker.cli.output import print_json, print_table
 from kbroker.cli.pipeline_jobs import date_option
-from kbroker.cli.pipeline_session import LocalPath, progress, running, session, spark_options
+from kbroker.cli.pipeline_session import LocalPath, no_spark_options, progress, running, session, spark_options
 from kbroker.cli.pipeline_table import as_of_option, place_of, storage_option
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ def throttles(logs: tuple[str, ...], dates: tuple[str, ...], top: int, **common:
 )
 @click.option("--partitions", is_flag=True, help="A row per partition.")
 @json_option
+@no_spark_options
 def lag(
     names: tuple[str, ...], bootstrap_server: str, checkpoints: tuple[Path, ...], partitions: bool, as_json: bool
 ) -> None:

@@ -11,21 +11,24 @@ _PYTHON = re.compile(r"^\s*((?:\w+\.)*\w+(?:Error|Exception): .+)$", re.MULTILIN
 _CAUSED = re.compile(r"^Caused by: (?:[\w$]+\.)+[\w$]+: (.+)$", re.MULTILINE)
 _JAVA = re.compile(r"^: (?:[\w$]+\.)+([\w$]+(?:: .+)?)$", re.MULTILINE)
 _STREAM = re.compile(r"terminated with exception: (.*?)(?= SQLSTATE|\n=== Streaming|\Z)", re.DOTALL)
+#: What to do where a cluster's machines have not the Python that is needed.
+NEEDS_PYTHON = (
+    'install "kbroker[spark]" there, send one with --py-env ARCHIVE, or name another Python of theirs with --conf '
+    "spark.pyspark.python=PATH"
+)
 #: What the machines of a cluster lack, by what Spark or Python say of it.
 _ON_EXECUTORS = (
     (
         re.compile(r"No module named '(kbroker|pyarrow|pandas|pyspark)[\w.]*'"),
-        'the Python of Spark\'s executors has no {0}: pip install "kbroker[spark]" there, or name another Python of '
-        "theirs with --conf spark.pyspark.python=PATH",
+        f"the Python of Spark's executors has no {{0}}: {NEEDS_PYTHON}",
     ),
     (
         re.compile(r'Cannot run program "([^"]+)"'),
-        "Spark's executors have no program {0}: name their Python with --conf spark.pyspark.python=PATH",
+        f"Spark's executors have no program {{0}}: {NEEDS_PYTHON}",
     ),
     (
         re.compile(r"\[PYTHON_VERSION_MISMATCH\][^(]*\((\S+?)\)[^(]*\((\S+?)\)"),
-        "Spark's executors run Python {0} and this command {1}: name another Python of theirs with --conf "
-        "spark.pyspark.python=PATH",
+        f"Spark's executors run Python {{0}} and this command {{1}}: {NEEDS_PYTHON}",
     ),
 )
 

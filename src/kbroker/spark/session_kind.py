@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-REMOTE_PARALLELISM = 8  # where the number of cores cannot be asked for
+UNBOUNDED = 2**31 - 1  # what Spark takes for the most executors when it is not said
+_TASK = "_task"
+#: What servers of Spark Connect have answered; they cannot be asked without a job.
+_asked: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -22,14 +27,53 @@ def runs_elsewhere(spark: SparkSession) -> bool:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks can run at once, as far as is known now."""
-    if is_connect(spark):
-        return int(spark.conf.get("spark.default.parallelism", str(REMOTE_PARALLELISM)) or REMOTE_PARALLELISM)
-    return spark.sparkContext.defaultParallelism
+    """How many tasks can run at once, on all executors: those that have come, and those that Spark may still start."""
+    stated = _setting(spark, "spark.default.parallelism")
+    if stated:
+        return max(1, int(stated))
+    cores = _cores(spark)
+    if is_dynamic(spark):
+        most = int(_setting(spark, "spark.dynamicAllocation.maxExecutors") or UNBOUNDED)
+        if most < UNBOUNDED:
+            cores = max(cores, most * int(_setting(spark, "spark.executor.cores") or 1))
+    return max(1, cores // int(_setting(spark, "spark.task.cpus") or 1))
 
 
-def in_tasks(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: str) -> DataFrame:
-    """A few rows, each for a separate task."""
-    if is_connect(spark):
-        return spark.createDataFrame(list(rows), schema).repartition(len(rows))
-    return spark.createDataFrame(spark.sparkContext.parallelize(rows, len(rows)), schema)
+def is_dynamic(spark: SparkSession) -> bool:
+    """Whether Spark starts executors when there are tasks for them, and ends them afterwards."""
+    return _setting(spark, "spark.dynamicAllocation.enabled") == "true"
+
+
+def _setting(spark: SparkSession, name: str) -> str:
+    return str(spark.conf.get(name, "") or "")
+
+
+def _cores(spark: SparkSession) -> int:
+    """Of the executors that there are."""
+    if not is_connect(spark):
+        return spark.sparkContext.defaultParallelism
+    if spark not in _asked:
+        from pyspark.sql import functions as F
+
+        # a range is split as its server's cores are
+        parts = spark.range(1 << 20).select(F.spark_partition_id()).distinct().count()
+        _asked[spark] = parts
+    return _asked[spark]
+
+
+def in_tasks(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> DataFrame:
+    """A few rows, each for a separate task. They are sent as Arrow: rows of Python would be taken apart by a Python of
+    the executors that `spark.sql.execution.pyspark.python` does not name."""
+    import pyarrow as pa
+
+    columns = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), schema, strict=True)]
+    numbers = pa.array(range(len(rows)), pa.int32())
+    table = pa.Table.from_arrays([numbers, *columns], schema=pa.schema([pa.field(_TASK, pa.int32()), *schema]))
+    return spark.createDataFrame(table).repartitionById(len(rows), _TASK).drop(_TASK)
+
+
+def no_rows(spark: SparkSession, schema: Any) -> DataFrame:
+    """A DataFrame without rows. Args: `schema`: of Spark."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return spark.createDataFrame(to_arrow_schema(schema, timezone="UTC").empty_table(), schema)

@@ -37,10 +37,13 @@ def test_the_cause_is_found(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x\nModuleNotFoundError: No module named 'kbroker'\n", "the Python of Spark's executors has no kbroker: pip"),
+        (
+            "x\nModuleNotFoundError: No module named 'kbroker'\n",
+            "the Python of Spark's executors has no kbroker: install",
+        ),
         (
             'Caused by: java.io.IOException: Cannot run program "/opt/python": error=2, No such file',
-            "Spark's executors have no program /opt/python: name their Python",
+            "Spark's executors have no program /opt/python: install",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from kbroker.spark.errors import PipelineError
 from kbroker.spark.setup import spark_settings
 from kbroker.spark.setup.reachable import require_reachable
 from kbroker.spark.setup.session import _environment
-from kbroker.spark.setup.spark_settings import chosen_settings, is_local
+from kbroker.spark.setup.spark_settings import TASK_PYTHON, chosen_settings, is_local, properties, shipped
 
 
 def chosen(
@@ -50,14 +50,14 @@ def test_lists_are_added_to() -> None:
     [("local", True), ("local[*]", True), ("local-cluster[2,1,1024]", True), ("spark://h:1", False), ("yarn", False)],
 )
 def test_what_suits_one_machine_is_for_one_machine(master: str, local: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few shuffle partitions, the loopback address and this interpreter are no use to a cluster."""
+    """The loopback address and this interpreter are no use to a cluster; the number of cores is Spark's to say."""
     for name in ("SPARK_LOCAL_IP", "PYSPARK_PYTHON"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/bin")
     assert is_local(master) is local
     found = chosen(master=master)
-    assert ("spark.sql.shuffle.partitions" in found) is local
-    with _environment(master, found):
+    assert "spark.sql.shuffle.partitions" not in found
+    with _environment(master, found, None):
         assert os.environ.get("SPARK_LOCAL_IP") == ("127.0.0.1" if local else None)
         assert os.environ.get("PYSPARK_PYTHON") == (sys.executable if local else None)
         assert os.environ["PATH"] == ("/bin" if local else f"{os.path.dirname(sys.executable)}:/bin")
@@ -69,13 +69,65 @@ def test_what_suits_one_machine_is_for_one_machine(master: str, local: bool, mon
 def test_a_python_that_was_named_is_taken(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the setting, and before it by the variable."""
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    given = chosen({"spark.pyspark.python": "/opt/python"}, master=master)
-    with _environment(master, given):
-        assert os.environ["PYSPARK_PYTHON"] == "/opt/python"
-    monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3")
-    with _environment(master, given):
-        assert os.environ["PYSPARK_PYTHON"] == "/usr/bin/python3"
-    assert os.environ["PYSPARK_PYTHON"] == "/usr/bin/python3"
+    given = chosen({"spark.pyspark.python": "/bin/sh"}, master=master)
+    with _environment(master, given, None):
+        assert os.environ["PYSPARK_PYTHON"] == "/bin/sh"
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    with _environment(master, given, None):
+        assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert TASK_PYTHON not in given
+
+
+@pytest.mark.parametrize("named", ["setting", "variable"])
+def test_a_python_that_executors_alone_have(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks run it; what Spark runs beside the driver is this interpreter, which is there."""
+    theirs = "./environment/bin/python"
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    given = chosen({"spark.pyspark.python": theirs} if named == "setting" else {}, master="spark://h:1")
+    if named == "variable":
+        monkeypatch.setenv("PYSPARK_PYTHON", theirs)
+    with _environment("spark://h:1", given, None):
+        assert (os.environ["PYSPARK_PYTHON"], given[TASK_PYTHON]) == (sys.executable, theirs)
+    assert os.environ.get("PYSPARK_PYTHON") == (theirs if named == "variable" else None)
+
+
+def test_a_python_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an archive beside others, under the name that the master knows; tasks run what is in it."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    archive = tmp_path / "env.tar.gz"
+    with pytest.raises(PipelineError, match=r"there is no archive .*env\.tar\.gz: pack one with `venv-pack -o env"):
+        shipped(archive, "yarn", {})
+    archive.touch()
+    found = shipped(archive, "spark://h:1", {"spark.archives": "other.zip"})
+    assert found["spark.archives"] == f"other.zip,{archive}#kbroker_env"
+    assert shipped(archive, "yarn", {})["spark.yarn.dist.archives"] == f"{archive}#kbroker_env"
+    given = chosen(found, master="spark://h:1")
+    with _environment("spark://h:1", given, None):
+        assert (os.environ["PYSPARK_PYTHON"], given[TASK_PYTHON]) == (sys.executable, "./kbroker_env/bin/python")
+    with pytest.raises(PipelineError, match="run this command's Python: leave --py-env out"):
+        shipped(archive, "local[2]", {})
+    (tmp_path / "env.tar").touch()
+    with pytest.raises(PipelineError, match=r"Spark unpacks no env\.tar: expected one of \.tar\.gz"):
+        shipped(tmp_path / "env.tar", "yarn", {})
+
+
+def test_a_properties_file_stands_in_place_of_spark_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For our own reading and for Spark's launcher, which gets its name; also one that spark-submit's options name."""
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    (tmp_path / "spark-defaults.conf").write_text("spark.a 1\nspark.b 1\n")
+    file = tmp_path / "my settings"
+    file.write_text("spark.master  spark://h:7077 \nspark.a 2\n")
+    wanted = {"spark.master": "spark://h:7077", "spark.a": "2"}
+    assert spark_settings.spark_defaults(file) == wanted
+    with _environment("spark://h:7077", chosen(master="spark://h:7077"), file):
+        assert os.environ["PYSPARK_SUBMIT_ARGS"] == f"--properties-file '{file}' pyspark-shell"
+        assert spark_settings.spark_defaults() == wanted
+    assert "PYSPARK_SUBMIT_ARGS" not in os.environ
+    file.write_text("executor.memory 2g\n")
+    with pytest.raises(PipelineError, match="has no setting of Spark's"):
+        properties(file)
 
 
 def test_spark_defaults_are_read_as_spark_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,7 @@ def gather(
     Args: `proposed`: the quotas that were replayed; `throttles`: of the same log; `current`: those in force, if known;
     `top`: clients that are in the plots.
     """
+    import pyarrow as pa
     from pyspark.sql import functions as F
 
     seconds = seconds.cache()
@@ -92,9 +93,9 @@ def gather(
         sums = [F.sum(name).alias(name) for name in MEASURES]
         everything = seconds.groupBy(place).agg(*sums).collect()
         by_name = seconds.groupBy("principal", "client_id", place).agg(*sums)
-        names = seconds.sparkSession.createDataFrame(
-            [(r["principal"], r["client_id"]) for r in shown], "p string, c string"
-        )
+        kinds = pa.schema({"p": pa.string(), "c": pa.string()})
+        clients = pa.table({"p": [r["principal"] for r in shown], "c": [r["client_id"] for r in shown]}, kinds)
+        names = seconds.sparkSession.createDataFrame(clients)
         matched = F.col("principal").eqNullSafe(F.col("p")) & F.col("client_id").eqNullSafe(F.col("c"))
         cells = by_name.join(F.broadcast(names), matched).collect()
     finally:

@@ -6,6 +6,8 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import os
+import shlex
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.executors import SHUFFLE_PARTITIONS
 from kbroker.spark.setup import gateway, jars
 from kbroker.spark.setup.java import require_java
 from kbroker.spark.setup.reachable import require_reachable
@@ -23,8 +26,12 @@ from kbroker.spark.setup.spark_settings import (
     MASTER,
     PYTHON,
     REMOTE,
+    SUBMIT,
+    TASK_PYTHON,
     chosen_settings,
     is_local,
+    properties,
+    shipped,
     spark_defaults,
 )
 
@@ -73,6 +80,8 @@ def build_session(
     driver_memory: str | None = None,
     log_level: str = "ERROR",
     settings: Mapping[str, str] | None = None,
+    properties_file: Path | None = None,
+    py_env: Path | None = None,
     listener: gateway.Listener = gateway.to_stderr,
 ) -> SparkSession:
     """Return a Spark session, a new one or the one that runs in this process already.
@@ -81,17 +90,23 @@ def build_session(
     this machine; `remote`: the URL of a Spark Connect server instead (default: the variable SPARK_REMOTE, unless a
     master is given), where only `settings` count; `connector`, `delta`: with the jars of the Kafka connector, of Delta
     Lake; `more_jars`: further ones; `driver_memory`: as `-Xmx`, 1g unless `spark-defaults.conf` says otherwise;
-    `log_level`: of Spark's log on stderr; `settings`: any of Spark's, above all the others; `listener`: called with
-    each line that the JVM writes to stderr. Memory and jars only count for the first session of a process: that one
-    starts the JVM.
+    `log_level`: of Spark's log on stderr; `settings`: any of Spark's, above all the others; `properties_file`: read
+    in place of `spark-defaults.conf`; `py_env`: an archive with a Python environment that is sent to the executors;
+    `listener`: called with each line that the JVM writes to stderr. Memory and jars only count for the first session of
+    a process: that one starts the JVM.
     Raises: PipelineError: Java, a package or a jar is missing, the JVM did not start, or no master or server answers.
     Threads: any, one at a time; the environment is changed while the JVM starts.
     """
     given = dict(settings or {})
-    remote = remote or given.pop(REMOTE, None) or (None if master else os.environ.get("SPARK_REMOTE"))
+    filed = {} if properties_file is None else properties(properties_file)
+    remote = remote or given.pop(REMOTE, None) or (None if master else filed.get(REMOTE))
+    remote = remote or (None if master else os.environ.get("SPARK_REMOTE"))
     if remote:
         require_packages()
-        return connect_session(remote, given)
+        if driver_memory is not None:
+            raise PipelineError("the driver of Spark Connect is the server's, and its memory is set there")
+        filed.pop(REMOTE, None)
+        return connect_session(remote, {**filed, **given}, py_env)
     require_spark()
     files = [*more_jars, *(jars.connector_jars() if connector else ()), *(jars.delta_jars() if delta else ())]
     more: dict[str, str] = {}
@@ -99,13 +114,15 @@ def build_session(
         more = jars.DELTA_SETTINGS
     if driver_memory is not None:
         given.setdefault(DRIVER_MEMORY, driver_memory)
-    defaults = _submitted() if "PYSPARK_GATEWAY_PORT" in os.environ else spark_defaults()
+    defaults = _submitted() if "PYSPARK_GATEWAY_PORT" in os.environ else spark_defaults(properties_file)
     place = given.get(MASTER) or master or defaults.get(MASTER) or ALL_CORES
     logging = (
         f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         f"-Dkbroker.log.level={log_level}",
         f"-Dkbroker.task.level={'OFF' if log_level == 'ERROR' else log_level}",
     )
+    if py_env is not None:
+        given |= shipped(py_env, place, {**defaults, **given})
     chosen = chosen_settings(
         given,
         defaults,
@@ -116,7 +133,7 @@ def build_session(
         more=more,
     )
     require_reachable(place)
-    with _environment(place, chosen), warnings.catch_warnings():
+    with _environment(place, chosen, properties_file), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # from 3.12 on
         gateway.start_jvm(chosen, listener)
         from pyspark.sql import SparkSession
@@ -124,7 +141,11 @@ def build_session(
         builder = SparkSession.builder
         for key, value in chosen.items():
             builder = builder.config(key, value)
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
+    if is_local(place) and SHUFFLE_PARTITIONS not in chosen:
+        # Spark's 200 are tasks of nothing on a few cores
+        session.conf.set(SHUFFLE_PARTITIONS, str(max(2, session.sparkContext.defaultParallelism)))
+    return session
 
 
 def _submitted() -> dict[str, str]:
@@ -152,19 +173,32 @@ def stop_session(spark: SparkSession) -> None:
 
 
 @contextlib.contextmanager
-def _environment(master: str, chosen: Mapping[str, str]) -> Iterator[None]:
+def _environment(master: str, chosen: dict[str, str], properties_file: Path | None) -> Iterator[None]:
     """What the JVM and its Python workers shall find in their environment, unless the user has said otherwise.
 
     The loopback address and this very interpreter are for executors on this machine. Those of a cluster have their own
-    Python; what the driver itself runs is found first on the PATH.
+    Python; what the driver itself runs is found first on the PATH. Where theirs is not found here, tasks alone run it
+    (`chosen` is changed) and the driver runs this interpreter.
     """
+    wanted: dict[str, str] = {}
+    overruled = {"PATH", SUBMIT}
+    if properties_file is not None:  # Spark's own launcher would read spark-defaults.conf
+        wanted[SUBMIT] = (
+            f"--properties-file {shlex.quote(str(properties_file))} {os.environ.get(SUBMIT, 'pyspark-shell')}"
+        )
     if is_local(master):
-        wanted = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": chosen.get(PYTHON, sys.executable)}
+        wanted |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": chosen.get(PYTHON, sys.executable)}
     else:
-        folder = os.path.dirname(sys.executable)
-        wanted = {"PYSPARK_PYTHON": chosen[PYTHON]} if PYTHON in chosen else {}
-        wanted["PATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PATH"))))
-    changed = {key: value for key, value in wanted.items() if key == "PATH" or key not in os.environ}
+        path = os.pathsep.join(filter(None, (os.path.dirname(sys.executable), os.environ.get("PATH"))))
+        wanted["PATH"] = path
+        theirs = os.environ.get("PYSPARK_PYTHON") or chosen.get(PYTHON)
+        if TASK_PYTHON in chosen or (theirs and shutil.which(theirs, path=path) is None):
+            chosen.setdefault(TASK_PYTHON, theirs or "")
+            wanted["PYSPARK_PYTHON"] = sys.executable
+            overruled.add("PYSPARK_PYTHON")
+        elif theirs:
+            wanted["PYSPARK_PYTHON"] = theirs
+    changed = {key: value for key, value in wanted.items() if key in overruled or key not in os.environ}
     before = {key: os.environ.get(key) for key in changed}
     os.environ.update(changed)
     try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kbroker._core.clock import BaseClock, SystemClock
 from kbroker.spark import formatting as jobs
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.executors import require_server
 from kbroker.spark.tables.delta_table import TOPIC, TableInfo
 from kbroker.spark.tables.log_reader import POSITION, RAW, REASON, SOURCE, LogSource, see_internal, topic_options
 from kbroker.spark.tables.table_layout import PhaseCallback
@@ -95,6 +96,7 @@ def archive(
     chosen = options or StreamOptions()
     wanted = TableInfo(TOPIC, chosen.buckets, columns=archive_schema(kept).jsonValue())
     job = TableStream(spark, table, chosen, wanted, source.stream(), clock or SystemClock(), progress, at)
+    require_server(spark)
     see_internal(spark, source)
     given = topic_options(source)
     if job.options.max_per_batch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kbroker.spark.tables.arrow_log import fit
@@ -16,14 +16,20 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 65_536
 
 
-def read_columns(place: TablePlace, files: Sequence[str], columns: Sequence[str] | None) -> pa.Table:
+def read_columns(
+    place: TablePlace,
+    files: Sequence[str],
+    columns: Sequence[str] | None,
+    chosen: Callable[[pa.Table], pa.Table] = lambda rows: rows,
+) -> pa.Table:
     """Some columns of a table's files, or all; what an older file lacks is left out, or null if another file has it.
 
+    Args: `chosen`: leaves of each file's rows those that are wanted; the others are not kept in memory.
     Raises: DamagedFileError.
     """
     import pyarrow as pa
 
-    parts = [pa.Table.from_batches(list(batches), schema) for schema, batches in _opened(place, files, columns)]
+    parts = [chosen(pa.Table.from_batches(list(batches), schema)) for schema, batches in _opened(place, files, columns)]
     return pa.concat_tables(parts, promote_options="permissive")
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.common.request_log import COLUMNS, LIST, TIMESTAMP_US
 from kbroker.spark.errors import PipelineError
+from kbroker.spark.executors import require_server
 from kbroker.spark.locations import local_path
 from kbroker.spark.tables import log_schema
 from kbroker.spark.tables.arrow_log import decode_messages, message_schema
@@ -90,6 +91,7 @@ def stream_log(spark: SparkSession, source: LogSource, max_per_batch: int | None
 
 
 def _load(spark: SparkSession, source: LogSource, *, streaming: bool, max_per_batch: int | None = None) -> DataFrame:
+    require_server(spark)
     reader = spark.readStream if streaming else spark.read
     if not source.topic:
         for path in source.paths:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.common import request_log
 from kbroker.spark.locations import spark_path
-from kbroker.spark.session_kind import in_tasks, parallelism
+from kbroker.spark.session_kind import in_tasks, no_rows, parallelism
 from kbroker.spark.tables import log_schema
 from kbroker.spark.tables.delta_table import (
     DEFAULT_BUCKETS,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 HOT_SHARE = 1.5  # a bucket with more than so many times its fair share is written by several tasks,
 SPLIT_ROWS = 50_000  # if each gets so many rows
+HOURS = 24  # that a stream's first batch is expected to have
 
 
 def read_table(
@@ -56,7 +57,7 @@ def read_table(
     if columns is not None:
         schema = StructType([schema[name] for name in columns])
     if not files:
-        return spark.createDataFrame([], schema)
+        return no_rows(spark, schema)
     if not found.place.is_local or not all(one.path.startswith("date=") for one in files):
         return _read_by_pyarrow(spark, found.place, files, schema)
     # the schema is given, never merged: merging opens the footer of every file
@@ -70,8 +71,11 @@ def _read_by_pyarrow(
     spark: SparkSession, place: TablePlace, files: Sequence[DataFile], schema: StructType
 ) -> DataFrame:
     """Files on an object store, each in a task."""
+    import pyarrow as pa
+
     named = [(one.path, one.date, one.hour, one.bucket) for one in files]
-    names = in_tasks(spark, named, "path string, date string, hour int, bucket int")
+    kinds = {"path": pa.string(), "date": pa.string(), "hour": pa.int32(), "bucket": pa.int32()}
+    names = in_tasks(spark, named, pa.schema(kinds))
     return names.mapInArrow(partial(read_rows, place, schema), schema)
 
 
@@ -126,7 +130,7 @@ def write_rows(
     from pyspark.sql import functions as F
 
     spark = rows.sparkSession
-    tasks = max(2, min(info.buckets, 2 * parallelism(spark)))
+    tasks = _tasks(hot or {}, info.buckets, parallelism(spark), split_rows)
     parts = split(hot or {}, info.buckets, tasks, split_rows)
     keys: list[Any] = [EPOCH_HOUR, BUCKET]
     known = [one["name"] for one in info.columns["fields"] if one["name"] in rows.columns]
@@ -138,6 +142,15 @@ def write_rows(
     in_order = placed.repartition(tasks, *keys).sortWithinPartitions(EPOCH_HOUR, BUCKET, *ORDER[info.kind])
     found = in_order.mapInArrow(partial(write_files, place, info.kind, name), WRITTEN).toArrow().to_pylist()
     return [data_file(row, info.kind, now_ms) for row in found]
+
+
+def _tasks(before: Mapping[int, int], buckets: int, slots: int, split_rows: int) -> int:
+    """By how many tasks a batch is written: not more than the executors can run in two turns.
+
+    One for each bucket, or more where the batch before had so many rows; the first batch may have rows of many hours.
+    """
+    wanted = max(buckets, sum(before.values()) // split_rows) if before else HOURS * buckets
+    return max(2, min(wanted, 2 * slots))
 
 
 def split(rows_by_bucket: Mapping[int, int], buckets: int, tasks: int, split_rows: int) -> dict[int, int]:

@@ -2,18 +2,20 @@
 
 A unit is a set of clients (principal and client id) that share something, like a quota's counter, with each other. In a
 table most units lie in one bucket: there is one task per bucket then, which reads the bucket's files with pyarrow and
-nothing passes through Spark. Units that span buckets are brought together by a shuffle of their rows alone; so are all
-units of a DataFrame that comes from elsewhere.
+nothing passes through Spark. A bucket of more rows than a task shall hold, or worth the cores that would be idle, is
+worked on by several tasks; each reads its files and keeps the rows of its share of the units. Units that span buckets
+are brought together by a shuffle of their rows alone; so are all units of a DataFrame that comes from elsewhere.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kbroker.spark.session_kind import in_tasks, parallelism
-from kbroker.spark.tables.delta_table import Table
+from kbroker.spark.session_kind import in_tasks, no_rows, parallelism
+from kbroker.spark.tables.delta_table import DataFile, Table
 from kbroker.spark.tables.file_reader import read_columns
 from kbroker.spark.tables.table_place import TableName, TablePlace
 from kbroker.spark.whatif.replay_events import COLUMNS, numbered
@@ -27,6 +29,8 @@ Shared = Callable[[str | None, str | None], Iterable[Hashable]]
 Work = Callable[["pa.Table"], "pa.Table"]
 SLOT = "slot"
 ROWS_AT_ONCE = 65_536
+TASK_ROWS = 2_000_000  # that a task holds at once, if they are not all of one unit: some 200 bytes each
+WORTH_A_TASK = 50_000
 
 
 def work_on_table(
@@ -44,23 +48,45 @@ def work_on_table(
         pyarrow.
     Raises: TableError when the place is no table.
     """
+    import pyarrow as pa
+
     found = Table(table)
-    buckets: dict[int, list[str]] = {}
+    buckets: dict[int, list[DataFile]] = {}
     for one in found.files(dates):
-        buckets.setdefault(one.bucket, []).append(one.path)
+        buckets.setdefault(one.bucket, []).append(one)
     place = found.place
     if not buckets:
-        return _empty(spark, schema)
-    tasks = in_tasks(spark, sorted(buckets.items()), "bucket int, files array<string>")
+        return no_rows(spark, _ddl(schema))
+    paths = [(bucket, [one.path for one in files]) for bucket, files in sorted(buckets.items())]
+    tasks = in_tasks(spark, paths, pa.schema({"bucket": pa.int32(), "files": pa.list_(pa.string())}))
     clients = tasks.mapInArrow(partial(_clients, place), "bucket int, principal string, client_id string").toArrow()
-    spread = spread_clients(
-        zip(*(clients.column(name).to_pylist() for name in ("bucket", "principal", "client_id")), strict=True), shared
-    )
-    alone = tasks.mapInArrow(_alone(place, work, spread), _ddl(schema))
+    known = list(zip(*(clients.column(name).to_pylist() for name in ("bucket", "principal", "client_id")), strict=True))
+    spread = spread_clients(known, shared)
+    shares = _shares(buckets, parallelism(spark))
+    parts = [(files, number, shares[bucket]) for bucket, files in paths for number in range(shares[bucket])]
+    kinds = {"files": pa.list_(pa.string()), "part": pa.int32(), "of": pa.int32()}
+    together = _together((client[1:] for client in known), shared) if len(parts) > len(paths) else {}
+    alone = in_tasks(spark, parts, pa.schema(kinds)).mapInArrow(_alone(place, work, spread, together), _ddl(schema))
     if not spread:
         return alone
     rows = tasks.mapInArrow(_spread(place, spread), _row_schema())
     return alone.unionByName(_grouped(rows, work, schema))
+
+
+def _shares(buckets: Mapping[int, Sequence[DataFile]], slots: int) -> dict[int, int]:
+    """By how many tasks each bucket is worked on."""
+    found = {}
+    for bucket, files in buckets.items():
+        rows = sum(one.rows for one in files)
+        idle = min(2 * slots // len(buckets), rows // WORTH_A_TASK)
+        found[bucket] = max(1, -(-rows // TASK_ROWS), idle)
+    return found
+
+
+def _together(clients: Iterable[Client], shared: Shared) -> dict[Client, int]:
+    """The number of its unit for each client that is not alone in one."""
+    units = (unit for unit in units_of(clients, shared) if len(unit) > 1)
+    return {client: number for number, unit in enumerate(units) for client in unit}
 
 
 def work_on_rows(rows: DataFrame, shared: Shared, work: Work, schema: pa.Schema) -> DataFrame:
@@ -134,19 +160,31 @@ def _clients(place: TablePlace, batches: Iterable[pa.RecordBatch]) -> Iterator[p
 
 
 def _alone(
-    place: TablePlace, work: Work, spread: Mapping[Client, int]
+    place: TablePlace, work: Work, spread: Mapping[Client, int], together: Mapping[Client, int]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Work on the rows of one bucket."""
+    """Work on the rows of one bucket, or on one share of its units."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for task in batch.to_pylist():
-                table = read_columns(place, task["files"], COLUMNS)
-                if spread:
-                    table = _chosen(table, spread, False)
-                yield from work(table).to_batches(max_chunksize=ROWS_AT_ONCE)
+                mine = partial(_is_mine, spread, together, task["part"], task["of"])
+                chosen = partial(_chosen, is_one=mine) if spread or task["of"] > 1 else _all
+                yield from work(read_columns(place, task["files"], COLUMNS, chosen)).to_batches(
+                    max_chunksize=ROWS_AT_ONCE
+                )
 
     return run
+
+
+def _is_mine(spread: Mapping[Client, int], together: Mapping[Client, int], part: int, of: int, client: Client) -> bool:
+    if client in spread:
+        return False
+    unit = together.get(client)
+    return of == 1 or (zlib.crc32(repr(client).encode()) if unit is None else unit) % of == part
+
+
+def _all(rows: pa.Table) -> pa.Table:
+    return rows
 
 
 def _spread(
@@ -157,19 +195,27 @@ def _spread(
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for task in batch.to_pylist():
-                table = _chosen(read_columns(place, task["files"], COLUMNS), spread, True)
+                table = read_columns(place, task["files"], COLUMNS, partial(_chosen, is_one=spread.__contains__))
                 yield from _with_slots(table, spread).to_batches(max_chunksize=ROWS_AT_ONCE)
 
     return run
 
 
-def _chosen(table: pa.Table, clients: Mapping[Client, int], inside: bool) -> pa.Table:
+def _chosen(table: pa.Table, is_one: Callable[[Client], bool]) -> pa.Table:
+    """The rows of some clients."""
     import numpy as np
     import pyarrow as pa
 
-    number, names = numbered([table.column("principal"), table.column("client_id")])
-    is_one = np.array([(name in clients) == inside for name in names], bool)
-    return table.filter(pa.array(is_one[number])) if len(names) else table
+    number, names = numbered([_column(table, "principal"), _column(table, "client_id")])
+    wanted = np.array([is_one(name) for name in names], bool)
+    return table.filter(pa.array(wanted[number])) if len(names) else table
+
+
+def _column(table: pa.Table, name: str) -> Any:
+    import pyarrow as pa
+
+    has = name in table.column_names
+    return table.column(name) if has else pa.chunked_array([pa.nulls(table.num_rows, pa.string())])
 
 
 def _with_slots(table: pa.Table, slots: Mapping[Client, int]) -> pa.Table:
@@ -217,7 +263,3 @@ def _ddl(schema: pa.Schema) -> Any:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema)
-
-
-def _empty(spark: SparkSession, schema: pa.Schema) -> DataFrame:
-    return spark.createDataFrame([], _ddl(schema))

@@ -1,0 +1,69 @@
+"""How many tasks there are: by what the cluster has, and by how much there is to do."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kbroker.spark.session_kind import parallelism
+from kbroker.spark.tables.table import _tasks
+from kbroker.spark.whatif.counter_groups import TASK_ROWS, _is_mine, _shares
+
+
+def session(cores: int, **settings: str) -> Any:
+    """What a session says of itself, on a cluster with so many cores."""
+    known = {f"spark.{name.replace('_', '.')}": value for name, value in settings.items()}
+    conf = SimpleNamespace(get=lambda name, default=None: known.get(name, default))
+    return SimpleNamespace(conf=conf, sparkContext=SimpleNamespace(defaultParallelism=cores))
+
+
+def test_the_cores_of_the_cluster_count() -> None:
+    """Those that have come, those that may come, and what the user says above all."""
+    assert parallelism(session(48)) == 48
+    assert parallelism(session(48, task_cpus="4")) == 12
+    assert parallelism(session(48, default_parallelism="7")) == 7
+    on_demand = {"dynamicAllocation_enabled": "true", "executor_cores": "4"}
+    assert parallelism(session(2, **on_demand)) == 2
+    assert parallelism(session(2, **on_demand, dynamicAllocation_maxExecutors="10")) == 40
+    assert parallelism(session(2, **on_demand, dynamicAllocation_maxExecutors="2147483647")) == 2
+    assert parallelism(session(1, task_cpus="2")) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "slots", "tasks"),
+    [
+        ({}, 2, 4),  # a first batch may have rows of many hours
+        ({}, 100, 192),
+        ({0: 10}, 2, 4),
+        ({0: 10}, 100, 8),  # a small batch takes a task for each bucket at most
+        ({0: 3_000_000, 1: 2_000_000}, 100, 100),
+        ({0: 3_000_000, 1: 2_000_000}, 20, 40),
+    ],
+)
+def test_a_batch_is_written_by_as_many_tasks_as_it_is_worth(before: dict[int, int], slots: int, tasks: int) -> None:
+    assert _tasks(before, 8, slots, 50_000) == tasks
+
+
+def test_a_bucket_is_shared_out_where_there_are_cores_or_too_many_rows() -> None:
+    """Small buckets stay whole; large ones are cut by what a task may hold, and by idle cores."""
+
+    def shares(slots: int, *rows: int) -> list[int]:
+        files: Any = {bucket: [SimpleNamespace(rows=count)] for bucket, count in enumerate(rows)}
+        return list(_shares(files, slots).values())
+
+    assert shares(2, *[400_000] * 8) == [1] * 8
+    assert shares(2, 3 * TASK_ROWS, 100) == [3, 1]
+    assert shares(32, *[400_000] * 8) == [8] * 8
+    assert shares(32, 400_000, 60_000) == [8, 1]
+
+
+def test_each_client_is_in_one_share_and_a_unit_in_the_same() -> None:
+    """What shares a counter is judged together; what is in several buckets is in no share."""
+    clients = [(f"User:{number}", "c") for number in range(50)]
+    together = {clients[0]: 7, clients[1]: 7}
+    spread = {clients[2]: 0}
+    homes = {client: [part for part in range(4) if _is_mine(spread, together, part, 4, client)] for client in clients}
+    assert homes.pop(clients[2]) == []
+    assert all(len(parts) == 1 for parts in homes.values())
+    assert homes[clients[0]] == homes[clients[1]] == [3]
+    assert {parts[0] for parts in homes.values()} == {0, 1, 2, 3}
